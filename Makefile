@@ -1,0 +1,35 @@
+# Everything runs from a fresh clone: each target makes the virtual environment it needs, once.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help venv demo test lint format models clean
+help:  ## what the targets do
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+venv: $(STAMP)  ## the virtual environment with everything in it
+
+demo: $(STAMP)  ## a real control plane, real jobs, a power cap stepped down and up (DEMO_ARGS="--help")
+	$(BIN)/flyball demo $(DEMO_ARGS)
+
+test: $(STAMP)  ## every test, on a real control plane (TEST_ARGS="-k name")
+	$(BIN)/pytest $(TEST_ARGS)
+
+lint: $(STAMP)  ## ruff, mypy, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)  ## put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove what the targets made here (not the cached control-plane binaries)
+	rm -rf $(VENV) out build dist

@@ -1,0 +1,54 @@
+"""The `flyball` command: one small module a sub-command, each importing what it drives only when it runs.
+
+So `flyball --help` answers at once, and a machine that has only one component installed can use that component's
+commands.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import typer
+
+COMMAND_MODULES: tuple[str, ...] = ()
+
+DISTRIBUTION = "flyball"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"{DISTRIBUTION} {version(DISTRIBUTION)}")
+        raise typer.Exit
+
+
+def build_app() -> typer.Typer:
+    """The whole command tree; each module of `COMMAND_MODULES` adds its commands by `register(app)`."""
+    app = typer.Typer(
+        name="flyball",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        help="Flyball holds a GPU cluster's power to its cap and spends the joules where they buy the most training.",
+    )
+
+    @app.callback()
+    def root(
+        version: bool = typer.Option(
+            False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ) -> None: ...
+
+    for name in COMMAND_MODULES:
+        importlib.import_module(f"flyball_cli.{name}").register(app)
+    return app
+
+
+def main() -> None:
+    """Entry point; Ctrl-C ends any command with status 130 and no traceback."""
+    try:
+        build_app()()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

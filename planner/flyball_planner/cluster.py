@@ -1,0 +1,160 @@
+"""What the planner sees: one frozen picture of the cluster, in SI units, free of Kubernetes.
+
+The operator and the simulator build a `ClusterSnapshot` and hand it to a policy; nothing in here is read from a
+clock, a file or a network, so that the same snapshot always gives the same plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from flyball_planner.models import GpuModel, JobModel
+
+
+class Objective(StrEnum):
+    """What a user wants joules and seconds traded for (api.md, "Meaning of the words")."""
+
+    TIME = "Time"
+    ENERGY = "Energy"
+    BALANCED = "Balanced"
+
+
+class Enforcement(StrEnum):
+    """What a cap sums: what the limits allow (`HARD`), or the predicted draw with a guard band (`EXPECTED`)."""
+
+    HARD = "Hard"
+    EXPECTED = "Expected"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """One GPU node as the planner may use it.
+
+    `gpus` counts every GPU of the node. `foreign_gpus` are held by pods that are not Flyball's, `lost_gpus` cannot be
+    used; the rest is free for jobs only while `schedulable` (ready, not cordoned, its agent acknowledged).
+    `foreign_power_limit_watts` is what one foreign GPU is reserved at, `lost_power_limit_watts` one lost GPU.
+    `fixed_hold_watts`: set where the node cannot be commanded (silent or not yet acknowledged): its whole worst hold,
+    which the planner can neither lower nor use.
+    """
+
+    name: str
+    gpu_model: GpuModel
+    gpus: int
+    schedulable: bool = True
+    foreign_gpus: int = 0
+    lost_gpus: int = 0
+    foreign_power_limit_watts: float = 0.0
+    lost_power_limit_watts: float = 0.0
+    idle_power_limit_watts: float | None = None  # None: the model's smallest limit
+    fixed_hold_watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapConstraint:
+    """One power cap over a set of nodes; `budget_watts` is what is left for GPUs after the static overhead."""
+
+    name: str
+    node_names: frozenset[str]
+    budget_watts: float
+    enforcement: Enforcement = Enforcement.HARD
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Where a job runs and how fast: `(node, gpus)` in rank order, one clock and one power limit for every GPU of it."""
+
+    nodes: tuple[tuple[str, int], ...]
+    clock_megahertz: int
+    power_limit_watts: float
+
+    @property
+    def gpus(self) -> int:
+        return sum(gpus for _, gpus in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """One job that wants GPUs now. `current` is what it holds (or is being given); None while it waits.
+
+    `resizable`: False while the job may neither change its size nor move (too soon after the last time);
+    its clock may change always. `throttled`: its energy budget is spent and `onExhausted: Throttle` holds.
+    """
+
+    uid: str
+    name: str  # namespace/name, for sentences and for a stable order
+    gpus_min: int
+    gpus_max: int
+    global_batch_size: int
+    model: JobModel
+    submit_time_seconds: float
+    max_local_batch_size: int | None = None
+    remaining_iterations: float | None = None  # None: nothing is known about the end
+    attained_gpu_seconds: float = 0.0
+    priority: int = 0
+    objective: Objective = Objective.BALANCED
+    seconds_to_deadline: float | None = None
+    remaining_energy_joules: float | None = None
+    throttled: bool = False
+    clock_min_megahertz: int | None = None
+    clock_max_megahertz: int | None = None
+    power_limit_max_watts: float | None = None
+    resizable: bool = True
+    current: Allocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """Everything a plan may depend on. `restart_seconds` is what a resize or a migration costs a job."""
+
+    nodes: tuple[NodeState, ...]
+    jobs: tuple[JobState, ...]
+    caps: tuple[CapConstraint, ...] = ()
+    restart_seconds: float = 30.0
+    guard_fraction: float = 0.05  # a job's power limit stands this far above its predicted draw
+
+
+class Admission(StrEnum):
+    """Why a job has GPUs or has none (the closed list of the `Admitted` condition that a plan can decide)."""
+
+    ADMITTED = "Admitted"
+    WAITING_FOR_POWER = "WaitingForPower"
+    WAITING_FOR_GPUS = "WaitingForGpus"
+    WAITING_FOR_BUDGET = "WaitingForBudget"
+    PREEMPTED = "Preempted"
+
+
+@dataclass(frozen=True, slots=True)
+class JobDecision:
+    """What the plan says of one job: its allocation or None, the reason code, and one sentence that says why."""
+
+    uid: str
+    allocation: Allocation | None
+    admission: Admission
+    explanation: str
+    predicted_iteration_seconds: float = 0.0
+    predicted_gpu_watts: float = 0.0  # one GPU's average draw at the planned size and clock
+    deadline_at_risk: bool = False
+    nearest_deadline_seconds: float | None = None  # where the deadline cannot be met: the nearest that can
+
+
+@dataclass(frozen=True, slots=True)
+class CapOutcome:
+    """What a cap comes to under the plan: watts committed once the plan is in force, and whether it can be held."""
+
+    name: str
+    committed_watts: float
+    feasible: bool
+    floor_watts: float  # what the nodes hold at least, whatever is paused
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every job's decision, in the order of the snapshot's jobs, and what each cap comes to."""
+
+    decisions: tuple[JobDecision, ...]
+    caps: tuple[CapOutcome, ...] = ()
+    migrations: tuple[str, ...] = field(default=())  # uids moved for the sake of others, size unchanged
+
+    def decision(self, uid: str) -> JobDecision | None:
+        return next((decision for decision in self.decisions if decision.uid == uid), None)
