@@ -1,0 +1,221 @@
+"""One type for every time-energy frontier: Perseus, EnvPipe, Zeus and Kareus all return a `Frontier`.
+
+A frontier is a Pareto front: its points rise in time and fall in energy. What a point *is* differs by method (a clock
+per computation, a power limit, a kernel schedule); that is the point's `plan`, and the frontier does not look into it.
+
+A point may be planned and realised at different places: Perseus plans on a continuous relaxation and realises on the
+clocks that the GPU has. Order and shape are those of the planned points; `at` and `at_energy` answer by what is
+realised, because that is what the cluster will see.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+PlanT = TypeVar("PlanT")
+
+RELATIVE_TOLERANCE = 1e-9
+"""Two times (or energies) nearer than this share of their size are the same: what rounding in a sum can cost."""
+
+_AS_PLANNED = -math.inf  # no time or energy is, so it can stand for "not given" and every other number be checked
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint(Generic[PlanT]):
+    """One point of a frontier: seconds, joules, and the plan that gives them.
+
+    `realised_time_seconds` and `realised_energy_joules` default to the planned values (a measured point is its own
+    realisation). Raises ValueError on numbers that are not finite, or on a time below zero.
+    """
+
+    time_seconds: float
+    energy_joules: float
+    plan: PlanT
+    realised_time_seconds: float = _AS_PLANNED
+    realised_energy_joules: float = _AS_PLANNED
+
+    def __post_init__(self) -> None:
+        if self.realised_time_seconds == _AS_PLANNED:
+            object.__setattr__(self, "realised_time_seconds", self.time_seconds)
+        if self.realised_energy_joules == _AS_PLANNED:
+            object.__setattr__(self, "realised_energy_joules", self.energy_joules)
+        numbers = (self.time_seconds, self.energy_joules, self.realised_time_seconds, self.realised_energy_joules)
+        if not all(math.isfinite(number) for number in numbers) or min(self.time_seconds, numbers[2]) < 0:
+            raise ValueError(
+                f"frontier point at {self.time_seconds} s, {self.energy_joules} J (realised {numbers[2]} s, "
+                f"{numbers[3]} J): times must be finite and not negative, energies finite"
+            )
+
+
+@dataclass(frozen=True)
+class Frontier(Generic[PlanT]):
+    """A Pareto front of `points`, in rising time and strictly falling energy; never empty.
+
+    Build it from any points with `Frontier.of`; the constructor itself only checks. Raises ValueError where there are
+    no points, or where two neighbours are not in order.
+    """
+
+    points: tuple[FrontierPoint[PlanT], ...]
+
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise ValueError("a frontier needs at least one point")
+        for index, (faster, slower) in enumerate(zip(self.points, self.points[1:], strict=False)):
+            if not (faster.time_seconds < slower.time_seconds and faster.energy_joules > slower.energy_joules):
+                raise ValueError(
+                    f"frontier points {index} ({faster.time_seconds} s, {faster.energy_joules} J) and {index + 1} "
+                    f"({slower.time_seconds} s, {slower.energy_joules} J): time must rise and energy fall "
+                    "(Frontier.of drops dominated points)"
+                )
+
+    @classmethod
+    def of(cls, points: Iterable[FrontierPoint[PlanT]]) -> Frontier[PlanT]:
+        """The Pareto front of `points` in any order: dominated points and repetitions are dropped (first one kept)."""
+        kept: list[FrontierPoint[PlanT]] = []
+        for point in sorted(points, key=lambda point: (point.time_seconds, point.energy_joules)):
+            if not kept or point.energy_joules < kept[-1].energy_joules:
+                kept.append(point)
+        return cls(tuple(kept))
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @property
+    def fastest(self) -> FrontierPoint[PlanT]:
+        return self.points[0]
+
+    @property
+    def cheapest(self) -> FrontierPoint[PlanT]:
+        return self.points[-1]
+
+    @property
+    def t_min(self) -> float:
+        """The least time in seconds that is planned (Perseus, section 3.1: every computation as fast as it goes)."""
+        return self.points[0].time_seconds
+
+    @property
+    def t_star(self) -> float:
+        """The time in seconds of least energy (Perseus, section 3.1); slower than this wastes time and energy."""
+        return self.points[-1].time_seconds
+
+    @cached_property
+    def _realised(self) -> tuple[list[FrontierPoint[PlanT]], list[float], list[float]]:
+        """The Pareto front of what is realised, with its times and negated energies (both rising, for bisection)."""
+        front: list[FrontierPoint[PlanT]] = []
+        for point in sorted(self.points, key=lambda p: (p.realised_time_seconds, p.realised_energy_joules)):
+            if not front or point.realised_energy_joules < front[-1].realised_energy_joules:
+                front.append(point)
+        return front, [p.realised_time_seconds for p in front], [-p.realised_energy_joules for p in front]
+
+    def at(self, time_seconds: float) -> FrontierPoint[PlanT]:
+        """The point of least realised energy whose realised time is not above `time_seconds`: a bisection.
+
+        Raises ValueError, naming the fastest time, where nothing is that fast.
+        """
+        front, times, _ = self._realised
+        index = bisect_right(times, time_seconds + RELATIVE_TOLERANCE * abs(time_seconds))
+        if index == 0:
+            raise ValueError(f"no point of the frontier is as fast as {time_seconds} s; the fastest takes {times[0]} s")
+        return front[index - 1]
+
+    def at_energy(self, energy_joules: float) -> FrontierPoint[PlanT]:
+        """The fastest point whose realised energy is not above `energy_joules`: a bisection.
+
+        Raises ValueError, naming the least energy, where nothing is that cheap.
+        """
+        front, _, negated = self._realised
+        index = bisect_left(negated, -energy_joules - RELATIVE_TOLERANCE * abs(energy_joules))
+        if index == len(front):
+            raise ValueError(f"no point of the frontier needs {energy_joules} J or less; the least is {-negated[-1]} J")
+        return front[index]
+
+    def interpolate(self, time_seconds: float) -> float:
+        """Planned energy in joules at `time_seconds`, linear between points, that of `cheapest` beyond `t_star`.
+
+        The exact value wherever the frontier is piecewise linear and has all its corners. Raises ValueError below
+        `t_min`.
+        """
+        if time_seconds < self.t_min * (1 - RELATIVE_TOLERANCE):
+            raise ValueError(f"no plan takes {time_seconds} s; the fastest takes {self.t_min} s")
+        times = self._planned_times
+        index = bisect_right(times, time_seconds)
+        if index == len(times):
+            return self.cheapest.energy_joules
+        if index == 0:
+            return self.fastest.energy_joules
+        left, right = self.points[index - 1], self.points[index]
+        share = (time_seconds - left.time_seconds) / (right.time_seconds - left.time_seconds)
+        return left.energy_joules + share * (right.energy_joules - left.energy_joules)
+
+    @cached_property
+    def _planned_times(self) -> list[float]:
+        return [point.time_seconds for point in self.points]
+
+    def hypervolume(self, reference: tuple[float, float], *, realised: bool = False) -> float:
+        """The area in joule-seconds that the points dominate below `reference` (seconds, joules): a staircase.
+
+        The larger, the better the frontier; points beyond the reference add nothing.
+        """
+        reference_time, reference_energy = reference
+        points = self._realised[0] if realised else self.points
+        corners = [
+            (p.realised_time_seconds, p.realised_energy_joules) if realised else (p.time_seconds, p.energy_joules)
+            for p in points
+        ]
+        area, ceiling = 0.0, reference_energy
+        for time, energy in corners:
+            if time < reference_time and energy < ceiling:
+                area += (reference_time - time) * (ceiling - energy)
+                ceiling = energy
+        return area
+
+    def to_json(self, plan_to_json: Callable[[PlanT], Any] | None = None) -> dict[str, Any]:
+        """What `json.dumps` takes: t_min, t_star and points (time, energy, realised_time, realised_energy, plan).
+
+        `plan_to_json` writes one plan; without it the points carry none, as reports for people want it.
+        """
+        points: list[dict[str, Any]] = []
+        for point in self.points:
+            record: dict[str, Any] = {
+                "time": point.time_seconds,
+                "energy": point.energy_joules,
+                "realised_time": point.realised_time_seconds,
+                "realised_energy": point.realised_energy_joules,
+            }
+            if plan_to_json is not None:
+                record["plan"] = plan_to_json(point.plan)
+            points.append(record)
+        return {"t_min": self.t_min, "t_star": self.t_star, "points": points}
+
+    def dumps(self, plan_to_json: Callable[[PlanT], Any] | None = None) -> str:
+        """`to_json` as text; floats keep every digit, so that `frontier_from_json` gives the same frontier back."""
+        return json.dumps(self.to_json(plan_to_json), allow_nan=False)
+
+
+def frontier_from_json(document: str | Mapping[str, Any], plan_from_json: Callable[[Any], PlanT]) -> Frontier[PlanT]:
+    """The frontier that `Frontier.to_json` (or `dumps`) wrote; `plan_from_json` gets each point's plan, or None.
+
+    Raises ValueError that names the point where a number is missing or wrong.
+    """
+    record = json.loads(document) if isinstance(document, str) else document
+    points: list[FrontierPoint[PlanT]] = []
+    for index, entry in enumerate(record.get("points", ())):
+        try:
+            points.append(
+                FrontierPoint(
+                    float(entry["time"]),
+                    float(entry["energy"]),
+                    plan_from_json(entry.get("plan")),
+                    float(entry.get("realised_time", entry["time"])),
+                    float(entry.get("realised_energy", entry["energy"])),
+                )
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"points[{index}]: {error!r} (wanted: numbers under time and energy)") from error
+    return Frontier(tuple(points))
