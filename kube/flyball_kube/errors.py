@@ -1,0 +1,45 @@
+"""What the API server answers when it refuses, as one typed exception."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ApiError(Exception):
+    """The API server refused a request: its HTTP `status`, machine-readable `reason` and own words in `message`."""
+
+    def __init__(self, status: int, reason: str, message: str, request: str) -> None:
+        super().__init__(f"{request}: {status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+    @classmethod
+    def from_answer(cls, status: int, body: Any, request: str) -> ApiError:
+        """Build it from an HTTP answer's status and body (a `Status` object, or whatever a proxy put there)."""
+        if isinstance(body, dict):
+            return cls(status, str(body.get("reason", "")), str(body.get("message", ""))[:2000], request)
+        return cls(status, "", str(body)[:2000], request)
+
+    @property
+    def not_found(self) -> bool:
+        return self.status == 404
+
+    @property
+    def conflict(self) -> bool:
+        """Another writer was first (409), be it a newer resourceVersion or an object that exists already."""
+        return self.status == 409
+
+    @property
+    def gone(self) -> bool:
+        """The resourceVersion is compacted away (410): list again."""
+        return self.status == 410
+
+    @property
+    def invalid(self) -> bool:
+        """The object itself is refused (400, 413, 422): sending it again cannot help."""
+        return self.status in (400, 413, 422)
+
+
+class ApiUnreachable(Exception):
+    """No answer came: connection refused, reset, timed out, or the answer broke off."""

@@ -1,0 +1,187 @@
+"""A local copy of one API resource, kept by list and watch, that knows how old it is.
+
+Three things that the common informers lack, and that a promise about power needs: after every relist what the list no
+longer names is swept (an object deleted while the watch was broken would otherwise stay for ever); a silent watch is
+given up after a bound; and `age_seconds` says when the copy was last proven fresh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Generic, TypeVar
+
+from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_kube.resources import Resource
+from flyball_kube.session import ApiSession, JsonObject
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PAGE_SIZE = 500
+# The server ends each watch after this long; resuming from the last resourceVersion costs one request.
+WATCH_SECONDS = 60
+# Silence that outlasts the watch's own end means a peer that vanished.
+READ_GRACE_SECONDS = 10.0
+FIRST_BACKOFF_SECONDS = 0.2
+LAST_BACKOFF_SECONDS = 5.0
+
+
+def object_key(raw: JsonObject) -> str:
+    """`namespace/name`, or the bare name of a cluster-scoped object."""
+    metadata = raw["metadata"]
+    namespace = metadata.get("namespace")
+    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+
+
+class Informer(Generic[T]):
+    """Keeps `{key: parse(object)}` of one resource in step with the API server; run it as a task with `run`.
+
+    `parse` turns a raw object into what the store holds; one that raises ValueError (pydantic's errors are) leaves that
+    object out of the store and names it in `invalid`, so that one bad object cannot hide its siblings.
+    `on_change(key)` is called after each change of the store, synchronously: it should only set a flag.
+    """
+
+    def __init__(
+        self,
+        session: ApiSession,
+        resource: Resource,
+        parse: Callable[[JsonObject], T],
+        *,
+        on_change: Callable[[str], None] = lambda key: None,
+        namespace: str | None = None,
+        params: Mapping[str, str] | None = None,
+        watch_seconds: int = WATCH_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._session = session
+        self._resource = resource
+        self._parse = parse
+        self._on_change = on_change
+        self._path = resource.path(namespace)
+        self._params = dict(params or {})
+        self._watch_seconds = watch_seconds
+        self._monotonic = monotonic
+        self._objects: dict[str, T] = {}
+        self._resource_version = ""
+        self._fresh_at: float | None = None
+        self._synced = asyncio.Event()
+        self.invalid: dict[str, str] = {}
+        self.relists = 0
+        self.broken_watches = 0
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._objects.values())
+
+    def get(self, key: str) -> T | None:
+        return self._objects.get(key)
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        return iter(self._objects.items())
+
+    @property
+    def synced(self) -> bool:
+        return self._synced.is_set()
+
+    async def wait_synced(self) -> None:
+        """Return once the first list is complete."""
+        await self._synced.wait()
+
+    def age_seconds(self) -> float:
+        """Seconds since the copy was last proven fresh (a list, an event, a bookmark, a watch that ended in order)."""
+        return float("inf") if self._fresh_at is None else self._monotonic() - self._fresh_at
+
+    async def run(self) -> None:
+        """List and watch until cancelled; every failure is logged and tried again with growing, jittered pauses."""
+        backoff = FIRST_BACKOFF_SECONDS
+        while True:
+            try:
+                if not self._resource_version:
+                    await self._relist()
+                await self._watch()
+                backoff = FIRST_BACKOFF_SECONDS
+                continue
+            except ApiError as error:
+                # 410: the version is compacted away. Anything else may be a version from another server's past; a list
+                # is right after each.
+                self._resource_version = ""
+                if not error.gone:
+                    logger.warning("informer %s: %s", self._resource.plural, error)
+            except ApiUnreachable as error:
+                self.broken_watches += 1
+                logger.warning("informer %s: %s", self._resource.plural, error)
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
+            backoff = min(backoff * 2, LAST_BACKOFF_SECONDS)
+
+    def _fresh(self) -> None:
+        self._fresh_at = self._monotonic()
+
+    async def _relist(self) -> None:
+        seen: set[str] = set()
+        params = {**self._params, "limit": str(PAGE_SIZE)}
+        while True:
+            page = await self._session.get(self._path, **params)
+            for raw in page.get("items") or []:
+                key = object_key(raw)
+                seen.add(key)
+                self._store(key, raw)
+            metadata = page["metadata"]
+            if not metadata.get("continue"):
+                break
+            params["continue"] = metadata["continue"]
+        for key in (self._objects.keys() | self.invalid.keys()) - seen:
+            self._remove(key)
+        self._resource_version = metadata["resourceVersion"]
+        self.relists += 1
+        self._fresh()
+        self._synced.set()
+
+    async def _watch(self) -> None:
+        params = {
+            **self._params,
+            "resourceVersion": self._resource_version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(self._watch_seconds),
+        }
+        events = self._session.watch(
+            self._path, params=params, read_timeout_seconds=self._watch_seconds + READ_GRACE_SECONDS
+        )
+        async for event in events:
+            kind, raw = event.get("type"), event["object"]
+            if kind == "ERROR":
+                raise ApiError.from_answer(int(raw.get("code", 500)), raw, f"WATCH {self._path}")
+            self._fresh()
+            self._resource_version = raw["metadata"]["resourceVersion"]
+            if kind == "BOOKMARK":
+                continue
+            key = object_key(raw)
+            if kind == "DELETED":
+                self._remove(key)
+            else:
+                self._store(key, raw)
+        self._fresh()
+
+    def _store(self, key: str, raw: JsonObject) -> None:
+        raw["metadata"].pop("managedFields", None)  # half of an object's bytes, and nobody here reads them
+        try:
+            parsed = self._parse(raw)
+        except ValueError as error:
+            self.invalid[key] = str(error)
+            self._objects.pop(key, None)
+            logger.error("informer %s: %s cannot be read and is left out: %s", self._resource.plural, key, error)
+        else:
+            self.invalid.pop(key, None)
+            self._objects[key] = parsed
+        self._on_change(key)
+
+    def _remove(self, key: str) -> None:
+        self.invalid.pop(key, None)
+        if self._objects.pop(key, None) is not None:
+            self._on_change(key)

@@ -1,0 +1,51 @@
+"""Which API resources Flyball speaks of, and their paths on the API server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One API resource; `group` is empty for the core group."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """URL path of the collection, of one object (`name`), or of its `subresource`.
+
+        Raises ValueError where a name is asked for without the namespace that it needs.
+        """
+        if name is not None and self.namespaced and not namespace:
+            raise ValueError(f"{self.kind} {name}: a namespaced object needs its namespace")
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part]
+        return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+FLYBALL_GROUP = "flyball.dev"
+
+ENERGY_AWARE_JOBS = Resource(FLYBALL_GROUP, "v1alpha1", "energyawarejobs", "EnergyAwareJob")
+POWER_CAPS = Resource(FLYBALL_GROUP, "v1alpha1", "powercaps", "PowerCap", namespaced=False)
+GPU_NODES = Resource(FLYBALL_GROUP, "v1alpha1", "gpunodes", "GPUNode", namespaced=False)
+ENERGY_PROFILES = Resource(FLYBALL_GROUP, "v1alpha1", "energyprofiles", "EnergyProfile")
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+PODS = Resource("", "v1", "pods", "Pod")
+SERVICES = Resource("", "v1", "services", "Service")
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+JOBS = Resource("batch", "v1", "jobs", "Job")
+DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event")

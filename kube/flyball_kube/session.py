@@ -1,0 +1,214 @@
+"""One authenticated connection pool to the API server that speaks raw JSON objects.
+
+Credentials come from the official client's configuration loader (kubeconfig, exec plugins, in-cluster token
+rotation). The objects stay plain dicts: the client's generated models take 20 times as long to build as the JSON to
+parse, and a relist of 10,000 objects would block the loop that holds the cap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import orjson
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import load_incluster_config, load_kube_config
+
+from flyball_kube.errors import ApiError, ApiUnreachable
+
+JsonObject = dict[str, Any]
+
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+# A watch line is one object; etcd refuses objects above 1.5 MiB, so that a longer line is no Kubernetes answer.
+MAX_WATCH_LINE_BYTES = 8 * 1024 * 1024
+
+SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+def _ssl_context(configuration: Configuration) -> ssl.SSLContext | bool:
+    if not str(configuration.host).startswith("https"):
+        return False
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def load_configuration(kubeconfig: Path | str | None = None, context: str | None = None) -> Configuration:
+    """The official client's configuration from `kubeconfig`, else the pod's service account, else the default file."""
+    configuration = Configuration()
+    if kubeconfig is None and SERVICE_ACCOUNT_TOKEN.exists():  # noqa: ASYNC240 - once, at the start
+        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        return configuration
+    path = kubeconfig or os.environ.get("KUBECONFIG")
+    await load_kube_config(  # type: ignore[no-untyped-call]
+        config_file=None if path is None else str(path),
+        context=context,
+        client_configuration=configuration,
+        persist_config=False,
+    )
+    return configuration
+
+
+class ApiSession:
+    """Raw JSON calls to one API server as one user; use it as an async context manager or call `close`.
+
+    Every call raises `ApiError` where the server refuses and `ApiUnreachable` where no whole answer comes within
+    `timeout_seconds`; neither is retried here, because only the caller knows whether trying again is still right.
+    """
+
+    def __init__(self, configuration: Configuration, timeout_seconds: float = 10.0, connections: int = 32) -> None:
+        self._configuration = configuration
+        self._base = str(configuration.host).rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        self._http = aiohttp.ClientSession(
+            # Watches hold a connection each, for as long as they run: they must not use up the pool of the calls.
+            connector=aiohttp.TCPConnector(ssl=_ssl_context(configuration), limit=0),
+            read_bufsize=2**18,
+            max_line_size=2**16,
+            max_field_size=2**16,
+        )
+        self._slots = asyncio.Semaphore(connections)
+
+    @classmethod
+    async def connect(
+        cls, kubeconfig: Path | str | None = None, context: str | None = None, timeout_seconds: float = 10.0
+    ) -> Self:
+        """Open a session with the credentials of `load_configuration`."""
+        return cls(await load_configuration(kubeconfig, context), timeout_seconds=timeout_seconds)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _headers(self, content_type: str | None) -> dict[str, str]:
+        headers = {"Accept": "application/json"}
+        # Asked for at each call: the in-cluster token is rotated on disk, and the loader's hook reads it again.
+        token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        if token:
+            headers["Authorization"] = token
+        if content_type is not None:
+            headers["Content-Type"] = content_type
+        return headers
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        timeout_seconds: float | None = None,
+    ) -> JsonObject:
+        """Send one request and return the answer's JSON object."""
+        timeout = self._timeout if timeout_seconds is None else aiohttp.ClientTimeout(total=timeout_seconds)
+        data = None if body is None else orjson.dumps(body)
+        described = f"{method} {path}"
+        try:
+            async with (
+                self._slots,
+                self._http.request(
+                    method,
+                    self._base + path,
+                    params=params,
+                    data=data,
+                    headers=await self._headers(content_type if data is not None else None),
+                    timeout=timeout,
+                ) as answer,
+            ):
+                raw = await answer.read()
+                status = answer.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}") from error
+        parsed = _parse(raw, described, status)
+        if status >= 400:
+            raise ApiError.from_answer(status, parsed, described)
+        if not isinstance(parsed, dict):
+            raise ApiUnreachable(f"{described}: the answer is not a JSON object")
+        return parsed
+
+    async def get(self, path: str, **params: str) -> JsonObject:
+        return await self.request("GET", path, params=params or None)
+
+    async def create(self, path: str, body: JsonObject, **params: str) -> JsonObject:
+        return await self.request("POST", path, body=body, params=params or None)
+
+    async def replace(self, path: str, body: JsonObject) -> JsonObject:
+        """PUT: the body's `metadata.resourceVersion`, where given, must still be the object's."""
+        return await self.request("PUT", path, body=body)
+
+    async def patch(self, path: str, body: Any, content_type: str = MERGE_PATCH, **params: str) -> JsonObject:
+        return await self.request("PATCH", path, body=body, content_type=content_type, params=params or None)
+
+    async def apply(self, path: str, body: JsonObject, field_manager: str, force: bool = True) -> JsonObject:
+        """Server-side apply as `field_manager`: creates the object, or sets just the fields named."""
+        params = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        return await self.request("PATCH", path, body=body, content_type=APPLY_PATCH, params=params)
+
+    async def delete(self, path: str, options: JsonObject | None = None) -> JsonObject:
+        """DELETE with `DeleteOptions` (`propagationPolicy`, `preconditions`, `gracePeriodSeconds`)."""
+        return await self.request("DELETE", path, body=options)
+
+    async def watch(
+        self, path: str, *, params: Mapping[str, str], read_timeout_seconds: float
+    ) -> AsyncIterator[JsonObject]:
+        """Yield the events of one watch request until the server ends it.
+
+        A connection that stays silent for `read_timeout_seconds` counts as broken: a peer that vanished without a
+        word would otherwise hold a watcher on old data for ever.
+        """
+        described = f"WATCH {path}"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=read_timeout_seconds)
+        try:
+            async with self._http.get(
+                self._base + path,
+                params={**params, "watch": "true"},
+                headers=await self._headers(None),
+                timeout=timeout,
+            ) as answer:
+                if answer.status >= 400:
+                    raw = await answer.read()
+                    raise ApiError.from_answer(answer.status, _parse(raw, described, answer.status), described)
+                buffer = bytearray()
+                async for chunk in answer.content.iter_any():
+                    buffer += chunk
+                    if b"\n" not in chunk:
+                        if len(buffer) > MAX_WATCH_LINE_BYTES:
+                            raise ApiUnreachable(f"{described}: a line of over {MAX_WATCH_LINE_BYTES} bytes")
+                        continue
+                    *lines, rest = bytes(buffer).split(b"\n")
+                    buffer = bytearray(rest)
+                    for line in lines:
+                        if line:
+                            event = _parse(line, described, 200)
+                            if not isinstance(event, dict):
+                                raise ApiUnreachable(f"{described}: an event is not a JSON object")
+                            yield event
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}") from error
+
+
+def _parse(raw: bytes, described: str, status: int) -> Any:
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        if status >= 400:
+            return raw.decode(errors="replace")
+        raise ApiUnreachable(f"{described}: the answer is not JSON: {error}") from error
