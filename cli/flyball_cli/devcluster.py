@@ -1,0 +1,220 @@
+"""`flyball devcluster`: a throwaway cluster on this machine, from any shell."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from flyball_devcluster.cluster import DevCluster
+
+HELP = """A throwaway Kubernetes cluster on this machine: the real API server, etcd, controller manager and scheduler as
+plain processes, with simulated GPU nodes. No root, no containers, loopback only; several can run at once.
+
+  flyball devcluster up --nodes 4           start one, in the background
+  flyball devcluster kubectl -- get nodes   talk to it
+  eval $(flyball devcluster env)            ... or with your own tools, in this shell
+  flyball devcluster down                   stop it and remove what it left
+
+The first start fetches or builds the programs (minutes, once); after that a start takes seconds.
+"""
+
+NAME = Annotated[str, typer.Option("--name", metavar="NAME", help="Which cluster; each has a folder of its own.")]
+
+group = typer.Typer(name="devcluster", help=HELP, no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(group)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _fail(message: object) -> NoReturn:
+    _say(f"flyball devcluster: {message}")
+    raise typer.Exit(1)
+
+
+def _attached(name: str) -> DevCluster:
+    from flyball_devcluster.cluster import DevCluster, cluster_names, named_directory
+
+    try:
+        return DevCluster.attach(named_directory(name))
+    except FileNotFoundError:
+        others = ", ".join(cluster_names()) or "none"
+        _fail(f"no cluster {name!r} (there is: {others}); start one with: flyball devcluster up --name {name}")
+    except ValueError as error:
+        _fail(error)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
+    """A request to end becomes an exception, so that what was started is stopped on the way out."""
+    raise SystemExit(128 + number)
+
+
+@group.command()
+def up(
+    name: NAME = "default",
+    nodes: Annotated[int, typer.Option(min=0, help="How many GPU nodes to simulate.")] = 16,
+    gpus_per_node: Annotated[int, typer.Option(min=1, max=64, help="GPUs of each node.")] = 8,
+    product: Annotated[
+        str, typer.Option(help="The GPUs' product, as in the node label nvidia.com/gpu.product.")
+    ] = "NVIDIA-A100-SXM4-40GB",
+    pod_start_delay: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="From a pod's binding to its being ready.")
+    ] = 0.5,
+    install: Annotated[
+        bool, typer.Option("--install/--bare", help="Install Flyball's API and the agents' pods, or leave it bare.")
+    ] = True,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay, and take the cluster down on Ctrl-C (or if this shell dies).")
+    ] = False,
+) -> None:
+    """Start a cluster and wait until it can be used. It runs on in the background until `down`."""
+    from flyball_devcluster.api import ApiError
+    from flyball_devcluster.binaries import BinariesUnavailableError
+    from flyball_devcluster.cluster import DevCluster, start_named, take_down
+    from flyball_devcluster.controlplane import ComponentError, Options
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGHUP, _interrupt)
+    started = time.monotonic()
+
+    def start(directory: Path) -> DevCluster:
+        return DevCluster.start(
+            nodes,
+            gpus_per_node,
+            product=product,
+            directory=directory,
+            install=install,
+            options=Options(pod_start_delay_seconds=pod_start_delay, die_with_parent=foreground),
+            report=_say,
+        )
+
+    try:
+        cluster = start_named(name, start, _say)
+    except (BinariesUnavailableError, ComponentError, ApiError, OSError, LookupError, ValueError) as error:
+        _fail(error)
+    _say(
+        f"devcluster {name!r} is up in {time.monotonic() - started:.1f} s: {nodes} nodes with {gpus_per_node} GPUs each,"
+        f" {cluster.control_plane.server_url}"
+    )
+    option = "" if name == "default" else f" --name {name}"
+    _say(f"  flyball devcluster kubectl{option} -- get nodes")
+    _say(f"  export KUBECONFIG={cluster.kubeconfig}")
+    if not foreground:
+        _say(f"  flyball devcluster down{option}")
+        return
+    _say("  Ctrl-C takes it down")
+    try:
+        signal.pause()
+    finally:
+        _say(f"taking {name!r} down")
+        cluster.stop()
+        take_down(cluster.directory)
+
+
+@group.command()
+def down(
+    name: NAME = "default",
+    every: Annotated[bool, typer.Option("--all", help="Take every cluster down.")] = False,
+) -> None:
+    """Stop a cluster and remove everything it left. One that is not there is no error."""
+    from flyball_devcluster.cluster import cluster_names, named_directory, take_down
+
+    names = cluster_names() if every else [name]
+    for each in names:
+        try:
+            found = take_down(named_directory(each))
+        except ValueError as error:
+            _fail(error)
+        _say(f"devcluster {each!r} is down" if found else f"there is no devcluster {each!r}")
+
+
+@group.command()
+def status(name: Annotated[str | None, typer.Option("--name", help="Only this one.")] = None) -> None:
+    """Show the clusters of this machine, their components and their memory; fails if one has lost a component."""
+    from flyball_devcluster.cluster import DevCluster, cluster_names, named_directory
+    from flyball_devcluster.components import COMPONENTS
+
+    names = [name] if name is not None else cluster_names()
+    if not names:
+        typer.echo("no devcluster; start one with: flyball devcluster up")
+    broken = False
+    for each in names:
+        control_plane = _attached(each).control_plane
+        running = control_plane.running()
+        memory = control_plane.resident_bytes()
+        typer.echo(f"{each}  {control_plane.server_url}  {named_directory(each)}")
+        for component in COMPONENTS:
+            if component in running:
+                typer.echo(f"  {component:<24} pid {running[component]:<8} {memory[component] / 2**20:5.0f} MiB")
+            else:
+                broken = True
+                typer.echo(f"  {component:<24} not running; its log: {control_plane.layout.log(component)}")
+        if {"etcd", "kube-apiserver"} <= set(running):
+            typer.echo(f"  {len(DevCluster(control_plane).node_names())} nodes")
+    if broken:
+        raise typer.Exit(1)
+
+
+@group.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def kubectl(context: typer.Context, name: NAME = "default") -> None:
+    """Run the cluster's own kubectl on it, as the administrator: `flyball devcluster kubectl -- get pods -A`."""
+    cluster = _attached(name)
+    program = str(cluster.control_plane.kubectl)
+    sys.stdout.flush()
+    os.execv(program, [program, f"--kubeconfig={cluster.kubeconfig}", *context.args])  # noqa: S606 - no shell on purpose
+
+
+@group.command()
+def kubeconfig(
+    name: NAME = "default",
+    service_account: Annotated[
+        str | None,
+        typer.Option(metavar="NAMESPACE/NAME", help="For this service account (a token of seven days)."),
+    ] = None,
+    pod: Annotated[str | None, typer.Option(help="Bind the service account's token to this pod.")] = None,
+) -> None:
+    """Print the path of a kubeconfig: the administrator's, or a service account's."""
+    from flyball_devcluster.api import ApiError
+
+    cluster = _attached(name)
+    if service_account is None:
+        typer.echo(cluster.kubeconfig)
+        return
+    namespace, slash, account = service_account.partition("/")
+    if not slash or not namespace or not account:
+        _fail(f"--service-account {service_account!r} is not NAMESPACE/NAME")
+    try:
+        typer.echo(cluster.control_plane.service_account_kubeconfig(namespace, account, pod=pod))
+    except ApiError as error:
+        _fail(error)
+
+
+@group.command()
+def env(name: NAME = "default") -> None:
+    """Print the export of KUBECONFIG, for `eval`."""
+    typer.echo(f"export KUBECONFIG={_attached(name).kubeconfig}")
+
+
+@group.command()
+def binaries() -> None:
+    """Find the control plane's programs, fetching or building what is missing, and print where they are."""
+    from flyball_devcluster.binaries import BinariesUnavailableError, find_binaries
+
+    try:
+        found = find_binaries(_say)
+    except BinariesUnavailableError as error:
+        _fail(error)
+    for program, path in found.paths.items():
+        typer.echo(f"{program:<24} {path}")

@@ -1,0 +1,146 @@
+"""Puts Flyball's API into a cluster: the CRDs, the namespace, RBAC and admission policies, and the agents' DaemonSet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+
+from flyball_devcluster.api import ApiClient, Json, NotFoundError
+from flyball_devcluster.nodes import GPU_PRODUCT_LABEL
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CRD_DIRECTORY = REPOSITORY / "crds"
+BASE_DIRECTORY = REPOSITORY / "deploy" / "base"
+
+SYSTEM_NAMESPACE = "flyball-system"
+OPERATOR = "flyball-operator"
+AGENT = "flyball-agent"
+DAEMON_SETS = f"/apis/apps/v1/namespaces/{SYSTEM_NAMESPACE}/daemonsets"
+CRD_KIND = "CustomResourceDefinition"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+# What others refer to goes first; every other kind follows, in the order of the files.
+KIND_ORDER = (
+    "Namespace",
+    "ServiceAccount",
+    "ClusterRole",
+    "Role",
+    "ClusterRoleBinding",
+    "RoleBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+)
+
+
+def read_manifests(directory: Path) -> list[Json]:
+    """Every manifest of a folder's `*.yaml`, in the order in which they can be applied.
+
+    Raises FileNotFoundError where the folder has none.
+    """
+    files = sorted(directory.glob("*.yaml"))
+    if not files:
+        raise FileNotFoundError(f"no manifests in {directory} (*.yaml)")
+    manifests = [manifest for file in files for manifest in yaml.safe_load_all(file.read_text()) if manifest]
+    return sorted(manifests, key=_apply_order)
+
+
+def _apply_order(manifest: Json) -> int:
+    kind = manifest["kind"]
+    return KIND_ORDER.index(kind) if kind in KIND_ORDER else len(KIND_ORDER)
+
+
+def apply_crds(api: ApiClient, manifests: Iterable[Json], *, timeout_seconds: float = 60.0) -> list[str]:
+    """Apply CustomResourceDefinitions and wait until each is served. The names, in order."""
+    crds = [manifest for manifest in manifests if manifest["kind"] == CRD_KIND]
+    for crd in crds:
+        api.apply(crd)
+    for crd in crds:
+        name = crd["metadata"]["name"]
+        api.wait_for(f"{CRDS}/{name}", _established, timeout_seconds=timeout_seconds, what="Established")
+        spec = crd["spec"]
+        for version in spec["versions"]:
+            if version["served"]:
+                # Established comes a moment before the API server routes requests to it.
+                api.wait_for(
+                    f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}?limit=1",
+                    lambda collection: collection is not None,
+                    timeout_seconds=timeout_seconds,
+                    what="served",
+                )
+    return [crd["metadata"]["name"] for crd in crds]
+
+
+def _established(crd: Json | None) -> bool:
+    conditions = (crd or {}).get("status", {}).get("conditions") or []
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
+
+
+def install_api(
+    api: ApiClient, *, crd_directory: Path = CRD_DIRECTORY, base_directory: Path = BASE_DIRECTORY
+) -> list[str]:
+    """Apply the repository's CRDs and base manifests (server-side, so again and again changes nothing).
+
+    The names of the CRDs. Raises FileNotFoundError where a folder has no manifests, ApiError where one is refused.
+    """
+    names = apply_crds(api, read_manifests(crd_directory))
+    for manifest in read_manifests(base_directory):
+        api.apply(manifest)
+    return names
+
+
+def agent_daemon_set() -> Json:
+    """The DaemonSet whose simulated pods carry the agents' identity: one pod on each node with GPUs, taint or not.
+
+    The agents themselves run as ordinary processes, each with a token bound to its pod.
+    """
+    labels = {"app.kubernetes.io/name": "flyball", "app.kubernetes.io/component": "agent"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": AGENT, "namespace": SYSTEM_NAMESPACE, "labels": labels},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            # After a change every pod is replaced at once: they are markers, nothing runs in them.
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "serviceAccountName": AGENT,
+                    "terminationGracePeriodSeconds": 1,
+                    "priorityClassName": "system-node-critical",
+                    "tolerations": [{"operator": "Exists"}],
+                    "affinity": {
+                        "nodeAffinity": {
+                            "requiredDuringSchedulingIgnoredDuringExecution": {
+                                "nodeSelectorTerms": [
+                                    {"matchExpressions": [{"key": GPU_PRODUCT_LABEL, "operator": "Exists"}]}
+                                ]
+                            }
+                        }
+                    },
+                    "containers": [{"name": "agent", "image": "flyball.dev/simulated-agent"}],
+                },
+            },
+        },
+    }
+
+
+def install_agent_daemon_set(api: ApiClient) -> None:
+    """Create the agents' DaemonSet. Raises LookupError where the agents' service account does not exist."""
+    try:
+        api.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/serviceaccounts/{AGENT}")
+    except NotFoundError as error:
+        raise LookupError(f"no service account {SYSTEM_NAMESPACE}/{AGENT}: install the API first") from error
+    api.apply(agent_daemon_set())
+
+
+def agent_pods(api: ApiClient) -> dict[str, str]:
+    """The agents' pods that run: node -> name of the pod."""
+    pods = api.list_objects(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods", labelSelector="app.kubernetes.io/component=agent")
+    return {
+        pod["spec"]["nodeName"]: pod["metadata"]["name"]
+        for pod in pods
+        if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+    }
