@@ -143,6 +143,8 @@ class JobModel:
         """
         if gpu_model == self.gpu_model:
             return self
+        if gpu_model.product == self.gpu_model.product:  # the same silicon behind other limits
+            return replace(self, gpu_model=gpu_model)
         slower = self.gpu_model.relative_speed / gpu_model.relative_speed
         cycles = gpu_model.max_clock_megahertz / self.gpu_model.max_clock_megahertz
         watts = _dynamic_watts_per_megahertz(gpu_model) / _dynamic_watts_per_megahertz(self.gpu_model)
