@@ -115,7 +115,7 @@ class Pipeline(ApiModel):
 
 
 class Recurrence(ApiModel):
-    """The job is submitted again and again: Flyball learns over its runs which batch size reaches the target at the least cost, and gives each run its batch size in FLYBALL_GLOBAL_BATCH_SIZE."""
+    """The job is submitted again and again, and which batch size reaches the target at the least cost is learned over its runs (Zeus)."""
 
     batch_sizes: list[int] = Field(..., max_length=64, min_length=1)
     """The global batch sizes to try. training.globalBatchSize, the one to start from, is one of them."""
@@ -167,7 +167,7 @@ class EnergyAwareJobSpec(ApiModel):
     pipeline: Pipeline | None = None
     """The job's pipeline parallelism, for an energy schedule of each stage's computations."""
     recurrence: Recurrence | None = None
-    """The job is submitted again and again: Flyball learns over its runs which batch size reaches the target at the least cost, and gives each run its batch size in FLYBALL_GLOBAL_BATCH_SIZE."""
+    """The job is submitted again and again, and which batch size reaches the target at the least cost is learned over its runs (Zeus)."""
     priority: int = Field(default=0, ge=-1000000, le=1000000)
     """Higher is placed first and paused last."""
     suspend: bool = False
@@ -527,10 +527,10 @@ class DeviceSettings(ApiModel):
 
 
 class LockedClocks(ApiModel):
-    """The range that the SM clock of the pod's GPUs is locked to. Missing means unlocked."""
+    """The range that the SM clock of the pod's GPUs is locked to."""
 
     min: int = Field(..., ge=0, le=10000)
-    """The lowest clock, in megahertz."""
+    """The lowest clock, in megahertz. 0 means the GPU's lowest."""
     max: int = Field(..., ge=1, le=10000)
     """The highest clock, in megahertz."""
 
@@ -552,8 +552,8 @@ class JobGrant(ApiModel):
     """How many GPUs the pod holds."""
     power_limit_milliwatts: int = Field(..., ge=1, le=10000000)
     """The power limit of each of the pod's GPUs."""
-    clock_megahertz: LockedClocks | None = None
-    """The range that the SM clock of the pod's GPUs is locked to. Missing means unlocked."""
+    clock_megahertz: LockedClocks
+    """The range that the SM clock of the pod's GPUs is locked to."""
 
 
 class GPUNodeSpec(ApiModel):
