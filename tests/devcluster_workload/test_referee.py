@@ -200,13 +200,14 @@ def test_it_reads_what_the_driver_writes(tmp_path: Path) -> None:
         node.devices[0].set_activity(0.7)
         node.devices[1].set_activity(0.7)
         node.devices[1].set_power_limit_milliwatts(150_000)
+        earlier = sum(device.read().energy_millijoules for device in node.devices)
         read = reader.read()
+        states = [device.read() for device in node.devices]
         assert read is not None
         assert read.nodes == ("node-0", "node-1")
-        states = [device.read() for device in node.devices]
         assert read.power.tolist() == [4 * 58_000, sum(state.power_milliwatts for state in states)]
         assert read.limits.tolist() == [1_600_000, 1_350_000]
-        assert read.energy[1] == pytest.approx(sum(state.energy_millijoules for state in states), rel=0.2)
+        assert earlier <= read.energy[1] <= sum(state.energy_millijoules for state in states)
 
 
 def test_a_settling_limit_counts_as_the_larger_until_it_has_settled(tmp_path: Path) -> None:
