@@ -159,6 +159,26 @@ def counter_millijoules(state: DeviceState) -> int:
     return int(state.energy_millijoules) - state.energy_base_millijoules
 
 
+def temperature_celsius(constants: DeviceConstants, state: DeviceState) -> int:
+    """A plausible die temperature: 30 degrees and up to 50 more at the board's largest limit."""
+    return 30 + 50 * state.power_milliwatts // constants.max_limit_milliwatts
+
+
+THROTTLE_GPU_IDLE, THROTTLE_APPLICATIONS_CLOCKS, THROTTLE_SW_POWER_CAP = 0x1, 0x2, 0x4
+
+
+def throttle_reasons(constants: DeviceConstants, state: DeviceState) -> int:
+    """Why the clock is below the highest, as NVML's clocks event reasons: idle, a lock, the power limit."""
+    if state.activity == 0.0:
+        return THROTTLE_GPU_IDLE
+    lock = (state.locked_min_megahertz, state.locked_max_megahertz)
+    unlimited, _ = operating_point(constants, 2**32 - 1, *lock, state.activity)
+    reasons = THROTTLE_SW_POWER_CAP if state.sm_clock_megahertz < unlimited else 0
+    if unlimited < constants.clock_max_megahertz:
+        reasons |= THROTTLE_APPLICATIONS_CLOCKS
+    return reasons
+
+
 def set_power_limit(
     constants: DeviceConstants, state: DeviceState, now_ns: int, limit_milliwatts: int, settle_ns: int
 ) -> None:

@@ -73,7 +73,7 @@ class Killed(BaseException):
 
 
 class DyingNodeFile(NodeFile):
-    """A process that is killed in its n-th store, after the first `torn_bytes` bytes of it; later ones write nothing."""
+    """A process that is killed in its n-th store, after the first `torn_bytes` bytes of it, then writes nothing."""
 
     def __init__(self, path, clock, stores: int, torn_bytes: int) -> None:
         super().__init__(path, clock)

@@ -1,0 +1,172 @@
+"""What only NVML has: the C library's own rules, its physics against Python's, and real hardware where there is some."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pynvml
+import pytest
+from flyball_agent.drivers.catalogue import CATALOGUE
+from flyball_agent.drivers.nvml import NvmlDriver
+from flyball_agent.drivers.simulated import DeviceFault, SimulatedNode, create_node_file
+from flyball_agent.gpu import DriverUnavailable, GpuLost, LibraryMismatch, NoPermission
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+
+@pytest.fixture
+def hardware(tmp_path, monkeypatch, nvml_library):
+    path = tmp_path / "node.gpus"
+    create_node_file(path, list(CATALOGUE.values()))
+    monkeypatch.setenv("FLYBALL_SIMULATED_GPUS", str(path))
+    monkeypatch.setenv("FLYBALL_SIMULATED_PRIVILEGED", "1")
+    with SimulatedNode.open(path) as node:
+        yield node, nvml_library
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.floats(0, 1), st.floats(0, 1), st.integers(0, 2100), st.integers(0, 2100)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_c_and_python_give_the_same_milliwatts(hardware, changes):
+    node, library = hardware
+    driver = NvmlDriver(library)
+    try:
+        gpus = driver.gpus()
+        for index, activity, share, low, high in changes:
+            gpu, device = gpus[index], node.devices[index]
+            limits = gpu.limits
+            limit = round(limits.min_milliwatts + share * (limits.max_milliwatts - limits.min_milliwatts))
+            clocks = sorted((max(low, limits.clocks_megahertz[0]), max(high, limits.clocks_megahertz[0])))
+            clocks = [min(clock, limits.clocks_megahertz[-1]) for clock in clocks]
+            device.set_activity(activity)
+            for setter in (gpu, device):  # C's computation, then Python's, of the same request
+                setter.reset_locked_clocks()
+                setter.set_power_limit_milliwatts(limits.max_milliwatts)
+                setter.set_power_limit_milliwatts(limit)
+                setter.set_locked_clocks_megahertz(*clocks)
+                state = device.read()
+                if setter is gpu:
+                    by_c = (state.sm_clock_megahertz, state.power_milliwatts)
+            assert (state.sm_clock_megahertz, state.power_milliwatts) == by_c
+    finally:
+        driver.close()
+
+
+def test_setters_need_privilege(hardware, monkeypatch):
+    monkeypatch.delenv("FLYBALL_SIMULATED_PRIVILEGED")
+    driver = NvmlDriver(hardware[1])
+    try:
+        with pytest.raises(NoPermission) as caught:
+            driver.gpus()[0].set_power_limit_milliwatts(200_000)
+        assert caught.value.fatal
+        assert "CAP_SYS_ADMIN" in str(caught.value)
+    finally:
+        driver.close()
+
+
+def test_a_driver_that_is_not_there_or_not_ours_is_said(hardware, monkeypatch, tmp_path):
+    library = hardware[1]
+    monkeypatch.setenv("FLYBALL_SIMULATED_GPUS", str(tmp_path / "none.gpus"))
+    with pytest.raises(DriverUnavailable):
+        NvmlDriver(library)
+    (tmp_path / "other.gpus").write_bytes(b"x" * 4096)
+    monkeypatch.setenv("FLYBALL_SIMULATED_GPUS", str(tmp_path / "other.gpus"))
+    with pytest.raises(LibraryMismatch) as caught:
+        NvmlDriver(library)
+    assert caught.value.restart_may_help
+    with pytest.raises(DriverUnavailable, match="load library"):
+        NvmlDriver(tmp_path / "libnothing.so")
+
+
+def test_a_board_that_cannot_be_opened_is_named_and_the_others_work(hardware):
+    node, library = hardware
+    node.devices[1].flags |= DeviceFault.LOST
+    driver = NvmlDriver(library)
+    try:
+        assert [gpu.index for gpu in driver.gpus()] == [0, 2, 3]
+        assert isinstance(driver.failed[1], GpuLost)
+    finally:
+        driver.close()
+
+
+READ_ONLY = """
+import dataclasses, json, time
+from flyball_agent.drivers.nvml import NvmlDriver
+driver = NvmlDriver()
+def look(gpu):
+    reading = gpu.read()
+    return dict(dataclasses.asdict(reading), held=reading.limit.held_milliwatts)
+gpus = []
+for gpu in driver.gpus():
+    first = look(gpu)
+    end = time.monotonic() + 5
+    while (second := look(gpu))["energy_millijoules"] == first["energy_millijoules"] and time.monotonic() < end:
+        time.sleep(0.05)
+    gpus.append({"uuid": gpu.uuid, "model": gpu.model, "limits": dataclasses.asdict(gpu.limits),
+                 "first": first, "second": second})
+print(json.dumps({"version": driver.version, "failed": len(driver.failed), "gpus": gpus}))
+"""
+
+
+def read_only(environment) -> dict:
+    """What a process of its own sees through the library that its loader finds."""
+    done = subprocess.run([sys.executable, "-c", READ_ONLY], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def assert_conforms(seen: dict) -> None:
+    assert seen["version"]
+    assert seen["gpus"]
+    for gpu in seen["gpus"]:
+        assert gpu["uuid"].startswith("GPU-")
+        assert " " not in gpu["model"]
+        limits, first, second = gpu["limits"], gpu["first"], gpu["second"]
+        assert limits["clocks_megahertz"] == sorted(limits["clocks_megahertz"])
+        assert first["held"] <= limits["max_milliwatts"]
+        assert second["energy_millijoules"] > first["energy_millijoules"]
+        assert 0 < first["average_power_milliwatts"] < 2 * limits["max_milliwatts"]
+
+
+def test_another_process_finds_the_library_by_its_loader_path(hardware):
+    node, library = hardware
+    node.devices[0].set_power_limit_milliwatts(222_000)
+    seen = read_only({**os.environ, "LD_LIBRARY_PATH": str(library.parent)})
+    assert_conforms(seen)
+    assert [gpu["uuid"] for gpu in seen["gpus"]] == [device.uuid for device in node.devices]
+    assert seen["gpus"][0]["first"]["held"] == 222_000
+
+
+def test_real_hardware_conforms_where_it_is_present():
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FLYBALL_SIMULATED")}
+    probe = subprocess.run(
+        [sys.executable, "-c", "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    if probe.returncode != 0 or probe.stdout.strip() == "0":
+        pytest.skip("no NVIDIA driver here (libnvidia-ml.so.1 with at least one board)")
+    assert_conforms(read_only(environment))
+
+
+def test_the_library_is_built_with_every_function_that_the_binding_calls(nvml_library):
+    library = ctypes.CDLL(str(nvml_library))
+    source = Path(sys.modules["flyball_agent.drivers.nvml"].__file__).read_text()
+    called = set(re.findall(r"pynvml\.(nvml[A-Z]\w+)", source)) - {"nvmlInit"}
+    versioned = {"nvmlDeviceGetCount": "_v2", "nvmlDeviceGetHandleByIndex": "_v2"}
+    assert called
+    for name in called:
+        assert hasattr(pynvml, name)
+        assert hasattr(library, name + versioned.get(name, "")), name
