@@ -6,6 +6,7 @@ clock, a file or a network, so that the same snapshot always gives the same plan
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -35,7 +36,8 @@ class NodeState:
     used; the rest is free for jobs only while `schedulable` (ready, not cordoned, its agent acknowledged).
     `foreign_power_limit_watts` is what one foreign GPU is reserved at, `lost_power_limit_watts` one lost GPU.
     `fixed_hold_watts`: set where the node cannot be commanded (silent or not yet acknowledged): its whole worst hold,
-    which the planner can neither lower nor use.
+    which the planner can neither lower nor use. A job that already runs on a node that is not schedulable stays there
+    (a cordon or an agent's restart must not restart training), unless `evacuate` says that it has to leave.
     """
 
     name: str
@@ -48,6 +50,16 @@ class NodeState:
     lost_power_limit_watts: float = 0.0
     idle_power_limit_watts: float | None = None  # None: the model's smallest limit
     fixed_hold_watts: float | None = None
+    evacuate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.gpus < 0 or self.foreign_gpus < 0 or self.lost_gpus < 0:
+            raise ValueError(f"node {self.name}: numbers of GPUs must not be negative")
+
+    @property
+    def usable_gpus(self) -> int:
+        """GPUs that Flyball's jobs hold or may hold, if the node were schedulable."""
+        return max(0, self.gpus - self.foreign_gpus - self.lost_gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +89,11 @@ class Allocation:
 class JobState:
     """One job that wants GPUs now. `current` is what it holds (or is being given); None while it waits.
 
-    `resizable`: False while the job may neither change its size nor move (too soon after the last time);
-    its clock may change always. `throttled`: its energy budget is spent and `onExhausted: Throttle` holds.
+    `model` predicts it on the GPU model that it was fitted on; `models_elsewhere` holds what was fitted on others, and
+    where neither knows a node's GPU, `model` is carried over. `resizable`: False while the job may neither change its
+    size nor move (too soon after the last time); its clock may change always. `throttled`: its energy budget is spent
+    and `onExhausted: Throttle` holds. `eligible_nodes`: where its pods may go (node selectors, tolerations); None:
+    anywhere.
     """
 
     uid: str
@@ -101,17 +116,51 @@ class JobState:
     power_limit_max_watts: float | None = None
     resizable: bool = True
     current: Allocation | None = None
+    models_elsewhere: tuple[JobModel, ...] = ()
+    eligible_nodes: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.gpus_min <= self.gpus_max:
+            raise ValueError(
+                f"job {self.name}: gpus.min {self.gpus_min} and gpus.max {self.gpus_max} must be 1 <= min <= max"
+            )
+        if self.global_batch_size < 1:
+            raise ValueError(f"job {self.name}: global batch size {self.global_batch_size} must be at least 1")
+
+    def model_on(self, gpu_model: GpuModel) -> JobModel:
+        """What predicts this job on a GPU model: fitted there if it was, else carried over."""
+        for model in (self.model, *self.models_elsewhere):
+            if model.gpu_model.product == gpu_model.product:
+                return model.on(gpu_model)
+        return self.model.on(gpu_model)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """Everything a plan may depend on. `restart_seconds` is what a resize or a migration costs a job."""
+    """Everything a plan may depend on. `restart_seconds` is what a resize or a migration costs a job.
+
+    `joules_per_job_second`: the going price, what one second of one job's time is worth to the cluster; None: what the
+    cluster may draw, shared equally among the jobs that want it. Raises ValueError for two nodes, jobs or caps of one
+    name, which no plan could tell apart.
+    """
 
     nodes: tuple[NodeState, ...]
     jobs: tuple[JobState, ...]
     caps: tuple[CapConstraint, ...] = ()
     restart_seconds: float = 30.0
     guard_fraction: float = 0.05  # a job's power limit stands this far above its predicted draw
+    joules_per_job_second: float | None = None
+
+    def __post_init__(self) -> None:
+        kinds = {
+            "node": [node.name for node in self.nodes],
+            "job": [job.uid for job in self.jobs],
+            "cap": [cap.name for cap in self.caps],
+        }
+        for kind, names in kinds.items():
+            if len(set(names)) != len(names):
+                twice = sorted(name for name, count in Counter(names).items() if count > 1)
+                raise ValueError(f"cluster snapshot: {kind} {twice[0]!r} is there more than once")
 
 
 class Admission(StrEnum):
