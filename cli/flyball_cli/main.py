@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-COMMAND_MODULES: tuple[str, ...] = ("devcluster",)
+COMMAND_MODULES: tuple[str, ...] = ("devcluster", "zeus")
 
 DISTRIBUTION = "flyball"
 

@@ -1,0 +1,72 @@
+"""`flyball zeus` as a user meets it: what it prints, what it writes, and what it says of bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from flyball_cli.main import build_app
+from typer.testing import CliRunner
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """A folder like the artifact's, with one workload of three batch sizes."""
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    training = ["dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch"]
+    power = ["dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"]
+    for size, epochs in ((256, (9, 8, 9)), (512, (5, 5, 6)), (1024, (6, 7, 7))):
+        training += [f"movielens-1m,ncf,{size},adam,0.1,{run},0.41,{needed}" for run, needed in enumerate(epochs)]
+        power += [
+            f"movielens-1m,ncf,{size},adam,{watts},{40 + 9000 / size + 2000 / watts},{watts * 0.9}"
+            for watts in (100, 150, 200)
+        ]
+    (folder / "summary_train.csv").write_text("\n".join(training))
+    (folder / "summary_power_v100.csv").write_text("\n".join(power))
+    (folder / "summary_power_p100.csv").write_text("\n".join(power))
+    return folder
+
+
+def test_a_replay_writes_its_report_and_pictures(tables: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    arguments = ["zeus", "replay", str(tables), "--workload", "NeuMF", "--seeds", "2", "--carry-from", "p100"]
+    result = CliRunner().invoke(build_app(), [*arguments, "--output", str(output)])
+    assert result.exit_code == 0, result.output
+    assert "NeuMF" in result.output
+    assert "cumulative regret" in result.output
+    report = json.loads((output / "zeus-v100.json").read_text())
+    (workload,) = report["workloads"]
+    assert workload["optimum"]["batch_size"] == 512
+    assert workload["policies"]["Zeus"]["energy_saved"] > 0
+    assert len(workload["policies"]["Grid search"]["final_regret_joules"]) == 2
+    assert [carried["workload"] for carried in report["carried"]] == ["NeuMF"]
+    for picture in ("savings", "regret", "paths"):
+        assert (output / f"zeus-v100-{picture}.png").read_bytes().startswith(PNG)
+
+
+def test_a_power_limit_is_chosen_and_the_rest_shown(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.csv"
+    profile.write_text("power_limit_watts,time_seconds,energy_joules\n250,10,2200\n200,10.4,1900\n150,12,1700\n")
+    shown = CliRunner().invoke(build_app(), ["zeus", "power-limit", str(profile), "--selector", "slowdown"])
+    assert shown.exit_code == 0, shown.output
+    assert "200 W saves 13.6% of the energy for +4.0% time" in shown.output
+    answer = CliRunner().invoke(build_app(), ["zeus", "power-limit", str(profile), "--selector", "energy", "--json"])
+    assert json.loads(answer.output)["power_limit_milliwatts"] == 150_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["replay", "{tables}", "--workload", "GPT"], "is not one of DeepSpeech2"),
+        (["replay", "{tables}", "--gpu", "h100"], "summary_power_h100.csv"),
+        (["power-limit", "{tables}/summary_train.csv"], "wanted"),
+    ],
+)
+def test_bad_input_is_named(tables: Path, arguments: list[str], says: str) -> None:
+    result = CliRunner().invoke(build_app(), ["zeus", *(a.format(tables=tables) for a in arguments)])
+    assert result.exit_code == 2
+    assert says in " ".join(result.output.replace("│", " ").split()) or says in result.output.replace("\n", "")
