@@ -6,6 +6,11 @@ per computation, a power limit, a kernel schedule); that is the point's `plan`, 
 A point may be planned and realised at different places: Perseus plans on a continuous relaxation and realises on the
 clocks that the GPU has. Order and shape are those of the planned points; `at` and `at_energy` answer by what is
 realised, because that is what the cluster will see.
+
+A pipeline that has finished and waits for a straggler draws its blocking power. `waiting_power_watts` is that power,
+zero for everything else: a point is on the front where no other is cheaper in an iteration that lasts as long
+(Perseus, section 4.1, Equation 4), so that with it a slower point may need more energy than a faster one, and still be
+the best there is for whoever has to wait that long anyway.
 """
 
 from __future__ import annotations
@@ -55,44 +60,56 @@ class FrontierPoint(Generic[PlanT]):
 
 @dataclass(frozen=True)
 class Frontier(Generic[PlanT]):
-    """A Pareto front of `points`, in rising time and strictly falling energy; never empty.
+    """A Pareto front of `points` in rising time; their energy, less what waiting as long costs, falls; never empty.
 
-    Build it from any points with `Frontier.of`; the constructor itself only checks. Raises ValueError where there are
-    no points, or where two neighbours are not in order.
+    With `waiting_power_watts` zero, energy itself falls. Build it from any points with `Frontier.of`; the constructor
+    itself only checks. Raises ValueError where there are no points, or where two neighbours are not in order.
     """
 
     points: tuple[FrontierPoint[PlanT], ...]
+    waiting_power_watts: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.points:
             raise ValueError("a frontier needs at least one point")
+        if not (math.isfinite(self.waiting_power_watts) and self.waiting_power_watts >= 0):
+            raise ValueError(f"waiting power {self.waiting_power_watts} W must be finite and not negative")
         for index, (faster, slower) in enumerate(zip(self.points, self.points[1:], strict=False)):
-            if not (faster.time_seconds < slower.time_seconds and faster.energy_joules > slower.energy_joules):
-                raise ValueError(
-                    f"frontier points {index} ({faster.time_seconds} s, {faster.energy_joules} J) and {index + 1} "
-                    f"({slower.time_seconds} s, {slower.energy_joules} J): time must rise and energy fall "
-                    "(Frontier.of drops dominated points)"
-                )
+            if faster.time_seconds < slower.time_seconds and self._effective(faster) > self._effective(slower):
+                continue
+            raise ValueError(
+                f"frontier points {index} ({faster.time_seconds} s, {faster.energy_joules} J) and {index + 1} "
+                f"({slower.time_seconds} s, {slower.energy_joules} J): time must rise, and energy less "
+                f"{self.waiting_power_watts} W times the time must fall (Frontier.of drops dominated points)"
+            )
 
     @classmethod
-    def of(cls, points: Iterable[FrontierPoint[PlanT]]) -> Frontier[PlanT]:
+    def of(cls, points: Iterable[FrontierPoint[PlanT]], waiting_power_watts: float = 0.0) -> Frontier[PlanT]:
         """The Pareto front of `points` in any order: dominated points and repetitions are dropped (first one kept)."""
+
+        def effective(point: FrontierPoint[PlanT]) -> float:
+            return point.energy_joules - waiting_power_watts * point.time_seconds
+
         kept: list[FrontierPoint[PlanT]] = []
         for point in sorted(points, key=lambda point: (point.time_seconds, point.energy_joules)):
-            if not kept or point.energy_joules < kept[-1].energy_joules:
+            if not kept or effective(point) < effective(kept[-1]):
                 kept.append(point)
-        return cls(tuple(kept))
+        return cls(tuple(kept), waiting_power_watts)
 
     def __len__(self) -> int:
         return len(self.points)
+
+    def _effective(self, point: FrontierPoint[PlanT]) -> float:
+        return point.energy_joules - self.waiting_power_watts * point.time_seconds
 
     @property
     def fastest(self) -> FrontierPoint[PlanT]:
         return self.points[0]
 
-    @property
+    @cached_property
     def cheapest(self) -> FrontierPoint[PlanT]:
-        return self.points[-1]
+        """The point that needs least energy where nothing waits for others; the last one without waiting power."""
+        return min(self.points, key=lambda point: point.energy_joules)
 
     @property
     def t_min(self) -> float:
@@ -101,24 +118,37 @@ class Frontier(Generic[PlanT]):
 
     @property
     def t_star(self) -> float:
-        """The time in seconds of least energy (Perseus, section 3.1); slower than this wastes time and energy."""
+        """The slowest time in seconds worth taking (Perseus, section 3.1), whoever is waited for."""
         return self.points[-1].time_seconds
 
     @cached_property
-    def _realised(self) -> tuple[list[FrontierPoint[PlanT]], list[float], list[float]]:
-        """The Pareto front of what is realised, with its times and negated energies (both rising, for bisection)."""
+    def _realised_waiting(self) -> tuple[list[FrontierPoint[PlanT]], list[float]]:
+        """The points that are best for some iteration that lasts a given time, once realised, and their times."""
+        front: list[FrontierPoint[PlanT]] = []
+        least = math.inf
+        for point in sorted(self.points, key=lambda p: (p.realised_time_seconds, p.realised_energy_joules)):
+            effective = point.realised_energy_joules - self.waiting_power_watts * point.realised_time_seconds
+            if effective < least:
+                least = effective
+                front.append(point)
+        return front, [point.realised_time_seconds for point in front]
+
+    @cached_property
+    def _realised(self) -> tuple[list[FrontierPoint[PlanT]], list[float]]:
+        """The Pareto front of realised time and energy, with its negated energies (rising, for bisection)."""
         front: list[FrontierPoint[PlanT]] = []
         for point in sorted(self.points, key=lambda p: (p.realised_time_seconds, p.realised_energy_joules)):
             if not front or point.realised_energy_joules < front[-1].realised_energy_joules:
                 front.append(point)
-        return front, [p.realised_time_seconds for p in front], [-p.realised_energy_joules for p in front]
+        return front, [-point.realised_energy_joules for point in front]
 
     def at(self, time_seconds: float) -> FrontierPoint[PlanT]:
-        """The point of least realised energy whose realised time is not above `time_seconds`: a bisection.
+        """The best point for an iteration that lasts `time_seconds`: a bisection.
 
-        Raises ValueError, naming the fastest time, where nothing is that fast.
+        Of the points realised within that time, the one of least realised energy, what it draws while it waits
+        for the end included. Raises ValueError, naming the fastest time, where nothing is that fast.
         """
-        front, times, _ = self._realised
+        front, times = self._realised_waiting
         index = bisect_right(times, time_seconds + RELATIVE_TOLERANCE * abs(time_seconds))
         if index == 0:
             raise ValueError(f"no point of the frontier is as fast as {time_seconds} s; the fastest takes {times[0]} s")
@@ -129,14 +159,18 @@ class Frontier(Generic[PlanT]):
 
         Raises ValueError, naming the least energy, where nothing is that cheap.
         """
-        front, _, negated = self._realised
+        front, negated = self._realised
         index = bisect_left(negated, -energy_joules - RELATIVE_TOLERANCE * abs(energy_joules))
         if index == len(front):
             raise ValueError(f"no point of the frontier needs {energy_joules} J or less; the least is {-negated[-1]} J")
         return front[index]
 
+    def energy_within(self, point: FrontierPoint[PlanT], time_seconds: float) -> float:
+        """Realised joules of `point` in an iteration that lasts `time_seconds`, waiting included (Equation 3)."""
+        return point.realised_energy_joules + self.waiting_power_watts * (time_seconds - point.realised_time_seconds)
+
     def interpolate(self, time_seconds: float) -> float:
-        """Planned energy in joules at `time_seconds`, linear between points, that of `cheapest` beyond `t_star`.
+        """Planned energy in joules at `time_seconds`, linear between points; beyond `t_star`, its last point waits.
 
         The exact value wherever the frontier is piecewise linear and has all its corners. Raises ValueError below
         `t_min`.
@@ -146,7 +180,7 @@ class Frontier(Generic[PlanT]):
         times = self._planned_times
         index = bisect_right(times, time_seconds)
         if index == len(times):
-            return self.cheapest.energy_joules
+            return self.points[-1].energy_joules + self.waiting_power_watts * max(0.0, time_seconds - times[-1])
         if index == 0:
             return self.fastest.energy_joules
         left, right = self.points[index - 1], self.points[index]
@@ -191,7 +225,8 @@ class Frontier(Generic[PlanT]):
             if plan_to_json is not None:
                 record["plan"] = plan_to_json(point.plan)
             points.append(record)
-        return {"t_min": self.t_min, "t_star": self.t_star, "points": points}
+        document = {"t_min": self.t_min, "t_star": self.t_star, "points": points}
+        return document | ({"waiting_power": self.waiting_power_watts} if self.waiting_power_watts else {})
 
     def dumps(self, plan_to_json: Callable[[PlanT], Any] | None = None) -> str:
         """`to_json` as text; floats keep every digit, so that `frontier_from_json` gives the same frontier back."""
@@ -218,4 +253,4 @@ def frontier_from_json(document: str | Mapping[str, Any], plan_from_json: Callab
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"points[{index}]: {error!r} (wanted: numbers under time and energy)") from error
-    return Frontier(tuple(points))
+    return Frontier(tuple(points), float(record.get("waiting_power", 0.0)))

@@ -84,6 +84,37 @@ def test_interpolation_is_linear_between_points_and_flat_beyond() -> None:
     assert (frontier.t_min, frontier.t_star, len(frontier)) == (1, 5, 3)
 
 
+@given(clouds, numbers, st.floats(0.1, 3.0))
+def test_at_counts_the_waiting(cloud: list[tuple[float, float, float, float]], time: float, watts: float) -> None:
+    frontier = Frontier.of(
+        (FrontierPoint(t, e, index, rt, re) for index, (t, e, rt, re) in enumerate(cloud)), waiting_power_watts=watts
+    )
+    within = [
+        p.realised_energy_joules + watts * (time - p.realised_time_seconds)
+        for p in frontier.points
+        if p.realised_time_seconds <= time
+    ]
+    if within:
+        assert frontier.energy_within(frontier.at(time), time) == pytest.approx(min(within))
+    dominated = {
+        (t, e) for t, e, _, _ in cloud if any(x < t and y + watts * (t - x) <= e + 1e-12 for x, y, _, _ in cloud)
+    }
+    assert not dominated & {(p.time_seconds, p.energy_joules) for p in frontier.points}
+
+
+def test_with_waiting_a_slower_point_may_need_more() -> None:
+    points = [FrontierPoint(1, 10, "fast"), FrontierPoint(2, 9, "thrifty"), FrontierPoint(3, 9.5, "patient")]
+    frontier = Frontier.of(points, waiting_power_watts=2)
+    assert [p.plan for p in frontier.points] == ["fast", "thrifty", "patient"]
+    assert (frontier.cheapest.plan, frontier.at(3).plan, frontier.at(2.9).plan) == ("thrifty", "patient", "thrifty")
+    assert (frontier.energy_within(frontier.at(2.9), 2.9), frontier.interpolate(4)) == (10.8, 11.5)
+    assert frontier.at_energy(9.2).plan == "thrifty"
+    assert frontier_from_json(frontier.dumps(str), str) == frontier
+    assert [p.plan for p in Frontier.of(points).points] == ["fast", "thrifty"]
+    with pytest.raises(ValueError, match="-1"):
+        Frontier.of(points, waiting_power_watts=-1)
+
+
 def test_wrong_points_are_named() -> None:
     with pytest.raises(ValueError, match="at least one point"):
         Frontier.of([])
