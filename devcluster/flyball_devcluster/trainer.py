@@ -188,7 +188,6 @@ class Trainer:
     def _begin(self, now: float) -> None:
         self.phase = Phase.TRAINING
         self._ticked_at = self._saved_at = now
-        self._last_end = (math.floor(self._progress), now)
         self._train(now)
 
     def _train(self, now: float) -> None:
@@ -212,9 +211,13 @@ class Trainer:
         step = iteration(task.model, len(states), self._nodes, task.global_batch_size, slowest, self._noise)
         if computing:
             self._progress += (now - self._ticked_at) / step.seconds
+        else:
+            done = math.floor(self._progress)
+            self._last_end = (done, now - (self._progress - done) * step.seconds)
         self._iteration_seconds = step.seconds
         self._ticked_at = now
         if self._progress >= task.iterations:
+            self._ticked_at -= (self._progress - task.iterations) * step.seconds  # when the last one really ended
             self._progress = float(task.iterations)
             self._rest()
             self._checkpoint.save(task.iterations)

@@ -129,6 +129,7 @@ def test_it_ends_when_the_iterations_are_done(tmp_path: Path, devices: list[Simu
     report = trainer.report()
     assert report is not None
     assert report.iterations == 5
+    assert report.window_seconds == pytest.approx(5 * truth(1410))
     trainer.stop(61.0)
     assert trainer.phase is Phase.SUCCEEDED
 
