@@ -1,0 +1,35 @@
+"""Every example is taken by the real API server as it stands, with no field that it does not know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from flyball_crds import models
+from flyball_devcluster.cluster import DevCluster
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "manifests").glob("*.yaml"))
+
+
+def test_there_are_examples_of_what_users_and_sres_write() -> None:
+    kinds = {manifest["kind"] for path in EXAMPLES for manifest in yaml.safe_load_all(path.read_text())}
+    assert kinds == {"EnergyAwareJob", "PowerCap"}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_valid(control_plane: DevCluster, path: Path) -> None:
+    for manifest in yaml.safe_load_all(path.read_text()):
+        collection = control_plane.api.path_of(manifest).rpartition("/")[0]
+        # Strict: a field that the schema does not have is an error, not dropped.
+        query = {"dryRun": "All", "fieldValidation": "Strict"}
+        stored = control_plane.api.request("POST", collection, manifest, query=query)
+        getattr(models, manifest["kind"]).model_validate(stored)
+
+
+def test_a_misspelt_field_is_told(kinds: Any) -> None:
+    manifest = kinds.object("PowerCap") | {"spec": {"watts": 5, "enforcment": "Hard"}}
+    query = {"dryRun": "All", "fieldValidation": "Strict"}
+    refusal = kinds.refusal(lambda: kinds.api.request("POST", kinds.path("PowerCap"), manifest, query=query))
+    assert 'unknown field "spec.enforcment"' in refusal.message

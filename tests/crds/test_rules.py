@@ -1,0 +1,325 @@
+"""Every cross-field rule of the CRDs, on the real API server: one object that passes, one that is refused and told why.
+
+`test_every_rule_has_a_case` fails for a rule whose message no case below expects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from flyball_crds import manifests
+
+Changes = dict[str, Any]
+ANY_POD = {"key": "rack", "operator": "Exists"}
+JOB_GRANT = {
+    "namespace": "research", "name": "gpt2", "uid": "a-uid", "incarnation": 1, "podName": "gpt2-1-0-abcde",
+    "gpus": 4, "powerLimitMilliwatts": 250_000, "clockMegahertz": {"min": 0, "max": 1200},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """Changes to the smallest object of a kind; where `before` is given, to an object stored with those changes."""
+
+    kind: str
+    passing: Changes
+    refused: Changes
+    message: str
+    before: Changes | None = field(default=None)
+
+
+EAJ, CAP, NODE, PROFILE = "EnergyAwareJob", "PowerCap", "GPUNode", "EnergyProfile"
+LOCKED = "cannot change while the job may be running; set suspend to true first"
+NEW_TRAINING = {"training": {"globalBatchSize": 512}}
+RECURRING = {"profileKey": "k", "recurrence": {"batchSizes": [128, 256], "targetMetric": "accuracy >= 0.75"}}
+
+CREATION = [
+    Case(EAJ, {"gpus": {"max": 8}}, {"gpus": {"max": 12}}, "gpus.max 12 is not a power of two (8 or 16)"),
+    Case(EAJ, {"gpus": {"max": 1}}, {"gpus": {"max": 3}}, "gpus.max 3 is not a power of two (2 or 4)"),
+    Case(EAJ, {"gpus": {"min": 4}}, {"gpus": {"min": 6}}, "gpus.min 6 is not a power of two (4 or 8)"),
+    Case(EAJ, {"gpus": {"min": 16}}, {"gpus": {"min": 32}}, "gpus.min 32 is above gpus.max 16 (at most 16)"),
+    Case(
+        EAJ,
+        {"training": {"globalBatchSize": 16}},
+        {"training": {"globalBatchSize": 12}},
+        "gpus.max 16 is above training.globalBatchSize 12: each GPU needs at least one sample (gpus.max at most 8)",
+    ),
+    Case(
+        EAJ,
+        {"training": {"maxLocalBatchSize": 16}},
+        {"training": {"maxLocalBatchSize": 15}},
+        "training.globalBatchSize 256 does not fit on gpus.max 16 GPUs of training.maxLocalBatchSize 15 samples each "
+        "(at most 240)",
+    ),
+    Case(
+        EAJ,
+        {"energy": {"budgetKilojoules": 1, "onExhausted": "Throttle"}, "elasticity": {"mode": "Never"}},
+        {"energy": {"budgetKilojoules": 1, "onExhausted": "Suspend"}, "elasticity": {"mode": "Never"}},
+        "energy.onExhausted Suspend needs elasticity.mode CheckpointRestart, since a job that may not be stopped cannot be "
+        "suspended: use Throttle or Fail, or let the job restart from its checkpoints",
+    ),
+    Case(
+        EAJ,
+        {"pipeline": {"stages": 4, "microbatches": 16}, "gpus": {"min": 4}},
+        {"pipeline": {"stages": 4, "microbatches": 16}, "gpus": {"min": 2}},
+        "gpus.min 2 is not a multiple of pipeline.stages 4: every size of the job must hold whole pipelines (gpus.min 4 "
+        "or more)",
+    ),
+    Case(
+        EAJ,
+        RECURRING,
+        RECURRING | {"profileKey": None},
+        "recurrence needs profileKey: what one run learns about batch sizes is kept for the next under that key",
+    ),
+    Case(
+        EAJ,
+        RECURRING,
+        {**RECURRING, "recurrence": {"batchSizes": [128], "targetMetric": "loss <= 2.1"}},
+        "training.globalBatchSize 256 is where the search starts and must be one of recurrence.batchSizes",
+    ),
+    Case(
+        EAJ,
+        {**RECURRING, "gpus": {"min": 2}, "recurrence": {"batchSizes": [2, 256], "targetMetric": "loss <= 2.1"}},
+        {**RECURRING, "gpus": {"min": 2}, "recurrence": {"batchSizes": [1, 256], "targetMetric": "loss <= 2.1"}},
+        "recurrence.batchSizes has 1, below gpus.min 2: each GPU needs at least one sample",
+    ),
+    Case(
+        EAJ,
+        {"clocks": {"minMegahertz": 1410, "maxMegahertz": 1410}},
+        {"clocks": {"minMegahertz": 1410, "maxMegahertz": 900}},
+        "clocks.minMegahertz 1410 is above clocks.maxMegahertz 900 (at most 900)",
+    ),
+    Case(CAP, {}, {"watts": None}, "neither watts nor permilleOfMax is set; a cap has exactly one of them"),
+    Case(
+        CAP,
+        {"watts": None, "permilleOfMax": 600},
+        {"permilleOfMax": 600},
+        "both watts 40000 and permilleOfMax 600 are set; a cap has exactly one of them",
+    ),
+    Case(
+        CAP,
+        {"staticOverheadWatts": 39_999},
+        {"staticOverheadWatts": 40_000},
+        "staticOverheadWatts 40000 leaves nothing of watts 40000 for GPUs (at most 39999)",
+    ),
+    Case(
+        CAP,
+        {
+            "staticOverheadWatts": 5_000,
+            "schedule": [{"name": "a", "cron": "0 8 * * *", "durationSeconds": 60, "watts": 9_000}],
+        },
+        {
+            "staticOverheadWatts": 9_000,
+            "schedule": [{"name": "a", "cron": "0 8 * * *", "durationSeconds": 60, "watts": 9_000}],
+        },
+        "staticOverheadWatts 9000 leaves nothing of schedule a for GPUs (at most 8999)",
+    ),
+    Case(
+        CAP,
+        {"schedule": [{"name": "dip", "cron": "0 8 * * 1-5", "durationSeconds": 60, "watts": 40_000}]},
+        {"schedule": [{"name": "dip", "cron": "0 8 * * 1-5", "durationSeconds": 60, "watts": 50_000}]},
+        "schedule dip has watts 50000, above the cap of 40000: a schedule only lowers the cap (set watts to the highest, "
+        "and schedule the hours that are lower)",
+    ),
+    Case(
+        CAP,
+        {"nodeSelector": {"matchExpressions": [ANY_POD, {"key": "rack", "operator": "In", "values": ["a"]}]}},
+        {"nodeSelector": {"matchExpressions": [{"key": "rack", "operator": "In"}]}},
+        "operator In needs values",
+    ),
+    Case(
+        CAP,
+        {"nodeSelector": {"matchExpressions": [ANY_POD]}},
+        {"nodeSelector": {"matchExpressions": [ANY_POD | {"values": ["a"]}]}},
+        "operator Exists takes no values",
+    ),
+    Case(
+        NODE,
+        {"worstHoldMilliwatts": 3_200_000},
+        {"worstHoldMilliwatts": 999_999},
+        "worstHoldMilliwatts 999999 is below grantMilliwatts 1000000 that it bounds (at least 1000000)",
+    ),
+    Case(
+        NODE,
+        {"worstExpectedMilliwatts": 800_001},
+        {"worstExpectedMilliwatts": 799_999},
+        "worstExpectedMilliwatts 799999 is below expectedMilliwatts 800000 that it bounds (at least 800000)",
+    ),
+    Case(
+        NODE,
+        {"jobs": [JOB_GRANT]},
+        {"jobs": [JOB_GRANT, JOB_GRANT | {"uid": "another", "gpus": 1}]},
+        "the limits of the GPUs of the jobs add up to 1250000 mW, above grantMilliwatts 1000000 (lower the limits, or "
+        "grant that much)",
+    ),
+    Case(
+        NODE,
+        {"jobs": [JOB_GRANT | {"clockMegahertz": {"min": 1200, "max": 1200}}]},
+        {"jobs": [JOB_GRANT | {"clockMegahertz": {"min": 1215, "max": 1200}}]},
+        "clockMegahertz.min 1215 is above clockMegahertz.max 1200 (at most 1200)",
+    ),
+]
+
+CHANGE = [
+    Case(EAJ, {"gpus": {"max": 8}, "suspend": True}, {"gpus": {"max": 8}}, f"gpus {LOCKED}", {}),
+    Case(EAJ, NEW_TRAINING | {"suspend": True}, NEW_TRAINING, f"training {LOCKED}", {}),
+    Case(EAJ, {"profileKey": "k", "suspend": True}, {"profileKey": "k"}, f"profileKey {LOCKED}", {}),
+    Case(EAJ, {"profileKey": "k"}, {"profileKey": "j"}, f"profileKey {LOCKED}", {"profileKey": "k"}),
+    Case(EAJ, {"profileKey": "k"}, {"profileKey": None}, f"profileKey {LOCKED}", {"profileKey": "k"}),
+    Case(
+        EAJ,
+        {"pipeline": {"stages": 2, "microbatches": 8}, "gpus": {"min": 2}, "suspend": True},
+        {"pipeline": {"stages": 2, "microbatches": 8}, "gpus": {"min": 2}},
+        f"pipeline {LOCKED}",
+        {},
+    ),
+    Case(EAJ, RECURRING | {"suspend": True}, RECURRING, f"recurrence {LOCKED}", {}),
+    Case(
+        EAJ,
+        {"elasticity": {"mode": "Never"}, "suspend": True},
+        {"elasticity": {"mode": "Never"}},
+        f"elasticity.mode {LOCKED}",
+        {},
+    ),
+    Case(
+        EAJ,
+        NEW_TRAINING | {"suspend": False},
+        {"managedBy": "example.com/queue"},
+        "managedBy cannot change; delete the job and create it again",
+        {"suspend": True},
+    ),
+    Case(
+        NODE,
+        {"generation": 11, "grantMilliwatts": 900_000},
+        {"generation": 9},
+        "(epoch, generation) (3, 9) is below (3, 10) of the object; it never goes down (read the object again, and write "
+        "(3, 11) or above)",
+        {},
+    ),
+    Case(
+        NODE,
+        {"epoch": 4, "generation": 1},
+        {"epoch": 2, "generation": 99},
+        "(epoch, generation) (2, 99) is below (3, 10) of the object; it never goes down (read the object again, and write "
+        "(3, 11) or above)",
+        {},
+    ),
+    Case(
+        NODE,
+        {},
+        {"grantMilliwatts": 999_999},
+        "spec changed but (epoch, generation) is still (3, 10); every change takes a new generation (11 or above)",
+        {},
+    ),
+    Case(
+        PROFILE,
+        {},
+        {"gpuModel": "NVIDIA H100 80GB HBM3"},
+        "profileKey and gpuModel cannot change; delete the profile, and what it held is learned again",
+        {},
+    ),
+]
+
+
+def _title(case: Case) -> str:
+    return f"{case.kind}: {case.message[:60]}"
+
+
+@pytest.mark.parametrize("case", CREATION, ids=_title)
+def test_creation(kinds: Any, case: Case) -> None:
+    kinds.try_create(kinds.object(case.kind, case.passing))
+    refusal = kinds.refusal(kinds.try_create, kinds.object(case.kind, case.refused))
+    assert refusal.status == 422
+    assert case.message in refusal.message
+
+
+@pytest.mark.parametrize("case", CHANGE, ids=_title)
+def test_change(kinds: Any, case: Case) -> None:
+    stored = kinds.api.create(kinds.path(case.kind), kinds.object(case.kind, case.before))
+    try:
+        kinds.try_update(stored, case.passing)
+        refusal = kinds.refusal(kinds.try_update, stored, case.refused)
+        assert refusal.status == 422
+        assert case.message in refusal.message
+    finally:
+        path = kinds.path(case.kind, "subject")
+        kinds.api.delete(path)
+        kinds.api.wait_gone(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"objective": "Time"},
+        {"energy": {"budgetKilojoules": 5}},
+        {"deadline": "2030-01-01T00:00:00Z"},
+        {"clocks": {"maxMegahertz": 1200}},
+        {"powerLimit": {"maxWatts": 200}},
+        {"elasticity": {"minSecondsBetweenResizes": 0}},
+        {"priority": 5},
+        {"suspend": True},
+        {"failurePolicy": {"maxRestarts": 0}},
+        {"ttlSecondsAfterFinished": 60},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_a_user_may_change_while_the_job_runs(kinds: Any, change: Changes) -> None:
+    stored = kinds.api.create(kinds.path(EAJ), kinds.object(EAJ))
+    try:
+        kinds.try_update(stored, change)
+    finally:
+        kinds.api.delete(kinds.path(EAJ, "subject"))
+        kinds.api.wait_gone(kinds.path(EAJ, "subject"))
+
+
+BAD_NAME = (
+    "metadata.name {} cannot name the Service that the workers meet at: use lower-case letters, digits and dashes, and "
+    "begin with a letter"
+)
+LONG_NAME = "metadata.name has 53 characters, at most 52 fit: its Jobs and pods add their incarnation and index to it"
+NAMES = [
+    ("a" * 52, "a" * 53, LONG_NAME),
+    ("gpt-2", "2-gpt", BAD_NAME.format("2-gpt")),
+    ("gpt-2", "gpt.2", BAD_NAME.format("gpt.2")),
+]
+
+
+@pytest.mark.parametrize(("passing", "refused", "message"), NAMES)
+def test_names_leave_room_for_what_is_made_of_them(kinds: Any, passing: str, refused: str, message: str) -> None:
+    kinds.try_create(kinds.object(EAJ, name=passing))
+    refusal = kinds.refusal(kinds.try_create, kinds.object(EAJ, name=refused))
+    assert message in refusal.message
+
+
+def _rules(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for rule in schema.get("x-kubernetes-validations", ()):
+        yield path, rule
+    for name, child in schema.get("properties", {}).items():
+        yield from _rules(child, f"{path}.{name}")
+    if "items" in schema:
+        yield from _rules(schema["items"], f"{path}[]")
+
+
+def _says(rule: dict[str, Any]) -> str:
+    """A regular expression of what a rule says when it is broken."""
+    if "message" in rule:
+        return re.escape(rule["message"])
+    literal = re.match(r"'([^']*)'\.format\(", rule["messageExpression"])
+    assert literal is not None, f"not a literal and its arguments: {rule['messageExpression']}"
+    return re.sub("%[ds]", ".+", re.escape(literal[1]))
+
+
+def test_every_rule_has_a_case() -> None:
+    rules = [
+        (path, rule)
+        for crd in manifests()
+        for path, rule in _rules(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], crd["spec"]["names"]["kind"])
+    ]
+    assert len(rules) > 25, "the walk found no rules"
+    told = [case.message for case in (*CREATION, *CHANGE)] + [message for *_, message in NAMES]
+    untold = [(path, rule["rule"]) for path, rule in rules if not any(re.fullmatch(_says(rule), text) for text in told)]
+    assert untold == []

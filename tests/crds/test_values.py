@@ -1,0 +1,239 @@
+"""Defaults, and what never gets past the API server: malformed, absurd and huge values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+EAJ, CAP, NODE, PROFILE = "EnergyAwareJob", "PowerCap", "GPUNode", "EnergyProfile"
+UUID = "GPU-5b0c1f9e-3a64-4c1e-9a55-0d7f6f1f2a3b"
+NOW = "2026-12-01T08:00:00Z"
+
+
+def test_an_energy_aware_job_is_completed_with_defaults(kinds: Any) -> None:
+    spec = kinds.try_create(
+        kinds.object(
+            EAJ,
+            {
+                "energy": {"budgetKilojoules": 10},
+                "pipeline": {"stages": 2, "microbatches": 8},
+                "gpus": {"min": 2},
+                "profileKey": "k",
+                "recurrence": {"batchSizes": [256], "targetMetric": "accuracy>=0.75"},
+            },
+        )
+    )["spec"]
+    assert spec["gpus"]["resourceName"] == "nvidia.com/gpu"
+    assert spec["objective"] == "Balanced"
+    assert spec["energy"]["onExhausted"] == "Throttle"
+    assert spec["elasticity"] == {"mode": "CheckpointRestart", "minSecondsBetweenResizes": 600}
+    assert spec["pipeline"] == {
+        "stages": 2,
+        "microbatches": 8,
+        "schedule": "OneForwardOneBackward",
+        "planner": "Perseus",
+    }
+    assert spec["recurrence"]["energyWeightPermille"] == 500
+    assert spec["failurePolicy"] == {"maxRestarts": 3}
+    assert (spec["priority"], spec["suspend"]) == (0, False)
+
+
+def test_the_template_is_kept_as_it_is(kinds: Any) -> None:
+    template = {
+        "metadata": {"annotations": {"a": "b"}},
+        "spec": {"containers": [{"name": "t", "novelty": {"x": [1, None, 1.5]}}]},
+    }
+    assert kinds.try_create(kinds.object(EAJ, {"template": template}))["spec"]["template"] == template
+
+
+def test_a_power_cap_is_completed_with_defaults(kinds: Any) -> None:
+    spec = kinds.try_create(kinds.object(CAP))["spec"]
+    assert spec == {"watts": 40_000, "enforcement": "Hard", "staticOverheadWatts": 0, "foreignPods": "Reserve"}
+
+
+def test_a_gpu_node_is_completed_with_defaults(kinds: Any) -> None:
+    zeros = {
+        "idlePowerLimitMilliwatts": 0,
+        "foreignPowerLimitMilliwatts": 0,
+        "foreignGpus": 0,
+        "failsafePowerLimitMilliwatts": 0,
+    }
+    assert kinds.try_create(kinds.object(NODE))["spec"]["devices"] == zeros
+
+
+def test_a_status_in_a_create_and_a_spec_in_a_status_update_are_left_out(kinds: Any) -> None:
+    node = kinds.api.create(kinds.path(NODE), kinds.object(NODE) | {"status": {"mode": "Granted"}})
+    try:
+        assert "status" not in node
+        changed = kinds.api.patch(
+            kinds.path(NODE, "subject") + "/status", {"status": {"mode": "Floor"}, "spec": {"grantMilliwatts": 0}}
+        )
+        assert changed["status"] == {"mode": "Floor"}
+        assert changed["spec"] == node["spec"]
+    finally:
+        kinds.api.delete(kinds.path(NODE, "subject"))
+        kinds.api.wait_gone(kinds.path(NODE, "subject"))
+
+
+SCHEDULE = {"name": "peak", "cron": "0 8 * * *", "durationSeconds": 60, "watts": 1}
+REFUSED_SPECS = [
+    (EAJ, {"gpus": {"min": 0}}, "spec.gpus.min"),
+    (EAJ, {"gpus": {"max": -8}}, "spec.gpus.max"),
+    (EAJ, {"gpus": {"max": 131_072}}, "spec.gpus.max"),
+    (EAJ, {"gpus": {"max": 1.5}}, "spec.gpus.max"),
+    (EAJ, {"gpus": {"max": "NaN"}}, "spec.gpus.max"),
+    (EAJ, {"gpus": {"max": None}}, "spec.gpus.max"),
+    (EAJ, {"gpus": {"resourceName": "gpu"}}, "spec.gpus.resourceName"),
+    (EAJ, {"training": {"globalBatchSize": 1e308}}, "spec.training.globalBatchSize"),
+    (EAJ, {"training": {"iterations": -1}}, "spec.training.iterations"),
+    (EAJ, {"template": None}, "spec.template"),
+    (EAJ, {"template": "a string"}, "spec.template"),
+    (EAJ, {"objective": "Speed"}, 'supported values: "Time", "Energy", "Balanced"'),
+    (EAJ, {"energy": {"onExhausted": "Suspend"}}, "spec.energy.budgetKilojoules"),
+    (EAJ, {"energy": {"budgetKilojoules": 0}}, "spec.energy.budgetKilojoules"),
+    (EAJ, {"deadline": "next Monday"}, "date-time"),
+    (EAJ, {"deadline": "2026-13-01T00:00:00Z"}, "date-time"),
+    (EAJ, {"clocks": {}}, "spec.clocks"),
+    (EAJ, {"powerLimit": {"maxWatts": 0}}, "spec.powerLimit.maxWatts"),
+    (EAJ, {"elasticity": {"mode": "Sometimes"}}, "spec.elasticity.mode"),
+    (EAJ, {"profileKey": "Not A Key"}, "spec.profileKey"),
+    (EAJ, {"profileKey": "k", "recurrence": {"batchSizes": [256, 256], "targetMetric": "a >= 1"}}, "Duplicate value"),
+    (
+        EAJ,
+        {"profileKey": "k", "recurrence": {"batchSizes": [256], "targetMetric": "as good as it gets"}},
+        "targetMetric",
+    ),
+    (
+        EAJ,
+        {"profileKey": "k", "recurrence": {"batchSizes": list(range(256, 400)), "targetMetric": "a >= 1"}},
+        "batchSizes",
+    ),
+    (EAJ, {"failurePolicy": {"maxRestarts": -1}}, "spec.failurePolicy.maxRestarts"),
+    (CAP, {"watts": 0}, "spec.watts"),
+    (CAP, {"watts": -5}, "spec.watts"),
+    (CAP, {"watts": "40kW"}, "spec.watts"),
+    (CAP, {"watts": None, "permilleOfMax": 1001}, "spec.permilleOfMax"),
+    (CAP, {"schedule": [SCHEDULE, SCHEDULE]}, "Duplicate value"),
+    (CAP, {"schedule": [SCHEDULE | {"cron": "every morning"}]}, "spec.schedule[0].cron"),
+    (CAP, {"schedule": [SCHEDULE | {"cron": "0 8 * *"}]}, "spec.schedule[0].cron"),
+    (CAP, {"schedule": [SCHEDULE | {"durationSeconds": 0}]}, "spec.schedule[0].durationSeconds"),
+    (CAP, {"schedule": [SCHEDULE | {"name": f"w{i}"} for i in range(65)]}, "spec.schedule"),
+    (CAP, {"energyBudget": {"kilojoules": 5}}, "spec.energyBudget.periodSeconds"),
+    (CAP, {"failsafeWattsPerGpu": 0}, "spec.failsafeWattsPerGpu"),
+    (CAP, {"nodeSelector": {"matchExpressions": [{"key": "rack", "operator": "Like"}]}}, "operator"),
+    (NODE, {"epoch": -1}, "spec.epoch"),
+    (NODE, {"generation": None}, "spec.generation"),
+    (NODE, {"leaseSeconds": 0}, "spec.leaseSeconds"),
+    (NODE, {"grantMilliwatts": 10**15, "worstHoldMilliwatts": 10**15}, "spec.grantMilliwatts"),
+    (NODE, {"grantMilliwatts": 1e308}, "spec.grantMilliwatts"),
+    (NODE, {"devices": {"idlePowerLimitMilliwatts": -1}}, "spec.devices.idlePowerLimitMilliwatts"),
+    (PROFILE, {"gpuModel": ""}, "spec.gpuModel"),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "said"), REFUSED_SPECS)
+def test_a_malformed_spec_is_refused(kinds: Any, kind: str, changes: dict[str, Any], said: str) -> None:
+    refusal = kinds.refusal(kinds.try_create, kinds.object(kind, changes))
+    assert refusal.status in (400, 422)
+    assert said in refusal.message
+
+
+DEVICE = {"uuid": UUID, "index": 0, "energyMillijoules": 2**62, "powerMilliwatts": 400_000}
+CONDITION = {"type": "Ready", "status": "True", "reason": "Serving", "message": "", "lastTransitionTime": NOW}
+OBSERVATION = {"namespace": "a", "name": "b", "uid": "c", "incarnation": 1, "podName": "b-1-0-x"}
+PARAMETER = {"name": "k", "value": "1.25e-07", "standardError": "0.5"}
+ACCEPTED_STATUSES = [
+    (NODE, {"devices": [DEVICE], "jobs": [OBSERVATION, OBSERVATION | {"uid": "d"}], "conditions": [CONDITION]}),
+    (
+        PROFILE,
+        {"parameters": [PARAMETER], "batchSizeSearch": {"batchSizes": [{"batchSize": 32, "costs": ["-1.5", "2e+05"]}]}},
+    ),
+    (CAP, {"headroomWatts": -100, "conditions": [CONDITION | {"type": "Feasible"}]}),
+    (EAJ, {"energy": {"incarnations": [{"key": "1/node-1", "millijoules": 2**62}]}, "allocation": {"gpus": 0}}),
+]
+REFUSED_STATUSES = [
+    (NODE, {"devices": [DEVICE | {"uuid": "nvidia0"}]}, "status.devices[0].uuid"),
+    (NODE, {"devices": [DEVICE, DEVICE]}, "Duplicate value"),
+    (NODE, {"devices": [DEVICE | {"powerMilliwatts": -1}]}, "status.devices[0].powerMilliwatts"),
+    (NODE, {"devices": [DEVICE | {"powerMilliwatts": 3_700_000_000}]}, "status.devices[0].powerMilliwatts"),
+    (NODE, {"devices": [DEVICE | {"powerMilliwatts": 1e308}]}, "status.devices[0].powerMilliwatts"),
+    (NODE, {"devices": [DEVICE | {"powerMilliwatts": "NaN"}]}, "status.devices[0].powerMilliwatts"),
+    (NODE, {"devices": [DEVICE | {"energyMillijoules": 0.5}]}, "status.devices[0].energyMillijoules"),
+    (NODE, {"devices": [DEVICE | {"uuid": f"{UUID[:-3]}{i:03}"} for i in range(65)]}, "status.devices"),
+    (NODE, {"acknowledged": {"epoch": 1, "generation": 1}}, "status.acknowledged.limitsMilliwatts"),
+    (NODE, {"mode": "Asleep"}, "status.mode"),
+    (NODE, {"jobs": [OBSERVATION, OBSERVATION]}, "Duplicate value"),
+    (NODE, {"conditions": [CONDITION, CONDITION]}, "Duplicate value"),
+    (NODE, {"conditions": [CONDITION | {"reason": "in some words"}]}, "status.conditions[0].reason"),
+    (NODE, {"conditions": [CONDITION | {"status": "Maybe"}]}, "status.conditions[0].status"),
+    (PROFILE, {"parameters": [PARAMETER | {"value": 0.5}]}, "status.parameters[0].value"),
+    (PROFILE, {"parameters": [PARAMETER | {"value": "NaN"}]}, "status.parameters[0].value"),
+    (PROFILE, {"parameters": [PARAMETER | {"value": "inf"}]}, "status.parameters[0].value"),
+    (PROFILE, {"parameters": [PARAMETER | {"value": "1e308"}]}, "status.parameters[0].value"),
+    (PROFILE, {"parameters": [PARAMETER | {"standardError": "-0.5"}]}, "status.parameters[0].standardError"),
+    (EAJ, {"frontier": [{"gpus": 1, "clockMegahertz": 1, "seconds": 1, "kilojoules": 1}] * 33}, "status.frontier"),
+    (EAJ, {"energy": {"settledMillijoules": -1}}, "status.energy.settledMillijoules"),
+]
+
+
+@pytest.fixture(scope="module")
+def stored(kinds: Any) -> None:
+    for kind in (EAJ, CAP, NODE, PROFILE):
+        kinds.api.create(kinds.path(kind), kinds.object(kind, name="stored"))
+
+
+def _try_status(kinds: Any, kind: str, status: dict[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = kinds.api.patch(kinds.path(kind, "stored") + "/status", {"status": status}, dryRun="All")
+    return answer
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(("kind", "status"), ACCEPTED_STATUSES)
+def test_a_sound_status_is_taken_as_it_is(kinds: Any, kind: str, status: dict[str, Any]) -> None:
+    taken = _try_status(kinds, kind, status)["status"]
+    for belief in taken.get("batchSizeSearch", {}).get("batchSizes", ()):
+        assert belief.pop("pruned") is False
+    assert taken == status
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(("kind", "status", "said"), REFUSED_STATUSES)
+def test_a_malformed_status_is_refused(kinds: Any, kind: str, status: dict[str, Any], said: str) -> None:
+    refusal = kinds.refusal(_try_status, kinds, kind, status)
+    assert refusal.status == 422
+    assert said in refusal.message
+
+
+def test_not_a_number_arrives_as_nothing_and_is_refused(kinds: Any) -> None:
+    refusal = kinds.refusal(kinds.try_create, kinds.object(CAP) | {"spec": {"watts": math.nan}})
+    assert "neither watts nor permilleOfMax" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (EAJ, {"template": {"spec": {"containers": [{"name": "t", "args": ["x" * 1_600_000]}]}}}),
+        (EAJ, {"profileKey": "k" * 1_600_000}),
+        (CAP, {"nodeSelector": {"matchLabels": {"rack": "r" * 1_600_000}}}),
+        (NODE, {"jobs": [{"podName": "p" * 1_600_000}]}),
+    ],
+    ids=["template", "profileKey", "matchLabels", "podName"],
+)
+def test_a_huge_object_is_refused(kinds: Any, kind: str, changes: dict[str, Any]) -> None:
+    """1.5 MB is etcd's limit for any object; what Flyball describes itself is refused long before."""
+    refusal = kinds.refusal(kinds.api.create, kinds.path(kind), kinds.object(kind, changes, name="huge"))
+    assert refusal.status in (413, 422, 500)
+    assert any(word in refusal.message for word in ("too large", "Too long", "at most", "larger than max"))
+    assert kinds.api.get_or_none(kinds.path(kind, "huge")) is None
+
+
+def test_what_the_schema_describes_is_small_even_when_full(kinds: Any) -> None:
+    """A label selector, the largest thing that an SRE can give a PowerCap, cannot be made huge out of many small parts."""
+    many = [{"key": f"k{i}", "operator": "Exists"} for i in range(65)]
+    refusal = kinds.refusal(kinds.try_create, kinds.object(CAP, {"nodeSelector": {"matchExpressions": many}}))
+    assert "spec.nodeSelector.matchExpressions" in refusal.message
+    labels = {f"k{i}": "v" for i in range(65)}
+    refusal = kinds.refusal(kinds.try_create, kinds.object(CAP, {"nodeSelector": {"matchLabels": labels}}))
+    assert "spec.nodeSelector.matchLabels" in refusal.message
