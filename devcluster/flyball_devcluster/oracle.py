@@ -191,16 +191,20 @@ def noise_factor(key: str, relative_deviation: float) -> float:
 def _throughput(model: ModelClass, gpus: int, batch: int) -> float:
     """Bilinear in log n and log batch between the measured points; flat in n beyond 64 GPUs.
 
-    Below and above the measured batch sizes the slope of the nearest pair goes on, so that small batches keep paying
-    their fixed cost and large ones grow linearly in time.
+    Outside the measured batch sizes the time of an iteration is linear in the batch, by the nearest pair: a fixed cost
+    and one for each sample.
     """
     sizes = model.batch_sizes
     low = min(max(bisect_right(sizes, batch) - 1, 0), len(sizes) - 2)
     small, large = sizes[low], sizes[low + 1]
-    share = math.log(batch / small) / math.log(large / small)
-    below = math.log(_by_gpus(model.iterations_per_second[small], gpus))
-    above = math.log(_by_gpus(model.iterations_per_second[large], gpus))
-    return math.exp(below + share * (above - below))
+    below, above = (_by_gpus(model.iterations_per_second[size], gpus) for size in (small, large))
+    if small <= batch <= large:
+        share = math.log(batch / small) / math.log(large / small)
+        return math.exp((1.0 - share) * math.log(below) + share * math.log(above))
+    # Where many GPUs share a small batch the larger one was measured as no slower: samples are then free.
+    seconds_per_sample = max(0.0, (1.0 / above - 1.0 / below) / (large - small))
+    nearest, size = (below, small) if batch < small else (above, large)
+    return 1.0 / (1.0 / nearest + (batch - size) * seconds_per_sample)
 
 
 def _by_gpus(row: tuple[float, ...], gpus: int) -> float:
