@@ -266,7 +266,7 @@ class EnergyUse(ApiModel):
     consumed_kilojoules: int | None = Field(default=None, ge=0)
     """Used so far over all incarnations, in kilojoules."""
     projected_kilojoules: int | None = Field(default=None, ge=0)
-    """Expected from now to the end, in kilojoules. Missing where the end is not known."""
+    """Expected at the end, what is consumed included. Missing where the end is not known."""
     watts: int | None = Field(default=None, ge=0)
     """What the job's GPUs draw now, in watts."""
     settled_millijoules: int | None = Field(default=None, ge=0)
@@ -804,16 +804,16 @@ class PowerCapSpec(ApiModel):
 
 
 class Breach(ApiModel):
-    """The breach that is going on, or the last one."""
+    """The time that more was measured than the cap allows, now or the last time."""
 
     since: AwareDatetime
     """When it began."""
     until: AwareDatetime | None = None
     """When it ended; missing while it goes on."""
     watts: int | None = Field(default=None, ge=0)
-    """How far the committed watts were above the cap at the worst moment, in watts."""
+    """How far the measured watts were above the cap at the worst moment."""
     joules: int | None = Field(default=None, ge=0)
-    """How far above the cap over time, in joules."""
+    """The energy above the cap since it began."""
 
 
 class EnergyPeriod(ApiModel):
@@ -843,11 +843,11 @@ class PowerCapStatus(ApiModel):
     measured_watts: int | None = Field(default=None, ge=0)
     """What the nodes' GPUs draw now plus the static overhead, in watts."""
     headroom_watts: int | None = None
-    """The effective cap less the committed watts; below zero while a cut is on its way."""
+    """The effective cap less the committed watts; 0 or less while a cut is on its way."""
     nodes: int | None = Field(default=None, ge=0)
     """How many nodes are under this cap."""
     breach: Breach | None = None
-    """The breach that is going on, or the last one."""
+    """The time that more was measured than the cap allows, now or the last time."""
     energy_period: EnergyPeriod | None = None
     """The present period of the energy budget."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,23 @@ import yaml
 from flyball_crds import models
 from flyball_devcluster.cluster import DevCluster
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "manifests").glob("*.yaml"))
+ROOT = Path(__file__).parents[2]
+EXAMPLES = {path.stem: path.read_text() for path in sorted((ROOT / "examples" / "manifests").glob("*.yaml"))}
+IN_REFERENCE = re.findall(r"```yaml\n(apiVersion: flyball.*?)```", (ROOT / "docs" / "api.md").read_text(), re.DOTALL)
 
 
 def test_there_are_examples_of_what_users_and_sres_write() -> None:
-    kinds = {manifest["kind"] for path in EXAMPLES for manifest in yaml.safe_load_all(path.read_text())}
-    assert kinds == {"EnergyAwareJob", "PowerCap"}
+    for texts in (EXAMPLES.values(), IN_REFERENCE):
+        kinds = {manifest["kind"] for text in texts for manifest in yaml.safe_load_all(text)}
+        assert kinds == {"EnergyAwareJob", "PowerCap"}
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_is_valid(control_plane: DevCluster, path: Path) -> None:
-    for manifest in yaml.safe_load_all(path.read_text()):
+@pytest.mark.parametrize(
+    "text", [*EXAMPLES.values(), *IN_REFERENCE], ids=[*EXAMPLES, *(f"api.md-{i}" for i, _ in enumerate(IN_REFERENCE))]
+)
+def test_an_example_is_valid(control_plane: DevCluster, text: str) -> None:
+    for manifest in yaml.safe_load_all(text):
+        manifest["metadata"].pop("namespace", None)  # any will do
         collection = control_plane.api.path_of(manifest).rpartition("/")[0]
         # Strict: a field that the schema does not have is an error, not dropped.
         query = {"dryRun": "All", "fieldValidation": "Strict"}

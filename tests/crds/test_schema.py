@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,3 +130,13 @@ def test_kubectl_shows_a_job_as_a_row(control_plane: DevCluster, kinds: Any) -> 
     assert header.split() == ["NAME", "GPUS", "CLOCK", "POWER", "PROGRESS", "ENERGY", "BUDGET", "ETA", "STATE", "AGE"]
     for shown in ("subject", " 8 ", "1200 MHz", "2.1 kW", "34%", "812 MJ", "90%", "3h20m", "Running"):
         assert shown in row
+
+
+@pytest.mark.parametrize("kind", CRDS)
+def test_the_reference_names_every_field(kind: str) -> None:
+    reference = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    words = set(re.findall(r"[A-Za-z]+", reference))
+    # A condition's own fields are Kubernetes' (metav1.Condition).
+    paths = [path for path, _ in _walk(_root(kind), kind) if "conditions[]" not in path]
+    missing = [path for path in paths if re.sub(r"\W", "", path.rpartition(".")[2]) not in words]
+    assert missing == []

@@ -6,6 +6,9 @@ import math
 from typing import Any
 
 import pytest
+from flyball_crds import models
+from hypothesis import given
+from hypothesis import strategies as st
 
 EAJ, CAP, NODE, PROFILE = "EnergyAwareJob", "PowerCap", "GPUNode", "EnergyProfile"
 UUID = "GPU-5b0c1f9e-3a64-4c1e-9a55-0d7f6f1f2a3b"
@@ -237,3 +240,8 @@ def test_what_the_schema_describes_is_small_even_when_full(kinds: Any) -> None:
     labels = {f"k{i}": "v" for i in range(65)}
     refusal = kinds.refusal(kinds.try_create, kinds.object(CAP, {"nodeSelector": {"matchLabels": labels}}))
     assert "spec.nodeSelector.matchLabels" in refusal.message
+
+
+@given(st.floats(min_value=1e-99, max_value=9e99) | st.just(0.0) | st.floats(min_value=-9e99, max_value=-1e-99))
+def test_python_writes_real_numbers_as_the_schema_wants_them(value: float) -> None:
+    assert models.FittedParameter(name="k", value=repr(value)).value == repr(value)
