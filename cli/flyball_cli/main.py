@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-COMMAND_MODULES: tuple[str, ...] = ("devcluster", "zeus")
+COMMAND_MODULES: tuple[str, ...] = ("devcluster", "operator", "zeus")
 
 DISTRIBUTION = "flyball"
 

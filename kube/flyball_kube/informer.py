@@ -29,6 +29,12 @@ WATCH_SECONDS = 60
 READ_GRACE_SECONDS = 10.0
 FIRST_BACKOFF_SECONDS = 0.2
 LAST_BACKOFF_SECONDS = 5.0
+# A watch that ends sooner than this, without a word, is one that the server would rather not serve now.
+SHORTEST_WATCH_SECONDS = 0.5
+
+
+class _HistoryRewound(Exception):
+    """The server's versions went back (etcd restored from a backup): nothing that is stored can be trusted."""
 
 
 def object_key(raw: JsonObject) -> str:
@@ -41,9 +47,10 @@ def object_key(raw: JsonObject) -> str:
 class Informer(Generic[T]):
     """Keeps `{key: parse(object)}` of one resource in step with the API server; run it as a task with `run`.
 
-    `parse` turns a raw object into what the store holds; one that raises ValueError (pydantic's errors are) leaves that
-    object out of the store and names it in `invalid`, so that one bad object cannot hide its siblings.
+    `parse` turns a raw object into what the store holds; where it raises, that object is left out of the store and named
+    in `invalid` with the error, so that one bad object cannot hide its siblings.
     `on_change(key)` is called after each change of the store, synchronously: it should only set a flag.
+    A watch that stays silent for `watch_seconds + read_grace_seconds` is given up.
     """
 
     def __init__(
@@ -56,6 +63,7 @@ class Informer(Generic[T]):
         namespace: str | None = None,
         params: Mapping[str, str] | None = None,
         watch_seconds: int = WATCH_SECONDS,
+        read_grace_seconds: float = READ_GRACE_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
@@ -65,9 +73,12 @@ class Informer(Generic[T]):
         self._path = resource.path(namespace)
         self._params = dict(params or {})
         self._watch_seconds = watch_seconds
+        self._read_grace_seconds = read_grace_seconds
         self._monotonic = monotonic
         self._objects: dict[str, T] = {}
-        self._resource_version = ""
+        self._versions: dict[str, int] = {}
+        self._resource_version = ""  # where to resume; empty: list first
+        self._seen_version = 0  # the highest of any list or watch
         self._fresh_at: float | None = None
         self._synced = asyncio.Event()
         self.invalid: dict[str, str] = {}
@@ -105,9 +116,9 @@ class Informer(Generic[T]):
             try:
                 if not self._resource_version:
                     await self._relist()
-                await self._watch()
-                backoff = FIRST_BACKOFF_SECONDS
-                continue
+                if await self._watch():
+                    backoff = FIRST_BACKOFF_SECONDS
+                    continue
             except ApiError as error:
                 # 410: the version is compacted away. Anything else may be a version from another server's past; a list
                 # is right after each.
@@ -117,17 +128,42 @@ class Informer(Generic[T]):
             except ApiUnreachable as error:
                 self.broken_watches += 1
                 logger.warning("informer %s: %s", self._resource.plural, error)
+            except _HistoryRewound:
+                self._resource_version = ""
+                logger.error("informer %s: the server's versions went back; listing anew", self._resource.plural)
+            except Exception:
+                # An answer like no other, or a callback's mistake: a watcher that ends in silence would be worse.
+                self._resource_version = ""
+                logger.exception("informer %s: unexpected; listing anew", self._resource.plural)
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
             backoff = min(backoff * 2, LAST_BACKOFF_SECONDS)
 
+    def absorb(self, raw: JsonObject) -> None:
+        """Take in an object that a write of ours returned, so that the next decision does not wait for the watch.
+
+        Ignored where the stream has passed it already: the object may have been changed or deleted since.
+        """
+        if self._resource_version and int(raw["metadata"]["resourceVersion"]) > int(self._resource_version):
+            self._store(object_key(raw), raw)
+
     def _fresh(self) -> None:
         self._fresh_at = self._monotonic()
+
+    def _note_version(self, resource_version: str) -> None:
+        """Follow the server's history; where it went back, forget which version of each object is the newest."""
+        version = int(resource_version)
+        if version < self._seen_version:
+            self._versions = dict.fromkeys(self._versions, -1)
+            self._seen_version = version
+            raise _HistoryRewound
+        self._seen_version = version
 
     async def _relist(self) -> None:
         seen: set[str] = set()
         params = {**self._params, "limit": str(PAGE_SIZE)}
         while True:
             page = await self._session.get(self._path, **params)
+            self._note_version(page["metadata"]["resourceVersion"])
             for raw in page.get("items") or []:
                 key = object_key(raw)
                 seen.add(key)
@@ -136,14 +172,16 @@ class Informer(Generic[T]):
             if not metadata.get("continue"):
                 break
             params["continue"] = metadata["continue"]
-        for key in (self._objects.keys() | self.invalid.keys()) - seen:
+        for key in self._versions.keys() - seen:
             self._remove(key)
         self._resource_version = metadata["resourceVersion"]
         self.relists += 1
         self._fresh()
         self._synced.set()
 
-    async def _watch(self) -> None:
+    async def _watch(self) -> bool:
+        """Follow one watch to its end in order; False where it was so short that the next should wait a little."""
+        began_at, heard = self._monotonic(), False
         params = {
             **self._params,
             "resourceVersion": self._resource_version,
@@ -151,29 +189,37 @@ class Informer(Generic[T]):
             "timeoutSeconds": str(self._watch_seconds),
         }
         events = self._session.watch(
-            self._path, params=params, read_timeout_seconds=self._watch_seconds + READ_GRACE_SECONDS
+            self._path, params=params, read_timeout_seconds=self._watch_seconds + self._read_grace_seconds
         )
         async for event in events:
             kind, raw = event.get("type"), event["object"]
             if kind == "ERROR":
                 raise ApiError.from_answer(int(raw.get("code", 500)), raw, f"WATCH {self._path}")
+            self._note_version(raw["metadata"]["resourceVersion"])
             self._fresh()
+            heard = True
+            if kind != "BOOKMARK":
+                key = object_key(raw)
+                # A write of ours may have been absorbed that made the object again after this deletion.
+                if kind != "DELETED":
+                    self._store(key, raw)
+                elif self._seen_version >= self._versions.get(key, -1):
+                    self._remove(key)
             self._resource_version = raw["metadata"]["resourceVersion"]
-            if kind == "BOOKMARK":
-                continue
-            key = object_key(raw)
-            if kind == "DELETED":
-                self._remove(key)
-            else:
-                self._store(key, raw)
         self._fresh()
+        return heard or self._monotonic() - began_at >= SHORTEST_WATCH_SECONDS
 
     def _store(self, key: str, raw: JsonObject) -> None:
         raw["metadata"].pop("managedFields", None)  # half of an object's bytes, and nobody here reads them
+        # Versions are comparable integers since Kubernetes 1.35; an absorbed write can be ahead of the stream.
+        version = int(raw["metadata"]["resourceVersion"])
+        if version <= self._versions.get(key, -1):
+            return
+        self._versions[key] = version
         try:
             parsed = self._parse(raw)
-        except ValueError as error:
-            self.invalid[key] = str(error)
+        except Exception as error:
+            self.invalid[key] = f"{type(error).__name__}: {error}"
             self._objects.pop(key, None)
             logger.error("informer %s: %s cannot be read and is left out: %s", self._resource.plural, key, error)
         else:
@@ -182,6 +228,7 @@ class Informer(Generic[T]):
         self._on_change(key)
 
     def _remove(self, key: str) -> None:
+        self._versions.pop(key, None)
         self.invalid.pop(key, None)
         if self._objects.pop(key, None) is not None:
             self._on_change(key)

@@ -71,7 +71,7 @@ class ApiSession:
     def __init__(self, configuration: Configuration, timeout_seconds: float = 10.0, connections: int = 32) -> None:
         self._configuration = configuration
         self._base = str(configuration.host).rstrip("/")
-        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        self._timeout_seconds = timeout_seconds
         self._http = aiohttp.ClientSession(
             # Watches hold a connection each, for as long as they run: they must not use up the pool of the calls.
             connector=aiohttp.TCPConnector(ssl=_ssl_context(configuration), limit=0),
@@ -118,11 +118,11 @@ class ApiSession:
         timeout_seconds: float | None = None,
     ) -> JsonObject:
         """Send one request and return the answer's JSON object."""
-        timeout = self._timeout if timeout_seconds is None else aiohttp.ClientTimeout(total=timeout_seconds)
         data = None if body is None else orjson.dumps(body)
         described = f"{method} {path}"
         try:
             async with (
+                asyncio.timeout(self._timeout_seconds if timeout_seconds is None else timeout_seconds),
                 self._slots,
                 self._http.request(
                     method,
@@ -130,7 +130,7 @@ class ApiSession:
                     params=params,
                     data=data,
                     headers=await self._headers(content_type if data is not None else None),
-                    timeout=timeout,
+                    timeout=aiohttp.ClientTimeout(total=None),  # the wait for a slot counts too
                 ) as answer,
             ):
                 raw = await answer.read()

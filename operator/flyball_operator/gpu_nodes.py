@@ -77,9 +77,9 @@ class GpuNodeView:
         )
 
     @property
-    def defaults_milliwatts(self) -> int | None:
-        """The sum of the devices' default limits; None where the agent has reported no device yet."""
-        return sum(device.default_milliwatts for device in self.devices) if self.devices else None
+    def defaults_milliwatts(self) -> int:
+        """The sum of the default limits of the devices that the agent has reported."""
+        return sum(device.default_milliwatts for device in self.devices)
 
 
 def _read_grant(spec: JsonObject) -> Grant | None:

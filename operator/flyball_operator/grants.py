@@ -14,15 +14,19 @@ from flyball_operator.hold import DeviceGrant, Grant, Hold, JobGrant
 
 @dataclass(frozen=True, slots=True)
 class WantedGrant:
-    """What the plan wants of one node; `job_holds` prices each entry of `jobs`, `rest` everything else on the node."""
+    """What the plan wants of one node.
+
+    `job_holds` prices each entry of `jobs`, `rest` everything else on the node; `floor_milliwatts` is the smallest limit
+    of one of its GPUs.
+    """
 
     node: str
     devices: DeviceGrant
     lease_seconds: int
     jobs: tuple[JobGrant, ...]
     job_holds: tuple[Hold, ...]
-    floor_holds: tuple[Hold, ...]  # each entry of `jobs`, were its GPUs at their smallest limit
     rest: Hold
+    floor_milliwatts: int
 
     @property
     def hold(self) -> Hold:
@@ -69,22 +73,62 @@ def committed(cap: CapBudget, power: Mapping[str, NodePower]) -> int:
     return sum(cap.reading(power[node].worst) for node in cap.nodes if node in power)
 
 
+def squeeze(
+    wanted: Iterable[WantedGrant], power: Mapping[str, NodePower], caps: Iterable[CapBudget], fixed: frozenset[str]
+) -> list[WantedGrant]:
+    """`wanted` with job limits lowered, evenly towards the smallest limit, until every cap fits them.
+
+    A plan fits by itself; this is what holds a cap that fell a moment ago while the planner is still at work, or has
+    failed. `fixed` names the nodes that cannot be commanded: they count at their worst hold. Where even the smallest
+    limits do not fit, everything under that cap goes to them.
+    """
+    items = {item.node: item for item in wanted}
+    for cap in caps:
+        under = [items[node] for node in sorted(cap.nodes) if node in items]
+        rest = sum(cap.reading(power[item.node].worst | item.hold) for item in under if item.node in fixed)
+        movable = [item for item in under if item.node not in fixed]
+        rest += sum(cap.reading(item.rest) for item in movable)
+        above = floors = 0
+        for item in movable:
+            for job, hold in zip(item.jobs, item.job_holds, strict=True):
+                floor = min(item.floor_milliwatts * job.gpus, cap.reading(hold))
+                floors += floor
+                above += cap.reading(hold) - floor
+        room = cap.budget_milliwatts - rest - floors
+        if above <= room or above == 0:
+            continue
+        share = max(0.0, room / above)
+        for item in movable:
+            items[item.node] = _squeezed(item, share, cap)
+    return list(items.values())
+
+
+def _squeezed(item: WantedGrant, share: float, cap: CapBudget) -> WantedGrant:
+    """One node's grant with what each job reads above the smallest limit cut to `share` of it."""
+    jobs: list[JobGrant] = []
+    holds: list[Hold] = []
+    for job, hold in zip(item.jobs, item.job_holds, strict=True):
+        each = cap.reading(hold) // job.gpus
+        floor = min(item.floor_milliwatts, each)
+        limit = min(job.power_limit_milliwatts, max(item.floor_milliwatts, floor + int((each - floor) * share)))
+        jobs.append(replace(job, power_limit_milliwatts=limit))
+        holds.append(Hold(limit * job.gpus, min(hold.expected_milliwatts, limit * job.gpus)))
+    return replace(item, jobs=tuple(jobs), job_holds=tuple(holds))
+
+
 def without_raises(wanted: WantedGrant, current: Grant | None) -> WantedGrant:
     """The part of `wanted` that raises nothing: entries that the node does not have yet wait at the smallest limit, and
     those it has keep the lower of the two limits."""
-    held = {} if current is None else {(job.pod_name, job.uid): job for job in current.jobs}
+    held = {} if current is None else {(job.pod_name, job.uid): job.power_limit_milliwatts for job in current.jobs}
     jobs: list[JobGrant] = []
     holds: list[Hold] = []
-    for job, hold, floor in zip(wanted.jobs, wanted.job_holds, wanted.floor_holds, strict=True):
-        before = held.get((job.pod_name, job.uid))
-        if before is None or before.power_limit_milliwatts == 0:
-            jobs.append(replace(job, power_limit_milliwatts=0))
-            holds.append(floor)
-        elif job.power_limit_milliwatts > before.power_limit_milliwatts:
-            # Priced as limits: what a held limit is expected to draw is at most the limit itself.
-            limit = before.power_limit_milliwatts * job.gpus
-            jobs.append(replace(job, power_limit_milliwatts=before.power_limit_milliwatts))
-            holds.append(Hold(limit, min(limit, hold.expected_milliwatts)))
+    for job, hold in zip(wanted.jobs, wanted.job_holds, strict=True):
+        before = held.get((job.pod_name, job.uid), wanted.floor_milliwatts)
+        if job.power_limit_milliwatts > before:
+            # Priced as limits: what GPUs under a limit are expected to draw is at most the limit itself.
+            total = before * job.gpus
+            jobs.append(replace(job, power_limit_milliwatts=before))
+            holds.append(Hold(total, min(total, hold.expected_milliwatts)))
         else:
             jobs.append(job)
             holds.append(hold)

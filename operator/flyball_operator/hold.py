@@ -36,7 +36,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class JobGrant:
-    """What one pod's GPUs may draw; `power_limit_milliwatts` 0 stands for the device's smallest limit."""
+    """What each GPU of one pod may draw, and its range of clocks (a minimum of 0: the lowest there is)."""
 
     namespace: str
     name: str

@@ -13,6 +13,7 @@ from flyball_operator.names import (
     GPU_RESOURCE,
     LABEL_COMPLETION_INDEX,
     LABEL_GPU_PRODUCT,
+    LABEL_HOSTNAME,
     LABEL_INCARNATION,
     LABEL_JOB_NAME,
     LABEL_JOB_UID,
@@ -37,6 +38,7 @@ class NodeView:
 
     name: str
     uid: str
+    hostname: str
     labels: Mapping[str, str]
     gpus: int
     product: str
@@ -52,6 +54,7 @@ def read_node(raw: JsonObject) -> NodeView:
     return NodeView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
+        hostname=labels.get(LABEL_HOSTNAME, metadata["name"]),
         labels=labels,
         gpus=_count((status.get("capacity") or {}).get(GPU_RESOURCE)),
         product=labels.get(LABEL_GPU_PRODUCT, ""),
@@ -78,6 +81,7 @@ class PodView:
     ready: bool
     gated: bool
     deleting: bool
+    job_name: str = ""
     job_uid: str = ""
     incarnation: int = 0
     index: int = 0
@@ -124,6 +128,7 @@ def read_pod(raw: JsonObject) -> PodView:
         ),
         gated=any(gate.get("name") == PLACEMENT_GATE for gate in spec.get("schedulingGates") or ()),
         deleting="deletionTimestamp" in metadata,
+        job_name=labels.get(LABEL_JOB_NAME, ""),
         job_uid=labels.get(LABEL_JOB_UID, ""),
         incarnation=_count(labels.get(LABEL_INCARNATION)),
         index=_count(labels.get(LABEL_COMPLETION_INDEX)),

@@ -1,0 +1,332 @@
+"""Keeps every live job's books and takes its steps: what to do for it now, and what its status should say.
+
+The counts that a status alone cannot carry within one cycle (an incarnation already counted as failed, a refusal by the
+API server) are kept here; a new leader starts with an empty keeper and reads the rest from the statuses.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from flyball_planner.cluster import JobDecision
+from flyball_planner.models import JobModel
+
+from flyball_operator.books import JobBooks, recorded_books, update_books
+from flyball_operator.execute import Executor
+from flyball_operator.hold import JobGrant
+from flyball_operator.incarnations import (
+    Action,
+    CreateIncarnation,
+    JobStep,
+    OpenGates,
+    Phase,
+    StopIncarnation,
+    next_step,
+)
+from flyball_operator.job_status import JobFacts, job_status, remaining_frontier
+from flyball_operator.logs import decision as log_decision
+from flyball_operator.picture import NodePicture
+from flyball_operator.requests import JobView, format_time, parse_time
+from flyball_operator.settings import Settings
+from flyball_operator.snapshot import JobMemory, recorded_allocation, wants_gpus
+from flyball_operator.workloads import IncarnationView, PodView
+from flyball_operator.world import World
+
+logger = logging.getLogger(__name__)
+
+JsonObject = dict[str, Any]
+
+
+class ModelSource(Protocol):
+    """Where a job's time and energy model comes from."""
+
+    def model_for(self, job: JobView, pictures: Mapping[str, NodePicture]) -> JobModel: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeptJob:
+    """One live job in this cycle."""
+
+    view: JobView
+    books: JobBooks
+    memory: JobMemory
+    step: JobStep
+    desired: tuple[tuple[str, int], ...] | None
+    incarnations: Sequence[IncarnationView]
+    pods: Sequence[PodView]
+
+
+@dataclass(slots=True)
+class _Record:
+    books: JobBooks
+    updated_at: float
+    restarts: int
+    last_resize: str | None
+    counted_incarnation: int = 0
+    written_at: float = float("-inf")
+    invalid_generation: int = -1
+    invalid: str = ""
+    stop_reason: str = "the plan gives it no GPUs for now"
+
+
+class JobKeeper:
+    """All jobs of one reign; `learner` gives the models for estimates and for the frontiers shown to users."""
+
+    def __init__(self, settings: Settings, learner: ModelSource) -> None:
+        self._settings = settings
+        self._learner = learner
+        self._records: dict[str, _Record] = {}
+        self._pictures: Mapping[str, NodePicture] = {}
+        self._now = datetime.fromtimestamp(0, UTC)
+        self._expiry_checked: datetime | None = None
+
+    def keep(
+        self,
+        world: World,
+        pictures: Mapping[str, NodePicture],
+        decisions: Mapping[str, JobDecision],
+        now: datetime,
+        monotonic: float,
+    ) -> dict[str, KeptJob]:
+        """Every job that has not ended, by uid, with its books brought up to date."""
+        self._pictures, self._now = pictures, now
+        kept = {}
+        for uid, job in world.jobs.items():
+            if job.finished or job.deleting:
+                continue
+            kept[uid] = self._keep(job, world, decisions, now, monotonic)
+        for uid in self._records.keys() - kept.keys():
+            del self._records[uid]
+        return kept
+
+    def _keep(
+        self, job: JobView, world: World, decisions: Mapping[str, JobDecision], now: datetime, monotonic: float
+    ) -> KeptJob:
+        record = self._records.get(job.uid)
+        if record is None:
+            record = _Record(
+                recorded_books(job), monotonic, job.status.get("restarts") or 0, job.status.get("lastResizeTime")
+            )
+            self._records[job.uid] = record
+        incarnations = world.incarnations.get(job.uid, [])
+        pods = world.pods_of.get(job.uid, [])
+        decision = decisions.get(job.uid)
+        current = recorded_allocation(job, incarnations) if decision is None else decision.allocation
+        desired = None if current is None else current.nodes
+        if not wants_gpus(job, record.books) or self._refused(job, record):
+            desired = None
+        step = next_step(
+            job_uid=job.uid,
+            desired=desired,
+            last_incarnation=job.last_incarnation,
+            incarnations=incarnations,
+            pods=pods,
+            reserved=lambda pod, node: False,
+            stop_reason=record.stop_reason,
+        )
+        running = step.phase == Phase.RUNNING and step.current is not None
+        rate = 0.0
+        if running and decision is not None and decision.predicted_iteration_seconds > 0:
+            rate = 1.0 / decision.predicted_iteration_seconds
+        record.books = update_books(
+            record.books,
+            world.reports_of.get(job.uid, ()),
+            incarnation=step.current.incarnation if step.current is not None else job.last_incarnation,
+            running_gpus=step.current.gpus if running and step.current is not None else 0,
+            elapsed_seconds=max(0.0, monotonic - record.updated_at),
+            model_iterations_per_second=rate,
+        )
+        record.updated_at = monotonic
+        return KeptJob(job, record.books, JobMemory(record.books, current, running), step, desired, incarnations, pods)
+
+    @staticmethod
+    def _refused(job: JobView, record: _Record) -> bool:
+        return bool(record.invalid) and record.invalid_generation == job.generation
+
+    def plan_taken(self, decisions: Mapping[str, JobDecision]) -> None:
+        """Remember why the new plan moves each job: a stop that follows from it is explained by it."""
+        for uid, decision in decisions.items():
+            record = self._records.get(uid)
+            if record is not None:
+                record.stop_reason = decision.explanation
+
+    def actions(
+        self,
+        jobs: Mapping[str, KeptJob],
+        decisions: Mapping[str, JobDecision],
+        wanted: Mapping[tuple[str, str], JobGrant],
+        granted: Collection[tuple[str, str, int]],
+    ) -> list[tuple[KeptJob, Action]]:
+        """What to do now for each job.
+
+        `wanted` maps (pod name, job uid) to what the pod's node should be granted for it, `granted` holds
+        (pod name, job uid, limit in milliwatts) as the API has it: a gate opens only where the two agree.
+        """
+
+        def reserved(pod: PodView, node: str) -> bool:
+            want = wanted.get((pod.name, pod.job_uid))
+            return want is not None and (pod.name, pod.job_uid, want.power_limit_milliwatts) in granted
+
+        actions: list[tuple[KeptJob, Action]] = []
+        for uid, kept in sorted(jobs.items(), key=lambda item: (item[1].view.created, item[0])):
+            step = kept.step
+            if step.phase == Phase.GATED:
+                step = next_step(
+                    job_uid=uid,
+                    desired=kept.desired,
+                    last_incarnation=kept.view.last_incarnation,
+                    incarnations=kept.incarnations,
+                    pods=kept.pods,
+                    reserved=reserved,
+                    stop_reason="",
+                )
+            if step.phase == Phase.FAILED and self._out_of_restarts(kept):
+                continue  # its pods stay, with their logs
+            for action in step.actions:
+                if isinstance(action, CreateIncarnation) and uid not in decisions:
+                    continue  # a new leader starts nothing before its first plan
+                actions.append((kept, action))
+        return actions
+
+    async def act(self, executor: Executor, kept: KeptJob, action: Action, hostnames: Mapping[str, str]) -> bool:
+        """Take one action for one job; True where it took effect."""
+        job, record = kept.view, self._records[kept.view.uid]
+        match action:
+            case StopIncarnation(incarnation, reason):
+                done = await executor.stop_incarnation(action)
+                self._log("stop", job, incarnation.incarnation, reason, done)
+            case OpenGates(pods):
+                done = await executor.open_gates(action, hostnames)
+                self._log(
+                    "start", job, pods[0][0].incarnation, "every old pod is gone and the watts are reserved", done
+                )
+            case CreateIncarnation(_, number, nodes):
+                try:
+                    done, refused = await executor.create_incarnation(job, number, nodes)
+                except ValueError as error:
+                    done, refused = False, str(error)
+                if refused:
+                    record.invalid, record.invalid_generation = refused, job.generation
+                if done:
+                    record.last_resize = format_time(self._now)
+                self._log("create", job, number, refused or f"on {', '.join(name for name, _ in nodes)}", done)
+        return done
+
+    @staticmethod
+    def _log(event: str, job: JobView, incarnation: int, reason: str, done: bool) -> None:
+        log_decision(logger, event, job=job.key, incarnation=incarnation, reason=reason, done=done)
+
+    def _out_of_restarts(self, kept: KeptJob) -> bool:
+        record = self._records[kept.view.uid]
+        step = kept.step
+        if (
+            step.counts_as_failure
+            and step.current is not None
+            and step.current.incarnation > record.counted_incarnation
+        ):
+            record.counted_incarnation = step.current.incarnation
+            record.restarts += 1
+        return step.counts_as_failure and record.restarts > kept.view.max_restarts
+
+    def _outcome(self, kept: KeptJob) -> tuple[str, str]:
+        job, step = kept.view, kept.step
+        if step.phase == Phase.COMPLETE:
+            number = 0 if step.current is None else step.current.incarnation
+            return "Succeeded", f"all ranks of incarnation {number} ended with exit code 0"
+        if step.phase == Phase.FAILED and self._out_of_restarts(kept):
+            return "Failed", f"{step.failure}; failurePolicy.maxRestarts {job.max_restarts} allows no further restart"
+        spent = kept.books.budget_spent(job.energy_budget_kilojoules)
+        if spent and job.on_exhausted == "Fail" and step.phase == Phase.WAITING:
+            budget = job.energy_budget_kilojoules
+            return "Failed", f"the energy budget of {budget} kJ is spent, and energy.onExhausted is Fail"
+        return "", ""
+
+    def statuses(
+        self,
+        jobs: Mapping[str, KeptJob],
+        decisions: Mapping[str, JobDecision],
+        epoch: int,
+        now: datetime,
+        monotonic: float,
+    ) -> list[tuple[KeptJob, JsonObject]]:
+        """The statuses to write now: at once where the story changed, at the interval where only figures did."""
+        writes = []
+        acknowledged = {
+            (job.pod_name, job.uid)
+            for picture in self._pictures.values()
+            if picture.gpu_node is not None and picture.gpu_node.acknowledged_current and picture.gpu_node.grant
+            for job in picture.gpu_node.grant.jobs
+        }
+        for uid, kept in jobs.items():
+            record = self._records[uid]
+            outcome, message = self._outcome(kept)
+            wants = wants_gpus(kept.view, kept.books)
+            facts = JobFacts(
+                books=kept.books,
+                step=kept.step,
+                decision=decisions.get(uid) if wants else None,
+                epoch=epoch,
+                granted=kept.step.phase == Phase.RUNNING
+                and all((pod.name, uid) in acknowledged for pod in kept.pods if not pod.finished and not pod.deleting),
+                restarts=record.restarts,
+                now=now,
+                outcome=outcome,
+                outcome_message=message,
+                invalid=record.invalid if self._refused(kept.view, record) else "",
+                last_resize=record.last_resize,
+            )
+            status = job_status(kept.view, facts)
+            story_changed = _story(status) != _story(kept.view.status)
+            due = monotonic - record.written_at >= self._settings.status_interval_seconds
+            if story_changed or (due and _without_none(status) != kept.view.status):
+                if not outcome and self._pictures:
+                    per_node = max(picture.gpus for picture in self._pictures.values())
+                    model = self._learner.model_for(kept.view, self._pictures)
+                    facts = replace(
+                        facts, frontier=remaining_frontier(kept.view, model, kept.books.iterations, max(1, per_node))
+                    )
+                    status = job_status(kept.view, facts)
+                record.written_at = monotonic
+                writes.append((kept, status))
+        return writes
+
+    def expired(self, jobs: Iterable[JobView], now: datetime) -> list[JobView]:
+        """Finished jobs whose time to live is over; looked for once per status interval, as there can be thousands."""
+        interval = timedelta(seconds=self._settings.status_interval_seconds)
+        if self._expiry_checked is not None and now - self._expiry_checked < interval:
+            return []
+        self._expiry_checked = now
+        expired = []
+        for job in jobs:
+            if job.ttl_seconds_after_finished is None or job.deleting or not job.finished:
+                continue
+            ended = parse_time(job.status.get("completionTime"))
+            if ended is not None and now - ended >= timedelta(seconds=job.ttl_seconds_after_finished):
+                expired.append(job)
+        return expired
+
+
+def _without_none(value: Any) -> Any:
+    """A status as the API server stores it after a merge patch: without the fields that were set to null."""
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def _story(status: JsonObject) -> Any:
+    """The part of a status that is worth a write at once: everything but figures that move by themselves."""
+    applied = status.get("applied") or {}
+    return (
+        status.get("observedGeneration"),
+        [(item["type"], item["status"], item["reason"]) for item in status.get("conditions") or ()],
+        status.get("allocation"),
+        (applied.get("incarnation"), applied.get("gpus")),
+        status.get("state"),
+        status.get("restarts") or 0,
+        status.get("lastResizeTime"),
+        status.get("completionTime"),
+    )

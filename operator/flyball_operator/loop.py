@@ -1,0 +1,385 @@
+"""The planner loop: one level-triggered cycle over the whole cluster, run whenever something changed.
+
+Everything a cycle decides follows from what the API server says (and from a few timers), so a cycle that fails, an
+operator that dies and one that takes over all lead to the same end. Nothing is remembered that could not be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from flyball_kube.session import ApiSession
+from flyball_planner.cluster import CapOutcome, ClusterSnapshot, JobDecision, Plan
+
+from flyball_operator.cap_ledger import CapLedger, CapReading, node_rules
+from flyball_operator.execute import Executor
+from flyball_operator.grants import CapBudget, admit, squeeze
+from flyball_operator.hold import JobGrant
+from flyball_operator.job_keeper import JobKeeper, KeptJob
+from flyball_operator.learning import Learner
+from flyball_operator.lease import LeaderLease, LeadershipLost
+from flyball_operator.logs import decision as log_decision
+from flyball_operator.metrics import OperatorMetrics
+from flyball_operator.picture import NodePicture, picture_nodes
+from flyball_operator.planning import PlanFailed, PlanWorker
+from flyball_operator.settings import Settings
+from flyball_operator.snapshot import build_snapshot, planning_key
+from flyball_operator.wanting import NodeRules, wanted_grants
+from flyball_operator.world import Watches, World, flatten
+
+logger = logging.getLogger(__name__)
+
+# Cycles take at most this share of the process's time, however fast the changes come.
+MAX_CYCLE_SHARE = 0.5
+# A measured figure in a cap's status that moved by less than this share is not worth a write.
+CAP_STATUS_SHARE = 0.01
+
+
+@dataclass(slots=True)
+class Reign:
+    """What a leader remembers during one epoch; a new epoch starts with nothing."""
+
+    epoch: int
+    executor: Executor
+    decisions: dict[str, JobDecision] = field(default_factory=dict)
+    cap_outcomes: dict[str, CapOutcome] = field(default_factory=dict)
+    planned_key: ClusterSnapshot | None = None
+    planned_at: float = float("-inf")
+    planning: asyncio.Task[Plan] | None = None
+    planning_for: ClusterSnapshot | None = None
+    unacknowledged: dict[str, tuple[tuple[int, int], float]] = field(default_factory=dict)
+    ledger: CapLedger = field(default_factory=CapLedger)
+    wanted: dict[tuple[str, str], JobGrant] = field(default_factory=dict)  # by pod name and job uid
+    cap_written_at: dict[str, float] = field(default_factory=dict)
+
+
+class Operator:
+    """Runs cycles while its lease is held; `run` returns only when cancelled."""
+
+    def __init__(
+        self,
+        session: ApiSession,
+        lease: LeaderLease,
+        settings: Settings,
+        metrics: OperatorMetrics,
+        *,
+        learner: Learner | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._session = session
+        self._lease = lease
+        self._settings = settings
+        self._metrics = metrics
+        self._monotonic = monotonic
+        self._wall_clock = wall_clock
+        self._wake = asyncio.Event()
+        self._watches = Watches(session, self._wake.set)
+        self._worker = PlanWorker(settings.plan_deadline_seconds)
+        self._learner = learner or Learner(session)
+        self.cycles = 0
+        self._cycle_began_at: float | None = None
+
+    def seconds_since_cycle(self) -> float | None:
+        """Seconds since the last cycle began; None while another operator leads."""
+        return None if self._cycle_began_at is None else self._monotonic() - self._cycle_began_at
+
+    def wake(self) -> None:
+        """Ask for a cycle; any number of calls before the next one make one."""
+        self._wake.set()
+
+    def highest_epoch(self) -> int:
+        """The highest epoch under which any node was ever commanded, as far as the local copy knows."""
+        return max((view.grant.epoch for view in self._watches.gpu_nodes if view.grant is not None), default=0)
+
+    async def wait_synced(self) -> None:
+        await self._watches.wait_synced()
+
+    async def run(self) -> None:
+        """Watch, and lead whenever the lease is held, until cancelled."""
+        self._worker.start()
+        tasks = [asyncio.create_task(watch) for watch in self._watches.runs()]
+        try:
+            await self._watches.wait_synced()
+            await self._learner.load()
+            logger.info("synced: %s", {name: round(age, 3) for name, age in self._watches.ages().items()})
+            while True:
+                epoch = await self._lease.wait_leading()
+                self._metrics.set_leader(True)
+                try:
+                    await self._reign(epoch)
+                except LeadershipLost as error:
+                    logger.warning("standing down: %s", error)
+                finally:
+                    self._metrics.set_leader(False)
+                    self._cycle_began_at = None
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._worker.stop()
+
+    async def _reign(self, epoch: int) -> None:
+        reign = Reign(
+            epoch,
+            Executor(self._session, lambda: self._lease.check(epoch), self._watches.absorb, self._metrics.count_action),
+        )
+        keeper = JobKeeper(self._settings, self._learner)
+        try:
+            while True:
+                self._lease.check(epoch)
+                self._wake.clear()
+                started = self._cycle_began_at = self._monotonic()
+                try:
+                    pause = await self._cycle(reign, keeper)
+                except LeadershipLost:
+                    raise
+                except Exception:
+                    # One bad object must not end the loop that holds the cap; what was granted stands meanwhile.
+                    logger.exception("a cycle failed")
+                    pause = 1.0
+                self.cycles += 1
+                took = self._monotonic() - started
+                await self._rest(pause, max(self._settings.coalesce_seconds, took * (1 / MAX_CYCLE_SHARE - 1)))
+        finally:
+            if reign.planning is not None:
+                reign.planning.cancel()
+
+    async def _rest(self, longest: float, shortest: float) -> None:
+        """Sleep until woken, `longest` at most, `shortest` at least (which also gathers what comes in bursts)."""
+        try:
+            await asyncio.wait_for(self._wake.wait(), timeout=max(shortest, longest))
+        except TimeoutError:
+            return
+        await asyncio.sleep(shortest)
+
+    async def _cycle(self, reign: Reign, keeper: JobKeeper) -> float:
+        """One cycle; returns the seconds after which the next is due even if nothing changes."""
+        settings = self._settings
+        now, monotonic = self._wall_clock(), self._monotonic()
+        # 1. Look: what stands, and what every node may draw at worst.
+        world = self._watches.world()
+        pictures = self._pictures(reign, world, monotonic)
+        readings, problems = reign.ledger.read(world.caps, pictures, now, monotonic)
+        rules = node_rules(readings)
+        # A cap that cannot be read must not count as no cap: until it can, nothing is raised.
+        caps_known = not problems and not world.unread_caps
+        self._learner.observe(world, pictures)
+        jobs = keeper.keep(world, pictures, reign.decisions, now, monotonic)
+        # 2. Tell the world of a higher cap before using it, and of a lower one before anything else.
+        await self._publish(reign, readings, problems, monotonic, now, moved_only=True)
+        # 3. Plan, in another process, if what plans depend on has changed.
+        self._take_plan(reign, keeper, world)
+        if caps_known:
+            self._start_plan(reign, jobs, pictures, rules, [item.planning_budget() for item in readings], now)
+        # 4. Power: what each node should be granted, squeezed under every cap, and what of it may be sent now.
+        waiting = await self._send_grants(
+            reign, world, pictures, rules, [item.budget() for item in readings], raises_allowed=caps_known
+        )
+        # 5. Pods: one safe step for each job.
+        await reign.executor.all(self._job_actions(reign, keeper, jobs, pictures))
+        # 6. Say how it stands.
+        await self._publish(reign, readings, problems, monotonic, now, waiting=waiting)
+        await reign.executor.all(self._job_statuses(reign, keeper, jobs, now, monotonic))
+        await self._learner.write(reign.executor, monotonic)
+        self._observe(reign, pictures, jobs, readings)
+        changes = [reading.effective.next_change_seconds for reading in readings]
+        return max(0.05, min([settings.replan_seconds, settings.status_interval_seconds, *changes]))
+
+    def _pictures(self, reign: Reign, world: World, monotonic: float) -> dict[str, NodePicture]:
+        """Every node's picture; one that has owed an acknowledgement for too long counts as unresponsive."""
+        silent = set()
+        for name, view in world.gpu_nodes.items():
+            if view.grant is None or view.acknowledged_current:
+                reign.unacknowledged.pop(name, None)
+                continue
+            version, since = reign.unacknowledged.get(name, (view.grant.version, monotonic))
+            if view.acknowledged is None:
+                version, since = view.grant.version, monotonic  # never heard of: that is told by the picture itself
+            # The clock goes on through newer grants: an agent that answers none of them is silent all the same.
+            reign.unacknowledged[name] = (version, since)
+            if monotonic - since > self._settings.acknowledge_timeout_seconds:
+                silent.add(name)
+        for name in reign.unacknowledged.keys() - world.gpu_nodes.keys():
+            del reign.unacknowledged[name]
+        return picture_nodes(world.nodes, world.gpu_nodes, world.pods, frozenset(silent))
+
+    def _start_plan(
+        self,
+        reign: Reign,
+        jobs: Mapping[str, KeptJob],
+        pictures: Mapping[str, NodePicture],
+        rules: Mapping[str, NodeRules],
+        budgets: list[CapBudget],
+        now: datetime,
+    ) -> None:
+        if reign.planning is not None:
+            return
+        snapshot = build_snapshot(
+            pictures=pictures,
+            rules=rules,
+            budgets=budgets,
+            jobs=[(kept.view, kept.memory) for kept in jobs.values()],
+            model_of=lambda job: self._learner.model_for(job, pictures),
+            now=now,
+            restart_seconds=self._settings.restart_seconds,
+            guard_fraction=self._settings.guard_fraction,
+        )
+        key = planning_key(snapshot)
+        due = self._monotonic() - reign.planned_at >= self._settings.replan_seconds
+        if key == reign.planned_key and not due:
+            return
+        reign.planning_for = key
+        reign.planning = asyncio.create_task(self._worker.plan(snapshot, self._settings.policy))
+        reign.planning.add_done_callback(lambda task: self._wake.set())
+
+    def _take_plan(self, reign: Reign, keeper: JobKeeper, world: World) -> None:
+        """Take over a plan that has become ready; a failed one leaves the old plan standing."""
+        task = reign.planning
+        if task is None or not task.done():
+            return
+        reign.planning = None
+        reign.planned_at = self._monotonic()
+        reign.planned_key = reign.planning_for
+        try:
+            plan = task.result()
+        except PlanFailed as error:
+            self._metrics.count_action("plan-failed")
+            logger.error("no new plan: %s", error)
+            return
+        before = reign.decisions
+        reign.decisions = {decision.uid: decision for decision in plan.decisions if decision.uid in world.jobs}
+        reign.cap_outcomes = {outcome.name: outcome for outcome in plan.caps}
+        for uid, decision in reign.decisions.items():
+            old = before.get(uid)
+            if old is None or old.allocation != decision.allocation or old.admission != decision.admission:
+                allocation = decision.allocation
+                log_decision(
+                    logger,
+                    "plan",
+                    job=world.jobs[uid].key,
+                    epoch=reign.epoch,
+                    gpus=0 if allocation is None else allocation.gpus,
+                    nodes=[] if allocation is None else [name for name, _ in allocation.nodes],
+                    clock_megahertz=None if allocation is None else allocation.clock_megahertz,
+                    power_limit_watts=None if allocation is None else round(allocation.power_limit_watts),
+                    reason=str(decision.admission),
+                    why=decision.explanation,
+                )
+        keeper.plan_taken(reign.decisions)
+
+    async def _send_grants(
+        self,
+        reign: Reign,
+        world: World,
+        pictures: Mapping[str, NodePicture],
+        rules: Mapping[str, NodeRules],
+        budgets: list[CapBudget],
+        raises_allowed: bool,
+    ) -> int:
+        """Send what may be sent; returns how many nodes owe an acknowledgement or wait for a raise."""
+        wanted = wanted_grants(
+            pictures,
+            reign.decisions,
+            flatten(world.incarnations),
+            world.pods,
+            rules,
+            self._settings.grant_lease_seconds,
+            self._settings.guard_fraction,
+        )
+        power = {name: picture.power for name, picture in pictures.items()}
+        fixed = frozenset(name for name, picture in pictures.items() if not picture.commandable)
+        wanted = squeeze(wanted, power, budgets, fixed)
+        reign.wanted = {(job.pod_name, job.uid): job for item in wanted for job in item.jobs}
+        # A leader before us could still write where its epoch stands: nothing is raised until ours stands everywhere.
+        adopted = all(item.grant is None or item.grant.epoch == reign.epoch for item in world.gpu_nodes.values())
+        fresh = world.age_seconds <= self._settings.stale_after_seconds
+        admission = admit(wanted, power, budgets, reign.epoch, raises_allowed and adopted and fresh)
+        for node, grant in admission.grants.items():
+            log_decision(
+                logger,
+                "grant",
+                node=node,
+                epoch=grant.epoch,
+                generation=grant.generation,
+                grant_watts=grant.hold.limit_milliwatts / 1000,
+                worst_hold_watts=grant.worst.limit_milliwatts / 1000,
+                reason="waiting for freed watts" if node in admission.waiting else "as planned",
+            )
+        await reign.executor.all(
+            reign.executor.write_grant(pictures[node], grant) for node, grant in admission.grants.items()
+        )
+        await reign.executor.all(
+            reign.executor.remove_startup_taint(picture)
+            for picture in pictures.values()
+            if picture.node is not None and picture.node.startup_taint and picture.acknowledged
+        )
+        return len(reign.unacknowledged.keys() | admission.grants.keys() | set(admission.waiting))
+
+    def _job_actions(
+        self, reign: Reign, keeper: JobKeeper, jobs: Mapping[str, KeptJob], pictures: Mapping[str, NodePicture]
+    ) -> list[Coroutine[Any, Any, bool]]:
+        hostnames = {name: picture.node.hostname for name, picture in pictures.items() if picture.node is not None}
+        granted = {
+            (job.pod_name, job.uid, job.power_limit_milliwatts)
+            for view in self._watches.gpu_nodes
+            if view.grant is not None
+            for job in view.grant.jobs
+        }
+        actions = keeper.actions(jobs, reign.decisions, reign.wanted, granted)
+        return [keeper.act(reign.executor, kept, action, hostnames) for kept, action in actions]
+
+    async def _publish(
+        self,
+        reign: Reign,
+        readings: list[CapReading],
+        problems: list[str],
+        monotonic: float,
+        now: datetime,
+        waiting: int = 0,
+        moved_only: bool = False,
+    ) -> None:
+        """Write the caps' statuses that changed; measured figures at most once per status interval."""
+        writes = []
+        for reading in readings:
+            name = reading.view.name
+            outcome = reign.cap_outcomes.get(name)
+            feasible = reading.floor_watts <= reading.effective.watts and (outcome is None or outcome.feasible)
+            status = reign.ledger.status(reading, feasible, problems, waiting, now)
+            moved = reading.view.published_watts != status["effectiveWatts"] or (
+                reading.view.conditions.get("Enforced", {}).get("status") != str(reading.enforced)
+            )
+            due = monotonic - reign.cap_written_at.get(name, float("-inf")) >= self._settings.status_interval_seconds
+            if moved or (not moved_only and due and reading.view.status != status):
+                reign.cap_written_at[name] = monotonic
+                writes.append(reign.executor.write_cap_status(reading.view, status))
+        await reign.executor.all(writes)
+
+    def _job_statuses(
+        self, reign: Reign, keeper: JobKeeper, jobs: Mapping[str, KeptJob], now: datetime, monotonic: float
+    ) -> list[Coroutine[Any, Any, bool]]:
+        return [
+            *(
+                reign.executor.write_job_status(kept.view, status)
+                for kept, status in keeper.statuses(jobs, reign.decisions, reign.epoch, now, monotonic)
+            ),
+            *(reign.executor.delete_job(job) for job in keeper.expired(self._watches.jobs, now)),
+        ]
+
+    def _observe(
+        self,
+        reign: Reign,
+        pictures: Mapping[str, NodePicture],
+        jobs: Mapping[str, KeptJob],
+        readings: list[CapReading],
+    ) -> None:
+        self._metrics.observe_caps(readings, reign.cap_outcomes)
+        self._metrics.observe_jobs(jobs.values())
+        self._metrics.observe_nodes(pictures.values())
+        self._metrics.observe_ages(self._watches.ages())

@@ -1,0 +1,168 @@
+"""Each GPU node as one picture: what Kubernetes says of it, what its agent says, and what it may draw at worst."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from flyball_planner.gpu_models import LARGEST_DEFAULT_LIMIT_WATTS, GpuModel, gpu_model_for
+
+from flyball_operator.gpu_nodes import GpuNodeView
+from flyball_operator.grants import NodePower
+from flyball_operator.hold import Hold, worst_hold
+from flyball_operator.workloads import NodeView, PodView
+
+MILLIWATTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NodePicture:
+    """One GPU node; `node` is None where only its GPUNode is left, `gpu_node` where it has none yet.
+
+    `gpu_model` is None where nobody knows what its GPUs are: such a node is reserved at the largest default limit known
+    and never used. `responsive`: False while a grant sent to it has gone unacknowledged for too long.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    node: NodeView | None
+    gpu_node: GpuNodeView | None
+    gpu_model: GpuModel | None
+    gpus: int
+    foreign_gpus: int
+    lost_gpus: int
+    power: NodePower
+    responsive: bool
+
+    @property
+    def acknowledged(self) -> bool:
+        """The agent has ever acknowledged a grant since the node's last boot, so that its limits are known."""
+        view = self.gpu_node
+        return (
+            view is not None
+            and view.acknowledged is not None
+            and (view.acknowledged.boot_id, view.acknowledged.driver_incarnation) == view.incarnation
+        )
+
+    @property
+    def commandable(self) -> bool:
+        """Grants sent there take effect: it may be planned with."""
+        return self.acknowledged and self.responsive and self.gpu_model is not None
+
+    @property
+    def schedulable(self) -> bool:
+        """Pods may be placed there."""
+        return self.commandable and self.node is not None and self.node.ready and not self.node.cordoned
+
+    @property
+    def floor_milliwatts(self) -> int:
+        """The smallest limit that every GPU of the node accepts."""
+        if self.gpu_node is not None and self.gpu_node.devices:
+            return max(device.min_milliwatts for device in self.gpu_node.devices)
+        return 0 if self.gpu_model is None else round(self.gpu_model.min_power_limit_watts * MILLIWATTS)
+
+    @property
+    def default_milliwatts(self) -> int:
+        """The largest default limit of one of its GPUs."""
+        if self.gpu_node is not None and self.gpu_node.devices:
+            return max(device.default_milliwatts for device in self.gpu_node.devices)
+        watts = LARGEST_DEFAULT_LIMIT_WATTS if self.gpu_model is None else self.gpu_model.default_power_limit_watts
+        return round(watts * MILLIWATTS)
+
+    @property
+    def max_milliwatts(self) -> int:
+        """The sum of the largest limits of its GPUs: its share of a cap given as permille of the maximum."""
+        if self.gpu_node is not None and self.gpu_node.devices:
+            return sum(device.max_milliwatts for device in self.gpu_node.devices)
+        watts = LARGEST_DEFAULT_LIMIT_WATTS if self.gpu_model is None else self.gpu_model.max_power_limit_watts
+        return round(watts * MILLIWATTS) * self.gpus
+
+    @property
+    def measured_milliwatts(self) -> int:
+        return 0 if self.gpu_node is None else sum(device.power_milliwatts for device in self.gpu_node.devices)
+
+
+def _model_of(node: NodeView | None, gpu_node: GpuNodeView | None) -> GpuModel | None:
+    """The planner's model of a node's GPUs: by their product name, with the limits and clocks that the devices report."""
+    devices = () if gpu_node is None else gpu_node.devices
+    product = (node.product if node is not None else "") or (devices[0].model if devices else "")
+    if devices and devices[0].clock_step_megahertz > 0:
+        device = devices[0]
+        return _reported_model(
+            product,
+            max(item.min_milliwatts for item in devices),
+            min(item.max_milliwatts for item in devices),
+            max(item.default_milliwatts for item in devices),
+            (device.clock_min_megahertz, device.clock_max_megahertz, device.clock_step_megahertz),
+        )
+    return gpu_model_for(product)
+
+
+@lru_cache(maxsize=256)  # asked for every node in every cycle, and the same for most of them
+def _reported_model(
+    product: str,
+    min_milliwatts: int,
+    max_milliwatts: int,
+    default_milliwatts: int,
+    clocks: tuple[int, int, int],
+) -> GpuModel:
+    lowest, highest, step = clocks
+    return GpuModel.from_device(
+        product,
+        min_power_limit_watts=min_milliwatts / MILLIWATTS,
+        max_power_limit_watts=max_milliwatts / MILLIWATTS,
+        default_power_limit_watts=default_milliwatts / MILLIWATTS,
+        clocks_megahertz=tuple(range(lowest, highest + 1, step)),
+    )
+
+
+def picture_nodes(
+    nodes: Iterable[NodeView],
+    gpu_nodes: Mapping[str, GpuNodeView],
+    pods: Iterable[PodView],
+    unresponsive: frozenset[str],
+) -> dict[str, NodePicture]:
+    """One picture per GPU node, keyed and ordered by name: every Node with GPUs, and every GPUNode whose Node is gone.
+
+    A node that vanished keeps its hold until someone deletes its GPUNode: an API object that is gone proves nothing about
+    the hardware.
+    """
+    by_name = {node.name: node for node in nodes if node.gpus > 0}
+    foreign: dict[str, int] = {}
+    for pod in pods:
+        if not pod.job_uid and pod.gpus and pod.node and not pod.finished:
+            foreign[pod.node] = foreign.get(pod.node, 0) + pod.gpus
+    pictures = {}
+    for name in sorted(by_name.keys() | gpu_nodes.keys()):
+        node, gpu_node = by_name.get(name), gpu_nodes.get(name)
+        model = _model_of(node, gpu_node)
+        reported = len(gpu_node.devices) if gpu_node is not None else 0
+        gpus = max(reported, node.gpus if node is not None else 0)
+        default_watts = LARGEST_DEFAULT_LIMIT_WATTS if model is None else model.default_power_limit_watts
+        # GPUs that the agent does not see (lost at boot) are still on the bus, and at their defaults.
+        unseen_milliwatts = max(0, gpus - reported) * round(default_watts * MILLIWATTS)
+        worst = worst_hold(
+            None if gpu_node is None else gpu_node.grant,
+            None if gpu_node is None else gpu_node.acknowledged,
+            ("", "") if gpu_node is None else gpu_node.incarnation,
+            0 if gpu_node is None else gpu_node.defaults_milliwatts,
+        ) + Hold(unseen_milliwatts, unseen_milliwatts)
+        acknowledged = None if gpu_node is None else gpu_node.acknowledged
+        pictures[name] = NodePicture(
+            name=name,
+            labels=node.labels if node is not None else gpu_node.labels if gpu_node is not None else {},
+            node=node,
+            gpu_node=gpu_node,
+            gpu_model=model,
+            gpus=gpus,
+            foreign_gpus=min(foreign.get(name, 0), gpus),
+            lost_gpus=0 if gpu_node is None else sum(not device.healthy for device in gpu_node.devices),
+            power=NodePower(
+                grant=None if gpu_node is None else gpu_node.grant,
+                worst=worst,
+                accepted=(0, 0) if acknowledged is None else acknowledged.version,
+            ),
+            responsive=name not in unresponsive,
+        )
+    return pictures

@@ -1,0 +1,36 @@
+"""What an operator process can be told, in one place, with the reason for each default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flyball_operator.names import DEFAULT_NAMESPACE
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All durations in seconds."""
+
+    namespace: str = DEFAULT_NAMESPACE
+    kubeconfig: Path | None = None
+    policy: str = "powerflow-strict"
+    # As Kubernetes' own controllers: a leader that cannot renew for 15 s has lost.
+    leader_lease_seconds: int = 15
+    leader_renew_seconds: float = 3.0
+    # How long an agent holds its grant without a sign of any leader; must outlast a change of leaders.
+    grant_lease_seconds: int = 60
+    plan_deadline_seconds: float = 10.0
+    # Everything that happens within this window is answered by one cycle.
+    coalesce_seconds: float = 0.02
+    # Plans depend on what changes slowly too (progress, deadlines): plan again at least this often.
+    replan_seconds: float = 10.0
+    # An agent answers a grant within a second; one that takes this long is planned around.
+    acknowledge_timeout_seconds: float = 10.0
+    # Older local copies than this raise nothing: a reboot could have gone unseen.
+    stale_after_seconds: float = 90.0
+    status_interval_seconds: float = 5.0
+    restart_seconds: float = 30.0
+    guard_fraction: float = 0.05
+    metrics_port: int = 9400
+    probe_port: int = 8080
