@@ -31,6 +31,9 @@ FIRST_BACKOFF_SECONDS = 0.2
 LAST_BACKOFF_SECONDS = 5.0
 # A watch that ends sooner than this, without a word, is one that the server would rather not serve now.
 SHORTEST_WATCH_SECONDS = 0.5
+# Servers send a bookmark before they end a watch. One that asks for a version from before its etcd was restored from a
+# backup is sent nothing at all, in the best order: after so many watches without a word, the list has to say.
+MAX_SILENT_WATCHES = 5
 
 
 class _HistoryRewound(Exception):
@@ -79,6 +82,7 @@ class Informer(Generic[T]):
         self._versions: dict[str, int] = {}
         self._resource_version = ""  # where to resume; empty: list first
         self._seen_version = 0  # the highest of any list or watch
+        self._silent_watches = 0
         self._fresh_at: float | None = None
         self._synced = asyncio.Event()
         self.invalid: dict[str, str] = {}
@@ -207,6 +211,9 @@ class Informer(Generic[T]):
                     self._remove(key)
             self._resource_version = raw["metadata"]["resourceVersion"]
         self._fresh()
+        self._silent_watches = 0 if heard else self._silent_watches + 1
+        if self._silent_watches >= MAX_SILENT_WATCHES:
+            self._silent_watches, self._resource_version = 0, ""
         return heard or self._monotonic() - began_at >= SHORTEST_WATCH_SECONDS
 
     def _store(self, key: str, raw: JsonObject) -> None:
