@@ -13,9 +13,10 @@ from enum import IntFlag
 from types import TracebackType
 from typing import Protocol
 
+from flyball_agent.clock import boottime_ns
 from flyball_agent.drivers import physics
 from flyball_agent.drivers.physics import DeviceConstants, DeviceState
-from flyball_agent.drivers.simulated_file import NodeFile, RecordFile, boottime_ns, create_node_file
+from flyball_agent.drivers.simulated_file import NodeFile, RecordFile, create_node_file
 
 __all__ = ["DeviceFault", "PhysicalDevice", "SimulatedDevice", "SimulatedNode", "create_node_file"]
 

@@ -10,11 +10,11 @@ import mmap
 import os
 import struct
 import threading
-import time
 import uuid as uuid_module
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from flyball_agent.clock import boottime_ns
 from flyball_agent.drivers import physics
 from flyball_agent.drivers.physics import DeviceConstants, DeviceState
 
@@ -37,11 +37,6 @@ _STATE_OFFSET = 168
 _STATE_END = _STATE_OFFSET + _STATE.size
 _UNDO_OFFSET = 384
 _SPINS_BEFORE_RECOVERY = 1000
-
-
-def boottime_ns() -> int:
-    """Nanoseconds since boot, time asleep included."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class HardwareFileError(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from uuid import NAMESPACE_URL, uuid5
 
 from flyball_agent.drivers import physics
 from flyball_agent.drivers.physics import DeviceConstants, DeviceState
@@ -59,7 +60,7 @@ class VirtualDevice:
 
 
 class VirtualNode:
-    """The boards of one node in memory; `clock_ns` is the simulation's time. UUIDs are `GPU-<name>-<index>`."""
+    """The boards of one node in memory; `clock_ns` is the simulation's time. UUIDs follow from the name."""
 
     def __init__(
         self,
@@ -76,7 +77,8 @@ class VirtualNode:
         self.driver_incarnation = 1
         self.settle_milliseconds = settle_milliseconds
         self.devices = [
-            VirtualDevice(self, index, f"GPU-{name}-{index}", constants) for index, constants in enumerate(devices)
+            VirtualDevice(self, index, f"GPU-{uuid5(NAMESPACE_URL, f'{name}/{index}')}", constants)
+            for index, constants in enumerate(devices)
         ]
         self._by_uuid = {device.uuid: device for device in self.devices}
 

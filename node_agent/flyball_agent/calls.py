@@ -1,0 +1,117 @@
+"""How driver calls are made: directly, or each board's in a thread of its own with a deadline.
+
+A call that hangs is abandoned: its board takes no further calls until that one returns, and its neighbours go on. The
+cost is one parked thread a board.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from flyball_agent.gpu import CallTimedOut, GpuDriver, GpuError
+
+T = TypeVar("T")
+
+DEFAULT_DEADLINE_SECONDS = 1.0
+
+
+class DriverCalls(ABC):
+    """Makes one call on each of several boards; a board's error is its own result and stops nobody."""
+
+    @abstractmethod
+    async def each(self, operation: str, calls: Sequence[tuple[str, Callable[[], T]]]) -> list[T | GpuError]:
+        """The result, or the error, of each `(uuid, call)`, in order."""
+
+    def close(self) -> None:  # noqa: B027 - nothing to let go, but for threads
+        """Let the threads go."""
+
+
+class DirectCalls(DriverCalls):
+    """Calls in place: for drivers whose calls take microseconds."""
+
+    async def each(self, operation: str, calls: Sequence[tuple[str, Callable[[], T]]]) -> list[T | GpuError]:
+        results: list[T | GpuError] = []
+        for _, call in calls:
+            try:
+                results.append(call())
+            except GpuError as error:
+                results.append(error)
+        return results
+
+
+class _Lane:
+    """One board's thread. Daemonic: a call that never returns must not hold the process."""
+
+    def __init__(self, uuid: str) -> None:
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self.abandoned: Future[Any] | None = None
+        threading.Thread(target=self._serve, name=f"driver-{uuid}", daemon=True).start()
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        self._work.put((call, future))
+        return future
+
+    def stop(self) -> None:
+        self._work.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            call, future = work
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+
+class ThreadedCalls(DriverCalls):
+    """Calls in threads, all boards at once, each within `deadline_seconds`."""
+
+    def __init__(self, deadline_seconds: float = DEFAULT_DEADLINE_SECONDS) -> None:
+        self.deadline_seconds = deadline_seconds
+        self._lanes: dict[str, _Lane] = {}
+
+    async def each(self, operation: str, calls: Sequence[tuple[str, Callable[[], T]]]) -> list[T | GpuError]:
+        submitted: list[tuple[str, _Lane, Future[T] | None]] = []
+        for uuid, call in calls:
+            lane = self._lanes.get(uuid) or self._lanes.setdefault(uuid, _Lane(uuid))
+            if lane.abandoned is not None and lane.abandoned.done():
+                lane.abandoned = None
+            submitted.append((uuid, lane, None if lane.abandoned is not None else lane.submit(call)))
+        waiting = [asyncio.wrap_future(future) for _, _, future in submitted if future is not None]
+        if waiting:
+            await asyncio.wait(waiting, timeout=self.deadline_seconds)
+        results: list[T | GpuError] = []
+        for uuid, lane, future in submitted:
+            if future is None:
+                results.append(CallTimedOut(operation, uuid, detail="an earlier call has not returned yet"))
+            elif not future.done():
+                lane.abandoned = future
+                results.append(
+                    CallTimedOut(operation, uuid, detail=f"the call did not return within {self.deadline_seconds} s")
+                )
+            else:
+                error = future.exception()
+                if error is None:
+                    results.append(future.result())
+                elif isinstance(error, GpuError):
+                    results.append(error)
+                else:
+                    raise error
+        return results
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            lane.stop()
+        self._lanes.clear()
+
+
+def calls_for(driver: GpuDriver) -> DriverCalls:
+    """The way of calling that a driver needs."""
+    return ThreadedCalls() if driver.calls_block else DirectCalls()
