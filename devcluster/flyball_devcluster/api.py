@@ -28,6 +28,7 @@ PATCH_TYPES = {
     "strategic": "application/strategic-merge-patch+json",
     "apply": "application/apply-patch+yaml",
 }
+POLL_SECONDS = 0.05
 FIELD_MANAGER = "flyball-devcluster"
 
 
@@ -201,15 +202,18 @@ class ApiClient:
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
+            asked = time.monotonic()
             current = self.get_or_none(path)
             if condition(current):
                 return current
-            if time.monotonic() >= deadline:
+            answered = time.monotonic()
+            if answered >= deadline:
                 shown = yaml.safe_dump(_brief(current)) if current is not None else "it does not exist"
                 raise TimeoutError(
                     f"{path}: not {what or 'as awaited'} within {timeout_seconds:g} s; last seen:\n{shown}"
                 )
-            time.sleep(0.05)
+            # A large collection is asked for less often, so that watching does not slow what is awaited.
+            time.sleep(max(POLL_SECONDS, 3 * (answered - asked)))
 
     def wait_gone(self, path: str, *, timeout_seconds: float = 30.0) -> None:
         """Wait until the object is gone from the API."""

@@ -63,10 +63,11 @@ class DevCluster:
         binaries: Binaries | None = None,
         report: Report = lambda _line: None,
     ) -> Self:
-        """Start a cluster and wait until it can be used: nodes ready, the API installed, an agent pod on each node.
+        """Start a cluster and wait until it can be used: the API is installed, the nodes are ready.
 
-        `install` False leaves Flyball's API and the agents' pods out. See `ControlPlane.start` for the rest and for
-        the errors; whatever fails, nothing is left running.
+        An agent's pod comes to each node within a second or so; `agent_pods` waits for them. `install` False leaves
+        Flyball's API and the agents' pods out. See `ControlPlane.start` for the rest and for the errors; whatever
+        fails, nothing is left running.
         """
         control_plane = ControlPlane.start(
             directory,
@@ -136,20 +137,40 @@ class DevCluster:
         """A kubeconfig of the operator's service account: what it may not do in a cluster it may not do here."""
         return self.control_plane.service_account_kubeconfig(install.SYSTEM_NAMESPACE, install.OPERATOR)
 
-    def agent_kubeconfig(self, node: str) -> Path:
-        """A kubeconfig with the token of the agent's pod on `node`, which carries the node's name.
+    def agent_pods(
+        self, names: Iterable[str] | None = None, *, timeout_seconds: float = AGENT_TIMEOUT_SECONDS
+    ) -> dict[str, str]:
+        """The name of the agent's running pod on each of the named nodes (by default on every one), once all run.
 
-        Waits for the pod. Raises TimeoutError where none comes to run there.
+        Raises TimeoutError naming the nodes without one.
         """
-        return self.control_plane.service_account_kubeconfig(
-            install.SYSTEM_NAMESPACE, install.AGENT, pod=self.agent_pod(node)
-        )
+        wanted = set(self.node_names() if names is None else names)
+        found: dict[str, str] = {}
 
-    def agent_pod(self, node: str, *, timeout_seconds: float = AGENT_TIMEOUT_SECONDS) -> str:
-        """The name of the agent's running pod on a node."""
-        if not wait_until(lambda: node in install.agent_pods(self.api), timeout_seconds, every_seconds=0.1):
-            raise TimeoutError(f"no agent pod runs on {node} after {timeout_seconds:g} s")
-        return install.agent_pods(self.api)[node]
+        def all_found() -> bool:
+            found.update(install.agent_pods(self.api))
+            return wanted <= set(found)
+
+        if not wait_until(all_found, timeout_seconds, every_seconds=0.1):
+            missing = ", ".join(sorted(wanted - set(found))[:5])
+            raise TimeoutError(f"no agent pod runs on {missing} after {timeout_seconds:g} s")
+        return {node: found[node] for node in sorted(wanted)}
+
+    def agent_kubeconfigs(self, names: Iterable[str] | None = None) -> dict[str, Path]:
+        """For each of the named nodes (by default every one) a kubeconfig with the token of the agent's pod there.
+
+        The API server reads the node's name from such a token. Waits for the pods, as `agent_pods`.
+        """
+        pods = self.agent_pods(names)
+        paths = self.api.for_each(
+            lambda pod: self.control_plane.service_account_kubeconfig(install.SYSTEM_NAMESPACE, install.AGENT, pod=pod),
+            pods.values(),
+        )
+        return dict(zip(pods, paths, strict=True))
+
+    def agent_kubeconfig(self, node: str) -> Path:
+        """`agent_kubeconfigs` for one node."""
+        return self.agent_kubeconfigs([node])[node]
 
     # --- nodes -----------------------------------------------------------------------------------------------------
 
@@ -175,8 +196,9 @@ class DevCluster:
             nodes.wait_schedulable(self.api, names, timeout_seconds=AGENT_TIMEOUT_SECONDS)
         return names
 
-    def delete_nodes(self, names: Iterable[str]) -> None:
-        nodes.delete_nodes(self.api, names)
+    def delete_nodes(self, names: Iterable[str], *, with_pods: bool = False) -> None:
+        """Delete nodes; see `nodes.delete_nodes`."""
+        nodes.delete_nodes(self.api, names, with_pods=with_pods)
 
     def install_agents(self) -> None:
         """Create the DaemonSet whose pods carry the agents' identities."""

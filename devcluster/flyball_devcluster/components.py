@@ -195,4 +195,5 @@ def kwok_arguments(port: int, node_lease_seconds: int) -> list[str]:
         f"--cidr={POD_RANGE}",
         f"--node-ip={SERVICE_ADDRESS}",
         f"--server-address={LOOPBACK}:{port}",
+        "--v=WARN",
     ]

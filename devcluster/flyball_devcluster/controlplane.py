@@ -311,7 +311,10 @@ class ControlPlane:
             clients = [
                 self._processes[name] for name in (KWOK, SCHEDULER, CONTROLLER_MANAGER) if name in self._processes
             ]
-            # Nobody waits for what they still have to say: they need no order among themselves, and no time.
+            # A paused server would keep the others from their last requests.
+            for process in self._processes.values():
+                process.resume()
+            # The clients need no order among themselves.
             for process in clients:
                 process.signal_stop()
             for process in clients:
@@ -389,13 +392,12 @@ class ControlPlane:
 
     def _release_node_leases(self) -> None:
         """Take the dead kwok's name off its leases: the new one has another, and would wait until they run out."""
-        leases = self.api.list_objects(NODE_LEASES)
-        self.api.for_each(
-            lambda lease: self.api.patch(
-                f"{NODE_LEASES}/{lease['metadata']['name']}", {"spec": {"holderIdentity": None}}
-            ),
-            leases,
-        )
+        api = self.api
+
+        def release(lease: Json) -> None:
+            api.patch(f"{NODE_LEASES}/{lease['metadata']['name']}", {"spec": {"holderIdentity": None}})
+
+        api.for_each(release, api.list_objects(NODE_LEASES))
 
     def is_running(self) -> bool:
         """Whether every component runs."""

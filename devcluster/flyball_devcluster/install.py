@@ -18,6 +18,8 @@ SYSTEM_NAMESPACE = "flyball-system"
 OPERATOR = "flyball-operator"
 AGENT = "flyball-agent"
 DAEMON_SETS = f"/apis/apps/v1/namespaces/{SYSTEM_NAMESPACE}/daemonsets"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+AGENT_COMPONENT = "agent"
 CRD_KIND = "CustomResourceDefinition"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -95,7 +97,7 @@ def agent_daemon_set() -> Json:
 
     The agents themselves run as ordinary processes, each with a token bound to its pod.
     """
-    labels = {"app.kubernetes.io/name": "flyball", "app.kubernetes.io/component": "agent"}
+    labels = {"app.kubernetes.io/name": "flyball", COMPONENT_LABEL: AGENT_COMPONENT}
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -138,7 +140,8 @@ def install_agent_daemon_set(api: ApiClient) -> None:
 
 def agent_pods(api: ApiClient) -> dict[str, str]:
     """The agents' pods that run: node -> name of the pod."""
-    pods = api.list_objects(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods", labelSelector="app.kubernetes.io/component=agent")
+    selector = f"{COMPONENT_LABEL}={AGENT_COMPONENT}"
+    pods = api.list_objects(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods", labelSelector=selector)
     return {
         pod["spec"]["nodeName"]: pod["metadata"]["name"]
         for pod in pods

@@ -107,9 +107,23 @@ def create_nodes(api: ApiClient, nodes: Iterable[Json]) -> list[str]:
     return api.for_each(create, nodes)
 
 
-def delete_nodes(api: ApiClient, names: Iterable[str]) -> None:
-    """Delete nodes, many at once (their pods follow: the pod garbage collector takes them, within its period)."""
-    api.for_each(lambda name: api.delete(f"{NODES}/{name}"), names)
+def delete_nodes(api: ApiClient, names: Iterable[str], *, with_pods: bool = False) -> None:
+    """Delete nodes, many at once.
+
+    Their pods stay, as they do in any cluster, until the pod garbage collector finds that their node is gone (up to a
+    minute); `with_pods` removes them at once.
+    """
+    gone = set(names)
+    api.for_each(lambda name: api.delete(f"{NODES}/{name}"), gone)
+    if with_pods:
+        # After the nodes: nobody creates pods for a node that is gone.
+        orphans = [pod for pod in api.list_objects("/api/v1/pods") if pod["spec"].get("nodeName") in gone]
+        api.for_each(lambda pod: api.delete(pod_path(pod), grace_seconds=0), orphans)
+
+
+def pod_path(pod: Json) -> str:
+    """The path of a pod in the API."""
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
 def set_cordoned(api: ApiClient, name: str, cordoned: bool = True) -> None:
