@@ -153,6 +153,7 @@ class Judge:
         latest = self._latest
         claims = self._answers[-1].claims if self._answers else {}
         return {
+            "origin_ns": self._origin_ns,
             "seconds": 0.0 if latest is None else self.seconds(latest.start_ns),
             "samples": self.samples,
             "limits_watts": 0.0 if latest is None else int(latest.limits.sum()) / 1000,

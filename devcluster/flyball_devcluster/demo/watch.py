@@ -1,0 +1,199 @@
+"""What a user of the cluster can see: the jobs, their pods and the cap, kept in step with the API server.
+
+Everything shown and reported comes from here (and from the referee): nothing is read out of the operator's memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import orjson
+from flyball_kube.informer import Informer
+from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, JOBS, PODS, POWER_CAPS
+from flyball_kube.session import ApiSession
+
+from flyball_devcluster.workload_pods import INCARNATION_LABEL, JOB_NAME_LABEL, GpuPod
+
+ALLOCATION_ANNOTATION = "flyball.dev/allocation"
+Shares = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """One EnergyAwareJob as its status says; `watts` and `joules` are real, not scaled by the compression."""
+
+    name: str
+    objective: str
+    min_gpus: int
+    max_gpus: int
+    iterations: int
+    done_iterations: int = 0
+    gpus: int = 0
+    planned_gpus: int = 0
+    clock_megahertz: int = 0
+    limit_watts: int = 0
+    watts: int = 0
+    joules: float = 0.0
+    state: str = ""
+    explanation: str = ""
+    outcome: str = ""  # Succeeded or Failed at the end
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> JobSeen:
+        """From an EnergyAwareJob as the API gives it."""
+        spec, status = raw["spec"], raw.get("status") or {}
+        applied, allocation = status.get("applied") or {}, status.get("allocation") or {}
+        energy = status.get("energy") or {}
+        books = [entry["millijoules"] for entry in energy.get("incarnations") or []]
+        millijoules = energy.get("settledMillijoules", 0) + sum(books)
+        true = {each["type"] for each in status.get("conditions") or [] if each["status"] == "True"}
+        return cls(
+            name=raw["metadata"]["name"],
+            objective=spec.get("objective", "Balanced"),
+            min_gpus=spec["gpus"]["min"],
+            max_gpus=spec["gpus"]["max"],
+            iterations=spec["training"].get("iterations", 0),
+            done_iterations=(status.get("progress") or {}).get("iterations", 0),
+            gpus=applied.get("gpus", 0),
+            planned_gpus=allocation.get("gpus", 0),
+            clock_megahertz=applied.get("clockMegahertz", 0) or allocation.get("clockMegahertz", 0),
+            limit_watts=applied.get("powerLimitWatts", 0) or allocation.get("powerLimitWatts", 0),
+            watts=energy.get("watts", 0),
+            joules=millijoules / 1000 or energy.get("consumedKilojoules", 0) * 1000,
+            state=status.get("state", ""),
+            explanation=status.get("explanation", ""),
+            outcome=next((outcome for outcome in ("Succeeded", "Failed") if outcome in true), ""),
+        )
+
+    @property
+    def progress(self) -> float:
+        """0..1."""
+        return min(1.0, self.done_iterations / self.iterations) if self.iterations else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CapSeen:
+    """The PowerCap as its status says."""
+
+    name: str
+    watts: int | None
+    effective_watts: int | None
+    committed_watts: int | None
+    enforced: bool
+    message: str
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> CapSeen:
+        status = raw.get("status") or {}
+        said = {each["type"]: each for each in status.get("conditions") or []}.get("Enforced", {})
+        current = said.get("observedGeneration", status.get("observedGeneration")) == raw["metadata"].get("generation")
+        return cls(
+            name=raw["metadata"]["name"],
+            watts=raw["spec"].get("watts"),
+            effective_watts=status.get("effectiveWatts"),
+            committed_watts=status.get("committedWatts"),
+            enforced=said.get("status") == "True" and current,
+            message=said.get("message", ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IncarnationSeen:
+    """One batch Job of the operator's: which start of which job, and where."""
+
+    job: str
+    number: int
+    nodes: Shares
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> IncarnationSeen | None:
+        labels = raw["metadata"].get("labels") or {}
+        annotation = (raw["metadata"].get("annotations") or {}).get(ALLOCATION_ANNOTATION)
+        if JOB_NAME_LABEL not in labels or annotation is None:
+            return None
+        shares = tuple((str(node), int(gpus)) for node, gpus in orjson.loads(annotation)["nodes"])
+        return cls(labels[JOB_NAME_LABEL], int(labels[INCARNATION_LABEL]), shares)
+
+
+def count_moves(incarnations: Iterable[IncarnationSeen]) -> tuple[int, int]:
+    """(resizes, migrations): successive starts of one job with another number of GPUs, or as many on other nodes."""
+    by_job: dict[str, dict[int, Shares]] = {}
+    for each in incarnations:
+        by_job.setdefault(each.job, {})[each.number] = each.nodes
+    resizes = migrations = 0
+    for starts in by_job.values():
+        ordered = [starts[number] for number in sorted(starts)]
+        for before, after in pairwise(ordered):
+            if sum(gpus for _, gpus in before) != sum(gpus for _, gpus in after):
+                resizes += 1
+            elif sorted(before) != sorted(after):
+                migrations += 1
+    return resizes, migrations
+
+
+@dataclass(slots=True)
+class ClusterWatch:
+    """Informers on everything that is shown; times are seconds of the monotonic clock."""
+
+    session: ApiSession
+    namespace: str
+    finished: dict[str, tuple[float, str]] = field(default_factory=dict)
+    incarnations: dict[tuple[str, int], IncarnationSeen] = field(default_factory=dict)
+    jobs: Informer[JobSeen] = field(init=False)
+    pods: Informer[GpuPod] = field(init=False)
+    caps: Informer[CapSeen] = field(init=False)
+    batch: Informer[IncarnationSeen | None] = field(init=False)
+    nodes: Informer[dict[str, Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        session, namespace = self.session, self.namespace
+        self.jobs = Informer(session, ENERGY_AWARE_JOBS, JobSeen.read, on_change=self._job_changed, namespace=namespace)
+        self.pods = Informer(session, PODS, GpuPod.read, namespace=namespace)
+        self.batch = Informer(
+            session, JOBS, IncarnationSeen.read, on_change=self._incarnation_changed, namespace=namespace
+        )
+        self.caps = Informer(session, POWER_CAPS, CapSeen.read)
+        self.nodes = Informer(session, GPU_NODES, lambda raw: raw)
+
+    @property
+    def informers(self) -> tuple[Informer[Any], ...]:
+        """To be run as tasks."""
+        return (self.jobs, self.pods, self.batch, self.caps, self.nodes)
+
+    async def wait_synced(self) -> None:
+        for informer in self.informers:
+            await informer.wait_synced()
+
+    def _job_changed(self, key: str) -> None:
+        job = self.jobs.get(key)
+        if job is not None and job.outcome and job.name not in self.finished:
+            self.finished[job.name] = (time.monotonic(), job.outcome)
+
+    def _incarnation_changed(self, key: str) -> None:
+        seen = self.batch.get(key)
+        if seen is not None:
+            self.incarnations[seen.job, seen.number] = seen
+
+    @property
+    def cap(self) -> CapSeen | None:
+        return next(iter(self.caps), None)
+
+    def acknowledged_nodes(self) -> int:
+        """Nodes whose agent has acknowledged a grant."""
+        return sum("acknowledged" in (raw.get("status") or {}) for raw in self.nodes)
+
+    def node_names(self) -> list[str]:
+        """The nodes that have a GPUNode."""
+        return [raw["metadata"]["name"] for raw in self.nodes]
+
+    def held(self) -> dict[str, Shares]:
+        """job -> (node, GPUs) of its pods that run."""
+        held: dict[str, list[tuple[str, int]]] = {}
+        for pod in self.pods:
+            if pod.node is not None and pod.gpus and pod.phase == "Running":
+                held.setdefault(pod.labels.get(JOB_NAME_LABEL, pod.name), []).append((pod.node, pod.gpus))
+        return {job: tuple(sorted(shares)) for job, shares in held.items()}
