@@ -1,8 +1,8 @@
 """One authenticated connection pool to the API server that speaks raw JSON objects.
 
 Credentials come from the official client's configuration loader (kubeconfig, exec plugins, in-cluster token
-rotation). The objects stay plain dicts: the client's generated models take 20 times as long to build as the JSON to
-parse, and a relist of 10,000 objects would block the loop that holds the cap.
+rotation). The objects stay plain dicts: the client's generated models take several times as long to build as the JSON
+takes to parse (benchmarks/parsing.py), and a relist of 10,000 objects would block the loop that holds the cap.
 """
 
 from __future__ import annotations
