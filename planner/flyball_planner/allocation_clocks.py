@@ -1,0 +1,150 @@
+"""Clocks: raised from each job's lowest, largest marginal return first, as far as every cap bears (PowerFlow section 5.2).
+
+Below its base clock a job gains time and energy alike, so there the scarce thing is the cap's watts: steps go by relative
+speed gained per watt, which is also the order in which a falling cap takes them back (smallest loss per watt). Above,
+PowerFlow's equation 21: seconds gained per joule. A step that does not fit ends its job's climb (`strict`: tested before
+it is taken). The order of steps never depends on what was taken, so the greedy is one sort and a few cumulative sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyball_planner.allocation_ledger import Claim, Ledger
+from flyball_planner.allocation_options import DRAW, LIMIT
+from flyball_planner.power import WATT_TOLERANCE, Accounting
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+NO_GAIN = 1e-12  # relative to the iteration: a clock that gains less than this gains nothing
+
+
+def choose_clocks(ledger: Ledger, claims: Sequence[Claim]) -> dict[int, int]:
+    """The position of each placed claim's clock among its GPU's clocks, by the claim's index."""
+    placed = [claim for claim in claims if claim.option is not None]
+    if not placed:
+        return {}
+    climb = _Climb(ledger, placed)
+    return dict(zip((claim.index for claim in placed), climb.run().tolist(), strict=True))
+
+
+class _Climb:
+    """The arrays of one climb: (jobs, clocks) for curves, (jobs, caps) for how many GPUs of a job count in a cap."""
+
+    def __init__(self, ledger: Ledger, placed: Sequence[Claim]) -> None:
+        options = [claim.option for claim in placed if claim.option is not None]
+        self.floor = np.array([option.floor_index for option in options])
+        self.base = np.array([option.base_index for option in options])
+        self.top = np.array([option.top_index for option in options])
+        self.gpus = np.array([option.gpus for option in options], dtype=np.float64)
+        width = max(option.curves.seconds.shape[1] for option in options)
+        self.seconds = _stack([option.curves.seconds[option.row] for option in options], width)
+        self.joules = _stack([option.curves.joules[option.row] for option in options], width)
+        self.watts = (
+            _stack([option.curves.limit_watts[option.row] for option in options], width),
+            _stack([option.curves.draw_watts[option.row] for option in options], width),
+        )
+        self.by_limits = [account.accounting is Accounting.LIMITS for account in ledger.accounts]
+        counted = np.zeros((len(placed), len(ledger.accounts)))
+        idle = np.zeros((len(placed), len(ledger.accounts)))
+        for row, claim in enumerate(placed):
+            for pool, gpus in claim.parts:
+                for cap in ledger.pools[pool].cap_indices:
+                    counted[row, cap] += gpus
+                    one = ledger.pools[pool]
+                    idle[row, cap] += gpus * (one.idle_limit_watts if self.by_limits[cap] else one.idle_draw_watts)
+        self.counted = counted
+        self.headroom = np.array([account.headroom_watts for account in ledger.accounts]) + idle.sum(axis=0)
+
+    def run(self) -> Indices:
+        """Positions of the clocks; every job at its top where all caps bear that."""
+        at_top = self._used(self.top)
+        if np.all(at_top <= self.headroom + WATT_TOLERANCE):
+            return self.top
+        capped = np.asarray((self.counted > 0).any(axis=1))
+        chosen = np.where(capped, self.floor, self.top)
+        job, position = self._ordered_steps(capped)
+        slack = self.headroom - self._used(self.floor)
+        cost = np.stack(
+            [
+                self.counted[job, cap] * self._rise(LIMIT if limits else DRAW, job, position)
+                for cap, limits in enumerate(self.by_limits)
+            ]
+        )
+        while len(job):
+            running = np.cumsum(cost, axis=1)
+            beyond = (running > slack[:, None] + WATT_TOLERANCE).any(axis=0)
+            taken = int(beyond.argmax()) if beyond.any() else len(job)
+            chosen += np.bincount(job[:taken], minlength=len(chosen))
+            if taken == len(job):
+                break
+            if taken:
+                slack = slack - running[:, taken - 1]
+            job, cost = job[taken:], cost[:, taken:]
+            # The next step of each job either fits now or never will: slack only shrinks.
+            climbing, first = np.unique(job, return_index=True)
+            stuck = (cost[:, first] > slack[:, None] + WATT_TOLERANCE).any(axis=0)
+            keep = ~np.isin(job, climbing[stuck])
+            job, cost = job[keep], cost[:, keep]
+        return chosen
+
+    def _used(self, chosen: Indices) -> Array:
+        rows = np.arange(len(chosen))
+        return np.array(
+            [
+                float(self.counted[:, cap] @ self.watts[LIMIT if limits else DRAW][rows, chosen])
+                for cap, limits in enumerate(self.by_limits)
+            ]
+        )
+
+    def _rise(self, kind: int, job: Indices, position: Indices) -> Array:
+        return self.watts[kind][job, position + 1] - self.watts[kind][job, position]
+
+    def _ordered_steps(self, capped: NDArray[np.bool_]) -> tuple[Indices, Indices]:
+        """Every step (job, clock position it starts from) in the order in which the greedy takes them."""
+        positions = np.arange(self.seconds.shape[1] - 1)[None, :]
+        gained = self.seconds[:, :-1] - self.seconds[:, 1:]
+        gains = (gained > NO_GAIN * self.seconds[:, :-1]) | (positions < self.floor[:, None])
+        reachable = np.logical_and.accumulate(gains, axis=1)
+        wanted = capped[:, None] & (positions >= self.floor[:, None]) & (positions < self.top[:, None]) & reachable
+        above = positions >= self.base[:, None]
+        in_limits = (self.counted[:, np.array(self.by_limits)] > 0).any(axis=1)
+        rise = np.where(
+            np.asarray(in_limits)[:, None], np.diff(self.watts[LIMIT], axis=1), np.diff(self.watts[DRAW], axis=1)
+        )
+        watts = np.maximum(rise * self.gpus[:, None], 0.0)
+        joules = np.maximum(np.diff(self.joules, axis=1), 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            below_rank = np.log(self.seconds[:, :-1] / self.seconds[:, 1:]) / watts
+            above_rank = gained / joules
+        rank = np.where(above, above_rank, below_rank)
+        # A step can only be taken after the ones below it, so it can rank no higher than they do.
+        rank = np.where(wanted, rank, np.inf)
+        rank = np.where(above, _running_minimum(np.where(above, rank, np.inf)), _running_minimum(rank))
+        free = np.isinf(rank)
+        gained_rank = _running_minimum(np.where(wanted & free, gained, np.inf))
+        job, position = np.nonzero(wanted)
+        keys = (
+            position,
+            job,
+            -np.where(free, gained_rank, 0.0)[job, position],
+            -rank[job, position],
+            above[job, position],
+        )
+        order = np.lexsort(keys)
+        return job[order], position[order]
+
+
+def _stack(rows: Sequence[Array], width: int) -> Array:
+    """Rows of one width; GPUs with fewer clocks repeat their last, which no step reaches."""
+    if all(len(row) == width for row in rows):
+        return np.stack(rows)
+    return np.stack([np.concatenate([row, np.full(width - len(row), row[-1])]) for row in rows])
+
+
+def _running_minimum(values: Array) -> Array:
+    return np.asarray(np.minimum.accumulate(values, axis=1))

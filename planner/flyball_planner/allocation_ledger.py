@@ -1,0 +1,253 @@
+"""The ledger of an allocation in the making: who has which size in which pools, what room and what power are left.
+
+Each job's `Claim` is out (no GPUs), staying (the nodes and size it has), or floating (a size in some pools, nodes to be
+chosen by the placement). Entering and leaving keep every count exact, so a step can be tried and taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flyball_planner.allocation_options import ADMISSION, BASE, DRAW, FLOOR, LIMIT, Option, OptionBook
+from flyball_planner.cluster import JobState
+from flyball_planner.placement_pools import Pool, level_of
+from flyball_planner.placement_slots import Slots
+from flyball_planner.power import WATT_TOLERANCE, Accounting, CapAccount
+
+Contribution = tuple[tuple[int, tuple[float, float, float]], ...]  # per cap: watts above idle at FLOOR, ADMISSION, BASE
+NOTHING = (0.0, 0.0, 0.0)
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """One job in the making of a plan.
+
+    `remaining` is R, the iterations left (guessed where the job does not say). `base_gpus` is the size it is admitted at:
+    its smallest, or the cheapest that meets its deadline. `present` is where it runs, as (pool, place, GPUs); GPUs on nodes
+    that cannot be commanded are in no pool. `adjustable`: its size may change; `movable`: it may migrate at its size.
+    """
+
+    index: int
+    job: JobState
+    ladder: tuple[int, ...]
+    pools: tuple[int, ...]
+    remaining: float = 0.0
+    base_gpus: int = 0
+    present: tuple[tuple[int, int, int], ...] = ()
+    present_parts: tuple[tuple[int, int], ...] = ()
+    present_option: Option | None = None
+    adjustable: bool = True
+    movable: bool = True
+    displaced: bool = False  # it ran, and can no longer where it was
+    # What the plan gives it so far.
+    option: Option | None = None
+    parts: tuple[tuple[int, int], ...] = ()
+    staying: bool = False
+    contribution: Contribution = field(default=())
+    preempted_by: Claim | None = None
+
+    @property
+    def gpus(self) -> int:
+        return 0 if self.option is None else self.option.gpus
+
+    @property
+    def order(self) -> tuple[float, str, str]:
+        return (self.job.submit_time_seconds, self.job.name, self.job.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A claim's state, to go back to."""
+
+    option: Option | None
+    parts: tuple[tuple[int, int], ...]
+    staying: bool
+
+
+class Ledger:
+    """Counts of GPUs and watts; every test here is a few additions, whatever the size of the cluster."""
+
+    def __init__(self, pools: Sequence[Pool], accounts: Sequence[CapAccount], book: OptionBook) -> None:
+        self.pools = pools
+        self.accounts = accounts
+        self.book = book
+        self.slots = Slots(pools)
+        # Headroom of each cap with the placed claims at their floor, admission and base clocks.
+        self.slack = [[account.headroom_watts for account in accounts] for _ in (FLOOR, ADMISSION, BASE)]
+        self._counting: list[list[tuple[int, int, float]]] = []
+        for pool in pools:
+            counting = []
+            for cap in pool.cap_indices:
+                by_limits = accounts[cap].accounting is Accounting.LIMITS
+                idle = pool.idle_limit_watts if by_limits else pool.idle_draw_watts
+                counting.append((cap, LIMIT if by_limits else DRAW, idle))
+            self._counting.append(counting)
+
+    def contribution(self, option: Option, parts: Sequence[tuple[int, int]]) -> Contribution:
+        """What a job adds to each cap above its GPUs' idle watts, at the three clocks."""
+        floor, admission, base = option.watts
+        if len(parts) == 1:
+            pool, gpus = parts[0]
+            return tuple(
+                (cap, (gpus * (floor[kind] - idle), gpus * (admission[kind] - idle), gpus * (base[kind] - idle)))
+                for cap, kind, idle in self._counting[pool]
+            )
+        sums: dict[int, list[float]] = {}
+        for pool, gpus in parts:
+            for cap, kind, idle in self._counting[pool]:
+                total = sums.setdefault(cap, [0.0, 0.0, 0.0])
+                total[FLOOR] += gpus * (floor[kind] - idle)
+                total[ADMISSION] += gpus * (admission[kind] - idle)
+                total[BASE] += gpus * (base[kind] - idle)
+        return tuple((cap, (total[0], total[1], total[2])) for cap, total in sorted(sums.items()))
+
+    def stay(self, claim: Claim) -> None:
+        """The claim keeps the nodes and the size that it has."""
+        assert claim.present_option is not None  # noqa: S101 - only a claim that runs can stay
+        for pool, place, gpus in claim.present:
+            self.slots.hold(pool, place, gpus, claim.movable)
+        self._enter(claim, claim.present_option, claim.present_parts, staying=True)
+
+    def float_at(self, claim: Claim, option: Option, parts: tuple[tuple[int, int], ...]) -> None:
+        """The claim takes a size in some pools; which nodes is the placement's choice."""
+        for pool, gpus in parts:
+            level, cells = self.cells(pool, gpus, option)
+            self.slots.demand(pool, level, cells)
+        self._enter(claim, option, parts, staying=False)
+
+    def leave(self, claim: Claim) -> Standing:
+        """The claim gives back everything; the result says what, for `go_back`."""
+        standing = Standing(claim.option, claim.parts, claim.staying)
+        if claim.option is None:
+            return standing
+        if claim.staying:
+            for pool, place, gpus in claim.present:
+                self.slots.release(pool, place, gpus, claim.movable)
+        else:
+            for pool, gpus in claim.parts:
+                level, cells = self.cells(pool, gpus, claim.option)
+                self.slots.demand(pool, level, -cells)
+        for cap, watts in claim.contribution:
+            for clock in (FLOOR, ADMISSION, BASE):
+                self.slack[clock][cap] += watts[clock]
+        claim.option, claim.parts, claim.staying, claim.contribution = None, (), False, ()
+        return standing
+
+    def go_back(self, claim: Claim, standing: Standing) -> None:
+        """Undo: the claim leaves what it has now and takes what it had."""
+        self.leave(claim)
+        if standing.option is None:
+            return
+        if standing.staying:
+            self.stay(claim)
+        else:
+            self.float_at(claim, standing.option, standing.parts)
+
+    def can_stay(self, claim: Claim, clock: int, previous: Contribution) -> bool:
+        """Whether a claim that has left could have its own nodes back, with room for all that floats, and power."""
+        if claim.present_option is None or claim.displaced or not claim.present:
+            return False
+        if not self.affords(self.contribution(claim.present_option, claim.present_parts), clock, previous):
+            return False
+        if any(self.slots.free[pool][place] < gpus for pool, place, gpus in claim.present):
+            return False
+        for pool, place, gpus in claim.present:
+            self.slots.hold(pool, place, gpus, claim.movable)
+        fits = all(min(self.slots.free_room[pool]) >= 0 for pool, _, _ in claim.present)
+        for pool, place, gpus in claim.present:
+            self.slots.release(pool, place, gpus, claim.movable)
+        return fits
+
+    def affords(self, contribution: Contribution, clock: int, previous: Contribution = ()) -> bool:
+        """Whether every cap bears the contribution at `clock`, and at the floor.
+
+        Where a cap is overdrawn at `clock` already (it will be held by lower clocks), what adds nothing to `previous`, the
+        claim's own watts before this step, is still borne.
+        """
+        before = dict(previous)
+        for cap, watts in contribution:
+            had = before.get(cap, NOTHING)
+            for level in (clock, FLOOR):
+                if watts[level] > max(self.slack[level][cap], had[level], 0.0) + WATT_TOLERANCE:
+                    return False
+        return True
+
+    def find(
+        self, claim: Claim, gpus: int, clock: int, migrate: bool, previous: Contribution = ()
+    ) -> tuple[Option, tuple[tuple[int, int], ...]] | None:
+        """Pools for a claim that has left, at a size: the best single pool, or several of one group for whole nodes.
+
+        Preferred, in this order: no migration of others, the pools that the job is in, the shortest iteration, headroom.
+        """
+        best: tuple[tuple[float, ...], Option, tuple[tuple[int, int], ...]] | None = None
+        spread = False
+        for pool in claim.pools:
+            option = self.book.at(claim.index, pool, gpus)
+            if option is None:
+                continue
+            spread = spread or option.nodes > 1
+            level, cells = self.cells(pool, gpus, option)
+            in_place = self.slots.fits(pool, level, cells, migrate=False)
+            if not in_place and not (migrate and self.slots.fits(pool, level, cells, migrate=True)):
+                continue
+            parts = ((pool, gpus),)
+            contribution = self.contribution(option, parts)
+            if not self.affords(contribution, clock, previous):
+                continue
+            if len(claim.pools) == 1:
+                return option, parts
+            home = any(pool == part for part, _ in claim.present_parts)
+            left = min((self.slack[clock][cap] - watts[clock] for cap, watts in contribution), default=0.0)
+            rank = (float(not in_place), float(not home), option.seconds, -left)
+            if best is None or rank < best[0]:
+                best = (rank, option, parts)
+        if best is not None:
+            return best[1], best[2]
+        if spread and len(claim.pools) > 1:
+            return self._find_spanning(claim, gpus, clock, migrate, previous)
+        return None
+
+    def _find_spanning(
+        self, claim: Claim, gpus: int, clock: int, migrate: bool, previous: Contribution
+    ) -> tuple[Option, tuple[tuple[int, int], ...]] | None:
+        """Whole nodes from several pools of one group, most room first, as far as each one's caps bear it."""
+        groups: dict[int, list[int]] = {}
+        for pool in claim.pools:
+            groups.setdefault(self.pools[pool].group, []).append(pool)
+        for members in groups.values():
+            option = self.book.at(claim.index, members[0], gpus)
+            if option is None or option.nodes == 1:
+                continue
+            per_node = gpus // option.nodes
+            room = {pool: self._whole_nodes(pool, migrate) for pool in members}
+            taken: dict[int, int] = {}
+            wanted = option.nodes
+            for pool in sorted(members, key=lambda pool: (-room[pool], pool)):
+                while wanted and taken.get(pool, 0) < room[pool]:
+                    taken[pool] = taken.get(pool, 0) + 1
+                    parts = tuple((index, nodes * per_node) for index, nodes in sorted(taken.items()))
+                    if not self.affords(self.contribution(option, parts), clock, previous):
+                        taken[pool] -= 1
+                        break
+                    wanted -= 1
+            if not wanted:
+                return option, tuple((pool, nodes * per_node) for pool, nodes in sorted(taken.items()) if nodes)
+        return None
+
+    def _whole_nodes(self, pool: int, migrate: bool) -> int:
+        level = self.pools[pool].levels
+        return self.slots.most_cells(pool, level, migrate)
+
+    def cells(self, pool: int, gpus: int, option: Option) -> tuple[int, int]:
+        """(level, number) of the buddy cells that the GPUs of an option in one pool take: whole ones on several nodes."""
+        if option.nodes > 1:
+            return self.pools[pool].levels, gpus * option.nodes // option.gpus
+        return level_of(gpus), 1
+
+    def _enter(self, claim: Claim, option: Option, parts: tuple[tuple[int, int], ...], staying: bool) -> None:
+        claim.option, claim.parts, claim.staying = option, parts, staying
+        claim.contribution = self.contribution(option, parts)
+        for cap, watts in claim.contribution:
+            for clock in (FLOOR, ADMISSION, BASE):
+                self.slack[clock][cap] -= watts[clock]

@@ -1,0 +1,173 @@
+"""Options: each job at each size it could have, computed when first asked for and in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+import numpy as np
+
+from flyball_planner.allocation_tables import (
+    ClockChoice,
+    Curves,
+    Indices,
+    JobColumns,
+    Terms,
+    Variant,
+    choose_clocks,
+    compute_curves,
+)
+from flyball_planner.cluster import JobState
+from flyball_planner.placement_pools import Pool, shape
+from flyball_planner.power import Accounting, CapAccount
+
+FLOOR, ADMISSION, BASE = 0, 1, 2  # the clocks at which a plan's power is kept in account
+LIMIT, DRAW = 0, 1  # the two ways in which a cap may count a GPU
+
+
+class Option(NamedTuple):
+    """One job at one size: seconds and joules of an iteration at the base clock, watts of one GPU at three clocks.
+
+    `watts` is indexed [FLOOR, ADMISSION or BASE][LIMIT or DRAW]. `row` is the option's row in `curves`, the `*_index` are
+    positions in its clocks: lowest, base, and highest that constraints and objective leave. `best_seconds` is the time of
+    an iteration at the highest clock of the job's own bounds.
+    """
+
+    gpus: int
+    nodes: int
+    seconds: float
+    joules: float
+    watts: tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
+    floor_index: int
+    base_index: int
+    top_index: int
+    best_seconds: float
+    meets_deadline: bool
+    within_budget: bool
+    curves: Curves
+    row: int
+
+
+def ladder(job: JobState) -> tuple[int, ...]:
+    """The sizes a job may have, ascending: its minimum, doubled up to its maximum, as batch and memory permit.
+
+    Empty where no size within its bounds gives every GPU at least one sample and no more than its memory holds.
+    """
+    sizes = []
+    gpus = job.gpus_min
+    while gpus <= min(job.gpus_max, job.global_batch_size):
+        if job.max_local_batch_size is None or job.global_batch_size <= gpus * job.max_local_batch_size:
+            sizes.append(gpus)
+        gpus *= 2
+    return tuple(sizes)
+
+
+def variant_of(pool: Pool, accounts: Sequence[CapAccount]) -> Variant:
+    """The kind of pool, as far as options can tell."""
+    kinds = {accounts[cap].accounting for cap in pool.cap_indices}
+    return Variant(
+        gpu_model=pool.gpu_model,
+        cell_gpus=pool.cell_gpus,
+        idle_limit_watts=pool.idle_limit_watts,
+        idle_draw_watts=pool.idle_draw_watts,
+        by_limits=Accounting.LIMITS in kinds,
+        floored=Accounting.FLOORED_DRAW in kinds,
+    )
+
+
+class OptionBook:
+    """Every option that the allocation has asked for.
+
+    Sizes climb a ladder; when one job asks for a rung, the same rung is computed for every job: soon the others will ask.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[JobState],
+        columns: JobColumns,
+        terms: Terms,
+        variant_of_pool: Sequence[Variant],
+        eligible_pools: Sequence[Sequence[int]],
+    ) -> None:
+        self._columns = columns
+        self._terms = terms
+        self._variants = list(dict.fromkeys(variant_of_pool))
+        self._variant_of_pool = [self._variants.index(variant) for variant in variant_of_pool]
+        self.ladders = [ladder(job) for job in jobs]
+        self._options: dict[tuple[int, int, int, int], Option | None] = {}
+        self._jobs_of_variant: list[list[int]] = [[] for _ in self._variants]
+        for job, pools in enumerate(eligible_pools):
+            for variant in sorted({self._variant_of_pool[pool] for pool in pools}):
+                self._jobs_of_variant[variant].append(job)
+
+    def prepare(self, wanted: Iterable[tuple[int, int, int, int | None]]) -> None:
+        """Compute the options (job, pool, GPUs, nodes or None for the usual shape) that are not there yet."""
+        missing: dict[int, list[tuple[int, int, int]]] = {}
+        for job, pool, gpus, nodes in wanted:
+            self._note_missing(missing, job, self._variant_of_pool[pool], gpus, nodes)
+        self._compute_all(missing)
+
+    def at(self, job: int, pool: int, gpus: int, nodes: int | None = None) -> Option | None:
+        """A job at a size in a pool; None where a cap asks for limits at the floor and the job's bounds forbid them."""
+        variant = self._variant_of_pool[pool]
+        spread = shape(gpus, self._variants[variant].cell_gpus)[0] if nodes is None else nodes
+        key = (job, variant, gpus, spread)
+        if key not in self._options:
+            missing: dict[int, list[tuple[int, int, int]]] = {}
+            self._note_missing(missing, job, variant, gpus, spread)
+            if gpus in self.ladders[job]:
+                rung = self.ladders[job].index(gpus)
+                for other in self._jobs_of_variant[variant]:
+                    if len(self.ladders[other]) > rung:
+                        self._note_missing(missing, other, variant, self.ladders[other][rung], None)
+            self._compute_all(missing)
+        return self._options[key]
+
+    def _note_missing(
+        self, missing: dict[int, list[tuple[int, int, int]]], job: int, variant: int, gpus: int, nodes: int | None
+    ) -> None:
+        spread = shape(gpus, self._variants[variant].cell_gpus)[0] if nodes is None else nodes
+        key = (job, variant, gpus, spread)
+        if key not in self._options:
+            self._options[key] = None
+            missing.setdefault(variant, []).append((job, gpus, spread))
+
+    def _compute_all(self, missing: dict[int, list[tuple[int, int, int]]]) -> None:
+        for index in sorted(missing):
+            wanted = missing[index]
+            variant = self._variants[index]
+            job, gpus, nodes = np.array(wanted, dtype=np.int64).T
+            curves = compute_curves(self._columns, self._terms, variant, job, gpus, nodes)
+            choice = choose_clocks(self._columns, self._terms, variant, curves, job)
+            for key, option in zip(wanted, _options(gpus, nodes, curves, choice), strict=True):
+                self._options[(key[0], index, key[1], key[2])] = option
+
+
+def _options(gpus: Indices, nodes: Indices, curves: Curves, choice: ClockChoice) -> list[Option | None]:
+    rows = np.arange(len(gpus))
+    named = (choice.floor, choice.admission, choice.base)
+    watts = [
+        zip(curves.limit_watts[rows, index].tolist(), curves.draw_watts[rows, index].tolist(), strict=True)
+        for index in named
+    ]
+    watts_of_row = [(floor, admission, base) for floor, admission, base in zip(*watts, strict=True)]
+    columns = zip(
+        gpus.tolist(),
+        nodes.tolist(),
+        curves.seconds[rows, choice.base].tolist(),
+        curves.joules[rows, choice.base].tolist(),
+        watts_of_row,
+        choice.floor.tolist(),
+        choice.base.tolist(),
+        choice.top.tolist(),
+        curves.seconds[rows, choice.fastest].tolist(),
+        choice.meets_deadline.tolist(),
+        choice.within_budget.tolist(),
+        repeat(curves),
+        range(len(gpus)),
+        strict=False,
+    )
+    return [
+        Option._make(column) if valid else None for column, valid in zip(columns, choice.valid.tolist(), strict=True)
+    ]

@@ -1,0 +1,150 @@
+"""What a change of one job's size would gain or lose, and whether the job wants it: PowerFlow's marginal returns.
+
+Equation 20 with the two normalisers and R cancelled: seconds saved an iteration for each joule more. Steps that gain time
+at no energy come first. A job that runs pays for its restart out of the time that it gains.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from flyball_planner.allocation_ledger import Claim, Ledger
+from flyball_planner.allocation_options import Option
+from flyball_planner.cluster import Objective
+
+NO_GAIN = 1e-9  # relative to the iteration: less than this is no time gained
+
+
+class Growth(NamedTuple):
+    """A step up that a job wants; lower `rank` first. `gain_seconds` is net of the restart, over the rest of the job."""
+
+    rank: tuple[int, float]
+    gpus: int
+    gain_seconds: float
+    joules: float
+
+
+class Cut(NamedTuple):
+    """A step down: what it would cost the job over its remaining iterations, restart included, and the GPUs it frees."""
+
+    gpus: int
+    loss_seconds: float
+    freed_gpus: int
+    saved_joules: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stepper:
+    """Marginal returns at the going price and cost of a restart."""
+
+    ledger: Ledger
+    restart_seconds: float
+    joules_per_job_second: float
+
+    def option(self, claim: Claim, gpus: int) -> Option | None:
+        """The claim at another size, as in the pool it is in now (or first could be in)."""
+        pools = claim.parts or claim.present_parts
+        pool = pools[0][0] if pools else claim.pools[0]
+        return self.ledger.book.at(claim.index, pool, gpus)
+
+    def growth(self, claim: Claim) -> Growth | None:
+        """The next size up that the job wants, if any: the first that pays for its restart and fits its constraints."""
+        now = claim.option
+        if now is None or (claim.staying and not claim.adjustable) or claim.job.throttled:
+            return None
+        restart = self.restart_seconds if claim.staying else 0.0
+        late = now.gpus < claim.base_gpus
+        dated = claim.job.seconds_to_deadline is not None and now.meets_deadline
+        if dated and not late and claim.job.objective is not Objective.TIME:
+            return None  # the cheapest that meets the deadline is what it is to have
+        for gpus in claim.ladder:
+            if gpus <= now.gpus or (late and gpus < claim.base_gpus):
+                continue
+            larger = self.option(claim, gpus)
+            if larger is None or not larger.within_budget:
+                continue
+            if late:
+                return Growth((0, claim.order[0]), gpus, math.inf, 0.0)
+            faster = now.seconds - larger.seconds
+            if faster <= NO_GAIN * now.seconds:
+                continue
+            gain = claim.remaining * faster - restart
+            joules = claim.remaining * (larger.joules - now.joules)
+            if gain > 0 and self._worth(claim, gain, joules + restart * now.joules / now.seconds):
+                rank = (1, -gain) if joules <= 0 else (2, -gain / joules)
+                return Growth(rank, gpus, gain, joules)
+        return None
+
+    def _worth(self, claim: Claim, seconds: float, joules: float) -> bool:
+        """Whether the objective takes so many seconds for so many joules."""
+        if claim.job.objective is Objective.TIME or (
+            claim.job.seconds_to_deadline is not None and claim.option is not None and not claim.option.meets_deadline
+        ):
+            return True
+        if claim.job.objective is Objective.ENERGY:
+            return joules <= 0
+        return joules <= self.joules_per_job_second * seconds
+
+    def cut(self, claim: Claim) -> Cut | None:
+        """The next size down, where the job is above the size that it is admitted at and may be resized."""
+        now = claim.option
+        if now is None or now.gpus <= claim.base_gpus or (claim.staying and not claim.adjustable):
+            return None
+        gpus = max((size for size in claim.ladder if size < now.gpus), default=0)
+        if gpus < claim.base_gpus:
+            return None
+        return self.loss(claim, gpus)
+
+    def loss(self, claim: Claim, gpus: int) -> Cut | None:
+        """What going down to `gpus` costs; None where that size cannot be had."""
+        now, smaller = claim.option, self.option(claim, gpus)
+        if now is None or smaller is None:
+            return None
+        restart = self.restart_seconds if claim.staying else 0.0
+        loss = max(0.0, claim.remaining * (smaller.seconds - now.seconds)) + restart
+        return Cut(gpus, loss, now.gpus - gpus, claim.remaining * (now.joules - smaller.joules))
+
+    def ends_before_a_restart(self, claim: Claim) -> bool:
+        """Whether waiting for the job to end would free its GPUs sooner than resizing it."""
+        return (
+            claim.staying
+            and claim.option is not None
+            and claim.remaining * claim.option.seconds <= self.restart_seconds
+        )
+
+    def withdrawal(self, claim: Claim) -> int | None:
+        """The smaller size that the job itself is better off with, restart paid; None: it is where it wants to be.
+
+        Better off in joules: for Energy, and for a deadline that is met all the same. Always: to its smallest size when
+        throttled, to what its energy budget can carry to the end, to what its bounds allow. A Balanced job gives up a size
+        only to another job (a falling price alone restarts nobody).
+        """
+        now, job = claim.option, claim.job
+        if now is None or (claim.staying and not claim.adjustable) or now.gpus <= claim.ladder[0]:
+            return None
+        smaller = [(gpus, option) for gpus in claim.ladder if gpus < now.gpus and (option := self.option(claim, gpus))]
+        if job.throttled:
+            return smaller[0][0] if smaller else None
+        if now.gpus not in claim.ladder:
+            return smaller[-1][0] if smaller else None  # its bounds have changed since it got this size
+        if not now.within_budget:
+            carried = [gpus for gpus, option in smaller if option.within_budget]
+            if carried:
+                return carried[-1]
+            cheapest = min(smaller, key=lambda item: item[1].joules, default=None)
+            return cheapest[0] if cheapest is not None and cheapest[1].joules < now.joules else None
+        dated = job.seconds_to_deadline is not None and now.meets_deadline
+        if job.objective is Objective.TIME or not (dated or job.objective is Objective.ENERGY):
+            return None
+        restart = self.restart_seconds * now.joules / now.seconds if claim.staying else 0.0
+        cost = claim.remaining * now.joules
+        best: int | None = None
+        for gpus, option in smaller:
+            if dated and not option.meets_deadline:
+                continue
+            other = claim.remaining * option.joules + restart
+            if other < cost * (1 - NO_GAIN):
+                best, cost = gpus, other
+        return best

@@ -1,0 +1,389 @@
+"""What must hold for every plan, whatever the cluster: searched for counterexamples by hypothesis."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+from flyball_planner.cluster import (
+    Admission,
+    Allocation,
+    CapConstraint,
+    ClusterSnapshot,
+    Enforcement,
+    JobState,
+    NodeState,
+    Objective,
+    Plan,
+)
+from flyball_planner.gpu_models import GpuModel, gpu_model_for
+from flyball_planner.model_classes import known_model_classes, model_class_prior
+from flyball_planner.plan import plan
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+TOLERANCE_WATTS = 1e-6
+
+
+def catalogue_model(product: str) -> GpuModel:
+    model = gpu_model_for(product)
+    assert model is not None
+    return model
+
+
+A100 = catalogue_model("NVIDIA-A100-SXM4-40GB")
+V100 = catalogue_model("Tesla-V100-PCIE-16GB")
+# The same board with a tighter range, as another vendor's firmware reports it.
+A100_TIGHT = replace(A100, min_power_limit_watts=150.0, max_power_limit_watts=350.0, default_power_limit_watts=350.0)
+SEARCH = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> tuple[NodeState, ...]:
+    models = draw(st.sampled_from([(A100,), (A100,), (A100, A100_TIGHT), (A100, V100)]))
+    found = []
+    for index in range(draw(st.integers(1, 6))):
+        model = draw(st.sampled_from(models))
+        gpus = draw(st.sampled_from([8, 8, 8, 4, 2, 6, 10, 1]))
+        ordinary = draw(st.booleans())
+        node = NodeState(f"node-{index}", model, gpus)
+        if not ordinary:
+            node = replace(
+                node,
+                schedulable=draw(st.booleans()),
+                foreign_gpus=draw(st.integers(0, min(2, gpus))),
+                lost_gpus=draw(st.integers(0, 1)),
+                foreign_power_limit_watts=draw(st.sampled_from([model.min_power_limit_watts, 400.0])),
+                lost_power_limit_watts=model.default_power_limit_watts,
+                idle_power_limit_watts=draw(st.sampled_from([None, model.min_power_limit_watts + 25.0])),
+                fixed_hold_watts=draw(st.sampled_from([None, None, gpus * 300.0])),
+                evacuate=draw(st.sampled_from([False, False, False, True])),
+            )
+        found.append(node)
+    return tuple(found)
+
+
+@st.composite
+def jobs(draw: st.DrawFn, nodes: tuple[NodeState, ...], prefix: str, most: int = 7) -> tuple[JobState, ...]:
+    names = sorted(node.name for node in nodes)
+    found = []
+    for index in range(draw(st.integers(0, most))):
+        least = draw(st.sampled_from([1, 1, 2, 4, 8, 16]))
+        model = model_class_prior(draw(st.sampled_from(known_model_classes())), draw(st.sampled_from([A100, V100])))
+        job = JobState(
+            uid=f"{prefix}-{index}",
+            name=f"default/{prefix}-{index}",
+            gpus_min=least,
+            gpus_max=least * draw(st.sampled_from([1, 1, 2, 4, 8])),
+            global_batch_size=draw(st.sampled_from([8, 64, 256])),
+            model=model,
+            submit_time_seconds=float(draw(st.integers(0, 3))),
+            remaining_iterations=draw(st.sampled_from([None, 10.0, 1e3, 1e5, 1e6])),
+            attained_gpu_seconds=draw(st.sampled_from([0.0, 5e3])),
+            priority=draw(st.sampled_from([0, 0, 0, 1, 5])),
+            objective=draw(st.sampled_from(list(Objective))),
+            resizable=draw(st.sampled_from([True, True, False])),
+        )
+        if draw(st.booleans()):
+            job = replace(
+                job,
+                max_local_batch_size=draw(st.sampled_from([None, 4, 64])),
+                seconds_to_deadline=draw(st.sampled_from([None, -5.0, 100.0, 1e4, 1e6])),
+                remaining_energy_joules=draw(st.sampled_from([None, None, 0.0, 1e4, 1e7])),
+                throttled=draw(st.sampled_from([False, False, True])),
+                clock_min_megahertz=draw(st.sampled_from([None, 900, 1200])),
+                clock_max_megahertz=draw(st.sampled_from([None, 1000, 1300])),
+                power_limit_max_watts=draw(st.sampled_from([None, 50.0, 180.0, 320.0])),
+                eligible_nodes=draw(st.sampled_from([None, None, frozenset(names[:2]), frozenset(names[1:])])),
+            )
+        found.append(job)
+    return tuple(found)
+
+
+@st.composite
+def caps(draw: st.DrawFn, nodes: tuple[NodeState, ...]) -> tuple[CapConstraint, ...]:
+    names = sorted(node.name for node in nodes)
+    found = []
+    for index in range(draw(st.integers(0, 3))):
+        members = frozenset(draw(st.lists(st.sampled_from(names), min_size=1, unique=True)) if index else names)
+        enforcement = draw(st.sampled_from(list(Enforcement)))
+        most = sum(node.gpus * node.gpu_model.max_power_limit_watts for node in nodes if node.name in members)
+        share = draw(st.sampled_from([0.0, 0.15, 0.25, 0.28, 0.32, 0.4, 0.6, 1.0]))
+        found.append(CapConstraint(f"cap-{index}", members, share * most, enforcement))
+    return tuple(found)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> ClusterSnapshot:
+    """A cluster at rest, or one whose plan is in force while nodes, caps and jobs have changed since."""
+    members = draw(nodes())
+    first = ClusterSnapshot(members, draw(jobs(members, "job")), draw(caps(members)))
+    if draw(st.booleans()):
+        return first
+    running = in_force(first, plan(first))
+    kept = tuple(job for job in running.jobs if draw(st.integers(0, 4)))
+    later = tuple(
+        replace(node, schedulable=draw(st.booleans()), lost_gpus=draw(st.integers(0, 1)), evacuate=draw(st.booleans()))
+        if not draw(st.integers(0, 4))
+        else node
+        for node in members
+    )
+    kept = tuple(replace(job, resizable=draw(st.booleans())) if draw(st.booleans()) else job for job in kept)
+    return replace(first, nodes=later, jobs=kept + draw(jobs(members, "new", 4)), caps=draw(caps(members)))
+
+
+def in_force(snapshot: ClusterSnapshot, made: Plan) -> ClusterSnapshot:
+    """The snapshot once the plan has been carried out."""
+    allocations = {decision.uid: decision.allocation for decision in made.decisions}
+    return replace(snapshot, jobs=tuple(replace(job, current=allocations[job.uid]) for job in snapshot.jobs))
+
+
+def counted_watts(snapshot: ClusterSnapshot, cap: CapConstraint, made: Plan) -> float:
+    """What the cap sums, GPU by GPU, from its definition and from nothing of the planner's accounting."""
+    hard = cap.enforcement is Enforcement.HARD
+    held: dict[str, list[float]] = {}
+    for decision in made.decisions:
+        if decision.allocation is None:
+            continue
+        limit = decision.allocation.power_limit_watts
+        draw = min(limit, decision.predicted_gpu_watts * (1 + snapshot.guard_fraction))
+        for name, gpus in decision.allocation.nodes:
+            held.setdefault(name, []).extend([limit if hard else draw] * gpus)
+    total = 0.0
+    for node in snapshot.nodes:
+        if node.name not in cap.node_names:
+            continue
+        if node.fixed_hold_watts is not None:
+            total += node.fixed_hold_watts
+            continue
+        idle_limit = node.idle_power_limit_watts
+        idle = (node.gpu_model.min_power_limit_watts if idle_limit is None else idle_limit) if hard else None
+        ours = held.get(node.name, [])
+        free = max(0, node.gpus - node.foreign_gpus - node.lost_gpus) - len(ours)
+        total += sum(ours) + free * (node.gpu_model.idle_power_watts if idle is None else idle)
+        total += node.foreign_gpus * node.foreign_power_limit_watts + node.lost_gpus * node.lost_power_limit_watts
+    return total
+
+
+def sizes(job: JobState) -> set[int]:
+    found, gpus = set(), job.gpus_min
+    while gpus <= min(job.gpus_max, job.global_batch_size):
+        if job.max_local_batch_size is None or job.global_batch_size <= gpus * job.max_local_batch_size:
+            found.add(gpus)
+        gpus *= 2
+    return found
+
+
+@SEARCH
+@given(snapshots())
+def test_no_feasible_cap_is_ever_exceeded(snapshot: ClusterSnapshot) -> None:
+    made = plan(snapshot)
+    for cap, outcome in zip(snapshot.caps, made.caps, strict=True):
+        watts = counted_watts(snapshot, cap, made)
+        assert outcome.committed_watts == pytest.approx(watts, abs=1e-3)
+        paused = Plan(tuple(replace(decision, allocation=None) for decision in made.decisions))
+        floor = counted_watts(snapshot, cap, paused)
+        assert outcome.floor_watts == pytest.approx(floor, abs=1e-3)
+        assert outcome.feasible == (floor <= cap.budget_watts + TOLERANCE_WATTS)
+        event(f"{cap.enforcement}, {'feasible' if outcome.feasible else 'infeasible'}")
+        if outcome.feasible:
+            assert watts <= cap.budget_watts + TOLERANCE_WATTS
+
+
+@SEARCH
+@given(snapshots())
+def test_under_an_infeasible_hard_cap_every_limit_is_at_the_floor(snapshot: ClusterSnapshot) -> None:
+    made = plan(snapshot)
+    by_name = {node.name: node for node in snapshot.nodes}
+    for cap, outcome in zip(snapshot.caps, made.caps, strict=True):
+        if outcome.feasible:
+            continue
+        for decision in made.decisions:
+            if decision.allocation is None:
+                continue
+            for name, _ in decision.allocation.nodes:
+                node = by_name[name]
+                if name not in cap.node_names or node.fixed_hold_watts is not None:
+                    continue
+                assert cap.enforcement is Enforcement.HARD, "an Expected cap below its idle draw leaves nothing running"
+                lowest = max(
+                    (other.gpu_model.min_power_limit_watts for other in snapshot.nodes),
+                    default=node.gpu_model.min_power_limit_watts,
+                )
+                assert decision.allocation.power_limit_watts <= max(lowest, node.idle_power_limit_watts or 0.0)
+
+
+@SEARCH
+@given(snapshots())
+def test_a_gang_is_placed_whole_on_gpus_that_are_its_own(snapshot: ClusterSnapshot) -> None:
+    made = plan(snapshot)
+    by_name = {node.name: node for node in snapshot.nodes}
+    used: Counter[str] = Counter()
+    for job, decision in zip(snapshot.jobs, made.decisions, strict=True):
+        assert decision.uid == job.uid
+        assert decision.explanation.endswith(".")
+        given_nodes = decision.allocation
+        if given_nodes is None:
+            assert decision.admission is not Admission.ADMITTED
+            continue
+        assert decision.admission is Admission.ADMITTED
+        names = [name for name, _ in given_nodes.nodes]
+        assert len(set(names)) == len(names)
+        assert all(gpus > 0 for _, gpus in given_nodes.nodes)
+        unchanged = job.current is not None and given_nodes.nodes == job.current.nodes
+        if not unchanged:
+            assert given_nodes.gpus in sizes(job)
+            assert len({gpus for _, gpus in given_nodes.nodes}) == 1, "every pod of an Indexed Job is alike"
+            assert len({by_name[name].gpu_model.product for name in names}) == 1
+            for name in names:
+                assert by_name[name].schedulable
+                assert not by_name[name].evacuate
+                assert by_name[name].fixed_hold_watts is None
+                assert job.eligible_nodes is None or name in job.eligible_nodes
+        used.update(dict(given_nodes.nodes))
+    for name, gpus in used.items():
+        node = by_name[name]
+        if node.schedulable and not node.evacuate and node.fixed_hold_watts is None:
+            assert gpus <= node.gpus - node.foreign_gpus - node.lost_gpus
+
+
+@SEARCH
+@given(snapshots())
+def test_at_most_one_job_of_several_nodes_is_on_a_node(snapshot: ClusterSnapshot) -> None:
+    spanning: Counter[str] = Counter()
+    for decision in plan(snapshot).decisions:
+        if decision.allocation is not None and len(decision.allocation.nodes) > 1:
+            spanning.update(name for name, _ in decision.allocation.nodes)
+    assert all(count == 1 for count in spanning.values())
+
+
+@SEARCH
+@given(snapshots())
+def test_planning_again_changes_nothing(snapshot: ClusterSnapshot) -> None:
+    made = plan(snapshot)
+    again = plan(in_force(snapshot, made))
+    assert [decision.allocation for decision in again.decisions] == [decision.allocation for decision in made.decisions]
+    assert again.migrations == ()
+    frozen = in_force(snapshot, made)
+    frozen = replace(frozen, jobs=tuple(replace(job, resizable=False) for job in frozen.jobs))
+    assert [decision.allocation for decision in plan(frozen).decisions] == [item.allocation for item in made.decisions]
+
+
+@SEARCH
+@given(snapshots(), st.randoms(use_true_random=False))
+def test_the_order_of_the_snapshot_does_not_matter(snapshot: ClusterSnapshot, random: st.random.Random) -> None:  # type: ignore[name-defined]
+    shuffled = [list(part) for part in (snapshot.nodes, snapshot.jobs, snapshot.caps)]
+    for part in shuffled:
+        random.shuffle(part)
+    other = replace(snapshot, nodes=tuple(shuffled[0]), jobs=tuple(shuffled[1]), caps=tuple(shuffled[2]))
+    made, again = plan(snapshot), plan(other)
+    assert {item.uid: item for item in made.decisions} == {item.uid: item for item in again.decisions}
+    assert [item.uid for item in again.decisions] == [job.uid for job in other.jobs]
+    assert {item.name: item for item in made.caps} == {item.name: item for item in again.caps}
+
+
+@SEARCH
+@given(snapshots())
+def test_bounds_on_size_clock_and_limit_are_honoured(snapshot: ClusterSnapshot) -> None:
+    by_name = {node.name: node for node in snapshot.nodes}
+    for job, decision in zip(snapshot.jobs, plan(snapshot).decisions, strict=True):
+        allocation = decision.allocation
+        if allocation is None:
+            continue
+        boards = [by_name[name].gpu_model for name, _ in allocation.nodes]
+        changed = job.current is None or allocation.nodes != job.current.nodes
+        if changed:
+            assert job.gpus_min <= allocation.gpus <= job.gpus_max
+        clocks = set.intersection(*(set(board.clocks_megahertz) for board in boards))
+        assert allocation.clock_megahertz in clocks
+        highest = job.clock_max_megahertz or math.inf
+        if any(clock <= highest for clock in clocks):
+            assert allocation.clock_megahertz <= highest
+        lowest = min((clock for clock in clocks if clock >= (job.clock_min_megahertz or 0)), default=0)
+        deaf = any(by_name[name].fixed_hold_watts is not None for name, _ in allocation.nodes)
+        if lowest <= highest and not deaf:
+            assert allocation.clock_megahertz >= lowest
+        limit = allocation.power_limit_watts
+        if not deaf:
+            assert max(board.min_power_limit_watts for board in boards) <= limit
+            assert limit <= min(board.max_power_limit_watts for board in boards)
+        if job.power_limit_max_watts is not None:
+            assert limit <= max(job.power_limit_max_watts, *(board.min_power_limit_watts for board in boards), 150.0)
+        assert limit == int(limit), "an API in whole watts must not round a limit up past its cap"
+
+
+@SEARCH
+@given(snapshots())
+def test_a_job_that_may_not_be_resized_keeps_its_size_and_nodes(snapshot: ClusterSnapshot) -> None:
+    by_name = {node.name: node for node in snapshot.nodes}
+    crowded = {
+        node.name
+        for node in snapshot.nodes
+        if sum(dict(job.current.nodes).get(node.name, 0) for job in snapshot.jobs if job.current)
+        > node.gpus - node.foreign_gpus - node.lost_gpus
+    }
+    for job, decision in zip(snapshot.jobs, plan(snapshot).decisions, strict=True):
+        current = job.current
+        if current is None or job.resizable or decision.allocation is None:
+            continue
+        if any(by_name[name].evacuate or name in crowded for name, _ in current.nodes):
+            continue
+        # Paused and started again elsewhere only where a cap or a higher priority drove it out.
+        if decision.allocation.nodes != current.nodes:
+            assert snapshot.caps or any(other.priority > job.priority for other in snapshot.jobs)
+
+
+@SEARCH
+@given(snapshots())
+def test_without_caps_a_running_job_is_paused_only_for_a_higher_priority(snapshot: ClusterSnapshot) -> None:
+    calm = replace(snapshot, caps=(), nodes=tuple(replace(node, evacuate=False) for node in snapshot.nodes))
+    settled = in_force(calm, plan(calm))
+    more = tuple(replace(job, uid=f"late-{job.uid}", name=f"{job.name}-late", current=None) for job in snapshot.jobs)
+    busy = replace(settled, jobs=settled.jobs + more)
+    made = plan(busy)
+    gained = [
+        job.priority
+        for job, decision in zip(busy.jobs, made.decisions, strict=True)
+        if decision.allocation is not None and job.current is None
+    ]
+    for job, decision in zip(busy.jobs, made.decisions, strict=True):
+        if job.current is not None and decision.allocation is None:
+            assert any(priority > job.priority for priority in gained)
+
+
+@SEARCH
+@given(st.data())
+def test_no_job_waits_while_pausing_lower_priorities_would_let_it_run(data: st.DataObject) -> None:
+    members = tuple(NodeState(f"node-{index}", A100, 8) for index in range(data.draw(st.integers(1, 3))))
+    everyone = data.draw(jobs(members, "job", 10))
+    everyone = tuple(
+        replace(job, eligible_nodes=None, remaining_energy_joules=None, throttled=False, resizable=True)
+        for job in everyone
+    )
+    snapshot = ClusterSnapshot(members, everyone)
+    split = data.draw(st.integers(0, len(everyone)))
+    before = in_force(replace(snapshot, jobs=everyone[:split]), plan(replace(snapshot, jobs=everyone[:split])))
+    made = plan(replace(snapshot, jobs=before.jobs + everyone[split:]))
+    total = sum(node.gpus for node in members)
+    for job, decision in zip(everyone, made.decisions, strict=True):
+        if decision.allocation is not None or not sizes(job):
+            continue
+        kept = sum(
+            other_decision.allocation.gpus
+            for other, other_decision in zip(everyone, made.decisions, strict=True)
+            if other_decision.allocation is not None and other.priority >= job.priority
+        )
+        assert total - kept < min(sizes(job))
+
+
+def test_the_search_reaches_jobs_that_run() -> None:
+    """Guards the properties above against becoming empty: an ordinary cluster has running jobs and a cap that binds."""
+    members = tuple(NodeState(f"node-{index}", A100, 8) for index in range(2))
+    job = JobState("job", "default/job", 1, 8, 64, model_class_prior("vgg16", A100), 0.0, remaining_iterations=1e5)
+    cap = CapConstraint("all", frozenset(node.name for node in members), 2000.0)
+    made = plan(ClusterSnapshot(members, (job,), (cap,)))
+    assert isinstance(made.decisions[0].allocation, Allocation)
+    assert made.caps[0].committed_watts > made.caps[0].floor_watts
