@@ -274,7 +274,7 @@ def test_planning_again_changes_nothing(snapshot: ClusterSnapshot) -> None:
 
 @SEARCH
 @given(snapshots(), st.randoms(use_true_random=False))
-def test_the_order_of_the_snapshot_does_not_matter(snapshot: ClusterSnapshot, random: st.random.Random) -> None:  # type: ignore[name-defined]
+def test_the_order_of_the_snapshot_does_not_matter(snapshot: ClusterSnapshot, random: Random) -> None:
     shuffled = [list(part) for part in (snapshot.nodes, snapshot.jobs, snapshot.caps)]
     for part in shuffled:
         random.shuffle(part)
