@@ -1,0 +1,226 @@
+"""The session on the real API server: what it refuses, what never answers, and what a broken middlebox says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_kube.resources import JOBS, NODES, Resource
+from flyball_kube.session import JSON_PATCH, ApiSession, load_configuration
+from kubernetes.aio.client import Configuration
+
+
+async def test_objects_are_made_changed_and_deleted(way: Any) -> None:
+    made = await way.session.create(
+        way.path(), {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": "1"}}
+    )
+    merged = await way.session.patch(way.path("a"), {"data": {"y": "2"}})
+    assert merged["data"] == {"x": "1", "y": "2"}
+    patch = [{"op": "test", "path": "/data/x", "value": "1"}, {"op": "remove", "path": "/data/x"}]
+    assert (await way.session.patch(way.path("a"), patch, JSON_PATCH))["data"] == {"y": "2"}
+    applied = await way.session.apply(
+        way.path("a"), {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"z": "3"}}, "me"
+    )
+    assert applied["data"] == {"y": "2", "z": "3"}
+    with pytest.raises(ApiError) as stale:
+        await way.session.replace(way.path("a"), made)
+    assert stale.value.conflict
+    await way.session.replace(way.path("a"), {**made, "metadata": {**made["metadata"], "resourceVersion": None}})
+    uid = made["metadata"]["uid"]
+    with pytest.raises(ApiError) as other:
+        await way.session.delete(way.path("a"), {"preconditions": {"uid": "another"}})
+    assert other.value.conflict
+    await way.session.delete(way.path("a"), {"preconditions": {"uid": uid}})
+    with pytest.raises(ApiError) as missing:
+        await way.session.get(way.path("a"))
+    assert missing.value.not_found
+    assert (missing.value.status, missing.value.reason) == (404, "NotFound")
+    assert str(missing.value).startswith(f"GET {way.path('a')}: 404 NotFound: configmaps")
+
+
+async def test_a_refusal_carries_the_api_servers_own_words(way: Any) -> None:
+    with pytest.raises(ApiError, match="a lowercase RFC 1123 subdomain must consist of") as invalid:
+        await way.session.create(
+            way.path(), {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "Not_Good"}}
+        )
+    assert invalid.value.invalid
+
+
+async def test_a_watch_from_a_forgotten_version_is_told_so(way: Any) -> None:
+    params = {"resourceVersion": "1", "timeoutSeconds": "30"}
+    events = [event async for event in way.session.watch(way.path(), params=params, read_timeout_seconds=40)]
+    assert [(event["type"], event["object"]["code"]) for event in events] == [("ERROR", 410)]
+    assert ApiError.from_answer(410, events[0]["object"], "WATCH").gone
+
+
+async def test_what_an_account_may_not_do_is_an_error_with_the_reason(cluster: Any) -> None:
+    kubeconfig = cluster.devcluster.control_plane.service_account_kubeconfig(cluster.namespace, "default")
+    async with await ApiSession.connect(kubeconfig) as session:
+        with pytest.raises(ApiError, match=f"system:serviceaccount:{cluster.namespace}:default") as forbidden:
+            await session.get(NODES.path())
+    assert forbidden.value.status == 403
+
+
+async def test_a_rotated_token_is_read_again(cluster: Any, tmp_path: Path) -> None:
+    """A pod's token is replaced on disk before it ends; a session that outlives it goes on."""
+    plane = cluster.devcluster.control_plane
+    configuration = await load_configuration(plane.kubeconfig())
+    configuration.cert_file = configuration.key_file = None
+    token_file = tmp_path / "token"
+
+    async def refresh(refreshed: Configuration) -> None:
+        refreshed.api_key["BearerToken"] = f"Bearer {token_file.read_text()}"
+
+    configuration.refresh_api_key_hook = refresh  # type: ignore[assignment]
+    async with ApiSession(configuration) as session:
+        token_file.write_text("expired")
+        with pytest.raises(ApiError) as refused:
+            await session.get("/api")
+        assert refused.value.status == 401
+        token_file.write_text(plane.token(cluster.namespace, "default"))
+        assert (await session.get("/api"))["versions"] == ["v1"]
+        token_file.unlink()
+        with pytest.raises(ApiUnreachable, match="FileNotFoundError"):
+            await session.get("/api")
+
+
+async def test_an_api_server_that_does_not_answer_is_given_up_in_time(way: Any) -> None:
+    await way.session.get(way.path())
+    way.proxy.silent = True
+    with pytest.raises(ApiUnreachable, match=r"GET .*/configmaps: TimeoutError"):
+        await way.session.request("GET", way.path(), timeout_seconds=0.3)
+    way.proxy.silent = False
+    await way.session.get(way.path())
+
+
+async def test_the_wait_for_a_free_slot_counts_into_the_timeout(way: Any, cluster: Any) -> None:
+    configuration = await load_configuration(cluster.devcluster.control_plane.kubeconfig())
+    configuration.host = f"https://127.0.0.1:{way.proxy.port}"
+    async with ApiSession(configuration, timeout_seconds=30, connections=1) as session:
+        way.proxy.silent = True
+        slow = asyncio.create_task(session.get(way.path()))
+        await way.until(lambda: way.proxy.accepted > 0)
+        with pytest.raises(ApiUnreachable, match="TimeoutError"):
+            await session.request("GET", way.path(), timeout_seconds=0.2)
+        way.proxy.silent = False
+        assert (await slow)["kind"] == "ConfigMapList"
+
+
+async def test_a_cut_connection_is_unreachable_and_the_next_call_works(way: Any) -> None:
+    way.proxy.hold_answers = True
+    call = asyncio.create_task(way.session.get(way.path()))
+    await way.until(lambda: way.proxy.connections > 0)
+    way.proxy.cut()
+    with pytest.raises(ApiUnreachable):
+        await call
+    way.proxy.hold_answers = False
+    assert (await way.session.get(way.path()))["kind"] == "ConfigMapList"
+    way.proxy.refusing = True
+    way.proxy.cut()
+    with pytest.raises(ApiUnreachable):
+        await way.session.get(way.path())
+
+
+async def test_a_watch_that_breaks_off_says_so(way: Any) -> None:
+    version = (await way.session.get(way.path()))["metadata"]["resourceVersion"]
+    await way.put("a")
+    params = {"resourceVersion": version, "timeoutSeconds": "300"}
+    names = []
+
+    async def watch() -> None:
+        async for event in way.session.watch(way.path(), params=params, read_timeout_seconds=300):
+            names.append(event["object"]["metadata"]["name"])
+            if names[-1] == "a":
+                way.proxy.cut()
+
+    with pytest.raises(ApiUnreachable, match="WATCH"):
+        await watch()
+    assert "a" in names
+
+
+async def test_an_object_larger_than_a_read_is_one_event(way: Any) -> None:
+    version = (await way.session.get(way.path()))["metadata"]["resourceVersion"]
+    await way.direct.create(
+        way.path(),
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "big"}, "data": {"x": "é" * 450_000}},
+    )
+    params = {"resourceVersion": version, "timeoutSeconds": "60"}
+    async for event in way.session.watch(way.path(), params=params, read_timeout_seconds=60):
+        if event["object"]["metadata"]["name"] == "big":
+            assert event["object"]["data"]["x"] == "é" * 450_000
+            return
+    raise AssertionError("the event never came")
+
+
+@asynccontextmanager
+async def middlebox(answer: bytes) -> AsyncIterator[ApiSession]:
+    """A session to something that gives one `answer` to everything: a broken gateway, a captive portal."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    configuration = Configuration()
+    configuration.host = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        async with server, ApiSession(configuration) as session:
+            yield session
+    finally:
+        server.close()
+
+
+def http(status: str, body: bytes, length: int | None = None) -> bytes:
+    return (
+        b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status.encode(), len(body) if length is None else length) + body
+    )
+
+
+async def test_a_gateways_error_page_is_an_error_with_its_status() -> None:
+    async with middlebox(http("502 Bad Gateway", b"<html>upstream is gone</html>")) as session:
+        with pytest.raises(ApiError, match="502 : <html>upstream is gone") as error:
+            await session.get("/api")
+        assert error.value.status == 502
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (http("200 OK", b"<html>please log in</html>"), "the answer is not JSON"),
+        (http("200 OK", b"[1, 2]"), "the answer is not a JSON object"),
+        (http("200 OK", b'{"kind": "Pod', length=500), "ClientPayloadError"),
+        (b"nonsense\r\n\r\n", "GET /api: "),
+    ],
+)
+async def test_what_is_no_answer_of_an_api_server_is_unreachable(answer: bytes, message: str) -> None:
+    async with middlebox(answer) as session:
+        with pytest.raises(ApiUnreachable, match=message):
+            await session.get("/api")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [(b"<html>\n", "not JSON"), (b"17\n", "an event is not a JSON object"), (b"x" * 9_000_000, "a line of over")],
+)
+async def test_a_watch_of_nonsense_is_unreachable(body: bytes, message: str) -> None:
+    async with middlebox(http("200 OK", body)) as session:
+        with pytest.raises(ApiUnreachable, match=message):
+            async for _ in session.watch("/api/v1/pods", params={}, read_timeout_seconds=30):
+                pass
+
+
+def test_paths() -> None:
+    assert JOBS.path() == "/apis/batch/v1/jobs"
+    assert JOBS.path("ns", "a", "status") == "/apis/batch/v1/namespaces/ns/jobs/a/status"
+    assert NODES.path(name="a/b") == "/api/v1/nodes/a%2Fb"
+    assert Resource("", "v1", "pods", "Pod").path("ns") == "/api/v1/namespaces/ns/pods"
+    assert (JOBS.api_version, NODES.api_version) == ("batch/v1", "v1")
+    with pytest.raises(ValueError, match="Job a: a namespaced object needs its namespace"):
+        JOBS.path(name="a")
