@@ -43,14 +43,25 @@ class Executor:
         self._absorb = absorb
         self._count = count
 
-    async def _write(self, kind: str, resource: Resource, call: Callable[[], Awaitable[JsonObject]]) -> bool:
-        """Make one write; True where it took effect. Raises LeadershipLost before anything is sent."""
+    async def _write(
+        self,
+        kind: str,
+        resource: Resource,
+        call: Callable[[], Awaitable[JsonObject]],
+        refused: Callable[[], object] = lambda: None,
+    ) -> bool:
+        """Make one write; True where it took effect. Raises LeadershipLost before anything is sent.
+
+        `refused` is called where the server said no: then, other than after a lost answer, it surely took no effect.
+        """
         # There must be no await between the check and the sending of the request but the connection's own.
         self._check()
         self._count(kind)
         try:
             answer = await call()
         except ApiError as error:
+            if error.status < 500:
+                refused()
             level = logging.DEBUG if error.conflict or error.not_found else logging.WARNING
             logger.log(level, "%s: %s", kind, error)
             return False
@@ -72,8 +83,11 @@ class Executor:
                 logger.error("a write failed unexpectedly", exc_info=result)
         return [result is True for result in results]
 
-    async def write_grant(self, picture: NodePicture, grant: Grant) -> bool:
-        """Put a grant into the node's GPUNode, which must not have changed since it was read; make it where missing."""
+    async def write_grant(self, picture: NodePicture, grant: Grant, refused: Callable[[], object]) -> bool:
+        """Put a grant into the node's GPUNode, which must not have changed since it was read; make it where missing.
+
+        `refused` is called where it surely did not get there.
+        """
         view = picture.gpu_node
         if view is None:
             labels = {} if picture.node is None else dict(picture.node.labels)
@@ -88,7 +102,7 @@ class Executor:
         before = 0 if view.grant is None else view.grant.hold.limit_milliwatts
         kind = "lower-grant" if grant.hold.limit_milliwatts < before else "write-grant"
         path = GPU_NODES.path(name=picture.name)
-        return await self._write(kind, GPU_NODES, lambda: self._session.patch(path, patch))
+        return await self._write(kind, GPU_NODES, lambda: self._session.patch(path, patch), refused)
 
     async def remove_startup_taint(self, picture: NodePicture) -> bool:
         """Open a node for pods, now that its agent has acknowledged its first grant."""

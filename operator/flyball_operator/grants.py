@@ -36,11 +36,15 @@ class WantedGrant:
 @dataclass(frozen=True, slots=True)
 class NodePower:
     """What a node holds: its grant in the API (None: none yet), its worst hold, and the version that its agent accepted
-    last (which a grant object that was deleted and made again must pass)."""
+    last (which a grant object that was deleted and made again must pass).
+
+    `unsettled`: a grant was sent and its fate is not known; only another write brings certainty.
+    """
 
     grant: Grant | None
     worst: Hold
     accepted: tuple[int, int] = (0, 0)
+    unsettled: bool = False
 
     def next_generation(self, epoch: int) -> int:
         sent = 0 if self.grant is None else self.grant.generation
@@ -171,6 +175,7 @@ def admit(
         standing_grant = now.grant
         if (
             standing_grant is not None
+            and not now.unsettled
             and standing_grant.epoch == epoch
             and standing_grant.version >= now.accepted
             and standing_grant.same_content(grant)

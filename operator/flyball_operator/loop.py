@@ -10,8 +10,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from flyball_kube.session import ApiSession
@@ -19,8 +20,8 @@ from flyball_planner.cluster import CapOutcome, ClusterSnapshot, JobDecision, Pl
 
 from flyball_operator.cap_ledger import CapLedger, CapReading, node_rules
 from flyball_operator.execute import Executor
-from flyball_operator.grants import CapBudget, admit, squeeze
-from flyball_operator.hold import JobGrant
+from flyball_operator.grants import CapBudget, NodePower, admit, squeeze
+from flyball_operator.hold import Grant, Hold, JobGrant
 from flyball_operator.job_keeper import JobKeeper, KeptJob
 from flyball_operator.learning import Learner
 from flyball_operator.lease import LeaderLease, LeadershipLost
@@ -41,6 +42,20 @@ MAX_CYCLE_SHARE = 0.5
 CAP_STATUS_SHARE = 0.01
 
 
+# Grants written in one cycle; a new leader adopts a thousand nodes over several.
+MAX_GRANTS_PER_CYCLE = 200
+
+
+def _most_urgent(grants: Mapping[str, Grant], power: Mapping[str, NodePower]) -> dict[str, Grant]:
+    """The grants to write in this cycle: the deepest cuts first."""
+
+    def rise(node: str) -> int:
+        before = power[node].grant
+        return grants[node].hold.limit_milliwatts - (0 if before is None else before.hold.limit_milliwatts)
+
+    return {node: grants[node] for node in sorted(grants, key=lambda node: (rise(node), node))[:MAX_GRANTS_PER_CYCLE]}
+
+
 @dataclass(slots=True)
 class Reign:
     """What a leader remembers during one epoch; a new epoch starts with nothing."""
@@ -53,8 +68,12 @@ class Reign:
     planned_at: float = float("-inf")
     planning: asyncio.Task[Plan] | None = None
     planning_for: ClusterSnapshot | None = None
+    planning_since: float = 0.0
     unacknowledged: dict[str, tuple[tuple[int, int], float]] = field(default_factory=dict)
     ledger: CapLedger = field(default_factory=CapLedger)
+    # Grants whose writing has begun, with the version of the GPUNode that they replace: until that version is seen to be
+    # gone, or the API server has said no, they may stand there already, whatever our copy says.
+    attempted: dict[str, tuple[str, Hold]] = field(default_factory=dict)
     wanted: dict[tuple[str, str], JobGrant] = field(default_factory=dict)  # by pod name and job uid
     cap_written_at: dict[str, float] = field(default_factory=dict)
 
@@ -208,7 +227,16 @@ class Operator:
                 silent.add(name)
         for name in reign.unacknowledged.keys() - world.gpu_nodes.keys():
             del reign.unacknowledged[name]
-        return picture_nodes(world.nodes, world.gpu_nodes, world.pods, frozenset(silent))
+        pictures = picture_nodes(world.nodes, world.gpu_nodes, world.pods, frozenset(silent))
+        for name, (replaced, hold) in list(reign.attempted.items()):
+            seen = world.gpu_nodes.get(name)
+            if seen is None or seen.resource_version != replaced:
+                del reign.attempted[name]
+            else:
+                picture = pictures[name]
+                power = replace(picture.power, worst=picture.power.worst | hold, unsettled=True)
+                pictures[name] = replace(picture, power=power)
+        return pictures
 
     def _start_plan(
         self,
@@ -236,6 +264,7 @@ class Operator:
         if key == reign.planned_key and not due:
             return
         reign.planning_for = key
+        reign.planning_since = self._monotonic()
         reign.planning = asyncio.create_task(self._worker.plan(snapshot, self._settings.policy))
         reign.planning.add_done_callback(lambda task: self._wake.set())
 
@@ -253,6 +282,17 @@ class Operator:
             self._metrics.count_action("plan-failed")
             logger.error("no new plan: %s", error)
             return
+        took = self._monotonic() - reign.planning_since
+        self._metrics.observe_plan(took)
+        if not reign.decisions:
+            log_decision(
+                logger,
+                "first plan",
+                epoch=reign.epoch,
+                jobs=len(plan.decisions),
+                nodes=len(world.gpu_nodes),
+                seconds=round(took, 3),
+            )
         before = reign.decisions
         reign.decisions = {decision.uid: decision for decision in plan.decisions if decision.uid in world.jobs}
         reign.cap_outcomes = {outcome.name: outcome for outcome in plan.caps}
@@ -301,7 +341,10 @@ class Operator:
         adopted = all(item.grant is None or item.grant.epoch == reign.epoch for item in world.gpu_nodes.values())
         fresh = world.age_seconds <= self._settings.stale_after_seconds
         admission = admit(wanted, power, budgets, reign.epoch, raises_allowed and adopted and fresh)
-        for node, grant in admission.grants.items():
+        sending = _most_urgent(admission.grants, power)
+        if len(sending) < len(admission.grants):
+            self._wake.set()  # the rest goes with the next cycle: a cycle must stay short
+        for node, grant in sending.items():
             log_decision(
                 logger,
                 "grant",
@@ -312,8 +355,12 @@ class Operator:
                 worst_hold_watts=grant.worst.limit_milliwatts / 1000,
                 reason="waiting for freed watts" if node in admission.waiting else "as planned",
             )
+            view = pictures[node].gpu_node
+            if view is not None:
+                reign.attempted[node] = (view.resource_version, grant.worst)
         await reign.executor.all(
-            reign.executor.write_grant(pictures[node], grant) for node, grant in admission.grants.items()
+            reign.executor.write_grant(pictures[node], grant, partial(reign.attempted.pop, node, None))
+            for node, grant in sending.items()
         )
         await reign.executor.all(
             reign.executor.remove_startup_taint(picture)
@@ -379,6 +426,7 @@ class Operator:
         jobs: Mapping[str, KeptJob],
         readings: list[CapReading],
     ) -> None:
+        self._metrics.observe_convergence(len(reign.unacknowledged))
         self._metrics.observe_caps(readings, reign.cap_outcomes)
         self._metrics.observe_jobs(jobs.values())
         self._metrics.observe_nodes(pictures.values())
