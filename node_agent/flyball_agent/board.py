@@ -29,6 +29,7 @@ class BoardState:
     set_error: str | None = None
     ours_milliwatts: int | None = None  # what we set last and read back so
     above_since_ns: int | None = None
+    throttled_seconds: dict[int, float] = field(default_factory=dict)  # by reason bit, since this process started
 
     def view(self) -> Board:
         return Board(
@@ -48,10 +49,15 @@ class Acknowledgement:
 
     epoch: int
     generation: int
-    limits_milliwatts: int
     boot_id: str
     driver_incarnation: str
+    limits_milliwatts: int
     wall_time: float
+
+    @property
+    def source(self) -> tuple[int, int, str, str]:
+        """What was applied, and on which incarnation of the hardware."""
+        return self.epoch, self.generation, self.boot_id, self.driver_incarnation
 
 
 @dataclass(slots=True)

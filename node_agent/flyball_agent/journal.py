@@ -212,6 +212,7 @@ class Journal:
         self._descriptor = -1
         self._lock = -1
         self._size = 0
+        self._unsynced = False
         self._hold()
         try:
             self._read()
@@ -222,7 +223,7 @@ class Journal:
             self._rewrite()
 
     def commit(self, *records: Record, durable: bool = True) -> None:
-        """Add the records; with `durable`, they are on the disk when this returns.
+        """Add the records; with `durable`, they and all before them are on the disk when this returns.
 
         The state has them in any case. Raises JournalError where the disk has not.
         """
@@ -235,10 +236,22 @@ class Journal:
         try:
             self._write(self._descriptor, data)
             self._size += len(data)
-            if durable:
-                self._disk.sync(self._descriptor)
+            self._unsynced = True
         except OSError as error:
             raise self._degrade("write", error) from error
+        if durable:
+            self.sync()
+
+    def sync(self) -> None:
+        """Put everything committed so far onto the disk. Raises JournalError."""
+        if self.degraded is not None:
+            self._rewrite()
+        elif self._unsynced:
+            try:
+                self._disk.sync(self._descriptor)
+            except OSError as error:
+                raise self._degrade("sync", error) from error
+            self._unsynced = False
 
     def retry(self) -> bool:
         """Where the disk had failed, try to write the state whole; True where the journal is sound."""
@@ -304,7 +317,7 @@ class Journal:
             raise self._degrade("rewrite", error) from error
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._descriptor, self._size = descriptor, len(data)
+        self._descriptor, self._size, self._unsynced = descriptor, len(data), False
         self.degraded = None
         self.rewrites += 1
 

@@ -71,10 +71,12 @@ class Enforcer:
         self.mode = Mode.ADOPTING
         self.acknowledged: Acknowledgement | None = None
         self.invalid_spec: str | None = None
+        self.stale_spec: str | None = None
         self.drifted: dict[str, str] = {}  # by UUID: what was found in this round
         self.settling = False
         self.tally = Tally()
         self.must_exit: str | None = None
+        self._read_ns = 0
         self._failed_rounds = 0
         self._forbidden_rounds = 0
         self.incarnation = DriverIncarnation(driver, journal)
@@ -102,8 +104,8 @@ class Enforcer:
     def accept(self, raw_spec: object) -> bool:
         """Take a spec in, if it is sound and newer than the last one; True where the boards may have to change.
 
-        The pair is on disk before anything is set by it; where the disk fails, the spec still holds for everything
-        that lowers power.
+        The pair is written now and synced before anything is set or acknowledged by it; where the disk fails, the spec
+        still holds for everything that lowers power.
         """
         try:
             spec = parse_spec(raw_spec)
@@ -112,11 +114,12 @@ class Enforcer:
                 logger.error("spec refused", extra={"node": self.node, "reason": "Invalid", "detail": str(error)})
             self.invalid_spec = str(error)
             return False
-        self.invalid_spec = None
+        self.invalid_spec = self.stale_spec = None
         accepted = None if self.spec is None else self.spec.pair
         if not core.supersedes(spec.pair, accepted):
             if spec.pair != accepted:
                 self.tally.refused_specs += 1
+                self.stale_spec = f"spec {spec.pair} is below {accepted}, which was accepted before"
                 logger.warning(
                     "spec refused",
                     extra={"node": self.node, "reason": "Stale", "pair": spec.pair, "accepted": accepted},
@@ -125,7 +128,7 @@ class Enforcer:
         self.spec = spec
         self.lease = Lease(self.driver.boot_id, self.clock_ns() + spec.lease_seconds * NANOSECONDS)
         with contextlib.suppress(JournalError):
-            self.journal.commit(accept_record(spec, self.lease))
+            self.journal.commit(accept_record(spec, self.lease), durable=False)
         for board in self.boards.values():
             board.above_since_ns = None
         logger.info(
@@ -215,6 +218,9 @@ class Enforcer:
         )
         self._note_driver()
         hopeless = bool(results)
+        now_ns = self.clock_ns()
+        elapsed_seconds = (now_ns - self._read_ns) / NANOSECONDS if self._read_ns else 0.0
+        self._read_ns = now_ns
         for board, result in zip(present, results, strict=True):
             if isinstance(result, GpuError):
                 self._note_error(board, result)
@@ -228,6 +234,7 @@ class Enforcer:
             board.reading = result
             board.limit = result.limit
             board.held_milliwatts = result.limit.held_milliwatts
+            self._note_throttling(board, result.throttle_reasons, elapsed_seconds)
             self._note_counter(board, result.energy_millijoules)
         self._failed_rounds = self._failed_rounds + 1 if hopeless else 0
         if self._failed_rounds >= ROUNDS_BEFORE_EXIT:
@@ -357,19 +364,20 @@ class Enforcer:
             if board.error is not None and not isinstance(board.error, GpuLost | ResetRequired | GpuNotFound):
                 blocked = True
         readable = any(board.limit is not None for board in self.boards.values())
-        if self.spec is None or blocked or not readable:
-            return
         ack = self.acknowledged
         total = core.total_held_milliwatts(self.views())
-        now = (*self.spec.pair, total, self.driver.boot_id, str(self.incarnation))
-        if ack is None or now != (
-            ack.epoch,
-            ack.generation,
-            ack.limits_milliwatts,
-            ack.boot_id,
-            ack.driver_incarnation,
-        ):
-            self.acknowledged = Acknowledgement(*now, wall_time=self._wall_seconds())
+        if self.spec is None or not readable:
+            return
+        # What was acknowledged may come to hold more again (a limit that drifted and will not go back): said at once.
+        source = (*self.spec.pair, self.driver.boot_id, str(self.incarnation))
+        worse = ack is not None and ack.source == source and total > ack.limits_milliwatts
+        if blocked and not worse:
+            return
+        if ack is None or (ack.source, ack.limits_milliwatts) != (source, total):
+            if ack is None or ack.source != source:
+                with contextlib.suppress(JournalError):
+                    self.journal.sync()
+            self.acknowledged = Acknowledgement(*source, limits_milliwatts=total, wall_time=self._wall_seconds())
             logger.info(
                 "acknowledged",
                 extra={
@@ -384,6 +392,12 @@ class Enforcer:
     def above_for_good(self, board: BoardState) -> bool:
         """Whether the board holds more than its target and was given time enough to go down."""
         return board.above_since_ns is not None and self.clock_ns() - board.above_since_ns >= self._settle_ns
+
+    def _note_throttling(self, board: BoardState, reasons: int, elapsed_seconds: float) -> None:
+        while reasons:
+            bit = reasons & -reasons
+            board.throttled_seconds[bit] = board.throttled_seconds.get(bit, 0.0) + elapsed_seconds
+            reasons ^= bit
 
     def _note_driver(self) -> None:
         was = str(self.incarnation)
