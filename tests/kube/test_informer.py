@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from flyball_devcluster.components import ETCD_SOCKET
 from flyball_kube import informer as informer_module
 from flyball_kube.informer import object_key
-from flyball_kube.session import ApiSession, JsonObject, load_configuration
+from flyball_kube.session import JsonObject
 
 # Long enough that nothing of a test depends on its end.
 LONG_WATCH_SECONDS = 300
@@ -124,32 +123,6 @@ async def test_a_way_that_breaks_again_and_again_loses_nothing(way: Any, watchin
     assert informer.broken_watches > 0
 
 
-class AncientSession(ApiSession):
-    """Asks for its first watch from version 1, which every server has long forgotten."""
-
-    ancient = True
-
-    async def watch(
-        self, path: str, *, params: Mapping[str, str], read_timeout_seconds: float
-    ) -> AsyncIterator[JsonObject]:
-        if self.ancient:
-            self.ancient = False
-            params = {**params, "resourceVersion": "1"}
-        async for event in super().watch(path, params=params, read_timeout_seconds=read_timeout_seconds):
-            yield event
-
-
-async def test_a_forgotten_version_is_listed_again(way: Any, watching: Any, cluster: Any) -> None:
-    await way.put("a")
-    async with AncientSession(await load_configuration(cluster.devcluster.control_plane.kubeconfig())) as session:
-        informer = watching(way, session=session)
-        await way.until(lambda: informer.relists == 2)
-        await way.put("b")
-        await way.in_step(informer)
-        assert informer.relists == 2
-        assert informer.broken_watches == 0
-
-
 async def test_objects_deleted_while_the_api_server_was_down_and_etcd_compacted_are_swept(
     fresh_way: Any, fresh_cluster: Any, watching: Any
 ) -> None:
@@ -160,11 +133,15 @@ async def test_objects_deleted_while_the_api_server_was_down_and_etcd_compacted_
     await informer.wait_synced()
     way.proxy.refusing = True
     way.proxy.cut()
+    seen = (await way.direct.get(way.path()))["metadata"]["resourceVersion"]
     await way.delete("a")
     await way.put("b", "2")
     await compact_etcd(plane.directory)
     await asyncio.to_thread(plane.kill_component, "kube-apiserver")
     await asyncio.to_thread(plane.start_component, "kube-apiserver")
+    params = {"resourceVersion": seen, "timeoutSeconds": "30"}
+    events = [event async for event in way.direct.watch(way.path(), params=params, read_timeout_seconds=40)]
+    assert [(event["type"], event["object"]["code"]) for event in events] == [("ERROR", 410)]
     way.proxy.refusing = False
     await way.in_step(informer)
     assert way.held(informer) == {"b": "2", "c": "1"}

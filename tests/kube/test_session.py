@@ -51,13 +51,6 @@ async def test_a_refusal_carries_the_api_servers_own_words(way: Any) -> None:
     assert invalid.value.invalid
 
 
-async def test_a_watch_from_a_forgotten_version_is_told_so(way: Any) -> None:
-    params = {"resourceVersion": "1", "timeoutSeconds": "30"}
-    events = [event async for event in way.session.watch(way.path(), params=params, read_timeout_seconds=40)]
-    assert [(event["type"], event["object"]["code"]) for event in events] == [("ERROR", 410)]
-    assert ApiError.from_answer(410, events[0]["object"], "WATCH").gone
-
-
 async def test_what_an_account_may_not_do_is_an_error_with_the_reason(cluster: Any) -> None:
     kubeconfig = cluster.devcluster.control_plane.service_account_kubeconfig(cluster.namespace, "default")
     async with await ApiSession.connect(kubeconfig) as session:
