@@ -1,0 +1,1 @@
+"""Time-energy frontiers of pipelines: Perseus and, as a baseline, EnvPipe."""

@@ -1,0 +1,149 @@
+"""What is measured of a pipeline: seconds and joules of each stage's instructions at each clock.
+
+Reading is strict, because a wrong row here becomes a wrong clock on a GPU: every refusal names the row.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+FORWARD = "forward"
+BACKWARD = "backward"
+RECOMPUTE = "recompute"
+RECOMPUTE_BACKWARD = "recompute_backward"
+LOAD = "load"
+
+COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
+
+
+class ProfileError(ValueError):
+    """A profile that cannot be what was measured; says in which row and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingPoint:
+    """One way to run a computation: seconds, joules of its GPU, and the SM clock (None: the clock does not matter)."""
+
+    time_seconds: float
+    energy_joules: float
+    clock_megahertz: int | None
+
+
+@dataclass(frozen=True)
+class PipelineProfile:
+    """The measured points of each (stage, instruction), fastest clock first; stages count from 0 without gaps.
+
+    Constant-time operations (Perseus, section 4.4) have a single point. Build it with `from_rows` or `from_csv`.
+    """
+
+    points: Mapping[tuple[int, str], tuple[OperatingPoint, ...]]
+
+    @property
+    def stages(self) -> int:
+        return 1 + max(stage for stage, _ in self.points)
+
+    def has(self, stage: int, instruction: str) -> bool:
+        return (stage, instruction) in self.points
+
+    def of(self, stage: int, instruction: str) -> tuple[OperatingPoint, ...]:
+        """The points of one instruction. Where the recomputation of activations was not measured, it is a forward
+        pass again, and `recompute_backward` is that and the backward pass in sequence at one clock.
+
+        Raises ProfileError that names what is there, where the instruction was not measured.
+        """
+        if (measured := self.points.get((stage, instruction))) is not None:
+            return measured
+        if instruction == RECOMPUTE:
+            return self.of(stage, FORWARD)
+        if instruction == RECOMPUTE_BACKWARD:
+            recompute = {point.clock_megahertz: point for point in self.of(stage, RECOMPUTE)}
+            both = tuple(
+                OperatingPoint(
+                    point.time_seconds + recompute[point.clock_megahertz].time_seconds,
+                    point.energy_joules + recompute[point.clock_megahertz].energy_joules,
+                    point.clock_megahertz,
+                )
+                for point in self.of(stage, BACKWARD)
+                if point.clock_megahertz in recompute
+            )
+            if both:
+                return both
+            raise ProfileError(f"stage {stage}: {RECOMPUTE} and {BACKWARD} have no clock in common to be run at")
+        there = sorted(name for number, name in self.points if number == stage)
+        raise ProfileError(f"stage {stage} has no {instruction} rows, only {', '.join(there) or 'none at all'}")
+
+    @classmethod
+    def from_csv(cls, text: str) -> PipelineProfile:
+        """The profile in a CSV text with the columns stage, instruction, frequency (MHz), time (s), energy (J)."""
+        reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
+        header = [name.strip() for name in reader.fieldnames or ()]
+        if missing := [name for name in COLUMNS if name not in header]:
+            raise ProfileError(f"the header has no column {', '.join(missing)}: wanted {','.join(COLUMNS)}")
+        reader.fieldnames = header
+        return cls.from_rows(reader)
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Mapping[str, object]]) -> PipelineProfile:
+        """The profile in rows under the names of the CSV's columns, in any order.
+
+        Rows that repeat a stage, instruction and clock are repeated measurements: their mean counts. Raises
+        ProfileError that names the row (the first is row 1), or the stage that is missing.
+        """
+        measured: dict[tuple[int, str], dict[int | None, list[tuple[float, float]]]] = {}
+        for number, row in enumerate(rows, start=1):
+            stage, instruction, clock, time, energy = _read_row(number, row)
+            measured.setdefault((stage, instruction), {}).setdefault(clock, []).append((time, energy))
+        if not measured:
+            raise ProfileError("the profile has no rows")
+        stages = {stage for stage, _ in measured}
+        if gaps := sorted(set(range(max(stages) + 1)) - stages):
+            raise ProfileError(f"stage {gaps[0]} is missing: the profile has stages {sorted(stages)}, counted from 0")
+        points: dict[tuple[int, str], tuple[OperatingPoint, ...]] = {}
+        for (stage, instruction), by_clock in measured.items():
+            if None in by_clock and len(by_clock) > 1:
+                raise ProfileError(
+                    f"stage {stage} {instruction}: a row without a frequency is for operations that have only one "
+                    f"point, and this one has {len(by_clock)}"
+                )
+            points[stage, instruction] = tuple(
+                OperatingPoint(
+                    math.fsum(time for time, _ in repeats) / len(repeats),
+                    math.fsum(energy for _, energy in repeats) / len(repeats),
+                    clock,
+                )
+                for clock, repeats in sorted(by_clock.items(), key=lambda item: -(item[0] or 0))
+            )
+        return cls(points)
+
+
+def _read_row(number: int, row: Mapping[str, object]) -> tuple[int, str, int | None, float, float]:
+    def refuse(column: str, wanted: str) -> ProfileError:
+        there = ",".join("" if row.get(name) is None else str(row.get(name)) for name in COLUMNS)
+        return ProfileError(f"row {number} (line {number + 1}: {there}): {column} must be {wanted}")
+
+    def read_number(column: str) -> float:
+        try:
+            return float(str(row.get(column)))
+        except ValueError:
+            return math.nan
+
+    stage, clock, time, energy = (read_number(column) for column in ("stage", "frequency", "time", "energy"))
+    instruction = str(row.get("instruction") or "").strip().lower()
+    if not (stage >= 0 and stage.is_integer()):
+        raise refuse("stage", "a whole number from 0")
+    if not instruction:
+        raise refuse("instruction", f"a name such as {FORWARD} or {BACKWARD}")
+    if str(row.get("frequency") if row.get("frequency") is not None else "").strip() == "":
+        megahertz = None
+    elif clock > 0 and clock.is_integer():
+        megahertz = int(clock)
+    else:
+        raise refuse("frequency", "a whole number of MHz above 0, or empty where the clock does not matter")
+    if not (time > 0 and math.isfinite(time)):
+        raise refuse("time", "finite seconds above 0")
+    if not (energy >= 0 and math.isfinite(energy)):
+        raise refuse("energy", "finite joules, 0 or more")
+    return int(stage), instruction, megahertz, time, energy
