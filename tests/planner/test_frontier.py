@@ -7,7 +7,7 @@ import math
 
 import pytest
 from flyball_planner.frontier import Frontier, FrontierPoint, frontier_from_json
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 numbers = st.integers(1, 40).map(float)
@@ -18,6 +18,7 @@ def frontier_of(cloud: list[tuple[float, float, float, float]]) -> Frontier[int]
     return Frontier.of(FrontierPoint(t, e, index, rt, re) for index, (t, e, rt, re) in enumerate(cloud))
 
 
+@settings(deadline=None)
 @given(clouds)
 def test_of_keeps_exactly_what_nothing_dominates(cloud: list[tuple[float, float, float, float]]) -> None:
     pairs = {(t, e) for t, e, _, _ in cloud}
@@ -25,6 +26,7 @@ def test_of_keeps_exactly_what_nothing_dominates(cloud: list[tuple[float, float,
     assert {(p.time_seconds, p.energy_joules) for p in frontier_of(cloud).points} == wanted
 
 
+@settings(deadline=None)
 @given(clouds, numbers)
 def test_at_is_the_least_realised_energy_within_the_time(
     cloud: list[tuple[float, float, float, float]], time: float
@@ -40,6 +42,7 @@ def test_at_is_the_least_realised_energy_within_the_time(
             frontier.at(time)
 
 
+@settings(deadline=None)
 @given(clouds, numbers)
 def test_at_energy_is_the_fastest_within_the_energy(
     cloud: list[tuple[float, float, float, float]], energy: float
@@ -53,6 +56,7 @@ def test_at_energy_is_the_fastest_within_the_energy(
             frontier.at_energy(energy)
 
 
+@settings(deadline=None)
 @given(clouds)
 def test_hypervolume_counts_the_unit_cells_that_are_dominated(cloud: list[tuple[float, float, float, float]]) -> None:
     frontier = frontier_of(cloud)
@@ -67,6 +71,7 @@ def test_hypervolume_of_what_is_realised() -> None:
     assert frontier.hypervolume((10, 10), realised=True) == pytest.approx(44)
 
 
+@settings(deadline=None)
 @given(clouds)
 def test_json_gives_the_same_frontier_back(cloud: list[tuple[float, float, float, float]]) -> None:
     frontier = frontier_of([(t / 3, e / 7, rt / 3, re / 7) for t, e, rt, re in cloud])
@@ -84,6 +89,7 @@ def test_interpolation_is_linear_between_points_and_flat_beyond() -> None:
     assert (frontier.t_min, frontier.t_star, len(frontier)) == (1, 5, 3)
 
 
+@settings(deadline=None)
 @given(clouds, numbers, st.floats(0.1, 3.0))
 def test_at_counts_the_waiting(cloud: list[tuple[float, float, float, float]], time: float, watts: float) -> None:
     frontier = Frontier.of(
