@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-COMMAND_MODULES: tuple[str, ...] = ("devcluster", "operator", "zeus")
+COMMAND_MODULES: tuple[str, ...] = ("agent", "demo", "devcluster", "operator", "zeus")
 
 DISTRIBUTION = "flyball"
 
