@@ -89,6 +89,7 @@ class _PodSocket:
             max_field_size=MAX_LINE_BYTES,
             max_headers=32,
             keepalive_timeout=IDLE_SECONDS,
+            lingering_time=0.0,
         )
         self._server: asyncio.AbstractServer | None = None
 
