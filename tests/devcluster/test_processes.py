@@ -1,0 +1,136 @@
+"""Processes that cannot outlive their owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from flyball_devcluster.ports import free_port, is_free
+from flyball_devcluster.processes import Process, ProcessIdentity, log_tail, resident_bytes, wait_until
+
+SLEEP = "/bin/sleep"
+
+
+def spawn(tmp_path, *argv: str, **keywords) -> Process:
+    return Process.spawn("test", argv or (SLEEP, "600"), log_path=tmp_path / "log", **keywords)
+
+
+def test_output_is_kept_and_the_status_told(tmp_path):
+    process = spawn(tmp_path, "/bin/sh", "-c", "echo one; echo two >&2; exit 7")
+    assert process.wait(30)
+    assert process.exit_status == 7
+    assert not process.is_running()
+    assert process.log_tail() == "one\ntwo"
+    assert process.log_tail(1) == "two"
+
+
+def test_a_process_that_ignores_sigterm_is_killed(tmp_path):
+    process = spawn(tmp_path, "/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+    assert wait_until(lambda: process.log_tail() == "ready", 30)
+    assert process.stop(0.3) is False
+    assert not process.is_running()
+    assert process.exit_status == -signal.SIGKILL
+
+
+def test_a_paused_process_can_be_stopped(tmp_path):
+    process = spawn(tmp_path)
+    process.pause()
+    assert not process.wait(0.1)
+    assert process.stop(30) is True
+    assert process.exit_status == -signal.SIGTERM
+
+
+def test_it_is_in_a_process_group_of_its_own(tmp_path):
+    process = spawn(tmp_path)
+    try:
+        assert os.getpgid(process.pid) == process.pid
+        assert os.getsid(process.pid) == os.getsid(0)
+    finally:
+        process.kill()
+
+
+def test_a_daemon_is_in_a_session_of_its_own(tmp_path):
+    process = spawn(tmp_path, die_with_parent=False)
+    try:
+        assert os.getsid(process.pid) == process.pid
+    finally:
+        process.kill()
+
+
+def test_it_outlives_the_thread_that_asked_for_it(tmp_path):
+    """The kernel's signal comes with the end of the forking thread: an event loop's workers end before the process."""
+    started: list[Process] = []
+    thread = threading.Thread(target=lambda: started.append(spawn(tmp_path)))
+    thread.start()
+    thread.join()
+    assert not started[0].wait(0.3)
+    started[0].kill()
+
+
+@pytest.mark.parametrize(("dies", "detached"), [(True, False), (False, True)])
+def test_only_a_daemon_outlives_a_killed_owner(tmp_path, dies, detached):
+    program = (
+        "import sys, signal, pathlib\n"
+        "from flyball_devcluster.processes import Process\n"
+        f"process = Process.spawn('x', ['{SLEEP}', '600'], log_path=pathlib.Path(sys.argv[1]), die_with_parent={dies})\n"
+        "print(process.identity.pid, process.identity.started_ticks, flush=True)\n"
+        "signal.pause()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        identity = ProcessIdentity(*map(int, owner.stdout.readline().split()))
+        owner.kill()
+    found_again = Process("x", identity, tmp_path / "log")
+    assert found_again.wait(1.0 if detached else 30.0) is dies
+    assert found_again.is_running() is detached
+    found_again.kill()
+    assert not identity.is_running()
+
+
+def test_a_recycled_process_id_is_not_signalled(tmp_path):
+    other = spawn(tmp_path)
+    try:
+        stale = Process("gone", ProcessIdentity(other.pid, other.identity.started_ticks - 1), tmp_path / "log")
+        assert not stale.is_running()
+        assert stale.signal(signal.SIGKILL) is False
+        assert stale.stop() is True
+        assert other.is_running()
+    finally:
+        other.kill()
+
+
+def test_a_missing_program_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="test: there is no program /no/such"):
+        spawn(tmp_path, "/no/such")
+
+
+def test_memory_of_a_process():
+    assert resident_bytes(os.getpid()) > 1 << 20
+    assert resident_bytes(2**22 + 1) == 0
+
+
+def test_a_long_log_is_read_from_its_end(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("".join(f"line {number}\n" for number in range(100_000)))
+    assert log_tail(log, 2) == "line 99998\nline 99999"
+    assert log_tail(tmp_path / "none") == ""
+
+
+def test_a_free_port_can_be_bound_and_is_not_an_outgoing_one():
+    import socket
+
+    from flyball_devcluster import ports
+
+    port = free_port()
+    assert port < ports._ephemeral_start()
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port))
+        server.listen()
+        assert not is_free(port)
