@@ -1,0 +1,82 @@
+"""The catalogue of GPU models, and models built from what a device says of itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib import resources
+
+import numpy as np
+import pytest
+from flyball_planner.gpu_models import LARGEST_DEFAULT_LIMIT_WATTS, GpuModel, catalogue, gpu_model_for
+
+
+def test_labels_as_gpu_feature_discovery_writes_them_are_known() -> None:
+    for label in ("NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "Tesla-V100-SXM2-16GB"):
+        model = gpu_model_for(label)
+        assert model is not None
+        assert model.product == label
+    assert gpu_model_for("NVIDIA-A100-SXM4-40GB-SHARED") == gpu_model_for("NVIDIA A100-SXM4-40GB")
+    assert gpu_model_for("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb") is None
+    assert gpu_model_for("a board of tomorrow") is None
+
+
+def test_every_number_of_the_catalogue_names_its_source() -> None:
+    text = resources.files("flyball_planner").joinpath("gpu_models_catalogue.json").read_text(encoding="utf-8")
+    document = json.loads(text)
+    for entry in document["models"]:
+        assert set(entry["source"]) == set(entry) - {"product", "source"}, entry["product"]
+        assert set(entry["source"].values()) <= set(document["sources"]), entry["product"]
+
+
+def test_the_catalogue_holds_what_the_boards_report() -> None:
+    a100 = catalogue()["NVIDIA-A100-SXM4-40GB"]
+    assert (a100.min_power_limit_watts, a100.default_power_limit_watts, a100.max_power_limit_watts) == (100, 400, 400)
+    assert a100.clocks_megahertz == tuple(range(210, 1411, 15))
+    v100 = catalogue()["Tesla-V100-PCIE-16GB"]
+    assert v100.clocks_megahertz[-3:] == (1365, 1372, 1380), "V100 clocks are 7.5 MHz apart, truncated"
+    assert max(model.default_power_limit_watts for model in catalogue().values()) <= LARGEST_DEFAULT_LIMIT_WATTS
+
+
+def test_voltage_is_flat_up_to_the_knee_and_linear_above() -> None:
+    gpu = GpuModel("test", 100.0, 400.0, 400.0, 50.0, (500, 1000, 2000), knee_megahertz=1000.0, voltage_slope=0.5)
+    assert gpu.voltage(np.array([500.0, 1000.0, 1500.0, 2000.0])).tolist() == [1.0, 1.0, 1.125, 1.25]
+
+
+def test_the_a100_curve_is_what_perseus_measured() -> None:
+    """Power of one forward of GPT-3 on A100 (Perseus, stage 0): 235 W at 855 MHz, 305 at 1125, 474 at 1395."""
+    gpu = catalogue()["NVIDIA-A100-SXM4-40GB"]
+    clocks = np.array([855.0, 1125.0, 1395.0])
+    voltage = gpu.voltage(clocks)
+    dynamic = voltage**2 * clocks
+    activity = (305 - gpu.idle_power_watts * voltage[1]) / dynamic[1]
+    assert gpu.idle_power_watts * voltage + activity * dynamic == pytest.approx([235, 305, 474], rel=0.07)
+
+
+def test_a_known_device_reports_its_limits_and_the_catalogue_gives_the_rest() -> None:
+    gpu = GpuModel.from_device("NVIDIA-A100-SXM4-40GB", 150.0, 350.0, 300.0, range(600, 1201, 15))
+    known = catalogue()["NVIDIA-A100-SXM4-40GB"]
+    assert (gpu.min_power_limit_watts, gpu.max_power_limit_watts, gpu.default_power_limit_watts) == (150, 350, 300)
+    assert (gpu.min_clock_megahertz, gpu.max_clock_megahertz) == (600, 1200)
+    assert (gpu.knee_megahertz, gpu.voltage_slope) == (known.knee_megahertz, known.voltage_slope)
+    assert GpuModel.from_device("NVIDIA-A100-SXM4-40GB", 100.0, 400.0, 400.0, ()) == known
+
+
+def test_an_unknown_device_gets_a_curve_scaled_to_its_own_figures() -> None:
+    gpu = GpuModel.from_device("NVIDIA-X900", 300.0, 1000.0, 1000.0, [300, 2000, 1000, 1000])
+    assert gpu.clocks_megahertz == (300, 1000, 2000)
+    assert gpu.knee_megahertz == pytest.approx(1600)
+    assert gpu.idle_power_watts == pytest.approx(145)
+    assert gpu.relative_speed == pytest.approx(2.5)
+    with pytest.raises(ValueError, match="NVIDIA-X900: reports no clocks"):
+        GpuModel.from_device("NVIDIA-X900", 300.0, 1000.0, 1000.0, [])
+
+
+def test_contradictory_figures_are_refused_by_name() -> None:
+    good = catalogue()["NVIDIA-A100-SXM4-40GB"]
+    with pytest.raises(ValueError, match=r"power limits .* are not 0 < min <= default <= max"):
+        replace(good, min_power_limit_watts=500.0)
+    with pytest.raises(ValueError, match="clocks must be positive and ascend"):
+        replace(good, clocks_megahertz=(1410, 210))
+    with pytest.raises(ValueError, match=r"idle 900\.0 W"):
+        replace(good, idle_power_watts=900.0)
