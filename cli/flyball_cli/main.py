@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-COMMAND_MODULES: tuple[str, ...] = ("agent", "demo", "devcluster", "operator", "zeus")
+COMMAND_MODULES: tuple[str, ...] = ("agent", "demo", "devcluster", "frontier", "operator", "schedule_plot", "zeus", "kareus")
 
 DISTRIBUTION = "flyball"
 

@@ -21,9 +21,10 @@ from flyball_planner.pipeline.graph import ComputationGraph, GraphError
 from flyball_planner.pipeline.perseus import PipelinePlan
 from flyball_planner.pipeline.profile import BACKWARD, FORWARD, OperatingPoint, PipelineProfile, ProfileError
 from flyball_planner.pipeline.schedules import graph_of_programs, one_f_one_b
+from flyball_planner.pipeline.timeline import critical_path
 
 RELATIVE_TOLERANCE = 1e-9
-"""Starts nearer to a finish than this share of the iteration follow it at once."""
+"""Iterations that differ by less than this share take equally long."""
 
 
 class Reconfiguration(StrEnum):
@@ -57,18 +58,19 @@ def envpipe(
     *,
     reconfiguration: Reconfiguration = Reconfiguration.BALANCED,
     activation_slots: Sequence[int] | None = None,
+    replicas: int = 1,
 ) -> EnvPipeResult:
     """Plan a 1F1B pipeline with EnvPipe; `activation_slots[s]` is how many microbatches' activations stage s can hold.
 
-    Without slots nothing is rescheduled. Raises GraphError where a stage has fewer slots than 1F1B needs, ProfileError
-    where a stage's instructions have no clock in common.
+    Without slots nothing is rescheduled. `replicas` as for `PerseusPlanner`. Raises GraphError where a stage has fewer
+    slots than 1F1B needs, ProfileError where a stage's instructions have no clock in common.
     """
     ahead = rescheduled(profile, microbatches, activation_slots) if activation_slots else (0,) * profile.stages
     graph = graph_of_programs(profile, one_f_one_b(profile.stages, microbatches, ahead))
     valley = tuple(valley_clock(profile, stage) for stage in range(profile.stages))
     ladders = _ladders(graph)
     levels = [len(ladder) - 1 for ladder in ladders]
-    baseline = _point(graph, ladders, levels, blocking_power_watts)
+    baseline = _point(graph, ladders, levels, blocking_power_watts, replicas)
     for place in _inside_the_envelope(graph):
         operation, ladder = graph.operations[place], ladders[place]
         clocks = [point.clock_megahertz for point in ladder]
@@ -85,8 +87,8 @@ def envpipe(
                     levels[place] += 1
         iterations += 1
     frontier = Frontier(
-        (_point(graph, ladders, levels, blocking_power_watts),),
-        waiting_power_watts=graph.gpus * blocking_power_watts,
+        (_point(graph, ladders, levels, blocking_power_watts, replicas),),
+        waiting_power_watts=replicas * graph.gpus * blocking_power_watts,
     )
     return EnvPipeResult(frontier, baseline, graph, ahead, valley, iterations)
 
@@ -166,21 +168,10 @@ def _raisable_critical_path(
 ) -> list[int]:
     """The units of the critical path whose clock can still be raised, from its end (Algorithm 2); none where the time
     is met. Of two units that a start waits for, the one that sends the data counts, as in the paper."""
-    finish = [0.0] * len(levels)
-    start = [0.0] * len(levels)
-    for place in graph.topological_order:
-        start[place] = max((finish[before] for before in graph.predecessors[place]), default=0.0)
-        finish[place] = start[place] + ladders[place][levels[place]].time_seconds
-    end = max(finish)
-    if end <= wanted_seconds * (1 + RELATIVE_TOLERANCE):
+    execution = execute(graph, [ladder[level] for ladder, level in zip(ladders, levels, strict=True)], 0.0)
+    if execution.time_seconds <= wanted_seconds * (1 + RELATIVE_TOLERANCE):
         return []
-    current = finish.index(end)
-    path = [current]
-    while before := graph.predecessors[current]:
-        tight = [place for place in before if finish[place] >= start[current] - RELATIVE_TOLERANCE * end]
-        stage = graph.operations[current].stage
-        current = min(tight, key=lambda place: graph.operations[place].stage == stage)
-        path.append(current)
+    path = critical_path(graph, execution)[::-1]
     return [place for place in path if levels[place] < len(ladders[place]) - 1]
 
 
@@ -189,8 +180,9 @@ def _point(
     ladders: Sequence[Sequence[OperatingPoint]],
     levels: Sequence[int],
     blocking_power_watts: float,
+    replicas: int,
 ) -> FrontierPoint[PipelinePlan]:
     chosen = tuple(ladder[level] for ladder, level in zip(ladders, levels, strict=True))
     execution = execute(graph, chosen, blocking_power_watts)
     plan = PipelinePlan(np.array([point.time_seconds for point in chosen]), chosen)
-    return FrontierPoint(execution.time_seconds, execution.energy_joules, plan)
+    return FrontierPoint(execution.time_seconds, replicas * execution.energy_joules, plan)
