@@ -12,7 +12,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from flyball_kube.errors import ApiError, ApiUnreachable
-from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, JOBS, NODES, PODS, POWER_CAPS, SERVICES, Resource
+from flyball_kube.resources import (
+    ENERGY_AWARE_JOBS,
+    ENERGY_PROFILES,
+    GPU_NODES,
+    JOBS,
+    NODES,
+    PODS,
+    POWER_CAPS,
+    SERVICES,
+    Resource,
+)
 from flyball_kube.session import JSON_PATCH, ApiSession, JsonObject
 
 from flyball_operator.gpu_nodes import gpu_node_object, grant_spec
@@ -193,6 +203,26 @@ class Executor:
         path = POWER_CAPS.path(name=cap.name, subresource="status")
         body = {"metadata": {"uid": cap.uid}, "status": status}
         return await self._write("cap-status", POWER_CAPS, lambda: self._session.patch(path, body))
+
+    async def write_profile(
+        self, profile: JsonObject, status: JsonObject, *, exists: bool, gone: Callable[[], object]
+    ) -> bool:
+        """Put what was learned into an EnergyProfile, made first unless it `exists`; `gone` is called where it does not."""
+        metadata = profile["metadata"]
+        if not exists:
+            collection = ENERGY_PROFILES.path(metadata["namespace"])
+            await self._write("create-profile", ENERGY_PROFILES, lambda: self._session.create(collection, profile))
+        path = ENERGY_PROFILES.path(metadata["namespace"], metadata["name"], "status")
+
+        async def patch() -> JsonObject:
+            try:
+                return await self._session.patch(path, {"status": status})
+            except ApiError as error:
+                if error.not_found:
+                    gone()
+                raise
+
+        return await self._write("profile-status", ENERGY_PROFILES, patch)
 
     async def delete_job(self, job: JobView) -> bool:
         """Remove a finished EnergyAwareJob whose time to live is over."""

@@ -1,0 +1,670 @@
+"""Learning: what counts as a window, what is kept of it, what is fitted, and what outlives the process."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from flyball_kube.resources import ENERGY_AWARE_JOBS, ENERGY_PROFILES
+from flyball_kube.session import ApiSession, load_configuration
+from flyball_operator import learning
+from flyball_operator.execute import Executor
+from flyball_operator.gpu_nodes import PodReport
+from flyball_operator.grants import NodePower
+from flyball_operator.hold import Hold
+from flyball_operator.learning import Learner, read_window
+from flyball_operator.lease import LeadershipLost
+from flyball_operator.picture import NodePicture
+from flyball_operator.profiles import (
+    MAX_POINTS,
+    Fit,
+    Point,
+    Profile,
+    ProfileKey,
+    Summary,
+    decimal_string,
+    moved,
+    profile_object,
+    profile_status,
+    read_profile,
+)
+from flyball_operator.requests import JobView, read_job
+from flyball_operator.workloads import IncarnationView
+from flyball_operator.world import World
+from flyball_planner.gpu_models import GpuModel, gpu_model_for
+from flyball_planner.model_classes import model_class_prior
+from flyball_planner.models import JobModel
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes.aio.client import Configuration
+
+NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+PATIENCE_SECONDS = 30.0
+
+
+def gpu(product: str) -> GpuModel:
+    found = gpu_model_for(product)
+    assert found is not None
+    return found
+
+
+A100, H100 = gpu("NVIDIA-A100-SXM4-40GB"), gpu("NVIDIA-H100-80GB-HBM3")
+
+
+def picture(name: str, model: GpuModel | None = A100, gpus: int = 8) -> NodePicture:
+    return NodePicture(
+        name=name,
+        labels={},
+        node=None,
+        gpu_node=None,
+        gpu_model=model,
+        gpus=gpus,
+        foreign_gpus=0,
+        lost_gpus=0,
+        power=NodePower(None, Hold()),
+        responsive=True,
+    )
+
+
+PICTURES = {name: picture(name) for name in ("n1", "n2", "n3", "n4")}
+
+
+def job(name: str = "gpt2", namespace: str = "research", **spec: Any) -> JobView:
+    return read_job(
+        {
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "uid": f"uid-{namespace}-{name}",
+                "resourceVersion": "1",
+                "creationTimestamp": "2026-03-02T11:00:00Z",
+            },
+            "spec": {
+                "gpus": {"min": 1, "max": 16},
+                "training": {"globalBatchSize": 256, "modelClass": "gpt2"},
+                "template": {},
+                **spec,
+            },
+        }
+    )
+
+
+def incarnation(view: JobView, nodes: dict[str, int], number: int = 1) -> IncarnationView:
+    return IncarnationView(
+        view.namespace,
+        f"{view.name}-{number}",
+        "u",
+        view.name,
+        view.uid,
+        number,
+        tuple(nodes.items()),
+        False,
+        False,
+        False,
+        "",
+    )
+
+
+def report(view: JobView, gpus: int, at: datetime | None, number: int = 1, **fields: Any) -> PodReport:
+    return replace(
+        PodReport(
+            uid=view.uid,
+            incarnation=number,
+            pod_name="p",
+            gpus=gpus,
+            iterations=100,
+            microseconds_per_iteration=500_000,
+            millijoules_per_iteration=100_000 * gpus,
+            clock_megahertz=1200,
+            local_batch_size=16,
+            energy_millijoules=0,
+            last_report=at,
+            ended=False,
+        ),
+        **fields,
+    )
+
+
+def world(*jobs: tuple[JobView, IncarnationView, dict[str, PodReport]]) -> World:
+    return World(
+        jobs={view.uid: view for view, _, _ in jobs},
+        caps=[],
+        gpu_nodes={},
+        nodes=[],
+        pods=[],
+        incarnations={view.uid: [item] for view, item, _ in jobs},
+        pods_of={},
+        reports_of={view.uid: list(reports.items()) for view, _, reports in jobs},
+        unread_caps=(),
+        age_seconds=0.0,
+    )
+
+
+# --- windows ------------------------------------------------------------------------------------------------------
+
+TWO_NODES = {"n1": 8, "n2": 8}
+
+
+def window_of(**second: Any) -> learning.Window | None:
+    """The window of two nodes of which the second reports `second`."""
+    view = job()
+    reports = {"n1": report(view, 8, NOW), "n2": replace(report(view, 8, NOW), **second)}
+    return read_window(reports, incarnation(view, TWO_NODES), PICTURES)
+
+
+def test_the_slowest_node_sets_the_time_and_all_nodes_the_energy() -> None:
+    window = window_of(microseconds_per_iteration=600_000, millijoules_per_iteration=900_000, clock_megahertz=1260)
+    assert window is not None
+    assert window.point == Point(16, 2, 16, 1230)
+    assert (window.seconds, window.joules, window.gpu_model) == (0.6, 800.0 + 900.0, A100)
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        {"local_batch_size": 8},
+        {"local_batch_size": 0},
+        {"gpus": 4},
+        {"last_report": None},
+        {"ended": True},
+        {"clock_megahertz": 0},
+        {"microseconds_per_iteration": 4_000_000_000},
+        {"millijoules_per_iteration": 10**12},
+    ],
+)
+def test_a_window_that_is_not_whole_or_not_possible_is_none(absurd: dict[str, Any]) -> None:
+    assert window_of() is not None
+    assert window_of(**absurd) is None
+
+
+def test_a_window_without_time_or_energy_is_none() -> None:
+    view = job()
+    for fields in ({"microseconds_per_iteration": 0}, {"millijoules_per_iteration": 0}):
+        reports = {"n1": report(view, 8, NOW, **fields)}
+        assert read_window(reports, incarnation(view, {"n1": 8}), PICTURES) is None
+
+
+def test_a_window_over_different_or_unknown_gpus_is_none() -> None:
+    view = job()
+    reports = {"n1": report(view, 8, NOW), "n2": report(view, 8, NOW)}
+    whole = incarnation(view, TWO_NODES)
+    assert read_window(reports, whole, {**PICTURES, "n2": picture("n2", H100)}) is None
+    assert read_window(reports, whole, {"n1": picture("n1", None), "n2": picture("n2", None)}) is None
+    assert read_window(reports, whole, {"n1": PICTURES["n1"]}) is None
+    assert read_window({"n1": reports["n1"]}, whole, PICTURES) is None
+
+
+@given(st.floats(1, 5000))
+def test_a_clock_is_taken_at_the_nearest_supported_one(megahertz: float) -> None:
+    nearest = learning._nearest(A100.clocks_megahertz, megahertz)
+    assert abs(nearest - megahertz) == min(abs(clock - megahertz) for clock in A100.clocks_megahertz)
+
+
+# --- summaries ----------------------------------------------------------------------------------------------------
+
+values = st.lists(st.tuples(st.floats(0.1, 10), st.floats(1, 1e4)), min_size=1, max_size=40)
+
+
+@given(values)
+def test_a_summary_is_the_mean_and_variance_of_its_windows(windows: list[tuple[float, float]]) -> None:
+    profile = Profile(ProfileKey("ns", "k", "p"))
+    for seconds, joules in windows:
+        profile = profile.with_window(Point(1, 1, 1, 900), seconds, joules, NOW)
+    (summary,) = profile.points.values()
+    assert summary.samples == profile.samples == len(windows)
+    for column, mean, variance in (
+        (0, summary.seconds, summary.seconds_variance),
+        (1, summary.joules, summary.joules_variance),
+    ):
+        data = [window[column] for window in windows]
+        wanted = math.fsum(data) / len(data)
+        assert mean == pytest.approx(wanted)
+        assert variance == pytest.approx(math.fsum((x - wanted) ** 2 for x in data) / len(data), rel=1e-6, abs=1e-6)
+
+
+def test_a_mean_forgets_so_that_a_job_that_changed_is_learned_again() -> None:
+    summary = Summary(1, 1.0, 0.0, 1.0, 0.0, NOW)
+    for _ in range(10_000):
+        summary = summary.with_window(1.0, 1.0, NOW)
+    for _ in range(200):
+        summary = summary.with_window(2.0, 1.0, NOW)
+    assert summary.seconds > 1.95
+
+
+def test_a_profile_stays_small_and_loses_the_oldest_point() -> None:
+    profile = Profile(ProfileKey("ns", "k", "p"))
+    for clock in range(1, MAX_POINTS + 11):
+        profile = profile.with_window(Point(1, 1, 1, clock), 1.0, 1.0, NOW)
+        profile = profile.with_window(Point(1, 1, 1, 1), 1.0, 1.0, NOW)  # always the last one measured
+    clocks = [point.clock_megahertz for point in profile.points]
+    assert len(clocks) == MAX_POINTS
+    assert 1 in clocks
+    assert min(clock for clock in clocks if clock > 1) == 12
+
+
+def test_what_two_leaders_learned_comes_together() -> None:
+    point, other = Point(1, 1, 1, 900), Point(2, 1, 1, 900)
+    few, many = Summary(3, 1.0, 0, 1.0, 0, NOW), Summary(30, 2.0, 0, 2.0, 0, NOW)
+    early = Fit({}, {}, 0, 0, 3, NOW)
+    late = replace(early, at=NOW + timedelta(seconds=1))
+    key = ProfileKey("ns", "k", "p")
+    mine, theirs = Profile(key, {point: few}, late), Profile(key, {point: many, other: few}, early)
+    for merged in (mine.merged(theirs), theirs.merged(mine)):
+        assert dict(merged.points) == {point: many, other: few}
+        assert merged.fit == late
+    assert mine.merged(Profile(key)) == mine
+
+
+@pytest.mark.parametrize(
+    ("samples", "seconds", "joules", "expected"),
+    [
+        (10, 1.0, 1.0, False),
+        (14, 1.01, 0.99, False),
+        (15, 1.0, 1.0, True),
+        (10, 1.03, 1.0, True),
+        (10, 1.0, 0.97, True),
+    ],
+)
+def test_only_what_says_something_new_is_worth_a_fit(
+    samples: int, seconds: float, joules: float, expected: bool
+) -> None:
+    point = Point(1, 1, 1, 900)
+    before = {point: Summary(10, 1.0, 0, 1.0, 0, NOW)}
+    assert moved(before, {point: Summary(samples, seconds, 0, joules, 0, NOW)}, 0.02) is expected
+    assert moved(before, {**before, Point(2, 1, 1, 900): before[point]}, 0.02)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-9e98, max_value=9e98))
+def test_a_decimal_string_is_the_number_and_what_the_crd_allows(number: float) -> None:
+    text = decimal_string(number)
+    assert re.fullmatch(r"-?[0-9]{1,20}(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,2})?", text), text
+    assert len(text) <= 32
+    assert float(text) == number or abs(number) < 1e-99
+
+
+def test_a_number_that_has_no_decimal_string_is_refused() -> None:
+    for number in (math.nan, math.inf, 1e99):
+        with pytest.raises(ValueError, match="cannot be written"):
+            decimal_string(number)
+
+
+# --- a learner at work --------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """Jobs that really behave like `truth`, and a learner that sees their reports."""
+
+    def __init__(self, learner: Learner, truth: JobModel, view: JobView) -> None:
+        self.learner, self.truth, self.view = learner, truth, view
+        self.now = NOW
+
+    def run(
+        self,
+        nodes: dict[str, int],
+        clock: int,
+        windows: int,
+        *,
+        local_batch: int = 16,
+        number: int = 1,
+        distortion: float = 1.0,
+    ) -> None:
+        """Report `windows` windows of the job on these nodes at this clock, whole at every second look."""
+        gpus = sum(nodes.values())
+        seconds = self.truth.iteration_seconds(gpus, len(nodes), clock, local_batch * gpus) * distortion
+        joules = self.truth.iteration_joules(gpus, len(nodes), clock, local_batch * gpus)
+        for _ in range(windows):
+            before = self._reports(nodes, clock, local_batch, number, seconds, joules)
+            self.now += timedelta(seconds=30)
+            after = self._reports(nodes, clock, local_batch, number, seconds, joules)
+            first = next(iter(nodes))
+            for reports in ({**before, first: after[first]}, after, after):  # nodes report one after the other
+                self.learner.observe(world((self.view, incarnation(self.view, nodes, number), reports)), PICTURES)
+
+    def _reports(
+        self, nodes: dict[str, int], clock: int, local_batch: int, number: int, seconds: float, joules: float
+    ) -> dict[str, PodReport]:
+        total = sum(nodes.values())
+        return {
+            node: report(
+                self.view,
+                gpus,
+                self.now,
+                number,
+                microseconds_per_iteration=round(seconds * 1e6),
+                millijoules_per_iteration=round(joules * 1e3 * gpus / total),
+                clock_megahertz=clock,
+                local_batch_size=local_batch,
+            )
+            for node, gpus in nodes.items()
+        }
+
+    @property
+    def key(self) -> ProfileKey:
+        return ProfileKey(self.view.namespace, self.view.profile_key, A100.product)
+
+    def points(self) -> dict[Point, Summary]:
+        profile = self.learner.profile(self.key)
+        return {} if profile is None else dict(profile.points)
+
+
+class Session:
+    """A session that nobody may use."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the API is not to be asked here ({name})")
+
+
+def learner(**options: Any) -> Learner:
+    return Learner(Session(), **options)  # type: ignore[arg-type]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - a fit in a thread tells by its model alone
+            await asyncio.sleep(0.005)
+
+
+TRUTH = model_class_prior("bert", A100)
+
+
+async def test_the_warm_up_and_changes_of_clocks_measure_nothing() -> None:
+    cluster = Cluster(learner(), TRUTH, job())
+    cluster.run({"n1": 8}, 1200, 2, distortion=7.0)  # the warm-up
+    assert cluster.points() == {}
+    cluster.run({"n1": 8}, 1200, 3)
+    assert [(point.clock_megahertz, summary.samples) for point, summary in cluster.points().items()] == [(1200, 3)]
+    cluster.run({"n1": 8}, 900, 1, distortion=1.5)  # partly at the old clock
+    cluster.run({"n1": 8}, 900, 2)
+    summaries = cluster.points()
+    assert {point.clock_megahertz: summary.samples for point, summary in summaries.items()} == {1200: 3, 900: 2}
+    assert all(summary.seconds_variance < 1e-9 for summary in summaries.values())
+    cluster.run({"n1": 4, "n2": 4}, 900, 2, number=2, distortion=5.0)  # a new incarnation warms up again
+    assert len(cluster.points()) == 2
+    cluster.run({"n1": 4, "n2": 4}, 900, 1, number=2)
+    assert Point(8, 2, 16, 900) in cluster.points()
+
+
+async def test_reports_of_old_incarnations_and_unknown_jobs_measure_nothing() -> None:
+    cluster = Cluster(learner(), TRUTH, job())
+    view = cluster.view
+    for count in range(6):
+        at = NOW + timedelta(seconds=count)
+        reports = {"n1": report(view, 8, at, number=1)}
+        cluster.learner.observe(world((view, incarnation(view, {"n1": 8}, 2), reports)), PICTURES)
+        stranger = world((view, incarnation(view, {"n1": 8}, 1), reports))
+        stranger.jobs.clear()
+        cluster.learner.observe(stranger, PICTURES)
+    assert len(cluster.learner) == 0
+
+
+def worst_error(model: JobModel, clocks: tuple[int, ...] = (600, 810, 1005, 1200, 1410)) -> float:
+    errors = []
+    for gpus, nodes in ((1, 1), (4, 1), (8, 1), (16, 2)):
+        for clock in clocks:
+            for local in (8, 16, 32):
+                arguments = (gpus, nodes, clock, local * gpus)
+                errors += [
+                    abs(model.iteration_seconds(*arguments) / TRUTH.iteration_seconds(*arguments) - 1),
+                    abs(model.iteration_joules(*arguments) / TRUTH.iteration_joules(*arguments) - 1),
+                ]
+    return max(errors)
+
+
+async def test_a_model_is_learned_from_what_runs_and_replaces_the_prior() -> None:
+    changes = 0
+
+    def changed() -> None:
+        nonlocal changes
+        changes += 1
+
+    clock = 0.0
+    cluster = Cluster(learner(on_change=changed, clock=lambda: clock), TRUTH, job())
+    view, before = cluster.view, cluster.learner.model_for(cluster.view, PICTURES)
+    assert before == model_class_prior("gpt2", A100)
+    number = 0
+    for nodes in ({"n1": 1}, {"n1": 4}, {"n1": 8}, {"n1": 8, "n2": 8}):
+        number += 1
+        for megahertz in (750, 1050, 1410):
+            for local in (8, 32):
+                cluster.run(nodes, megahertz, 5, number=number, local_batch=local)
+    clock += learning.REFIT_SECONDS
+    await until(lambda: changes >= 1)
+    clock += learning.REFIT_SECONDS
+    cluster.run({"n1": 8, "n2": 8}, 1410, 1, number=number, local_batch=32)
+    await until(lambda: changes >= 2)
+    (after,) = cluster.learner.models_for(view, PICTURES)
+    assert after.gpu_model == A100
+    assert worst_error(after) < 0.2
+    assert worst_error(after) < worst_error(before) / 3
+    assert cluster.learner.model_for(view, PICTURES) is after  # no new object, no new plan
+
+    clock += 100 * learning.REFIT_SECONDS
+    cluster.run({"n1": 8, "n2": 8}, 1410, 1, number=number, local_batch=32)
+    assert cluster.learner._fitting is None or cluster.learner._fitting.done()  # it said nothing new
+
+
+async def test_jobs_share_by_key_within_a_namespace_only() -> None:
+    shared = learner(clock=lambda: 0.0)
+    first = Cluster(shared, TRUTH, job("a", profileKey="k"))
+    first.run({"n1": 8}, 1200, 5)
+    await until(lambda: shared.model_for(first.view, PICTURES) != model_class_prior("gpt2", A100))
+    learned = shared.model_for(first.view, PICTURES)
+    assert shared.model_for(job("b", profileKey="k"), PICTURES) == learned
+    for other in (job("a"), job("a", "elsewhere", profileKey="k")):
+        assert shared.model_for(other, PICTURES) == model_class_prior("gpt2", A100)
+
+
+async def test_the_best_known_model_comes_first_and_others_follow() -> None:
+    known = learner(clock=lambda: 0.0)
+    view = job()
+    for product, samples in ((A100.product, 3), (H100.product, 9)):
+        key = ProfileKey(view.namespace, view.profile_key, product)
+        fitted = Fit(model_class_prior("bert", gpu(product)).parameters(), {}, 0.01, 0.02, samples, NOW)
+        points = {Point(8, 1, 16, 1200): Summary(samples, 1.0, 0.0, 100.0, 0.0, NOW)}
+        raw = {**profile_object(key), "status": profile_status(Profile(key, points, fitted), {}, NOW)}
+        known._load_one(raw)
+    mixed = {"n1": picture("n1", A100), "n2": picture("n2", H100, gpus=4)}
+    assert [model.gpu_model for model in known.models_for(view, mixed)] == [H100, A100]
+    assert [model.gpu_model for model in known.models_for(view, PICTURES)] == [A100]
+    unknown = job("unknown")
+    assert known.models_for(unknown, mixed) == (model_class_prior("gpt2", A100),)
+    assert known.models_for(unknown, {"n2": mixed["n2"]}) == (model_class_prior("gpt2", H100),)
+    assert known.models_for(unknown, {"n1": picture("n1", None)})[0].gpu_model.product == A100.product
+
+
+async def test_a_fit_that_fails_leaves_the_old_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = 0
+
+    def broken(*_: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        raise RuntimeError("singular")
+
+    monkeypatch.setattr(learning, "fit", broken)
+    cluster = Cluster(learner(clock=lambda: 0.0), TRUTH, job())
+    cluster.run({"n1": 8}, 1200, 6)
+    await until(lambda: attempts > 0)
+    assert cluster.learner.model_for(cluster.view, PICTURES) == model_class_prior("gpt2", A100)
+
+
+async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MAX_PROFILES", 3)
+    bounded = learner(clock=lambda: 0.0)
+    for name in ("a", "b", "c", "d"):
+        Cluster(bounded, TRUTH, job(name)).run({"n1": 8}, 1200, 3)
+    assert len(bounded) == 3
+    assert bounded.profile(ProfileKey("research", "a", A100.product)) is None
+    assert len(bounded._tracks) == 1
+
+
+# --- objects ------------------------------------------------------------------------------------------------------
+
+
+@pytest_asyncio.fixture
+async def session(cluster: Any) -> AsyncIterator[ApiSession]:
+    async with ApiSession(await load_configuration(cluster.devcluster.control_plane.kubeconfig())) as session:
+        yield session
+
+
+def executor(session: ApiSession, check: Callable[[], None] = lambda: None) -> Executor:
+    return Executor(session, check, lambda resource, raw: None)
+
+
+async def test_what_is_learned_outlives_the_process(session: ApiSession, cluster: Any) -> None:
+    clock = 0.0
+    first = Cluster(Learner(session, clock=lambda: clock), TRUTH, job(namespace=cluster.namespace, profileKey="k"))
+    await first.learner.load()
+    for megahertz in (900, 1410):
+        first.run({"n1": 8, "n2": 8}, megahertz, 4)
+    clock += learning.REFIT_SECONDS
+    prior = model_class_prior("gpt2", A100)
+    await until(lambda: first.learner.model_for(first.view, PICTURES) != prior)
+    await first.learner.write(executor(session), 0.0)
+
+    raw = await session.get(ENERGY_PROFILES.path(cluster.namespace, "k.nvidia-a100-sxm4-40gb"))
+    assert raw["spec"] == {"profileKey": "k", "gpuModel": A100.product}
+    assert "ownerReferences" not in raw["metadata"]
+    (condition,) = raw["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("Fitted", "True")
+    assert read_profile(raw).points.keys() == first.points().keys()
+
+    second = Learner(session, clock=lambda: clock)
+    await second.load()
+    assert second.model_for(first.view, PICTURES) == first.learner.model_for(first.view, PICTURES)
+    continued = Cluster(second, TRUTH, first.view)
+    continued.now = first.now
+    continued.run({"n1": 8, "n2": 8}, 1410, 4)
+    assert sum(s.samples for s in continued.points().values()) == sum(s.samples for s in first.points().values()) + 2
+
+
+async def create_job(session: ApiSession, namespace: str, name: str) -> JobView:
+    """A real EnergyAwareJob: the garbage collector takes a profile whose owner it does not find."""
+    spec = {
+        "gpus": {"min": 1, "max": 16},
+        "training": {"globalBatchSize": 256, "modelClass": "gpt2"},
+        "template": {"spec": {"containers": [{"name": "trainer", "image": "trainer"}]}},
+    }
+    body = {
+        "apiVersion": ENERGY_AWARE_JOBS.api_version,
+        "kind": ENERGY_AWARE_JOBS.kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    return read_job(await session.create(ENERGY_AWARE_JOBS.path(namespace), body))
+
+
+async def test_writes_are_few_fenced_and_only_of_what_is_new(session: ApiSession, cluster: Any) -> None:
+    view = await create_job(session, cluster.namespace, "gpt2")
+    learned = Cluster(Learner(session, clock=lambda: 0.0), TRUTH, view)
+    learned.run({"n1": 8}, 1200, 6)
+    await until(lambda: learned.learner.model_for(view, PICTURES) != model_class_prior("gpt2", A100))
+
+    def lost() -> None:
+        raise LeadershipLost("not any more")
+
+    path = ENERGY_PROFILES.path(cluster.namespace)
+    with pytest.raises(LeadershipLost):
+        await learned.learner.write(executor(session, lost), 0.0)
+    assert (await session.get(path))["items"] == []
+
+    writes: list[str] = []
+    counting = Executor(session, lambda: None, lambda resource, raw: None, writes.append)
+    await learned.learner.write(counting, 60.0)
+    assert writes == ["create-profile", "profile-status"]
+    (raw,) = (await session.get(path))["items"]
+    assert raw["metadata"]["ownerReferences"][0]["uid"] == view.uid
+    await learned.learner.write(counting, 1000.0)  # nothing new
+    learned.run({"n1": 8}, 900, 3)
+    await learned.learner.write(counting, 1010.0)
+    await learned.learner.write(counting, 1020.0)  # new, but too soon
+    learned.run({"n1": 8}, 600, 3)
+    await learned.learner.write(counting, 1030.0)
+    assert writes == ["create-profile", "profile-status", "profile-status"]
+    learned.run({"n1": 8}, 600, 30)
+    await learned.learner.write(counting, 1070.0)
+    assert writes[3:] == ["profile-status"]
+
+    # Nobody else has its key: it goes with its job.
+    await session.delete(ENERGY_AWARE_JOBS.path(cluster.namespace, view.name))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (await session.get(path))["items"]:  # noqa: ASYNC110 - the garbage collector tells nobody
+            await asyncio.sleep(0.05)
+
+
+async def test_a_profile_that_somebody_deleted_is_learned_again(session: ApiSession, cluster: Any) -> None:
+    clock = 0.0
+    view = job(namespace=cluster.namespace, profileKey="k")
+    learned = Cluster(Learner(session, clock=lambda: clock), TRUTH, view)
+    prior = model_class_prior("gpt2", A100)
+    learned.run({"n1": 8}, 1200, 6)
+    await until(lambda: learned.learner.model_for(view, PICTURES) != prior)
+    await learned.learner.write(executor(session), 0.0)
+    await session.delete(ENERGY_PROFILES.path(cluster.namespace, learned.key.object_name))
+    learned.run({"n1": 8}, 900, 3)
+    await learned.learner.write(executor(session), 100.0)
+    assert learned.learner.model_for(view, PICTURES) == prior
+    assert (await session.get(ENERGY_PROFILES.path(cluster.namespace)))["items"] == []
+    learned.run({"n1": 8}, 900, 3)
+    await until(lambda: learned.learner.model_for(view, PICTURES) != prior)
+    await learned.learner.write(executor(session), 200.0)
+    (raw,) = (await session.get(ENERGY_PROFILES.path(cluster.namespace)))["items"]
+    assert [item["clockMegahertz"] for item in raw["status"]["observations"]] == [900]
+
+
+async def test_a_profile_as_large_as_it_gets_is_accepted_and_read_back(session: ApiSession, cluster: Any) -> None:
+    key = ProfileKey(cluster.namespace, "k" * 63, "NVIDIA Something (Very) Special--" + "9" * 90)
+    profile = Profile(key)
+    for number in range(MAX_POINTS):
+        at = NOW + timedelta(seconds=number)
+        profile = profile.with_window(Point(2**16, 8192, 2**31 - 1, number + 1), 1234.567891, 1e9, at)
+    parameters = {name: value * 1.2345678901234567e-7 + 1.0 for name, value in TRUTH.parameters().items()}
+    errors = {"gradient_seconds": math.nan, "io_seconds": 1.2345678901234567e-50}
+    fitted = Fit(parameters, errors, 12.5, 0.001, 10**6, NOW)
+    profile = replace(profile, fit=fitted)
+    await executor(session).write_profile(
+        profile_object(key), profile_status(profile, {}, NOW), exists=False, gone=lambda: None
+    )
+    raw = await session.get(ENERGY_PROFILES.path(cluster.namespace, key.object_name))
+    assert read_profile(raw) == replace(
+        profile, fit=replace(fitted, standard_errors={"io_seconds": errors["io_seconds"]})
+    )
+
+
+async def test_loading_without_an_api_server_does_not_raise() -> None:
+    configuration = Configuration()
+    configuration.host = "http://127.0.0.1:9"  # discard: nobody listens
+    async with ApiSession(configuration) as session:
+        known = Learner(session)
+        await known.load()
+        assert len(known) == 0
+
+
+def test_objects_that_cannot_be_read_are_left_out() -> None:
+    known = learner(clock=lambda: 0.0)
+    key = ProfileKey("ns", "k", A100.product)
+    good = {**profile_object(key), "status": {}}
+    known._load_one({**good, "status": {"observations": [{"gpus": 1}]}})
+    known._load_one({**good, "status": {"parameters": [{"name": "x", "value": "y"}]}})
+    known._load_one({**good, "metadata": {**good["metadata"], "name": "of-another-name"}})
+    assert len(known) == 0
+    stale = {
+        "parameterisation": "Physical",
+        "parameters": [{"name": "gone", "value": "1"}],
+        "fit": {"time": "2026-01-01T00:00:00Z"},
+    }
+    known._load_one({**good, "status": stale})
+    profile = known.profile(key)
+    assert profile is not None
+    assert profile.fit is None
+
+
+def test_object_names_fit_kubernetes() -> None:
+    assert ProfileKey("ns", "gpt2", "NVIDIA A100-SXM4-40GB").object_name == "gpt2.nvidia-a100-sxm4-40gb"
+    assert ProfileKey("ns", "gpt2", "***").object_name == "gpt2.gpu"
