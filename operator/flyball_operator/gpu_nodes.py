@@ -30,6 +30,12 @@ class DeviceView:
     power_milliwatts: int
     energy_millijoules: int
     healthy: bool
+    pod: tuple[str, str] | None = None  # namespace and name of the one that holds it
+
+    @property
+    def tells_limits(self) -> bool:
+        """Its limits are such as a GPU can have; one that was lost before it was ever read has none."""
+        return 0 < self.min_milliwatts <= self.default_milliwatts <= self.max_milliwatts
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +82,9 @@ class GpuNodeView:
             and (self.acknowledged.boot_id, self.acknowledged.driver_incarnation) == self.incarnation
         )
 
-    @property
-    def defaults_milliwatts(self) -> int:
-        """The sum of the default limits of the devices that the agent has reported."""
-        return sum(device.default_milliwatts for device in self.devices)
+    def defaults_milliwatts(self, unknown_milliwatts: int) -> int:
+        """The sum of the default limits of the devices that the agent has reported; `unknown` for one without any."""
+        return sum(device.default_milliwatts or unknown_milliwatts for device in self.devices)
 
 
 def _read_grant(spec: JsonObject) -> Grant | None:
@@ -163,7 +168,7 @@ def gpu_node_object(name: str, labels: Mapping[str, str], grant: Grant) -> JsonO
 
 
 def _read_device(raw: JsonObject) -> DeviceView:
-    limits, clocks = raw.get("limits") or {}, raw.get("clocksMegahertz") or {}
+    limits, clocks, pod = raw.get("limits") or {}, raw.get("clocksMegahertz") or {}, raw.get("pod")
     return DeviceView(
         uuid=raw["uuid"],
         model=raw.get("model", ""),
@@ -180,6 +185,7 @@ def _read_device(raw: JsonObject) -> DeviceView:
             condition.get("type") == "Healthy" and condition.get("status") == "False"
             for condition in raw.get("conditions") or ()
         ),
+        pod=None if not pod else (pod["namespace"], pod["name"]),
     )
 
 
@@ -227,5 +233,5 @@ def read_gpu_node(raw: JsonObject) -> GpuNodeView:
             reports=tuple(_read_report(report) for report in status.get("jobs") or ()),
             mode=status.get("mode", ""),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"GPUNode {metadata['name']}: not as the CRD has it: {error!r}") from error

@@ -110,21 +110,22 @@ def worst_hold(
     acknowledged: Acknowledgement | None,
     incarnation: tuple[str, str],
     defaults_milliwatts: int,
+    unseen_milliwatts: int = 0,
 ) -> Hold:
     """The most that a node's limits may add up to now.
 
     `incarnation` is the (boot id, driver incarnation) that the agent last reported, `defaults_milliwatts` the node's
-    GPUs at their default limits. A node that never acknowledged, or not since its last boot or driver load, is where
-    such an event puts it: at its defaults, or above them where a grant allowed more.
+    GPUs at their default limits, `unseen_milliwatts` those of them that the agent has never seen: no read-back has them.
+    A node that never acknowledged, or not since its last boot or driver load, is where such an event puts it: at its
+    defaults, or above them where a grant allowed more.
     """
     sent = Hold() if grant is None else grant.worst | grant.hold
     if acknowledged is None or (acknowledged.boot_id, acknowledged.driver_incarnation) != incarnation:
         return sent | Hold(defaults_milliwatts, defaults_milliwatts)
-    read_back = Hold(acknowledged.limits_milliwatts, 0)
-    if grant is None:
-        return read_back | Hold(0, acknowledged.limits_milliwatts)
-    if acknowledged.version == grant.version:
-        # The read-back can be below what this same grant allows a moment later (a pod that has yet to start), and above
-        # it where a GPU refused to be lowered: the worse of the two counts.
-        return read_back | grant.hold
-    return read_back | sent
+    # What the grant in force allows a moment later (a pod that has yet to start) can be above what was read back; what
+    # was read back can be above the grant (a GPU that refused to be lowered): the worse of the two counts.
+    allowed = grant.hold if grant is not None and acknowledged.version == grant.version else sent
+    read_back = acknowledged.limits_milliwatts + unseen_milliwatts
+    above = max(0, read_back - allowed.limit_milliwatts)
+    # Nobody has predicted what is drawn above the grant: all of it may be.
+    return Hold(allowed.limit_milliwatts + above, allowed.expected_milliwatts + above)

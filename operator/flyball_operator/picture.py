@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from flyball_planner.gpu_models import LARGEST_DEFAULT_LIMIT_WATTS, GpuModel, gpu_model_for
 
-from flyball_operator.gpu_nodes import GpuNodeView
+from flyball_operator.gpu_nodes import DeviceView, GpuNodeView
 from flyball_operator.grants import NodePower
-from flyball_operator.hold import Hold, worst_hold
+from flyball_operator.hold import worst_hold
 from flyball_operator.workloads import NodeView, PodView
+
+logger = logging.getLogger(__name__)
 
 MILLIWATTS = 1000
 
@@ -21,7 +24,8 @@ class NodePicture:
     """One GPU node; `node` is None where only its GPUNode is left, `gpu_node` where it has none yet.
 
     `gpu_model` is None where nobody knows what its GPUs are: such a node is reserved at the largest default limit known
-    and never used. `responsive`: False while a grant sent to it has gone unacknowledged for too long.
+    and never used. `lost_gpus` are those that its agent calls unhealthy or does not see at all. `responsive`: False while a
+    grant sent to it has gone unacknowledged for too long.
     """
 
     name: str
@@ -57,45 +61,52 @@ class NodePicture:
 
     @property
     def floor_milliwatts(self) -> int:
-        """The smallest limit that every GPU of the node accepts."""
-        if self.gpu_node is not None and self.gpu_node.devices:
-            return max(device.min_milliwatts for device in self.gpu_node.devices)
-        return 0 if self.gpu_model is None else round(self.gpu_model.min_power_limit_watts * MILLIWATTS)
+        """The smallest limit that every GPU of the node accepts; 0 where nobody knows."""
+        known = 0 if self.gpu_model is None else round(self.gpu_model.min_power_limit_watts * MILLIWATTS)
+        return max((device.min_milliwatts for device in self._devices), default=0) or known
 
     @property
     def default_milliwatts(self) -> int:
         """The largest default limit of one of its GPUs."""
-        if self.gpu_node is not None and self.gpu_node.devices:
-            return max(device.default_milliwatts for device in self.gpu_node.devices)
         watts = LARGEST_DEFAULT_LIMIT_WATTS if self.gpu_model is None else self.gpu_model.default_power_limit_watts
-        return round(watts * MILLIWATTS)
+        return max((device.default_milliwatts for device in self._devices), default=0) or round(watts * MILLIWATTS)
 
     @property
     def max_milliwatts(self) -> int:
         """The sum of the largest limits of its GPUs: its share of a cap given as permille of the maximum."""
-        if self.gpu_node is not None and self.gpu_node.devices:
-            return sum(device.max_milliwatts for device in self.gpu_node.devices)
         watts = LARGEST_DEFAULT_LIMIT_WATTS if self.gpu_model is None else self.gpu_model.max_power_limit_watts
-        return round(watts * MILLIWATTS) * self.gpus
+        known = [device.max_milliwatts for device in self._devices if device.max_milliwatts]
+        return sum(known) + (self.gpus - len(known)) * round(watts * MILLIWATTS)
+
+    @property
+    def _devices(self) -> tuple[DeviceView, ...]:
+        return () if self.gpu_node is None else self.gpu_node.devices
 
     @property
     def measured_milliwatts(self) -> int:
-        return 0 if self.gpu_node is None else sum(device.power_milliwatts for device in self.gpu_node.devices)
+        return sum(device.power_milliwatts for device in self._devices)
 
 
 def _model_of(node: NodeView | None, gpu_node: GpuNodeView | None) -> GpuModel | None:
-    """The planner's model of a node's GPUs: by their product name, with the limits and clocks that the devices report."""
+    """The planner's model of a node's GPUs: by their product name, with the limits and clocks that the devices report.
+
+    Devices that report nonsense (a lost GPU has no limits any more) must not end the cycle for everybody else: the
+    others speak for them, or else the catalogue.
+    """
     devices = () if gpu_node is None else gpu_node.devices
     product = (node.product if node is not None else "") or (devices[0].model if devices else "")
-    if devices and devices[0].clock_step_megahertz > 0:
-        device = devices[0]
-        return _reported_model(
+    telling = [device for device in devices if device.tells_limits and device.clock_step_megahertz > 0]
+    if telling:
+        device = telling[0]
+        model = _reported_model(
             product,
-            max(item.min_milliwatts for item in devices),
-            min(item.max_milliwatts for item in devices),
-            max(item.default_milliwatts for item in devices),
+            max(item.min_milliwatts for item in telling),
+            min(item.max_milliwatts for item in telling),
+            max(item.default_milliwatts for item in telling),
             (device.clock_min_megahertz, device.clock_max_megahertz, device.clock_step_megahertz),
         )
+        if model is not None:
+            return model
     return gpu_model_for(product)
 
 
@@ -106,15 +117,19 @@ def _reported_model(
     max_milliwatts: int,
     default_milliwatts: int,
     clocks: tuple[int, int, int],
-) -> GpuModel:
+) -> GpuModel | None:
     lowest, highest, step = clocks
-    return GpuModel.from_device(
-        product,
-        min_power_limit_watts=min_milliwatts / MILLIWATTS,
-        max_power_limit_watts=max_milliwatts / MILLIWATTS,
-        default_power_limit_watts=default_milliwatts / MILLIWATTS,
-        clocks_megahertz=tuple(range(lowest, highest + 1, step)),
-    )
+    try:
+        return GpuModel.from_device(
+            product,
+            min_power_limit_watts=min_milliwatts / MILLIWATTS,
+            max_power_limit_watts=max_milliwatts / MILLIWATTS,
+            default_power_limit_watts=default_milliwatts / MILLIWATTS,
+            clocks_megahertz=tuple(range(lowest, highest + 1, step)),
+        )
+    except ValueError as error:
+        logger.warning("a node's GPUs report what cannot be: %s", error)
+        return None
 
 
 def picture_nodes(
@@ -140,14 +155,17 @@ def picture_nodes(
         reported = len(gpu_node.devices) if gpu_node is not None else 0
         gpus = max(reported, node.gpus if node is not None else 0)
         default_watts = LARGEST_DEFAULT_LIMIT_WATTS if model is None else model.default_power_limit_watts
+        default_milliwatts = round(default_watts * MILLIWATTS)
         # GPUs that the agent does not see (lost at boot) are still on the bus, and at their defaults.
-        unseen_milliwatts = max(0, gpus - reported) * round(default_watts * MILLIWATTS)
+        unseen = gpus - reported
+        known_milliwatts = 0 if gpu_node is None else gpu_node.defaults_milliwatts(default_milliwatts)
         worst = worst_hold(
             None if gpu_node is None else gpu_node.grant,
             None if gpu_node is None else gpu_node.acknowledged,
             ("", "") if gpu_node is None else gpu_node.incarnation,
-            0 if gpu_node is None else gpu_node.defaults_milliwatts,
-        ) + Hold(unseen_milliwatts, unseen_milliwatts)
+            known_milliwatts + unseen * default_milliwatts,
+            unseen * default_milliwatts,
+        )
         acknowledged = None if gpu_node is None else gpu_node.acknowledged
         pictures[name] = NodePicture(
             name=name,
@@ -157,7 +175,9 @@ def picture_nodes(
             gpu_model=model,
             gpus=gpus,
             foreign_gpus=min(foreign.get(name, 0), gpus),
-            lost_gpus=0 if gpu_node is None else sum(not device.healthy for device in gpu_node.devices),
+            lost_gpus=0
+            if gpu_node is None or not reported
+            else unseen + sum(not device.healthy for device in gpu_node.devices),
             power=NodePower(
                 grant=None if gpu_node is None else gpu_node.grant,
                 worst=worst,
