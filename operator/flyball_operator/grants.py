@@ -17,7 +17,7 @@ class WantedGrant:
     """What the plan wants of one node.
 
     `job_holds` prices each entry of `jobs`, `rest` everything else on the node; `floor_milliwatts` is the smallest limit
-    of one of its GPUs.
+    of one of its GPUs (1 where nobody knows it: the agent sets the smallest).
     """
 
     node: str
@@ -120,23 +120,55 @@ def _squeezed(item: WantedGrant, share: float, cap: CapBudget) -> WantedGrant:
     return replace(item, jobs=tuple(jobs), job_holds=tuple(holds))
 
 
-def without_raises(wanted: WantedGrant, current: Grant | None) -> WantedGrant:
-    """The part of `wanted` that raises nothing: entries that the node does not have yet wait at the smallest limit, and
-    those it has keep the lower of the two limits."""
-    held = {} if current is None else {(job.pod_name, job.uid): job.power_limit_milliwatts for job in current.jobs}
+def without_raises(wanted: WantedGrant, current: Grant | None, worst: Hold) -> WantedGrant:
+    """The part of `wanted` that raises nothing on a node that stands at `current` and holds `worst` already.
+
+    Entries that the node does not have yet wait at the smallest limit, those it has keep the lower limit and clock, and
+    foreign pods' GPUs get no more room than they had. So a cut goes through whatever else on its node has to wait.
+    """
+    held = {} if current is None else {(job.pod_name, job.uid): job for job in current.jobs}
+    left = worst.expected_milliwatts
     jobs: list[JobGrant] = []
     holds: list[Hold] = []
     for job, hold in zip(wanted.jobs, wanted.job_holds, strict=True):
-        before = held.get((job.pod_name, job.uid), wanted.floor_milliwatts)
-        if job.power_limit_milliwatts > before:
-            # Priced as limits: what GPUs under a limit are expected to draw is at most the limit itself.
-            total = before * job.gpus
-            jobs.append(replace(job, power_limit_milliwatts=before))
-            holds.append(Hold(total, min(total, hold.expected_milliwatts)))
-        else:
-            jobs.append(job)
-            holds.append(hold)
-    return replace(wanted, jobs=tuple(jobs), job_holds=tuple(holds))
+        before = held.get((job.pod_name, job.uid))
+        limit = min(
+            job.power_limit_milliwatts, wanted.floor_milliwatts if before is None else before.power_limit_milliwatts
+        )
+        clock = job.clock_max_megahertz if before is None else min(job.clock_max_megahertz, before.clock_max_megahertz)
+        jobs.append(
+            replace(
+                job,
+                power_limit_milliwatts=limit,
+                clock_max_megahertz=clock,
+                clock_min_megahertz=min(job.clock_min_megahertz, clock),
+            )
+        )
+        # Under limits and clocks that stand already, no more can be drawn than what was said of them.
+        expected = min(hold.expected_milliwatts, limit * job.gpus, left)
+        holds.append(Hold(limit * job.gpus, expected))
+        left -= expected
+    spare = Hold(max(0, worst.limit_milliwatts - sum(hold.limit_milliwatts for hold in holds)), left)
+    rest, devices = wanted.rest, wanted.devices
+    if not spare.covers(rest):
+        rest = Hold(
+            min(rest.limit_milliwatts, spare.limit_milliwatts), min(rest.expected_milliwatts, spare.expected_milliwatts)
+        )
+        devices = _without_foreign_raise(devices, None if current is None else current.devices)
+    return replace(wanted, devices=devices, jobs=tuple(jobs), job_holds=tuple(holds), rest=rest)
+
+
+def _without_foreign_raise(wanted: DeviceGrant, current: DeviceGrant | None) -> DeviceGrant:
+    """`wanted` with as many foreign GPUs provided for as before, at no higher limit (0 is the default, the highest)."""
+    before = DeviceGrant() if current is None else current
+    limits = [
+        limit for limit in (wanted.foreign_power_limit_milliwatts, before.foreign_power_limit_milliwatts) if limit
+    ]
+    return replace(
+        wanted,
+        foreign_gpus=min(wanted.foreign_gpus, before.foreign_gpus),
+        foreign_power_limit_milliwatts=min(limits, default=0),
+    )
 
 
 def admit(
@@ -196,7 +228,7 @@ def admit(
             send(want, now, worst)
             continue
         waiting.append(want.node)
-        held_back = without_raises(want, now.grant)
+        held_back = without_raises(want, now.grant, now.worst)
         worst = now.worst | held_back.hold
         # A first grant on a node at its defaults, and any cut, is covered by what the node holds anyway.
         if now.worst.covers(held_back.hold):

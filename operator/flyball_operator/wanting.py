@@ -37,12 +37,16 @@ def planned_limit_milliwatts(decision: JobDecision, floor_milliwatts: int) -> in
 
 
 def _coming(
+    pictures: Mapping[str, NodePicture],
     decisions: Mapping[str, JobDecision],
     incarnations: Iterable[IncarnationView],
     pods_of: Mapping[str, Sequence[PodView]],
     free: dict[str, int],
 ) -> dict[str, list[PodView]]:
-    """Gated pods, by node, of those incarnations that the plan wants and that find room on every node; takes the room."""
+    """Gated pods, by node, of those incarnations that the plan wants and that find room on every node; takes the room.
+
+    Nodes that cannot take pods now have no room: a rank that cannot start would hold the others' GPUs for nothing.
+    """
     coming: dict[str, list[PodView]] = {}
     for incarnation in sorted(incarnations, key=lambda item: (item.job_uid, item.incarnation)):
         decision = decisions.get(incarnation.job_uid)
@@ -58,12 +62,32 @@ def _coming(
             and not pod.deleting
             and (node := node_of(incarnation, pod)) is not None
         ]
-        if not gated or any(free.get(node, 0) < pod.gpus for pod, node in gated):
+        if not gated or any(
+            node not in pictures or not pictures[node].schedulable or free[node] < pod.gpus for pod, node in gated
+        ):
             continue
         for pod, node in gated:
             free[node] -= pod.gpus
             coming.setdefault(node, []).append(pod)
     return coming
+
+
+def _present(
+    pods: Iterable[PodView], incarnations: Mapping[tuple[str, int], IncarnationView]
+) -> dict[str, list[PodView]]:
+    """Pods of jobs that hold GPUs, by node: bound ones, and those with an open gate that the scheduler is about to bind.
+
+    Were the latter left out, their watts and GPUs would be free for as long as the scheduler takes.
+    """
+    present: dict[str, list[PodView]] = {}
+    for pod in pods:
+        node: str | None = pod.node
+        if not node and not pod.gated and not pod.deleting:
+            incarnation = incarnations.get((pod.job_uid, pod.incarnation))
+            node = None if incarnation is None else node_of(incarnation, pod)
+        if node:
+            present.setdefault(node, []).append(pod)
+    return present
 
 
 def wanted_grants(
@@ -76,33 +100,31 @@ def wanted_grants(
     guard_fraction: float,
 ) -> list[WantedGrant]:
     """What every node should be granted now, in the order of their names."""
+    pods = [pod for pod in pods if pod.job_uid and not pod.finished]
     pods_of: dict[str, list[PodView]] = {}
-    bound: dict[str, list[PodView]] = {}
     for pod in pods:
-        if not pod.job_uid or pod.finished:
-            continue
         pods_of.setdefault(pod.job_uid, []).append(pod)
-        if pod.node:
-            bound.setdefault(pod.node, []).append(pod)
+    standing = {(item.job_uid, item.incarnation): item for item in incarnations if not item.deleting}
+    bound = _present(pods, standing)
     free = {
         name: picture.gpus - picture.foreign_gpus - picture.lost_gpus - sum(pod.gpus for pod in bound.get(name, ()))
         for name, picture in pictures.items()
     }
-    coming = _coming(decisions, incarnations, pods_of, free)
-    nodes_of = {(item.job_uid, item.incarnation): item.nodes for item in incarnations if not item.deleting}
+    coming = _coming(pictures, decisions, incarnations, pods_of, free)
 
     def runs_as_planned(pod: PodView) -> bool:
-        decision = decisions.get(pod.job_uid)
+        decision, incarnation = decisions.get(pod.job_uid), standing.get((pod.job_uid, pod.incarnation))
         return (
             decision is not None
             and decision.allocation is not None
             and not pod.deleting
-            and nodes_of.get((pod.job_uid, pod.incarnation)) == decision.allocation.nodes
+            and incarnation is not None
+            and incarnation.nodes == decision.allocation.nodes
         )
 
     wanted = []
     for name, picture in sorted(pictures.items()):
-        floor = picture.floor_milliwatts
+        floor = _smallest_limit_milliwatts(picture)
         entries: dict[str, tuple[JobGrant, Hold]] = {}
         for pod in sorted((*bound.get(name, ()), *coming.get(name, ())), key=lambda item: (item.gated, item.name)):
             if pod.job_uid in entries or pod.gpus == 0:
@@ -147,7 +169,7 @@ def _node_grant(
         node=picture.name,
         devices=DeviceGrant(
             idle_power_limit_milliwatts=0,
-            foreign_power_limit_milliwatts=floor if rules.limit_foreign_pods else 0,
+            foreign_power_limit_milliwatts=_smallest_limit_milliwatts(picture) if rules.limit_foreign_pods else 0,
             foreign_gpus=picture.foreign_gpus,
             failsafe_power_limit_milliwatts=rules.failsafe_milliwatts,
         ),
@@ -155,5 +177,10 @@ def _node_grant(
         jobs=tuple(job for job, _ in entries),
         job_holds=tuple(hold for _, hold in entries),
         rest=Hold(reserved + idle * floor, reserved + idle * min(floor, idle_draw)),
-        floor_milliwatts=floor,
+        floor_milliwatts=_smallest_limit_milliwatts(picture),
     )
+
+
+def _smallest_limit_milliwatts(picture: NodePicture) -> int:
+    """A pod's smallest limit; 1 where nobody knows it (0 would be no limit): the agent then sets the smallest there is."""
+    return max(1, picture.floor_milliwatts)
