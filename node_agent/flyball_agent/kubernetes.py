@@ -209,6 +209,7 @@ class GpuNodeChannel:
             except (ApiError, ApiUnreachable) as error:
                 self.failed += 1
                 logger.warning("status not written", extra={"node": self._agent.node, "detail": str(error)})
+                told = None  # it may have been written, and only the answer lost
                 self._agent.changed.set()
                 await backoff.pause()
                 continue
