@@ -1,0 +1,58 @@
+"""Whole sites for the tests: control plane, simulated hardware, agents, operator, training processes, referee."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster_bench import Bench
+from flyball_devcluster.demo.site import Site, SitePlan
+
+# Quick leases and timers, so that a test of what happens when they end need not wait for minutes.
+QUICK = (
+    "--leader-lease-seconds", "4", "--leader-renew-seconds", "0.5", "--grant-lease-seconds", "15",
+    "--replan-seconds", "2", "--status-interval-seconds", "1", "--restart-seconds", "1",
+)  # fmt: skip
+
+
+def bench_on(site: Site) -> Bench:
+    """A bench with a fresh namespace."""
+    namespace = f"test-{uuid.uuid4().hex[:8]}"
+    api = site.cluster.api
+    api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    api.wait_for(f"/api/v1/namespaces/{namespace}/serviceaccounts/default", lambda account: account is not None)
+    return Bench(site, namespace)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Four nodes of eight GPUs, shared by the tests of a module that leave it whole."""
+    plan = SitePlan(nodes=4, operator_arguments=QUICK)
+    with Site.start(plan, tmp_path_factory.mktemp("site")) as started:
+        yield started
+
+
+@pytest.fixture
+def bench(site: Site) -> Iterator[Bench]:
+    """The module's site, with a namespace of the test's own; cleaned up after."""
+    made = bench_on(site)
+    yield made
+    made.clean()
+
+
+@pytest.fixture
+def make_site(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """A factory of sites of the test's own, for tests that kill parts of them."""
+    started: list[Site] = []
+
+    def make(nodes: int = 4, **keywords: object) -> Bench:
+        plan = SitePlan(nodes=nodes, **{"operator_arguments": QUICK, **keywords})  # type: ignore[arg-type]
+        site = Site.start(plan, tmp_path / f"site-{len(started)}")
+        started.append(site)
+        return bench_on(site)
+
+    yield make
+    for site in started:
+        site.stop()

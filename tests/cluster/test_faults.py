@@ -1,0 +1,104 @@
+"""Whatever dies, stops or is cut off: the same end state, and a referee that saw nothing above an enforced cap."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+from cluster_bench import Bench
+from flyball_devcluster.demo.site import AGENTS, OPERATOR
+
+LONG = 1_000_000
+KILLS = 20
+
+
+def start_load(bench: Bench, jobs: int = 4) -> int:
+    """A cap at 80 % with jobs that fill it; returns the site's maximum watts."""
+    full = bench.site.plan.max_watts
+    bench.set_cap("site", int(full * 0.8))
+    bench.wait_enforced("site", int(full * 0.8))
+    for index in range(jobs):
+        bench.submit(f"load-{index}", gpus=(1, 8), iterations=LONG, batch=512, objective="Time")
+    for index in range(jobs):
+        bench.wait_running(f"load-{index}")
+    return full
+
+
+def test_kill_operator_agents_or_both_at_random_moments_of_a_cap_step(make_site: Callable[..., Bench]) -> None:
+    bench = make_site(nodes=4)
+    full = start_load(bench)
+    moments = random.Random(20261120)
+    for kill in range(KILLS):
+        watts = int(full * (0.4, 0.7)[kill % 2])
+        bench.set_cap("site", watts)
+        time.sleep(moments.uniform(0.0, 0.5))  # the moment of death, which is what this test varies
+        for part in ((OPERATOR,), (AGENTS,), (OPERATOR, AGENTS))[kill % 3]:
+            bench.site.parts[part].kill()
+            bench.site.start_part(part)
+        bench.wait_enforced("site", watts)
+        assert bench.limits_watts() <= watts, f"after kill {kill}"
+    for index in range(4):
+        running = bench.wait_running(f"load-{index}")
+        assert running["status"]["restarts"] == 0
+        assert running["status"]["progress"]["iterations"] > 0
+    assert bench.judged_seconds("site") > 5
+    assert bench.overshoot_watts("site") == 0.0
+
+
+@pytest.mark.timeout(240)
+def test_api_server_away_for_less_and_for_longer_than_a_lease(make_site: Callable[..., Bench]) -> None:
+    bench = make_site(nodes=2)
+    full = start_load(bench, jobs=2)
+    control_plane = bench.site.cluster.control_plane
+    held = bench.limits_watts()
+    assert held > bench.floor_watts()
+    # Shorter than the grants' lease (15 s): the agents hold what they have.
+    control_plane.kill_component("kube-apiserver")
+    ends = time.monotonic() + 7
+    while time.monotonic() < ends:
+        assert bench.limits_watts() == held
+        time.sleep(0.5)
+    control_plane.start_component("kube-apiserver")
+    bench.wait_enforced("site", int(full * 0.8))
+    # Longer: they step down to the floor by themselves, and come back when it does.
+    control_plane.kill_component("kube-apiserver")
+    bench.wait_at_floor()
+    time.sleep(max(0.0, 20 - 15))
+    control_plane.start_component("kube-apiserver")
+    bench.wait(lambda: bench.limits_watts() > bench.floor_watts(), lambda: "limits raised again")
+    for index in range(2):
+        bench.wait_running(f"load-{index}")
+    bench.set_cap("site", int(full * 0.5))
+    bench.wait_enforced("site", int(full * 0.5))
+    assert bench.overshoot_watts("site") == 0.0
+
+
+def test_a_leader_stopped_past_its_lease_counts_for_nothing(make_site: Callable[..., Bench]) -> None:
+    bench = make_site(nodes=2)
+    full = start_load(bench, jobs=2)
+    first = bench.site.parts[OPERATOR]
+    epochs = {node["spec"]["epoch"] for node in bench.gpu_nodes()}
+    assert len(epochs) == 1
+    second = bench.site.start_part(OPERATOR)  # stands by
+    first.pause()
+    low = int(full * 0.4)
+    bench.set_cap("site", low)
+    bench.wait_enforced("site", low)
+    after = {node["spec"]["epoch"] for node in bench.gpu_nodes()}
+    assert after == {max(epochs) + 1}
+    grants = [json.dumps(node["spec"], sort_keys=True) for node in bench.gpu_nodes()]
+    first.resume()
+    try:
+        bench.wait(
+            lambda: "standing down" in first.log_tail(200), lambda: f"the old leader's word: {first.log_tail(5)}"
+        )
+        assert first.is_running()
+        assert second.is_running()
+        assert {node["spec"]["epoch"] for node in bench.gpu_nodes()} == after
+        assert [json.dumps(node["spec"], sort_keys=True) for node in bench.gpu_nodes()] == grants
+        assert bench.overshoot_watts("site") == 0.0
+    finally:
+        first.stop(10)

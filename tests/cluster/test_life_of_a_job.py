@@ -1,0 +1,119 @@
+"""A job's life on the real control plane: submitted, run, suspended, deleted at any moment, failed."""
+
+from __future__ import annotations
+
+import pytest
+from cluster_bench import Bench, applied_gpus, condition, reason
+
+
+def test_submit_run_succeed(bench: Bench) -> None:
+    bench.submit("short", gpus=(1, 4), iterations=40)
+    running = bench.wait_running("short")
+    assert 1 <= applied_gpus(running) <= 4
+    done = bench.wait_succeeded("short")
+    status = done["status"]
+    assert status["progress"]["iterations"] == 40
+    assert not status["progress"]["estimated"]
+    assert (
+        status["energy"]["settledMillijoules"] + sum(entry["millijoules"] for entry in status["energy"]["incarnations"])
+        > 0
+    )
+    assert status["state"] == "Succeeded"
+    assert status["restarts"] == 0
+    bench.wait_at_floor()
+
+
+def test_the_pods_get_what_launchers_read(bench: Bench) -> None:
+    bench.submit("wide", gpus=(16, 16), iterations=20)
+    bench.wait_running("wide", 16)
+    pods = sorted(bench.objects("pods"), key=lambda pod: pod["metadata"]["name"])
+    assert len(pods) == 2
+    for rank, pod in enumerate(pods):
+        environment = {item["name"]: item.get("value") for item in pod["spec"]["containers"][0]["env"]}
+        assert environment["FLYBALL_WORLD_SIZE"] == "16"
+        assert environment["PET_NNODES"] == "2"
+        assert environment["PET_NPROC_PER_NODE"] == "8"
+        assert environment["PET_MASTER_ADDR"].startswith("wide-1-0.wide-1.")
+        assert pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] == str(rank)
+    assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
+    bench.wait_succeeded("wide")
+
+
+def test_suspend_and_resume_go_on_from_the_checkpoint(bench: Bench) -> None:
+    bench.submit("pausing", gpus=(2, 2), iterations=150)
+    bench.wait_job(
+        "pausing",
+        lambda raw: ((raw or {}).get("status") or {}).get("progress", {}).get("iterations", 0) > 10,
+        "some progress",
+    )
+    bench.change("pausing", suspend=True)
+    paused = bench.wait_job(
+        "pausing",
+        lambda raw: reason(raw, "Admitted") == "Suspended" and not bench.objects("pods"),
+        "suspended, without pods",
+    )
+    done = paused["status"]["progress"]["iterations"]
+    bench.wait_at_floor()
+    bench.change("pausing", suspend=False)
+    finished = bench.wait_succeeded("pausing")
+    assert done > 10
+    assert finished["status"]["allocation"]["incarnation"] == 2
+    assert finished["status"]["restarts"] == 0
+
+
+@pytest.mark.parametrize("moment", ["submitted", "gated", "bound", "running", "resizing"])
+def test_deleting_at_any_moment_leaves_nothing(bench: Bench, moment: str) -> None:
+    bench.submit("doomed", gpus=(1, 8), iterations=100_000)
+    if moment == "gated":
+        bench.wait(lambda: bool(bench.objects("pods")), lambda: "a pod")
+    elif moment == "bound":
+        bench.wait(
+            lambda: any(pod["spec"].get("nodeName") for pod in bench.objects("pods")), lambda: "a pod bound to a node"
+        )
+    elif moment in ("running", "resizing"):
+        bench.wait_running("doomed")
+        if moment == "resizing":
+            bench.submit("crowd", gpus=(32, 32), iterations=100_000, priority=10)
+            bench.wait_job("doomed", lambda raw: condition(raw, "PodsReady") != "True", "stopping")
+            bench.api.delete(bench.path("crowd"))
+    bench.api.delete(bench.path("doomed"))
+    for kind, group in (("pods", "/api/v1"), ("jobs", "/apis/batch/v1"), ("services", "/api/v1")):
+        bench.wait(lambda kind=kind, group=group: not bench.objects(kind, group), lambda kind=kind: f"no {kind}")
+    bench.wait(
+        lambda: not any(node["spec"].get("jobs") for node in bench.gpu_nodes()),
+        lambda: "no grant for any job",
+    )
+    bench.wait_at_floor()
+
+
+def test_a_template_that_the_api_server_refuses_is_said_in_its_own_words(bench: Bench) -> None:
+    bench.submit(
+        "misspelt",
+        gpus=(1, 1),
+        iterations=10,
+        template={"spec": {"containers": [{"name": "Not A Name", "image": "example.org/trainer"}]}},
+    )
+    refused = bench.wait_job("misspelt", lambda raw: reason(raw, "Admitted") == "InvalidSpec", "refused")
+    assert "Not A Name" in refused["status"]["explanation"]
+    # The template is locked while the job may run; mending it while it is suspended is enough.
+    bench.change(
+        "misspelt",
+        suspend=True,
+        template={
+            "spec": {
+                "containers": [
+                    {
+                        "name": "trainer",
+                        "image": "example.org/trainer",
+                        "env": [
+                            {"name": "DEVCLUSTER_MODEL_CLASS", "value": "resnet50"},
+                            {"name": "DEVCLUSTER_GLOBAL_BATCH", "value": "256"},
+                            {"name": "DEVCLUSTER_ITERATIONS", "value": "10"},
+                        ],
+                    }
+                ]
+            }
+        },
+    )
+    bench.change("misspelt", suspend=False)
+    bench.wait_succeeded("misspelt")
