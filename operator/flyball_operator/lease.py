@@ -134,9 +134,10 @@ class LeaderLease:
                 async with self._one_at_a_time:
                     pause = await self._step()
                 backoff = FIRST_BACKOFF_SECONDS
-            except (ApiError, ApiUnreachable) as error:
+            except (ApiError, ApiUnreachable, TimeoutError) as error:
                 outrun = isinstance(error, ApiError) and error.conflict
-                logger.log(logging.INFO if outrun else logging.WARNING, "%s: %s", self._described, error)
+                said = str(error) or "no epoch floor in time"
+                logger.log(logging.INFO if outrun else logging.WARNING, "%s: %s", self._described, said)
                 pause, backoff = backoff * random.uniform(0.5, 1.0), min(2 * backoff, self._renew_seconds)  # noqa: S311
             self._notice_lapse()
             await asyncio.sleep(pause if self._epoch is None else min(pause, self.remaining_seconds()))
@@ -189,7 +190,8 @@ class LeaderLease:
             wait = (record.duration_seconds or self._duration_seconds) - (self._clock() - (seen_at or self._clock()))
         floor = 0
         if self._epoch_floor is not None and (wait <= 0 or self._highest_epoch == 0):
-            floor = await self._epoch_floor()
+            async with asyncio.timeout(self._claim_seconds):
+                floor = await self._epoch_floor()
             if self._lease is None and self._highest_epoch == floor == 0:
                 wait = 0.0  # no node was ever commanded: nobody has led yet, and nobody need be waited for
         if wait > 0:

@@ -429,6 +429,22 @@ async def test_an_api_that_refuses_is_asked_again(court: Court) -> None:
     assert refusals == 0
 
 
+async def test_a_floor_that_never_comes_holds_up_no_release(court: Court) -> None:
+    asked = 0
+
+    async def never() -> int:
+        nonlocal asked
+        asked += 1
+        await asyncio.Event().wait()
+        return 0
+
+    candidate = await court.enter("a", epoch_floor=never, duration_seconds=1, renew_seconds=0.1)
+    await until(lambda: asked >= 2)  # given up, and asked again
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await candidate.lease.release()
+    assert candidate.changes == []
+
+
 async def test_under_random_outages_nobody_leads_beside_another(court: Court) -> None:
     """Whenever one begins to lead, no other may hold an epoch, and the epochs rise; over many forced takeovers."""
     dice = random.Random(3)
