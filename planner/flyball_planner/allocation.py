@@ -16,14 +16,15 @@ The plan is a state in which no step is left, so that planning again from there 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
-from flyball_planner.allocation_ledger import NOTHING, Claim, Ledger
-from flyball_planner.allocation_options import BASE, FLOOR
+from flyball_planner.allocation_ledger import NOTHING, Claim, Ledger, stretch_of
+from flyball_planner.allocation_options import ADMISSION, BASE, FLOOR, Option
 from flyball_planner.allocation_room import admit, exchange
-from flyball_planner.allocation_steps import Growth, Stepper
-from flyball_planner.power import WATT_TOLERANCE
+from flyball_planner.allocation_steps import NO_GAIN, Growth, Stepper
+from flyball_planner.power import WATT_TOLERANCE, Accounting
 
 ROUNDS = 64  # a plan settles in two or three rounds; this only bounds what rounding might make of a tie
 
@@ -54,7 +55,8 @@ def shed(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper) -> None:
     for cap in range(len(ledger.accounts)):
         if ledger.slack[FLOOR][cap] >= -WATT_TOLERANCE:
             continue
-        _shed_sizes(ledger, claims, stepper, cap)
+        if ledger.accounts[cap].accounting is not Accounting.FLOORED_DRAW:
+            _shed_sizes(ledger, claims, stepper, cap)  # but not where a cap is past holding: a pause acts at once
         paused = sorted(
             (claim for claim in claims if _floor_watts(claim, cap) > WATT_TOLERANCE),
             key=lambda claim: (-claim.job.priority, *claim.order),
@@ -121,7 +123,7 @@ def grow(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper, blocked: lis
     while heap:
         _, index, step = heappop(heap)
         claim = claims[index]
-        if not _resize(ledger, claim, step.gpus):
+        if not _resize(ledger, claim, step.gpus) and not _grow_squeezed(ledger, claim, step.gpus):
             blocked.append((step, claim))
             continue
         changed = True
@@ -129,6 +131,41 @@ def grow(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper, blocked: lis
         if following is not None:
             heappush(heap, (following.rank, index, following))
     return changed
+
+
+def _grow_squeezed(ledger: Ledger, claim: Claim, gpus: int) -> bool:
+    """Growth under a cap that cannot bear everyone's base clock: taken if it gains more speed than it costs the others.
+
+    A cap that sums limits counts idle GPUs at their smallest limit, so using them at clocks that this limit allows is free,
+    and refusing would leave the watts reserved and unused. Speeds are taken to rise evenly between admission and base clock
+    as far as the cap has watts (`Ledger.relief`); gains and losses are compared as sums of logarithms, so a job cannot
+    double at the price of more than one other's halving.
+    """
+    now = claim.option
+    if now is None or not claim.contribution:
+        return False
+    caps = [cap for cap, _ in claim.contribution]
+    relief_before = {cap: ledger.relief(cap) for cap in caps}
+    speed_before = _speed(now, min(relief_before.values()))
+    had = claim.contribution
+    standing = ledger.leave(claim)
+    others = {cap: ledger.stretch[cap] for cap in caps}
+    found = ledger.find(claim, gpus, ADMISSION, migrate=False, previous=had)
+    if found is not None:
+        ledger.float_at(claim, *found)
+        larger = found[0]
+        relief = {cap: ledger.relief(cap) for cap, _ in claim.contribution}
+        lost = sum(max(0.0, before - ledger.relief(cap)) * others[cap] for cap, before in relief_before.items())
+        lost += sum((1.0 - relief[cap]) * ledger.stretch[cap] for cap in relief if cap not in relief_before)
+        if math.log(_speed(larger, min(relief.values(), default=1.0)) / speed_before) > lost + NO_GAIN:
+            return True
+    ledger.go_back(claim, standing)
+    return False
+
+
+def _speed(option: Option, relief: float) -> float:
+    """Iterations per second that a cap's relief lets an option reach."""
+    return (1.0 + relief * stretch_of(option)) / option.admission_seconds
 
 
 def _resize(ledger: Ledger, claim: Claim, gpus: int) -> bool:

@@ -65,6 +65,11 @@ class Standing:
     staying: bool
 
 
+def stretch_of(option: Option) -> float:
+    """What the base clock gains over the admission clock, relative to the speed at the latter."""
+    return option.admission_seconds / option.seconds - 1.0
+
+
 class Ledger:
     """Counts of GPUs and watts; every test here is a few additions, whatever the size of the cluster."""
 
@@ -75,6 +80,8 @@ class Ledger:
         self.slots = Slots(pools)
         # Headroom of each cap with the placed claims at their floor, admission and base clocks.
         self.slack = [[account.headroom_watts for account in accounts] for _ in (FLOOR, ADMISSION, BASE)]
+        # Sum over each cap's claims of what the base clock gains over the admission clock, relative to the latter's speed.
+        self.stretch = [0.0] * len(accounts)
         self._counting: list[list[tuple[int, int, float]]] = []
         for pool in pools:
             counting = []
@@ -128,7 +135,9 @@ class Ledger:
             for pool, gpus in claim.parts:
                 level, cells = self.cells(pool, gpus, claim.option)
                 self.slots.demand(pool, level, -cells)
+        stretch = stretch_of(claim.option)
         for cap, watts in claim.contribution:
+            self.stretch[cap] -= stretch
             for clock in (FLOOR, ADMISSION, BASE):
                 self.slack[clock][cap] += watts[clock]
         claim.option, claim.parts, claim.staying, claim.contribution = None, (), False, ()
@@ -172,6 +181,13 @@ class Ledger:
                 if watts[level] > max(self.slack[level][cap], had[level], 0.0) + WATT_TOLERANCE:
                     return False
         return True
+
+    def relief(self, cap: int) -> float:
+        """How far a cap lets its jobs rise from their admission clocks (0) to their base clocks (1)."""
+        admission, base = self.slack[ADMISSION][cap], self.slack[BASE][cap]
+        if base >= -WATT_TOLERANCE:
+            return 1.0
+        return max(0.0, admission / (admission - base)) if admission > 0 else 0.0
 
     def find(
         self, claim: Claim, gpus: int, clock: int, migrate: bool, previous: Contribution = ()
@@ -248,6 +264,8 @@ class Ledger:
     def _enter(self, claim: Claim, option: Option, parts: tuple[tuple[int, int], ...], staying: bool) -> None:
         claim.option, claim.parts, claim.staying = option, parts, staying
         claim.contribution = self.contribution(option, parts)
+        stretch = stretch_of(option)
         for cap, watts in claim.contribution:
+            self.stretch[cap] += stretch
             for clock in (FLOOR, ADMISSION, BASE):
                 self.slack[clock][cap] -= watts[clock]

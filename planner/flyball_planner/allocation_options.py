@@ -29,15 +29,16 @@ LIMIT, DRAW = 0, 1  # the two ways in which a cap may count a GPU
 class Option(NamedTuple):
     """One job at one size: seconds and joules of an iteration at the base clock, watts of one GPU at three clocks.
 
-    `watts` is indexed [FLOOR, ADMISSION or BASE][LIMIT or DRAW]. `row` is the option's row in `curves`, the `*_index` are
-    positions in its clocks: lowest, base, and highest that constraints and objective leave. `best_seconds` is the time of
-    an iteration at the highest clock of the job's own bounds.
+    `admission_seconds` is the time of an iteration at the admission clock, `best_seconds` at the highest clock of the job's
+    own bounds. `watts` is indexed [FLOOR, ADMISSION or BASE][LIMIT or DRAW]. `row` is the option's row in `curves`, the
+    `*_index` are positions in its clocks: lowest, base, and highest that constraints and objective leave.
     """
 
     gpus: int
     nodes: int
     seconds: float
     joules: float
+    admission_seconds: float
     watts: tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
     floor_index: int
     base_index: int
@@ -157,6 +158,7 @@ def _options(gpus: Indices, nodes: Indices, curves: Curves, choice: ClockChoice)
         nodes.tolist(),
         curves.seconds[rows, choice.base].tolist(),
         curves.joules[rows, choice.base].tolist(),
+        curves.seconds[rows, choice.admission].tolist(),
         watts_of_row,
         choice.floor.tolist(),
         choice.base.tolist(),

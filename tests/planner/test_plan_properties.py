@@ -38,7 +38,7 @@ A100 = catalogue_model("NVIDIA-A100-SXM4-40GB")
 V100 = catalogue_model("Tesla-V100-PCIE-16GB")
 # The same board with a tighter range, as another vendor's firmware reports it.
 A100_TIGHT = replace(A100, min_power_limit_watts=150.0, max_power_limit_watts=350.0, default_power_limit_watts=350.0)
-SEARCH = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SEARCH = settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
