@@ -118,9 +118,9 @@ async def run_agent(options: AgentOptions, ready: Callable[[int | None], None] =
         session = await ApiSession.connect(options.kubeconfig) if options.kubernetes else None
         if session is not None:
             stack.push_async_callback(session.close)
+        driver = open_driver(options)
         pods = open_pods(options)
         uids = PodUids(session, options.node_name) if session and isinstance(pods, KubeletPodResources) else None
-        driver = open_driver(options)
         agent = NodeAgent(
             options.node_name,
             driver,

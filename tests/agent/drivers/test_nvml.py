@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import json
 import os
@@ -12,10 +13,13 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from flyball_agent.calls import ThreadedCalls
 from flyball_agent.drivers.catalogue import CATALOGUE
 from flyball_agent.drivers.nvml import NvmlDriver
 from flyball_agent.drivers.simulated import DeviceFault, SimulatedNode, create_node_file
-from flyball_agent.gpu import DriverUnavailable, GpuLost, LibraryMismatch, NoPermission
+from flyball_agent.gpu import CallTimedOut, DriverUnavailable, GpuLost, LibraryMismatch, NoPermission
+from flyball_agent.journal import Journal
+from flyball_agent.loop import Enforcer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -98,6 +102,30 @@ def test_a_board_that_cannot_be_opened_is_named_and_the_others_work(hardware):
         assert isinstance(driver.failed[1], GpuLost)
     finally:
         driver.close()
+
+
+async def test_a_call_that_hangs_in_the_library_costs_one_board_only(hardware, tmp_path):
+    node, library = hardware
+    driver = NvmlDriver(library)
+    calls = ThreadedCalls(deadline_seconds=0.3)
+    enforcer = Enforcer("node", driver, Journal(tmp_path / "journal", "node"), calls=calls)
+    enforcer.accept({"epoch": 1, "generation": 1, "leaseSeconds": 60, "grantMilliwatts": 10**6})
+    node.devices[0].flags |= DeviceFault.HANG
+    try:
+        await enforcer.step()
+        hung = enforcer.boards[node.devices[0].uuid]
+        assert isinstance(hung.error, CallTimedOut)
+        for device in node.devices[1:]:
+            assert device.read().requested_limit_milliwatts == device.constants.min_limit_milliwatts
+        assert enforcer.acknowledged is None
+    finally:
+        node.devices[0].flags = DeviceFault(0)
+    async with asyncio.timeout(20):
+        while enforcer.acknowledged is None:
+            await enforcer.step()
+    assert node.devices[0].read().requested_limit_milliwatts == 100_000
+    enforcer.close()
+    driver.close()
 
 
 READ_ONLY = """
