@@ -3,7 +3,8 @@
 Each (re)start is an *incarnation*: an Indexed Job of gated pods, one a node. The steps, taken whenever the state at hand
 allows the next, and taken again after any crash because nothing but that state is remembered:
 
-- an incarnation on other nodes than the plan's is stopped (its pods checkpoint and leave);
+- an incarnation on other nodes than the plan's is stopped (its pods checkpoint and leave), and so is one that failed, as
+  soon as all of its pods have ended; it counts as a failure unless every pod that ended by itself left cleanly;
 - while any pod of the job still holds GPUs, wait;
 - with none left, the next incarnation is made, its pods gated;
 - with every pod of it there and its watts reserved on every node, all gates are opened, all or none.
@@ -102,15 +103,22 @@ def next_step(
             return JobStep(Phase.STOPPING)
         if desired is None:
             return JobStep(Phase.WAITING)
-        number = max([last_incarnation, *(item.incarnation for item in incarnations)]) + 1
-        return JobStep(Phase.CREATING, None, (CreateIncarnation(job_uid, number, desired),))
+        # A number is never used twice, whatever was lost: energy is booked under it.
+        number = max(
+            [last_incarnation, *(item.incarnation for item in incarnations), *(pod.incarnation for pod in pods)]
+        )
+        return JobStep(Phase.CREATING, None, (CreateIncarnation(job_uid, number + 1, desired),))
 
     own = [pod for pod in pods if pod.incarnation == current.incarnation]
     if current.complete:
         return JobStep(Phase.COMPLETE, current, stops)
     if current.failed:
+        if any(not pod.finished for pod in own):
+            # The Job's controller ends the other ranks; only then is it known how each of them ended.
+            return JobStep(Phase.STOPPING, current, stops)
         codes = {pod.exit_code for pod in own if pod.phase == "Failed"}
-        clean = bool(codes) and codes <= {EXIT_CODE_CLEAN_STOP}
+        # A pod that ended by itself stays to be looked at; where none did, somebody deleted them (a drain, a lost node).
+        clean = codes <= {EXIT_CODE_CLEAN_STOP}
         stop = StopIncarnation(current, "stopped cleanly by others" if clean else "failed")
         said = ", ".join(f"exit code {code}" for code in sorted(code for code in codes if code is not None))
         return JobStep(Phase.FAILED, current, (*stops, stop), said or current.failure, counts_as_failure=not clean)

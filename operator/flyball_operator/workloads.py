@@ -105,15 +105,22 @@ def _pod_gpus(spec: JsonObject) -> int:
     return max([sum(of(spec.get("containers"))), *of(spec.get("initContainers"))])
 
 
+def _exit_code(spec: JsonObject, status: JsonObject) -> int | None:
+    """How the trainer ended; another container's code where the trainer has none. A sidecar that is told to leave ends
+    with a code of its own, which says nothing of the training."""
+    trainer = next((container.get("name") for container in spec.get("containers") or ()), None)
+    exits = {
+        container.get("name"): terminated["exitCode"]
+        for container in status.get("containerStatuses") or ()
+        if (terminated := (container.get("state") or {}).get("terminated")) and "exitCode" in terminated
+    }
+    return exits.get(trainer, max(exits.values(), default=None))
+
+
 def read_pod(raw: JsonObject) -> PodView:
     """A `v1.Pod` as a PodView."""
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     labels = metadata.get("labels") or {}
-    exits = [
-        terminated["exitCode"]
-        for container in status.get("containerStatuses") or ()
-        if (terminated := (container.get("state") or {}).get("terminated")) and "exitCode" in terminated
-    ]
     return PodView(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -132,7 +139,7 @@ def read_pod(raw: JsonObject) -> PodView:
         job_uid=labels.get(LABEL_JOB_UID, ""),
         incarnation=_count(labels.get(LABEL_INCARNATION)),
         index=_count(labels.get(LABEL_COMPLETION_INDEX)),
-        exit_code=max(exits) if exits else None,
+        exit_code=_exit_code(spec, status),
     )
 
 
