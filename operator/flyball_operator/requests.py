@@ -81,13 +81,20 @@ class JobView:
 
 
 MANAGED_BY_FLYBALL = "flyball.dev/operator"
+OBJECTIVES = ("Time", "Energy", "Balanced")
 
 
 def read_job(raw: JsonObject) -> JobView:
     """An EnergyAwareJob as a JobView; raises ValueError where a required field is missing or a time is no time."""
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     try:
-        gpus, training = spec["gpus"], spec["training"]
+        gpus, training, objective = spec["gpus"], spec["training"], spec.get("objective", "Balanced")
+        if not 1 <= gpus["min"] <= gpus["max"]:
+            raise ValueError(f"gpus.min {gpus['min']} and gpus.max {gpus['max']} must be 1 <= min <= max")
+        if training["globalBatchSize"] < 1:
+            raise ValueError(f"training.globalBatchSize {training['globalBatchSize']} must be at least 1")
+        if objective not in OBJECTIVES:
+            raise ValueError(f"objective {objective} is none of {', '.join(OBJECTIVES)}")
         energy, elasticity = spec.get("energy") or {}, spec.get("elasticity") or {}
         clocks = spec.get("clocks") or {}
         created = parse_time(metadata["creationTimestamp"])
@@ -108,7 +115,7 @@ def read_job(raw: JsonObject) -> JobView:
             max_local_batch_size=training.get("maxLocalBatchSize"),
             model_class=training.get("modelClass", ""),
             template=spec["template"],
-            objective=spec.get("objective", "Balanced"),
+            objective=objective,
             energy_budget_kilojoules=energy.get("budgetKilojoules"),
             on_exhausted=energy.get("onExhausted", "Throttle"),
             deadline=parse_time(spec.get("deadline")),
@@ -127,7 +134,7 @@ def read_job(raw: JsonObject) -> JobView:
             status=status,
             conditions={condition["type"]: condition for condition in status.get("conditions") or ()},
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
             f"EnergyAwareJob {metadata.get('namespace')}/{metadata['name']}: not as the CRD has it: {error!r}"
         ) from error
