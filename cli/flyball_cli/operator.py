@@ -33,6 +33,10 @@ def register(app: typer.Typer) -> None:
             10.0, min=1.0, help="A node that owes an acknowledgement for this long is planned around."
         ),
         restart_seconds: float = typer.Option(30.0, min=0.0, help="What a resize or a migration costs a job."),
+        training_socket_dir: str = typer.Option(
+            "",
+            help="The agents' --socket-dir: pods then get FLYBALL_SOCKET, by a hostPath volume. Default: no socket.",
+        ),
         log_format: str = typer.Option("json", help="json, or text for a terminal."),
         log_level: str = typer.Option("INFO", help="DEBUG, INFO, WARNING or ERROR."),
     ) -> None:
@@ -60,5 +64,6 @@ def register(app: typer.Typer) -> None:
                 status_interval_seconds=status_interval_seconds,
                 acknowledge_timeout_seconds=acknowledge_timeout_seconds,
                 restart_seconds=restart_seconds,
+                training_socket_directory=training_socket_dir,
             )
         )

@@ -39,7 +39,10 @@ logger = logging.getLogger(__name__)
 
 
 class Executor:
-    """Sends writes under one epoch; `check` raises LeadershipLost, `absorb` takes in what a write returned."""
+    """Sends writes under one epoch; `check` raises LeadershipLost, `absorb` takes in what a write returned.
+
+    `training_socket_directory`: where on their nodes agents serve training processes (empty: nowhere).
+    """
 
     def __init__(
         self,
@@ -47,11 +50,13 @@ class Executor:
         check: Callable[[], None],
         absorb: Callable[[Resource, JsonObject], None],
         count: Callable[[str], None] = lambda kind: None,
+        training_socket_directory: str = "",
     ) -> None:
         self._session = session
         self._check = check
         self._absorb = absorb
         self._count = count
+        self._training_socket_directory = training_socket_directory
 
     async def _write(
         self,
@@ -134,7 +139,8 @@ class Executor:
         self, job: JobView, incarnation: int, nodes: tuple[tuple[str, int], ...]
     ) -> tuple[bool, str]:
         """Make the Service and the gated Job of an incarnation; second, the API server's words where it refuses them."""
-        service, batch_job = incarnation_service(job, incarnation), incarnation_job(job, incarnation, nodes)
+        batch_job = incarnation_job(job, incarnation, nodes, self._training_socket_directory)
+        service = incarnation_service(job, incarnation)
         await self._write(
             "create-service", SERVICES, lambda: self._session.create(SERVICES.path(job.namespace), service)
         )

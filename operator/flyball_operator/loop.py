@@ -147,7 +147,13 @@ class Operator:
     async def _reign(self, epoch: int) -> None:
         reign = Reign(
             epoch,
-            Executor(self._session, lambda: self._lease.check(epoch), self._watches.absorb, self._metrics.count_action),
+            Executor(
+                self._session,
+                lambda: self._lease.check(epoch),
+                self._watches.absorb,
+                self._metrics.count_action,
+                self._settings.training_socket_directory,
+            ),
         )
         keeper = JobKeeper(self._settings, self._learner)
         try:

@@ -15,6 +15,7 @@ from flyball_operator.names import (
     ANNOTATION_ALLOCATION,
     FLYBALL_API_VERSION,
     LABEL_COMPLETION_INDEX,
+    LABEL_HOSTNAME,
     LABEL_INCARNATION,
     LABEL_JOB_NAME,
     LABEL_JOB_UID,
@@ -27,6 +28,11 @@ JsonObject = dict[str, Any]
 RENDEZVOUS_PORT = 29400
 # A volume of this name, where the template mounts one, is where checkpoints go.
 CHECKPOINT_VOLUME = "checkpoint"
+# Where a pod finds the agent's socket: its own folder of the node's, named by its UID, so that no other pod's is in sight.
+SOCKET_VOLUME = "flyball-socket"
+SOCKET_MOUNT = "/run/flyball"
+SOCKET_NAME = "flyball.sock"
+POD_UID_VARIABLE = "FLYBALL_POD_UID"
 
 
 def incarnation_name(job: JobView, incarnation: int) -> str:
@@ -49,7 +55,7 @@ def _owner(job: JobView) -> JsonObject:
 
 
 def _environment(
-    job: JobView, incarnation: int, nodes: tuple[tuple[str, int], ...], container: JsonObject
+    job: JobView, incarnation: int, nodes: tuple[tuple[str, int], ...], container: JsonObject, with_socket: bool
 ) -> list[Any]:
     name = incarnation_name(job, incarnation)
     gpus_per_node = nodes[0][1]
@@ -69,48 +75,42 @@ def _environment(
         {"name": "JAX_NUM_PROCESSES", "value": str(len(nodes))},
         {"name": "JAX_PROCESS_ID", **rank},
     ]
-    values.extend(
-        {"name": "FLYBALL_CHECKPOINT_DIR", "value": mount["mountPath"]}
-        for mount in container.get("volumeMounts") or ()
-        if mount.get("name") == CHECKPOINT_VOLUME
-    )
+    mounts = [
+        mount["mountPath"] for mount in container.get("volumeMounts") or () if mount.get("name") == CHECKPOINT_VOLUME
+    ]
+    if mounts:
+        values.append({"name": "FLYBALL_CHECKPOINT_DIR", "value": mounts[0]})
+    if with_socket:
+        values += [
+            {"name": POD_UID_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+            {"name": "FLYBALL_SOCKET", "value": f"{SOCKET_MOUNT}/{SOCKET_NAME}"},
+        ]
     # What the user set by hand wins: a launcher with other ideas about ports or ranks must not be overruled.
     own = {variable.get("name") for variable in container.get("env") or ()}
     return [*(container.get("env") or ()), *(value for value in values if value["name"] not in own)]
 
 
-def incarnation_job(job: JobView, incarnation: int, nodes: tuple[tuple[str, int], ...]) -> JsonObject:
+def incarnation_job(
+    job: JobView, incarnation: int, nodes: tuple[tuple[str, int], ...], socket_directory: str = ""
+) -> JsonObject:
     """The Indexed Job of one incarnation on `(node, gpus)`, one pod a node, every pod gated.
 
-    Raises ValueError where the nodes' shares differ (an Indexed Job has one template) or the template has no container.
+    `socket_directory` is where on their nodes the agents serve training processes; empty: pods get no socket.
+    Raises ValueError where the nodes' shares differ (an Indexed Job has one template) or the template cannot be used.
     """
     shares = {gpus for _, gpus in nodes}
     if len(shares) != 1:
         raise ValueError(f"EnergyAwareJob {job.key}: every node must give the same number of GPUs, not {nodes}")
-    template = copy.deepcopy(job.template)
-    metadata = template.setdefault("metadata", {})
-    metadata["labels"] = {**(metadata.get("labels") or {}), **incarnation_labels(job, incarnation)}
-    spec = template.setdefault("spec", {})
-    containers = spec.get("containers")
-    if not containers:
-        raise ValueError(f"EnergyAwareJob {job.key}: spec.template.spec.containers must name at least one container")
-    name = incarnation_name(job, incarnation)
-    spec["restartPolicy"] = "Never"
-    spec["subdomain"] = name
-    spec["schedulingGates"] = [
-        *(gate for gate in spec.get("schedulingGates") or () if gate.get("name") != PLACEMENT_GATE),
-        {"name": PLACEMENT_GATE},
-    ]
-    for container in containers:
-        container["env"] = _environment(job, incarnation, nodes, container)
-    # The first container is the trainer; a GPU cannot be shared between containers of a pod.
-    resources = containers[0].setdefault("resources", {})
-    resources["limits"] = {**(resources.get("limits") or {}), job.resource_name: str(nodes[0][1])}
+    try:
+        template = _template(job, incarnation, nodes, socket_directory)
+    except (KeyError, TypeError, AttributeError) as error:
+        # The schema leaves the template free, and only the API server knows what a pod is; this much must hold before.
+        raise ValueError(f"EnergyAwareJob {job.key}: spec.template is no PodTemplateSpec: {error!r}") from error
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": name,
+            "name": incarnation_name(job, incarnation),
             "namespace": job.namespace,
             "labels": incarnation_labels(job, incarnation),
             "annotations": {ANNOTATION_ALLOCATION: orjson.dumps({"nodes": nodes}).decode()},
@@ -125,6 +125,51 @@ def incarnation_job(job: JobView, incarnation: int, nodes: tuple[tuple[str, int]
             "template": template,
         },
     }
+
+
+def _template(job: JobView, incarnation: int, nodes: tuple[tuple[str, int], ...], socket_directory: str) -> JsonObject:
+    template = copy.deepcopy(job.template)
+    metadata = template["metadata"] = template.get("metadata") or {}
+    metadata["labels"] = {**(metadata.get("labels") or {}), **incarnation_labels(job, incarnation)}
+    spec = template["spec"] = template.get("spec") or {}
+    containers = spec.get("containers")
+    if not containers:
+        raise ValueError(f"EnergyAwareJob {job.key}: spec.template.spec.containers must name at least one container")
+    if LABEL_HOSTNAME in (spec.get("nodeSelector") or {}):
+        raise ValueError(
+            f"EnergyAwareJob {job.key}: spec.template.spec.nodeSelector must not name {LABEL_HOSTNAME}, "
+            "by which Flyball gives each pod its node (use labels that several nodes share)"
+        )
+    everyone = [*containers, *(spec.get("initContainers") or ())]
+    for container in everyone[1:]:
+        if job.resource_name in ((container.get("resources") or {}).get("limits") or {}):
+            raise ValueError(
+                f"EnergyAwareJob {job.key}: container {container.get('name')} asks for {job.resource_name}, but only the "
+                "first container gets GPUs (take the limit out; spec.gpus says how many)"
+            )
+    spec["restartPolicy"] = "Never"
+    spec["subdomain"] = incarnation_name(job, incarnation)
+    spec["schedulingGates"] = [
+        *(gate for gate in spec.get("schedulingGates") or () if gate.get("name") != PLACEMENT_GATE),
+        {"name": PLACEMENT_GATE},
+    ]
+    for container in everyone:
+        container["env"] = _environment(job, incarnation, nodes, container, bool(socket_directory))
+        if socket_directory:
+            container["volumeMounts"] = [
+                *(container.get("volumeMounts") or ()),
+                {"name": SOCKET_VOLUME, "mountPath": SOCKET_MOUNT, "subPathExpr": f"$({POD_UID_VARIABLE})"},
+            ]
+    if socket_directory:
+        volume = {"name": SOCKET_VOLUME, "hostPath": {"path": socket_directory, "type": "DirectoryOrCreate"}}
+        spec["volumes"] = [*(spec.get("volumes") or ()), volume]
+    # The first container is the trainer; a GPU cannot be shared between containers of a pod.
+    resources = containers[0]["resources"] = containers[0].get("resources") or {}
+    gpus = {job.resource_name: str(nodes[0][1])}
+    resources["limits"] = {**(resources.get("limits") or {}), **gpus}
+    if job.resource_name in (resources.get("requests") or {}):
+        resources["requests"] |= gpus  # the API server wants the two to be equal
+    return template
 
 
 def incarnation_service(job: JobView, incarnation: int) -> JsonObject:

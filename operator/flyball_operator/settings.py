@@ -32,5 +32,7 @@ class Settings:
     status_interval_seconds: float = 5.0
     restart_seconds: float = 30.0
     guard_fraction: float = 0.05
+    # Where on their nodes agents serve training processes; pods mount their own folder of it, which takes a hostPath.
+    training_socket_directory: str = ""
     metrics_port: int = 9400
     probe_port: int = 8080
