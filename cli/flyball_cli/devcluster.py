@@ -26,6 +26,8 @@ plain processes, with simulated GPU nodes. No root, no containers, loopback only
 The first start fetches or builds the programs (minutes, once); after that a start takes seconds.
 """
 
+FOREGROUND_POLL_SECONDS = 0.5
+
 NAME = Annotated[str, typer.Option("--name", metavar="NAME", help="Which cluster; each has a folder of its own.")]
 
 group = typer.Typer(name="devcluster", help=HELP, no_args_is_help=True)
@@ -114,12 +116,13 @@ def up(
     if not foreground:
         _say(f"  flyball devcluster down{option}")
         return
-    _say("  Ctrl-C takes it down")
     try:
-        signal.pause()
+        _say("  Ctrl-C takes it down")
+        while cluster.control_plane.layout.state.exists():  # until another shell takes it down
+            time.sleep(FOREGROUND_POLL_SECONDS)
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave half of it
         _say(f"taking {name!r} down")
-        cluster.stop()
         take_down(cluster.directory)
 
 

@@ -272,7 +272,10 @@ class ApiClient:
             return self._resources[key]
 
 
-def _brief(manifest: Json) -> Json:
-    """An object without its bookkeeping, for messages."""
+def _brief(manifest: Json) -> Any:
+    """An object without its bookkeeping, for messages; of a collection the names."""
+    if "items" in manifest:
+        names = [item["metadata"]["name"] for item in manifest["items"]]
+        return f"{len(names)} objects" + "".join(f", {name}" for name in names[:10])
     metadata = {name: value for name, value in manifest.get("metadata", {}).items() if name != "managedFields"}
     return {**manifest, "metadata": metadata}

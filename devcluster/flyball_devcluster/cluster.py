@@ -12,11 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from flyball_devcluster import install, nodes
-from flyball_devcluster.api import ApiClient
+from flyball_devcluster.api import ApiClient, Json
 from flyball_devcluster.binaries import Binaries, Report
 from flyball_devcluster.build import locked
 from flyball_devcluster.controlplane import ControlPlane, Options
-from flyball_devcluster.processes import wait_until
 
 DEFAULT_NODES = 16
 DEFAULT_NAME = "default"
@@ -147,13 +146,16 @@ class DevCluster:
         wanted = set(self.node_names() if names is None else names)
         found: dict[str, str] = {}
 
-        def all_found() -> bool:
-            found.update(install.agent_pods(self.api))
+        def all_run(pods: Json | None) -> bool:
+            found.clear()
+            found.update(install.running_pods(pods or {"items": []}))
             return wanted <= set(found)
 
-        if not wait_until(all_found, timeout_seconds, every_seconds=0.1):
+        try:
+            self.api.wait_for(install.AGENT_PODS, all_run, timeout_seconds=timeout_seconds)
+        except TimeoutError as error:
             missing = ", ".join(sorted(wanted - set(found))[:5])
-            raise TimeoutError(f"no agent pod runs on {missing} after {timeout_seconds:g} s")
+            raise TimeoutError(f"no agent pod runs on {missing} after {timeout_seconds:g} s") from error
         return {node: found[node] for node in sorted(wanted)}
 
     def agent_kubeconfigs(self, names: Iterable[str] | None = None) -> dict[str, Path]:

@@ -110,8 +110,8 @@ class ControlPlane:
         """Start a control plane and wait until it is ready.
 
         `directory` must be empty or absent; None makes a temporary one, removed by `stop`. `before_controllers` is
-        called when the API server is ready and nothing else runs yet: custom resources created there are known to the
-        garbage collector at once, which otherwise looks for new ones every 30 s. Raises ComponentError where a
+        called when the API server is ready and the controller manager does not run yet: the kinds created there are
+        known to its garbage collector at once, which otherwise looks for new ones every 30 s. Raises ComponentError where a
         component does not start (nothing is left running), FileExistsError where the directory is in use.
         """
         programs = binaries if binaries is not None else find_binaries(report)
@@ -152,22 +152,21 @@ class ControlPlane:
     def _start_all(self, before_controllers: Callable[[ApiClient], None] | None) -> None:
         self.layout.directory.chmod(0o700)
         self.layout.log(ETCD).parent.mkdir()
-        with self._lock:
-            self._spawn(ETCD)
-            self._write_keys()
-            self.layout.stages.write_text(kwok_configuration(self.options.pod_start_delay_seconds))
-            self.layout.scheduler_configuration.write_text(yaml.safe_dump(scheduler_configuration()))
-            # An API server that finds no etcd at its first try waits a second for the next.
-            self._await_ready(ETCD)
-            self._start_with_port(API_SERVER)
-            if before_controllers is not None:
-                before_controllers(self.api)
-            controllers = [name for name in COMPONENTS if name not in (ETCD, API_SERVER)]
-            for name in controllers:
-                self._ports[name] = free_port()
-                self._spawn(name)
-            for name in controllers:
-                self._await_started(name)
+        self._spawn(ETCD)
+        self._write_keys()
+        self.layout.stages.write_text(kwok_configuration(self.options.pod_start_delay_seconds))
+        self.layout.scheduler_configuration.write_text(yaml.safe_dump(scheduler_configuration()))
+        # An API server that finds no etcd at its first try waits a second for the next.
+        self._await_ready(ETCD)
+        self._spawn_on_free_port(API_SERVER)
+        self._await_started(API_SERVER)
+        self._spawn_on_free_port(SCHEDULER)
+        self._spawn_on_free_port(KWOK)
+        if before_controllers is not None:
+            before_controllers(self.api)
+        self._spawn_on_free_port(CONTROLLER_MANAGER)
+        for name in (SCHEDULER, KWOK, CONTROLLER_MANAGER):
+            self._await_started(name)
         # Pods can be created once the namespace has its account (the controller manager's first deed).
         self.api.wait_for(
             "/api/v1/namespaces/default/serviceaccounts/default",
@@ -240,13 +239,11 @@ class ControlPlane:
         self._save()
         return process
 
-    def _start_with_port(self, name: str) -> None:
-        """Start a component on a free port, with another one if somebody took it in between."""
+    def _spawn_on_free_port(self, name: str) -> None:
         self._ports[name] = free_port()
         if name == API_SERVER:
             self._write_kubeconfigs()
         self._spawn(name)
-        self._await_started(name)
 
     def _await_started(self, name: str) -> None:
         """Wait until a component is ready; one that lost its port is started again on another."""
@@ -257,12 +254,8 @@ class ControlPlane:
             except ComponentError as error:
                 if PORT_TAKEN not in str(error) or attempt == PORT_ATTEMPTS - 1:
                     raise
-            self._ports[name] = free_port()
-            if name == API_SERVER:
-                self._write_kubeconfigs()
-                self._api = None
             self.layout.log(name).rename(self.layout.log(f"{name}-port-taken-{attempt}"))
-            self._spawn(name)
+            self._spawn_on_free_port(name)
 
     def _await_ready(self, name: str, timeout_seconds: float = READY_TIMEOUT_SECONDS) -> None:
         process = self._processes[name]

@@ -23,21 +23,11 @@ AGENT_COMPONENT = "agent"
 CRD_KIND = "CustomResourceDefinition"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
-# What others refer to goes first; every other kind follows, in the order of the files.
-KIND_ORDER = (
-    "Namespace",
-    "ServiceAccount",
-    "ClusterRole",
-    "Role",
-    "ClusterRoleBinding",
-    "RoleBinding",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionPolicyBinding",
-)
+NAMESPACE_KIND = "Namespace"
 
 
 def read_manifests(directory: Path) -> list[Json]:
-    """Every manifest of a folder's `*.yaml`, in the order in which they can be applied.
+    """Every manifest of a folder's `*.yaml`, namespaces first, because the others may be in them.
 
     Raises FileNotFoundError where the folder has none.
     """
@@ -45,19 +35,13 @@ def read_manifests(directory: Path) -> list[Json]:
     if not files:
         raise FileNotFoundError(f"no manifests in {directory} (*.yaml)")
     manifests = [manifest for file in files for manifest in yaml.safe_load_all(file.read_text()) if manifest]
-    return sorted(manifests, key=_apply_order)
-
-
-def _apply_order(manifest: Json) -> int:
-    kind = manifest["kind"]
-    return KIND_ORDER.index(kind) if kind in KIND_ORDER else len(KIND_ORDER)
+    return sorted(manifests, key=lambda manifest: bool(manifest["kind"] != NAMESPACE_KIND))
 
 
 def apply_crds(api: ApiClient, manifests: Iterable[Json], *, timeout_seconds: float = 60.0) -> list[str]:
     """Apply CustomResourceDefinitions and wait until each is served. The names, in order."""
     crds = [manifest for manifest in manifests if manifest["kind"] == CRD_KIND]
-    for crd in crds:
-        api.apply(crd)
+    api.for_each(api.apply, crds)
     for crd in crds:
         name = crd["metadata"]["name"]
         api.wait_for(f"{CRDS}/{name}", _established, timeout_seconds=timeout_seconds, what="Established")
@@ -87,8 +71,9 @@ def install_api(
     The names of the CRDs. Raises FileNotFoundError where a folder has no manifests, ApiError where one is refused.
     """
     names = apply_crds(api, read_manifests(crd_directory))
-    for manifest in read_manifests(base_directory):
-        api.apply(manifest)
+    base = read_manifests(base_directory)
+    api.for_each(api.apply, [manifest for manifest in base if manifest["kind"] == NAMESPACE_KIND])
+    api.for_each(api.apply, [manifest for manifest in base if manifest["kind"] != NAMESPACE_KIND])
     return names
 
 
@@ -138,12 +123,18 @@ def install_agent_daemon_set(api: ApiClient) -> None:
     api.apply(agent_daemon_set())
 
 
+AGENT_PODS = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods?labelSelector={COMPONENT_LABEL}%3D{AGENT_COMPONENT}"
+
+
 def agent_pods(api: ApiClient) -> dict[str, str]:
     """The agents' pods that run: node -> name of the pod."""
-    selector = f"{COMPONENT_LABEL}={AGENT_COMPONENT}"
-    pods = api.list_objects(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods", labelSelector=selector)
+    return running_pods(api.get(AGENT_PODS))
+
+
+def running_pods(pods: Json) -> dict[str, str]:
+    """The running pods of a collection that has one on each node: node -> name of the pod."""
     return {
         pod["spec"]["nodeName"]: pod["metadata"]["name"]
-        for pod in pods
+        for pod in pods["items"]
         if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
     }

@@ -44,6 +44,9 @@ def gpu_node(
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": "amd64",
+        # The controller manager would add these two, by a write to each node.
+        "beta.kubernetes.io/os": "linux",
+        "beta.kubernetes.io/arch": "amd64",
         "type": "kwok",
     }
     if gpus:
@@ -58,7 +61,7 @@ def gpu_node(
         "metadata": {
             "name": name,
             "labels": {**all_labels, **(labels or {})},
-            "annotations": {FAKE_NODE_ANNOTATION: "fake", "node.alpha.kubernetes.io/ttl": "0"},
+            "annotations": {FAKE_NODE_ANNOTATION: "fake"},
         },
         "spec": {"taints": [dict(taint) for taint in taints]},
         "status": {

@@ -96,6 +96,15 @@ def test_a_foreground_cluster_goes_with_its_command(flyball, number):
     assert not (flyball.directory / "here").exists()
 
 
+def test_a_foreground_cluster_ends_when_another_shell_takes_it_down(flyball):
+    with flyball.background("up", "--bare", "--nodes", "0", "--name", "here", "--foreground") as up:
+        for line in up.stderr:
+            if "Ctrl-C" in line:
+                break
+        flyball("down", "--name", "here")
+        assert up.wait(timeout=60) == 0
+
+
 def test_an_interrupted_start_leaves_nothing(flyball):
     with flyball.background("up", "--bare", "--nodes", "1", "--name", "brief") as up:
         directory = flyball.directory / "brief"

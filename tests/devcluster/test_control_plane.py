@@ -210,13 +210,13 @@ def test_a_port_taken_in_between_is_replaced_by_another(tmp_path, monkeypatch):
         taken.listen()
         lost = taken.getsockname()[1]
         honest = controlplane.free_port
-        offers = iter([lost, honest(), lost])  # the API server's first, its second, the controller manager's first
+        offers = iter([lost, honest(), lost])  # the API server's first, its second, the scheduler's first
         monkeypatch.setattr(controlplane, "free_port", lambda: next(offers, None) or honest())
         with ControlPlane.start(tmp_path / "cluster") as plane:
             assert plane.is_running()
             assert str(lost) not in plane.server_url
             assert plane.layout.log(f"{API_SERVER}-port-taken-0").exists()
-            assert plane.layout.log(f"{CONTROLLER_MANAGER}-port-taken-0").exists()
+            assert plane.layout.log(f"{SCHEDULER}-port-taken-0").exists()
 
 
 def test_a_folder_in_use_is_refused(tmp_path):

@@ -58,15 +58,11 @@ def test_an_owned_object_goes_with_its_custom_owner_at_once(cluster):
     cluster.api.wait_gone(cluster.path("configmaps", "owned"), timeout_seconds=15)
 
 
-def test_manifests_are_applied_before_what_refers_to_them(tmp_path):
-    (tmp_path / "b.yaml").write_text(
-        "{kind: RoleBinding, metadata: {name: b}}\n---\n{kind: Role, metadata: {name: r}}\n"
-    )
-    (tmp_path / "z.yaml").write_text(
-        "{kind: Namespace, metadata: {name: n}}\n---\n{kind: Service, metadata: {name: s}}\n"
-    )
+def test_namespaces_go_before_what_is_in_them(tmp_path):
+    (tmp_path / "a.yaml").write_text("{kind: Role, metadata: {name: r}}\n---\n{kind: Service, metadata: {name: s}}\n")
+    (tmp_path / "z.yaml").write_text("---\n{kind: Namespace, metadata: {name: n}}\n---\n")
     kinds = [manifest["kind"] for manifest in read_manifests(tmp_path)]
-    assert kinds == ["Namespace", "Role", "RoleBinding", "Service"]
+    assert kinds == ["Namespace", "Role", "Service"]
 
 
 def test_an_empty_folder_is_named(tmp_path):
