@@ -241,6 +241,7 @@ class NodeAgent:
             samples.append(Sample(board.uuid, counter, board.limits.max_milliwatts))
             if board.pods:
                 holders[board.uuid] = tuple(self.pods[pod].energy_key for pod in board.pods if pod in self.pods)
+        self.attribution.boot_id = self.driver.boot_id  # a simulated node's reboot does not end its agent
         handed_over = self.attribution.update(now_ns, samples, holders, after_absence=self._absent)
         self._absent = False
         return handed_over

@@ -86,10 +86,13 @@ class Attribution:
     """Keeps the ledger of one node. Feed it every reading; journal `to_json` now and then and at each change of pods."""
 
     def __init__(self, state: Mapping[str, Any] | None = None, boot_id: str = "") -> None:
-        """`state` is what `to_json` gave; its counters are void where the boot is another one."""
+        """`state` is what `to_json` gave; its counters are void where the boot is another one.
+
+        `boot_id` may be set later: the boot that the readings are of.
+        """
         self.ledger = Ledger()
         self._boards: dict[str, _Board] = {}
-        self._boot_id = boot_id
+        self.boot_id = boot_id
         if state:
             self._restore(state)
 
@@ -102,7 +105,7 @@ class Attribution:
         ledger.unattributed = int(state.get("unattributed", 0))
         ledger.discarded = int(state.get("discarded", 0))
         ledger.boards = {str(uuid): int(energy) for uuid, energy in state.get("boards", {}).items()}
-        if state.get("boot") == self._boot_id:
+        if state.get("boot") == self.boot_id:
             for uuid, (counter, time_ns, holders) in state.get("last", {}).items():
                 self._boards[str(uuid)] = _Board(int(counter), int(time_ns), tuple(str(pod) for pod in holders))
         else:
@@ -114,7 +117,7 @@ class Attribution:
         """Everything, for the journal."""
         ledger = self.ledger
         return {
-            "boot": self._boot_id,
+            "boot": self.boot_id,
             "pods": ledger.pods,
             "ended": ledger.ended,
             "endedBefore": ledger.ended_before,

@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from flyball_agent.core import Board, PodName, Purpose
-from flyball_agent.gpu import DeviceLimits, DeviceReading, Gpu, GpuError, PowerLimitReading
+from flyball_agent.gpu import DeviceLimits, DeviceReading, Gpu, GpuDriver, GpuError, GpuNotFound, PowerLimitReading
+from flyball_agent.journal import JournalState
 
 
 @dataclass(slots=True)
@@ -41,6 +42,32 @@ class BoardState:
             self.lock,
             self.pods,
         )
+
+
+def find_boards(driver: GpuDriver, journal: JournalState, *, half_set: bool) -> dict[str, BoardState]:
+    """Every board that the driver shows, and those that the journal remembers and the driver does not show, by UUID.
+
+    Before it is read, a board may hold the most that it can; or, where the journal's last set of it was in this very
+    incarnation of the driver (`half_set`), the larger of what it was and what it was to be.
+    """
+
+    def most(uuid: str, limits: DeviceLimits) -> int:
+        intent = journal.intents.get(uuid)
+        if intent is None or not half_set:
+            return limits.max_milliwatts
+        return max(intent.old_milliwatts, intent.new_milliwatts)
+
+    boards = {
+        gpu.uuid: BoardState(gpu.uuid, gpu.index, gpu.model, gpu.limits, most(gpu.uuid, gpu.limits), gpu)
+        for gpu in driver.gpus()
+    }
+    for known in journal.boards.values():
+        if known.uuid not in boards:
+            limits = DeviceLimits(known.min_milliwatts, known.max_milliwatts, known.default_milliwatts)
+            missing = BoardState(known.uuid, -1, known.model, limits, most(known.uuid, limits))
+            missing.error = GpuNotFound("find", known.uuid, detail="the board was here before and is not found now")
+            boards[known.uuid] = missing
+    return boards
 
 
 @dataclass(frozen=True, slots=True)

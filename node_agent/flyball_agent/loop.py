@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from flyball_agent import core
-from flyball_agent.board import Acknowledgement, BoardState, Tally
+from flyball_agent.board import Acknowledgement, BoardState, Tally, find_boards
 from flyball_agent.calls import DriverCalls, calls_for
 from flyball_agent.clock import boottime_ns
 from flyball_agent.core import Board, Mode, PodName, Purpose, SetLimit, Target
 from flyball_agent.desired import DesiredSpec, InvalidSpec, parse_spec
-from flyball_agent.gpu import DeviceLimits, GpuDriver, GpuError, GpuLost, GpuNotFound, NotSupported, ResetRequired
+from flyball_agent.gpu import GpuDriver, GpuError, GpuLost, GpuNotFound, NotSupported, ResetRequired
 from flyball_agent.incarnation import DriverIncarnation
 from flyball_agent.journal import (
     Intent,
@@ -80,24 +80,7 @@ class Enforcer:
         self._failed_rounds = 0
         self._forbidden_rounds = 0
         self.incarnation = DriverIncarnation(driver, journal)
-        self.boards: dict[str, BoardState] = {}
-        for gpu in driver.gpus():
-            self.boards[gpu.uuid] = BoardState(
-                gpu.uuid, gpu.index, gpu.model, gpu.limits, self._unread_hold(gpu.uuid, gpu.limits), gpu
-            )
-        for known in journal.state.boards.values():
-            if known.uuid not in self.boards:
-                limits = DeviceLimits(known.min_milliwatts, known.max_milliwatts, known.default_milliwatts)
-                missing = BoardState(known.uuid, -1, known.model, limits, self._unread_hold(known.uuid, limits))
-                missing.error = GpuNotFound("find", known.uuid, detail="the board was here before and is not found now")
-                self.boards[known.uuid] = missing
-
-    def _unread_hold(self, uuid: str, limits: DeviceLimits) -> int:
-        """The most that a board which was never read may hold: what a crash may have left half set, else its most."""
-        intent = self.journal.state.intents.get(uuid)
-        if intent is None or not self.incarnation.resumed:
-            return limits.max_milliwatts
-        return max(intent.old_milliwatts, intent.new_milliwatts)
+        self.boards = find_boards(driver, journal.state, half_set=self.incarnation.resumed)
 
     # ---- what comes in -------------------------------------------------------------------------------------------
 

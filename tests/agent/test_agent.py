@@ -207,6 +207,19 @@ def test_a_killed_agent_goes_on_with_the_energy_of_a_pod_that_stayed(rig):
     assert (job["podName"], job["ended"], job["energyMillijoules"]) == ("gpt2-1-0", False, baseline + used)
 
 
+def test_a_reboot_under_a_running_agent_counts_nothing_twice(rig):
+    rig.tick()
+    baseline = rig.counters()
+    rig.tick(10)
+    before = rig.counters() - baseline
+    rig.node.reboot("boot-2")
+    rig.tick(10)
+    rig.kill()
+    rig.start()
+    rig.tick()
+    assert rig.agent.attribution.ledger.total() == before + rig.counters()
+
+
 def test_the_status_is_the_schemas_and_tells_what_there_is(rig):
     rig.tick()
     assert rig.status()["mode"] == "Adopting"
