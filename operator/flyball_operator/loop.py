@@ -190,6 +190,8 @@ class Operator:
         now, monotonic = self._wall_clock(), self._monotonic()
         # 1. Look: what stands, and what every node may draw at worst.
         world = self._watches.world()
+        # A finished plan is taken before anything is derived from the one in force: the next snapshot must start from it.
+        self._take_plan(reign, keeper, world)
         pictures = self._pictures(reign, world, monotonic)
         readings, problems = reign.ledger.read(world.caps, pictures, now, monotonic)
         rules = node_rules(readings)
@@ -200,7 +202,6 @@ class Operator:
         # 2. Tell the world of a higher cap before using it, and of a lower one before anything else.
         await self._publish(reign, readings, problems, monotonic, now, moved_only=True)
         # 3. Plan, in another process, if what plans depend on has changed.
-        self._take_plan(reign, keeper, world)
         if caps_known:
             self._start_plan(reign, jobs, pictures, rules, [item.planning_budget() for item in readings], now)
         # 4. Power: what each node should be granted, squeezed under every cap, and what of it may be sent now.
