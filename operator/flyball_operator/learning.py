@@ -141,9 +141,11 @@ class _Track:
 
 @dataclass(slots=True)
 class _Entry:
-    """One profile at work."""
+    """One profile at work; `check_fit` and `check_write` are set when it has changed since that was last looked at."""
 
     profile: Profile
+    check_fit: bool = False
+    check_write: bool = False
     exists: bool = False
     owner: dict[str, str] | None = None
     prior: JobModel | None = None
@@ -266,6 +268,7 @@ class Learner:
         entry = self._entry(ProfileKey(job.namespace, job.profile_key, window.gpu_model.product))
         last = max(at for at in reported.values() if at is not None)
         entry.profile = entry.profile.with_window(window.point, window.seconds, window.joules, last)
+        entry.check_fit = entry.check_write = True
         entry.prior = model_class_prior(job.model_class, window.gpu_model)
         # A job that shares its key with nobody takes its profile with it when it is deleted.
         entry.owner = {"name": job.name, "uid": job.uid} if job.profile_key == job.name else None
@@ -275,11 +278,11 @@ class Learner:
             return
         now = self._clock()
         for entry in self._entries.values():
-            if (
-                entry.prior is not None
-                and now - entry.fitted_at >= REFIT_SECONDS
-                and entry.profile.samples >= MIN_WINDOWS_TO_FIT
-                and moved(entry.fitted_points, entry.profile.points, SIGNIFICANT_SHARE)
+            if not entry.check_fit or entry.prior is None or now - entry.fitted_at < REFIT_SECONDS:
+                continue
+            entry.check_fit = False
+            if entry.profile.samples >= MIN_WINDOWS_TO_FIT and moved(
+                entry.fitted_points, entry.profile.points, SIGNIFICANT_SHARE
             ):
                 entry.fitted_at, entry.fitted_points = now, entry.profile.points
                 self._fitting = asyncio.create_task(self._fit(entry, entry.prior, entry.profile))
@@ -293,6 +296,7 @@ class Learner:
             return
         entry.profile = replace(entry.profile, fit=_as_fit(fitted, profile.samples, self._wall_clock()))
         entry.models.clear()
+        entry.check_write = True
         self._on_change()
 
     def models_for(self, job: JobView, pictures: Mapping[str, NodePicture]) -> tuple[JobModel, ...]:
@@ -325,7 +329,7 @@ class Learner:
             model = learned.model(gpu_model)
         except ValueError as error:
             logger.warning("profile %s: %s; the prior of the job's class is used", entry.profile.key, error)
-            entry.profile, entry.fitted_points = replace(entry.profile, fit=None), {}
+            entry.profile, entry.fitted_points, entry.check_fit = replace(entry.profile, fit=None), {}, True
             return None
         entry.models[gpu_model] = model
         return model
@@ -345,11 +349,12 @@ class Learner:
 
     async def write(self, executor: Executor, monotonic: float) -> None:
         """Write the profiles that say something new, each at most once a minute and a few at a time."""
-        due = [
-            entry
-            for entry in self._entries.values()
-            if monotonic - entry.written_at >= WRITE_SECONDS and entry.unwritten()
-        ]
+        due = []
+        for entry in self._entries.values():
+            if entry.check_write and monotonic - entry.written_at >= WRITE_SECONDS:
+                entry.check_write = entry.unwritten()
+                if entry.check_write:
+                    due.append(entry)
         due.sort(key=lambda entry: entry.written_at)
         await executor.all([self._write(executor, entry, monotonic) for entry in due[:MAX_WRITES]])
 
@@ -368,6 +373,7 @@ class Learner:
         )
         if done:
             entry.exists, entry.written, entry.written_status = True, profile, status
+            entry.check_write = entry.profile is not profile
         elif gone and entry.exists:
             logger.info(
                 "EnergyProfile %s/%s was deleted: what it held is learned again", key.namespace, key.object_name
