@@ -57,6 +57,7 @@ class Curves(NamedTuple):
     gpu_watts: Array
     limit_watts: Array
     draw_watts: Array  # predicted with the guard band, and no more than the limit
+    throttles: Flags  # the board could not hold this clock
 
 
 class ClockChoice(NamedTuple):
@@ -131,7 +132,13 @@ def compute_curves(
     guarded = curves.gpu_watts * (1.0 + terms.guard_fraction)
     limit = np.clip(np.ceil(guarded - ROUNDING), gpu_model.min_power_limit_watts, _limit_bound(columns, gpu_model, job))
     return Curves(
-        gpu_model.clocks_megahertz, curves.seconds, curves.joules, curves.gpu_watts, limit, np.minimum(guarded, limit)
+        gpu_model.clocks_megahertz,
+        curves.seconds,
+        curves.joules,
+        curves.gpu_watts,
+        limit,
+        np.minimum(guarded, limit),
+        curves.throttles,
     )
 
 
@@ -189,6 +196,8 @@ def _allowed_range(
     clocks = variant.gpu_model.clock_array()
     high = np.maximum(np.searchsorted(clocks, columns.clock_high[job], side="right") - 1, 0)
     low = np.minimum(np.searchsorted(clocks, columns.clock_low[job], side="left"), high)
+    if curves.throttles.any():
+        high = np.maximum(np.minimum(high, _last_true(~curves.throttles)), low)
     if np.isfinite(columns.limit_bound[job]).any():
         # A clock whose draw does not fit under the user's limit would only be throttled back.
         needed = np.ceil(curves.gpu_watts * (1.0 + terms.guard_fraction) - ROUNDING)

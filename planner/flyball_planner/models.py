@@ -36,12 +36,16 @@ MAX_OVERLAP = 10.0  # 1 <= g1, g2 <= 10 (planner.md, 1)
 
 
 class IterationCurves(NamedTuple):
-    """One iteration over a grid of rows (size, batch, job) and clocks: seconds, joules of all GPUs, watts of one GPU."""
+    """One iteration over a grid of rows (size, batch, job) and clocks: seconds, joules of all GPUs, watts of one GPU.
+
+    `throttles`: the gradients would draw more than the board's limit, so that it could not hold this clock.
+    """
 
     seconds: Array
     joules: Array
     gpu_watts: Array
     gpu_peak_watts: Array
+    throttles: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +227,11 @@ def evaluate(
     static_watts = gpu_model.idle_power_watts * voltage
     limit = np.maximum(gpu_model.max_power_limit_watts - static_watts, 0.0)
     activity = np.maximum(np.log(local_batch + p["gradient_batch_shift"]) + p["gradient_batch_offset"], 0.0)
-    gradient_watts = np.minimum(p["gradient_watts_per_megahertz"] * activity * cubic, limit)
+    wanted_watts = p["gradient_watts_per_megahertz"] * activity * cubic
+    gradient_watts = np.minimum(wanted_watts, limit)
     sync_watts = np.minimum(p["sync_watts_per_megahertz"] * cubic, limit)
     per_gpu_joules = gradient_watts * gradient + sync_watts * sync + static_watts * seconds
     together = np.where(p["sync_overlap"] > 1.0, gradient_watts + sync_watts, np.maximum(gradient_watts, sync_watts))
     peak = static_watts + np.where(gpus > 1, np.minimum(together, limit), gradient_watts)
     watts = per_gpu_joules / seconds
-    return IterationCurves(seconds, per_gpu_joules * gpus, watts, np.maximum(peak, watts))
+    return IterationCurves(seconds, per_gpu_joules * gpus, watts, np.maximum(peak, watts), wanted_watts > limit)
