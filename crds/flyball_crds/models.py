@@ -271,6 +271,8 @@ class EnergyUse(ApiModel):
     """What the job's GPUs draw now, in watts."""
     settled_millijoules: int | None = Field(default=None, ge=0)
     """The exact books, closed part; energy of incarnations that are gone, in millijoules."""
+    settled_incarnation: int | None = Field(default=None, ge=0)
+    """The last incarnation of the closed part. What is reported of it, or of one before it, counts no more."""
     incarnations: list[IncarnationEnergy] = Field(
         default=[], max_length=16384, validate_default=True
     )
@@ -336,6 +338,8 @@ class EnergyAwareJobStatus(ApiModel):
     """The numbers of this status as people read them, for kubectl's columns; programs read the numbers themselves."""
     restarts: int | None = Field(default=None, ge=0)
     """Restarts after failures, which count against failurePolicy.maxRestarts."""
+    last_failed_incarnation: int | None = Field(default=None, ge=0)
+    """The last incarnation whose failure is counted in restarts."""
     start_time: AwareDatetime | None = None
     """When the job's pods were first all running."""
     last_resize_time: AwareDatetime | None = None

@@ -1,8 +1,9 @@
 """A job's books: iterations done and millijoules spent, exact across incarnations, restarts and lost messages.
 
 Agents report totals, never increments, per pod; the operator keeps the largest total seen of each (incarnation, node)
-and folds the finished ones into one settled sum. Everything is in the job's own status, so that a new leader goes on
-where the old one stopped.
+and folds the finished ones into one settled sum. Incarnations are settled in order, so that one number tells which are,
+and a report that comes late or again is never counted twice. Everything is in the job's own status, so that a new leader
+goes on where the old one stopped.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ from flyball_operator.requests import JobView, parse_time
 
 JsonObject = dict[str, Any]
 
-# Bounds status.energy.incarnations where a job restarts faster than agents let go of old pods.
-MAX_OPEN_ENTRIES = 128
+# Above this, old incarnations are settled though they are still reported. With the present one, of at most 8192 nodes,
+# status.energy.incarnations stays below its bound of 16384.
+MAX_OPEN_ENTRIES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class JobBooks:
-    """`open_millijoules` maps "<incarnation>/<node>" to the largest total reported; the rest is settled."""
+    """`open_millijoules` maps "<incarnation>/<node>" to the largest total reported; every incarnation up to
+    `settled_incarnation` is in `settled_millijoules`."""
 
     iterations: float = 0.0
     iterations_per_second: float = 0.0
     estimated: bool = False
     last_report: datetime | None = None
     settled_millijoules: int = 0
+    settled_incarnation: int = 0
     open_millijoules: Mapping[str, int] = field(default_factory=dict)
     watts: float = 0.0
     clock_megahertz: int = 0
@@ -43,18 +47,49 @@ class JobBooks:
         return budget_kilojoules is not None and self.consumed_millijoules >= budget_kilojoules * 1_000_000
 
 
+def _incarnation_of(key: str) -> int | None:
+    number = key.partition("/")[0]
+    return int(number) if number.isdecimal() else None
+
+
 def recorded_books(job: JobView) -> JobBooks:
-    """The books as the job's status has them."""
+    """The books as the job's status has them; an entry that no operator wrote counts as settled."""
     progress, energy = job.status.get("progress") or {}, job.status.get("energy") or {}
+    entries = {entry["key"]: entry["millijoules"] for entry in energy.get("incarnations") or ()}
+    foreign = [key for key in entries if _incarnation_of(key) is None]
     return JobBooks(
         iterations=float(progress.get("iterations") or 0),
         iterations_per_second=(progress.get("iterationsPerKilosecond") or 0) / 1000.0,
         estimated=bool(progress.get("estimated")),
         last_report=parse_time(progress.get("lastReportTime")),
-        settled_millijoules=energy.get("settledMillijoules") or 0,
-        open_millijoules={entry["key"]: entry["millijoules"] for entry in energy.get("incarnations") or ()},
+        settled_millijoules=(energy.get("settledMillijoules") or 0) + sum(entries.pop(key) for key in foreign),
+        settled_incarnation=energy.get("settledIncarnation") or 0,
+        open_millijoules=entries,
         attained_gpu_seconds=float(progress.get("attainedGpuSeconds") or 0),
     )
+
+
+def take_energy(books: JobBooks, reports: Iterable[tuple[str, PodReport]]) -> JobBooks:
+    """The books with the largest totals of `reports` of `(node, report)`; nothing is settled."""
+    entries = dict(books.open_millijoules)
+    for node, report in reports:
+        if report.incarnation > books.settled_incarnation:
+            key = f"{report.incarnation}/{node}"
+            entries[key] = max(entries.get(key, 0), report.energy_millijoules)
+    return replace(books, open_millijoules=entries)
+
+
+def _settle(books: JobBooks, reported: set[int], incarnation: int) -> JobBooks:
+    """The books with those incarnations settled, from the oldest on, that came before `incarnation` and that nobody
+    reports any more: a total can rise until its agent has dropped it."""
+    entries, settled, last = dict(books.open_millijoules), books.settled_millijoules, books.settled_incarnation
+    numbers = {key: _incarnation_of(key) or 0 for key in entries}
+    for number in sorted(set(numbers.values())):
+        if number >= incarnation or (number in reported and len(entries) <= MAX_OPEN_ENTRIES):
+            break
+        settled += sum(entries.pop(key) for key, of in numbers.items() if of == number)
+        last = number
+    return replace(books, open_millijoules=entries, settled_millijoules=settled, settled_incarnation=last)
 
 
 def update_books(
@@ -71,46 +106,32 @@ def update_books(
     `incarnation` is the one that counts now. A job whose script reports nothing advances by the model's rate instead, and
     its progress is marked as an estimate.
     """
-    entries = dict(books.open_millijoules)
-    reported: set[str] = set()
-    iterations = books.iterations
-    rate, clock, watts = 0.0, 0, 0.0
-    last_report = books.last_report
-    heard = False
-    for node, report in reports:
-        key = f"{report.incarnation}/{node}"
-        reported.add(key)
-        entries[key] = max(entries.get(key, 0), report.energy_millijoules)
-        if report.last_report is None:
-            continue
-        heard = True
-        if last_report is None or report.last_report > last_report:
-            last_report = report.last_report
-        if books.estimated or report.iterations > iterations:
-            iterations = float(report.iterations)
-        if report.incarnation == incarnation and not report.ended and report.microseconds_per_iteration > 0:
-            rate = max(rate, 1e6 / report.microseconds_per_iteration)
-            clock = max(clock, report.clock_megahertz)
-            watts += 1e3 * report.millijoules_per_iteration / report.microseconds_per_iteration
-    settled = books.settled_millijoules
-    # An old incarnation's total can rise until its agent has dropped it; it is settled when nobody reports it any more.
-    finished = [key for key in entries if key not in reported and int(key.split("/", 1)[0]) < incarnation]
-    overflow = sorted(entries, key=lambda key: int(key.split("/", 1)[0]))[: max(0, len(entries) - MAX_OPEN_ENTRIES)]
-    for key in {*finished, *overflow}:
-        settled += entries.pop(key)
-    estimated = not heard and last_report is None and running_gpus > 0
+    reports = list(reports)
+    heard = [report for _, report in reports if report.last_report is not None]
+    iterations, last_report = books.iterations, books.last_report
+    if heard:
+        told = float(max(report.iterations for report in heard))
+        # The first word from the script stands above any estimate, also where it is lower.
+        iterations = told if books.estimated else max(iterations, told)
+        last_report = max(time for time in (last_report, *(report.last_report for report in heard)) if time is not None)
+    now = [
+        report
+        for report in heard
+        if report.incarnation == incarnation and not report.ended and report.microseconds_per_iteration > 0
+    ]
+    rate = max((1e6 / report.microseconds_per_iteration for report in now), default=0.0)
+    estimated = last_report is None and running_gpus > 0
     if estimated:
         rate = model_iterations_per_second
         iterations += rate * elapsed_seconds
+    settled = _settle(take_energy(books, reports), {report.incarnation for _, report in reports}, incarnation)
     return replace(
-        books,
+        settled,
         iterations=iterations,
         iterations_per_second=rate,
         estimated=estimated or (books.estimated and not heard),
         last_report=last_report,
-        settled_millijoules=settled,
-        open_millijoules=entries,
-        watts=watts,
-        clock_megahertz=clock,
+        watts=sum(1e3 * report.millijoules_per_iteration / report.microseconds_per_iteration for report in now),
+        clock_megahertz=max((report.clock_megahertz for report in now), default=0),
         attained_gpu_seconds=books.attained_gpu_seconds + running_gpus * elapsed_seconds,
     )

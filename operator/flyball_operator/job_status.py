@@ -222,6 +222,7 @@ def job_status(job: JobView, facts: JobFacts) -> JsonObject:
             "projectedKilojoules": None if projected is None else round(projected),
             "watts": round(books.watts),
             "settledMillijoules": books.settled_millijoules,
+            "settledIncarnation": books.settled_incarnation,
             "incarnations": [
                 {"key": key, "millijoules": millijoules} for key, millijoules in sorted(books.open_millijoules.items())
             ],
