@@ -15,13 +15,13 @@ import json
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flyball_agent.logs import configure_logging
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.informer import Informer
 from flyball_kube.resources import PODS
@@ -301,7 +301,7 @@ def main() -> None:
     parser.add_argument("--save-seconds", type=float, default=Timing.save_seconds)
     parser.add_argument("--foreign-activity", type=float, default=Settings.foreign_activity)
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    configure_logging("json", "INFO")
     settings = Settings(
         hardware=arguments.hardware,
         sockets=arguments.sockets,

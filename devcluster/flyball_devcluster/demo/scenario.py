@@ -25,7 +25,7 @@ CAP_NAME = "cluster"
 SAMPLE_SECONDS = 0.5
 LINE_SECONDS = 5.0
 READY_SECONDS = 90.0
-SECONDS_BETWEEN_RESIZES = 10
+SECONDS_BETWEEN_RESIZES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Scenario:
         await session.create(POWER_CAPS.path(), _power_cap(self._first_cap_watts))
         self._record.caps.append((self._first_cap_watts, self._referee_seconds()))
         deadline = time.monotonic() + READY_SECONDS
-        while watch.acknowledged_nodes() < self._site.plan.nodes or watch.cap is None or not watch.cap.enforced:
+        while watch.acknowledged_nodes() < self._site.plan.nodes or not self._judged():
             self._check()
             if time.monotonic() > deadline:
                 raise ScenarioError(
@@ -131,6 +131,10 @@ class Scenario:
                     f"acknowledged a grant, and the cap says: {watch.cap}"
                 )
             await asyncio.sleep(0.05)
+
+    def _judged(self) -> bool:
+        """Whether the referee, too, has seen the cap reported as enforced, and held a sample to it."""
+        return bool(self._site.referee_books()["caps"].get(CAP_NAME, {}).get("judged_seconds", 0.0) > 0)
 
     async def _submit(self, session: ApiSession, start: float) -> None:
         for job in self._jobs:

@@ -49,7 +49,7 @@ class SitePlan:
     restore_seconds: float = 0.5
     save_seconds: float = 0.5
     noise: float = 0.02
-    status_interval_seconds: float = 1.0
+    status_interval_seconds: float = 2.0
     operator_arguments: tuple[str, ...] = ()
 
     @property

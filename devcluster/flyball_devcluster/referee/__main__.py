@@ -21,7 +21,7 @@ from flyball_devcluster.referee.claims import NODES, POWER_CAPS, Answer, CapClai
 from flyball_devcluster.referee.hardware import HardwareReader, boottime_ns
 from flyball_devcluster.referee.judge import Judge
 
-SUMMARY_SECONDS = 0.5
+SUMMARY_SECONDS = 0.25
 LABEL_SECONDS = 10.0
 
 Objects = list[dict[str, Any]]
@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="referee", description="Judge a simulated cluster's power against its caps.")
     parser.add_argument("--hardware", type=Path, required=True, help="directory of the <node>.gpus files")
     parser.add_argument("--csv", type=Path, required=True, help="one row a sample")
-    parser.add_argument("--summary", type=Path, required=True, help="JSON, replaced twice a second and at the end")
+    parser.add_argument("--summary", type=Path, required=True, help="JSON, replaced four times a second and at the end")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--kubeconfig", type=Path, help="read the PowerCaps from this API server")
     source.add_argument("--caps", type=Path, help="read the PowerCaps from this JSON file (a list) instead")
