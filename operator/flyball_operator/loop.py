@@ -101,7 +101,7 @@ class Operator:
         self._wake = asyncio.Event()
         self._watches = Watches(session, self._wake.set)
         self._worker = PlanWorker(settings.plan_deadline_seconds)
-        self._learner = learner or Learner(session)
+        self._learner = learner or Learner(session, on_change=self._wake.set)
         self.cycles = 0
         self._cycle_began_at: float | None = None
 
@@ -126,7 +126,6 @@ class Operator:
         tasks = [asyncio.create_task(watch) for watch in self._watches.runs()]
         try:
             await self._watches.wait_synced()
-            await self._learner.load()
             logger.info("synced: %s", {name: round(age, 3) for name, age in self._watches.ages().items()})
             while True:
                 epoch = await self._lease.wait_leading()
@@ -156,6 +155,7 @@ class Operator:
             ),
         )
         keeper = JobKeeper(self._settings, self._learner)
+        await self._learner.load()  # at each accession: another leader may have learned since
         try:
             while True:
                 self._lease.check(epoch)
@@ -195,18 +195,18 @@ class Operator:
         pictures = self._pictures(reign, world, monotonic)
         readings, problems = reign.ledger.read(world.caps, pictures, now, monotonic)
         rules = node_rules(readings)
-        # A cap that cannot be read must not count as no cap: until it can, nothing is raised.
-        caps_known = not problems and not world.unread_caps
+        # A cap that cannot be read must not count as no cap, nor a node's grant as none: until then, nothing is raised.
+        all_read = not problems and not world.unread
         self._learner.observe(world, pictures)
         jobs = keeper.keep(world, pictures, reign.decisions, now, monotonic)
         # 2. Tell the world of a higher cap before using it, and of a lower one before anything else.
         await self._publish(reign, readings, problems, monotonic, now, moved_only=True)
         # 3. Plan, in another process, if what plans depend on has changed.
-        if caps_known:
+        if all_read:
             self._start_plan(reign, jobs, pictures, rules, [item.planning_budget() for item in readings], now)
         # 4. Power: what each node should be granted, squeezed under every cap, and what of it may be sent now.
         waiting = await self._send_grants(
-            reign, world, pictures, rules, [item.budget() for item in readings], raises_allowed=caps_known
+            reign, world, pictures, rules, [item.budget() for item in readings], raises_allowed=all_read
         )
         # 5. Pods: one safe step for each job.
         await reign.executor.all(self._job_actions(reign, keeper, jobs, pictures))
@@ -261,7 +261,7 @@ class Operator:
             rules=rules,
             budgets=budgets,
             jobs=[(kept.view, kept.memory) for kept in jobs.values()],
-            model_of=lambda job: self._learner.model_for(job, pictures),
+            models_of=lambda job: self._learner.models_for(job, pictures),
             now=now,
             restart_seconds=self._settings.restart_seconds,
             guard_fraction=self._settings.guard_fraction,

@@ -37,6 +37,7 @@ class OperatorProcess:
         self._settings = settings
         self._tasks: list[asyncio.Task[Any]] = []
         self._session: ApiSession | None = None
+        self._lease_session: ApiSession | None = None
         self._lease: LeaderLease | None = None
         self._operator: Operator | None = None
         self._metrics = OperatorMetrics()
@@ -53,8 +54,10 @@ class OperatorProcess:
             await self._operator.wait_synced()
             return self._operator.highest_epoch()
 
+        # A connection pool of its own: a renewal must not queue behind a thousand grants.
+        self._lease_session = await ApiSession.connect(settings.kubeconfig)
         self._lease = LeaderLease(
-            self._session,
+            self._lease_session,
             identity,
             settings.namespace,
             LEADER_LEASE,
@@ -87,8 +90,9 @@ class OperatorProcess:
         if self._lease is not None:
             await self._lease.release()
         await self._metrics.close()
-        if self._session is not None:
-            await self._session.close()
+        for session in (self._session, self._lease_session):
+            if session is not None:
+                await session.close()
 
     def healthy(self) -> dict[str, Any]:
         """What the liveness probe reports; raises RuntimeError where the loop is stuck."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -59,9 +59,9 @@ def recorded_allocation(job: JobView, incarnations: Iterable[IncarnationView]) -
 
 
 def job_state(
-    job: JobView, memory: JobMemory, model: JobModel, now: datetime, seconds_since_resize: float | None
+    job: JobView, memory: JobMemory, models: Sequence[JobModel], now: datetime, seconds_since_resize: float | None
 ) -> JobState:
-    """One job as the planner sees it at `now`."""
+    """One job as the planner sees it at `now`; the first of `models` is the one known best."""
     books = memory.books
     budget = job.energy_budget_kilojoules
     spent = books.budget_spent(budget)
@@ -71,7 +71,8 @@ def job_state(
         gpus_min=job.gpus_min,
         gpus_max=job.gpus_max,
         global_batch_size=job.global_batch_size,
-        model=model,
+        model=models[0],
+        models_elsewhere=tuple(models[1:]),
         submit_time_seconds=job.created.timestamp(),
         max_local_batch_size=job.max_local_batch_size,
         remaining_iterations=None if job.iterations is None else max(1.0, job.iterations - books.iterations),
@@ -121,7 +122,7 @@ def build_snapshot(
     rules: Mapping[str, NodeRules],
     budgets: Iterable[CapBudget],
     jobs: Iterable[tuple[JobView, JobMemory]],
-    model_of: Callable[[JobView], JobModel],
+    models_of: Callable[[JobView], Sequence[JobModel]],
     now: datetime,
     restart_seconds: float,
     guard_fraction: float,
@@ -151,7 +152,7 @@ def build_snapshot(
             continue
         resized = parse_time(job.status.get("lastResizeTime"))
         since = None if resized is None else (now - resized).total_seconds()
-        states.append(job_state(job, memory, model_of(job), now, since))
+        states.append(job_state(job, memory, models_of(job), now, since))
     return ClusterSnapshot(nodes, tuple(states), tuple(caps), restart_seconds, guard_fraction)
 
 

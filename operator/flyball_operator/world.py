@@ -19,7 +19,7 @@ from flyball_operator.workloads import IncarnationView, NodeView, PodView, read_
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the API server said, as of this cycle; `unread` names the caps that cannot be read."""
+    """What the API server said, as of this cycle; `unread` names the caps and GPUNodes that cannot be read."""
 
     jobs: dict[str, JobView]  # by uid
     caps: list[CapView]
@@ -29,7 +29,7 @@ class World:
     incarnations: dict[str, list[IncarnationView]]  # by the job's uid
     pods_of: dict[str, list[PodView]]  # by the job's uid
     reports_of: dict[str, list[tuple[str, PodReport]]]  # by the job's uid, with the node
-    unread_caps: tuple[str, ...]
+    unread: tuple[str, ...]
     age_seconds: float
 
 
@@ -98,7 +98,7 @@ class Watches:
             incarnations=incarnations,
             pods_of=pods_of,
             reports_of=reports_of,
-            unread_caps=tuple(sorted(self.caps.invalid)),
+            unread=tuple(sorted([*self.caps.invalid, *self.gpu_nodes.invalid])),
             age_seconds=max(self.gpu_nodes.age_seconds(), self.caps.age_seconds(), self.nodes.age_seconds()),
         )
 
