@@ -142,7 +142,7 @@ def world(*jobs: tuple[JobView, IncarnationView, dict[str, PodReport]]) -> World
         incarnations={view.uid: [item] for view, item, _ in jobs},
         pods_of={},
         reports_of={view.uid: list(reports.items()) for view, _, reports in jobs},
-        unread_caps=(),
+        unread=(),
         age_seconds=0.0,
     )
 
