@@ -31,5 +31,8 @@ format: $(STAMP)  ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+models: $(STAMP)  ## the typed models from crds/*.yaml
+	$(BIN)/python -m flyball_crds.generate
+
 clean:  ## remove what the targets made here (not the cached control-plane binaries)
 	rm -rf $(VENV) out build dist
