@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+REFERENCE_MARGIN = 1.1
+"""Appendix C: a reference point is 1.1 times the worst time and the worst energy."""
+
 
 def frontier_indices(time: np.ndarray, energy: np.ndarray) -> np.ndarray:
     """Indices of the Pareto front of points (`time`, `energy`), shape (points,) each, in rising time."""
@@ -59,3 +62,46 @@ def shortfall(time: np.ndarray, energy: np.ndarray, front_time: np.ndarray, fron
     behind = np.minimum(time[:, None] - front_time[None, :], energy[:, None] - front_energy[None, :])
     worst: np.ndarray = behind.max(axis=1)
     return worst
+
+
+def choose_by_improvement(
+    time: np.ndarray,
+    energy: np.ndarray,
+    predicted_time: np.ndarray,
+    predicted_energy: np.ndarray,
+    tie_order: np.ndarray,
+    wanted: int,
+    taken: frozenset[int],
+) -> list[int]:
+    """The `wanted` candidates that together promise the largest hypervolume improvement, greedily.
+
+    `time` and `energy`, shape (measured,), are what was measured; `predicted_time` and `predicted_energy`, shape (models,
+    candidates), what each model expects. A candidate is worth its improvement on average over the models; once chosen it
+    counts as measured, by each model as that model predicts it. Where no candidate improves anything, the one nearest to
+    the frontier is next; `tie_order` decides between equals. Candidates in `taken` are left out.
+    """
+    reference = (REFERENCE_MARGIN * time.max(), REFERENCE_MARGIN * energy.max())
+    known = [(time, energy) for _ in predicted_time]
+    open_candidates = [index for index in range(predicted_time.shape[1]) if index not in taken]
+    chosen: list[int] = []
+    while open_candidates and len(chosen) < wanted:
+        gain, behind = np.zeros(len(open_candidates)), np.zeros(len(open_candidates))
+        for (known_time, known_energy), times, energies in zip(known, predicted_time, predicted_energy, strict=True):
+            front = frontier_indices(known_time, known_energy)
+            front_time, front_energy = known_time[front], known_energy[front]
+            own_time, own_energy = times[open_candidates], energies[open_candidates]
+            gain += hypervolume_improvement(own_time, own_energy, front_time, front_energy, reference)
+            behind += shortfall(
+                own_time / reference[0],
+                own_energy / reference[1],
+                front_time / reference[0],
+                front_energy / reference[1],
+            )
+        place = int(np.lexsort((tie_order[open_candidates], behind, -gain))[0])
+        best = open_candidates.pop(place)
+        chosen.append(best)
+        known = [
+            (np.append(known_time, times[best]), np.append(known_energy, energies[best]))
+            for (known_time, known_energy), times, energies in zip(known, predicted_time, predicted_energy, strict=True)
+        ]
+    return chosen

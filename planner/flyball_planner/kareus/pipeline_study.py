@@ -172,7 +172,9 @@ def study_pipeline(
     pipeline: ModelledPipeline,
     seed: int,
     points: int = 60,
-    budget: Callable[[Partition], SearchBudget] | None = None,
+    budget: Callable[[Partition], SearchBudget] = lambda partition: SearchBudget.for_partition(
+        len(partition.computations)
+    ),
     on_step: Callable[[str], None] | None = None,
 ) -> PipelineStudy:
     """Every strategy on a modelled pipeline; `on_step` hears what is being worked on.
@@ -187,12 +189,11 @@ def study_pipeline(
     searches: dict[str, PartitionSearch] = {}
     for number, (name, partition) in enumerate(types.items()):
         tell(f"searching {name}")
-        allowed = budget(partition) if budget else SearchBudget.for_partition(len(partition.computations))
         searches[name] = optimise(
             pipeline.space(partition),
             partial(measure_partition, pipeline.group, partition),
             pipeline.group.static_power_watts,
-            allowed,
+            budget(partition),
             seed + number,
         )
     results: dict[Strategy, StrategyResult] = {}

@@ -4,9 +4,11 @@
 search after them. So a profiler that takes minutes a batch can drive it, and it can be stored between batches;
 `optimise` runs it to the end where measuring is a function call.
 
-Two departures from the paper, both measured on its public table (docs/frontiers.md):
+Three departures from the paper, all measured on its public table (docs/frontiers.md):
 - Hypervolume improvement is averaged over the bootstrap ensemble and the model of all the data. Trees never predict
   below the best they saw, so that a single one often promises no improvement anywhere.
+- Within a pass, each choice counts as measured, as predicted, for the next one. The paper takes the best k of one
+  ranking, which are near copies that would all win the same area.
 - The search stops when the hypervolume *below the frontier's own worst corner* has stopped growing. Below the paper's
   reference, 1.1 times the worst time and energy measured, nearly all of the area is under schedules that nobody would
   run, and its growth is under the threshold long before the frontier is found.
@@ -22,19 +24,16 @@ import numpy as np
 
 from flyball_planner.frontier import Frontier, FrontierPoint
 from flyball_planner.kareus.acquisition import (
+    REFERENCE_MARGIN,
+    choose_by_improvement,
     frontier_indices,
     hypervolume,
-    hypervolume_improvement,
-    shortfall,
 )
 from flyball_planner.kareus.schedule import KernelSchedule, Measurement, encode, launch_timings
 from flyball_planner.kareus.surrogate import Prediction, predict
 
 Measure = Callable[[KernelSchedule], Measurement]
 """The measuring function: a profiler, a recorded table, or a model."""
-
-REFERENCE_MARGIN = 1.1
-"""Appendix C: a reference point is 1.1 times the worst time and the worst energy."""
 
 
 class Pass(StrEnum):
@@ -90,6 +89,12 @@ class SearchBudget:
         if computations <= 3:
             return cls(initial=48, batches=4, batch_size=16)
         return cls(initial=96, batches=4, batch_size=32)
+
+    def scaled(self, share: float) -> SearchBudget:
+        """As many batches, but each of `share` of the size, and `share` of the initial schedules; two and one at least."""
+        return replace(
+            self, initial=max(2, round(share * self.initial)), batch_size=max(1, round(share * self.batch_size))
+        )
 
     @property
     def most(self) -> int:
@@ -207,7 +212,7 @@ class PartitionSearch:
         """One batch (Algorithm 1, lines 3-13); a schedule that two passes want goes to the first, the second goes on."""
         size = min(self.budget.batch_size, len(left))
         shuffle = rng.permutation(len(left))  # among equals, the order of the candidates must not decide
-        if self.shares == RANDOM_ONLY:
+        if self.shares == RANDOM_ONLY:  # nothing to predict, nor to train
             return tuple((left[index], Pass.RANDOM) for index in shuffle[:size])
         time, _, dynamic = self._arrays()
         timings = launch_timings(self.candidates)
@@ -217,33 +222,32 @@ class PartitionSearch:
         for number, (why, share) in enumerate(self.shares):
             last = number == len(self.shares) - 1
             wanted = size - len(chosen) if last else min(round(share * size), size - len(chosen))
-            ranking = np.lexsort((shuffle, *self._keys(why, predicted)))
-            chosen |= dict.fromkeys([int(index) for index in ranking if int(index) not in chosen][:wanted], why)
+            for index in self._choices(why, predicted, shuffle, wanted, frozenset(chosen)):
+                chosen[index] = why
         return tuple((left[index], why) for index, why in chosen.items())
 
-    def _keys(self, why: Pass, predicted: Prediction) -> tuple[np.ndarray, ...]:
-        """What a pass sorts candidates by, least first, the last key first."""
+    def _choices(
+        self, why: Pass, predicted: Prediction, shuffle: np.ndarray, wanted: int, taken: frozenset[int]
+    ) -> list[int]:
+        """The `wanted` candidates that one pass likes best among those not `taken`."""
         power = self.static_power_watts
-        if why is Pass.UNCERTAINTY:
-            return (-predicted.uncertainty,)
-        if why is Pass.LEAST_TIME:
-            return (predicted.time[-1],)
-        if why is Pass.LEAST_ENERGY:
-            return (power * predicted.time[-1] + predicted.dynamic_energy[-1],)
+        totals = power * predicted.time + predicted.dynamic_energy
+        if why is Pass.RANDOM:
+            return [int(index) for index in shuffle if int(index) not in taken][:wanted]
+        if why in (Pass.UNCERTAINTY, Pass.LEAST_TIME, Pass.LEAST_ENERGY):
+            least = {
+                Pass.UNCERTAINTY: -predicted.uncertainty,
+                Pass.LEAST_TIME: predicted.time[-1],
+                Pass.LEAST_ENERGY: totals[-1],
+            }[why]
+            return [int(index) for index in np.lexsort((shuffle, least)) if int(index) not in taken][:wanted]
         time, energy, dynamic = self._arrays()
         measured, candidates = {
-            Pass.TOTAL: (energy, power * predicted.time + predicted.dynamic_energy),
+            Pass.TOTAL: (energy, totals),
             Pass.DYNAMIC: (dynamic, predicted.dynamic_energy),
             Pass.STATIC: (power * time, power * predicted.time),
         }[why]
-        front = frontier_indices(time, measured)
-        ends = (time[front], measured[front])
-        reference = (REFERENCE_MARGIN * time.max(), REFERENCE_MARGIN * measured.max())
-        scale = (time.max(), measured.max() or 1.0)
-        pairs = list(zip(predicted.time, candidates, strict=True))
-        gain = sum(hypervolume_improvement(*pair, *ends, reference) for pair in pairs)
-        behind = sum(shortfall(t / scale[0], e / scale[1], ends[0] / scale[0], ends[1] / scale[1]) for t, e in pairs)
-        return (np.asarray(behind), -np.asarray(gain))
+        return choose_by_improvement(time, measured, predicted.time, candidates, shuffle, wanted, taken)
 
 
 def optimise(

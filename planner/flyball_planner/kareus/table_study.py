@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from flyball_planner.frontier import Frontier, FrontierPoint
+from flyball_planner.kareus.acquisition import REFERENCE_MARGIN
 from flyball_planner.kareus.schedule import KernelSchedule
 from flyball_planner.kareus.search import (
     MULTI_PASS,
     RANDOM_ONLY,
-    REFERENCE_MARGIN,
     SINGLE_ENERGY,
     SINGLE_TIME,
     PartitionSearch,

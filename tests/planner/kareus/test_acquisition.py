@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from flyball_planner.frontier import Frontier, FrontierPoint
-from flyball_planner.kareus.acquisition import frontier_indices, hypervolume, hypervolume_improvement, shortfall
+from flyball_planner.kareus.acquisition import (
+    choose_by_improvement,
+    frontier_indices,
+    hypervolume,
+    hypervolume_improvement,
+    shortfall,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,3 +63,48 @@ def test_shortfall_is_how_far_a_point_must_move_to_reach_the_frontier(
 def test_the_frontier_s_indices_are_in_rising_time_and_falling_energy() -> None:
     time, energy = np.array([3.0, 1.0, 2.0, 1.0, 4.0]), np.array([1.0, 5.0, 3.0, 4.0, 1.0])
     assert frontier_indices(time, energy).tolist() == [3, 2, 0]
+
+
+def choose(
+    time: np.ndarray, energy: np.ndarray, candidates: np.ndarray, wanted: int, taken: frozenset[int]
+) -> list[int]:
+    return choose_by_improvement(
+        time, energy, candidates[None, :, 0], candidates[None, :, 1], np.arange(len(candidates)), wanted, taken
+    )
+
+
+def test_a_batch_is_spread_along_the_frontier_where_one_ranking_would_take_copies() -> None:
+    measured = np.array([[10.0, 10.0]])
+    # Two copies of the best point, and two ends that win less each: the copy is worth nothing once the first is taken.
+    candidates = np.array([[4.0, 4.0], [4.0, 4.0], [2.0, 9.0], [9.0, 2.0]])
+    assert choose(measured[:, 0], measured[:, 1], candidates, 3, frozenset()) == [0, 2, 3]
+    assert choose(measured[:, 0], measured[:, 1], candidates, 3, frozenset({0})) == [1, 2, 3]
+
+
+@given(clouds, clouds, st.integers(1, 5))
+def test_each_choice_is_the_largest_improvement_there_is_after_the_ones_before(
+    measured: np.ndarray, candidates: np.ndarray, wanted: int
+) -> None:
+    measured, candidates = measured + 1, candidates + 1
+    chosen = choose(measured[:, 0], measured[:, 1], candidates, wanted, frozenset())
+    assert len(chosen) == len(set(chosen)) == min(wanted, len(candidates))
+    reference = (1.1 * measured[:, 0].max(), 1.1 * measured[:, 1].max())
+    known = measured
+    for index in chosen:
+        volumes = {
+            other: hypervolume(*np.vstack([known, candidates[other]]).T, reference)
+            for other in range(len(candidates))
+            if other not in chosen[: chosen.index(index)]
+        }
+        assert volumes[index] == pytest.approx(max(volumes.values()))
+        known = np.vstack([known, candidates[index]])
+
+
+def test_models_that_disagree_are_averaged_and_none_that_improves_falls_back_to_the_nearest() -> None:
+    measured = np.array([[5.0, 5.0]])
+    # The second model believes in candidate 1 alone; on average it wins most.
+    time, energy = np.array([[4.0, 6.0], [4.0, 1.0]]), np.array([[4.0, 6.0], [4.0, 1.0]])
+    order = np.arange(2)
+    assert choose_by_improvement(measured[:, 0], measured[:, 1], time, energy, order, 1, frozenset()) == [1]
+    behind = np.array([[9.0, 9.0], [6.0, 5.5], [5.5, 7.0]])
+    assert choose(measured[:, 0], measured[:, 1], behind, 3, frozenset()) == [1, 2, 0]
