@@ -207,6 +207,22 @@ def test_a_killed_agent_goes_on_with_the_energy_of_a_pod_that_stayed(rig):
     assert (job["podName"], job["ended"], job["energyMillijoules"]) == ("gpt2-1-0", False, baseline + used)
 
 
+def test_what_a_board_used_while_nobody_watched_and_it_changed_hands_is_nobodys(rig):
+    rig.hold("a", 0)
+    rig.tick()
+    rig.tick(10)  # long enough for the ledger to be written down
+    rig.kill()
+    rig.hold("a")
+    rig.hold("b", 0)
+    rig.now_ns += 10 * SECOND
+    rig.start()
+    rig.tick()
+    rig.tick()
+    ledger = rig.agent.attribution.ledger
+    used = (ledger.ended["uid-a"], ledger.unattributed, ledger.pods["uid-b"])
+    assert used == (10 * 58_000, 11 * 58_000, 58_000)
+
+
 def test_a_reboot_under_a_running_agent_counts_nothing_twice(rig):
     rig.tick()
     baseline = rig.counters()

@@ -632,8 +632,10 @@ ACTIONS = st.one_of(
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(actions=st.lists(ACTIONS, min_size=3, max_size=25))
-def test_whatever_happens_the_total_is_never_above_the_larger_of_grant_and_before(tmp_path_factory, actions):
+@given(low=st.booleans(), grant=st.integers(FLOOR, 1_700_000), actions=st.lists(ACTIONS, min_size=3, max_size=25))
+def test_whatever_happens_the_total_is_never_above_the_larger_of_grant_and_before(
+    tmp_path_factory, low, grant, actions
+):
     """Random specs, faults, pods, time and restarts; after every physical set the true total is within its bound."""
     rig = Rig(tmp_path_factory.mktemp("chaos"))
     state = {"bound": true_total(rig), "generation": 0}
@@ -652,7 +654,10 @@ def test_whatever_happens_the_total_is_never_above_the_larger_of_grant_and_befor
             check()
 
         device.set_power_limit_milliwatts = checked
-    for action, *values in [*actions, ("step",), ("time", 5.0), ("step",)]:
+    # From the floor with every board in use, or from wherever the first actions lead from the defaults.
+    prefix = [("spec", FLOOR, [100_000] * 2), ("step",), ("hold", "a", {0, 1}), ("hold", "b", {2, 3})] if low else []
+    prefix += [("spec", grant, [400_000] * 2), ("step",)] if low else []
+    for action, *values in [*prefix, *actions, ("step",), ("time", 5.0), ("step",)]:
         if action == "spec":
             state["generation"] += 1
             grant, (first, second) = values
