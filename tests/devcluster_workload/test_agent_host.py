@@ -45,7 +45,7 @@ class Bench:
         self.log = directory / "agent-host.log"
         for node in self.nodes:
             self.grant(node, 1, 200_000)
-            cluster.devcluster.agent_pod(node)  # the DaemonSet controller takes its time where nodes come and go
+        cluster.devcluster.agent_pods(self.nodes)  # the DaemonSet controller takes its time where nodes come and go
         self.process = self.start_host()
 
     def grant(self, node: str, generation: int, milliwatts: int) -> None:
