@@ -90,7 +90,7 @@ class ApiClient:
         timeout_seconds: float = 30.0,
     ) -> None:
         self.server = server.rstrip("/")
-        self._timeout = urllib3.Timeout(connect=5.0, read=timeout_seconds)
+        self._timeout = urllib3.Timeout(connect=timeout_seconds, read=timeout_seconds)
         self._headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -198,20 +198,30 @@ class ApiClient:
     ) -> Json | None:
         """The object at `path` once `condition` holds for it (None stands for an object that does not exist).
 
-        A collection's path gives the condition the whole list. Raises TimeoutError with the last state seen.
+        A collection's path gives the condition the whole list. A server that cannot be reached, or cannot reach its
+        store, is asked again. Raises TimeoutError with the last state seen, ApiError where the request is refused.
         """
         deadline = time.monotonic() + timeout_seconds
+        failure: Exception | None = None
+        current: Json | None = None
         while True:
             asked = time.monotonic()
-            current = self.get_or_none(path)
-            if condition(current):
+            try:
+                current, failure = self.get_or_none(path), None
+            except urllib3.exceptions.HTTPError as error:
+                failure = error
+            except ApiError as error:
+                if error.status < 500 and error.status != 429:
+                    raise
+                failure = error
+            if failure is None and condition(current):
                 return current
             answered = time.monotonic()
             if answered >= deadline:
-                shown = yaml.safe_dump(_brief(current)) if current is not None else "it does not exist"
+                seen = failure or (yaml.safe_dump(_brief(current)) if current is not None else "it does not exist")
                 raise TimeoutError(
-                    f"{path}: not {what or 'as awaited'} within {timeout_seconds:g} s; last seen:\n{shown}"
-                )
+                    f"{path}: not {what or 'as awaited'} within {timeout_seconds:g} s; last seen:\n{seen}"
+                ) from failure
             # A large collection is asked for less often, so that watching does not slow what is awaited.
             time.sleep(max(POLL_SECONDS, 3 * (answered - asked)))
 

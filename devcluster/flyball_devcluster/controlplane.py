@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -45,7 +46,7 @@ from flyball_devcluster.components import (
 )
 from flyball_devcluster.pki import CertificateAuthority, signing_key_pem, write_private
 from flyball_devcluster.ports import LOOPBACK, free_port
-from flyball_devcluster.processes import Process, ProcessIdentity, log_tail, resident_bytes
+from flyball_devcluster.processes import Process, ProcessIdentity, log_tail, resident_bytes, uninterrupted
 from flyball_devcluster.stages import kwok_configuration
 
 ADMIN = "admin"
@@ -230,16 +231,17 @@ class ControlPlane:
         return kwok_arguments(port, self.options.node_lease_seconds)
 
     def _spawn(self, name: str) -> Process:
-        process = Process.spawn(
-            name,
-            [str(self._binaries[name]), *self._arguments(name)],
-            log_path=self.layout.log(name),
-            directory=self.layout.directory,
-            environment={"GOGC": os.environ.get("GOGC", GARBAGE_COLLECTION_PERCENT)},
-            die_with_parent=self.options.die_with_parent,
-        )
-        self._processes[name] = process
-        self._save()
+        with uninterrupted():
+            process = Process.spawn(
+                name,
+                [str(self._binaries[name]), *self._arguments(name)],
+                log_path=self.layout.log(name),
+                directory=self.layout.directory,
+                environment={"GOGC": os.environ.get("GOGC", GARBAGE_COLLECTION_PERCENT)},
+                die_with_parent=self.options.die_with_parent,
+            )
+            self._processes[name] = process
+            self._save()
         return process
 
     def _spawn_on_free_port(self, name: str) -> None:
@@ -280,8 +282,8 @@ class ControlPlane:
     @contextlib.contextmanager
     def _probe(self, name: str) -> Iterator[Callable[[], bool]]:
         if name == ETCD:
-            socket_path = self.layout.directory / ETCD_SOCKET
-            yield socket_path.exists
+            with self._etcd_probe() as accepts:
+                yield accepts
             return
         scheme = "http" if name == KWOK else "https"
         path = {API_SERVER: "/readyz", SCHEDULER: "/readyz"}.get(name, "/healthz")
@@ -301,9 +303,27 @@ class ControlPlane:
 
             yield is_ready
 
+    @contextlib.contextmanager
+    def _etcd_probe(self) -> Iterator[Callable[[], bool]]:
+        descriptor = os.open(self.layout.directory, os.O_PATH | os.O_DIRECTORY)
+
+        def accepts() -> bool:
+            with socket.socket(socket.AF_UNIX) as client:
+                try:
+                    # By way of the open folder: the socket's own path may be too long to connect to.
+                    client.connect(f"/proc/self/fd/{descriptor}/{ETCD_SOCKET}")
+                except OSError:
+                    return False
+            return True
+
+        try:
+            yield accepts
+        finally:
+            os.close(descriptor)
+
     def stop(self, *, keep_directory: bool = False) -> None:
         """Stop every component, clients before servers, and remove the folder if it is a temporary one."""
-        with self._lock:
+        with self._lock, uninterrupted():
             clients = [
                 self._processes[name] for name in (KWOK, SCHEDULER, CONTROLLER_MANAGER) if name in self._processes
             ]
@@ -440,9 +460,11 @@ class ControlPlane:
                 )
             return self._api
 
-    def api_with_token(self, token: str) -> ApiClient:
+    def api_with_token(self, token: str, *, timeout_seconds: float = 30.0) -> ApiClient:
         """The API as the bearer of a token."""
-        return ApiClient(self.server_url, authority_file=self.layout.authority, token=token)
+        return ApiClient(
+            self.server_url, authority_file=self.layout.authority, token=token, timeout_seconds=timeout_seconds
+        )
 
     def kubeconfig(self, user: str = ADMIN) -> Path:
         """The kubeconfig of the administrator or of a component."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 # Run in the child before the program: the kernel kills the child when its parent dies, however that dies. The second
 # check closes the race with a parent that died before the request.
@@ -116,6 +117,34 @@ def _the_spawner() -> _Spawner:
 def _forget_spawner() -> None:
     global _spawner
     _spawner = None
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put off SIGINT, SIGTERM and SIGHUP to the end of the block.
+
+    For the moment between starting a process and noting that it was started, and for stopping what was started. Only
+    the main thread can be interrupted by a signal's handler: in others this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[tuple[int, FrameType | None]] = []
+    handlers = {
+        number: signal.signal(number, lambda number, frame: received.append((number, frame)))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number, frame in received:
+            put_off = handlers[signal.Signals(number)]
+            if callable(put_off):
+                put_off(number, frame)
+            elif put_off == signal.SIG_DFL:
+                signal.raise_signal(signal.Signals(number))
 
 
 class Process:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from flyball_devcluster.api import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from flyball_devcluster.api import AlreadyExistsError, ApiClient, ApiError, ConflictError, NotFoundError
+from flyball_devcluster.ports import free_port
 
 
 def config_map(name: str, **data: str) -> dict:
@@ -65,6 +66,16 @@ def test_a_wait_in_vain_shows_what_was_last_seen(cluster):
         cluster.api.wait_for(cluster.path("configmaps", "ghost"), lambda found: found is not None, timeout_seconds=0.1)
     with pytest.raises(TimeoutError, match=r"objects, .*still"):
         cluster.api.wait_for(cluster.path("configmaps"), lambda found: False, timeout_seconds=0.1)
+
+
+def test_a_wait_bears_a_server_that_is_away(cluster):
+    away = ApiClient(f"https://127.0.0.1:{free_port()}")
+    with pytest.raises(TimeoutError, match="refused"):
+        away.wait_for("/version", lambda found: True, timeout_seconds=0.2)
+    plane = cluster.devcluster.control_plane
+    forbidden = plane.api_with_token(plane.token(cluster.namespace, "default"))
+    with pytest.raises(ApiError, match="403"):
+        forbidden.wait_for("/api/v1/nodes", lambda found: True, timeout_seconds=30)
 
 
 def test_a_watch_tells_what_happens(cluster):

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 from flyball_devcluster.ports import free_port, is_free
-from flyball_devcluster.processes import Process, ProcessIdentity, log_tail, resident_bytes, wait_until
+from flyball_devcluster.processes import Process, ProcessIdentity, log_tail, resident_bytes, uninterrupted, wait_until
 
 SLEEP = "/bin/sleep"
 
@@ -108,6 +108,32 @@ def test_a_recycled_process_id_is_not_signalled(tmp_path):
 def test_a_missing_program_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="test: there is no program /no/such"):
         spawn(tmp_path, "/no/such")
+
+
+def test_an_interruption_waits_for_the_end_of_the_block():
+    reached = []
+
+    def interrupted_block() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            reached.append("the end")
+        reached.append("what follows")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_block()
+    assert reached == ["the end"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_ignored_signal_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_memory_of_a_process():
