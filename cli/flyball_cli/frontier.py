@@ -71,11 +71,11 @@ def frontier(
     try:
         if planner is PlannerName.PERSEUS:
             graph = _graph(measured, schedule, microbatches, chunks_per_gpu)
-            document = _perseus(graph, blocking_power, points, at, replicas)
+            document = perseus_document(graph, blocking_power, points, at, replicas)
         else:
             if schedule != "1f1b":
                 raise ValueError(f"EnvPipe plans 1f1b, not {schedule}")
-            document = _envpipe(measured, microbatches, blocking_power, planner, activation_slots, replicas)
+            document = envpipe_document(measured, microbatches, blocking_power, planner, activation_slots, replicas)
     except (ValueError, OSError) as error:
         _refuse(str(error), error)
     text = json.dumps(document, allow_nan=False)
@@ -109,9 +109,10 @@ def _graph(profile: PipelineProfile, schedule: str, microbatches: int, chunks_pe
     return pipeline_graph(profile, Schedule(schedule), microbatches, chunks_per_gpu=chunks_per_gpu)
 
 
-def _perseus(
-    graph: ComputationGraph, blocking_power: float, points: int, at: float | None, replicas: int
+def perseus_document(
+    graph: ComputationGraph, blocking_power: float, points: int, at: float | None = None, replicas: int = 1
 ) -> dict[str, Any]:
+    """What the command writes for Perseus: the frontier, the run at the highest clocks, and the plan at `at` seconds."""
     from flyball_planner.pipeline import PerseusPlanner
 
     planner = PerseusPlanner(graph, blocking_power, replicas=replicas)
@@ -127,14 +128,15 @@ def _perseus(
     return document | _plan(graph, point.plan, blocking_power)
 
 
-def _envpipe(
+def envpipe_document(
     profile: PipelineProfile,
     microbatches: int,
     blocking_power: float,
     planner: PlannerName,
-    activation_slots: str | None,
-    replicas: int,
+    activation_slots: str | None = None,
+    replicas: int = 1,
 ) -> dict[str, Any]:
+    """The same for EnvPipe, whose frontier is one point."""
     from flyball_planner.pipeline import Reconfiguration, envpipe
 
     slots = [int(each) for each in activation_slots.split(",")] if activation_slots else None

@@ -36,10 +36,8 @@ def schedule_plot(
         try:
             document = json.loads(path.read_text())
             if flat_out and not panels:
-                panels.append((_title("highest clocks", document["flat_out"], None), document["flat_out"]))
-            at = document["at"]
-            plan = {"time": at["realised_time"], "energy": at["realised_energy"]}
-            panels.append((_title(document["planner"], plan, document["flat_out"]), {**document, **plan}))
+                panels.append(titled_panel("highest clocks", document["flat_out"], None))
+            panels.append(titled_panel(document["planner"], document, document["flat_out"]))
         except (KeyError, TypeError, ValueError) as error:
             typer.echo(f"{path}: not what `flyball frontier` writes: {error!r}", err=True)
             raise typer.Exit(2) from error
@@ -47,12 +45,15 @@ def schedule_plot(
     typer.echo(f"wrote {output}")
 
 
-def _title(name: str, plan: dict[str, Any], reference: dict[str, Any] | None) -> str:
+def titled_panel(name: str, plan: dict[str, Any], reference: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    """A plan as `drawn` takes it, under a title that says what it needs, and how that compares with a reference."""
+    if "at" in plan:
+        plan = {**plan, "time": plan["at"]["realised_time"], "energy": plan["at"]["realised_energy"]}
     title = f"{name}: {plan['energy']:,.0f} J in {plan['time']:.3f} s"
     if reference is not None:
         energy, time = plan["energy"] / reference["energy"] - 1, plan["time"] / reference["time"] - 1
-        title += f" ({energy:+.1%} energy, {time:+.1%} time)"
-    return title
+        title += f" ({energy:+.1%} energy, {round(time, 4) + 0.0:+.1%} time)"
+    return title, plan
 
 
 def drawn(panels: list[tuple[str, dict[str, Any]]], critical_path: bool = True) -> bytes:

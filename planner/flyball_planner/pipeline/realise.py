@@ -1,10 +1,11 @@
 """From planned durations to the clocks that a GPU has, for many plans at once (Perseus, section 4.3, last paragraph).
 
 Each operation first gets the slowest clock that is no slower than planned, as the paper does. What time that leaves
-over is then spent: sweeps along the graph give each operation the cheapest clock that still ends in time, either
-whichever comes first, or those that save most per second first. A second start rounds the other way about: an operation
-may take the corner of its hull beyond the plan where those before it have finished early, so that rounding errors
-cancel along a path and do not add up. The best of all is kept for each plan; none ever ends later than its plan.
+over is then spent: sweeps along the graph or against it give each operation the cheapest clock that still ends in time,
+either whichever comes first, or those that save most per second first. A second start rounds the other way about: an
+operation may take the corner of its hull beyond the plan where its neighbours have left it time, so that rounding errors
+cancel along a path and do not add up; off the hull, between corners far apart, a plan would be dear to round down. The
+best of all is kept for each plan; none ever ends later than its plan.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ SNAP_SHARE = 1e-6
 ROUNDING_SHARE = 1e-12
 """What summing seconds forwards and backwards may differ by; sweeps keep this far from the end of the iteration."""
 
-RATE_QUANTILES = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
-"""At which joules saved per second spent a round of the greedy repair stops, as quantiles of all the steps there are."""
+RATE_LEVELS = 14
+"""In how many rounds the greedy repair goes down the hulls' slopes, from the most joules saved per second to the least."""
 
 
 class Realiser:
@@ -50,10 +51,11 @@ class Realiser:
             self._costs[kind, :size] = curve.costs
             self._corners[kind, curve.hull] = curve.hull_times
             for fast in range(size - 1):
-                rates = (curve.costs[fast] - curve.costs[fast + 1 :]) / (curve.times[fast + 1 :] - curve.times[fast])
-                self._rates[kind, fast, fast + 1 : size] = rates
-        steps = self._rates[np.isfinite(self._rates)]
-        self._thresholds = np.quantile(steps, RATE_QUANTILES) if steps.size else np.zeros(0)
+                saved, taken = curve.costs[fast] - curve.costs[fast + 1 :], curve.times[fast + 1 :] - curve.times[fast]
+                self._rates[kind, fast, fast + 1 : size] = saved / taken
+        slopes = [-np.diff(curve.hull_costs) / np.diff(curve.hull_times) for curve in curves]
+        falling = np.sort(np.concatenate([np.zeros(1), *slopes]))[::-1]
+        self._thresholds = falling[np.linspace(0, len(falling) - 1, RATE_LEVELS).round().astype(np.int64)]
         self._forward = _levels(graph.predecessors, graph.topological_order, self._count)
         self._backward = _levels(graph.successors, graph.topological_order[::-1], self._count)
 
@@ -65,12 +67,14 @@ class Realiser:
         """
         planned, ends = self._snap(durations), times_seconds * (1 - ROUNDING_SHARE)
         down = self._round_down(planned)
+        forth, back = self._spread(planned, ends, along=True), self._spread(planned, ends, along=False)
         candidates = [
             self._spend(down, ends, along=True),
             self._spend(down, ends, along=False),
-            self._spend(self._spread(planned, ends, along=True), ends, along=False),
-            self._spend(self._spread(planned, ends, along=False), ends, along=True),
-            self._spend_best_first(down, ends),
+            self._spend(forth, ends, along=False),
+            self._spend_best_first(down, ends, along=True),
+            self._spend_best_first(forth, ends, along=False),
+            self._spend_best_first(back, ends, along=True),
         ]
         chosen, least = candidates[0], np.full(len(times_seconds), np.inf)
         for choices in candidates:
@@ -152,12 +156,16 @@ class Realiser:
                 reached[members] = finish - self._times[self._kinds[members, None], choices[members]]
         return choices
 
+    def _fits(self, members: Integers, room: Floats) -> Integers:
+        """The slowest choice within the room each has; the fastest where none is, which callers must not trust."""
+        within: Integers = (self._times[self._kinds[members], :, None] <= room[:, None, :]).sum(axis=1)
+        return np.maximum(within - 1, 0)
+
     def _spend(self, choices: Integers, times_seconds: Floats, *, along: bool) -> Integers:
         """Let each operation in turn take the slowest clock that fits, first come first served."""
 
         def pick(members: Integers, room: Floats) -> Integers:
-            fits: Integers = (self._times[self._kinds[members], :, None] <= room[:, None, :]).sum(axis=1) - 1
-            return np.maximum(choices[members], fits)
+            return np.maximum(choices[members], self._fits(members, room))
 
         return self._sweep(along, self.durations(choices), times_seconds, pick)
 
@@ -172,24 +180,28 @@ class Realiser:
 
         return self._sweep(along, durations, times_seconds, pick)
 
-    def _spend_best_first(self, choices: Integers, times_seconds: Floats) -> Integers:
+    def _spend_best_first(self, choices: Integers, times_seconds: Floats, *, along: bool) -> Integers:
         """Sweeps in which an operation slows down only where that saves at least so many joules per second; the
         threshold falls from sweep to sweep."""
         for threshold in self._thresholds:
-            allowed = self._rates >= threshold
-            current = choices
+            reach, current = _reach(self._rates, threshold), choices
 
-            def pick(
-                members: Integers, room: Floats, allowed: NDArray[np.bool_] = allowed, current: Integers = current
-            ) -> Integers:
-                kinds = self._kinds[members]
-                open_steps = allowed[kinds[:, None], current[members]]
-                open_steps &= self._times[kinds][:, None, :] <= room[:, :, None]
-                last = open_steps.shape[2] - 1 - np.argmax(open_steps[:, :, ::-1], axis=2)
-                return np.where(open_steps.any(axis=2), last, current[members])
+            def pick(members: Integers, room: Floats, reach: Integers = reach, current: Integers = current) -> Integers:
+                picked: Integers = reach[self._kinds[members, None], current[members], self._fits(members, room)]
+                return picked
 
-            choices = self._sweep(True, self.durations(choices), times_seconds, pick)
+            choices = self._sweep(along, self.durations(choices), times_seconds, pick)
         return choices
+
+
+def _reach(rates: Floats, threshold: float) -> Integers:
+    """Where to go from each choice (kind, choice, slowest that fits) if each second must save `threshold` joules: the
+    slowest such choice that fits, or nowhere."""
+    kinds, width, _ = rates.shape
+    targets = np.where(rates >= threshold, np.arange(width), -1)
+    reach = np.maximum.accumulate(targets, axis=2)
+    here = np.broadcast_to(np.arange(width)[None, :, None], (kinds, width, width))
+    return np.where(reach < 0, here, reach)
 
 
 def _levels(neighbours: Sequence[Sequence[int]], order: Sequence[int], count: int) -> list[tuple[Integers, Integers]]:
