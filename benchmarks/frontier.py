@@ -1,0 +1,420 @@
+"""Time-energy frontiers of pipelines: how fast they are found, how good they are, beside the published solver.
+
+    python benchmarks/frontier.py                    # everything but the hours: about two minutes of one core
+    python benchmarks/frontier.py speed peer         # only these parts
+    python benchmarks/frontier.py scaling            # 16 x 256 and 64 x 128
+    python benchmarks/frontier.py peer --full        # the published solver on 8 x 96 at 1 ms too (12 minutes)
+
+Seconds are CPU seconds of one core. The profiles are the published ones in ../shared/data/perseus-sosp24, or, where they
+are absent, those in examples/profiles, of which the parts that need published results say so and are left out. Ends with
+status 1 where a threshold is missed; thresholds are in THRESHOLDS, with where they come from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from flyball_planner.frontier import Frontier
+from flyball_planner.pipeline import (
+    ComputationGraph,
+    OperatingPoint,
+    PerseusPlanner,
+    PipelinePlan,
+    PipelineProfile,
+    Reconfiguration,
+    Schedule,
+    StragglerTable,
+    envpipe,
+    pipeline_graph,
+)
+from flyball_planner.pipeline.evaluate import execute
+from flyball_planner.pipeline.relaxation import TimeCostProgram
+
+ROOT = Path(__file__).parents[1]
+PUBLISHED = ROOT.parent / "shared" / "data" / "perseus-sosp24"
+EXAMPLES = ROOT / "examples" / "profiles"
+
+THRESHOLDS = {
+    "seconds of 8 x 32": 2.0,  # what the operator's planning loop can wait for
+    "seconds of 8 x 128": 10.0,  # the same, for the longest pipeline in the paper and a third more
+    "milliseconds of a look-up": 1.0,  # "instantaneous" (section 6.5)
+    "speed-up over lowtime, 8 x 96 at 1 ms": 100.0,
+}
+PUBLISHED_LOWTIME_SECONDS = 705.0
+"""lowtime 0.3.0 on 8 x 96 at 1 ms, 3,495 points, one core of the machine it was first measured on; --full measures it."""
+
+TABLE_6 = {
+    "A100": {12: 15.20, 24: 14.19, 48: 13.62, 96: 13.32},
+    "A40": {12: 11.81, 24: 10.22, 48: 9.34, 96: 8.88},
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that GPT-3 175B was profiled on, its blocking power, and the unit of time of the published frontiers."""
+
+    name: str
+    file: str
+    example: str
+    blocking_power_watts: float
+    unit_seconds: float
+
+    def rows(self, stages: int = 8) -> list[dict[str, object]]:
+        """The profile's rows; of its first stages and its last one where fewer stages are wanted, of the first again
+        and again where more are."""
+        path = PUBLISHED / "stage_profile" / f"gpt3-175b+{self.file}_bf16.csv"
+        with (path if path.exists() else EXAMPLES / self.example).open() as file:
+            measured = list(csv.DictReader(file))
+        sources = [*(min(stage, 6) for stage in range(stages - 1)), 7]
+        return [
+            {**row, "stage": stage}
+            for stage, source in enumerate(sources)
+            for row in measured
+            if row["stage"] == str(source)
+        ]
+
+    def graph(self, stages: int, microbatches: int) -> ComputationGraph:
+        return pipeline_graph(PipelineProfile.from_rows(self.rows(stages)), Schedule.ONE_F_ONE_B, microbatches)
+
+
+A100 = Gpu("A100", "a100_sxm", "gpt3-a100-8-stages.csv", 83.64, 0.001)
+A40 = Gpu("A40", "a40", "gpt3-a40-8-stages.csv", 70.38, 0.0001)
+
+
+@dataclass
+class Report:
+    """What is printed, and what is kept for --output."""
+
+    figures: dict[str, object] = field(default_factory=dict)
+    missed: list[str] = field(default_factory=list)
+
+    def line(self, text: str = "") -> None:
+        print(text, flush=True)
+
+    def hold(self, name: str, figure: float, *, at_least: bool = False) -> None:
+        """Keep a figure and set it against its threshold."""
+        limit = THRESHOLDS[name]
+        fine = figure >= limit if at_least else figure <= limit
+        self.figures[name] = {"figure": figure, "threshold": limit, "held": fine}
+        self.line(
+            f"  {name}: {figure:.3g} ({'at least' if at_least else 'at most'} {limit:g}: {'held' if fine else 'MISSED'})"
+        )
+        if not fine:
+            self.missed.append(name)
+
+
+def spent(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def flat_out(graph: ComputationGraph, gpu: Gpu) -> tuple[float, float]:
+    """Seconds and joules at the highest clocks."""
+    points = [max(o.points, key=lambda point: point.clock_megahertz or 0) for o in graph.operations]
+    execution = execute(graph, points, gpu.blocking_power_watts)
+    return execution.time_seconds, execution.energy_joules
+
+
+def shortfall(frontier: Frontier[PipelinePlan]) -> tuple[float, float]:
+    """Mean and most of what realising costs, in percent: realised energy, waiting to the planned end, over planned."""
+    over = [
+        100 * (frontier.energy_within(point, point.time_seconds) / point.energy_joules - 1) for point in frontier.points
+    ]
+    return float(np.mean(over)), max(over)
+
+
+def speed(report: Report, shapes: Sequence[tuple[int, int]] = ((4, 8), (8, 32), (8, 96), (8, 128))) -> None:
+    """A whole frontier of 200 exact points, from a profile in memory to realised clocks."""
+    report.line("Whole frontiers: 200 exact points from T_min to T*, realised (CPU seconds)")
+    report.line("  GPU   pipeline   operations  seconds   T_min      T*     realised above the bound: mean, most")
+    for gpu in (A100, A40):
+        for stages, microbatches in shapes:
+            profile = PipelineProfile.from_rows(gpu.rows(stages))
+            found: list[Frontier[PipelinePlan]] = []
+
+            def solve(
+                gpu: Gpu = gpu,
+                profile: PipelineProfile = profile,
+                microbatches: int = microbatches,
+                found: list[Frontier[PipelinePlan]] = found,
+            ) -> None:
+                graph = pipeline_graph(profile, Schedule.ONE_F_ONE_B, microbatches)
+                found.append(PerseusPlanner(graph, gpu.blocking_power_watts).frontier(200))
+
+            seconds = spent(solve)
+            frontier = found[0]
+            mean, most = shortfall(frontier)
+            operations = 2 * stages * microbatches
+            report.line(
+                f"  {gpu.name:4}  {stages:2} x {microbatches:3}   {operations:8}  {seconds:8.2f}  {frontier.t_min:7.3f}"
+                f"  {frontier.t_star:7.3f}   {mean:6.3f} %  {most:6.3f} %"
+            )
+            report.figures[f"frontier {gpu.name} {stages} x {microbatches}"] = seconds
+            name = f"seconds of {stages} x {microbatches}"
+            if name in THRESHOLDS and gpu is A100:
+                report.hold(name, seconds)
+            if (stages, microbatches) == (8, 96) and gpu is A100:
+                ratio = PUBLISHED_LOWTIME_SECONDS / seconds
+                report.hold("speed-up over lowtime, 8 x 96 at 1 ms", ratio, at_least=True)
+            if (stages, microbatches) == (8, 128) and gpu is A100:
+                table = StragglerTable(frontier)
+                table.deployment(0.0)
+                degrees = np.linspace(1, 1.6, 1000)
+                looked_up = spent(
+                    lambda table=table, degrees=degrees: [table.set_straggler("a", 0, d) for d in degrees]
+                )
+                report.hold("milliseconds of a look-up", looked_up)  # of a thousand, so seconds are milliseconds of one
+
+
+def scaling(report: Report) -> None:
+    """Where the paper's pipelines end, and beyond."""
+    report.line("Scaling (A100 profile, 200 points, CPU seconds)")
+    for stages, microbatches in ((8, 32), (8, 128), (16, 128), (16, 256), (64, 128)):
+        graph = A100.graph(stages, microbatches)
+        found: list[Frontier[PipelinePlan]] = []
+        seconds = spent(
+            lambda graph=graph, found=found: found.append(
+                PerseusPlanner(graph, A100.blocking_power_watts).frontier(200)
+            )
+        )
+        mean, most = shortfall(found[0])
+        report.line(
+            f"  {stages:2} x {microbatches:3}: {len(graph.operations):6} operations, {seconds:8.1f} s,"
+            f" realised {mean:.3f} % above the bound, at most {most:.3f} %"
+        )
+        report.figures[f"scaling {stages} x {microbatches}"] = seconds
+
+
+def peer(report: Report, full: bool) -> None:
+    """lowtime on the same graphs in the same process: time, and energy when its clocks are run on what was measured."""
+    from lowtime_peer import lowtime_frontier
+
+    report.line("Beside lowtime 0.3.0, in this process (CPU seconds; its frontier ends at the least raw energy)")
+    report.line("  GPU   pipeline  unit    lowtime: points  seconds   ours: the same times  speed-up"
+                "   energy in the same time: mean, least, most saved")  # fmt: skip
+    cases = [(A100, 4, 8, 0.001), (A100, 8, 12, 0.001), (A40, 8, 12, 0.001), (A100, 8, 32, 0.004), (A40, 8, 32, 0.004)]
+    if full:
+        cases.append((A100, 8, 96, 0.001))
+    for gpu, stages, microbatches, unit in cases:
+        graph, power = gpu.graph(stages, microbatches), gpu.blocking_power_watts
+        points, clock = lowtime_frontier(graph, power, unit)
+        theirs = [execute(graph, point.chosen, power) for point in points]
+        times = [execution.time_seconds for execution in theirs]
+        found: list[Frontier[PipelinePlan]] = []
+        seconds = spent(
+            lambda graph=graph, power=power, times=times, found=found: found.append(
+                PerseusPlanner(graph, power).frontier_at(times)
+            )
+        )
+        ours = found[0]
+        saved = [
+            100 * (1 - ours.energy_within(ours.at(t), t) / execution.energy_joules)
+            for t, execution in zip(times, theirs, strict=True)
+        ]
+        report.line(
+            f"  {gpu.name:4}  {stages} x {microbatches:3}  {1000 * unit:3.0f} ms  {len(theirs):14}  {clock[0]:8.1f}"
+            f"  {seconds:20.2f}  {clock[0] / seconds:7.0f} x"
+            f"   {np.mean(saved):.2f} %, {min(saved):.2f} %, {max(saved):.2f} %"
+        )
+        report.figures[f"lowtime {gpu.name} {stages} x {microbatches} at {1000 * unit:g} ms"] = {
+            "lowtime_seconds": clock[0],
+            "our_seconds": seconds,
+            "points": len(theirs),
+            "least_saved_percent": min(saved),
+        }
+        if min(saved) < 0:
+            report.missed.append(f"realised energy above lowtime's: {gpu.name} {stages} x {microbatches}")
+
+
+def floored(rows: Sequence[dict[str, object]], unit: float) -> PipelineProfile:
+    return PipelineProfile.from_rows({**row, "time": float(str(row["time"])) // unit * unit} for row in rows)
+
+
+def golden(report: Report) -> None:
+    """The published frontiers, row by row, with our durations floored to their unit as theirs are."""
+    report.line("Published frontiers (8 stages): their energy above ours in percent, over all their rows")
+    report.line("  GPU   microbatches   rows   planned: mean, least   realised (a look-up): mean, least")
+    for gpu, counts in ((A100, (12, 24, 48, 96)), (A40, (12,))):
+        for microbatches in counts:
+            path = PUBLISHED / "golden_frontier" / gpu.file / f"gpt3-175b_bf16_mb{microbatches}.csv"
+            if not path.exists():
+                report.line(f"  {path} is absent: left out")
+                continue
+            with path.open() as file:
+                rows = [(float(row["time"]), float(row["energy"])) for row in csv.DictReader(file)]
+            graph = pipeline_graph(floored(gpu.rows(), gpu.unit_seconds), Schedule.ONE_F_ONE_B, microbatches)
+            frontier = PerseusPlanner(graph, gpu.blocking_power_watts).frontier(400)
+            planned, realised = [], []
+            for seconds, joules in rows:
+                within = max(seconds, frontier.t_min)
+                planned.append(100 * (joules / frontier.interpolate(within) - 1))
+                realised.append(100 * (joules / frontier.energy_within(frontier.at(within), within) - 1))
+            report.line(
+                f"  {gpu.name:4}  {microbatches:12}  {len(rows):5}   {np.mean(planned):6.3f} %  {min(planned):6.3f} %"
+                f"   {np.mean(realised):17.3f} %  {min(realised):6.3f} %"
+            )
+            report.figures[f"golden {gpu.name} {microbatches}"] = {"planned": min(planned), "realised": min(realised)}
+            if min(planned) < 0 or min(realised) < 0:
+                report.missed.append(f"published frontier not dominated: {gpu.name} {microbatches}")
+
+
+def table6(report: Report) -> None:
+    """Table 6 on the paper's own relaxation (fitted exponentials, floored durations), and on the measurements."""
+    from lowtime_peer import fit, fitted_options
+
+    report.line("Table 6, GPT-3: percent saved without slowdown against the highest clocks")
+    report.line("  GPU   microbatches   paper   its relaxation, solved exactly   ours: planned  realised")
+    for gpu in (A100, A40):
+        rows, unit, power = gpu.rows(), gpu.unit_seconds, gpu.blocking_power_watts
+        real, in_units = PipelineProfile.from_rows(rows), floored(rows, unit)
+        fits: dict[tuple[OperatingPoint, ...], tuple[OperatingPoint, ...]] = {}
+        for points in real.points.values():
+            if points not in fits:
+                options = fitted_options(points, unit, power)
+                model = fit(options)
+                counts = [option.quant_time for option in options.options]
+                fits[points] = tuple(
+                    OperatingPoint(count * unit, float(model(count)) + power * count * unit, 9999 - count)
+                    for count in range(min(counts), max(counts) + 1)
+                )
+        relaxed = PipelineProfile({key: fits[points] for key, points in real.points.items()})
+        for microbatches, percent in TABLE_6[gpu.name].items():
+            graph = pipeline_graph(real, Schedule.ONE_F_ONE_B, microbatches)
+            seconds, joules = flat_out(graph, gpu)
+            end, _ = flat_out(pipeline_graph(in_units, Schedule.ONE_F_ONE_B, microbatches), gpu)
+            reference = joules - power * graph.gpus * (seconds - end)
+            program = TimeCostProgram(pipeline_graph(relaxed, Schedule.ONE_F_ONE_B, microbatches), power)
+            plan = program.solve(program.makespan(program.shortest))
+            theirs = 100 * (1 - (plan.cost_joules + power * graph.gpus * plan.time_seconds) / reference)
+            planner = PerseusPlanner(graph, power)
+            point = planner.plan(planner.t_min)
+            planned, realised = (100 * (1 - e / joules) for e in (point.energy_joules, point.realised_energy_joules))
+            report.line(
+                f"  {gpu.name:4}  {microbatches:12}   {percent:5.2f}   {theirs:30.2f}   {planned:13.2f}  {realised:8.2f}"
+            )
+            report.figures[f"table 6 {gpu.name} {microbatches}"] = [percent, theirs, planned, realised]
+
+
+def stragglers(report: Report) -> None:
+    """Section 6.3: what a pipeline saves in an iteration that lasts T', against the highest clocks and waiting."""
+    degrees = (1.0, 1.05, 1.1, 1.2, 1.3, 1.4, 1.5)
+    report.line("Stragglers, GPT-3, 8 stages: percent saved by T'/T (realised, looked up; * T*/T of the pipeline)")
+    report.line("  GPU   microbatches  " + "".join(f"{degree:7.2f}" for degree in degrees) + "    T*/T")
+    for gpu in (A100, A40):
+        for microbatches in (12, 24, 48, 96):
+            graph = gpu.graph(8, microbatches)
+            frontier = PerseusPlanner(graph, gpu.blocking_power_watts).frontier(200)
+            seconds, joules = flat_out(graph, gpu)
+            table = StragglerTable(frontier)
+            saved = []
+            for degree in degrees:
+                deployment = table.set_straggler("another pipeline", 0.0, degree)
+                waiting = joules + frontier.waiting_power_watts * (deployment.iteration_seconds - seconds)
+                energy = frontier.energy_within(deployment.point, deployment.iteration_seconds)
+                saved.append(100 * (1 - energy / waiting))
+            report.line(
+                f"  {gpu.name:4}  {microbatches:12}  "
+                + "".join(f"{each:7.2f}" for each in saved)
+                + f"    {frontier.t_star / frontier.t_min:.2f}"
+            )
+            report.figures[f"stragglers {gpu.name} {microbatches}"] = dict(zip(map(str, degrees), saved, strict=True))
+
+
+def beside_envpipe(report: Report) -> None:
+    """EnvPipe and Perseus in the same time, on 1F1B and on EnvPipe's own order where there is memory for it."""
+    report.line("EnvPipe: percent saved without slowdown; Perseus on the same order in the same time, realised")
+    report.line("  profile          microbatches  order             balanced  greedy  Perseus   published EnvPipe (J)")
+    published: dict[tuple[str, int], float] = {}
+    path = PUBLISHED / "envpipe_emulation_gpt3.csv"
+    if path.exists():
+        with path.open() as file:
+            published = {(r["device"], int(r["num_microbatches"])): float(r["energy"]) for r in csv.DictReader(file)}
+    unbalanced = PipelineProfile.from_csv((EXAMPLES / "gpt3-a100-unbalanced.csv").read_text())
+    profiles = [(gpu.name, gpu, PipelineProfile.from_rows(gpu.rows())) for gpu in (A100, A40)]
+    for name, gpu, profile in [*profiles, ("A100 unbalanced", A100, unbalanced)]:
+        for microbatches in (12, 24, 48, 96):
+            for slots in (None, [2 * profile.stages] * profile.stages):
+                results = [
+                    envpipe(
+                        profile, microbatches, gpu.blocking_power_watts, reconfiguration=each, activation_slots=slots
+                    )
+                    for each in (Reconfiguration.BALANCED, Reconfiguration.GREEDY)
+                ]
+                best = PerseusPlanner(results[0].graph, gpu.blocking_power_watts).plan(
+                    min(result.frontier.t_min for result in results)
+                )
+                reference = results[0].baseline.energy_joules
+                energies = [result.frontier.fastest.energy_joules for result in results]
+                saved = [100 * (1 - each / reference) for each in (*energies, best.realised_energy_joules)]
+                note = ""
+                if slots is None and profile is not unbalanced and (gpu.file, microbatches) in published:
+                    theirs = published[gpu.file, microbatches] / 80  # 10 times the layers, 8 GPUs a stage
+                    note = f"{theirs:10.1f}, ours {energies[0]:.1f} ({100 * (energies[0] / theirs - 1):+.3f} %)"
+                order = "1F1B" if slots is None else f"up to {slots[0]} held"
+                report.line(
+                    f"  {name:16} {microbatches:12}  {order:16}  {saved[0]:8.2f}  {saved[1]:6.2f}  {saved[2]:7.2f}   {note}"
+                )
+                report.figures[f"envpipe {name} {microbatches} {order}"] = saved
+                if saved[2] < max(saved[:2]):
+                    report.missed.append(f"EnvPipe better than Perseus: {name} {microbatches} {order}")
+
+
+def exactness(report: Report) -> None:
+    """How far straight lines between 200 points are from the exact curve, at the middle of each."""
+    report.line("Between the points of a frontier of 200: interpolated above exact energy, in percent")
+    for gpu in (A100, A40):
+        planner = PerseusPlanner(gpu.graph(8, 32), gpu.blocking_power_watts)
+        frontier = planner.frontier(200)
+        times = [p.time_seconds for p in frontier.points]
+        middles = [(left + right) / 2 for left, right in pairwise(times)]
+        exact = planner.frontier_at(middles)
+        over = [100 * (frontier.interpolate(p.time_seconds) / p.energy_joules - 1) for p in exact.points]
+        report.line(f"  {gpu.name:4}  8 x 32: mean {np.mean(over):.5f} %, most {max(over):.5f} %")
+        report.figures[f"interpolation {gpu.name}"] = max(over)
+
+
+PARTS: dict[str, Callable[[Report], None]] = {
+    "speed": speed,
+    "exactness": exactness,
+    "golden": golden,
+    "table6": table6,
+    "stragglers": stragglers,
+    "envpipe": beside_envpipe,
+}
+
+
+def chosen_parts(names: Sequence[str], full: bool) -> Iterator[Callable[[Report], None]]:
+    parts = {**PARTS, "peer": lambda report: peer(report, full), "scaling": scaling}
+    for name in names or [*PARTS, "peer"]:
+        yield parts[name]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, "peer", "scaling", []], help="all but scaling, if none")
+    parser.add_argument("--full", action="store_true", help="lowtime on 8 x 96 at 1 ms too: 12 minutes")
+    parser.add_argument("--output", type=Path, help="write the figures as JSON")
+    arguments = parser.parse_args()
+    report = Report()
+    for part in chosen_parts(arguments.parts, arguments.full):
+        part(report)
+        report.line()
+    if arguments.output:
+        arguments.output.write_text(json.dumps(report.figures, indent=1) + "\n")
+    for missed in report.missed:
+        report.line(f"MISSED: {missed}")
+    return 1 if report.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
