@@ -139,12 +139,12 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number, frame in received:
-            put_off = handlers[signal.Signals(number)]
+        for late, frame in received:
+            put_off = handlers[signal.Signals(late)]
             if callable(put_off):
-                put_off(number, frame)
+                put_off(late, frame)
             elif put_off == signal.SIG_DFL:
-                signal.raise_signal(signal.Signals(number))
+                signal.raise_signal(signal.Signals(late))
 
 
 class Process:
