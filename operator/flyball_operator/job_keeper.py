@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from flyball_planner.cluster import JobDecision
 from flyball_planner.models import JobModel
 
-from flyball_operator.books import JobBooks, recorded_books, update_books
+from flyball_operator.books import JobBooks, recorded_books, take_energy, update_books
 from flyball_operator.execute import Executor
 from flyball_operator.hold import JobGrant
 from flyball_operator.incarnations import (
@@ -27,9 +27,9 @@ from flyball_operator.incarnations import (
     StopIncarnation,
     next_step,
 )
-from flyball_operator.job_status import JobFacts, job_status, remaining_frontier
+from flyball_operator.job_status import JobFacts, energy_status, job_status, remaining_frontier
 from flyball_operator.logs import decision as log_decision
-from flyball_operator.picture import NodePicture
+from flyball_operator.picture import NodePicture, PodLimit, pod_limits
 from flyball_operator.requests import JobView, format_time, parse_time
 from flyball_operator.settings import Settings
 from flyball_operator.snapshot import JobMemory, recorded_allocation, wants_gpus
@@ -37,6 +37,9 @@ from flyball_operator.workloads import IncarnationView, PodView
 from flyball_operator.world import World
 
 logger = logging.getLogger(__name__)
+
+# How often the frontier in a job's status is worked out anew.
+FRONTIER_SECONDS = 30.0
 
 JsonObject = dict[str, Any]
 
@@ -66,10 +69,12 @@ class _Record:
     updated_at: float
     restarts: int
     last_resize: str | None
-    counted_incarnation: int = 0
+    counted_incarnation: int  # the last one whose failure is among `restarts`
+    invalid: str
+    invalid_generation: int
     written_at: float = float("-inf")
-    invalid_generation: int = -1
-    invalid: str = ""
+    told: tuple[object, ...] = ()
+    frontier_at: float = float("-inf")
     stop_reason: str = "the plan gives it no GPUs for now"
 
 
@@ -98,26 +103,26 @@ class JobKeeper:
         for uid, job in world.jobs.items():
             if job.finished or job.deleting:
                 continue
-            kept[uid] = self._keep(job, world, decisions, now, monotonic)
+            try:
+                kept[uid] = self._keep(job, world, decisions, monotonic)
+            except Exception:
+                # One job that cannot be understood must not end the cycle that holds the caps for everybody.
+                logger.exception("EnergyAwareJob %s is left out of this cycle", job.key)
         for uid in self._records.keys() - kept.keys():
             del self._records[uid]
         return kept
 
-    def _keep(
-        self, job: JobView, world: World, decisions: Mapping[str, JobDecision], now: datetime, monotonic: float
-    ) -> KeptJob:
+    def _keep(self, job: JobView, world: World, decisions: Mapping[str, JobDecision], monotonic: float) -> KeptJob:
         record = self._records.get(job.uid)
         if record is None:
-            record = _Record(
-                recorded_books(job), monotonic, job.status.get("restarts") or 0, job.status.get("lastResizeTime")
-            )
-            self._records[job.uid] = record
+            record = self._records[job.uid] = _recorded(job, monotonic)
         incarnations = world.incarnations.get(job.uid, [])
         pods = world.pods_of.get(job.uid, [])
         decision = decisions.get(job.uid)
         current = recorded_allocation(job, incarnations) if decision is None else decision.allocation
         desired = None if current is None else current.nodes
-        if not wants_gpus(job, record.books) or self._refused(job, record):
+        refused = self._refused(job, record)
+        if not wants_gpus(job, record.books, refused):
             desired = None
         step = next_step(
             job_uid=job.uid,
@@ -141,7 +146,16 @@ class JobKeeper:
             model_iterations_per_second=rate,
         )
         record.updated_at = monotonic
-        return KeptJob(job, record.books, JobMemory(record.books, current, running), step, desired, incarnations, pods)
+        if (
+            step.counts_as_failure
+            and step.current is not None
+            and step.current.incarnation > record.counted_incarnation
+        ):
+            record.counted_incarnation = step.current.incarnation
+            record.restarts += 1
+        holds_gpus = any(not pod.gated and not pod.finished for pod in pods)
+        memory = JobMemory(record.books, current, running, holds_gpus, refused)
+        return KeptJob(job, record.books, memory, step, desired, incarnations, pods)
 
     @staticmethod
     def _refused(job: JobView, record: _Record) -> bool:
@@ -184,8 +198,8 @@ class JobKeeper:
                     reserved=reserved,
                     stop_reason="",
                 )
-            if step.phase == Phase.FAILED and self._out_of_restarts(kept):
-                continue  # its pods stay, with their logs
+            if step.phase == Phase.FAILED and (self._out_of_restarts(kept) or not self._failure_told(kept)):
+                continue  # without a restart its pods stay, with their logs
             for action in step.actions:
                 if isinstance(action, CreateIncarnation) and uid not in decisions:
                     continue  # a new leader starts nothing before its first plan
@@ -221,16 +235,16 @@ class JobKeeper:
         log_decision(logger, event, job=job.key, incarnation=incarnation, reason=reason, done=done)
 
     def _out_of_restarts(self, kept: KeptJob) -> bool:
-        record = self._records[kept.view.uid]
-        step = kept.step
-        if (
-            step.counts_as_failure
-            and step.current is not None
-            and step.current.incarnation > record.counted_incarnation
-        ):
-            record.counted_incarnation = step.current.incarnation
-            record.restarts += 1
-        return step.counts_as_failure and record.restarts > kept.view.max_restarts
+        return kept.step.counts_as_failure and self._records[kept.view.uid].restarts > kept.view.max_restarts
+
+    @staticmethod
+    def _failure_told(kept: KeptJob) -> bool:
+        """The status has the failure of the incarnation that is to be removed: then no operator, however many come and go,
+        loses it or counts it again."""
+        current = kept.step.current
+        if not kept.step.counts_as_failure or current is None:
+            return True
+        return int(kept.view.status.get("lastFailedIncarnation") or 0) >= current.incarnation
 
     def _outcome(self, kept: KeptJob) -> tuple[str, str]:
         job, step = kept.view, kept.step
@@ -255,43 +269,83 @@ class JobKeeper:
     ) -> list[tuple[KeptJob, JsonObject]]:
         """The statuses to write now: at once where the story changed, at the interval where only figures did."""
         writes = []
-        acknowledged = {
-            (job.pod_name, job.uid)
-            for picture in self._pictures.values()
-            if picture.gpu_node is not None and picture.gpu_node.acknowledged_current and picture.gpu_node.grant
-            for job in picture.gpu_node.grant.jobs
-        }
+        limits = pod_limits(self._pictures.values())
         for uid, kept in jobs.items():
-            record = self._records[uid]
-            outcome, message = self._outcome(kept)
-            wants = wants_gpus(kept.view, kept.books)
-            facts = JobFacts(
-                books=kept.books,
-                step=kept.step,
-                decision=decisions.get(uid) if wants else None,
-                epoch=epoch,
-                granted=kept.step.phase == Phase.RUNNING
-                and all((pod.name, uid) in acknowledged for pod in kept.pods if not pod.finished and not pod.deleting),
-                restarts=record.restarts,
-                now=now,
-                outcome=outcome,
-                outcome_message=message,
-                invalid=record.invalid if self._refused(kept.view, record) else "",
-                last_resize=record.last_resize,
-            )
-            status = job_status(kept.view, facts)
-            story_changed = _story(status) != _story(kept.view.status)
-            due = monotonic - record.written_at >= self._settings.status_interval_seconds
-            if story_changed or (due and _without_none(status) != kept.view.status):
-                if not outcome and self._pictures:
-                    per_node = max(picture.gpus for picture in self._pictures.values())
-                    model = self._learner.model_for(kept.view, self._pictures)
-                    facts = replace(
-                        facts, frontier=remaining_frontier(kept.view, model, kept.books.iterations, max(1, per_node))
-                    )
-                    status = job_status(kept.view, facts)
-                record.written_at = monotonic
+            try:
+                status = self._status(kept, decisions.get(uid), limits, epoch, now, monotonic)
+            except Exception:
+                logger.exception("EnergyAwareJob %s: its status is not written", kept.view.key)
+                continue
+            if status is not None:
                 writes.append((kept, status))
+        return writes
+
+    def _status(
+        self,
+        kept: KeptJob,
+        decision: JobDecision | None,
+        limits: Mapping[tuple[str, str], PodLimit],
+        epoch: int,
+        now: datetime,
+        monotonic: float,
+    ) -> JsonObject | None:
+        """The status to write now; None where nothing is news."""
+        record = self._records[kept.view.uid]
+        outcome, message = self._outcome(kept)
+        nothing = PodLimit()
+        pods = [
+            limits.get((pod.namespace, pod.name), nothing) for pod in kept.pods if not pod.finished and not pod.deleting
+        ]
+        facts = JobFacts(
+            books=kept.books,
+            step=kept.step,
+            decision=decision if wants_gpus(kept.view, kept.books, kept.memory.refused) else None,
+            epoch=epoch,
+            granted=kept.step.phase == Phase.RUNNING and all(pod.acknowledged for pod in pods),
+            restarts=record.restarts,
+            now=now,
+            last_failed=record.counted_incarnation,
+            applied_milliwatts=max((pod.highest_milliwatts for pod in pods), default=0),
+            outcome=outcome,
+            outcome_message=message,
+            invalid=record.invalid if kept.memory.refused else "",
+            last_resize=record.last_resize,
+        )
+        due = monotonic - record.written_at >= self._settings.status_interval_seconds
+        told = (kept.view.generation, *_told(facts))
+        if told == record.told and not due:
+            return None  # most jobs in most cycles: nothing is worked out for them
+        status = job_status(kept.view, facts)
+        before = {key: value for key, value in kept.view.status.items() if key != "frontier"}
+        record.told = told
+        if _story(status) == _story(before) and not (due and _without_none(status) != before):
+            return None
+        if not outcome and self._pictures:
+            status = job_status(kept.view, replace(facts, frontier=self._frontier(kept, record, monotonic)))
+        record.written_at = monotonic
+        return status
+
+    def _frontier(self, kept: KeptJob, record: _Record, monotonic: float) -> tuple[JsonObject, ...]:
+        """What time costs for the rest of the job; worked out anew only now and then, as it costs the most of a status."""
+        shown = kept.view.status.get("frontier")
+        if shown and monotonic - record.frontier_at < FRONTIER_SECONDS:
+            return tuple(shown)
+        record.frontier_at = monotonic
+        per_node = max(picture.gpus for picture in self._pictures.values())
+        model = self._learner.model_for(kept.view, self._pictures)
+        return remaining_frontier(kept.view, model, kept.books.iterations, max(1, per_node))
+
+    def late_energy(self, world: World) -> list[tuple[JobView, JsonObject]]:
+        """Statuses of ended jobs whose last pods are reported to have used more than what their books were closed with."""
+        writes = []
+        for uid, reports in world.reports_of.items():
+            job = world.jobs.get(uid)
+            if job is None or not job.finished or job.deleting:
+                continue
+            before = recorded_books(job)
+            books = take_energy(before, reports)
+            if books.consumed_millijoules != before.consumed_millijoules:
+                writes.append((job, energy_status(books)))
         return writes
 
     def expired(self, jobs: Iterable[JobView], now: datetime) -> list[JobView]:
@@ -308,6 +362,34 @@ class JobKeeper:
             if ended is not None and now - ended >= timedelta(seconds=job.ttl_seconds_after_finished):
                 expired.append(job)
         return expired
+
+
+def _recorded(job: JobView, monotonic: float) -> _Record:
+    """What the operator before us knew of a job, by its status."""
+    return _Record(
+        books=recorded_books(job),
+        updated_at=monotonic,
+        restarts=job.status.get("restarts") or 0,
+        last_resize=job.status.get("lastResizeTime"),
+        counted_incarnation=job.status.get("lastFailedIncarnation") or 0,
+        invalid=job.refusal,
+        invalid_generation=job.generation,
+    )
+
+
+def _told(facts: JobFacts) -> tuple[object, ...]:
+    """What of the facts makes the story of a status: equal to the last one, there is nothing to tell at once."""
+    decision, step = facts.decision, facts.step
+    return (
+        facts.outcome,
+        facts.invalid,
+        facts.granted,
+        facts.restarts,
+        facts.last_resize,
+        step.phase,
+        None if step.current is None else step.current.incarnation,
+        None if decision is None else (decision.allocation, decision.admission, decision.deadline_at_risk),
+    )
 
 
 def _without_none(value: Any) -> Any:

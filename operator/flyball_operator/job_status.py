@@ -18,14 +18,33 @@ from flyball_operator.requests import MANAGED_BY_FLYBALL, JobView, format_time
 JsonObject = dict[str, Any]
 
 FRONTIER_POINTS = 32
+MAX_EXPLANATION_LENGTH = 1024  # as the CRD has it
+
+_STEPS = frozenset(str(phase) for phase in Phase)
+# The reasons that each condition can have; docs/api.md lists the same.
+REASONS: dict[str, frozenset[str]] = {
+    "Admitted": frozenset(
+        {*(str(admission) for admission in Admission), "Planning", "Suspended", "InvalidSpec", "Succeeded", "Failed"}
+    ),
+    "Placed": _STEPS | {"PodsBound"},
+    "PodsReady": _STEPS | {"AllRanksReady"},
+    "Resizing": _STEPS,
+    "PowerLimitsEnforced": frozenset({"LimitsAcknowledged", "WaitingForAcknowledgements", "NotPlaced"}),
+    "BudgetHealthy": frozenset({"NoBudget", "WithinBudget", "ProjectedOverBudget", "Exhausted"}),
+    "DeadlineAtRisk": frozenset({"NoAllocationMeetsIt", "OnTime", "NoDeadline"}),
+    "Succeeded": frozenset({"Succeeded"}),
+    "Failed": frozenset({"Failed"}),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
     """All that a status is made from, beside the job itself.
 
-    `granted`: every running pod has its planned limit in a grant that its agent acknowledged. `outcome` is "Succeeded" or
-    "Failed" once the job has ended; `invalid` the API server's own words where it refuses the job's pods.
+    `granted`: every running pod has its planned limit in a grant that its agent acknowledged; `applied_milliwatts` is the
+    highest limit read back from the job's GPUs (0: none known). `last_failed` is the last incarnation that `restarts`
+    counts. `outcome` is "Succeeded" or "Failed" once the job has ended; `invalid` the API server's own words where it
+    refuses the job's pods.
     """
 
     books: JobBooks
@@ -35,6 +54,8 @@ class JobFacts:
     granted: bool
     restarts: int
     now: datetime
+    last_failed: int = 0
+    applied_milliwatts: int = 0
     outcome: str = ""
     outcome_message: str = ""
     invalid: str = ""
@@ -51,12 +72,16 @@ def _admitted(job: JobView, facts: JobFacts) -> Condition:
     if job.suspend or job.managed_by != MANAGED_BY_FLYBALL:
         held = "spec.suspend is true" if job.suspend else f"spec.managedBy is {job.managed_by}"
         return Condition("Admitted", False, "Suspended", held)
-    if facts.books.budget_spent(job.energy_budget_kilojoules) and job.on_exhausted == "Suspend":
+    if facts.books.budget_spent(job.energy_budget_kilojoules) and job.on_exhausted in ("Suspend", "Fail"):
+        follows = {
+            "Suspend": "raise energy.budgetKilojoules to go on",
+            "Fail": "energy.onExhausted is Fail: it ends when its pods have left",
+        }
         return Condition(
             "Admitted",
             False,
             "WaitingForBudget",
-            f"the energy budget of {job.energy_budget_kilojoules} kJ is spent; raise energy.budgetKilojoules to go on",
+            f"the energy budget of {job.energy_budget_kilojoules} kJ is spent; {follows[job.on_exhausted]}",
         )
     if decision is None:
         return Condition("Admitted", None, "Planning", "the first plan with this job is on its way")
@@ -168,6 +193,26 @@ def _summary(job: JobView, facts: JobFacts, remaining_seconds: float | None) -> 
     }
 
 
+def _energy(books: JobBooks) -> JsonObject:
+    return {
+        "consumedKilojoules": books.consumed_millijoules // 1_000_000,
+        "settledMillijoules": books.settled_millijoules,
+        "settledIncarnation": books.settled_incarnation,
+        "incarnations": [
+            {"key": key, "millijoules": millijoules} for key, millijoules in sorted(books.open_millijoules.items())
+        ],
+    }
+
+
+def energy_status(books: JobBooks) -> JsonObject:
+    """The part of the status of a job that has ended that can still change: what its last pods have used."""
+    consumed = books.consumed_millijoules
+    return {
+        "energy": {**_energy(books), "projectedKilojoules": round(consumed / 1e6), "watts": 0},
+        "summary": {"energy": _kilojoules(consumed / 1e6)},
+    }
+
+
 def job_status(job: JobView, facts: JobFacts) -> JsonObject:
     """The whole status of `job`; fields without a value are None, which removes them in a merge patch."""
     books, step, decision = facts.books, facts.step, facts.decision
@@ -195,7 +240,7 @@ def job_status(job: JobView, facts: JobFacts) -> JsonObject:
             "gpus": step.current.gpus,
             "nodes": [{"name": node, "gpus": gpus} for node, gpus in step.current.nodes],
             "clockMegahertz": books.clock_megahertz,
-            "powerLimitWatts": int(decision.allocation.power_limit_watts) if decision and decision.allocation else 0,
+            "powerLimitWatts": round(facts.applied_milliwatts / 1000) or None,
         }
     remaining_seconds = None
     if job.iterations is not None and books.iterations_per_second > 0 and step.phase == Phase.RUNNING:
@@ -218,20 +263,16 @@ def job_status(job: JobView, facts: JobFacts) -> JsonObject:
             else format_time(facts.now + timedelta(seconds=remaining_seconds)),
         },
         "energy": {
-            "consumedKilojoules": books.consumed_millijoules // 1_000_000,
+            **_energy(books),
             "projectedKilojoules": None if projected is None else round(projected),
             "watts": round(books.watts),
-            "settledMillijoules": books.settled_millijoules,
-            "settledIncarnation": books.settled_incarnation,
-            "incarnations": [
-                {"key": key, "millijoules": millijoules} for key, millijoules in sorted(books.open_millijoules.items())
-            ],
         },
         "frontier": list(facts.frontier) or None,
-        "explanation": facts.invalid or (conditions[0].message if not facts.outcome else facts.outcome_message),
+        "explanation": conditions[0].message[:MAX_EXPLANATION_LENGTH],
         "state": _state(job, facts, conditions),
         "summary": _summary(job, facts, remaining_seconds),
         "restarts": facts.restarts,
+        "lastFailedIncarnation": facts.last_failed or None,
         "startTime": started,
         "lastResizeTime": facts.last_resize,
         "completionTime": ended,
@@ -262,24 +303,25 @@ def remaining_frontier(
         job.global_batch_size,
         clocks,
     )
-    points = [
+    # Whole seconds and kilojoules, as the status has them: of what is equal then, one is enough.
+    points = sorted(
         (
-            float(curves.seconds[row, column]) * remaining,
-            float(curves.joules[row, column]) * remaining / 1e3,
+            round(float(curves.seconds[row, column]) * remaining),
+            round(float(curves.joules[row, column]) * remaining / 1e3),
             size,
             clock,
         )
         for row, size in enumerate(sizes)
         for column, clock in enumerate(clocks)
-    ]
-    frontier: list[tuple[float, float, int, int]] = []
-    for point in sorted(points):
+    )
+    frontier: list[tuple[int, int, int, int]] = []
+    for point in points:
         if not frontier or point[1] < frontier[-1][1]:
             frontier.append(point)
     if len(frontier) > FRONTIER_POINTS:
         last = len(frontier) - 1
         frontier = [frontier[round(index * last / (FRONTIER_POINTS - 1))] for index in range(FRONTIER_POINTS)]
     return tuple(
-        {"gpus": gpus, "clockMegahertz": clock, "seconds": round(seconds), "kilojoules": round(kilojoules)}
+        {"gpus": gpus, "clockMegahertz": clock, "seconds": seconds, "kilojoules": kilojoules}
         for seconds, kilojoules, gpus, clock in frontier
     )

@@ -212,7 +212,7 @@ class Operator:
         await reign.executor.all(self._job_actions(reign, keeper, jobs, pictures))
         # 6. Say how it stands.
         await self._publish(reign, readings, problems, monotonic, now, waiting=waiting)
-        await reign.executor.all(self._job_statuses(reign, keeper, jobs, now, monotonic))
+        await reign.executor.all(self._job_statuses(reign, keeper, world, jobs, now, monotonic))
         await self._learner.write(reign.executor, monotonic)
         self._observe(reign, pictures, jobs, readings)
         changes = [reading.effective.next_change_seconds for reading in readings]
@@ -416,13 +416,20 @@ class Operator:
         await reign.executor.all(writes)
 
     def _job_statuses(
-        self, reign: Reign, keeper: JobKeeper, jobs: Mapping[str, KeptJob], now: datetime, monotonic: float
+        self,
+        reign: Reign,
+        keeper: JobKeeper,
+        world: World,
+        jobs: Mapping[str, KeptJob],
+        now: datetime,
+        monotonic: float,
     ) -> list[Coroutine[Any, Any, bool]]:
         return [
             *(
                 reign.executor.write_job_status(kept.view, status)
                 for kept, status in keeper.statuses(jobs, reign.decisions, reign.epoch, now, monotonic)
             ),
+            *(reign.executor.write_job_status(job, status) for job, status in keeper.late_energy(world)),
             *(reign.executor.delete_job(job) for job in keeper.expired(self._watches.jobs, now)),
         ]
 

@@ -186,3 +186,28 @@ def picture_nodes(
             responsive=name not in unresponsive,
         )
     return pictures
+
+
+@dataclass(frozen=True, slots=True)
+class PodLimit:
+    """The highest limit read back from a pod's GPUs (0: none), and whether the grant that names it is acknowledged."""
+
+    highest_milliwatts: int = 0
+    acknowledged: bool = False
+
+
+def pod_limits(pictures: Iterable[NodePicture]) -> dict[tuple[str, str], PodLimit]:
+    """What is known of the limits of each pod, by its namespace and name."""
+    limits: dict[tuple[str, str], PodLimit] = {}
+    for picture in pictures:
+        view = picture.gpu_node
+        if view is None:
+            continue
+        if view.acknowledged_current and view.grant is not None:
+            limits |= {(job.namespace, job.pod_name): PodLimit(acknowledged=True) for job in view.grant.jobs}
+        for device in view.devices:
+            if device.pod is not None:
+                before = limits.get(device.pod, PodLimit())
+                highest = max(before.highest_milliwatts, device.enforced_milliwatts)
+                limits[device.pod] = PodLimit(highest, before.acknowledged)
+    return limits

@@ -76,6 +76,14 @@ class JobView:
         return self.has("Succeeded") or self.has("Failed")
 
     @property
+    def refusal(self) -> str:
+        """Why the API server refuses the pods of the very spec that stands, in the status' words; empty: it does not."""
+        admitted = self.conditions.get("Admitted") or {}
+        if admitted.get("reason") != "InvalidSpec" or admitted.get("observedGeneration") != self.generation:
+            return ""
+        return str(admitted.get("message") or "its pods are refused")
+
+    @property
     def last_incarnation(self) -> int:
         return int((self.status.get("allocation") or {}).get("incarnation") or 0)
 

@@ -27,21 +27,24 @@ from flyball_operator.workloads import IncarnationView
 
 @dataclass(frozen=True, slots=True)
 class JobMemory:
-    """What is known of a job beside its spec: its books, the allocation it holds or is being given, whether it runs."""
+    """What is known of a job beside its spec: its books, the allocation it holds or is being given, whether all its pods
+    run, whether any of them holds a GPU, and whether its pods are refused as they stand."""
 
     books: JobBooks
     current: Allocation | None
     running: bool
+    holds_gpus: bool = True
+    refused: bool = False
 
 
-def wants_gpus(job: JobView, books: JobBooks) -> bool:
-    """Whether the plan should count the job in: not ended, held, suspended, someone else's, or out of its budget."""
+def wants_gpus(job: JobView, books: JobBooks, refused: bool) -> bool:
+    """Whether the plan should count the job in: not ended, suspended, someone else's, refused or out of its budget."""
     return (
         not job.finished
         and not job.deleting
         and not job.suspend
         and job.managed_by == MANAGED_BY_FLYBALL
-        and not job.has("Invalid")
+        and not refused
         and not (books.budget_spent(job.energy_budget_kilojoules) and job.on_exhausted in ("Suspend", "Fail"))
     )
 
@@ -59,10 +62,20 @@ def recorded_allocation(job: JobView, incarnations: Iterable[IncarnationView]) -
 
 
 def job_state(
-    job: JobView, memory: JobMemory, models: Sequence[JobModel], now: datetime, seconds_since_resize: float | None
+    job: JobView,
+    memory: JobMemory,
+    models: Sequence[JobModel],
+    now: datetime,
+    seconds_since_resize: float | None,
+    schedulable: frozenset[str],
 ) -> JobState:
-    """One job as the planner sees it at `now`; the first of `models` is the one known best."""
+    """One job as the planner sees it at `now`; the first of `models` is the one known best, `schedulable` names the nodes
+    that pods can start on."""
     books = memory.books
+    current = memory.current
+    if current is not None and not memory.holds_gpus and any(name not in schedulable for name, _ in current.nodes):
+        # It holds nothing yet, and could not start there: it is as free to be placed as on its first day.
+        current = None
     budget = job.energy_budget_kilojoules
     spent = books.budget_spent(budget)
     return JobState(
@@ -85,13 +98,13 @@ def job_state(
         clock_min_megahertz=job.clock_min_megahertz,
         clock_max_megahertz=job.clock_max_megahertz,
         power_limit_max_watts=job.power_limit_max_watts,
-        resizable=memory.current is None
+        resizable=current is None
         or (
             job.elastic
             and memory.running
             and (seconds_since_resize is None or seconds_since_resize >= job.min_seconds_between_resizes)
         ),
-        current=memory.current,
+        current=current,
     )
 
 
@@ -146,13 +159,14 @@ def build_snapshot(
                 enforcement=Enforcement.EXPECTED if budget.expected else Enforcement.HARD,
             )
         )
+    schedulable = frozenset(node.name for node in nodes if node.schedulable)
     states = []
     for job, memory in sorted(jobs, key=lambda item: (item[0].created, item[0].key)):
-        if not wants_gpus(job, memory.books):
+        if not wants_gpus(job, memory.books, memory.refused):
             continue
         resized = parse_time(job.status.get("lastResizeTime"))
         since = None if resized is None else (now - resized).total_seconds()
-        states.append(job_state(job, memory, models_of(job), now, since))
+        states.append(job_state(job, memory, models_of(job), now, since, schedulable))
     return ClusterSnapshot(nodes, tuple(states), tuple(caps), restart_seconds, guard_fraction)
 
 
