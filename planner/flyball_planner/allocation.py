@@ -29,18 +29,22 @@ from flyball_planner.power import WATT_TOLERANCE, Accounting
 ROUNDS = 64  # a plan settles in two or three rounds; this only bounds what rounding might make of a tie
 
 
-def allocate(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper) -> None:
-    """Give every claim its size and pools (steps 1 to 6 above); the ledger holds the result."""
+def allocate(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper) -> int:
+    """Give every claim its size and pools (steps 1 to 6 above); the ledger holds the result.
+
+    Returns the rounds that it took; the last of them changed nothing.
+    """
     settle(ledger, claims)
     shed(ledger, claims, stepper)
-    for _ in range(ROUNDS):
+    for rounds in range(1, ROUNDS):
         changed = admit(ledger, claims, stepper)
         changed |= withdraw(ledger, claims, stepper)
         blocked: list[tuple[Growth, Claim]] = []
         changed |= grow(ledger, claims, stepper, blocked)
         changed |= exchange(ledger, claims, stepper, blocked)
         if not changed:
-            return
+            return rounds
+    return ROUNDS
 
 
 def settle(ledger: Ledger, claims: Iterable[Claim]) -> None:

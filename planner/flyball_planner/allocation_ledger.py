@@ -52,6 +52,11 @@ class Claim:
         return 0 if self.option is None else self.option.gpus
 
     @property
+    def dated(self) -> bool:
+        """Whether the job has a deadline that can be reckoned with: one is only as good as the knowledge of the end."""
+        return self.job.seconds_to_deadline is not None and self.job.remaining_iterations is not None
+
+    @property
     def order(self) -> tuple[float, str, str]:
         return (self.job.submit_time_seconds, self.job.name, self.job.uid)
 

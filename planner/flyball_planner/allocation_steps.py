@@ -56,8 +56,7 @@ class Stepper:
             return None
         restart = self.restart_seconds if claim.staying else 0.0
         late = now.gpus < claim.base_gpus
-        dated = claim.job.seconds_to_deadline is not None and now.meets_deadline
-        if dated and not late and claim.job.objective is not Objective.TIME:
+        if claim.dated and now.meets_deadline and not late and claim.job.objective is not Objective.TIME:
             return None  # the cheapest that meets the deadline is what it is to have
         for gpus in claim.ladder:
             if gpus <= now.gpus or (late and gpus < claim.base_gpus):
@@ -79,9 +78,7 @@ class Stepper:
 
     def _worth(self, claim: Claim, seconds: float, joules: float) -> bool:
         """Whether the objective takes so many seconds for so many joules."""
-        if claim.job.objective is Objective.TIME or (
-            claim.job.seconds_to_deadline is not None and claim.option is not None and not claim.option.meets_deadline
-        ):
+        if claim.job.objective is Objective.TIME or _too_late(claim):
             return True
         if claim.job.objective is Objective.ENERGY:
             return joules <= 0
@@ -135,16 +132,22 @@ class Stepper:
                 return carried[-1]
             cheapest = min(smaller, key=lambda item: item[1].joules, default=None)
             return cheapest[0] if cheapest is not None and cheapest[1].joules < now.joules else None
-        dated = job.seconds_to_deadline is not None and now.meets_deadline
-        if job.objective is Objective.TIME or not (dated or job.objective is Objective.ENERGY):
+        if job.objective is Objective.TIME or _too_late(claim):
+            return None
+        if job.objective is Objective.BALANCED and not claim.dated:
             return None
         restart = self.restart_seconds * now.joules / now.seconds if claim.staying else 0.0
         cost = claim.remaining * now.joules
         best: int | None = None
         for gpus, option in smaller:
-            if dated and not option.meets_deadline:
+            if not option.meets_deadline:
                 continue
             other = claim.remaining * option.joules + restart
             if other < cost * (1 - NO_GAIN):
                 best, cost = gpus, other
         return best
+
+
+def _too_late(claim: Claim) -> bool:
+    """Whether the job is past its deadline where it is: then every second counts, whatever its objective."""
+    return claim.dated and claim.option is not None and not claim.option.meets_deadline

@@ -50,11 +50,7 @@ class Explainer:
         assert now is not None  # noqa: S101
         if more is None:
             return f"the caps' floor has no place for {_gpus(larger)}"
-        if (
-            claim.job.seconds_to_deadline is not None
-            and now.meets_deadline
-            and claim.job.objective is not Objective.TIME
-        ):
+        if claim.dated and now.meets_deadline and claim.job.objective is not Objective.TIME:
             return "the cheapest size that meets its deadline"
         if not more.within_budget:
             whole = _joules(claim.remaining * more.joules)
@@ -106,9 +102,9 @@ class Explainer:
             return "a higher clock gains nothing"
         if job.throttled:
             return "the clock of least energy"
-        if job.seconds_to_deadline is not None and job.objective is not Objective.TIME and option.meets_deadline:
-            return "the slowest clock that its deadline allows"
-        if job.objective is Objective.TIME:
+        if claim.dated and job.objective is not Objective.TIME and option.meets_deadline:
+            return "the clock of least energy that meets its deadline"
+        if job.objective is Objective.TIME or (claim.dated and not option.meets_deadline):
             return "the highest clock that it may use"
         if job.objective is Objective.ENERGY:
             return "the clock of least energy"

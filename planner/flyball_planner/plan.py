@@ -90,7 +90,7 @@ def _decision(
     seconds = float(option.curves.seconds[option.row, position])
     sentence = explainer.placed(claim, position, len(allocation.nodes))
     risk, nearest = False, None
-    if job.seconds_to_deadline is not None and job.remaining_iterations is not None:
+    if claim.dated and job.seconds_to_deadline is not None:
         unmoved = job.current is not None and job.current.nodes == allocation.nodes
         end = claim.remaining * seconds + (0.0 if unmoved else workspace.snapshot.restart_seconds)
         risk = end > job.seconds_to_deadline
@@ -111,7 +111,7 @@ def _decision(
 
 def _nearest_end(workspace: Workspace, claim: Claim) -> float | None:
     """Seconds until the job could be done at best: its fastest size and clock, after a restart; None if nobody knows."""
-    if claim.job.remaining_iterations is None or claim.job.seconds_to_deadline is None or not claim.pools:
+    if not claim.dated or not claim.pools:
         return None
     options = [workspace.book.at(claim.index, claim.pools[0], gpus) for gpus in claim.ladder]
     best = min((option.best_seconds for option in options if option is not None), default=None)

@@ -115,7 +115,7 @@ class Workspace:
         A running job that meets its deadline where it is goes elsewhere only if the joules saved pay for the restart.
         """
         smallest = claim.ladder[0]
-        if claim.job.seconds_to_deadline is None or not claim.pools or claim.job.throttled:
+        if not claim.dated or not claim.pools or claim.job.throttled:
             return smallest
         options = [self.book.at(claim.index, claim.pools[0], gpus) for gpus in claim.ladder]
         timely = [item for item in options if item is not None and item.meets_deadline and item.within_budget]

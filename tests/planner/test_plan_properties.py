@@ -8,6 +8,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from flyball_planner.allocation import ROUNDS, allocate
 from flyball_planner.cluster import (
     Admission,
     Allocation,
@@ -22,6 +23,7 @@ from flyball_planner.cluster import (
 from flyball_planner.gpu_models import GpuModel, gpu_model_for
 from flyball_planner.model_classes import known_model_classes, model_class_prior
 from flyball_planner.plan import plan
+from flyball_planner.plan_claims import Workspace
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -270,6 +272,16 @@ def test_planning_again_changes_nothing(snapshot: ClusterSnapshot) -> None:
     frozen = in_force(snapshot, made)
     frozen = replace(frozen, jobs=tuple(replace(job, resizable=False) for job in frozen.jobs))
     assert [decision.allocation for decision in plan(frozen).decisions] == [item.allocation for item in made.decisions]
+
+
+@SEARCH
+@given(snapshots())
+def test_the_allocation_comes_to_rest_by_itself(snapshot: ClusterSnapshot) -> None:
+    """No step undoes another: a cycle would only end at the bound on rounds, wherever it happened to be."""
+    workspace = Workspace(snapshot)
+    rounds = allocate(workspace.ledger, workspace.claims, workspace.stepper)
+    event(f"{rounds} rounds")
+    assert rounds < ROUNDS
 
 
 @SEARCH
