@@ -212,9 +212,10 @@ def _print_studies(console: Any, studies: Sequence[WorkloadStudy], gpu: str, see
     savings = Table(
         title=f"{gpu.upper()}, {seeds} seed{plural}: saved against the default once converged (negative: takes more)",
         box=SIMPLE_HEAD,
+        pad_edge=False,
     )
-    savings.add_column("workload")
-    savings.add_column("best", justify="right")
+    savings.add_column("workload", no_wrap=True)
+    savings.add_column("best", justify="right", no_wrap=True)
     for heading in ("energy", "grid", "best", "time", "grid", "best"):
         savings.add_column(heading, justify="right")
     regret = Table(title="cumulative regret over all recurrences", box=SIMPLE_HEAD)
@@ -225,7 +226,7 @@ def _print_studies(console: Any, studies: Sequence[WorkloadStudy], gpu: str, see
         zeus, grid = study.summaries[Policy.ZEUS], study.summaries[Policy.GRID_SEARCH]
         savings.add_row(
             study.trace.title,
-            f"{study.optimum[0]} @ {study.optimum[1]} W",
+            f"{study.optimum[0]}, {study.optimum[1]}",
             f"[bold]{zeus.energy_saved:.1%}[/bold]",
             f"{grid.energy_saved:.1%}",
             f"{study.optimum_energy_saved:.1%}",
@@ -253,11 +254,10 @@ def _print_studies(console: Any, studies: Sequence[WorkloadStudy], gpu: str, see
 
 
 def _print_transfers(console: Any, transfers: Sequence[TransferStudy], source: str, target: str) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(
-        title=f"cumulative regret on {target.upper()}, carried over from {source.upper()} against from nothing"
-    )
+    table = Table(title=f"cumulative regret on {target.upper()}, with what {source.upper()} taught", box=SIMPLE_HEAD)
     table.add_column("workload")
     for heading in ("carried over (J)", "from nothing (J)"):
         table.add_column(heading, justify="right")
