@@ -22,6 +22,10 @@ from flyball_planner.pipeline.relaxation import RelaxedPlan, TimeCostProgram
 
 Floats = NDArray[np.float64]
 
+ENERGY_WEIGHT = 3.0
+"""How much more a step in energy counts than one in time when points are spread: a look-up between two points loses at
+most the energy from one to the next, and time that is not used up is lost only as far as it could have saved energy."""
+
 
 @dataclass(frozen=True, eq=False)
 class PipelinePlan:
@@ -71,8 +75,8 @@ class PerseusPlanner:
     def frontier(self, points: int = 200) -> Frontier[PipelinePlan]:
         """`points` exact points over [t_min, t_star], both ends included; one where they coincide.
 
-        They are spread evenly along the curve, time and energy each in shares of their whole range: where a little time
-        costs much energy they stand close. Raises ValueError for less than two.
+        They are spread evenly along the curve, measured in shares of its whole range in time and, `ENERGY_WEIGHT` times,
+        in energy: where a little time costs much energy they stand close. Raises ValueError for less than two.
         """
         if points < 2:
             raise ValueError(f"a frontier needs at least 2 points, not {points}")
@@ -110,8 +114,8 @@ class PerseusPlanner:
         for left in range(points - 1, 1, -1):
             last = plans[-1]
             remaining = last.time_seconds - self.t_min
-            length = remaining / time_range + (fastest.cost_joules - last.cost_joules) / cost_range
-            speed = 1 / time_range + last.joules_per_second / cost_range
+            length = remaining / time_range + ENERGY_WEIGHT * (fastest.cost_joules - last.cost_joules) / cost_range
+            speed = 1 / time_range + ENERGY_WEIGHT * last.joules_per_second / cost_range
             step = min(
                 length / left / speed, remaining * (left - 1) / left
             )  # a price at a corner may be the one behind

@@ -13,7 +13,7 @@ from flyball_planner.frontier import frontier_from_json
 from flyball_planner.pipeline.convex import cost_curve
 from flyball_planner.pipeline.evaluate import execute
 from flyball_planner.pipeline.graph import ComputationGraph, Operation
-from flyball_planner.pipeline.perseus import PerseusPlanner, PipelinePlan
+from flyball_planner.pipeline.perseus import ENERGY_WEIGHT, PerseusPlanner, PipelinePlan
 from flyball_planner.pipeline.profile import OperatingPoint, PipelineProfile
 from flyball_planner.pipeline.relaxation import SolverError, TimeCostProgram
 from flyball_planner.pipeline.schedules import Schedule, pipeline_graph
@@ -148,9 +148,10 @@ def test_points_lie_evenly_along_the_curve(made_up: Callable[..., PipelineProfil
     frontier = PerseusPlanner(graph, 20.0).frontier(50)
     times = np.array([p.time_seconds for p in frontier.points])
     effective = np.array([p.energy_joules - frontier.waiting_power_watts * p.time_seconds for p in frontier.points])
-    steps = np.diff(times) / (times[-1] - times[0]) - np.diff(effective) / (effective[0] - effective[-1])
-    assert steps.sum() == pytest.approx(2)
-    assert steps.max() < 3 * 2 / 49
+    steps = np.diff(times) / (times[-1] - times[0])
+    steps -= ENERGY_WEIGHT * np.diff(effective) / (effective[0] - effective[-1])
+    assert steps.sum() == pytest.approx(1 + ENERGY_WEIGHT)
+    assert steps.max() < 3 * steps.mean()
 
 
 def test_at_looks_up_what_frontier_knows(made_up: Callable[..., PipelineProfile]) -> None:
