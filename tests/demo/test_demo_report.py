@@ -224,7 +224,7 @@ def test_the_screen_says_what_matters() -> None:
         "cap   4.0 kW  enforced",
         "GPUs in use: 8/16",
         "widened to 8 GPUs",
-        "1110 MHz",
+        " 1110 ",
         " 50%",
         "600 kJ",
         "waits for power: 1.6 kW are free",

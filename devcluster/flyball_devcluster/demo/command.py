@@ -147,7 +147,8 @@ def _finish(
         baseline_max_watts=outcome.baseline.max_true_watts,
         title=f"{plan.gpus} GPUs under a power cap that falls and rises",
         subtitle=f"{plan.nodes} nodes × {plan.gpus_per_node} {plan.product}, {outcome.submitted} jobs of "
-        f"{options.trace.name}; simulated GPUs, real Kubernetes control plane",
+        f"{options.trace.name}; simulated GPUs, real Kubernetes control plane\nlimits over an enforced cap, at worst: "
+        f"{outcome.limits_over_watts:.0f} W",
     )
     console.print(outcome.table(compression))
     for fault in outcome.faults:

@@ -155,19 +155,22 @@ def _name_the_large(axes: Axes, gpus: GpuTrace, jobs: Sequence[str], layers: Seq
     if len(gpus.seconds) < 2:
         return
     span = gpus.seconds[-1] - gpus.seconds[0]
-    total = max(sum(layer[index] for layer in layers) for index in range(len(gpus.seconds)))
-    for number, job in enumerate(jobs):
-        best: tuple[float, float, float] | None = None
+    total = max(map(sum, zip(*layers, strict=True)))
+    bases = [0] * len(gpus.seconds)
+    for job, layer in zip(jobs, layers, strict=True):
+        # Its largest rectangle: while neither its own GPUs nor those below it change.
+        best = (0.0, 0, 0)
         begin = 0
-        layer = layers[number]
         for index in range(1, len(layer) + 1):
-            if index == len(layer) or layer[index] != layer[begin]:
-                width = gpus.seconds[min(index, len(layer) - 1)] - gpus.seconds[begin]
-                if layer[begin] and (best is None or width * layer[begin] > best[0]):
-                    middle = begin + (min(index, len(layer) - 1) - begin) // 2
-                    base = sum(other[middle] for other in layers[:number])
-                    best = (width * layer[begin], gpus.seconds[middle], base + layer[begin] / 2)
-                    fits = width > span * 0.006 * (len(job) + 2) and layer[begin] >= max(2, total * 0.042)
+            if index == len(layer) or (layer[index], bases[index]) != (layer[begin], bases[begin]):
+                end = min(index, len(layer) - 1)
+                width = gpus.seconds[end] - gpus.seconds[begin]
+                if width > span * 0.0065 * (len(job) + 1) and layer[begin] >= max(2, total * 0.042):
+                    best = max(best, (width * layer[begin], begin, end))
                 begin = index
-        if best is not None and fits:
-            axes.text(best[1], best[2], job, ha="center", va="center", fontsize=7, color="white", fontweight="bold")
+        if best[0]:
+            _, begin, end = best
+            middle = (gpus.seconds[begin] + gpus.seconds[end]) / 2
+            height = bases[begin] + layer[begin] / 2
+            axes.text(middle, height, job, ha="center", va="center", fontsize=7, color="white", fontweight="bold")
+        bases = [base + own for base, own in zip(bases, layer, strict=True)]

@@ -190,9 +190,9 @@ def _order(job: JobSeen) -> tuple[int, int]:
 def _jobs(view: View, rows: int, width: int) -> RenderableType:
     table = Table(box=None, expand=True, padding=(0, 1), header_style="bold dim")
     wide = width >= WIDE
-    headings = ["job", "GPUs", *(["of"] if wide else []), "clock", *(["limit"] if wide else []), "draw", "progress"]
+    headings = ["job", "GPUs", *(["of"] if wide else []), "MHz", *(["limit W"] if wide else []), "kW", "progress"]
     for heading in [*headings, *(["energy"] if wide else [])]:
-        right = heading in ("GPUs", "clock", "limit", "draw", "energy")
+        right = heading in ("GPUs", "MHz", "limit W", "kW", "energy")
         table.add_column(heading, justify="right" if right else "left", no_wrap=True)
     table.add_column("why", ratio=1, no_wrap=True, overflow="ellipsis")
     live = sorted((job for job in view.jobs if not job.outcome), key=_order)
@@ -200,14 +200,16 @@ def _jobs(view: View, rows: int, width: int) -> RenderableType:
         colour = view.colours.get(job.name, "white")
         running = job.gpus > 0
         sizes = f"{job.min_gpus}-{job.max_gpus}" if job.min_gpus != job.max_gpus else f"{job.min_gpus}"
-        limit = f"{job.limit_watts} W" if running and job.limit_watts else ""
+        limit = str(job.limit_watts) if running and job.limit_watts else ""
+        # What it is about to get, while its pods come and go.
+        size = str(job.gpus) if running else f"→{job.planned_gpus}" if job.planned_gpus else "–"
         cells: list[RenderableType] = [
             Text.assemble(("■ " if running else "□ ", colour), job.name),
-            str(job.gpus) if running else "–",
+            size,
             *([Text(sizes, style="dim")] if wide else []),
-            f"{job.clock_megahertz} MHz" if running and job.clock_megahertz else "",
+            str(job.clock_megahertz) if running and job.clock_megahertz else "",
             *([limit] if wide else []),
-            f"{job.watts / 1000:.2f} kW" if running else "",
+            f"{job.watts / 1000:.2f}" if running else "",
             Text.assemble((bar(job.progress, 10), colour), f" {job.progress:4.0%}"),
             *([energy(job.joules * view.compression) if job.joules else ""] if wide else []),
             Text(job.explanation or job.state, style="" if running else "dim"),
