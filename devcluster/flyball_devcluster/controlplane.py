@@ -7,35 +7,28 @@ started them, however it ends.
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import json
 import os
 import shutil
-import socket
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import urllib3
 import yaml
 
-from flyball_devcluster.api import ApiClient, Json, NotFoundError
+from flyball_devcluster.api import ApiClient, Json
 from flyball_devcluster.binaries import KUBECTL, Binaries, Report, find_binaries
 from flyball_devcluster.components import (
     API_SERVER,
     COMPONENTS,
     CONTROLLER_MANAGER,
     ETCD,
-    ETCD_SOCKET,
     KWOK,
     SCHEDULER,
-    SERVICE_ADDRESS,
     Layout,
     api_server_arguments,
     controller_manager_arguments,
@@ -44,33 +37,29 @@ from flyball_devcluster.components import (
     scheduler_arguments,
     scheduler_configuration,
 )
-from flyball_devcluster.pki import CertificateAuthority, signing_key_pem, write_private
+from flyball_devcluster.credentials import (
+    ADMIN,
+    USERS,
+    create_keys,
+    request_token,
+    write_kubeconfig,
+    write_user_kubeconfigs,
+)
 from flyball_devcluster.ports import LOOPBACK, free_port
 from flyball_devcluster.processes import Process, ProcessIdentity, log_tail, resident_bytes, uninterrupted
+from flyball_devcluster.readiness import READY_TIMEOUT_SECONDS, ComponentError, await_ready
 from flyball_devcluster.stages import kwok_configuration
 
-ADMIN = "admin"
-# user -> (common name, organization): who each client certificate is
-USERS = {
-    ADMIN: ("devcluster-admin", "system:masters"),
-    CONTROLLER_MANAGER: ("system:kube-controller-manager", None),
-    SCHEDULER: ("system:kube-scheduler", None),
-    KWOK: ("devcluster-kwok", "system:masters"),
-}
+__all__ = ["ComponentError", "ControlPlane", "Options"]
+
+TEMPORARY_PREFIX = "flyball-devcluster-"
 # Half as many collections as Go's default: a start takes an eighth less processor time for some 50 MB more memory.
 GARBAGE_COLLECTION_PERCENT = "200"
 PORT_ATTEMPTS = 5
-PORT_TAKEN = "address already in use"
-READY_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 10.0
-PROBE_INTERVAL_SECONDS = 0.02
 TOKEN_SECONDS = 7 * 24 * 3600
 NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 STATE_VERSION = 1
-
-
-class ComponentError(Exception):
-    """A component ended or did not become ready; the message has the end of its log."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +84,7 @@ class ControlPlane:
         self._ports = ports
         self._processes: dict[str, Process] = {}
         self._temporary = False
+        self._owner = ProcessIdentity.own()
         self._lock = threading.RLock()
         self._api: ApiClient | None = None
 
@@ -119,7 +109,10 @@ class ControlPlane:
         """
         programs = binaries if binaries is not None else find_binaries(report)
         temporary = directory is None
-        root = Path(tempfile.mkdtemp(prefix="flyball-devcluster-") if directory is None else directory).resolve()
+        if directory is None:
+            _sweep_temporary_directories()
+            directory = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX)
+        root = Path(directory).resolve()
         root.mkdir(parents=True, exist_ok=True)
         if any(root.iterdir()):
             raise FileExistsError(f"{root} is not empty: a devcluster needs a folder of its own")
@@ -148,15 +141,16 @@ class ControlPlane:
             Options(**state["options"]),
             dict(state["ports"]),
         )
-        for name, (pid, started_ticks) in state["processes"].items():
-            plane._processes[name] = Process(name, ProcessIdentity(pid, started_ticks), plane.layout.log(name))
+        plane._owner = ProcessIdentity(*state["owner"])
+        for name, identity in state["processes"].items():
+            plane._processes[name] = Process(name, ProcessIdentity(*identity), plane.layout.log(name))
         return plane
 
     def _start_all(self, before_controllers: Callable[[ApiClient], None] | None) -> None:
         self.layout.directory.chmod(0o700)
         self.layout.log(ETCD).parent.mkdir()
         self._spawn(ETCD)
-        self._write_keys()
+        create_keys(self.layout)
         self.layout.stages.write_text(kwok_configuration(self.options.pod_start_delay_seconds))
         self.layout.scheduler_configuration.write_text(yaml.safe_dump(scheduler_configuration()))
         # An API server that finds no etcd at its first try waits a second for the next.
@@ -177,46 +171,6 @@ class ControlPlane:
             timeout_seconds=READY_TIMEOUT_SECONDS,
             what="created by the controller manager",
         )
-
-    def _write_keys(self) -> None:
-        authority = CertificateAuthority()
-        self.layout.pki.mkdir()
-        self.layout.authority.write_bytes(authority.certificate_pem)
-        write_private(self.layout.pki / "service-account.key", signing_key_pem())
-        server = authority.issue(
-            "devcluster",
-            addresses=(LOOPBACK, SERVICE_ADDRESS),
-            names=("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"),
-        )
-        pairs = {"serving": server}
-        for user, (common_name, organization) in USERS.items():
-            pairs[user] = authority.issue(common_name, organization=organization)
-        for user, pair in pairs.items():
-            self.layout.certificate(user).write_bytes(pair.certificate_pem)
-            write_private(self.layout.key(user), pair.key_pem)
-
-    def _write_kubeconfigs(self) -> None:
-        for user in USERS:
-            credentials = {
-                "client-certificate-data": _base64(self.layout.certificate(user)),
-                "client-key-data": _base64(self.layout.key(user)),
-            }
-            self._write_kubeconfig(self.layout.kubeconfig(user), user, credentials)
-
-    def _write_kubeconfig(self, path: Path, user: str, credentials: Json, namespace: str | None = None) -> None:
-        context: Json = {"cluster": "devcluster", "user": user}
-        if namespace is not None:
-            context["namespace"] = namespace
-        cluster = {"server": self.server_url, "certificate-authority-data": _base64(self.layout.authority)}
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "devcluster", "cluster": cluster}],
-            "users": [{"name": user, "user": credentials}],
-            "contexts": [{"name": "devcluster", "context": context}],
-            "current-context": "devcluster",
-        }
-        write_private(path, yaml.safe_dump(content, sort_keys=False).encode())
 
     def _arguments(self, name: str) -> list[str]:
         if name == ETCD:
@@ -247,7 +201,7 @@ class ControlPlane:
     def _spawn_on_free_port(self, name: str) -> None:
         self._ports[name] = free_port()
         if name == API_SERVER:
-            self._write_kubeconfigs()
+            write_user_kubeconfigs(self.layout, self.server_url)
         self._spawn(name)
 
     def _await_started(self, name: str) -> None:
@@ -257,69 +211,13 @@ class ControlPlane:
                 self._await_ready(name)
                 return
             except ComponentError as error:
-                if PORT_TAKEN not in str(error) or attempt == PORT_ATTEMPTS - 1:
+                if not error.lost_its_port or attempt == PORT_ATTEMPTS - 1:
                     raise
             self.layout.log(name).rename(self.layout.log(f"{name}-port-taken-{attempt}"))
             self._spawn_on_free_port(name)
 
-    def _await_ready(self, name: str, timeout_seconds: float = READY_TIMEOUT_SECONDS) -> None:
-        process = self._processes[name]
-        deadline = time.monotonic() + timeout_seconds
-        with self._probe(name) as is_ready:
-            while not is_ready():
-                if not process.is_running():
-                    raise ComponentError(
-                        f"{name} ended with status {process.exit_status}; the end of {process.log_path}:\n"
-                        f"{process.log_tail()}"
-                    )
-                if time.monotonic() >= deadline:
-                    raise ComponentError(
-                        f"{name} is not ready after {timeout_seconds:g} s; the end of {process.log_path}:\n"
-                        f"{process.log_tail()}"
-                    )
-                process.wait(PROBE_INTERVAL_SECONDS)  # returns at once when the component ends
-
-    @contextlib.contextmanager
-    def _probe(self, name: str) -> Iterator[Callable[[], bool]]:
-        if name == ETCD:
-            with self._etcd_probe() as accepts:
-                yield accepts
-            return
-        scheme = "http" if name == KWOK else "https"
-        path = {API_SERVER: "/readyz", SCHEDULER: "/readyz"}.get(name, "/healthz")
-        with urllib3.PoolManager(
-            retries=False,
-            timeout=urllib3.Timeout(connect=1.0, read=5.0),
-            ca_certs=str(self.layout.authority),
-            cert_file=str(self.layout.certificate(ADMIN)),
-            key_file=str(self.layout.key(ADMIN)),
-        ) as pool:
-
-            def is_ready() -> bool:
-                try:
-                    return pool.request("GET", f"{scheme}://{LOOPBACK}:{self._ports[name]}{path}").status == 200
-                except urllib3.exceptions.HTTPError:
-                    return False
-
-            yield is_ready
-
-    @contextlib.contextmanager
-    def _etcd_probe(self) -> Iterator[Callable[[], bool]]:
-        descriptor = os.open(self.layout.directory, os.O_PATH | os.O_DIRECTORY)
-
-        def accepts() -> bool:
-            with socket.socket(socket.AF_UNIX) as client:
-                try:
-                    # By way of the open folder: the socket's own path may be too long to connect to.
-                    client.connect(f"/proc/self/fd/{descriptor}/{ETCD_SOCKET}")
-                except OSError:
-                    return False
-            return True
-
-        try:
-            yield accepts
-        finally:
-            os.close(descriptor)
+    def _await_ready(self, name: str) -> None:
+        await_ready(self._processes[name], self.layout, self._ports.get(name))
 
     def stop(self, *, keep_directory: bool = False) -> None:
         """Stop every component, clients before servers, and remove the folder if it is a temporary one."""
@@ -361,10 +259,8 @@ class ControlPlane:
             "binaries": {name: str(path) for name, path in self._binaries.items()},
             "options": vars(self.options),
             "ports": self._ports,
-            "processes": {
-                name: [process.identity.pid, process.identity.started_ticks]
-                for name, process in self._processes.items()
-            },
+            "owner": astuple(self._owner),
+            "processes": {name: astuple(process.identity) for name, process in self._processes.items()},
         }
         temporary = self.layout.state.with_suffix(".new")
         temporary.write_text(json.dumps(state, indent=1))
@@ -474,7 +370,7 @@ class ControlPlane:
 
     def token(self, namespace: str, service_account: str, *, seconds: int = TOKEN_SECONDS) -> str:
         """A token of a service account. Raises NotFoundError where there is no such account."""
-        return self._request_token(namespace, service_account, {"expirationSeconds": seconds})
+        return request_token(self.api, namespace, service_account, seconds=seconds)
 
     def token_bound_to_pod(
         self, namespace: str, service_account: str, pod: str, *, seconds: int = TOKEN_SECONDS
@@ -483,19 +379,7 @@ class ControlPlane:
 
         Valid as long as the pod exists. Raises NotFoundError where pod or account do not exist.
         """
-        found = self.api.get_or_none(f"/api/v1/namespaces/{namespace}/pods/{pod}")
-        if found is None:
-            raise NotFoundError(404, "NotFound", f"no pod {namespace}/{pod} to bind a token to", "token_bound_to_pod")
-        reference = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": found["metadata"]["uid"]}
-        return self._request_token(
-            namespace, service_account, {"expirationSeconds": seconds, "boundObjectRef": reference}
-        )
-
-    def _request_token(self, namespace: str, service_account: str, spec: dict[str, Any]) -> str:
-        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token"
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        token: str = self.api.create(path, body)["status"]["token"]
-        return token
+        return request_token(self.api, namespace, service_account, seconds=seconds, pod=pod)
 
     def service_account_kubeconfig(
         self, namespace: str, name: str, *, pod: str | None = None, path: Path | None = None
@@ -508,9 +392,17 @@ class ControlPlane:
         if path is None:
             suffix = f"-{pod}" if pod is not None else ""
             path = self.layout.directory / f"{namespace}-{name}{suffix}.kubeconfig"
-        self._write_kubeconfig(path, name, {"token": token}, namespace)
+        write_kubeconfig(self.layout, self.server_url, path, name, {"token": token}, namespace)
         return path
 
 
-def _base64(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
+def _sweep_temporary_directories() -> None:
+    """Remove the temporary folders of clusters whose processes have died with a killed owner."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"):
+        try:
+            plane = ControlPlane.attach(directory)
+            abandoned = not plane._owner.is_running() and not plane.running()
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # one that is being started or removed now, or another user's
+        if abandoned:
+            shutil.rmtree(directory, ignore_errors=True)

@@ -50,6 +50,14 @@ class ProcessIdentity:
             return None
         return cls(pid, int(fields[19]))
 
+    @classmethod
+    def own(cls) -> ProcessIdentity:
+        """The identity of this process."""
+        fields = _stat_fields(os.getpid())
+        if fields is None:
+            raise OSError("no /proc: the devcluster needs Linux")
+        return cls(os.getpid(), int(fields[19]))
+
     def is_running(self) -> bool:
         return ProcessIdentity.of(self.pid) == self
 

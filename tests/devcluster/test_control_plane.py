@@ -171,22 +171,28 @@ def test_another_process_can_attach_and_stop_it(tmp_path):
     assert (tmp_path / "cluster").is_dir(), "a folder that was given is the giver's to remove"
 
 
-def test_the_processes_die_with_a_killed_parent(tmp_path):
+def test_the_processes_die_with_a_killed_parent_and_its_folder_is_swept(tmp_path):
     program = (
-        "import sys, signal\n"
+        "import signal\n"
         "from flyball_devcluster.controlplane import ControlPlane\n"
-        "plane = ControlPlane.start(sys.argv[1])\n"
-        "print('up', flush=True)\n"
+        "print(ControlPlane.start().directory, flush=True)\n"
         "signal.pause()\n"
     )
-    directory = tmp_path / "cluster"
-    with subprocess.Popen([sys.executable, "-c", program, str(directory)], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        assert parent.stdout.readline() == "up\n"
+        directory = Path(parent.stdout.readline().strip())
         processes = identities(ControlPlane.attach(directory))
         assert all(process.is_running() for process in processes)
         parent.send_signal(signal.SIGKILL)
     assert wait_until(lambda: not any(process.is_running() for process in processes), 30)
+    assert directory.is_dir(), "the killed one could not remove it"
+    with ControlPlane.start() as next_one:
+        assert not directory.exists()
+        # One whose components are all down on purpose is its owner's to keep.
+        for name in COMPONENTS:
+            next_one.kill_component(name)
+        controlplane._sweep_temporary_directories()
+        assert next_one.directory.is_dir()
 
 
 def test_a_component_that_cannot_start_says_why_and_leaves_nothing(tmp_path, monkeypatch):
