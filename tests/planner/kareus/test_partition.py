@@ -173,6 +173,7 @@ def test_features_tell_every_two_schedules_apart() -> None:
     assert features.shape == (len(space), 6 + len(timings))
     assert len({tuple(row) for row in features.tolist()}) == len(space)
     assert (features[:, 6:].sum(axis=1) == 1).all()
+    assert [timings[row.argmax()] for row in features[:, 6:]] == [schedule.launch_timing for schedule in space]
 
 
 def test_dynamic_energy_is_what_static_power_leaves() -> None:
