@@ -104,6 +104,8 @@ def test_a_small_run_keeps_its_promise(demo: Demo, trace: Path) -> None:
     idle = 24 * 58 * report["simulated_seconds"] / 1000
     assert idle < report["energy_kilojoules"] < 6.72 * report["simulated_seconds"]
     assert report["baseline"]["max_true_watts"] > 4320
+    books = json.loads((demo.output / "referee.json").read_text())
+    assert sum(books["node_joules"].values()) == pytest.approx(books["counter_joules"], rel=0.02)
     for name in ("power.png", "referee.csv", "logs/operator.log", "logs/agent-host.log"):
         assert (demo.output / name).stat().st_size > 0
     assert "4 of 4 jobs succeeded" in demo.said()
@@ -111,12 +113,13 @@ def test_a_small_run_keeps_its_promise(demo: Demo, trace: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_an_interrupted_run_leaves_nothing(demo: Demo, trace: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_nothing(demo: Demo, trace: Path, number: signal.Signals, status: int) -> None:
     process = demo.start("--nodes", "2", "--trace", str(trace), "--compression", "60")
     demo.await_condition(lambda: "simulated: draw" in demo.said(), "the run has begun")
     assert len(demo.living()) > 8
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    process.send_signal(number)
+    assert process.wait(60) == status
     assert demo.living() == []
     assert not list(Path(demo._temporary.name).iterdir()), "its files are gone too"
 

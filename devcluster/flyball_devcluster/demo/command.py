@@ -27,7 +27,7 @@ FALLS_AT, RISES_AT = 0.30, 0.65
 # A run that takes this many times as long as the baseline (and two minutes more) will not end.
 GIVE_UP_FACTOR, GIVE_UP_SECONDS = 4.0, 120.0
 # The operator's pace, scaled down as the trace is: minutes of the trace are a second here.
-OPERATOR_ARGUMENTS = ("--replan-seconds", "2", "--status-interval-seconds", "2", "--restart-seconds", "3")
+OPERATOR_ARGUMENTS = ("--replan-seconds", "2", "--status-interval-seconds", "2", "--restart-seconds", "5")
 
 
 @dataclass(frozen=True)

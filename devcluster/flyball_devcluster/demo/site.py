@@ -6,6 +6,7 @@ machine room, and nothing outlives the demo.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -214,6 +215,8 @@ class Site:
             self._cluster = None
         shutil.rmtree(self.out / "logs", ignore_errors=True)
         shutil.copytree(self.logs, self.out / "logs")
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(self.directory / "referee.json", self.out)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self) -> Self:
