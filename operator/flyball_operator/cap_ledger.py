@@ -2,11 +2,12 @@
 
 Two rules keep the status honest while a cap moves. A lower cap is published as not enforced until every limit under it
 is read back low enough; a higher cap is published before anything is raised for it. So at no instant does the status call
-a cap enforced that the limits exceed.
+a cap enforced that the limits exceed. Caps count in whole watts, rounded down, because that is what the status can say.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,6 +22,15 @@ from flyball_operator.requests import CapView, format_time, parse_time
 from flyball_operator.wanting import NodeRules
 
 JsonObject = dict[str, Any]
+
+# Sums and shares of watts that are whole but for rounding are whole.
+WATT_TOLERANCE = 1e-6
+# The reasons that each condition can have; docs/api.md lists the same.
+REASONS: dict[str, frozenset[str]] = {
+    "Feasible": frozenset({"FloorsFit", "FloorsExceedCap", "Unreadable"}),
+    "Enforced": frozenset({"LimitsAcknowledged", "WaitingForAcknowledgements", "Infeasible", "Unreadable"}),
+    "Breached": frozenset({"MeasuredOverCap", "WithinCap", "Unreadable"}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +47,6 @@ class CapReading:
     @property
     def enforced(self) -> bool:
         return self.committed_watts <= self.effective.watts
-
-    @property
-    def published(self) -> bool:
-        """The status says the present watts, so that what they allow may be handed out."""
-        return self.view.published_watts is not None and self.view.published_watts >= int(self.effective.watts)
 
     def budget(self) -> CapBudget:
         """Milliwatts for the nodes' GPUs: by the lower of the cap and what its status has told the world."""
@@ -62,7 +67,10 @@ class CapReading:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    state: CapState
+    """The last reading's watts (with their fraction, which a ramp goes on from), energy period, instant and breach."""
+
+    watts: float | None
+    energy_period: EnergyPeriod | None
     at: float
     breach: JsonObject | None = None
 
@@ -72,74 +80,83 @@ class CapLedger:
 
     def __init__(self) -> None:
         self._memory: dict[str, _Memory] = {}
+        self.unread: list[tuple[CapView, str]] = []
 
     def read(
         self, caps: Iterable[CapView], pictures: Mapping[str, NodePicture], now: datetime, monotonic: float
     ) -> tuple[list[CapReading], list[str]]:
-        """A reading of each cap, in the order of their names, and what cannot be read, in words."""
-        readings, problems = [], []
-        seen = set()
+        """A reading of each cap, in the order of their names, and what cannot be read, in words (`unread` has the caps)."""
+        specs: list[tuple[CapView, CapSpec, frozenset[str]]] = []
+        self.unread = []
         for view in sorted(caps, key=lambda item: item.name):
             try:
-                spec = CapSpec.of(view.spec)
                 selector = LabelSelector.of(view.spec.get("nodeSelector"))
+                nodes = selector.select((name, picture.labels) for name, picture in pictures.items())
+                specs.append((view, CapSpec.of(view.spec), nodes))
             except ValueError as error:
-                problems.append(f"PowerCap {view.name}: {error}")
-                continue
-            seen.add(view.uid)
-            readings.append(self._read(view, spec, selector, pictures, now, monotonic))
-        for uid in self._memory.keys() - seen:
+                self.unread.append((view, str(error)))
+        rules = _rules((view, nodes) for view, _, nodes in specs)
+        readings = [self._read(view, spec, nodes, rules, pictures, now, monotonic) for view, spec, nodes in specs]
+        for uid in self._memory.keys() - {view.uid for view, _, _ in specs}:
             del self._memory[uid]
-        return readings, problems
+        return readings, [f"PowerCap {view.name}: {why}" for view, why in self.unread]
 
     def _read(
         self,
         view: CapView,
         spec: CapSpec,
-        selector: LabelSelector,
+        nodes: frozenset[str],
+        rules: Mapping[str, NodeRules],
         pictures: Mapping[str, NodePicture],
         now: datetime,
         monotonic: float,
     ) -> CapReading:
-        nodes = frozenset(name for name, picture in pictures.items() if selector.matches(picture.labels))
         measured = sum(pictures[name].measured_milliwatts for name in nodes) / MILLIWATTS
         memory = self._memory.get(view.uid)
         if memory is None:
-            memory = _Memory(CapState(view.published_watts, 0.0, _recorded_period(view)), monotonic)
+            memory = _Memory(view.published_watts, _recorded_period(view), monotonic)
         elapsed = max(0.0, monotonic - memory.at)
-        period = memory.state.energy_period
+        period = memory.energy_period
         if spec.energy_budget is not None:
             period = charge_energy(spec.energy_budget, period, now, measured * elapsed, elapsed)
         effective = effective_cap(
             spec,
-            CapState(memory.state.effective_watts, elapsed, period),
+            CapState(memory.watts, elapsed, period),
             now,
             sum(pictures[name].max_milliwatts for name in nodes) / MILLIWATTS,
         )
-        if spec.ramp_watts_per_second is not None and effective.watts < effective.target_watts:
-            # A rise of less than a watt is kept for later: its time must not be lost to rounding.
-            last = memory.state.effective_watts
-            if last is not None and 0 < effective.watts - last < 1.0:
-                effective = replace(effective, watts=last)
-                monotonic = memory.at
         overhead = view.static_overhead_watts
+        under = {name: pictures[name] for name in nodes}
+        counted = CapBudget(view.name, nodes, 0, view.expected)
+        floor = sum(
+            _floor_milliwatts(picture, rules.get(name, NodeRules()), view.expected) for name, picture in under.items()
+        )
         reading = CapReading(
             view=view,
             nodes=nodes,
-            effective=effective,
+            effective=replace(effective, watts=float(math.floor(effective.watts + WATT_TOLERANCE))),
             committed_watts=overhead
-            + committed(CapBudget(view.name, nodes, 0, view.expected), {name: pictures[name].power for name in nodes})
-            / MILLIWATTS,
-            floor_watts=overhead + sum(_floor_milliwatts(pictures[name]) for name in nodes) / MILLIWATTS,
+            + committed(counted, {name: picture.power for name, picture in under.items()}) / MILLIWATTS,
+            floor_watts=overhead + floor / MILLIWATTS,
             measured_watts=overhead + measured,
         )
-        self._memory[view.uid] = replace(
-            memory,
-            state=CapState(effective.watts, 0.0, effective.energy_period or period),
-            at=monotonic,
-            breach=_breach(memory.breach or view.status.get("breach"), reading, elapsed, now),
+        self._memory[view.uid] = _Memory(
+            effective.watts,
+            effective.energy_period or period,
+            monotonic,
+            _breach(memory.breach or view.status.get("breach"), reading, elapsed, now),
         )
         return reading
+
+    def unread_statuses(self, now: datetime) -> list[tuple[CapView, JsonObject]]:
+        """What the statuses of the caps that cannot be read must say: that nobody knows."""
+        statuses = []
+        for view, why in self.unread:
+            message = f"{why}; until it is put right, nothing is raised on any node"
+            conditions = [Condition(kind, None, "Unreadable", message) for kind in REASONS]
+            merged = merge_conditions(view.conditions, conditions, view.generation, now)
+            statuses.append((view, {"observedGeneration": view.generation, "conditions": merged}))
+        return statuses
 
     def status(
         self, reading: CapReading, feasible: bool, problems: Iterable[str], waiting: int, now: datetime
@@ -162,8 +179,8 @@ class CapLedger:
                 "Enforced",
                 False,
                 "WaitingForAcknowledgements" if feasible else "Infeasible",
-                f"the nodes may still draw {reading.committed_watts:.0f} W, {over:.0f} W over the cap; "
-                f"{waiting} nodes have yet to acknowledge their grant",
+                f"the nodes may still draw {reading.committed_watts:.0f} W, {over:.0f} W over the cap"
+                + (f"; {waiting} nodes have yet to acknowledge their grant" if waiting else ""),
             )
         conditions = [
             Condition(
@@ -185,28 +202,34 @@ class CapLedger:
             "observedGeneration": view.generation,
             "effectiveWatts": int(reading.effective.watts),
             "activeSchedule": reading.effective.active_window,
-            "committedWatts": round(reading.committed_watts),
+            "committedWatts": math.ceil(reading.committed_watts),
             "measuredWatts": round(reading.measured_watts),
             "headroomWatts": int(reading.effective.watts - reading.committed_watts) if reading.enforced else 0,
             "nodes": len(reading.nodes),
             "conditions": merge_conditions(view.conditions, conditions, view.generation, now),
         }
-        if memory.breach:
-            status["breach"] = {**memory.breach, "joules": int(memory.breach["joules"])}
-        if memory.state.energy_period is not None and "energyBudget" in view.spec:
-            status["energyPeriod"] = {
-                "start": format_time(memory.state.energy_period.start),
-                "consumedKilojoules": int(memory.state.energy_period.consumed_joules / 1e3),
-            }
+        # What is not there any more must be said to be gone: statuses are written as patches.
+        breach, period = memory.breach, memory.energy_period if "energyBudget" in view.spec else None
+        status["breach"] = breach and {**breach, "until": breach.get("until"), "joules": int(breach["joules"])}
+        status["energyPeriod"] = period and {
+            "start": format_time(period.start),
+            "consumedKilojoules": int(period.consumed_joules / 1e3),
+        }
         return status
 
 
-def _floor_milliwatts(picture: NodePicture) -> int:
-    """The least that a node can be brought to: all of its worst hold while it cannot be commanded."""
+def _floor_milliwatts(picture: NodePicture, rules: NodeRules, expected: bool) -> int:
+    """The least that a node can be brought to, by its limits or by its predicted draw: all of its worst hold while it
+    cannot be commanded."""
     if not picture.commandable:
-        return picture.power.worst.limit_milliwatts
-    fixed = picture.foreign_gpus + picture.lost_gpus
-    return fixed * picture.default_milliwatts + (picture.gpus - fixed) * picture.floor_milliwatts
+        worst = picture.power.worst
+        return worst.expected_milliwatts if expected else worst.limit_milliwatts
+    smallest = idle = picture.floor_milliwatts
+    if expected and picture.gpu_model is not None:
+        idle = min(smallest, round(picture.gpu_model.idle_power_watts * MILLIWATTS))
+    foreign = smallest if rules.limit_foreign_pods else picture.default_milliwatts
+    ours = max(0, picture.gpus - picture.foreign_gpus - picture.lost_gpus)
+    return picture.foreign_gpus * foreign + picture.lost_gpus * picture.default_milliwatts + ours * idle
 
 
 def _recorded_period(view: CapView) -> EnergyPeriod | None:
@@ -232,11 +255,15 @@ def _breach(before: JsonObject | None, reading: CapReading, elapsed: float, now:
 
 def node_rules(readings: Iterable[CapReading]) -> dict[str, NodeRules]:
     """What the caps together ask of each node: the strictest of each."""
+    return _rules((reading.view, reading.nodes) for reading in readings)
+
+
+def _rules(caps: Iterable[tuple[CapView, frozenset[str]]]) -> dict[str, NodeRules]:
     rules: dict[str, NodeRules] = {}
-    for reading in readings:
-        limit_foreign = reading.view.spec.get("foreignPods") == "Limit"
-        failsafe = int(reading.view.spec.get("failsafeWattsPerGpu") or 0) * MILLIWATTS
-        for node in reading.nodes:
+    for view, nodes in caps:
+        limit_foreign = view.spec.get("foreignPods") == "Limit"
+        failsafe = int(view.spec.get("failsafeWattsPerGpu") or 0) * MILLIWATTS
+        for node in nodes:
             before = rules.get(node, NodeRules())
             both = [value for value in (before.failsafe_milliwatts, failsafe) if value]
             rules[node] = NodeRules(before.limit_foreign_pods or limit_foreign, min(both) if both else 0)
