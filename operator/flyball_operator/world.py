@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flyball_kube.informer import Informer
@@ -76,10 +76,18 @@ class Watches:
 
     def world(self) -> World:
         """One view of all of them; nothing in it changes afterwards."""
-        pods = [pod for pod in self.pods if pod.gpus or pod.job_uid]
+        jobs = {job.uid: job for job in self.jobs}
+
+        def ours(item: PodView | IncarnationView) -> bool:
+            # Labels are anybody's to set in a namespace of their own: a job's pods and Jobs are in the job's.
+            job = jobs.get(item.job_uid)
+            return job is None or job.namespace == item.namespace
+
+        pods = [pod if ours(pod) else replace(pod, job_uid="") for pod in self.pods if pod.gpus or pod.job_uid]
         incarnations: dict[str, list[IncarnationView]] = {}
         for incarnation in self.incarnations:
-            incarnations.setdefault(incarnation.job_uid, []).append(incarnation)
+            if ours(incarnation):
+                incarnations.setdefault(incarnation.job_uid, []).append(incarnation)
         pods_of: dict[str, list[PodView]] = {}
         for pod in pods:
             if pod.job_uid:
@@ -90,7 +98,7 @@ class Watches:
             for report in gpu_nodes[name].reports:
                 reports_of.setdefault(report.uid, []).append((name, report))
         return World(
-            jobs={job.uid: job for job in self.jobs},
+            jobs=jobs,
             caps=list(self.caps),
             gpu_nodes=gpu_nodes,
             nodes=list(self.nodes),
