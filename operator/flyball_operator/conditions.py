@@ -24,6 +24,13 @@ class Condition:
     message: str = ""
 
 
+def as_stored(value: Any) -> Any:
+    """A status as the API server stores it after a merge patch: without the fields that were set to null."""
+    if isinstance(value, dict):
+        return {key: as_stored(item) for key, item in value.items() if item is not None}
+    return value
+
+
 def merge_conditions(
     before: Mapping[str, JsonObject], wanted: Iterable[Condition], generation: int, now: datetime
 ) -> list[JsonObject]:

@@ -16,6 +16,7 @@ from flyball_planner.cluster import JobDecision
 from flyball_planner.models import JobModel
 
 from flyball_operator.books import JobBooks, recorded_books, take_energy, update_books
+from flyball_operator.conditions import as_stored
 from flyball_operator.execute import Executor
 from flyball_operator.hold import JobGrant
 from flyball_operator.incarnations import (
@@ -318,7 +319,7 @@ class JobKeeper:
         status = job_status(kept.view, facts)
         before = {key: value for key, value in kept.view.status.items() if key != "frontier"}
         record.told = told
-        if _story(status) == _story(before) and not (due and _without_none(status) != before):
+        if _story(status) == _story(before) and not (due and as_stored(status) != before):
             return None
         if not outcome and self._pictures:
             status = job_status(kept.view, replace(facts, frontier=self._frontier(kept, record, monotonic)))
@@ -390,13 +391,6 @@ def _told(facts: JobFacts) -> tuple[object, ...]:
         None if step.current is None else step.current.incarnation,
         None if decision is None else (decision.allocation, decision.admission, decision.deadline_at_risk),
     )
-
-
-def _without_none(value: Any) -> Any:
-    """A status as the API server stores it after a merge patch: without the fields that were set to null."""
-    if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return value
 
 
 def _story(status: JsonObject) -> Any:

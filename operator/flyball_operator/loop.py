@@ -18,7 +18,9 @@ from typing import Any
 from flyball_kube.session import ApiSession
 from flyball_planner.cluster import CapOutcome, ClusterSnapshot, JobDecision, Plan
 
+from flyball_operator.acknowledgements import Acknowledgements
 from flyball_operator.cap_ledger import CapLedger, CapReading, node_rules
+from flyball_operator.events import EventRecorder
 from flyball_operator.execute import Executor
 from flyball_operator.grants import CapBudget, NodePower, admit, squeeze
 from flyball_operator.hold import Grant, Hold, JobGrant
@@ -29,6 +31,7 @@ from flyball_operator.logs import decision as log_decision
 from flyball_operator.metrics import OperatorMetrics
 from flyball_operator.picture import NodePicture, picture_nodes
 from flyball_operator.planning import PlanFailed, PlanWorker
+from flyball_operator.reporting import Reporter
 from flyball_operator.settings import Settings
 from flyball_operator.snapshot import build_snapshot, planning_key
 from flyball_operator.wanting import NodeRules, wanted_grants
@@ -38,10 +41,10 @@ logger = logging.getLogger(__name__)
 
 # Cycles take at most this share of the process's time, however fast the changes come.
 MAX_CYCLE_SHARE = 0.5
-# A measured figure in a cap's status that moved by less than this share is not worth a write.
-CAP_STATUS_SHARE = 0.01
-
-
+# A plan that fits a cap which just fell is worth waiting for this long: two waves of grants take longer than one.
+PLAN_GRACE_SECONDS = 0.3
+# For how long statuses of jobs wait while a cap is brought down.
+CUT_YIELD_SECONDS = 3.0
 # Grants written in one cycle; a new leader adopts a thousand nodes over several.
 MAX_GRANTS_PER_CYCLE = 200
 
@@ -62,6 +65,9 @@ class Reign:
 
     epoch: int
     executor: Executor
+    ledger: CapLedger
+    reporter: Reporter
+    acknowledgements: Acknowledgements
     decisions: dict[str, JobDecision] = field(default_factory=dict)
     cap_outcomes: dict[str, CapOutcome] = field(default_factory=dict)
     planned_key: ClusterSnapshot | None = None
@@ -69,13 +75,11 @@ class Reign:
     planning: asyncio.Task[Plan] | None = None
     planning_for: ClusterSnapshot | None = None
     planning_since: float = 0.0
-    unacknowledged: dict[str, tuple[tuple[int, int], float]] = field(default_factory=dict)
-    ledger: CapLedger = field(default_factory=CapLedger)
+    cutting_since: float | None = None
     # Grants whose writing has begun, with the version of the GPUNode that they replace: until that version is seen to be
     # gone, or the API server has said no, they may stand there already, whatever our copy says.
     attempted: dict[str, tuple[str, Hold]] = field(default_factory=dict)
     wanted: dict[tuple[str, str], JobGrant] = field(default_factory=dict)  # by pod name and job uid
-    cap_written_at: dict[str, float] = field(default_factory=dict)
 
 
 class Operator:
@@ -89,6 +93,7 @@ class Operator:
         metrics: OperatorMetrics,
         *,
         learner: Learner | None = None,
+        events: EventRecorder | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -96,6 +101,7 @@ class Operator:
         self._lease = lease
         self._settings = settings
         self._metrics = metrics
+        self._events = events
         self._monotonic = monotonic
         self._wall_clock = wall_clock
         self._wake = asyncio.Event()
@@ -144,16 +150,18 @@ class Operator:
             self._worker.stop()
 
     async def _reign(self, epoch: int) -> None:
-        reign = Reign(
-            epoch,
-            Executor(
-                self._session,
-                lambda: self._lease.check(epoch),
-                self._watches.absorb,
-                self._metrics.count_action,
-                self._settings.training_socket_directory,
-            ),
+        settings = self._settings
+        executor = Executor(
+            self._session,
+            lambda: self._lease.check(epoch),
+            self._watches.absorb,
+            self._metrics.count_action,
+            settings.training_socket_directory,
         )
+        ledger = CapLedger()
+        reporter = Reporter(executor, ledger, settings.status_interval_seconds, self._events)
+        owed = Acknowledgements(settings.acknowledge_timeout_seconds)
+        reign = Reign(epoch, executor, ledger, reporter, owed)
         keeper = JobKeeper(self._settings, self._learner)
         await self._learner.load()  # at each accession: another leader may have learned since
         try:
@@ -200,7 +208,8 @@ class Operator:
         self._learner.observe(world, pictures)
         jobs = keeper.keep(world, pictures, reign.decisions, now, monotonic)
         # 2. Tell the world of a higher cap before using it, and of a lower one before anything else.
-        await self._publish(reign, readings, problems, monotonic, now, moved_only=True)
+        outcomes = reign.cap_outcomes
+        await reign.reporter.publish_caps(readings, problems, outcomes, now, monotonic, moved_only=True)
         # 3. Plan, in another process, if what plans depend on has changed.
         if all_read:
             self._start_plan(reign, jobs, pictures, rules, [item.planning_budget() for item in readings], now)
@@ -211,30 +220,34 @@ class Operator:
         # 5. Pods: one safe step for each job.
         await reign.executor.all(self._job_actions(reign, keeper, jobs, pictures))
         # 6. Say how it stands.
-        await self._publish(reign, readings, problems, monotonic, now, waiting=waiting)
-        await reign.executor.all(self._job_statuses(reign, keeper, world, jobs, now, monotonic))
-        await self._learner.write(reign.executor, monotonic)
+        await reign.reporter.publish_caps(readings, problems, outcomes, now, monotonic, waiting=waiting)
+        if not self._yields_to_a_cut(reign, readings, monotonic):
+            await reign.executor.all(self._job_statuses(reign, keeper, world, jobs, now, monotonic))
+            await self._learner.write(reign.executor, monotonic)
+        reign.reporter.announce_nodes(pictures)
         self._observe(reign, pictures, jobs, readings)
         changes = [reading.effective.next_change_seconds for reading in readings]
-        return max(0.05, min([settings.replan_seconds, settings.status_interval_seconds, *changes]))
+        pauses = [settings.replan_seconds, settings.status_interval_seconds, *changes]
+        if reign.planning is not None:
+            pauses.append(PLAN_GRACE_SECONDS)
+        return max(0.05, min(pauses))
+
+    def _yields_to_a_cut(self, reign: Reign, readings: list[CapReading], monotonic: float) -> bool:
+        """Whether a cap is on its way down, so that the API server's time belongs to the agents' acknowledgements.
+
+        Job statuses and profiles wait for that, though not for longer than a moment: a cap may stay unmet.
+        """
+        if all(reading.enforced or reading.floor_watts > reading.effective.watts for reading in readings):
+            reign.cutting_since = None
+            return False
+        if reign.cutting_since is None:
+            reign.cutting_since = monotonic
+        return monotonic - reign.cutting_since < CUT_YIELD_SECONDS
 
     def _pictures(self, reign: Reign, world: World, monotonic: float) -> dict[str, NodePicture]:
         """Every node's picture; one that has owed an acknowledgement for too long counts as unresponsive."""
-        silent = set()
-        for name, view in world.gpu_nodes.items():
-            if view.grant is None or view.acknowledged_current:
-                reign.unacknowledged.pop(name, None)
-                continue
-            version, since = reign.unacknowledged.get(name, (view.grant.version, monotonic))
-            if view.acknowledged is None:
-                version, since = view.grant.version, monotonic  # never heard of: that is told by the picture itself
-            # The clock goes on through newer grants: an agent that answers none of them is silent all the same.
-            reign.unacknowledged[name] = (version, since)
-            if monotonic - since > self._settings.acknowledge_timeout_seconds:
-                silent.add(name)
-        for name in reign.unacknowledged.keys() - world.gpu_nodes.keys():
-            del reign.unacknowledged[name]
-        pictures = picture_nodes(world.nodes, world.gpu_nodes, world.pods, frozenset(silent))
+        silent = reign.acknowledgements.silent(world.gpu_nodes, monotonic)
+        pictures = picture_nodes(world.nodes, world.gpu_nodes, world.pods, silent)
         for name, (replaced, hold) in list(reign.attempted.items()):
             seen = world.gpu_nodes.get(name)
             if seen is None or seen.resource_version != replaced:
@@ -342,7 +355,10 @@ class Operator:
         )
         power = {name: picture.power for name, picture in pictures.items()}
         fixed = frozenset(name for name, picture in pictures.items() if not picture.commandable)
-        wanted = squeeze(wanted, power, budgets, fixed)
+        planned, wanted = wanted, squeeze(wanted, power, budgets, fixed)
+        plan_is_near = reign.planning is not None and self._monotonic() - reign.planning_since < PLAN_GRACE_SECONDS
+        if wanted != planned and plan_is_near:
+            return len(reign.acknowledgements.owing)
         reign.wanted = {(job.pod_name, job.uid): job for item in wanted for job in item.jobs}
         # A leader before us could still write where its epoch stands: nothing is raised until ours stands everywhere.
         adopted = all(item.grant is None or item.grant.epoch == reign.epoch for item in world.gpu_nodes.values())
@@ -374,7 +390,7 @@ class Operator:
             for picture in pictures.values()
             if picture.node is not None and picture.node.startup_taint and picture.acknowledged
         )
-        return len(reign.unacknowledged.keys() | admission.grants.keys() | set(admission.waiting))
+        return len(reign.acknowledgements.owing | admission.grants.keys() | set(admission.waiting))
 
     def _job_actions(
         self, reign: Reign, keeper: JobKeeper, jobs: Mapping[str, KeptJob], pictures: Mapping[str, NodePicture]
@@ -389,32 +405,6 @@ class Operator:
         actions = keeper.actions(jobs, reign.decisions, reign.wanted, granted)
         return [keeper.act(reign.executor, kept, action, hostnames) for kept, action in actions]
 
-    async def _publish(
-        self,
-        reign: Reign,
-        readings: list[CapReading],
-        problems: list[str],
-        monotonic: float,
-        now: datetime,
-        waiting: int = 0,
-        moved_only: bool = False,
-    ) -> None:
-        """Write the caps' statuses that changed; measured figures at most once per status interval."""
-        writes = []
-        for reading in readings:
-            name = reading.view.name
-            outcome = reign.cap_outcomes.get(name)
-            feasible = reading.floor_watts <= reading.effective.watts and (outcome is None or outcome.feasible)
-            status = reign.ledger.status(reading, feasible, problems, waiting, now)
-            moved = reading.view.published_watts != status["effectiveWatts"] or (
-                reading.view.conditions.get("Enforced", {}).get("status") != str(reading.enforced)
-            )
-            due = monotonic - reign.cap_written_at.get(name, float("-inf")) >= self._settings.status_interval_seconds
-            if moved or (not moved_only and due and reading.view.status != status):
-                reign.cap_written_at[name] = monotonic
-                writes.append(reign.executor.write_cap_status(reading.view, status))
-        await reign.executor.all(writes)
-
     def _job_statuses(
         self,
         reign: Reign,
@@ -425,10 +415,7 @@ class Operator:
         monotonic: float,
     ) -> list[Coroutine[Any, Any, bool]]:
         return [
-            *(
-                reign.executor.write_job_status(kept.view, status)
-                for kept, status in keeper.statuses(jobs, reign.decisions, reign.epoch, now, monotonic)
-            ),
+            *reign.reporter.job_writes(keeper.statuses(jobs, reign.decisions, reign.epoch, now, monotonic)),
             *(reign.executor.write_job_status(job, status) for job, status in keeper.late_energy(world)),
             *(reign.executor.delete_job(job) for job in keeper.expired(self._watches.jobs, now)),
         ]
@@ -440,7 +427,7 @@ class Operator:
         jobs: Mapping[str, KeptJob],
         readings: list[CapReading],
     ) -> None:
-        self._metrics.observe_convergence(len(reign.unacknowledged))
+        self._metrics.observe_convergence(len(reign.acknowledgements.owing))
         self._metrics.observe_caps(readings, reign.cap_outcomes)
         self._metrics.observe_jobs(jobs.values())
         self._metrics.observe_nodes(pictures.values())

@@ -18,6 +18,7 @@ from typing import Any
 import kopf
 from flyball_kube.session import ApiSession
 
+from flyball_operator.events import EventRecorder
 from flyball_operator.lease import LeaderLease
 from flyball_operator.loop import Operator
 from flyball_operator.metrics import OperatorMetrics
@@ -66,9 +67,12 @@ class OperatorProcess:
             epoch_floor=epoch_floor,
             on_change=lambda epoch: None if self._operator is None else self._operator.wake(),
         )
-        self._operator = Operator(self._session, self._lease, settings, self._metrics)
-        await self._metrics.serve(settings.metrics_port)
+        events = EventRecorder(self._session, identity)
+        self._operator = Operator(self._session, self._lease, settings, self._metrics, events=events)
+        if settings.metrics_port:
+            await self._metrics.serve(settings.metrics_port)
         self._tasks = [
+            asyncio.create_task(events.run(), name="events"),
             asyncio.create_task(self._lease.run(), name="lease"),
             asyncio.create_task(self._operator.run(), name="loop"),
         ]
@@ -78,6 +82,9 @@ class OperatorProcess:
     @staticmethod
     def _ended(task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and task.exception() is not None:
+            if task.get_name() == "events":
+                logger.error("no more events are written", exc_info=task.exception())
+                return
             # The process is of no use without it; kopf's cleanup still runs, and Kubernetes starts a fresh one.
             logger.critical("the %s task ended", task.get_name(), exc_info=task.exception())
             raise SystemExit(1)

@@ -9,10 +9,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from flyball_operator.conditions import as_stored
 from flyball_operator.execute import Executor
 from flyball_operator.gpu_nodes import GpuNodeView, read_gpu_node
 from flyball_operator.incarnations import Action, CreateIncarnation, OpenGates, StopIncarnation
-from flyball_operator.job_keeper import JobKeeper, KeptJob, _without_none
+from flyball_operator.job_keeper import JobKeeper, KeptJob
 from flyball_operator.picture import NodePicture, picture_nodes
 from flyball_operator.requests import JobView, read_job
 from flyball_operator.settings import Settings
@@ -121,7 +122,7 @@ class Cluster:
         """What the keeper would write now; written, and told to the next cycle."""
         writes = self.keeper.statuses(self.kept, self.decisions, 1, self.now, self.monotonic)
         for _, status in writes:
-            self.raw["status"] = _without_none(status)
+            self.raw["status"] = as_stored(status)
         return [status for _, status in writes]
 
     def act(self, executor: RecordingExecutor) -> None:

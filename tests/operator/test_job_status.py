@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from flyball_crds.models import EnergyAwareJobStatus
 from flyball_operator.books import JobBooks
+from flyball_operator.conditions import as_stored
 from flyball_operator.incarnations import JobStep, Phase
-from flyball_operator.job_keeper import _story, _without_none
+from flyball_operator.job_keeper import _story
 from flyball_operator.job_status import (
     FRONTIER_POINTS,
     REASONS,
@@ -60,7 +61,7 @@ def conditions(status: Json) -> dict[str, Json]:
 
 def stored(status: Json) -> Json:
     """The status as the API server has it after the write."""
-    kept: Json = _without_none(status)
+    kept: Json = as_stored(status)
     EnergyAwareJobStatus.model_validate(kept)
     return kept
 
@@ -351,7 +352,7 @@ def test_any_status_is_as_the_crd_has_it_and_says_nothing_new_the_second_time(ca
         assert item["reason"] in REASONS[kind]
     again = after(job, status)
     second = job_status(again, made)
-    assert _without_none(second) == kept
+    assert as_stored(second) == kept
     assert _story(second) == _story(again.status)
     later = job_status(again, replace(made, now=NOW + timedelta(hours=1)))
     assert [item["lastTransitionTime"] for item in later["conditions"]] == [
