@@ -11,7 +11,16 @@ import sys
 
 import typer
 
-COMMAND_MODULES: tuple[str, ...] = ("agent", "demo", "devcluster", "frontier", "operator", "schedule_plot", "zeus", "kareus")
+COMMAND_MODULES: tuple[str, ...] = (
+    "agent",
+    "demo",
+    "devcluster",
+    "frontier",
+    "operator",
+    "schedule_plot",
+    "zeus",
+    "kareus",
+)
 
 DISTRIBUTION = "flyball"
 
