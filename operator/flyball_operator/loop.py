@@ -59,6 +59,10 @@ def _most_urgent(grants: Mapping[str, Grant], power: Mapping[str, NodePower]) ->
     return {node: grants[node] for node in sorted(grants, key=lambda node: (rise(node), node))[:MAX_GRANTS_PER_CYCLE]}
 
 
+def _keep() -> None:
+    """Leave a grant of unknown fate as it is."""
+
+
 @dataclass(slots=True)
 class Reign:
     """What a leader remembers during one epoch; a new epoch starts with nothing."""
@@ -76,6 +80,7 @@ class Reign:
     planning_for: ClusterSnapshot | None = None
     planning_since: float = 0.0
     cutting_since: float | None = None
+    squeezing_since: float | None = None
     # Grants whose writing has begun, with the version of the GPUNode that they replace: until that version is seen to be
     # gone, or the API server has said no, they may stand there already, whatever our copy says.
     attempted: dict[str, tuple[str, Hold]] = field(default_factory=dict)
@@ -356,8 +361,14 @@ class Operator:
         power = {name: picture.power for name, picture in pictures.items()}
         fixed = frozenset(name for name, picture in pictures.items() if not picture.commandable)
         planned, wanted = wanted, squeeze(wanted, power, budgets, fixed)
-        plan_is_near = reign.planning is not None and self._monotonic() - reign.planning_since < PLAN_GRACE_SECONDS
-        if wanted != planned and plan_is_near:
+        # Counted from when the plan in force did not fit any more, not from each new plan's start: while a cap rises, or
+        # measurements come in, a plan is always near.
+        if wanted == planned:
+            reign.squeezing_since = None
+        elif reign.squeezing_since is None:
+            reign.squeezing_since = self._monotonic()
+        squeezed_for = 0.0 if reign.squeezing_since is None else self._monotonic() - reign.squeezing_since
+        if wanted != planned and reign.planning is not None and squeezed_for < PLAN_GRACE_SECONDS:
             return len(reign.acknowledgements.owing)
         reign.wanted = {(job.pod_name, job.uid): job for item in wanted for job in item.jobs}
         # A leader before us could still write where its epoch stands: nothing is raised until ours stands everywhere.
@@ -378,11 +389,16 @@ class Operator:
                 worst_hold_watts=grant.worst.limit_milliwatts / 1000,
                 reason="waiting for freed watts" if node in admission.waiting else "as planned",
             )
+        # That the server says no to a grant tells nothing of one before it that was sent and never answered.
+        settled = {node for node in sending if node not in reign.attempted}
+        for node, grant in sending.items():
             view = pictures[node].gpu_node
             if view is not None:
                 reign.attempted[node] = (view.resource_version, grant.worst)
         await reign.executor.all(
-            reign.executor.write_grant(pictures[node], grant, partial(reign.attempted.pop, node, None))
+            reign.executor.write_grant(
+                pictures[node], grant, partial(reign.attempted.pop, node, None) if node in settled else _keep
+            )
             for node, grant in sending.items()
         )
         await reign.executor.all(
