@@ -93,7 +93,7 @@ def grant(
 
 
 def job_grant(uid: str, limit: int, gpus: int = 1, *, pod: str = "", clock: int = 1410) -> JobGrant:
-    return JobGrant("team", uid, uid, 1, pod or f"{uid}-pod", gpus, limit, 0, clock)
+    return JobGrant("team", uid.removeprefix("uid-"), uid, 1, pod or f"{uid}-pod", gpus, limit, 0, clock)
 
 
 def raw_gpu_node(
