@@ -28,7 +28,7 @@ from flyball_operator.incarnations import (
     StopIncarnation,
     next_step,
 )
-from flyball_operator.job_status import JobFacts, energy_status, job_status, remaining_frontier
+from flyball_operator.job_status import JobFacts, energy_status, job_status, remaining_frontier, story
 from flyball_operator.logs import decision as log_decision
 from flyball_operator.picture import NodePicture, PodLimit, pod_limits
 from flyball_operator.requests import JobView, format_time, parse_time
@@ -293,6 +293,14 @@ class JobKeeper:
         """The status to write now; None where nothing is news."""
         record = self._records[kept.view.uid]
         outcome, message = self._outcome(kept)
+        wants = wants_gpus(kept.view, kept.books, kept.memory.refused)
+        if (
+            wants
+            and decision is None
+            and not outcome
+            and kept.view.status.get("observedGeneration") == kept.view.generation
+        ):
+            return None  # a new leader knows less than the status does, until its first plan
         nothing = PodLimit()
         pods = [
             limits.get((pod.namespace, pod.name), nothing) for pod in kept.pods if not pod.finished and not pod.deleting
@@ -300,7 +308,7 @@ class JobKeeper:
         facts = JobFacts(
             books=kept.books,
             step=kept.step,
-            decision=decision if wants_gpus(kept.view, kept.books, kept.memory.refused) else None,
+            decision=decision if wants else None,
             epoch=epoch,
             granted=kept.step.phase == Phase.RUNNING and all(pod.acknowledged for pod in pods),
             restarts=record.restarts,
@@ -319,7 +327,7 @@ class JobKeeper:
         status = job_status(kept.view, facts)
         before = {key: value for key, value in kept.view.status.items() if key != "frontier"}
         record.told = told
-        if _story(status) == _story(before) and not (due and as_stored(status) != before):
+        if story(status) == story(before) and not (due and as_stored(status) != before):
             return None
         if not outcome and self._pictures:
             status = job_status(kept.view, replace(facts, frontier=self._frontier(kept, record, monotonic)))
@@ -390,19 +398,4 @@ def _told(facts: JobFacts) -> tuple[object, ...]:
         step.phase,
         None if step.current is None else step.current.incarnation,
         None if decision is None else (decision.allocation, decision.admission, decision.deadline_at_risk),
-    )
-
-
-def _story(status: JsonObject) -> Any:
-    """The part of a status that is worth a write at once: everything but figures that move by themselves."""
-    applied = status.get("applied") or {}
-    return (
-        status.get("observedGeneration"),
-        [(item["type"], item["status"], item["reason"]) for item in status.get("conditions") or ()],
-        status.get("allocation"),
-        (applied.get("incarnation"), applied.get("gpus")),
-        status.get("state"),
-        status.get("restarts") or 0,
-        status.get("lastResizeTime"),
-        status.get("completionTime"),
     )

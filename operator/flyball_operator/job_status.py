@@ -279,6 +279,21 @@ def job_status(job: JobView, facts: JobFacts) -> JsonObject:
     }
 
 
+def story(status: JsonObject) -> Any:
+    """The part of a status that is worth a write at once: everything but figures that move by themselves."""
+    applied, allocation = status.get("applied") or {}, status.get("allocation") or {}
+    return (
+        status.get("observedGeneration"),
+        [(item["type"], item["status"], item["reason"]) for item in status.get("conditions") or ()],
+        {key: value for key, value in allocation.items() if key != "epoch"},  # a new leader alone is no news
+        (applied.get("incarnation"), applied.get("gpus")),
+        status.get("state"),
+        status.get("restarts") or 0,
+        status.get("lastResizeTime"),
+        status.get("completionTime"),
+    )
+
+
 def remaining_frontier(
     job: JobView, model: JobModel, iterations_done: float, gpus_per_node: int
 ) -> tuple[JsonObject, ...]:

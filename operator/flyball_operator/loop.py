@@ -19,11 +19,13 @@ from flyball_kube.session import ApiSession
 from flyball_planner.cluster import CapOutcome, ClusterSnapshot, JobDecision, Plan
 
 from flyball_operator.acknowledgements import Acknowledgements
+from flyball_operator.background import Background
 from flyball_operator.cap_ledger import CapLedger, CapReading, node_rules
 from flyball_operator.events import EventRecorder
 from flyball_operator.execute import Executor
 from flyball_operator.grants import CapBudget, NodePower, admit, squeeze
 from flyball_operator.hold import Grant, Hold, JobGrant
+from flyball_operator.incarnations import Action
 from flyball_operator.job_keeper import JobKeeper, KeptJob
 from flyball_operator.learning import Learner
 from flyball_operator.lease import LeaderLease, LeadershipLost
@@ -45,18 +47,19 @@ MAX_CYCLE_SHARE = 0.5
 PLAN_GRACE_SECONDS = 0.3
 # For how long statuses of jobs wait while a cap is brought down.
 CUT_YIELD_SECONDS = 3.0
-# Grants written in one cycle; a new leader adopts a thousand nodes over several.
-MAX_GRANTS_PER_CYCLE = 200
+# Grants under way at a time; a new leader adopts a thousand nodes over several cycles.
+MAX_GRANTS_AT_ONCE = 200
+STATUS_WRITES_AT_ONCE = 4
 
 
-def _most_urgent(grants: Mapping[str, Grant], power: Mapping[str, NodePower]) -> dict[str, Grant]:
-    """The grants to write in this cycle: the deepest cuts first."""
+def _most_urgent(grants: Mapping[str, Grant], power: Mapping[str, NodePower], room: int) -> dict[str, Grant]:
+    """At most `room` of the grants, the deepest cuts first."""
 
     def rise(node: str) -> int:
         before = power[node].grant
         return grants[node].hold.limit_milliwatts - (0 if before is None else before.hold.limit_milliwatts)
 
-    return {node: grants[node] for node in sorted(grants, key=lambda node: (rise(node), node))[:MAX_GRANTS_PER_CYCLE]}
+    return {node: grants[node] for node in sorted(grants, key=lambda node: (rise(node), node))[:room]}
 
 
 def _keep() -> None:
@@ -72,6 +75,7 @@ class Reign:
     ledger: CapLedger
     reporter: Reporter
     acknowledgements: Acknowledgements
+    background: Background
     decisions: dict[str, JobDecision] = field(default_factory=dict)
     cap_outcomes: dict[str, CapOutcome] = field(default_factory=dict)
     planned_key: ClusterSnapshot | None = None
@@ -85,6 +89,8 @@ class Reign:
     # gone, or the API server has said no, they may stand there already, whatever our copy says.
     attempted: dict[str, tuple[str, Hold]] = field(default_factory=dict)
     wanted: dict[tuple[str, str], JobGrant] = field(default_factory=dict)  # by pod name and job uid
+    # Figures are worth less than steps: few of their writes at a time, so that they never crowd out the others.
+    status_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STATUS_WRITES_AT_ONCE))
 
 
 class Operator:
@@ -166,7 +172,7 @@ class Operator:
         ledger = CapLedger()
         reporter = Reporter(executor, ledger, settings.status_interval_seconds, self._events)
         owed = Acknowledgements(settings.acknowledge_timeout_seconds)
-        reign = Reign(epoch, executor, ledger, reporter, owed)
+        reign = Reign(epoch, executor, ledger, reporter, owed, Background(self._wake.set))
         keeper = JobKeeper(self._settings, self._learner)
         await self._learner.load()  # at each accession: another leader may have learned since
         try:
@@ -188,6 +194,7 @@ class Operator:
         finally:
             if reign.planning is not None:
                 reign.planning.cancel()
+            await reign.background.stop()
 
     async def _rest(self, longest: float, shortest: float) -> None:
         """Sleep until woken, `longest` at most, `shortest` at least (which also gathers what comes in bursts)."""
@@ -219,15 +226,15 @@ class Operator:
         if all_read:
             self._start_plan(reign, jobs, pictures, rules, [item.planning_budget() for item in readings], now)
         # 4. Power: what each node should be granted, squeezed under every cap, and what of it may be sent now.
-        waiting = await self._send_grants(
+        waiting = self._send_grants(
             reign, world, pictures, rules, [item.budget() for item in readings], raises_allowed=all_read
         )
         # 5. Pods: one safe step for each job.
-        await reign.executor.all(self._job_actions(reign, keeper, jobs, pictures))
+        self._start_job_actions(reign, keeper, jobs, pictures)
         # 6. Say how it stands.
         await reign.reporter.publish_caps(readings, problems, outcomes, now, monotonic, waiting=waiting)
         if not self._yields_to_a_cut(reign, readings, monotonic):
-            await reign.executor.all(self._job_statuses(reign, keeper, world, jobs, now, monotonic))
+            self._start_statuses(reign, keeper, world, jobs, now, monotonic)
             await self._learner.write(reign.executor, monotonic)
         reign.reporter.announce_nodes(pictures)
         self._observe(reign, pictures, jobs, readings)
@@ -339,7 +346,7 @@ class Operator:
                 )
         keeper.plan_taken(reign.decisions)
 
-    async def _send_grants(
+    def _send_grants(
         self,
         reign: Reign,
         world: World,
@@ -375,9 +382,9 @@ class Operator:
         adopted = all(item.grant is None or item.grant.epoch == reign.epoch for item in world.gpu_nodes.values())
         fresh = world.age_seconds <= self._settings.stale_after_seconds
         admission = admit(wanted, power, budgets, reign.epoch, raises_allowed and adopted and fresh)
-        sending = _most_urgent(admission.grants, power)
-        if len(sending) < len(admission.grants):
-            self._wake.set()  # the rest goes with the next cycle: a cycle must stay short
+        # The end of each write wakes the loop: what is under way or finds no room now is decided on again then.
+        free = {node: grant for node, grant in admission.grants.items() if not reign.background.busy(("grant", node))}
+        sending = _most_urgent(free, power, max(0, MAX_GRANTS_AT_ONCE - len(reign.background)))
         for node, grant in sending.items():
             log_decision(
                 logger,
@@ -395,22 +402,18 @@ class Operator:
             view = pictures[node].gpu_node
             if view is not None:
                 reign.attempted[node] = (view.resource_version, grant.worst)
-        await reign.executor.all(
-            reign.executor.write_grant(
-                pictures[node], grant, partial(reign.attempted.pop, node, None) if node in settled else _keep
-            )
-            for node, grant in sending.items()
-        )
-        await reign.executor.all(
-            reign.executor.remove_startup_taint(picture)
-            for picture in pictures.values()
-            if picture.node is not None and picture.node.startup_taint and picture.acknowledged
-        )
+            refused = partial(reign.attempted.pop, node, None) if node in settled else _keep
+            reign.background.start(("grant", node), reign.executor.write_grant(pictures[node], grant, refused))
+        for name, picture in pictures.items():
+            if picture.node is None or not picture.node.startup_taint or not picture.acknowledged:
+                continue
+            if not reign.background.busy(("taint", name)):
+                reign.background.start(("taint", name), reign.executor.remove_startup_taint(picture))
         return len(reign.acknowledgements.owing | admission.grants.keys() | set(admission.waiting))
 
-    def _job_actions(
+    def _start_job_actions(
         self, reign: Reign, keeper: JobKeeper, jobs: Mapping[str, KeptJob], pictures: Mapping[str, NodePicture]
-    ) -> list[Coroutine[Any, Any, bool]]:
+    ) -> None:
         hostnames = {name: picture.node.hostname for name, picture in pictures.items() if picture.node is not None}
         granted = {
             (job.pod_name, job.uid, job.power_limit_milliwatts)
@@ -419,9 +422,19 @@ class Operator:
             for job in view.grant.jobs
         }
         actions = keeper.actions(jobs, reign.decisions, reign.wanted, granted)
-        return [keeper.act(reign.executor, kept, action, hostnames) for kept, action in actions]
+        of_job: dict[str, list[tuple[KeptJob, Action]]] = {}
+        for kept, action in actions:
+            of_job.setdefault(kept.view.uid, []).append((kept, action))
 
-    def _job_statuses(
+        async def take(steps: list[tuple[KeptJob, Action]]) -> bool:
+            results = [await keeper.act(reign.executor, kept, action, hostnames) for kept, action in steps]
+            return all(results)
+
+        for uid, steps in of_job.items():
+            if not reign.background.busy(("job", uid)):
+                reign.background.start(("job", uid), take(steps))
+
+    def _start_statuses(
         self,
         reign: Reign,
         keeper: JobKeeper,
@@ -429,12 +442,21 @@ class Operator:
         jobs: Mapping[str, KeptJob],
         now: datetime,
         monotonic: float,
-    ) -> list[Coroutine[Any, Any, bool]]:
-        return [
-            *reign.reporter.job_writes(keeper.statuses(jobs, reign.decisions, reign.epoch, now, monotonic)),
-            *(reign.executor.write_job_status(job, status) for job, status in keeper.late_energy(world)),
-            *(reign.executor.delete_job(job) for job in keeper.expired(self._watches.jobs, now)),
-        ]
+    ) -> None:
+        async def in_turn(write: Coroutine[Any, Any, bool]) -> bool:
+            async with reign.status_slots:
+                return await write
+
+        background = reign.background
+        idle = {uid: kept for uid, kept in jobs.items() if not background.busy(("status", uid))}
+        for kept, status in keeper.statuses(idle, reign.decisions, reign.epoch, now, monotonic):
+            background.start(("status", kept.view.uid), in_turn(reign.reporter.write_job(kept, status)))
+        for job, status in keeper.late_energy(world):
+            if not background.busy(("status", job.uid)):
+                background.start(("status", job.uid), in_turn(reign.executor.write_job_status(job, status)))
+        for job in keeper.expired(self._watches.jobs, now):
+            if not background.busy(("expiry", job.uid)):
+                background.start(("expiry", job.uid), in_turn(reign.executor.delete_job(job)))
 
     def _observe(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -87,11 +87,8 @@ class Reporter:
             self._announce(regarding_cap(view), cap_announcements(before, status))
         return done
 
-    def job_writes(self, statuses: Iterable[tuple[KeptJob, JsonObject]]) -> list[Coroutine[Any, Any, bool]]:
-        """The writes of these jobs' new statuses."""
-        return [self._write_job(kept, status) for kept, status in statuses]
-
-    async def _write_job(self, kept: KeptJob, status: JsonObject) -> bool:
+    async def write_job(self, kept: KeptJob, status: JsonObject) -> bool:
+        """Write a job's new status, and tell of what in it is news."""
         done = await self._executor.write_job_status(kept.view, status)
         if done:
             self._announce(regarding_job(kept.view), job_announcements(kept.view, status, kept.step.failure))

@@ -322,6 +322,35 @@ def test_nothing_is_written_without_news() -> None:
     assert cluster.statuses() == []
 
 
+def test_a_new_leader_says_nothing_before_its_first_plan_and_little_after_it() -> None:
+    cluster = Cluster()
+    cluster.run_on(1)
+    cluster.cycle()
+    (before,) = cluster.statuses()
+    decisions, cluster.decisions = cluster.decisions, {}
+    cluster.new_operator()
+    for _ in range(3):
+        cluster.cycle(INTERVAL)
+        assert cluster.statuses() == []
+    assert cluster.status["allocation"] == before["allocation"]
+    cluster.decisions = decisions
+    cluster.cycle(1.0)
+    cluster.statuses()
+    cluster.cycle(1.0)
+    writes = cluster.keeper.statuses(cluster.kept, cluster.decisions, 2, cluster.now, cluster.monotonic)
+    assert writes == []  # that another leads now is no news
+
+
+def test_a_job_that_was_resumed_is_told_to_be_planned() -> None:
+    cluster = Cluster(raw_job(suspend=True), decisions={})
+    cluster.cycle()
+    assert cluster.statuses()[0]["state"] == "Suspended"
+    cluster.raw["spec"]["suspend"] = False
+    cluster.raw["metadata"]["generation"] = 2
+    cluster.cycle()
+    assert cluster.statuses()[0]["state"] == "Planning"
+
+
 def test_a_new_story_is_written_at_once_and_new_figures_at_the_interval() -> None:
     cluster = Cluster()
     cluster.run_on(1)

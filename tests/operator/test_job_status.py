@@ -14,7 +14,6 @@ from flyball_crds.models import EnergyAwareJobStatus
 from flyball_operator.books import JobBooks
 from flyball_operator.conditions import as_stored
 from flyball_operator.incarnations import JobStep, Phase
-from flyball_operator.job_keeper import _story
 from flyball_operator.job_status import (
     FRONTIER_POINTS,
     REASONS,
@@ -353,7 +352,7 @@ def test_any_status_is_as_the_crd_has_it_and_says_nothing_new_the_second_time(ca
     again = after(job, status)
     second = job_status(again, made)
     assert as_stored(second) == kept
-    assert _story(second) == _story(again.status)
+    assert story(second) == story(again.status)
     later = job_status(again, replace(made, now=NOW + timedelta(hours=1)))
     assert [item["lastTransitionTime"] for item in later["conditions"]] == [
         item["lastTransitionTime"] for item in status["conditions"]

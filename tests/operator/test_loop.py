@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from flyball_operator.acknowledgements import Acknowledgements
+from flyball_operator.background import Background
 from flyball_operator.cap_ledger import CapLedger
 from flyball_operator.execute import Executor
 from flyball_operator.gpu_nodes import read_gpu_node
@@ -62,7 +63,7 @@ class Bench:
         )
         ledger = CapLedger()
         reporter = Reporter(self.executor, ledger, 5.0)
-        self.reign = Reign(1, self.executor, ledger, reporter, Acknowledgements(1000.0))
+        self.reign = Reign(1, self.executor, ledger, reporter, Acknowledgements(1000.0), Background(lambda: None))
         self.raw: dict[str, Json] = {}
         for node in "ab":
             self.put(node, 100)
@@ -96,7 +97,9 @@ class Bench:
         self.executor.sent = []
         pictures = self.operator._pictures(self.reign, world, self.time)
         cap = CapBudget("row", frozenset("ab"), budget_watts * 1000)
-        await self.operator._send_grants(self.reign, world, pictures, {}, [cap], raises_allowed=True)
+        self.operator._send_grants(self.reign, world, pictures, {}, [cap], raises_allowed=True)
+        while len(self.reign.background):
+            await asyncio.sleep(0)
         return [(node, sent.hold.limit_milliwatts // 1000) for node, sent in self.executor.sent]
 
 

@@ -163,11 +163,11 @@ async def test_jobs_are_told_with_their_events() -> None:
     facts = JobFacts(JobBooks(), step, decision("uid-train", ("a", 4)), 1, True, 0, NOW)
     job = job_view()
     kept = KeptJob(job, JobBooks(), JobMemory(JobBooks(), None, True), step, None, (), ())
-    await executor.all(reporter.job_writes([(kept, job_status(job, facts))]))
+    await reporter.write_job(kept, job_status(job, facts))
     assert len(executor.jobs) == 1
     assert events.reasons == ["Admitted"]
     executor.works = False
-    await executor.all(reporter.job_writes([(kept, job_status(job, facts))]))
+    await reporter.write_job(kept, job_status(job, facts))
     assert events.reasons == ["Admitted"]
 
 
