@@ -21,6 +21,7 @@ from flyball_operator.job_status import (
     energy_status,
     job_status,
     remaining_frontier,
+    story,
 )
 from flyball_operator.requests import JobView
 from flyball_planner.cluster import Admission, JobDecision
