@@ -384,7 +384,9 @@ class Operator:
         admission = admit(wanted, power, budgets, reign.epoch, raises_allowed and adopted and fresh)
         # The end of each write wakes the loop: what is under way or finds no room now is decided on again then.
         free = {node: grant for node, grant in admission.grants.items() if not reign.background.busy(("grant", node))}
-        sending = _most_urgent(free, power, max(0, MAX_GRANTS_AT_ONCE - len(reign.background)))
+        # Only grants count: a thousand statuses in their queue must not keep a cut.
+        under_way = sum(reign.background.busy(("grant", node)) for node in pictures)
+        sending = _most_urgent(free, power, max(0, MAX_GRANTS_AT_ONCE - under_way))
         for node, grant in sending.items():
             log_decision(
                 logger,

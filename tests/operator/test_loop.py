@@ -14,7 +14,7 @@ from flyball_operator.execute import Executor
 from flyball_operator.gpu_nodes import read_gpu_node
 from flyball_operator.grants import CapBudget
 from flyball_operator.hold import Grant
-from flyball_operator.loop import PLAN_GRACE_SECONDS, Operator, Reign
+from flyball_operator.loop import MAX_GRANTS_AT_ONCE, PLAN_GRACE_SECONDS, Operator, Reign
 from flyball_operator.metrics import OperatorMetrics
 from flyball_operator.picture import NodePicture
 from flyball_operator.reporting import Reporter
@@ -98,8 +98,8 @@ class Bench:
         pictures = self.operator._pictures(self.reign, world, self.time)
         cap = CapBudget("row", frozenset("ab"), budget_watts * 1000)
         self.operator._send_grants(self.reign, world, pictures, {}, [cap], raises_allowed=True)
-        while len(self.reign.background):
-            await asyncio.sleep(0)
+        tasks = self.reign.background._tasks
+        await asyncio.gather(*(tasks["grant", node] for node in self.raw if ("grant", node) in tasks))
         return [(node, sent.hold.limit_milliwatts // 1000) for node, sent in self.executor.sent]
 
 
@@ -154,6 +154,14 @@ async def test_what_fits_its_caps_waits_for_no_plan() -> None:
     bench = Bench()
     bench.reign.planning = asyncio.get_running_loop().create_future()  # type: ignore[assignment]
     assert await bench.cycle(4800) == [("a", 2400), ("b", 2400)]
+
+
+async def test_a_queue_of_statuses_keeps_no_grant() -> None:
+    bench = Bench()
+    for index in range(MAX_GRANTS_AT_ONCE + 1):
+        bench.reign.background.start(("status", f"uid-{index}"), asyncio.Event().wait())
+    assert await bench.cycle(4800) == [("a", 2400), ("b", 2400)]
+    await bench.reign.background.stop()
 
 
 async def test_nothing_is_raised_while_a_former_leaders_grant_stands() -> None:
