@@ -23,6 +23,7 @@ from flyball_devcluster.referee.hardware import HardwareReader
 
 TARGET_SECONDS = 2.0
 CAPS = "/apis/flyball.dev/v1alpha1/powercaps"
+NODES = "/apis/flyball.dev/v1alpha1/gpunodes"
 JOBS = "/apis/flyball.dev/v1alpha1/namespaces/default/energyawarejobs"
 
 
@@ -46,6 +47,13 @@ def enforced(site: Site, watts: int) -> bool:
 def limits_watts(reader: HardwareReader) -> float:
     sample = reader.read()
     return float("inf") if sample is None else int(sample.limits.sum()) / 1000
+
+
+def all_acknowledged(site: Site) -> bool:
+    return all(
+        ((node.get("status") or {}).get("acknowledged") or {}).get("generation") == node["spec"]["generation"]
+        for node in site.cluster.api.list_objects(NODES)
+    )
 
 
 def wait(seconds: float, holds: object) -> None:
@@ -136,7 +144,8 @@ def main() -> int:
                 flush=True,
             )
             set_cap(site, high)
-            wait(60, lambda: enforced(site, high) and limits_watts(reader) > low * 1.2)
+            # The next cut begins from rest: the raise is in force everywhere.
+            wait(60, lambda: enforced(site, high) and limits_watts(reader) > low * 1.2 and all_acknowledged(site))
         tally = site.referee_books()["caps"]["site"]
     over = max(tally["max_limits_over_watts"], tally["max_true_over_watts"])
     for name, values in (("limits in the hardware", to_hardware), ("status Enforced", to_status)):

@@ -45,8 +45,8 @@ async def test_a_write_that_fails_wakes_the_loop_later(
         return False
 
     background.start("a", write())
-    while background.busy("a"):
-        await asyncio.sleep(0)
+    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+    assert not background.busy("a")
     assert not woken.is_set()
     await woken.wait()
 
