@@ -184,5 +184,6 @@ def _point(
 ) -> FrontierPoint[PipelinePlan]:
     chosen = tuple(ladder[level] for ladder, level in zip(ladders, levels, strict=True))
     execution = execute(graph, chosen, blocking_power_watts)
-    plan = PipelinePlan(np.array([point.time_seconds for point in chosen]), chosen)
+    durations = np.array([point.time_seconds for point in chosen])
+    plan = PipelinePlan(durations, np.array([point.energy_joules for point in chosen]), chosen)
     return FrontierPoint(execution.time_seconds, replicas * execution.energy_joules, plan)

@@ -29,9 +29,11 @@ most the energy from one to the next, and time that is not used up is lost only 
 
 @dataclass(frozen=True, eq=False)
 class PipelinePlan:
-    """One energy schedule: what is planned of each operation (s, in the graph's order) and the point it is run at."""
+    """One energy schedule: seconds and joules planned of each operation, in the graph's order, and the measured point
+    that it is run at."""
 
     durations: Floats
+    energies: Floats
     chosen: tuple[OperatingPoint, ...]
 
     @property
@@ -43,6 +45,7 @@ class PipelinePlan:
             isinstance(other, PipelinePlan)
             and self.chosen == other.chosen
             and np.array_equal(self.durations, other.durations)
+            and np.array_equal(self.energies, other.energies)
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -104,7 +107,7 @@ class PerseusPlanner:
         """
         program = self._program
         program.forget()
-        slowest = RelaxedPlan(self.t_star, program.longest, program.cost(program.longest), 0.0)
+        slowest = RelaxedPlan(self.t_star, program.longest, float(program.costs(program.longest).sum()), 0.0)
         if self.t_star <= self.t_min:
             return [slowest]
         fastest = program.solve(self.t_min)
@@ -149,7 +152,7 @@ class PerseusPlanner:
                 FrontierPoint(
                     plan.time_seconds,
                     replicas * (plan.cost_joules + blocking * plan.time_seconds),
-                    PipelinePlan(plan.durations, chosen[number]),
+                    PipelinePlan(plan.durations, self._program.energies(plan.durations), chosen[number]),
                     float(spans[number]),
                     float(replicas * realised[number]),
                 )

@@ -61,6 +61,8 @@ class TimeCostProgram:
                     self.curves.append(cost_curve(operation.points, power))
                 by_identity[identity] = kind
             self.kinds[place] = by_identity[identity]
+        on_gpu = np.array([operation.stage is not None for operation in graph.operations])
+        self._blocking = np.where(on_gpu, blocking_power_watts, 0.0)
         self.shortest = np.array([curve.times[0] for curve in self.curves])[self.kinds]
         self.longest = np.array([curve.times[-1] for curve in self.curves])[self.kinds]
         self._edges = np.array(graph.edges, dtype=np.int64).reshape(-1, 2)
@@ -124,12 +126,17 @@ class TimeCostProgram:
             finish[place] = start + float(durations[place])
         return max(finish)
 
-    def cost(self, durations: Floats) -> float:
-        """Effective joules of all operations on their hulls."""
-        total = 0.0
+    def costs(self, durations: Floats) -> Floats:
+        """Effective joules of each operation on its hull."""
+        costs = np.empty_like(durations)
         for kind, curve in enumerate(self.curves):
-            total += float(curve.relaxed_cost(durations[self.kinds == kind]).sum())
-        return total
+            members = np.flatnonzero(self.kinds == kind)
+            costs[members] = curve.relaxed_cost(durations[members])
+        return costs
+
+    def energies(self, durations: Floats) -> Floats:
+        """Joules of each operation on its hull: what it costs, and what its GPU would draw blocked for as long."""
+        return self.costs(durations) + self._blocking * durations
 
     def forget(self) -> None:
         """Start the next `solve` from nothing: cheaper than going on from an optimum that is far away."""
@@ -149,4 +156,4 @@ class TimeCostProgram:
         np.minimum.at(room, self._edges[:, 0], starts[self._edges[:, 1]] - starts[self._edges[:, 0]])
         durations = np.clip(room, self.shortest, self.longest)
         price = -float(solution.col_dual[end]) * self._slope_unit / self._unit
-        return RelaxedPlan(time_seconds, durations, self.cost(durations), max(0.0, price))
+        return RelaxedPlan(time_seconds, durations, float(self.costs(durations).sum()), max(0.0, price))

@@ -93,6 +93,9 @@ def test_planned_energy_is_the_optimum_of_the_relaxation(graph: ComputationGraph
 def test_what_is_realised_keeps_its_time_and_is_what_running_it_gives(graph: ComputationGraph, power: float) -> None:
     frontier = PerseusPlanner(graph, power).frontier(9)
     for point in frontier.points:
+        busy = sum(t for t, o in zip(point.plan.durations, graph.operations, strict=True) if o.stage is not None)
+        planned = point.plan.energies.sum() + power * (graph.gpus * point.time_seconds - busy)
+        assert planned == pytest.approx(point.energy_joules, rel=1e-6, abs=1e-6)
         assert all(c in o.points for c, o in zip(point.plan.chosen, graph.operations, strict=True))
         execution = execute(graph, point.plan.chosen, power)
         assert point.realised_time_seconds == pytest.approx(execution.time_seconds)
@@ -238,12 +241,13 @@ def test_a_frontier_goes_through_json_and_back(made_up: Callable[..., PipelinePr
     frontier = PerseusPlanner(graph, 10.0).frontier(6)
 
     def write(plan: PipelinePlan) -> dict[str, object]:
-        return {"durations": plan.durations.tolist(), "clocks": plan.clocks_megahertz}
+        planned = {"durations": plan.durations.tolist(), "energies": plan.energies.tolist()}
+        return {**planned, "clocks": plan.clocks_megahertz}
 
     def read(record: dict[str, list[float]]) -> PipelinePlan:
         by_clock = [{p.clock_megahertz: p for p in operation.points} for operation in graph.operations]
         chosen = tuple(points[int(clock)] for points, clock in zip(by_clock, record["clocks"], strict=True))
-        return PipelinePlan(np.array(record["durations"]), chosen)
+        return PipelinePlan(np.array(record["durations"]), np.array(record["energies"]), chosen)
 
     assert frontier_from_json(frontier.dumps(write), read) == frontier
 
