@@ -56,7 +56,8 @@ def demo_jobs(trace: Sequence[TraceJob], compression: float, seed: int, cluster_
         model = model_class(names[_draw(seed, traced.job_id, "model", len(names))])
         samples = SAMPLES_PER_GPU[_draw(seed, traced.job_id, "batch", len(SAMPLES_PER_GPU))]
         batch = max(model.batch_sizes[0], samples * _power_of_two(traced.gpus))
-        smallest, largest = _stretch(seed, traced, min(cluster_gpus, batch))
+        objective = OBJECTIVES[_draw(seed, traced.job_id, "objective", len(OBJECTIVES))]
+        smallest, largest = _stretch(seed, traced, objective, min(cluster_gpus, batch))
         done = traced.duration_seconds * throughput(model, traced.gpus, batch) / compression
         jobs.append(
             DemoJob(
@@ -68,7 +69,7 @@ def demo_jobs(trace: Sequence[TraceJob], compression: float, seed: int, cluster_
                 iterations=max(1, round(done)),
                 min_gpus=smallest,
                 max_gpus=largest,
-                objective=OBJECTIVES[_draw(seed, traced.job_id, "objective", len(OBJECTIVES))],
+                objective=objective,
             )
         )
     return jobs
@@ -79,13 +80,16 @@ def _power_of_two(gpus: int) -> int:
     return 1 << (gpus - 1).bit_length()
 
 
-def _stretch(seed: int, traced: TraceJob, most: int) -> tuple[int, int]:
-    """The smallest and largest power of two that the job accepts, around its traced size rounded up to one."""
+def _stretch(seed: int, traced: TraceJob, objective: str, most: int) -> tuple[int, int]:
+    """The smallest and largest power of two that the job accepts, around its traced size rounded up to one.
+
+    A job that only minds its energy runs at its smallest size: whoever submits one says how long it may take by that.
+    """
     most = 1 << (most.bit_length() - 1)
     size = min(_power_of_two(traced.gpus), most)
     if _draw(seed, traced.job_id, "rigid", 100) < RIGID_SHARE * 100:
         return size, size
-    smallest = max(1, size // (4, 8)[_draw(seed, traced.job_id, "min", 2)])
+    smallest = max(1, size // (2 if objective == "Energy" else (4, 8)[_draw(seed, traced.job_id, "min", 2)]))
     largest = min(size * (2, 4)[_draw(seed, traced.job_id, "max", 2)], LARGEST_JOB_GPUS, most)
     return smallest, max(largest, size)
 
