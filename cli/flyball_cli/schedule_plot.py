@@ -72,7 +72,7 @@ def drawn(panels: list[tuple[str, dict[str, Any]]], critical_path: bool = True) 
     end = max(finish for _, plan in panels for row in plan["timeline"] for _, finish in row)
     clocks = [entry[2] for _, plan in panels for row in plan["schedule"] for entry in row if entry[2] is not None]
     colour = Normalize(min(clocks, default=0), max(clocks, default=1))
-    width = min(24.0, max(9.0, 0.16 * max(len(row) for _, plan in panels for row in plan["schedule"]) * 2))
+    width = min(18.0, max(9.0, 0.16 * max(len(row) for _, plan in panels for row in plan["schedule"]) * 2))
     figure, axes = plt.subplots(
         len(panels),
         1,

@@ -90,6 +90,13 @@ def test_a_written_graph_gives_the_same_frontier(tmp_path: Path) -> None:
     assert planned(tmp_path, "--schedule", written, "--points", 4) == named
 
 
+def test_the_example_graph_is_planned(tmp_path: Path) -> None:
+    document = planned(tmp_path, "--schedule", PROFILE.with_name("two-branches.json"), "--points", 8)
+    assert [[entry[0] for entry in row] for row in document["schedule"]] == [["forward", "backward"]] * 3
+    assert document["points"][0]["realised_energy"] < document["flat_out"]["energy"]
+    assert flyball("schedule-plot", tmp_path / "frontier.json", "--output", tmp_path / "graph.png").exit_code == 0
+
+
 def test_envpipe_beside_perseus(tmp_path: Path) -> None:
     perseus = planned(tmp_path, "--microbatches", 6, "--points", 3)
     for extra in ((), ("--activation-slots", "6,5,4,3")):
