@@ -1,0 +1,84 @@
+"""Failures of training on the real control plane: counted once each, whoever leads, and told from what others do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster_bench import Bench
+from flyball_devcluster.api import Json
+from flyball_devcluster.demo.site import OPERATOR
+from flyball_devcluster.stages import EXIT_CODE_ANNOTATION, OUTCOME_ANNOTATION
+
+LONG = 1_000_000
+
+
+def running_pod(bench: Bench) -> Json:
+    """A pod of the test's that runs."""
+    return next(pod for pod in bench.objects("pods") if pod["status"].get("phase") == "Running")
+
+
+def crash(bench: Bench, exit_code: int = 1) -> None:
+    """Let a running trainer end."""
+    pod = running_pod(bench)["metadata"]
+    annotations = {OUTCOME_ANNOTATION: "Failed", EXIT_CODE_ANNOTATION: str(exit_code)}
+    bench.api.patch(
+        f"/api/v1/namespaces/{bench.namespace}/pods/{pod['name']}", {"metadata": {"annotations": annotations}}
+    )
+
+
+def wait_incarnation(bench: Bench, name: str, number: int) -> dict[str, Any]:
+    """The status of a job once its pods run as this incarnation."""
+
+    def runs(raw: Json | None) -> bool:
+        applied = ((raw or {}).get("status") or {}).get("applied") or {}
+        return bool(applied.get("incarnation") == number)
+
+    return dict(bench.wait_job(name, runs, f"running as incarnation {number}")["status"])
+
+
+def reasons(bench: Bench, name: str) -> list[str]:
+    """Reasons of the Events about a job."""
+    events = bench.objects("events", "/apis/events.k8s.io/v1")
+    return [item["reason"] for item in events if item["regarding"].get("name") == name]
+
+
+def test_a_crash_counts_and_the_next_incarnation_goes_on(bench: Bench) -> None:
+    bench.submit("shaky", gpus=(4, 4), iterations=LONG)
+    wait_incarnation(bench, "shaky", 1)
+    crash(bench)
+    status = wait_incarnation(bench, "shaky", 2)
+    assert (status["restarts"], status["lastFailedIncarnation"]) == (1, 1)
+    bench.wait(lambda: "Restarting" in reasons(bench, "shaky"), lambda: f"told so; {reasons(bench, 'shaky')}")
+    energy = status["energy"]
+    assert any(entry["key"].startswith("1/") for entry in energy["incarnations"]) or energy["settledIncarnation"] >= 1
+
+
+def test_the_last_crash_ends_the_job_and_leaves_its_pod_to_be_looked_at(bench: Bench) -> None:
+    bench.submit("hopeless", gpus=(2, 2), iterations=LONG, failurePolicy={"maxRestarts": 0})
+    bench.wait_running("hopeless")
+    crash(bench, exit_code=3)
+    raw = bench.wait_job(
+        "hopeless", lambda raw: ((raw or {}).get("status") or {}).get("state") == "Failed", "failed for good"
+    )
+    assert "exit code 3" in raw["status"]["explanation"]
+    assert [pod["status"]["phase"] for pod in bench.objects("pods")] == ["Failed"]
+    bench.wait_at_floor()
+    bench.wait(lambda: "Failed" in reasons(bench, "hopeless"), lambda: f"told so; {reasons(bench, 'hopeless')}")
+
+
+def test_a_pod_that_somebody_deletes_does_not_count(bench: Bench) -> None:
+    bench.submit("drained", gpus=(16, 16), iterations=LONG)
+    wait_incarnation(bench, "drained", 1)
+    bench.api.delete(f"/api/v1/namespaces/{bench.namespace}/pods/{running_pod(bench)['metadata']['name']}")
+    status = wait_incarnation(bench, "drained", 2)
+    assert status["restarts"] == 0
+
+
+def test_a_crash_counts_once_though_the_operator_dies_of_it_too(bench: Bench) -> None:
+    bench.submit("unlucky", gpus=(4, 4), iterations=LONG, failurePolicy={"maxRestarts": 2})
+    wait_incarnation(bench, "unlucky", 1)
+    for number in (2, 3):
+        crash(bench)
+        bench.site.parts[OPERATOR].kill()
+        bench.site.start_part(OPERATOR)
+        assert wait_incarnation(bench, "unlucky", number)["restarts"] == number - 1
