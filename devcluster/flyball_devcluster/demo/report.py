@@ -124,8 +124,8 @@ class Outcome:
         for step in self.cap_steps:
             took = "never" if step.seconds is None else f"{step.seconds:.2f} s"
             table.add_row(f"cap {step.watts / 1000:.1f} kW enforced after", took, "–", "")
-        table.add_row("limits over an enforced cap, at worst", f"{self.limits_over_watts:.0f} W", "–", "")
-        table.add_row("true draw over an enforced cap, at worst", f"{self.true_over_watts:.0f} W", "–", "")
+        table.add_row("limits over enforced cap, worst", f"{self.limits_over_watts:.0f} W", "–", "")
+        table.add_row("draw over enforced cap, worst", f"{self.true_over_watts:.0f} W", "–", "")
         table.add_row("resizes, migrations", f"{self.resizes}, {self.migrations}", "0, 0", "")
         return table
 
