@@ -33,7 +33,9 @@ def frontier(
         str,
         typer.Option(help="1f1b, gpipe, interleaved-1f1b, early-recompute-1f1b, or a .json file with any DAG."),
     ] = "1f1b",
-    microbatches: Annotated[int, typer.Option(min=1, help="Microbatches in an iteration of one pipeline.")] = 1,
+    microbatches: Annotated[
+        int | None, typer.Option(min=1, help="Microbatches in an iteration of one pipeline; a .json file has its own.")
+    ] = None,
     blocking_power: Annotated[
         float, typer.Option(min=0.0, help="Watts that a GPU draws while it waits for others.")
     ] = 0.0,
@@ -75,6 +77,10 @@ def frontier(
         else:
             if schedule != "1f1b":
                 raise ValueError(f"EnvPipe plans 1f1b, not {schedule}")
+            if at is not None:
+                raise ValueError("EnvPipe plans for the pipeline's own speed: --at is for perseus")
+            if microbatches is None:
+                raise ValueError("--microbatches is needed: how many an iteration of one pipeline has")
             document = envpipe_document(measured, microbatches, blocking_power, planner, activation_slots, replicas)
     except (ValueError, OSError) as error:
         _refuse(str(error), error)
@@ -85,7 +91,13 @@ def frontier(
         output.write_text(text + "\n")
         typer.echo(summary(document))
     if plot is not None:
-        plot.write_bytes(drawn(document, f"{profile.stem}, {schedule}, {microbatches} microbatches"))
+        plot.write_bytes(drawn(document, _title(profile, schedule, microbatches)))
+
+
+def _title(profile: Path, schedule: str, microbatches: int | None) -> str:
+    if microbatches is None:
+        return f"{Path(schedule).stem}, {profile.stem}"
+    return f"{profile.stem}, {schedule}, {microbatches} microbatch{'es' if microbatches > 1 else ''}"
 
 
 def _refuse(message: str, cause: Exception) -> NoReturn:
@@ -93,7 +105,7 @@ def _refuse(message: str, cause: Exception) -> NoReturn:
     raise typer.Exit(2) from cause
 
 
-def _graph(profile: PipelineProfile, schedule: str, microbatches: int, chunks_per_gpu: int) -> ComputationGraph:
+def _graph(profile: PipelineProfile, schedule: str, microbatches: int | None, chunks_per_gpu: int) -> ComputationGraph:
     from flyball_planner.pipeline import Schedule, graph_from_json, pipeline_graph
 
     if schedule.endswith(".json"):
@@ -106,6 +118,8 @@ def _graph(profile: PipelineProfile, schedule: str, microbatches: int, chunks_pe
             raise ValueError(f"{schedule}: {error}") from error
     if schedule not in list(Schedule):
         raise ValueError(f"schedule {schedule!r} is none of {', '.join(Schedule)}, and no .json file")
+    if microbatches is None:
+        raise ValueError("--microbatches is needed: how many an iteration of one pipeline has")
     return pipeline_graph(profile, Schedule(schedule), microbatches, chunks_per_gpu=chunks_per_gpu)
 
 

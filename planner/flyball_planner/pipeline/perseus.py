@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flyball_planner.frontier import Frontier, FrontierPoint
+from flyball_planner.frontier import RELATIVE_TOLERANCE, Frontier, FrontierPoint
 from flyball_planner.pipeline.evaluate import run
 from flyball_planner.pipeline.graph import ComputationGraph
 from flyball_planner.pipeline.profile import OperatingPoint
@@ -95,7 +95,7 @@ class PerseusPlanner:
 
         Raises ValueError below t_min.
         """
-        if time_seconds < self.t_min:
+        if time_seconds < self.t_min * (1 - RELATIVE_TOLERANCE):
             raise ValueError(f"no plan takes {time_seconds} s; the fastest takes {self.t_min} s")
         return self.frontier_at([time_seconds]).points[0]
 

@@ -17,6 +17,7 @@ from flyball_planner.pipeline.profile import (
     LOAD,
     RECOMPUTE,
     RECOMPUTE_BACKWARD,
+    OperatingPoint,
     PipelineProfile,
 )
 
@@ -146,6 +147,7 @@ def graph_of_programs(profile: PipelineProfile, programs: Sequence[Program]) -> 
     operations: list[Operation] = []
     places: dict[tuple[str, int, int], int] = {}
     rows: list[tuple[int, ...]] = []
+    known: dict[tuple[int, str], tuple[OperatingPoint, ...]] = {}
     for gpu, program in enumerate(programs):
         row: list[int] = []
         for step in program:
@@ -154,7 +156,9 @@ def graph_of_programs(profile: PipelineProfile, programs: Sequence[Program]) -> 
                 instructions.insert(0, LOAD)
             for instruction in instructions:
                 row.append(len(operations))
-                points = profile.of(step.chunk, instruction)
+                if (step.chunk, instruction) not in known:
+                    known[step.chunk, instruction] = profile.of(step.chunk, instruction)
+                points = known[step.chunk, instruction]
                 operations.append(Operation(instruction, step.microbatch, gpu, points, chunk=step.chunk))
             direction = BACKWARD if step.instruction == RECOMPUTE_BACKWARD else step.instruction
             places[direction, step.chunk, step.microbatch] = row[-1]

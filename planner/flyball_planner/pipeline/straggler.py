@@ -45,12 +45,14 @@ class StragglerTable(Generic[PlanT]):
         if not (math.isfinite(degree) and degree >= 1):
             raise ValueError(f"straggler {id}: degree {degree} must be finite and at least 1 (1: back to normal)")
         start = now_seconds + delay
-        earlier = [change for change in self._degrees.get(id, []) if change[0] < start]
-        self._degrees[id] = [*earlier, (start, degree)]
+        known = self._degrees.get(id, [])
+        in_force = [change for change in known if change[0] <= now_seconds][-1:]
+        announced = [change for change in known if now_seconds < change[0] < start]
+        self._degrees[id] = [*in_force, *announced, (start, degree)]
         return self.deployment(start)
 
     def degree(self, at_seconds: float) -> float:
-        """The largest degree in force at a time; 1 where nobody is slow."""
+        """The largest degree in force at a time, not before the last announcement; 1 where nobody is slow."""
         in_force = [1.0]
         for changes in self._degrees.values():
             in_force += [degree for start, degree in changes if start <= at_seconds][-1:]

@@ -29,9 +29,12 @@ A100 = MeasuredGpu("a100_sxm", 83.64, 0.001)
 A40 = MeasuredGpu("a40", 70.38, 0.0001)
 
 
-@pytest.fixture(params=[A100, A40], ids=lambda gpu: gpu.name)
+GPUS = {gpu.name: gpu for gpu in (A100, A40)}
+
+
+@pytest.fixture(params=list(GPUS))
 def gpu(request: pytest.FixtureRequest) -> MeasuredGpu:
-    return request.param
+    return GPUS[request.param]
 
 
 @pytest.fixture

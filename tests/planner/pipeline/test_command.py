@@ -125,15 +125,31 @@ def test_without_an_output_the_json_goes_to_standard_output() -> None:
             ("--schedule", "gpipe", "--planner", "envpipe-greedy"),
             "EnvPipe plans 1f1b, not gpipe",
         ),
+        ("0,forward,1410,1,9\n0,backward,1410,2,9\n", ("--no-microbatches",), "--microbatches is needed"),
+        (
+            "0,forward,1410,1,9\n0,backward,1410,2,9\n",
+            ("--at", "3", "--planner", "envpipe-greedy"),
+            "--at is for perseus",
+        ),
     ],
 )
 def test_bad_input_is_said_in_one_line(tmp_path: Path, text: str, arguments: tuple[str, ...], message: str) -> None:
     profile = tmp_path / "stages.csv"
     profile.write_text("stage,instruction,frequency,time,energy\n" + text)
-    result = flyball("frontier", "--profile", profile, "--microbatches", 2, *arguments)
+    if "--no-microbatches" not in arguments:
+        arguments = ("--microbatches", "2", *arguments)
+    result = flyball("frontier", "--profile", profile, *(each for each in arguments if each != "--no-microbatches"))
     assert result.exit_code == 2
     assert len(result.output.strip().splitlines()) == 1
     assert re.search(message, result.output)
+
+
+def test_the_pictures_of_the_documents_are_drawn() -> None:
+    from flyball_cli.frontier_pictures import PICTURES
+
+    assert set(PICTURES) == {"perseus-frontier", "perseus-schedule", "envpipe-schedule", "stragglers"}
+    assert PICTURES["perseus-schedule"]().startswith(PNG)
+    assert PICTURES["envpipe-schedule"]().startswith(PNG)
 
 
 def test_a_file_that_is_no_frontier_is_refused(tmp_path: Path) -> None:

@@ -207,6 +207,8 @@ def test_one_clock_is_one_point() -> None:
     frontier = PerseusPlanner(graph, 5.0).frontier()
     assert [(p.time_seconds, p.energy_joules) for p in frontier.points] == [(9.0, 90.0)]
     assert frontier.at(100).plan.clocks_megahertz == (1400,) * 6
+    assert PerseusPlanner(graph, 5.0).plan(20.0).energy_joules == pytest.approx(90)
+    assert PerseusPlanner(pipeline_graph(profile, Schedule.ONE_F_ONE_B, 1), 5.0).frontier().t_star == 3.0
 
 
 def test_repeated_dominated_and_off_hull_points_change_nothing() -> None:

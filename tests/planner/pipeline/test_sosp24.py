@@ -34,15 +34,13 @@ def highest_clocks(graph: ComputationGraph) -> list[OperatingPoint]:
     return [max(operation.points, key=lambda point: point.clock_megahertz or 0) for operation in graph.operations]
 
 
-@pytest.mark.parametrize("microbatches", [12, 24])
+@pytest.mark.parametrize(("gpu", "microbatches"), GOLDEN, indirect=["gpu"])
 def test_published_frontiers_are_dominated(
     gpt3_rows: Callable[..., list[dict[str, object]]],
     gpu: Any,
     perseus_file: Callable[[str], Path],
     microbatches: int,
 ) -> None:
-    if (gpu.name, microbatches) not in GOLDEN:
-        pytest.skip(f"no frontier was published for {gpu.name} with {microbatches} microbatches")
     with perseus_file(f"golden_frontier/{gpu.name}/gpt3-175b_bf16_mb{microbatches}.csv").open() as file:
         golden = [(float(row["time"]), float(row["energy"])) for row in csv.DictReader(file)]
     graph = pipeline_graph(floored(gpt3_rows(gpu), gpu.unit_seconds), Schedule.ONE_F_ONE_B, microbatches)

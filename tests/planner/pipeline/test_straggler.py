@@ -47,6 +47,9 @@ def test_a_straggler_counts_from_when_it_is_announced_for(frontier: Frontier[Pip
     assert [table.degree(when) for when in (129, 131, 159, 160)] == [1.0, 1.2, 1.2, 1.0]
     table.set_straggler("a", 5.0, 1.4, now_seconds=100.0)  # withdraws what was announced for later
     assert [table.degree(when) for when in (104, 105, 131, 170)] == [1.0, 1.4, 1.4, 1.4]
+    for when in range(200, 300):
+        table.set_straggler("a", 1.0, 1.0 + when / 1000, now_seconds=when)
+    assert [table.degree(when) for when in (299, 299.9, 300)] == [1.298, 1.298, 1.299]
 
 
 def test_energy_saved_grows_to_t_star_and_wanes_after(frontier: Frontier[PipelinePlan]) -> None:
