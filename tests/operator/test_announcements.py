@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from flyball_operator import announcements
 from flyball_operator.announcements import (
     Announcement,
     cap_announcements,
@@ -217,6 +221,15 @@ def test_states_of_nodes() -> None:
     view = gpu_node_view("a", grant(8 * FLOOR), limits=8 * FLOOR)
     silent = picture_nodes([node_view("a")], {"a": view}, [], frozenset(["a"]))["a"]
     assert [node_state_word(picture) for picture in (new, silent, ready_picture("a"))] == ["new", "silent", "ready"]
+
+
+def test_the_reference_lists_every_reason_and_which_are_warnings() -> None:
+    section = (Path(__file__).parents[2] / "docs" / "api.md").read_text().split("## Events")[1].split("\n## ")[0]
+    listed = {reason: bool(star) for star, reason in re.findall(r"(\*?)`([A-Z][A-Za-z]+)`", section)}
+    calls = re.findall(r'Announcement\(\s*"([A-Z][A-Za-z]+)"[^\n]*', inspect.getsource(announcements))
+    assert set(listed) == set(calls)
+    warned = re.findall(r'Announcement\("([A-Z][A-Za-z]+)"[^\n]*warning=True\)', inspect.getsource(announcements))
+    assert {reason for reason, warning in listed.items() if warning} == set(warned)
 
 
 def test_whom_events_speak_of() -> None:
