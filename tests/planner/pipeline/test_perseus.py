@@ -157,6 +157,24 @@ def test_points_lie_evenly_along_the_curve(made_up: Callable[..., PipelineProfil
     assert steps.max() < 3 * steps.mean()
 
 
+def test_repair_is_worth_more_than_the_papers_rounding(made_up: Callable[..., PipelineProfile]) -> None:
+    """Section 4.3 takes the slowest clock no slower than planned; what time that leaves over must not be wasted."""
+    graph = pipeline_graph(made_up(1.0, 1.1, 1.05, 1.2, clocks=tuple(range(1400, 800, -45))), Schedule.ONE_F_ONE_B, 8)
+    frontier = PerseusPlanner(graph, 20.0).frontier(25)
+    rounded, repaired = [], []
+    for point in frontier.points:
+        paper = [
+            max((p for p in o.points if p.time_seconds <= planned * (1 + 1e-6)), key=lambda p: p.time_seconds)
+            for o, planned in zip(graph.operations, point.plan.durations, strict=True)
+        ]
+        execution = execute(graph, paper, 20.0)
+        waiting = frontier.waiting_power_watts * (point.time_seconds - execution.time_seconds)
+        rounded.append(execution.energy_joules + waiting - point.energy_joules)
+        repaired.append(frontier.energy_within(point, point.time_seconds) - point.energy_joules)
+    assert all(ours <= theirs + 1e-6 for ours, theirs in zip(repaired, rounded, strict=True))
+    assert sum(repaired) < 0.8 * sum(rounded)
+
+
 def test_at_looks_up_what_frontier_knows(made_up: Callable[..., PipelineProfile]) -> None:
     planner = PerseusPlanner(pipeline_graph(made_up(1.0, 1.3), Schedule.ONE_F_ONE_B, 4), 20.0)
     times = np.linspace(planner.t_min, planner.t_star, 11)
