@@ -6,24 +6,27 @@ The plan is a state in which no step is left, so that planning again from there 
 1. settle: every running job keeps its size and its nodes.
 2. shed: where a cap cannot be held even with every clock at its lowest, sizes go down by the least loss per watt, then jobs
    are paused, lowest priority first.
-3. admit: waiting jobs get their smallest size, shortest remaining time first; others shrink for them where that frees the
-   room, and only a lower priority is paused for a higher.
+3. admit: waiting jobs get their smallest size, shortest remaining time first; others migrate or shrink for them where that
+   frees the room, and only a lower priority is paused for a higher.
 4. withdraw: jobs that are better off smaller (price, energy budget, deadline) go down.
 5. grow: the largest marginal return first, while GPUs are free and the power at base clocks passes no cap.
 6. exchange: GPUs go from a job to one with a larger marginal return, if both restarts are paid for.
-3 to 6 repeat until nothing changes. The clocks follow from the sizes and the nodes (allocation_clocks).
+3 to 6 repeat until nothing changes, weighed first as they are and then as if the plan were in force. The clocks follow
+from the sizes and the nodes (allocation_clocks).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from flyball_planner.allocation_ledger import NOTHING, Claim, Ledger, stretch_of
+from flyball_planner.allocation_ledger import NOTHING, Claim, Ledger, Standing, stretch_of
 from flyball_planner.allocation_options import ADMISSION, BASE, FLOOR, Option
 from flyball_planner.allocation_room import admit, exchange
 from flyball_planner.allocation_steps import NO_GAIN, Growth, Stepper
+from flyball_planner.placement_cells import make_cells, stay_after_all
 from flyball_planner.power import WATT_TOLERANCE, Accounting
 
 ROUNDS = 64  # a plan settles in two or three rounds; this only bounds what rounding might make of a tie
@@ -36,15 +39,27 @@ def allocate(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper) -> int:
     """
     settle(ledger, claims)
     shed(ledger, claims, stepper)
+    weighing = replace(stepper, in_force=False)
     for rounds in range(1, ROUNDS):
-        changed = admit(ledger, claims, stepper)
-        changed |= withdraw(ledger, claims, stepper)
-        blocked: list[tuple[Growth, Claim]] = []
-        changed |= grow(ledger, claims, stepper, blocked)
-        changed |= exchange(ledger, claims, stepper, blocked)
-        if not changed:
+        changed = _round(ledger, claims, weighing)
+        if not changed and weighing.in_force:
             return rounds
+        # At rest: now weigh as the next plan will, which finds everything running and every change a restart.
+        weighing = replace(stepper, in_force=not changed)
     return ROUNDS
+
+
+def _round(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper) -> bool:
+    changed = admit(ledger, claims, stepper)
+    changed |= make_cells(ledger, claims)
+    changed |= withdraw(ledger, claims, stepper)
+    blocked: list[tuple[Growth, Claim]] = []
+    changed |= grow(ledger, claims, stepper, blocked)
+    changed |= exchange(ledger, claims, stepper, blocked)
+    for claim in claims:
+        if claim.present_option is not None and not claim.staying and claim.gpus == claim.present_option.gpus:
+            stay_after_all(ledger, claim)
+    return changed
 
 
 def settle(ledger: Ledger, claims: Iterable[Claim]) -> None:
@@ -81,7 +96,8 @@ def _shed_sizes(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper, cap: 
         claim = claims[index]
         before = claim.contribution
         standing = ledger.leave(claim)
-        found = ledger.find(claim, gpus, FLOOR, migrate=False, previous=before)
+        own = [pool for pool, _ in standing.parts]
+        found = ledger.find(claim, gpus, FLOOR, migrate=False, previous=before, pools=own)
         if found is None:
             ledger.go_back(claim, standing)
             continue
@@ -111,7 +127,7 @@ def withdraw(ledger: Ledger, claims: Iterable[Claim], stepper: Stepper) -> bool:
     for claim in claims:
         gpus = stepper.withdrawal(claim)
         if gpus is not None and not stepper.ends_before_a_restart(claim):
-            changed |= _resize(ledger, claim, gpus)
+            changed |= _resize(ledger, claim, gpus, stepper.gives_up)
     return changed
 
 
@@ -127,7 +143,9 @@ def grow(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper, blocked: lis
     while heap:
         _, index, step = heappop(heap)
         claim = claims[index]
-        if not _resize(ledger, claim, step.gpus) and not _grow_squeezed(ledger, claim, step.gpus):
+        if not _resize(ledger, claim, step.gpus, stepper.takes) and not _grow_squeezed(
+            ledger, claim, step.gpus, stepper
+        ):
             blocked.append((step, claim))
             continue
         changed = True
@@ -137,7 +155,7 @@ def grow(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper, blocked: lis
     return changed
 
 
-def _grow_squeezed(ledger: Ledger, claim: Claim, gpus: int) -> bool:
+def _grow_squeezed(ledger: Ledger, claim: Claim, gpus: int, stepper: Stepper) -> bool:
     """Growth under a cap that cannot bear everyone's base clock: taken if it gains more speed than it costs the others.
 
     A cap that sums limits counts idle GPUs at their smallest limit, so using them at clocks that this limit allows is free,
@@ -155,7 +173,7 @@ def _grow_squeezed(ledger: Ledger, claim: Claim, gpus: int) -> bool:
     standing = ledger.leave(claim)
     others = {cap: ledger.stretch[cap] for cap in caps}
     found = ledger.find(claim, gpus, ADMISSION, migrate=False, previous=had)
-    if found is not None:
+    if found is not None and stepper.takes(claim, standing, found[0]):
         ledger.float_at(claim, *found)
         larger = found[0]
         relief = {cap: ledger.relief(cap) for cap, _ in claim.contribution}
@@ -172,15 +190,18 @@ def _speed(option: Option, relief: float) -> float:
     return (1.0 + relief * stretch_of(option)) / option.admission_seconds
 
 
-def _resize(ledger: Ledger, claim: Claim, gpus: int) -> bool:
-    """Another size at base power, nobody else moved; back on its own nodes where that is the size it has there."""
+def _resize(ledger: Ledger, claim: Claim, gpus: int, wants: Callable[[Claim, Standing, Option], bool]) -> bool:
+    """Another size at base power, nobody else moved; back on its own nodes where that is the size it has there.
+
+    The step was weighed in the pools that the claim is in; `wants` weighs what is really to be had.
+    """
     before = claim.contribution
     standing = ledger.leave(claim)
     if claim.present_option is not None and gpus == claim.present_option.gpus and ledger.can_stay(claim, BASE, before):
         ledger.stay(claim)
         return True
     found = ledger.find(claim, gpus, BASE, migrate=False, previous=before)
-    if found is None:
+    if found is None or not wants(claim, standing, found[0]):
         ledger.go_back(claim, standing)
         return False
     ledger.float_at(claim, *found)

@@ -8,6 +8,7 @@ it is taken). The order of steps never depends on what was taken, so the greedy 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,9 +38,10 @@ class _Climb:
 
     def __init__(self, ledger: Ledger, placed: Sequence[Claim]) -> None:
         options = [claim.option for claim in placed if claim.option is not None]
-        self.floor = np.array([option.floor_index for option in options])
-        self.base = np.array([option.base_index for option in options])
-        self.top = np.array([option.top_index for option in options])
+        ceiling = np.array([_ceiling(claim) for claim in placed])
+        self.floor: Indices = np.minimum(np.array([option.floor_index for option in options]), ceiling)
+        self.base: Indices = np.minimum(np.array([option.base_index for option in options]), ceiling)
+        self.top: Indices = np.minimum(np.array([option.top_index for option in options]), ceiling)
         self.gpus = np.array([option.gpus for option in options], dtype=np.float64)
         width = max(option.curves.seconds.shape[1] for option in options)
         self.seconds = _stack([option.curves.seconds[option.row] for option in options], width)
@@ -137,6 +139,15 @@ class _Climb:
         )
         order = np.lexsort(keys)
         return job[order], position[order]
+
+
+def _ceiling(claim: Claim) -> int:
+    """The highest position that the claim's clock may have where it stays."""
+    assert claim.option is not None  # noqa: S101 - only placed claims climb
+    clocks = claim.option.curves.clocks_megahertz
+    if not claim.staying or claim.clock_ceiling >= clocks[-1]:
+        return len(clocks) - 1
+    return max(0, bisect_right(clocks, claim.clock_ceiling) - 1)
 
 
 def _stack(rows: Sequence[Array], width: int) -> Array:

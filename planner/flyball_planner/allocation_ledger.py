@@ -6,6 +6,7 @@ chosen by the placement). Entering and leaving keep every count exact, so a step
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from flyball_planner.placement_pools import Pool, level_of
 from flyball_planner.placement_slots import Slots
 from flyball_planner.power import WATT_TOLERANCE, Accounting, CapAccount
 
+Seat = tuple[Option, tuple[tuple[int, int], ...]]  # an option, and the (pool, GPUs) that it takes
 Contribution = tuple[tuple[int, tuple[float, float, float]], ...]  # per cap: watts above idle at FLOOR, ADMISSION, BASE
 NOTHING = (0.0, 0.0, 0.0)
 
@@ -23,9 +25,8 @@ NOTHING = (0.0, 0.0, 0.0)
 class Claim:
     """One job in the making of a plan.
 
-    `remaining` is R, the iterations left (guessed where the job does not say). `base_gpus` is the size it is admitted at:
-    its smallest, or the cheapest that meets its deadline. `present` is where it runs, as (pool, place, GPUs); GPUs on nodes
-    that cannot be commanded are in no pool. `adjustable`: its size may change; `movable`: it may migrate at its size.
+    `remaining` is R, the iterations left (guessed where the job does not say). `present` is where it runs, as (pool,
+    place, GPUs). `adjustable`: its size may change; `movable`: it may migrate at its size.
     """
 
     index: int
@@ -33,19 +34,24 @@ class Claim:
     ladder: tuple[int, ...]
     pools: tuple[int, ...]
     remaining: float = 0.0
-    base_gpus: int = 0
     present: tuple[tuple[int, int, int], ...] = ()
     present_parts: tuple[tuple[int, int], ...] = ()
     present_option: Option | None = None
     adjustable: bool = True
     movable: bool = True
+    clock_ceiling: float = math.inf  # while it stays: MHz that a node which cannot be commanded was last told
     displaced: bool = False  # it ran, and can no longer where it was
     # What the plan gives it so far.
     option: Option | None = None
     parts: tuple[tuple[int, int], ...] = ()
+    last_parts: tuple[tuple[int, int], ...] = ()  # before it last left
     staying: bool = False
     contribution: Contribution = field(default=())
     preempted_by: Claim | None = None
+    unplaceable: bool = False  # it fits by count, and no arrangement was found: not to be tried again in this plan
+    base_gpus: dict[int, int] = field(
+        default_factory=dict
+    )  # by the kind of pool, as far as asked for (Stepper.base_gpus)
 
     @property
     def gpus(self) -> int:
@@ -133,6 +139,7 @@ class Ledger:
         standing = Standing(claim.option, claim.parts, claim.staying)
         if claim.option is None:
             return standing
+        claim.last_parts = claim.parts
         if claim.staying:
             for pool, place, gpus in claim.present:
                 self.slots.release(pool, place, gpus, claim.movable)
@@ -173,6 +180,12 @@ class Ledger:
             self.slots.release(pool, place, gpus, claim.movable)
         return fits
 
+    def can_float(self, option: Option, parts: Sequence[tuple[int, int]], clock: int) -> bool:
+        """Whether there is room, nobody moved, and power for an option in exactly these pools."""
+        return all(
+            self.slots.fits(pool, *self.cells(pool, gpus, option), migrate=False) for pool, gpus in parts
+        ) and self.affords(self.contribution(option, parts), clock)
+
     def affords(self, contribution: Contribution, clock: int, previous: Contribution = ()) -> bool:
         """Whether every cap bears the contribution at `clock`, and at the floor.
 
@@ -195,15 +208,23 @@ class Ledger:
         return max(0.0, admission / (admission - base)) if admission > 0 else 0.0
 
     def find(
-        self, claim: Claim, gpus: int, clock: int, migrate: bool, previous: Contribution = ()
-    ) -> tuple[Option, tuple[tuple[int, int], ...]] | None:
+        self,
+        claim: Claim,
+        gpus: int,
+        clock: int,
+        migrate: bool,
+        previous: Contribution = (),
+        pools: Sequence[int] | None = None,
+    ) -> Seat | None:
         """Pools for a claim that has left, at a size: the best single pool, or several of one group for whole nodes.
 
-        Preferred, in this order: no migration of others, the pools that the job is in, the shortest iteration, headroom.
+        Preferred, in this order: no migration of others, the pools that the job was in, the shortest iteration, headroom.
+        `pools`: where to look; None: wherever the job may go.
         """
+        pools = claim.pools if pools is None else pools
         best: tuple[tuple[float, ...], Option, tuple[tuple[int, int], ...]] | None = None
         spread = False
-        for pool in claim.pools:
+        for pool in pools:
             option = self.book.at(claim.index, pool, gpus)
             if option is None:
                 continue
@@ -216,28 +237,28 @@ class Ledger:
             contribution = self.contribution(option, parts)
             if not self.affords(contribution, clock, previous):
                 continue
-            if len(claim.pools) == 1:
+            if len(pools) == 1:
                 return option, parts
-            home = any(pool == part for part, _ in claim.present_parts)
+            home = any(pool == part for part, _ in claim.last_parts)
             left = min((self.slack[clock][cap] - watts[clock] for cap, watts in contribution), default=0.0)
             rank = (float(not in_place), float(not home), option.seconds, -left)
             if best is None or rank < best[0]:
                 best = (rank, option, parts)
         if best is not None:
             return best[1], best[2]
-        if spread and len(claim.pools) > 1:
-            return self._find_spanning(claim, gpus, clock, migrate, previous)
+        if spread and len(pools) > 1:
+            return self._find_spanning(claim, gpus, clock, migrate, previous, pools)
         return None
 
     def _find_spanning(
-        self, claim: Claim, gpus: int, clock: int, migrate: bool, previous: Contribution
-    ) -> tuple[Option, tuple[tuple[int, int], ...]] | None:
+        self, claim: Claim, gpus: int, clock: int, migrate: bool, previous: Contribution, pools: Sequence[int]
+    ) -> Seat | None:
         """Whole nodes from several pools of one group, most room first, as far as each one's caps bear it."""
-        groups: dict[int, list[int]] = {}
-        for pool in claim.pools:
-            groups.setdefault(self.pools[pool].group, []).append(pool)
+        groups: dict[tuple[int, bool], list[int]] = {}
+        for pool in pools:
+            groups.setdefault((self.pools[pool].group, self.book.floored(pool)), []).append(pool)
         for members in groups.values():
-            option = self.book.at(claim.index, members[0], gpus)
+            option = self.book.at(claim.index, self.book.strictest(members), gpus)
             if option is None or option.nodes == 1:
                 continue
             per_node = gpus // option.nodes
@@ -252,8 +273,12 @@ class Ledger:
                         taken[pool] -= 1
                         break
                     wanted -= 1
-            if not wanted:
-                return option, tuple((pool, nodes * per_node) for pool, nodes in sorted(taken.items()) if nodes)
+            if wanted:
+                continue
+            parts = tuple((pool, nodes * per_node) for pool, nodes in sorted(taken.items()) if nodes)
+            option = self.book.at(claim.index, self.book.strictest(pool for pool, _ in parts), gpus)
+            if option is not None and self.affords(self.contribution(option, parts), clock, previous):
+                return option, parts
         return None
 
     def _whole_nodes(self, pool: int, migrate: bool) -> int:

@@ -102,6 +102,26 @@ class OptionBook:
             for variant in sorted({self._variant_of_pool[pool] for pool in pools}):
                 self._jobs_of_variant[variant].append(job)
 
+    def strictest(self, pools: Iterable[int]) -> int:
+        """Of the pools that a job spans, the one whose caps ask most of its clocks: its options hold in all of them."""
+        variants = self._variants
+        return min(
+            pools,
+            key=lambda pool: (
+                not variants[self._variant_of_pool[pool]].floored,
+                not variants[self._variant_of_pool[pool]].by_limits,
+                pool,
+            ),
+        )
+
+    def kind_of(self, pool: int) -> int:
+        """A number for what options can tell of a pool; equal for pools that give equal options."""
+        return self._variant_of_pool[pool]
+
+    def floored(self, pool: int) -> bool:
+        """Whether a cap over the pool allows no limit above the floor."""
+        return self._variants[self._variant_of_pool[pool]].floored
+
     def prepare(self, wanted: Iterable[tuple[int, int, int, int | None]]) -> None:
         """Compute the options (job, pool, GPUs, nodes or None for the usual shape) that are not there yet."""
         missing: dict[int, list[tuple[int, int, int]]] = {}

@@ -7,10 +7,11 @@ at no energy come first. A job that runs pays for its restart out of the time th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flyball_planner.allocation_ledger import Claim, Ledger
+from flyball_planner.allocation_ledger import Claim, Ledger, Standing
 from flyball_planner.allocation_options import Option
 from flyball_planner.cluster import Objective
 
@@ -37,29 +38,74 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stepper:
-    """Marginal returns at the going price and cost of a restart."""
+    """Marginal returns at the going price and cost of a restart.
+
+    `in_force`: weigh every change as if the plan so far were in force, so that each would cost a restart of its own.
+    """
 
     ledger: Ledger
     restart_seconds: float
     joules_per_job_second: float
+    in_force: bool = False
+
+    def restart(self, staying: bool) -> float:
+        """Seconds that a change costs a claim; one that is being placed anew in this plan pays them anyhow."""
+        return self.restart_seconds if staying or self.in_force else 0.0
+
+    def _bound(self, claim: Claim) -> bool:
+        return (claim.staying or self.in_force) and not claim.adjustable
 
     def option(self, claim: Claim, gpus: int) -> Option | None:
-        """The claim at another size, as in the pool it is in now (or first could be in)."""
-        pools = claim.parts or claim.present_parts
-        pool = pools[0][0] if pools else claim.pools[0]
-        return self.ledger.book.at(claim.index, pool, gpus)
+        """The claim at another size, as in the pools it is in now (or, while it waits, in the first it could be in)."""
+        return self.ledger.book.at(claim.index, self._pool(claim, claim.parts), gpus)
+
+    def _pool(self, claim: Claim, parts: Sequence[tuple[int, int]]) -> int:
+        return self.ledger.book.strictest(pool for pool, _ in parts) if parts else claim.pools[0]
+
+    def base_gpus(self, claim: Claim, parts: Sequence[tuple[int, int]] | None = None) -> int:
+        """The size that the claim is admitted at, in the pools it is in: its smallest, or the cheapest in time.
+
+        `parts`: where it was, for a claim that has left for a moment. A running job that meets its deadline where it is
+        goes elsewhere only if the joules saved pay for the restart.
+        """
+        smallest = claim.ladder[0] if claim.ladder else claim.gpus
+        if not claim.dated or not claim.ladder or claim.job.throttled:
+            return smallest
+        book = self.ledger.book
+        pool = self._pool(claim, claim.parts if parts is None else parts)
+        kind = book.kind_of(pool)
+        if kind in claim.base_gpus:
+            return claim.base_gpus[kind]
+        options = [book.at(claim.index, pool, gpus) for gpus in claim.ladder]
+        timely = [item for item in options if item is not None and item.meets_deadline and item.within_budget]
+        found = smallest
+        if timely:
+            cheapest = min(timely, key=lambda item: (item.joules, item.gpus))
+            found = cheapest.gpus
+            here = (
+                claim.present_option
+                if claim.present_parts and book.kind_of(claim.present_parts[0][0]) == kind
+                else None
+            )
+            if here is not None and here.gpus in claim.ladder and here.meets_deadline and here.within_budget:
+                saved = claim.remaining * (here.joules - cheapest.joules)
+                if saved <= self.restart_seconds * here.joules / here.seconds:
+                    found = min(here.gpus, cheapest.gpus)
+        claim.base_gpus[kind] = found
+        return found
 
     def growth(self, claim: Claim) -> Growth | None:
         """The next size up that the job wants, if any: the first that pays for its restart and fits its constraints."""
         now = claim.option
-        if now is None or (claim.staying and not claim.adjustable) or claim.job.throttled:
+        if now is None or self._bound(claim) or claim.job.throttled:
             return None
-        restart = self.restart_seconds if claim.staying else 0.0
-        late = now.gpus < claim.base_gpus
+        restart = self.restart(claim.staying)
+        base = self.base_gpus(claim)
+        late = now.gpus < base
         if claim.dated and now.meets_deadline and not late and claim.job.objective is not Objective.TIME:
             return None  # the cheapest that meets the deadline is what it is to have
         for gpus in claim.ladder:
-            if gpus <= now.gpus or (late and gpus < claim.base_gpus):
+            if gpus <= now.gpus or (late and gpus < base):
                 continue
             larger = self.option(claim, gpus)
             if larger is None or not larger.within_budget:
@@ -71,14 +117,35 @@ class Stepper:
                 continue
             gain = claim.remaining * faster - restart
             joules = claim.remaining * (larger.joules - now.joules)
-            if gain > 0 and self._worth(claim, gain, joules + restart * now.joules / now.seconds):
-                rank = (1, -gain) if joules <= 0 else (2, -gain / joules)
+            if gain > 0 and self._worth(claim, now, gain, joules + restart * now.joules / now.seconds):
+                # R is divided out, not left to cancel: equal jobs of other lengths must tie, not differ by rounding.
+                saved = faster - restart / claim.remaining
+                rank = (1, -gain) if joules <= 0 else (2, -saved / (larger.joules - now.joules))
                 return Growth(rank, gpus, gain, joules)
         return None
 
-    def _worth(self, claim: Claim, seconds: float, joules: float) -> bool:
+    def takes(self, claim: Claim, former: Standing, larger: Option) -> bool:
+        """Whether a claim that has left wants this larger option rather than what it had."""
+        now = former.option
+        if now is None:
+            return False
+        if larger.meets_deadline and claim.dated and not now.meets_deadline:
+            return True
+        if now.gpus < self.base_gpus(claim, former.parts) and larger.seconds < now.seconds:
+            return True
+        restart = self.restart(former.staying)
+        gain = claim.remaining * (now.seconds - larger.seconds) - restart
+        joules = claim.remaining * (larger.joules - now.joules) + restart * now.joules / now.seconds
+        return gain > 0 and larger.within_budget and self._worth(claim, now, gain, joules)
+
+    def gives_up(self, claim: Claim, former: Standing, smaller: Option) -> bool:
+        """Whether a claim that has left is no worse off in joules with this smaller option than the step promised."""
+        expected = self.ledger.book.at(claim.index, self._pool(claim, former.parts), smaller.gpus)
+        return expected is not None and smaller.joules <= expected.joules * (1 + NO_GAIN)
+
+    def _worth(self, claim: Claim, now: Option, seconds: float, joules: float) -> bool:
         """Whether the objective takes so many seconds for so many joules."""
-        if claim.job.objective is Objective.TIME or _too_late(claim):
+        if claim.job.objective is Objective.TIME or (claim.dated and not now.meets_deadline):
             return True
         if claim.job.objective is Objective.ENERGY:
             return joules <= 0
@@ -87,10 +154,10 @@ class Stepper:
     def cut(self, claim: Claim) -> Cut | None:
         """The next size down, where the job is above the size that it is admitted at and may be resized."""
         now = claim.option
-        if now is None or now.gpus <= claim.base_gpus or (claim.staying and not claim.adjustable):
+        if now is None or not claim.ladder or self._bound(claim):
             return None
         gpus = max((size for size in claim.ladder if size < now.gpus), default=0)
-        if gpus < claim.base_gpus:
+        if gpus < self.base_gpus(claim):
             return None
         return self.loss(claim, gpus)
 
@@ -99,14 +166,14 @@ class Stepper:
         now, smaller = claim.option, self.option(claim, gpus)
         if now is None or smaller is None:
             return None
-        restart = self.restart_seconds if claim.staying else 0.0
+        restart = self.restart(claim.staying)
         loss = max(0.0, claim.remaining * (smaller.seconds - now.seconds)) + restart
         return Cut(gpus, loss, now.gpus - gpus, claim.remaining * (now.joules - smaller.joules))
 
     def ends_before_a_restart(self, claim: Claim) -> bool:
         """Whether waiting for the job to end would free its GPUs sooner than resizing it."""
         return (
-            claim.staying
+            (claim.staying or self.in_force)
             and claim.option is not None
             and claim.remaining * claim.option.seconds <= self.restart_seconds
         )
@@ -119,7 +186,7 @@ class Stepper:
         only to another job (a falling price alone restarts nobody).
         """
         now, job = claim.option, claim.job
-        if now is None or (claim.staying and not claim.adjustable) or now.gpus <= claim.ladder[0]:
+        if now is None or self._bound(claim) or now.gpus <= claim.ladder[0]:
             return None
         smaller = [(gpus, option) for gpus in claim.ladder if gpus < now.gpus and (option := self.option(claim, gpus))]
         if job.throttled:
@@ -136,7 +203,7 @@ class Stepper:
             return None
         if job.objective is Objective.BALANCED and not claim.dated:
             return None
-        restart = self.restart_seconds * now.joules / now.seconds if claim.staying else 0.0
+        restart = self.restart(claim.staying) * now.joules / now.seconds
         cost = claim.remaining * now.joules
         best: int | None = None
         for gpus, option in smaller:

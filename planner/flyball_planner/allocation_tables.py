@@ -81,10 +81,9 @@ class JobColumns:
     """The jobs' constraints as arrays, one entry a job, and their model parameters per GPU model.
 
     `remaining` is R, the iterations left, exact only where `known`: a guess must not decide on a deadline or a budget.
-    `clock_ceilings`: the highest clock of a job that runs on a node which cannot be told to go faster, else infinity.
     """
 
-    def __init__(self, jobs: Sequence[JobState], clock_ceilings: Sequence[float]) -> None:
+    def __init__(self, jobs: Sequence[JobState]) -> None:
         self._jobs = jobs
         self.objective = np.array([_CODES[job.objective] for job in jobs], dtype=np.int64)
         known = np.array([job.remaining_iterations is not None for job in jobs], dtype=bool)
@@ -95,8 +94,7 @@ class JobColumns:
         self.batch_size = np.array([float(job.global_batch_size) for job in jobs], dtype=np.float64)
         self.limit_bound = np.array([_or_infinite(job.power_limit_max_watts) for job in jobs], dtype=np.float64)
         self.clock_low = np.array([float(job.clock_min_megahertz or 0) for job in jobs], dtype=np.float64)
-        bounds = np.array([_or_infinite(job.clock_max_megahertz) for job in jobs], dtype=np.float64)
-        self.clock_high = np.minimum(bounds, np.array(clock_ceilings, dtype=np.float64))
+        self.clock_high = np.array([_or_infinite(job.clock_max_megahertz) for job in jobs], dtype=np.float64)
         self._parameters: dict[GpuModel, Array] = {}
 
     def parameters(self, gpu_model: GpuModel) -> Array:

@@ -113,6 +113,7 @@ def _nearest_end(workspace: Workspace, claim: Claim) -> float | None:
     """Seconds until the job could be done at best: its fastest size and clock, after a restart; None if nobody knows."""
     if not claim.dated or not claim.pools:
         return None
-    options = [workspace.book.at(claim.index, claim.pools[0], gpus) for gpus in claim.ladder]
+    kinds = {workspace.book.kind_of(pool): pool for pool in claim.pools}
+    options = [workspace.book.at(claim.index, pool, gpus) for pool in kinds.values() for gpus in claim.ladder]
     best = min((option.best_seconds for option in options if option is not None), default=None)
     return None if best is None else claim.remaining * best + workspace.snapshot.restart_seconds

@@ -31,7 +31,7 @@ class Workspace:
         if price is None:
             price = going_price(snapshot.nodes, self.caps, len(self.jobs))
         terms = Terms(snapshot.guard_fraction, price, snapshot.restart_seconds)
-        columns = JobColumns(self.jobs, [_clock_ceiling(job, self.nodes) for job in self.jobs])
+        columns = JobColumns(self.jobs)
         eligible = [eligible_pools(job, self.pools, selectors) for job in self.jobs]
         self.book = OptionBook(
             self.jobs, columns, terms, [variant_of(pool, self.accounts) for pool in self.pools], eligible
@@ -52,7 +52,7 @@ class Workspace:
     ) -> Claim:
         """The claim without what its options decide. A job whose energy budget is spent has no size that it may have."""
         spent = job.remaining_energy_joules is not None and job.remaining_energy_joules <= 0 and not job.throttled
-        claim = Claim(index, job, () if spent else self.book.ladders[index], pools)
+        claim = Claim(index, job, () if spent else self.book.ladders[index], pools, adjustable=job.resizable)
         current = job.current
         if current is None or not current.nodes:
             return claim
@@ -66,7 +66,7 @@ class Workspace:
         for pool, _, gpus in claim.present:
             gpus_in[pool] = gpus_in.get(pool, 0) + gpus
         claim.present_parts = tuple(sorted(gpus_in.items()))
-        claim.pools = (*(pool for pool in gpus_in if pool in pools), *(pool for pool in pools if pool not in gpus_in))
+        claim.clock_ceiling = _clock_ceiling(job, self.nodes)
         claim.adjustable = job.resizable and all(self.nodes[name].fixed_hold_watts is None for name, _ in current.nodes)
         claim.movable = claim.adjustable and all(self.pools[pool].capacities[place] for pool, place, _ in claim.present)
         return claim
@@ -78,7 +78,8 @@ class Workspace:
             job, sizes = claim.job, claim.ladder
             if claim.present:
                 assert job.current is not None  # noqa: S101 - what is present has an allocation
-                wanted.append((claim.index, claim.present_parts[0][0], job.current.gpus, len(job.current.nodes)))
+                pool = self.book.strictest(pool for pool, _ in claim.present_parts)
+                wanted.append((claim.index, pool, job.current.gpus, len(job.current.nodes)))
             bound = job.seconds_to_deadline is not None or job.remaining_energy_joules is not None
             if not bound:
                 reach = (
@@ -89,46 +90,23 @@ class Workspace:
         self.book.prepare(wanted)
 
     def _complete(self, claim: Claim) -> None:
-        """What follows from the options: the present one, the iterations left, and the size to be admitted at."""
+        """What follows from the options: the present one, and the iterations left."""
         job = claim.job
         if claim.present and job.current is not None:
-            pool = claim.present_parts[0][0]
+            pool = self.book.strictest(pool for pool, _ in claim.present_parts)
             claim.present_option = self.book.at(claim.index, pool, job.current.gpus, len(job.current.nodes))
             claim.displaced = claim.present_option is None  # no clock that a floored cap would allow
-        reference = claim.present_option or self._first_option(claim)
+        reference = self._first_option(claim) or claim.present_option
         if job.remaining_iterations is not None:
             claim.remaining = max(0.0, job.remaining_iterations)
         elif reference is not None:
             seconds = max(job.attained_gpu_seconds / reference.gpus, UNKNOWN_REMAINDER_SECONDS)
             claim.remaining = seconds / reference.seconds
-        if claim.ladder:
-            claim.base_gpus = self._base_gpus(claim)
 
     def _first_option(self, claim: Claim) -> Option | None:
-        if not claim.ladder or not claim.pools:
-            return None
-        return self.book.at(claim.index, claim.pools[0], claim.ladder[0])
-
-    def _base_gpus(self, claim: Claim) -> int:
-        """The smallest size, or the cheapest that meets the deadline.
-
-        A running job that meets its deadline where it is goes elsewhere only if the joules saved pay for the restart.
-        """
-        smallest = claim.ladder[0]
-        if not claim.dated or not claim.pools or claim.job.throttled:
-            return smallest
-        options = [self.book.at(claim.index, claim.pools[0], gpus) for gpus in claim.ladder]
-        timely = [item for item in options if item is not None and item.meets_deadline and item.within_budget]
-        if not timely:
-            return smallest
-        cheapest = min(timely, key=lambda item: (item.joules, item.gpus))
-        present = claim.present_option
-        if present is not None and present.meets_deadline and present.within_budget:
-            saved = claim.remaining * (present.joules - cheapest.joules)
-            restart = self.snapshot.restart_seconds * present.joules / present.seconds
-            if saved <= restart:
-                return min(present.gpus, cheapest.gpus) if present.gpus in claim.ladder else cheapest.gpus
-        return cheapest.gpus
+        """The smallest size in the first pool that has it: a yardstick that does not depend on where the job is now."""
+        options = (self.book.at(claim.index, pool, claim.ladder[0]) for pool in sorted(claim.pools) if claim.ladder)
+        return next((option for option in options if option is not None), None)
 
     def _displace_overfull(self) -> None:
         """Where running jobs hold more than a node still has (a GPU was lost, a foreign pod came), the least must go."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from flyball_planner import allocation
 from flyball_planner.cluster import (
     Admission,
     Allocation,
@@ -141,9 +142,9 @@ def powerflow(jobs: tuple[JobState, ...], gpus: int, watts: float) -> dict[str, 
             now, more = base_point(state, n), base_point(state, 2 * n)
             if more[0] >= now[0] * (1 - 1e-9):
                 continue
-            gain = (now[0] - more[0]) * (state.remaining_iterations or 0)
-            joules = (more[1] - now[1]) * (state.remaining_iterations or 0)
-            steps.append(((0, -gain) if joules <= 0 else (1, -gain / joules), state.name, uid))
+            faster, joules = now[0] - more[0], more[1] - now[1]
+            gain = faster * (state.remaining_iterations or 0)
+            steps.append(((0, -gain) if joules <= 0 else (1, -faster / joules), state.name, uid))
         if not steps:
             return at
         _, _, uid = min(steps)
@@ -181,7 +182,7 @@ def test_from_nothing_the_sizes_are_those_of_powerflow(jobs: tuple[JobState, ...
 @settings(max_examples=100, deadline=None)
 @given(elastic_jobs(), st.integers(1, 3), st.floats(0.45, 1.0))
 def test_under_a_cap_no_step_passes_it(jobs: tuple[JobState, ...], count: int, share: float) -> None:
-    """As long as the cap bears the base clock of whoever has been admitted, the sizes are `strict` to the letter."""
+    """Growth below base clocks left out, and as long as the cap bears whoever is admitted: `strict` to the letter."""
     members = nodes(count)
     watts = share * 400 * 8 * count
     expected = powerflow(jobs, 8 * count, watts)
@@ -189,7 +190,31 @@ def test_under_a_cap_no_step_passes_it(jobs: tuple[JobState, ...], count: int, s
         state.gpus_min * (base_point(state, state.gpus_min)[2] - 100) for state in jobs if expected[state.uid]
     )
     if smallest + 100 * 8 * count <= watts:
-        assert sizes(plan(ClusterSnapshot(members, jobs, (cap(members, watts),)))) == expected
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(allocation, "_grow_squeezed", lambda *_: False)
+            assert sizes(plan(ClusterSnapshot(members, jobs, (cap(members, watts),)))) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(elastic_jobs(), st.integers(1, 3), st.floats(0.25, 0.6), st.booleans())
+def test_growth_below_base_clocks_never_slows_the_cluster_down(
+    jobs: tuple[JobState, ...], count: int, share: float, expected: bool
+) -> None:
+    """Sum of the logarithms of all speeds, with that growth and without it."""
+    members = nodes(count)
+    snapshot = ClusterSnapshot(members, jobs, (cap(members, share * 400 * 8 * count, expected=expected),))
+
+    def score(made: Plan) -> float:
+        return -sum(math.log(item.predicted_iteration_seconds) for item in made.decisions if item.allocation)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(allocation, "_grow_squeezed", lambda *_: False)
+        without = plan(snapshot)
+    made = plan(snapshot)
+    assert [item.allocation is None for item in made.decisions] == [
+        item.allocation is None for item in without.decisions
+    ]
+    assert score(made) >= score(without) - 0.02 * len(jobs)
 
 
 def test_the_shortest_remaining_time_is_admitted_first_then_the_earlier_submission() -> None:
