@@ -58,7 +58,7 @@ def frontier(
     """Find the energy that a pipeline needs at each iteration time, and the clocks that reach it.
 
     The JSON has t_min, t_star, points (time, energy, realised_time, realised_energy), and the schedule at --at: for each
-    stage a list of [instruction, microbatch, MHz] in the order of execution. Energy counts all GPUs of the iteration,
+    stage a list of (instruction, microbatch, MHz) in the order of execution. Energy counts all GPUs of the iteration,
     blocking included.
 
         flyball frontier --profile stages.csv --microbatches 96 --blocking-power 83.64 --output f.json --plot f.png
