@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help venv demo test lint format models clean
+.PHONY: help venv demo test lint format frontiers models clean
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -30,6 +30,19 @@ lint: $(STAMP)  ## ruff, mypy, import contracts
 format: $(STAMP)  ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+DATA ?= ../shared/data
+frontiers: $(STAMP)  ## the pictures of docs/frontiers.md (Zeus' and Kareus' from measurements in DATA)
+	$(BIN)/python -m flyball_cli.frontier_pictures --output docs/images
+	$(BIN)/flyball kareus pipeline --output out/frontiers
+	cp out/frontiers/kareus-pipeline.png docs/images/
+	@if [ -d $(DATA)/zeus-nsdi23 ] && [ -d $(DATA)/kareus ]; then \
+	  $(BIN)/flyball zeus replay $(DATA)/zeus-nsdi23 --output out/frontiers && \
+	  $(BIN)/flyball kareus replay $(DATA)/kareus --output out/frontiers && \
+	  cp out/frontiers/zeus-v100-savings.png docs/images/zeus-savings.png && \
+	  cp out/frontiers/zeus-v100-regret.png docs/images/zeus-regret.png && \
+	  cp out/frontiers/kareus-hypervolume.png docs/images/; \
+	else echo "$(DATA) has no zeus-nsdi23 and kareus: their pictures stay as they are"; fi
 
 models: $(STAMP)  ## the typed models from crds/*.yaml
 	$(BIN)/python -m flyball_crds.generate
