@@ -131,6 +131,16 @@ def main() -> int:
                 "spec": {"permilleOfMax": 700},
             }
         )
+        # As an operator leaves it that was stopped in order.
+        api.create(
+            "/apis/coordination.k8s.io/v1/namespaces/flyball-system/leases",
+            {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": "flyball-operator", "namespace": "flyball-system"},
+                "spec": {"holderIdentity": "", "leaseDurationSeconds": 15, "leaseTransitions": 1},
+            },
+        )
         program = Path(sysconfig.get_path("scripts")) / "flyball"
         command = [str(program), "operator", "run", "--kubeconfig", str(cluster.operator_kubeconfig())]
         started = time.monotonic()
