@@ -160,7 +160,7 @@ class OptionBook:
             variant = self._variants[index]
             job, gpus, nodes = np.array(wanted, dtype=np.int64).T
             curves = compute_curves(self._columns, self._terms, variant, job, gpus, nodes)
-            choice = choose_clocks(self._columns, self._terms, variant, curves, job)
+            choice = choose_clocks(self._columns, self._terms, variant, curves, job, gpus)
             for key, option in zip(wanted, _options(gpus, nodes, curves, choice), strict=True):
                 self._options[(key[0], index, key[1], key[2])] = option
 

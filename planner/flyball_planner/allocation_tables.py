@@ -95,6 +95,10 @@ class JobColumns:
         self.limit_bound = np.array([_or_infinite(job.power_limit_max_watts) for job in jobs], dtype=np.float64)
         self.clock_low = np.array([float(job.clock_min_megahertz or 0) for job in jobs], dtype=np.float64)
         self.clock_high = np.array([_or_infinite(job.clock_max_megahertz) for job in jobs], dtype=np.float64)
+        self.current_gpus = np.array([job.current.gpus if job.current else 0 for job in jobs], dtype=np.int64)
+        self.current_clock = np.array(
+            [job.current.clock_megahertz if job.current else 0 for job in jobs], dtype=np.float64
+        )
         self._parameters: dict[GpuModel, Array] = {}
 
     def parameters(self, gpu_model: GpuModel) -> Array:
@@ -140,7 +144,9 @@ def compute_curves(
     )
 
 
-def choose_clocks(columns: JobColumns, terms: Terms, variant: Variant, curves: Curves, job: Indices) -> ClockChoice:
+def choose_clocks(
+    columns: JobColumns, terms: Terms, variant: Variant, curves: Curves, job: Indices, gpus: Indices
+) -> ClockChoice:
     """Which clocks each row may use, and the ones that have a name (see `ClockChoice`)."""
     floor, fastest, valid = _allowed_range(columns, terms, variant, curves, job)
     positions = np.arange(len(curves.clocks_megahertz))[None, :]
@@ -160,7 +166,18 @@ def choose_clocks(columns: JobColumns, terms: Terms, variant: Variant, curves: C
         afforded = remaining[:, None] * curves.joules <= budget[:, None]
         timely = np.where(in_time & afforded, joules, math.inf)
         meets = np.isfinite(timely.min(axis=1))
-        base = np.where(meets & ~columns.throttled[job], timely.argmin(axis=1), base)
+        chosen = timely.argmin(axis=1)
+        # A clock that runs a little late against that room is raised only when half of it is gone: between two progress
+        # reports the time left shrinks and the work left does not, and the clock would go up and down with every report.
+        here = np.searchsorted(variant.gpu_model.clock_array(), columns.current_clock[job])
+        here = np.minimum(here, curves.seconds.shape[1] - 1)
+        same = (gpus == columns.current_gpus[job]) & (
+            variant.gpu_model.clock_array()[here] == columns.current_clock[job]
+        )
+        nearly = remaining * curves.seconds[rows, here] + terms.restart_seconds / 2 <= deadline
+        keeps = same & nearly & (here < chosen) & (here >= base)
+        chosen = np.where(keeps, here, chosen)
+        base = np.where(meets & ~columns.throttled[job], chosen, base)
 
     # The top clock: how far the objective lets it rise where power is no object.
     objective = columns.objective[job]

@@ -317,6 +317,19 @@ def test_a_deadline_is_met_with_the_fewest_joules(seconds: float) -> None:
     assert not decision.deadline_at_risk
 
 
+def test_between_two_progress_reports_the_clock_of_a_dated_job_stands_still() -> None:
+    """Time passes, the work left is the same as reported: up to half a restart of that changes nothing."""
+    members = nodes(1)
+    state = job("a", 8, seconds_to_deadline=60_000.0, objective=Objective.ENERGY)
+    first = in_force(ClusterSnapshot(members, (state,)), plan(ClusterSnapshot(members, (state,)))).jobs[0]
+    assert first.current is not None
+    seconds = 1e6 * first.model.iteration_seconds(8, 1, first.current.clock_megahertz, 64)
+    for late, moves in ((0.0, False), (14.0, False), (16.0, True)):
+        now = replace(first, seconds_to_deadline=seconds + 30 - late)
+        clock = clocks(plan(ClusterSnapshot(members, (now,))))["a"]
+        assert (clock > first.current.clock_megahertz) == moves, late
+
+
 def test_a_deadline_that_no_choice_meets_gets_the_best_there_is_and_the_nearest_time() -> None:
     state = job("a", 1, 8, seconds_to_deadline=1000.0, objective=Objective.BALANCED)
     made = plan(ClusterSnapshot(nodes(4), (state,)))
