@@ -57,8 +57,8 @@ def register(app: typer.Typer) -> None:
 
         from flyball_agent.gpu import GpuError
         from flyball_agent.journal import JournalHeld
-        from flyball_agent.logs import configure_logging
         from flyball_agent.main import AgentFailed, AgentOptions, OptionError, run_agent
+        from flyball_kube.logs import configure_logging
 
         try:
             configure_logging(log_format, log_level)

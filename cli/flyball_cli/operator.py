@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
         Any number may run at once: one leads, by a Lease, and the others stand by. Stopping it raises no limit; node
         agents hold what they were granted until their lease on it ends, and then step down.
         """
-        from flyball_operator.logs import configure_logging
+        from flyball_kube.logs import configure_logging
         from flyball_operator.main import run as run_operator
         from flyball_operator.settings import Settings
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from flyball_agent.agent import NodeAgent
 from flyball_agent.drivers.simulated_gpu import SimulatedDriver
 from flyball_agent.kubernetes import GpuNodeChannel, LeaseWatch
-from flyball_agent.logs import configure_logging
 from flyball_agent.main import open_journal, package_version
 from flyball_agent.metrics import AgentCollector, MetricsServer
 from flyball_agent.pod_resources import SimulatedPodResources
+from flyball_kube.logs import configure_logging
 from flyball_kube.session import ApiSession
 
 from flyball_devcluster.controlplane import ControlPlane

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flyball_agent.logs import configure_logging
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.informer import Informer
+from flyball_kube.logs import configure_logging
 from flyball_kube.resources import PODS
 from flyball_kube.session import ApiSession
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
+from flyball_kube.logs import decision as log_decision
 from flyball_planner.cluster import JobDecision
 from flyball_planner.models import JobModel
 
@@ -29,7 +30,6 @@ from flyball_operator.incarnations import (
     next_step,
 )
 from flyball_operator.job_status import JobFacts, energy_status, job_status, remaining_frontier, story
-from flyball_operator.logs import decision as log_decision
 from flyball_operator.picture import NodePicture, PodLimit, pod_limits
 from flyball_operator.requests import JobView, format_time, parse_time
 from flyball_operator.settings import Settings

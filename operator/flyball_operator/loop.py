@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from flyball_kube.logs import decision as log_decision
 from flyball_kube.session import ApiSession
 from flyball_planner.cluster import CapOutcome, ClusterSnapshot, JobDecision, Plan
 
@@ -29,7 +30,6 @@ from flyball_operator.incarnations import Action
 from flyball_operator.job_keeper import JobKeeper, KeptJob
 from flyball_operator.learning import Learner
 from flyball_operator.lease import LeaderLease, LeadershipLost
-from flyball_operator.logs import decision as log_decision
 from flyball_operator.metrics import OperatorMetrics
 from flyball_operator.picture import NodePicture, picture_nodes
 from flyball_operator.planning import PlanFailed, PlanWorker

@@ -29,6 +29,10 @@ _SECRET_VALUE = re.compile(
 )
 
 
+# What every record has; anything else on one was given as `extra` and belongs to what is told.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", FIELDS}
+
+
 def redact(text: str) -> str:
     """`text` without what looks like a credential."""
     return _SECRET_VALUE.sub(REDACTED, text)
@@ -46,6 +50,12 @@ def _redact_field(name: str, value: Any) -> Any:
     return value
 
 
+def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What a record tells beside its event, given by `decision` or as `extra`, without credentials."""
+    told = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    return {name: _redact_field(name, value) for name, value in {**told, **getattr(record, FIELDS, {})}.items()}
+
+
 def decision(logger: logging.Logger, event: str, **fields: Any) -> None:
     """Log one decision: what was decided (`event`), of which object, and why."""
     logger.info(event, extra={FIELDS: fields})
@@ -61,8 +71,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": redact(record.getMessage()),
         }
-        fields = {name: _redact_field(name, value) for name, value in getattr(record, FIELDS, {}).items()}
-        line = {**head, **fields, **head}  # the head comes first, and no field can stand in for it
+        line = {**head, **_fields_of(record), **head}  # the head comes first, and no field can stand in for it
         if record.exc_info:
             line["exception"] = redact(self.formatException(record.exc_info))
         return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
@@ -75,8 +84,7 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = getattr(record, FIELDS, {})
-        told = "".join(f" {name}={_redact_field(name, value)}" for name, value in fields.items())
+        told = "".join(f" {name}={value}" for name, value in _fields_of(record).items())
         return redact(super().format(record)) + told
 
 

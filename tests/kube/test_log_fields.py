@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line, with the decision's own fields."""
+"""Logs with fields given as `extra`: one JSON object a line, as decisions are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import sys
 
 import pytest
-from flyball_agent.logs import JsonFormatter, TextFormatter, configure_logging
+from flyball_kube.logs import JsonFormatter, TextFormatter, configure_logging
 
 
 def record(**extra) -> logging.LogRecord:

@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 import pytest
-from flyball_operator.logs import REDACTED, JsonFormatter, TextFormatter, configure_logging, decision, redact
+from flyball_kube.logs import REDACTED, JsonFormatter, TextFormatter, configure_logging, decision, redact
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl-_x"
 
