@@ -10,14 +10,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from flyball_kube.logs import decision as log_decision
 from flyball_kube.session import ApiSession
-from flyball_planner.cluster import CapOutcome, ClusterSnapshot, JobDecision, Plan
 
 from flyball_operator.acknowledgements import Acknowledgements
 from flyball_operator.background import Background
@@ -25,7 +24,7 @@ from flyball_operator.cap_ledger import CapLedger, CapReading, node_rules
 from flyball_operator.events import EventRecorder
 from flyball_operator.execute import Executor
 from flyball_operator.grants import CapBudget, NodePower, admit, squeeze
-from flyball_operator.hold import Grant, Hold, JobGrant
+from flyball_operator.hold import Grant
 from flyball_operator.incarnations import Action
 from flyball_operator.job_keeper import JobKeeper, KeptJob
 from flyball_operator.learning import Learner
@@ -33,6 +32,7 @@ from flyball_operator.lease import LeaderLease, LeadershipLost
 from flyball_operator.metrics import OperatorMetrics
 from flyball_operator.picture import NodePicture, picture_nodes
 from flyball_operator.planning import PlanFailed, PlanWorker
+from flyball_operator.reign import Reign
 from flyball_operator.reporting import Reporter
 from flyball_operator.settings import Settings
 from flyball_operator.snapshot import build_snapshot, planning_key
@@ -49,7 +49,6 @@ PLAN_GRACE_SECONDS = 0.3
 CUT_YIELD_SECONDS = 3.0
 # Grants under way at a time; a new leader adopts a thousand nodes over several cycles.
 MAX_GRANTS_AT_ONCE = 200
-STATUS_WRITES_AT_ONCE = 4
 
 
 def _most_urgent(grants: Mapping[str, Grant], power: Mapping[str, NodePower], room: int) -> dict[str, Grant]:
@@ -64,33 +63,6 @@ def _most_urgent(grants: Mapping[str, Grant], power: Mapping[str, NodePower], ro
 
 def _keep() -> None:
     """Leave a grant of unknown fate as it is."""
-
-
-@dataclass(slots=True)
-class Reign:
-    """What a leader remembers during one epoch; a new epoch starts with nothing."""
-
-    epoch: int
-    executor: Executor
-    ledger: CapLedger
-    reporter: Reporter
-    acknowledgements: Acknowledgements
-    background: Background
-    decisions: dict[str, JobDecision] = field(default_factory=dict)
-    cap_outcomes: dict[str, CapOutcome] = field(default_factory=dict)
-    planned_key: ClusterSnapshot | None = None
-    planned_at: float = float("-inf")
-    planning: asyncio.Task[Plan] | None = None
-    planning_for: ClusterSnapshot | None = None
-    planning_since: float = 0.0
-    cutting_since: float | None = None
-    squeezing_since: float | None = None
-    # Grants whose writing has begun, with the version of the GPUNode that they replace: until that version is seen to be
-    # gone, or the API server has said no, they may stand there already, whatever our copy says.
-    attempted: dict[str, tuple[str, Hold]] = field(default_factory=dict)
-    wanted: dict[tuple[str, str], JobGrant] = field(default_factory=dict)  # by pod name and job uid
-    # Figures are worth less than steps: few of their writes at a time, so that they never crowd out the others.
-    status_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STATUS_WRITES_AT_ONCE))
 
 
 class Operator:

@@ -14,9 +14,10 @@ from flyball_operator.execute import Executor
 from flyball_operator.gpu_nodes import read_gpu_node
 from flyball_operator.grants import CapBudget
 from flyball_operator.hold import Grant
-from flyball_operator.loop import MAX_GRANTS_AT_ONCE, PLAN_GRACE_SECONDS, Operator, Reign
+from flyball_operator.loop import MAX_GRANTS_AT_ONCE, PLAN_GRACE_SECONDS, Operator
 from flyball_operator.metrics import OperatorMetrics
 from flyball_operator.picture import NodePicture
+from flyball_operator.reign import Reign
 from flyball_operator.reporting import Reporter
 from flyball_operator.settings import Settings
 from flyball_operator.world import World
