@@ -3,7 +3,8 @@
 Below its base clock a job gains time and energy alike, so there the scarce thing is the cap's watts: steps go by relative
 speed gained per watt, which is also the order in which a falling cap takes them back (smallest loss per watt). Above,
 PowerFlow's equation 21: seconds gained per joule. A step that does not fit ends its job's climb (`strict`: tested before
-it is taken). The order of steps never depends on what was taken, so the greedy is one sort and a few cumulative sums.
+it is taken). The order of steps never depends on what was taken, so the greedy is one sort, and whole blocks of steps are
+taken at once until a cap is nearly reached.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from flyball_planner.power import WATT_TOLERANCE, Accounting
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
+BLOCK = 2048  # steps taken at once while they all fit
 NO_GAIN = 1e-12  # relative to the iteration: a clock that gains less than this gains nothing
 
 
@@ -71,28 +73,38 @@ class _Climb:
         chosen = np.where(capped, self.floor, self.top)
         job, position = self._ordered_steps(capped)
         slack = self.headroom - self._used(self.floor)
-        cost = np.stack(
-            [
-                self.counted[job, cap] * self._rise(LIMIT if limits else DRAW, job, position)
-                for cap, limits in enumerate(self.by_limits)
-            ]
-        )
-        while len(job):
-            running = np.cumsum(cost, axis=1)
-            beyond = (running > slack[:, None] + WATT_TOLERANCE).any(axis=0)
-            taken = int(beyond.argmax()) if beyond.any() else len(job)
-            chosen += np.bincount(job[:taken], minlength=len(chosen))
-            if taken == len(job):
-                break
-            if taken:
-                slack = slack - running[:, taken - 1]
-            job, cost = job[taken:], cost[:, taken:]
-            # The next step of each job either fits now or never will: slack only shrinks.
-            climbing, first = np.unique(job, return_index=True)
-            stuck = (cost[:, first] > slack[:, None] + WATT_TOLERANCE).any(axis=0)
-            keep = ~np.isin(job, climbing[stuck])
-            job, cost = job[keep], cost[:, keep]
+        limits = np.array(self.by_limits)[:, None]
+        climbing = np.ones(len(chosen), dtype=bool)
+        for start in range(0, len(job), BLOCK):
+            block = slice(start, start + BLOCK)
+            still = climbing[job[block]]
+            jobs, positions = job[block][still], position[block][still]
+            rise = np.where(limits, self._rise(LIMIT, jobs, positions), self._rise(DRAW, jobs, positions))
+            cost = self.counted[jobs].T * rise
+            total = cost.sum(axis=1)
+            if np.all(total <= slack + WATT_TOLERANCE):
+                chosen += np.bincount(jobs, minlength=len(chosen))
+                slack -= total
+            else:
+                self._take_one_by_one(jobs, cost, chosen, slack, climbing)
         return chosen
+
+    def _take_one_by_one(
+        self, jobs: Indices, cost: Array, chosen: Indices, slack: Array, climbing: NDArray[np.bool_]
+    ) -> None:
+        """Steps of a block that does not fit whole: a step that does not fit ends its job's climb."""
+        left = slack.tolist()
+        caps = {job: np.flatnonzero(self.counted[job]).tolist() for job in np.unique(jobs).tolist()}
+        for job, costs in zip(jobs.tolist(), cost.T.tolist(), strict=True):
+            if not climbing[job]:
+                continue
+            if any(costs[cap] > left[cap] + WATT_TOLERANCE for cap in caps[job]):
+                climbing[job] = False
+                continue
+            for cap in caps[job]:
+                left[cap] -= costs[cap]
+            chosen[job] += 1
+        slack[:] = left
 
     def _used(self, chosen: Indices) -> Array:
         rows = np.arange(len(chosen))

@@ -222,30 +222,28 @@ class Ledger:
         `pools`: where to look; None: wherever the job may go.
         """
         pools = claim.pools if pools is None else pools
-        best: tuple[tuple[float, ...], Option, tuple[tuple[int, int], ...]] | None = None
+        home = {pool for pool, _ in claim.last_parts}
+        found: list[tuple[bool, bool, float, float, int, Option]] = []
         spread = False
+        options: dict[int, tuple[Option, int, int] | None] = {}  # by kind of pool: the option, and the cells it takes
         for pool in pools:
-            option = self.book.at(claim.index, pool, gpus)
-            if option is None:
+            kind = self.book.kind_of(pool)
+            if kind not in options:
+                option = self.book.at(claim.index, pool, gpus)
+                options[kind] = None if option is None else (option, *self.cells(pool, gpus, option))
+            of_kind = options[kind]
+            if of_kind is None:
                 continue
+            option, level, cells = of_kind
             spread = spread or option.nodes > 1
-            level, cells = self.cells(pool, gpus, option)
             in_place = self.slots.fits(pool, level, cells, migrate=False)
-            if not in_place and not (migrate and self.slots.fits(pool, level, cells, migrate=True)):
-                continue
+            if in_place or (migrate and self.slots.fits(pool, level, cells, migrate=True)):
+                left = min((self.slack[clock][cap] for cap in self.pools[pool].cap_indices), default=0.0)
+                found.append((not in_place, pool not in home, option.seconds, -left, pool, option))
+        for *_, pool, option in sorted(found, key=lambda item: item[:5]):
             parts = ((pool, gpus),)
-            contribution = self.contribution(option, parts)
-            if not self.affords(contribution, clock, previous):
-                continue
-            if len(pools) == 1:
+            if self.affords(self.contribution(option, parts), clock, previous):
                 return option, parts
-            home = any(pool == part for part, _ in claim.last_parts)
-            left = min((self.slack[clock][cap] - watts[clock] for cap, watts in contribution), default=0.0)
-            rank = (float(not in_place), float(not home), option.seconds, -left)
-            if best is None or rank < best[0]:
-                best = (rank, option, parts)
-        if best is not None:
-            return best[1], best[2]
         if spread and len(pools) > 1:
             return self._find_spanning(claim, gpus, clock, migrate, previous, pools)
         return None

@@ -109,12 +109,11 @@ class Room:
     def relevant_pools(self, claim: Claim, gpus: int, aim: Aim) -> frozenset[int]:
         """The pools whose GPUs would help: those aimed at, or where power is short all that share a cap with them."""
         ledger = self._ledger
-        has_room = False
-        for pool in aim.pools:
-            option = ledger.book.at(claim.index, pool, gpus)
-            if option is not None and ledger.slots.fits(pool, *ledger.cells(pool, gpus, option), migrate=aim.migrate):
-                has_room = True
-        if not has_room:
+        if not any(
+            (option := ledger.book.at(claim.index, pool, gpus)) is not None
+            and ledger.slots.fits(pool, *ledger.cells(pool, gpus, option), migrate=aim.migrate)
+            for pool in aim.pools
+        ):
             return frozenset(aim.pools)
         caps = {cap for pool in aim.pools for cap in ledger.pools[pool].cap_indices}
         return frozenset(pool.index for pool in ledger.pools if caps.intersection(pool.cap_indices))

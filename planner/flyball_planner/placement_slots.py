@@ -54,7 +54,9 @@ class Slots:
     def fits(self, pool: int, level: int, cells: int, migrate: bool) -> bool:
         """Whether so many more cells of 2^level GPUs have room, with every unchanged job in place or with migrations."""
         room = self.open_room[pool] if migrate else self.free_room[pool]
-        return level < len(room) and all(room[lower] >= cells << (level - lower) for lower in range(level + 1))
+        if level >= len(room) or room[level] < cells:
+            return False
+        return level == 0 or all(room[lower] >= cells << (level - lower) for lower in range(level))
 
     def most_cells(self, pool: int, level: int, migrate: bool) -> int:
         """How many more cells of 2^level GPUs have room."""
