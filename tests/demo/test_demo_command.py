@@ -60,8 +60,19 @@ class Demo:
     def await_condition(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + SECONDS
         while not condition():
-            assert time.monotonic() < deadline, f"not within {SECONDS} s: {what}\n{self.said()}"
+            alive = "\n".join(self.living())
+            assert time.monotonic() < deadline, f"not within {SECONDS} s: {what}; running:\n{alive}\n{self.said()}"
             time.sleep(0.1)
+
+    def await_begun(self) -> None:
+        """Until jobs are being submitted; a run that ends before that fails the test at once."""
+
+        def begun() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, f"ended with status {self.process.returncode}:\n{self.said()}"
+            return "simulated: draw" in self.said()
+
+        self.await_condition(begun, "the run has begun")
 
     def close(self) -> None:
         if self.process is not None:
@@ -116,7 +127,7 @@ def test_a_small_run_keeps_its_promise(demo: Demo, trace: Path) -> None:
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_leaves_nothing(demo: Demo, trace: Path, number: signal.Signals, status: int) -> None:
     process = demo.start("--nodes", "2", "--trace", str(trace), "--compression", "60")
-    demo.await_condition(lambda: "simulated: draw" in demo.said(), "the run has begun")
+    demo.await_begun()
     assert len(demo.living()) > 8
     process.send_signal(number)
     assert process.wait(60) == status
@@ -127,7 +138,7 @@ def test_an_interrupted_run_leaves_nothing(demo: Demo, trace: Path, number: sign
 @pytest.mark.cluster
 def test_a_killed_run_leaves_no_process(demo: Demo, trace: Path) -> None:
     process = demo.start("--nodes", "2", "--trace", str(trace), "--compression", "60")
-    demo.await_condition(lambda: "simulated: draw" in demo.said(), "the run has begun")
+    demo.await_begun()
     process.kill()
     process.wait()
     demo.await_condition(lambda: demo.living() == [], "all parts have died with it")
