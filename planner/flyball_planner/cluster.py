@@ -14,7 +14,7 @@ from flyball_planner.models import GpuModel, JobModel
 
 
 class Objective(StrEnum):
-    """What a user wants joules and seconds traded for (api.md, "Meaning of the words")."""
+    """What a user wants joules and seconds traded for (docs/planner.md)."""
 
     TIME = "Time"
     ENERGY = "Energy"
