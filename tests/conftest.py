@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,6 +46,15 @@ class IsolatedCluster:
         """The path of an object in the test's namespace, or of the whole collection."""
         collection = f"{group}/namespaces/{self.namespace}/{plural}"
         return collection if name is None else f"{collection}/{name}"
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C work in the tests and in what they start, also where pytest was started in the background.
+
+    A shell without job control starts background commands with SIGINT ignored, and every child would inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -62,11 +62,11 @@ def test_enforced_says_false_while_a_node_owes_its_acknowledgement(bench: Bench)
         )
         told = bench.cap("site")
         assert condition(told, "Enforced") == "False"
-        # Every cut is sent; none is acknowledged; nothing may be raised meanwhile.
-        before = {node["metadata"]["name"]: node["spec"]["grantMilliwatts"] for node in bench.gpu_nodes()}
+        # Cuts are sent; none is acknowledged; what a node may draw at worst may not rise anywhere meanwhile.
+        before = {node["metadata"]["name"]: node["spec"]["worstHoldMilliwatts"] for node in bench.gpu_nodes()}
         bench.submit("eager", gpus=(8, 8), iterations=LONG, batch=1024)
         bench.wait_job("eager", lambda raw: condition(raw, "Admitted") != "", "seen by the planner")
-        after = {node["metadata"]["name"]: node["spec"]["grantMilliwatts"] for node in bench.gpu_nodes()}
+        after = {node["metadata"]["name"]: node["spec"]["worstHoldMilliwatts"] for node in bench.gpu_nodes()}
         assert all(after[name] <= watts for name, watts in before.items())
         assert condition(bench.cap("site"), "Enforced") == "False"
     finally:
