@@ -22,6 +22,7 @@ from flyball_devcluster.demo.site import Site, SitePlan
 from flyball_devcluster.referee.hardware import HardwareReader
 
 TARGET_SECONDS = 2.0
+REST_SECONDS = 2.0  # what the raise left to be told of jobs has been told by then
 CAPS = "/apis/flyball.dev/v1alpha1/powercaps"
 NODES = "/apis/flyball.dev/v1alpha1/gpunodes"
 JOBS = "/apis/flyball.dev/v1alpha1/namespaces/default/energyawarejobs"
@@ -146,6 +147,7 @@ def main() -> int:
             set_cap(site, high)
             # The next cut begins from rest: the raise is in force everywhere.
             wait(60, lambda: enforced(site, high) and limits_watts(reader) > low * 1.2 and all_acknowledged(site))
+            time.sleep(REST_SECONDS)
         tally = site.referee_books()["caps"]["site"]
     over = max(tally["max_limits_over_watts"], tally["max_true_over_watts"])
     for name, values in (("limits in the hardware", to_hardware), ("status Enforced", to_status)):

@@ -41,8 +41,8 @@ from flyball_operator.world import Watches, World, flatten
 
 logger = logging.getLogger(__name__)
 
-# Cycles take at most this share of the process's time, however fast the changes come.
-MAX_CYCLE_SHARE = 0.5
+# Cycles take at most this share of a core, however fast the changes come: what answers them needs the rest.
+MAX_CYCLE_SHARE = 0.2
 # A plan that fits a cap which just fell is worth waiting for this long: two waves of grants take longer than one.
 PLAN_GRACE_SECONDS = 0.3
 # For how long statuses of jobs wait while a cap is brought down.
@@ -223,10 +223,11 @@ class Operator:
         """
         if all(reading.enforced or reading.floor_watts > reading.effective.watts for reading in readings):
             reign.cutting_since = None
-            return False
-        if reign.cutting_since is None:
+        elif reign.cutting_since is None:
             reign.cutting_since = monotonic
-        return monotonic - reign.cutting_since < CUT_YIELD_SECONDS
+        yields = reign.cutting_since is not None and monotonic - reign.cutting_since < CUT_YIELD_SECONDS
+        (reign.calm.clear if yields else reign.calm.set)()
+        return yields
 
     def _pictures(self, reign: Reign, world: World, monotonic: float) -> dict[str, NodePicture]:
         """Every node's picture; one that has owed an acknowledgement for too long counts as unresponsive."""
@@ -418,8 +419,12 @@ class Operator:
         monotonic: float,
     ) -> None:
         async def in_turn(write: Coroutine[Any, Any, bool]) -> bool:
-            async with reign.status_slots:
-                return await write
+            try:
+                async with reign.status_slots:
+                    await reign.calm.wait()  # those that queued up before a cap fell wait for it too
+                    return await write
+            finally:
+                write.close()
 
         background = reign.background
         idle = {uid: kept for uid, kept in jobs.items() if not background.busy(("status", uid))}

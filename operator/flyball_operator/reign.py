@@ -17,6 +17,13 @@ from flyball_operator.reporting import Reporter
 STATUS_WRITES_AT_ONCE = 4
 
 
+def _calm() -> asyncio.Event:
+    """No cap is on its way down."""
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass(slots=True)
 class Reign:
     """What a leader remembers during one epoch; a new epoch starts with nothing."""
@@ -41,4 +48,5 @@ class Reign:
     attempted: dict[str, tuple[str, Hold]] = field(default_factory=dict)
     wanted: dict[tuple[str, str], JobGrant] = field(default_factory=dict)  # by pod name and job uid
     # Figures are worth less than steps: few of their writes at a time, so that they never crowd out the others.
+    calm: asyncio.Event = field(default_factory=_calm)
     status_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STATUS_WRITES_AT_ONCE))
