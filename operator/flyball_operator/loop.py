@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 # Cycles take at most this share of a core, however fast the changes come: what answers them needs the rest.
 MAX_CYCLE_SHARE = 0.2
+LONGEST_REST_SECONDS = 0.25
 # A plan that fits a cap which just fell is worth waiting for this long: two waves of grants take longer than one.
 PLAN_GRACE_SECONDS = 0.3
 # For how long statuses of jobs wait while a cap is brought down.
@@ -151,7 +152,8 @@ class Operator:
             while True:
                 self._lease.check(epoch)
                 self._wake.clear()
-                started = self._cycle_began_at = self._monotonic()
+                self._cycle_began_at = self._monotonic()
+                started = time.thread_time()
                 try:
                     pause = await self._cycle(reign, keeper)
                 except LeadershipLost:
@@ -161,8 +163,9 @@ class Operator:
                     logger.exception("a cycle failed")
                     pause = 1.0
                 self.cycles += 1
-                took = self._monotonic() - started
-                await self._rest(pause, max(self._settings.coalesce_seconds, took * (1 / MAX_CYCLE_SHARE - 1)))
+                # Work, not waiting: an answer that came late is no reason to be late with the next cycle.
+                rest = (time.thread_time() - started) * (1 / MAX_CYCLE_SHARE - 1)
+                await self._rest(pause, max(self._settings.coalesce_seconds, min(rest, LONGEST_REST_SECONDS)))
         finally:
             if reign.planning is not None:
                 reign.planning.cancel()
