@@ -9,6 +9,7 @@ from typing import Any
 
 from flyball_devcluster.api import ApiClient, Json
 from flyball_devcluster.demo.site import Site
+from flyball_devcluster.referee.hardware import HardwareReader
 
 GROUP = "/apis/flyball.dev/v1alpha1"
 CAPS = f"{GROUP}/powercaps"
@@ -159,11 +160,10 @@ class Bench:
         return self.api.list_objects(GPU_NODES)
 
     def limits_watts(self) -> float:
-        """The sum of all limits as the hardware has them, by the referee's own reading."""
-        return float(self.site.referee_books().get("limits_watts", float("inf")))
-
-    def true_watts(self) -> float:
-        return float(self.site.referee_books().get("true_watts", float("inf")))
+        """The sum of all limits as the hardware has them at this moment, read as the referee reads it."""
+        sample = HardwareReader(self.site.hardware).read()
+        assert sample is not None, "the site has hardware"
+        return float(sample.limits.sum()) / 1000
 
     def floor_watts(self) -> float:
         return self.site.plan.gpus * self.site.plan.constants.min_limit_milliwatts / 1000

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from cluster_bench import GPU_NODES, Bench, condition
-from flyball_devcluster.referee.hardware import HardwareReader
 
 LONG = 100_000
-
-
-def limits_watts_now(bench: Bench) -> float:
-    """The sum of all limits in the hardware at this moment (the referee's summary can be a second old)."""
-    sample = HardwareReader(bench.site.hardware).read()
-    assert sample is not None
-    return float(sample.limits.sum()) / 1000
 
 
 def load(bench: Bench, jobs: int = 4) -> None:
@@ -33,7 +25,7 @@ def test_a_cap_is_lowered_before_anything_is_raised(bench: Bench) -> None:
     # Until every cut is read back, the status must not call the new cap enforced, and no grant may rise.
     enforced = bench.wait_enforced("site", low)
     assert enforced["status"]["committedWatts"] <= low
-    assert limits_watts_now(bench) <= low
+    assert bench.limits_watts() <= low
     bench.wait(
         lambda: all(
             node["status"]["acknowledged"]["generation"] == node["spec"]["generation"] for node in bench.gpu_nodes()
