@@ -18,7 +18,9 @@ def register(app: typer.Typer) -> None:
         ),
         namespace: str = typer.Option("flyball-system", help="Where the leader lease lives."),
         policy: str = typer.Option("powerflow-strict", help="How GPUs and watts are shared out."),
-        metrics_port: int = typer.Option(9400, help="Prometheus metrics, on every address; 0 for none."),
+        metrics_port: int = typer.Option(
+            9400, help="Prometheus metrics, on every address; 0: any free port (in the log)."
+        ),
         probe_port: int = typer.Option(8080, help="Liveness, at /healthz; 0 for none."),
         grant_lease_seconds: int = typer.Option(
             60, min=5, help="How long node agents hold their grants without a sign of any operator."

@@ -18,7 +18,6 @@ from flyball_devcluster.build import locked
 from flyball_devcluster.controlplane import ControlPlane, Options
 
 DEFAULT_NODES = 16
-DEFAULT_NAME = "default"
 AGENT_TIMEOUT_SECONDS = 120.0
 
 

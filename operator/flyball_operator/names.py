@@ -16,6 +16,5 @@ LABEL_COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 FLYBALL_API_VERSION = "flyball.dev/v1alpha1"
 
-FIELD_MANAGER = "flyball-operator"
 LEADER_LEASE = "flyball-operator"
 DEFAULT_NAMESPACE = "flyball-system"
