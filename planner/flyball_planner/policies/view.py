@@ -1,0 +1,167 @@
+"""What a policy sees and what it says: tables of predicted seconds and joules in, a size and a clock for each job out.
+
+One interface for the simulator and for the operator. A policy is a pure function of the view: whatever it remembers
+(service attained, since when a job waits, the going price) is in the view, so that a restarted operator decides as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Knob(StrEnum):
+    """Which setting of a policy trades seconds for joules: what a sweep varies."""
+
+    CLOCK = "clock"  # one clock for the whole cluster
+    POWER_LIMIT = "power_limit"  # PowerFlow's eta
+    PRICE = "price"  # job-seconds that a joule is worth
+    NONE = "none"
+
+
+class Performance:
+    """One kind of job on one GPU model: what an iteration takes at each size and clock.
+
+    `sizes` ascends (powers of two). `seconds` and `joules` (of all GPUs) are (sizes, clocks) over the clocks of the view;
+    `watts` is their quotient. `efficient[s]` is the clock position of fewest joules at size position s, PowerFlow's f0. The
+    `*_rows` hold the same figures as lists, which a greedy reads many times faster than an array. Jobs that are predicted
+    alike share one instance. Raises ValueError for shapes that do not match or figures that are not positive and finite.
+    """
+
+    __slots__ = (
+        "efficient",
+        "joules",
+        "joules_rows",
+        "position",
+        "seconds",
+        "seconds_rows",
+        "sizes",
+        "watts",
+        "watts_rows",
+    )
+
+    def __init__(self, sizes: Sequence[int], seconds: Array, joules: Array) -> None:
+        if seconds.shape != joules.shape or seconds.ndim != 2 or len(sizes) != len(seconds):
+            raise ValueError(f"tables of {len(sizes)} sizes have shapes {seconds.shape} and {joules.shape}")
+        if list(sizes) != sorted(set(sizes)) or not len(sizes) or sizes[0] < 1:
+            raise ValueError(f"sizes {list(sizes)} must ascend from at least 1")
+        if not (
+            np.isfinite(seconds).all() and np.isfinite(joules).all() and (seconds > 0).all() and (joules > 0).all()
+        ):
+            raise ValueError("seconds and joules of an iteration must be positive and finite")
+        self.sizes = tuple(sizes)
+        self.position = {gpus: index for index, gpus in enumerate(self.sizes)}
+        self.seconds, self.joules, self.watts = seconds, joules, joules / seconds
+        self.seconds_rows: list[list[float]] = seconds.tolist()
+        self.joules_rows: list[list[float]] = joules.tolist()
+        self.watts_rows: list[list[float]] = self.watts.tolist()
+        self.efficient: list[int] = joules.argmin(axis=1).tolist()
+
+
+@dataclass(slots=True, eq=False)
+class JobView:
+    """One job that wants GPUs now.
+
+    `requested_gpus` is what its user asked for (one of `performance.sizes`): what a policy that is not elastic gives.
+    `gpus` is what it holds now (0: it waits), at clock position `clock_index`. `attained_gpu_seconds` is its service so
+    far. `since_seconds` is when it last changed between waiting and running, or its size. `resizable`: False while it may
+    neither change size nor be paused (it is being measured, or was changed just now). `restart_seconds` is what a resize
+    would cost it. `deadline_seconds` is a point in time.
+    """
+
+    uid: str
+    submit_time_seconds: float
+    requested_gpus: int
+    performance: Performance
+    remaining_iterations: float
+    restart_seconds: float = 30.0
+    attained_gpu_seconds: float = 0.0
+    gpus: int = 0
+    clock_index: int = 0
+    since_seconds: float = 0.0
+    resizable: bool = True
+    priority: int = 0
+    deadline_seconds: float | None = None
+    remaining_energy_joules: float | None = None
+
+    @property
+    def order(self) -> tuple[float, str]:
+        """First come, first served; the uid makes it total."""
+        return self.submit_time_seconds, self.uid
+
+
+class Choice(NamedTuple):
+    """A job's GPUs and clock position. The order of a policy's choices is the order in which they are placed."""
+
+    uid: str
+    gpus: int
+    clock_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The cluster at one moment.
+
+    `gpus` can be given to jobs, `gpus_per_node` (a power of two) on each node. `clocks_megahertz` ascends; every table's
+    columns are its positions. `power_limit_watts` bounds the predicted draw of busy GPUs with `guard_fraction` above it,
+    plus `idle_gpu_watts` for each idle one; None: no bound. `max_gpu_watts` is what one GPU may draw at most.
+    `clock_index`: the cluster-wide clock, for policies that do not choose clocks. `price`: job-seconds per joule.
+    """
+
+    now_seconds: float
+    gpus: int
+    gpus_per_node: int
+    clocks_megahertz: tuple[int, ...]
+    jobs: Sequence[JobView]
+    max_gpu_watts: float
+    idle_gpu_watts: float = 0.0
+    power_limit_watts: float | None = None
+    guard_fraction: float = 0.0
+    clock_index: int = -1  # the highest
+    price: float = 0.0
+    clock_rule: Callable[[JobView, int], int] | None = field(default=None, compare=False)
+
+    def clock_of(self, job: JobView, gpus: int) -> int:
+        """The clock position that a policy which does not choose clocks runs a job at, on so many GPUs."""
+        if self.clock_rule is not None:
+            return self.clock_rule(job, gpus)
+        return self.clock_index % len(self.clocks_megahertz)
+
+
+class Policy(Protocol):
+    """Decides who runs, at which size and clock.
+
+    `elastic`: whether it gives other sizes than the requested one. `repacks`: whether running jobs are migrated so that
+    free GPUs on several nodes make a whole cell. `measures`: whether a job that first gets a size is run through the clocks
+    to learn its energy. `holds_limits`: whether it keeps within `power_limit_watts` at every instant, so that each GPU may
+    be given a power limit. `interval_seconds`: how often it wants to decide even if nothing has happened.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def knob(self) -> Knob: ...
+    @property
+    def elastic(self) -> bool: ...
+    @property
+    def repacks(self) -> bool: ...
+    @property
+    def measures(self) -> bool: ...
+    @property
+    def holds_limits(self) -> bool: ...
+    @property
+    def interval_seconds(self) -> float | None: ...
+
+    def decide(self, view: ClusterView) -> list[Choice]:
+        """The jobs that run from now on, most important first; a job that is not named waits.
+
+        The GPUs of the choices add up to no more than `view.gpus`; each size is one of the job's.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""A trace-driven simulator of a GPU cluster that runs the planner's own policies."""

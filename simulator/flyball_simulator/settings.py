@@ -1,0 +1,108 @@
+"""The settings of one simulation, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+REFERENCE_GPU = "NVIDIA-A100-SXM4-40GB"  # what the measured throughputs were taken on
+
+
+class Knowledge(StrEnum):
+    """What a policy is told of a job's seconds and joules."""
+
+    IDEAL = "ideal"  # the truth
+    FITTED = "fitted"  # a prior, then models fitted to what was measured in the run
+    NOISY = "noisy"  # the truth, disturbed by `model_error`
+
+
+@dataclass(frozen=True, slots=True)
+class CapStep:
+    """From `at_seconds` on the cluster may draw `fraction` of all its GPUs' default power limits."""
+
+    at_seconds: float
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationSettings:
+    """Everything that one run depends on besides its jobs; the same settings and jobs give the same result.
+
+    `power_limit_fraction` is PowerFlow's eta: of all GPUs' default power limits. `cap_steps` change it over time.
+    `clock_megahertz` is the cluster's clock for policies that do not choose one; None: the highest. `price` is in
+    job-seconds per joule. `price_signal` and `carbon_grams_per_kwh` are (second, value) steps: the first scales the price,
+    the second turns joules into grams. `restart_scale` multiplies what resizes cost. Raises ValueError for a figure out of
+    its range.
+    """
+
+    policy: str
+    gpus: int
+    gpus_per_node: int = 8
+    gpu_product: str = REFERENCE_GPU
+    power_limit_fraction: float | None = None
+    cap_steps: tuple[CapStep, ...] = ()
+    clock_megahertz: int | None = None
+    price: float | None = None
+    energy_budget_watts: float | None = None
+    price_signal: tuple[tuple[float, float], ...] = ()
+    carbon_grams_per_kwh: tuple[tuple[float, float], ...] = ()
+    seed: int = 0
+    knowledge: Knowledge = Knowledge.FITTED
+    noise: float = 0.03  # relative deviation of what is measured
+    model_error: float = 0.0  # relative deviation of what NOISY tells
+    prior_error: float = 0.0  # relative deviation of the priors of FITTED
+    measure_clocks: bool = True  # policies that measure jobs through the clocks do so
+    restart_scale: float = 1.0
+    power_off_empty_nodes: bool = False
+    node_overhead_watts: float = 0.0  # of a powered node beside its GPUs
+    boot_seconds: float = 120.0
+    planning_interval_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        per_node = self.gpus_per_node
+        if per_node < 1 or per_node & (per_node - 1):
+            raise ValueError(f"gpus per node is {per_node}, and must be a power of two")
+        if self.gpus < per_node or self.gpus % per_node:
+            raise ValueError(f"gpus is {self.gpus}, and must be a multiple of the {per_node} GPUs of a node")
+        if self.power_limit_fraction is not None and not 0 < self.power_limit_fraction <= 1:
+            raise ValueError(f"power limit {self.power_limit_fraction} must be a fraction above 0, at most 1")
+        for name in ("noise", "model_error", "prior_error", "restart_scale", "node_overhead_watts", "boot_seconds"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, and must not be negative")
+        if self.planning_interval_seconds <= 0:
+            raise ValueError(f"planning interval {self.planning_interval_seconds} s must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The cluster from `seconds` on, until the next sample."""
+
+    seconds: float
+    watts: float  # everything: busy and idle GPUs, powered nodes
+    cap_watts: float | None
+    busy_gpus: int
+    powered_nodes: int
+    running_jobs: int
+    waiting_jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """What a run came to. `completion_seconds` (JCT) by job; joules by where they went; `samples` over time."""
+
+    settings: SimulationSettings
+    trace: str
+    completion_seconds: Mapping[str, float]
+    makespan_seconds: float
+    joules: Mapping[str, float]  # gpu, idle, node
+    max_watts: float
+    cap_watts: float | None
+    cap_violation_seconds: float
+    restarts: int
+    migrations: int
+    profiling_joules: float
+    carbon_grams: float | None
+    plans: int
+    wall_seconds: float
+    samples: tuple[Sample, ...] = field(default=(), repr=False)
