@@ -7,9 +7,22 @@ that moves frees cells of its own size and needs one, so no smaller level is the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 from flyball_planner.allocation_ledger import Claim, Ledger
 from flyball_planner.allocation_options import BASE
+
+
+class Resident(Protocol):
+    """Whoever holds GPUs of a node: their number, and an index that orders equals."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def gpus(self) -> int: ...
+
+
+SomeResident = TypeVar("SomeResident", bound=Resident)
 
 
 def floats(claim: Claim) -> bool:
@@ -91,10 +104,10 @@ def _cheapest_evacuation(ledger: Ledger, pool: int, level: int, movable: dict[in
     return None if best is None else best[3]
 
 
-def fewest_that_free(residents: Sequence[Claim], lacking: int, below: int) -> list[Claim] | None:
-    """The fewest claims smaller than `below` GPUs that together hold `lacking`, and of those the ones with fewest GPUs."""
+def fewest_that_free(residents: Sequence[SomeResident], lacking: int, below: int) -> list[SomeResident] | None:
+    """The fewest residents smaller than `below` GPUs that together hold `lacking`, and of those the ones with fewest GPUs."""
     small = sorted((claim for claim in residents if claim.gpus < below), key=lambda claim: (-claim.gpus, claim.index))
-    chosen: list[Claim] = []
+    chosen: list[SomeResident] = []
     for claim in small:
         if sum(item.gpus for item in chosen) >= lacking:
             break
