@@ -1,13 +1,18 @@
-"""Fitting a job's model to what was observed of it: time first, then energy, starting from the prior of its class.
+"""Fitting a job's model to what was observed of it: time first, then energy, then both, from the prior of its class.
 
 Least squares of log errors (scipy's trust region, bounded, soft-L1 loss, so that one disturbed window does not bend the
 model). Every parameter is also held to its prior by a weak spring, so that what the data do not say stays what the prior
-says; where the data cannot tell two parameters apart at all, one of them is fixed by a rule:
+says. Where the result leaves more error than windows usually have, a second start is tried, in which gradients take the
+time that the prior gives to input. Where the data cannot tell two parameters apart at all, one of them is fixed by a rule:
 
 - one local batch size seen: the constant part of the gradient time is half of it;
-- one clock seen: the share of the time that follows the clock is the prior's;
+- one clock seen: the share of the time that follows the clock is the prior's, and so is the shape of the power over it;
 - one size on a node seen: the slope of the local synchronisation is the prior's; no synchronisation seen: all of it is;
-- no job on several nodes seen: its synchronisation is at least 1.1 times the local one.
+- no job on several nodes seen: its synchronisation is at least 1.1 times the local one;
+- paper's power: the line below f0 needs two clocks there to be turned, the cubic above three, static power three in all.
+
+A refit starts from the last fit and needs a fraction of the time; where it explains the data clearly worse than the last
+one did, the job has changed and the fit is made from scratch too, and the better one is returned.
 
 Deterministic: the same observations in any order give the same model, and no random start is used.
 """
@@ -16,16 +21,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flyball_planner.fitting_energy import EnergyFit
+from flyball_planner.fitting_energy import EnergyFit, PaperEnergyFit, PhysicalEnergyFit
+from flyball_planner.fitting_joint import JointFit
+from flyball_planner.fitting_least_squares import solve
 from flyball_planner.fitting_time import TimeFit
-from flyball_planner.fitting_windows import Array, Observation, Windows, parameter_column
-from flyball_planner.models import JobModel
+from flyball_planner.fitting_uncertainty import Covariance, covariance_of, prior_covariance
+from flyball_planner.fitting_windows import Array, Observation, Windows, parameter_column, without_warm_up
+from flyball_planner.models import JobModel, Parameterisation
 
-__all__ = ["FitErrors", "FittedModel", "Observation", "fit"]
+__all__ = ["Covariance", "FitErrors", "FittedModel", "Observation", "fit", "without_warm_up"]
+
+# A refit whose error is this much over the last one's (relative, and absolute) is made from scratch too.
+CLEARLY_WORSE, WORSE_BY = 1.25, 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,39 +54,114 @@ class FitErrors:
 
 @dataclass(frozen=True, slots=True)
 class FittedModel:
-    """A fitted model, its errors, and each fitted parameter's standard error (from the covariance at the optimum).
+    """A fitted model, its errors, and what they leave uncertain.
 
-    Parameters that are absent from `standard_errors` were not fitted: a rule or the prior gave them.
+    `standard_errors` are those of the fitted parameters; an absent one was not fitted: a rule or the prior gave it.
+    `covariance` is of all parameters, those that the prior gave included (`fitting_uncertainty.upper_quantiles`).
     """
 
     model: JobModel
     errors: FitErrors
     standard_errors: dict[str, float]
+    covariance: Covariance
 
 
-def fit(prior: JobModel, observations: Sequence[Observation]) -> FittedModel:
+def fit(
+    prior: JobModel,
+    observations: Sequence[Observation],
+    *,
+    parameterisation: Parameterisation | str | None = None,
+    last: FittedModel | None = None,
+) -> FittedModel:
     """The model on `prior`'s GPU that explains the observations best (PowerFlow section 4; rules above).
 
-    The caller leaves out warm-up windows. Without observations the answer is the prior itself.
+    The caller leaves out warm-up windows (`without_warm_up`). Without observations the answer is the prior itself.
+    `parameterisation` is the prior's unless given. `last`, a fit of the same job to some of the observations, is where
+    the search starts. Raises ValueError if it is of another GPU product, or for an unknown parameterisation.
     """
+    wanted = prior.parameterisation if parameterisation is None else Parameterisation(parameterisation)
+    prior = prior.as_paper() if wanted is Parameterisation.PAPER else prior.as_physical()
+    if last is not None and last.model.gpu_model.product != prior.gpu_model.product:
+        raise ValueError(
+            f"the last fit is of {last.model.gpu_model.product}, and the prior of {prior.gpu_model.product}: "
+            "times and powers of one say nothing of the other"
+        )
     if not observations:
-        return FittedModel(prior, FitErrors(math.nan, math.nan, 0, 0), {})
+        return FittedModel(prior, FitErrors(math.nan, math.nan, 0, 0), {}, prior_covariance(prior))
     windows = Windows.of(observations)
-    parameters, time_errors = TimeFit(prior, windows).solve()
-    model = JobModel.from_parameters(prior.gpu_model, parameters)
+    if last is None or math.isnan(last.errors.time_mape):
+        return _fitted(prior, windows, None)
+    warm = _fitted(prior, windows, last.model)
+    if not _clearly_worse(warm.errors, last.errors):
+        return warm
+    fresh = _fitted(prior, windows, None)
+    return min(warm, fresh, key=lambda found: found.errors.time_mape + _or_zero(found.errors.energy_mape))
+
+
+def _fitted(prior: JobModel, windows: Windows, warm: JobModel | None) -> FittedModel:
+    """One fit, searched from the prior, or from `warm`."""
     powered = windows.with_energy()
-    energy_errors: dict[str, float] = {}
-    if len(powered.seconds):
-        parameters, energy_errors = EnergyFit(model, powered).solve()
-        model = JobModel.from_parameters(prior.gpu_model, parameters)
+    model, problem, point = (
+        _energy_too(prior, windows, powered, warm) if len(powered.seconds) else _time_only(prior, windows, warm)
+    )
     column = parameter_column(model)[:, None]
     errors = FitErrors(
-        time_mape=_mape(windows.predict(column, model)[0][0], windows.seconds, windows.weight),
-        energy_mape=_mape(powered.predict(column, model)[1][0], powered.joules, powered.weight),
-        time_observations=len(observations),
+        time_mape=_mape(windows.predict_seconds(column)[0], windows.seconds, windows.weight),
+        energy_mape=_mape(powered.predict(column, model.gpu_model)[1][0], powered.joules, powered.weight),
+        time_observations=len(windows.seconds),
         energy_observations=len(powered.seconds),
     )
-    return FittedModel(model, errors, time_errors | energy_errors)
+    covariance = covariance_of(model, problem, point)
+    return FittedModel(model, errors, covariance.standard_errors(problem.fitted_names), covariance)
+
+
+def _time_only(prior: JobModel, windows: Windows, warm: JobModel | None) -> tuple[JobModel, TimeFit, Array]:
+    time_fit = TimeFit(prior.as_physical(), windows)
+    point = solve(time_fit, [time_fit.start if warm is None else time_fit.coordinates(warm)])
+    return replace(_with(prior.as_physical(), time_fit.parameters(point[None, :])), paper=prior.paper), time_fit, point
+
+
+def _energy_too(
+    prior: JobModel, windows: Windows, powered: Windows, warm: JobModel | None
+) -> tuple[JobModel, JointFit, Array]:
+    physical = prior.as_physical()
+    time_fit = TimeFit(physical, windows)
+    energy_fit: EnergyFit = PhysicalEnergyFit(physical, powered)
+    joint = JointFit(time_fit, energy_fit)
+    if warm is not None:
+        starts = [np.concatenate([time_fit.coordinates(warm), energy_fit.coordinates(warm)])]
+    else:
+        time_point = solve(time_fit, [time_fit.start])
+        timed = PhysicalEnergyFit(_with(physical, time_fit.parameters(time_point[None, :])), powered)
+        starts = [
+            np.concatenate([time_point, solve(timed, [timed.start])]),
+            np.concatenate([time_fit.computing(time_fit.start), energy_fit.start]),
+        ]
+    point = solve(joint, starts)
+    model = _with(physical, joint.parameters(point[None, :]))
+    if prior.paper is None:
+        return model, joint, point
+    # The physical law is a special case of the paper's: from it the springs and the search start.
+    energy_fit = PaperEnergyFit(model.as_paper(), powered)
+    joint = JointFit(time_fit, energy_fit)
+    again = warm is not None and warm.paper is not None
+    start = energy_fit.coordinates(warm) if warm is not None and again else energy_fit.start
+    point = solve(joint, [np.concatenate([point[: len(time_fit.start)], start])])
+    return _with(model.as_paper(), joint.parameters(point[None, :])), joint, point
+
+
+def _with(model: JobModel, columns: Array) -> JobModel:
+    """The model with one column of parameters in place of its own, in its own parameterisation."""
+    return JobModel.from_parameters(model.gpu_model, dict(zip(model.parameters(), columns[:, 0].tolist(), strict=True)))
+
+
+def _clearly_worse(now: FitErrors, before: FitErrors) -> bool:
+    pairs = ((now.time_mape, before.time_mape), (now.energy_mape, before.energy_mape))
+    return any(after > CLEARLY_WORSE * former + WORSE_BY for after, former in pairs)  # False where one is NaN
+
+
+def _or_zero(error: float) -> float:
+    return 0.0 if math.isnan(error) else error
 
 
 def _mape(predicted: Array, measured: Array, weight: Array) -> float:

@@ -5,28 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import least_squares
 
-from flyball_planner.fitting_windows import (
-    ROBUST_SCALE,
-    SPRING,
-    Array,
-    Windows,
-    differences,
-    parameter_column,
-    standard_errors,
-)
+from flyball_planner.fitting_windows import Array, Windows, parameter_column
 from flyball_planner.models import MAX_OVERLAP, PARAMETER_NAMES, JobModel
 
 NODE_OVER_LOCAL = 1.1  # synchronisation across nodes against inside one, where it was never seen
 CLOCK_SPREAD = 0.02  # of the highest clock: less than this between the clocks seen is one clock
 
-# The coordinates of the time fit. The per-sample gradient time at the highest clock and the share of it that follows the
-# clock stand for b_g and k_g, because data at one clock fix the first and leave the second free.
-_IO, _IO_SAMPLE, _GRADIENT, _SAMPLE, _SHARE, _LOCAL, _LOCAL_GPU, _NODE, _NODE_GPU, _IO_OVERLAP, _SYNC_OVERLAP = range(
-    11
-)
-_NAMES = (
+# The coordinates of the time fit. A time at the highest clock and the share of it that follows the clock stand for the
+# paper's two constants, because data at one clock fix the first and leave the second free.
+_COORDINATES = (
     "io_seconds",
     "io_seconds_per_sample",
     "gradient_seconds",
@@ -34,11 +22,31 @@ _NAMES = (
     "gradient_megacycles_per_sample",
     "local_sync_seconds",
     "local_sync_seconds_per_gpu",
+    "local_sync_megacycles",
     "node_sync_seconds",
     "node_sync_seconds_per_gpu",
+    "node_sync_megacycles",
     "io_overlap",
     "sync_overlap",
 )
+(
+    _IO,
+    _IO_SAMPLE,
+    _GRADIENT,
+    _SAMPLE,
+    _SHARE,
+    _LOCAL,
+    _LOCAL_GPU,
+    _LOCAL_SHARE,
+    _NODE,
+    _NODE_GPU,
+    _NODE_SHARE,
+    _IO_OVERLAP,
+    _SYNC_OVERLAP,
+) = range(len(_COORDINATES))
+_SHARES = [_SHARE, _LOCAL_SHARE, _NODE_SHARE]
+_OVERLAPS = [_IO_OVERLAP, _SYNC_OVERLAP]
+_ROW = {name: PARAMETER_NAMES.index(name) for name in PARAMETER_NAMES}
 
 
 class TimeFit:
@@ -48,112 +56,105 @@ class TimeFit:
         self._prior = prior
         self._windows = windows
         self._top = float(prior.gpu_model.max_clock_megahertz)
-        per_sample = prior.gradient_seconds_per_sample + prior.gradient_megacycles_per_sample / self._top
-        share = prior.gradient_megacycles_per_sample / self._top / per_sample if per_sample > 0 else 0.5
-        start = np.array(
-            [
-                prior.io_seconds,
-                prior.io_seconds_per_sample,
-                prior.gradient_seconds,
-                per_sample,
-                share,
-                prior.local_sync_seconds,
-                prior.local_sync_seconds_per_gpu,
-                prior.node_sync_seconds,
-                prior.node_sync_seconds_per_gpu,
-                prior.io_overlap,
-                prior.sync_overlap,
-            ]
-        )
+        self._across = bool((windows.nodes > 1).any())
+        start = self.coordinates(prior)
         # A job like its class, only faster or slower: scale what one GPU does before anything else is asked of the data.
         fewest = windows.gpus == windows.gpus.min()
-        predicted, _ = windows.predict(self._parameters(start[None, :]), prior)
+        predicted = windows.predict_seconds(self.parameters(start[None, :]))
         pace = math.exp(float(np.median(np.log(windows.seconds[fewest] / predicted[0][fewest]))))
         start[[_IO, _IO_SAMPLE, _GRADIENT, _SAMPLE]] *= pace
-        self._start = start
-        self._free = self._free_coordinates()
         if len(np.unique(windows.local_batch)) == 1:
             gradient = start[_GRADIENT] + start[_SAMPLE] * windows.local_batch[0]
             start[_GRADIENT] = gradient / 2
             start[_SAMPLE] = gradient / 2 / windows.local_batch[0]
+        self.start = start
+        self.free = np.array(self._free_coordinates())
         typical = float(np.median(windows.seconds))
         batch = float(np.median(windows.local_batch))
-        least = np.array([0.2, 0.2 / batch, 0.2, 0.2 / batch, 0.0, 0.1, 0.02, 0.1, 0.005, 0.0, 0.0]) * typical
-        self._scale = np.maximum(start, least)
-        self._scale[_SHARE], self._scale[_IO_OVERLAP], self._scale[_SYNC_OVERLAP] = 0.3, 3.0, 1.0
+        least = np.zeros(len(start))
+        least[[_IO, _GRADIENT]], least[[_IO_SAMPLE, _SAMPLE]] = 0.2 * typical, 0.2 * typical / batch
+        least[[_LOCAL, _NODE]], least[_LOCAL_GPU], least[_NODE_GPU] = 0.1 * typical, 0.02 * typical, 0.005 * typical
+        self.scale = np.maximum(start, least)
+        self.scale[_SHARES] = 0.3
+        self.scale[_IO_OVERLAP], self.scale[_SYNC_OVERLAP] = 3.0, 1.0
+        self.low, self.high = np.zeros(len(start)), np.full(len(start), np.inf)
+        self.low[_OVERLAPS], self.high[_OVERLAPS] = 1.0, MAX_OVERLAP
+        self.high[_SHARES] = 1.0
 
     def _free_coordinates(self) -> list[int]:
         windows = self._windows
         free = [_IO, _IO_SAMPLE, _SAMPLE, _IO_OVERLAP]
         if len(np.unique(windows.local_batch)) > 1:
             free.append(_GRADIENT)
-        if np.ptp(windows.clock) > CLOCK_SPREAD * self._top:
+        clocks = np.ptp(windows.clock) > CLOCK_SPREAD * self._top
+        if clocks:
             free.append(_SHARE)
-        local = windows.gpus[(windows.nodes == 1) & (windows.gpus > 1)]
-        across = windows.gpus[windows.nodes > 1]
-        if len(local):
-            free.append(_LOCAL)
-        if len(np.unique(local)) > 1:
-            free.append(_LOCAL_GPU)
-        if len(across):
-            free.append(_NODE)
-        if len(np.unique(across)) > 1:
-            free.append(_NODE_GPU)
-        if len(local) or len(across):
+        local = (windows.nodes == 1) & (windows.gpus > 1)
+        across = windows.nodes > 1
+        for seen, constant, slope, share in (
+            (local, _LOCAL, _LOCAL_GPU, _LOCAL_SHARE),
+            (across, _NODE, _NODE_GPU, _NODE_SHARE),
+        ):
+            if seen.any():
+                free.append(constant)
+                if len(np.unique(windows.gpus[seen])) > 1:
+                    free.append(slope)
+                if np.ptp(windows.clock[seen]) > CLOCK_SPREAD * self._top:
+                    free.append(share)
+        if local.any() or across.any():
             free.append(_SYNC_OVERLAP)
         return sorted(free)
 
-    def solve(self) -> tuple[dict[str, float], dict[str, float]]:
-        """The fitted parameters of the whole model, and the standard errors of those that the data moved."""
-        free = np.array(self._free)
-        low = np.zeros(len(self._start))
-        low[[_IO_OVERLAP, _SYNC_OVERLAP]] = 1.0
-        high = np.full(len(self._start), np.inf)
-        high[[_IO_OVERLAP, _SYNC_OVERLAP]] = MAX_OVERLAP
-        high[_SHARE] = 1.0
-        inside = np.clip(self._start, low, high)
-        solution = least_squares(
-            lambda scaled: self._residuals(scaled[None, :])[0],
-            inside[free] / self._scale[free],
-            jac=lambda scaled: differences(self._residuals, scaled),
-            bounds=(low[free] / self._scale[free], high[free] / self._scale[free]),
-            loss="soft_l1",
-            f_scale=ROBUST_SCALE,
-            x_scale=1.0,
-            max_nfev=60,
-            xtol=1e-8,
-            ftol=1e-8,
-        )
-        point = self._point(solution.x[None, :])[0]
-        if not (self._windows.nodes > 1).any():
-            point[_NODE] = max(point[_NODE], NODE_OVER_LOCAL * point[_LOCAL])
-            point[_NODE_GPU] = max(point[_NODE_GPU], NODE_OVER_LOCAL * point[_LOCAL_GPU])
-        column = self._parameters(point[None, :])[:, 0]
-        spread = standard_errors(solution.jac, solution.fun) * self._scale[free]
-        return dict(zip(PARAMETER_NAMES, column.tolist(), strict=True)), {
-            _NAMES[coordinate]: float(error) for coordinate, error in zip(self._free, spread, strict=True)
-        }
+    @property
+    def fitted_names(self) -> list[str]:
+        """The parameters that the data can move."""
+        return [_COORDINATES[coordinate] for coordinate in self.free]
 
-    def _point(self, scaled: Array) -> Array:
-        """All coordinates, (copies, 11), from the free ones in units of their scale, (copies, free)."""
-        points = np.repeat(self._start[None, :], len(scaled), axis=0)
-        points[:, self._free] = scaled * self._scale[self._free]
-        return points
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """How many residuals share one noise."""
+        return (len(self._windows.seconds),)
 
-    def _parameters(self, points: Array) -> Array:
-        """PowerFlow's parameters, (parameters, copies), of coordinates (copies, 11)."""
+    def computing(self, point: Array) -> Array:
+        """The same iteration with next to no input: gradients are what takes its time."""
+        other = point.copy()
+        other[[_IO, _IO_SAMPLE]] *= 0.2
+        other[_SAMPLE] *= 1.5
+        return other
+
+    def coordinates(self, model: JobModel) -> Array:
+        """A model's coordinates, (13,)."""
+        point = np.array([getattr(model, name) for name in _COORDINATES], dtype=np.float64)
+        for seconds, cycles in ((_SAMPLE, _SHARE), (_LOCAL, _LOCAL_SHARE), (_NODE, _NODE_SHARE)):
+            follows = point[cycles] / self._top
+            whole = point[seconds] + follows
+            point[seconds], point[cycles] = whole, follows / whole if whole > 0 else 0.0
+        point[_LOCAL_GPU] += model.local_sync_megacycles_per_gpu / self._top
+        point[_NODE_GPU] += model.node_sync_megacycles_per_gpu / self._top
+        return point
+
+    def parameters(self, points: Array) -> Array:
+        """PowerFlow's parameters, (parameters, copies), of coordinates (copies, 13)."""
         columns = np.repeat(parameter_column(self._prior)[:, None], len(points), axis=1)
-        for coordinate, name in enumerate(_NAMES):
-            columns[PARAMETER_NAMES.index(name)] = points[:, coordinate]
-        follows = points[:, _SAMPLE] * points[:, _SHARE]
-        columns[PARAMETER_NAMES.index("gradient_seconds_per_sample")] = points[:, _SAMPLE] - follows
-        columns[PARAMETER_NAMES.index("gradient_megacycles_per_sample")] = follows * self._top
+        for coordinate, name in enumerate(_COORDINATES):
+            columns[_ROW[name]] = points[:, coordinate]
+        if not self._across:
+            for node, local in ((_NODE, _LOCAL), (_NODE_GPU, _LOCAL_GPU)):
+                columns[_ROW[_COORDINATES[node]]] = np.maximum(points[:, node], NODE_OVER_LOCAL * points[:, local])
+        for whole, share, seconds, cycles in (
+            (_SAMPLE, _SHARE, "gradient_seconds_per_sample", "gradient_megacycles_per_sample"),
+            (_LOCAL, _LOCAL_SHARE, "local_sync_seconds", "local_sync_megacycles"),
+            (_LOCAL_GPU, _LOCAL_SHARE, "local_sync_seconds_per_gpu", "local_sync_megacycles_per_gpu"),
+            (_NODE, _NODE_SHARE, "node_sync_seconds", "node_sync_megacycles"),
+            (_NODE_GPU, _NODE_SHARE, "node_sync_seconds_per_gpu", "node_sync_megacycles_per_gpu"),
+        ):
+            total = columns[_ROW[_COORDINATES[whole]]].copy()
+            columns[_ROW[cycles]] = total * points[:, share] * self._top
+            columns[_ROW[seconds]] = total * (1.0 - points[:, share])
         return columns
 
-    def _residuals(self, scaled: Array) -> Array:
-        """Log errors and the springs' pulls, (copies, observations + free), at (copies, free)."""
+    def residuals(self, points: Array) -> Array:
+        """Log errors times the square root of their weight, (copies, observations)."""
         windows = self._windows
-        seconds, _ = windows.predict(self._parameters(self._point(scaled)), self._prior)
-        errors = np.log(seconds / windows.seconds) * np.sqrt(windows.weight)
-        pulls = SPRING * (scaled - self._start[self._free] / self._scale[self._free])
-        return np.concatenate([errors, pulls], axis=1)
+        seconds = windows.predict_seconds(self.parameters(points))
+        return np.asarray(np.log(seconds / windows.seconds) * np.sqrt(windows.weight))

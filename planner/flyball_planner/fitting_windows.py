@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flyball_planner.models import PARAMETER_NAMES, JobModel, evaluate
+from flyball_planner.gpu_models import GpuModel
+from flyball_planner.models import JobModel, evaluate, evaluate_seconds, parameter_matrix
 
 Array = NDArray[np.float64]
 
-ROBUST_SCALE = 0.1  # log error from which an observation counts as disturbed
-SPRING = 0.02  # log error that moving a coordinate by its own scale is worth, for one observation of weight 1
-DIFFERENCE_STEP = 1e-6  # of a coordinate's scale, for the Jacobian
+WARM_UP_WINDOWS = 2  # caches, allocators and boost clocks settle in a job's first windows
+SETTLED_MEGAHERTZ = 30.0  # two windows whose clocks are further apart than this have a change of clocks between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,34 +85,44 @@ class Windows:
         measured = ~np.isnan(self.joules)
         return Windows(*(getattr(self, column.name)[measured] for column in fields(self)))
 
-    def predict(self, parameters: Array, model: JobModel) -> tuple[Array, Array]:
+    def predict(self, parameters: Array, gpu_model: GpuModel) -> tuple[Array, Array]:
         """Seconds and joules, (copies, observations), under each of several parameter sets, (parameters, copies)."""
         copies = parameters.shape[1]
-        curves = evaluate(
-            np.repeat(parameters, len(self.seconds), axis=1)[:, :, None],
-            model.gpu_model,
-            np.tile(self.gpus, copies)[:, None],
-            np.tile(self.nodes, copies)[:, None],
-            np.tile(self.gpus * self.local_batch, copies)[:, None],
-            np.tile(self.clock, copies)[:, None],
-        )
+        matrix, gpus, nodes, batch, clock = self._grid(parameters)
+        curves = evaluate(matrix, gpu_model, gpus, nodes, batch, clock)
         return curves.seconds.reshape(copies, -1), curves.joules.reshape(copies, -1)
+
+    def predict_seconds(self, parameters: Array) -> Array:
+        """The seconds alone, which cost half as much."""
+        return evaluate_seconds(*self._grid(parameters)).reshape(parameters.shape[1], -1)
+
+    def _grid(self, parameters: Array) -> tuple[Array, Array, Array, Array, Array]:
+        copies = parameters.shape[1]
+        columns = (self.gpus, self.nodes, self.gpus * self.local_batch, self.clock)
+        gpus, nodes, batch, clock = (np.tile(column, copies)[:, None] for column in columns)
+        return np.repeat(parameters, len(self.seconds), axis=1)[:, :, None], gpus, nodes, batch, clock
 
 
 def parameter_column(model: JobModel) -> Array:
-    """A model's parameters as a vector, in the order of PARAMETER_NAMES."""
-    return np.array([getattr(model, name) for name in PARAMETER_NAMES], dtype=np.float64)
+    """A model's parameters as a vector, in the order of `parameter_matrix`."""
+    return np.asarray(parameter_matrix([model])[:, 0, 0])
 
 
-def differences(residuals: Callable[[Array], Array], point: Array) -> Array:
-    """The Jacobian of stacked residuals, (copies, residuals) for (copies, coordinates), in one evaluation of all steps."""
-    steps = np.vstack([np.zeros(len(point)), np.eye(len(point)) * DIFFERENCE_STEP])
-    found = residuals(point[None, :] + steps)
-    return np.asarray(((found[1:] - found[0]) / DIFFERENCE_STEP).T)
+def without_warm_up(windows: Sequence[Observation]) -> list[Observation]:
+    """The windows of one job, in the order of their time, that measure what the job does at their settings.
 
-
-def standard_errors(jacobian: Array, residuals: Array) -> Array:
-    """Square roots of the diagonal of the covariance, from the Gauss-Newton Hessian (the springs keep it regular)."""
-    freedom = max(1, len(residuals) - jacobian.shape[1])
-    variance = float(residuals @ residuals) / freedom
-    return np.asarray(np.sqrt(np.maximum(np.diag(np.linalg.pinv(jacobian.T @ jacobian)), 0.0) * variance))
+    A run is a stretch at one size, spread and batch. Its first WARM_UP_WINDOWS windows are dropped, and so is every later
+    one whose clock is more than SETTLED_MEGAHERTZ from that of the window before: part of it ran at the other clock.
+    """
+    kept: list[Observation] = []
+    run: tuple[float, ...] | None = None
+    seen, clock = 0, 0.0
+    for window in windows:
+        settings = (window.gpus, window.nodes, window.local_batch_size)
+        if settings != run:
+            run, seen = settings, 0
+        seen += 1
+        if seen > WARM_UP_WINDOWS and abs(window.clock_megahertz - clock) <= SETTLED_MEGAHERTZ:
+            kept.append(window)
+        clock = window.clock_megahertz
+    return kept

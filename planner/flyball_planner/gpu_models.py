@@ -40,6 +40,7 @@ class GpuModel:
     knee_megahertz: float
     voltage_slope: float
     relative_speed: float = 1.0
+    break_megahertz: float = 0.0
 
     def __post_init__(self) -> None:
         limits = (self.min_power_limit_watts, self.default_power_limit_watts, self.max_power_limit_watts)

@@ -3,8 +3,8 @@
 T_IO = a_IO + b_IO*bs*r, T_grad = a_g + (b_g + k_g/f)*bs, T_sync linear in n with one set of constants inside a node and
 one across nodes, T_iter = [(T_IO^g1 + T_grad^g1)^(g2/g1) + T_sync^g2]^(1/g2) (equations 2 to 5, where the printed outer
 exponent g2 is read as 1/g2: only that gives seconds and the stated limits). E_iter = (P_grad*T_grad + P_sync*T_sync +
-P_static*T_iter)*n (equations 6 to 9), in the *physical* parameterisation: V(f) from the GPU model, P_static = idle*V,
-P_grad = A*(ln(bs + th) + b)*V^2*f clipped to the board's limit, P_sync = S*V^2*f. Everything is continuous at the knee.
+P_static*T_iter)*n (equations 6 to 9). The three powers are the *physical* parameterisation's or the *paper*'s
+(models_power.py), clipped to the board's limit. Everything is continuous over the clock.
 """
 
 from __future__ import annotations
@@ -18,14 +18,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flyball_planner.gpu_models import GpuModel, catalogue, gpu_model_for
+from flyball_planner.models_power import (
+    PAPER_PARAMETER_NAMES,
+    GpuPowers,
+    PaperPower,
+    Parameterisation,
+    paper_power_of,
+    paper_powers,
+    physical_powers,
+)
 
 __all__ = [
+    "PAPER_PARAMETER_NAMES",
     "PARAMETER_NAMES",
+    "TIME_PARAMETER_NAMES",
     "GpuModel",
     "IterationCurves",
     "JobModel",
+    "PaperPower",
+    "Parameterisation",
     "catalogue",
     "evaluate",
+    "evaluate_seconds",
     "gpu_model_for",
     "parameter_matrix",
 ]
@@ -56,6 +70,7 @@ class JobModel:
     gradient_seconds_per_sample b_g, gradient_megacycles_per_sample k_g; local_sync_* and node_sync_*: seconds th,
     megacycles a, seconds_per_gpu b, megacycles_per_gpu k; io_overlap g1, sync_overlap g2;
     gradient_watts_per_megahertz A, gradient_batch_shift th, gradient_batch_offset b; sync_watts_per_megahertz S.
+    Where `paper` is given it says the powers, and the last four are only what `as_physical` goes back to.
     Raises ValueError for a parameter that is not finite or out of its range.
     """
 
@@ -79,6 +94,7 @@ class JobModel:
     gradient_batch_shift: float = 1.0
     gradient_batch_offset: float = 20.0
     sync_watts_per_megahertz: float = 0.0
+    paper: PaperPower | None = None
 
     def __post_init__(self) -> None:
         for name in PARAMETER_NAMES:
@@ -89,18 +105,49 @@ class JobModel:
         if self.gradient_seconds + self.gradient_seconds_per_sample + self.gradient_megacycles_per_sample <= 0:
             raise ValueError("job model: an iteration takes no time, one of gradient_* must be above 0")
 
+    @property
+    def parameterisation(self) -> Parameterisation:
+        return Parameterisation.PHYSICAL if self.paper is None else Parameterisation.PAPER
+
     def parameters(self) -> dict[str, float]:
-        """The parameters as a flat dict of named real numbers; `from_parameters` is its inverse."""
-        return {name: float(getattr(self, name)) for name in PARAMETER_NAMES}
+        """The parameters as a flat dict of named real numbers, `paper_*` only where there is one."""
+        own = {name: float(getattr(self, name)) for name in PARAMETER_NAMES}
+        return own if self.paper is None else own | self.paper.parameters()
 
     @classmethod
     def from_parameters(cls, gpu_model: GpuModel, parameters: Mapping[str, float]) -> JobModel:
-        """The model of these parameters on this GPU model; raises ValueError for an unknown or missing name."""
-        unknown = sorted(set(parameters) - set(PARAMETER_NAMES))
-        missing = sorted(set(PARAMETER_NAMES) - set(parameters))
+        """The model of these parameters on this GPU model, physical or, with all of `paper_*`, the paper's.
+
+        Raises ValueError for an unknown or missing name.
+        """
+        wanted = set(PARAMETER_NAMES)
+        if not wanted.issuperset(parameters) and not set(PAPER_PARAMETER_NAMES).isdisjoint(parameters):
+            wanted |= set(PAPER_PARAMETER_NAMES)
+        unknown, missing = sorted(set(parameters) - wanted), sorted(wanted - set(parameters))
         if unknown or missing:
             raise ValueError(f"job model parameters: unknown {unknown}, missing {missing}")
-        return cls(gpu_model=gpu_model, **{name: float(parameters[name]) for name in PARAMETER_NAMES})
+        return cls(
+            gpu_model=gpu_model,
+            paper=PaperPower.from_parameters(parameters) if len(wanted) > len(PARAMETER_NAMES) else None,
+            **{name: float(parameters[name]) for name in PARAMETER_NAMES},
+        )
+
+    def as_paper(self) -> JobModel:
+        """In the paper's parameterisation: the same powers, exactly so where the paper's f0 is the knee of the voltage."""
+        if self.paper is not None:
+            return self
+        paper = paper_power_of(
+            self.gpu_model,
+            self.gradient_watts_per_megahertz,
+            self.gradient_batch_shift,
+            self.gradient_batch_offset,
+            self.sync_watts_per_megahertz,
+        )
+        return replace(self, paper=paper)
+
+    def as_physical(self) -> JobModel:
+        """In the physical parameterisation: its own four power parameters, which a paper model keeps."""
+        return self if self.paper is None else replace(self, paper=None)
 
     def curves(
         self,
@@ -164,10 +211,23 @@ class JobModel:
             node_sync_megacycles_per_gpu=self.node_sync_megacycles_per_gpu * cycles,
             gradient_watts_per_megahertz=self.gradient_watts_per_megahertz * watts,
             sync_watts_per_megahertz=self.sync_watts_per_megahertz * watts,
+            paper=None if self.paper is None else self.paper.on(gpu_model, watts * _peak(gpu_model, self.gpu_model)),
         )
 
 
-PARAMETER_NAMES: tuple[str, ...] = tuple(field.name for field in fields(JobModel) if field.name != "gpu_model")
+PARAMETER_NAMES: tuple[str, ...] = tuple(
+    field.name for field in fields(JobModel) if field.name not in ("gpu_model", "paper")
+)
+
+
+_PHYSICAL_POWER = (
+    "gradient_watts_per_megahertz",
+    "gradient_batch_shift",
+    "gradient_batch_offset",
+    "sync_watts_per_megahertz",
+)
+TIME_PARAMETER_NAMES: tuple[str, ...] = tuple(name for name in PARAMETER_NAMES if name not in _PHYSICAL_POWER)
+_ALL_NAMES = PARAMETER_NAMES + PAPER_PARAMETER_NAMES
 
 
 def _dynamic_watts_per_megahertz(gpu_model: GpuModel) -> float:
@@ -178,11 +238,25 @@ def _dynamic_watts_per_megahertz(gpu_model: GpuModel) -> float:
     return left / (voltage * voltage * top)
 
 
+def _peak(gpu_model: GpuModel, other: GpuModel) -> float:
+    """V^2*f at one board's highest clock over the other's: watts at the top, per watts for each MHz."""
+    peaks = []
+    for board in (gpu_model, other):
+        top = float(board.max_clock_megahertz)
+        peaks.append(float(board.voltage(np.array([top]))[0]) ** 2 * top)
+    return peaks[0] / peaks[1]
+
+
 def parameter_matrix(models: Sequence[JobModel]) -> Array:
-    """The parameters of many models as one (parameters, models, 1) array, in the order of PARAMETER_NAMES."""
-    return np.array([[getattr(model, name) for model in models] for name in PARAMETER_NAMES], dtype=np.float64)[
-        :, :, None
-    ]
+    """The parameters of many models as one (parameters, models, 1) array, in the order of PARAMETER_NAMES.
+
+    If any of them is the paper's, the rows of PAPER_PARAMETER_NAMES follow, zeros for the physical ones.
+    """
+    rows = [[getattr(model, name) for model in models] for name in PARAMETER_NAMES]
+    if any(model.paper is not None for model in models):
+        told = [{} if model.paper is None else model.paper.parameters() for model in models]
+        rows += [[parameters.get(name, 0.0) for parameters in told] for name in PAPER_PARAMETER_NAMES]
+    return np.array(rows, dtype=np.float64)[:, :, None]
 
 
 def _overlapped(first: Array, second: Array, exponent: Array) -> Array:
@@ -194,16 +268,17 @@ def _overlapped(first: Array, second: Array, exponent: Array) -> Array:
     return np.asarray(larger * (1.0 + ratio**exponent) ** (1.0 / exponent))
 
 
-def evaluate(
-    parameters: Array, gpu_model: GpuModel, gpus: Array, nodes: Array, global_batch_size: Array, clocks_megahertz: Array
-) -> IterationCurves:
-    """PowerFlow's equations 2 to 9 over a grid, every argument broadcast to (rows, clocks).
+class _Parts(NamedTuple):
+    """Seconds of gradients and of synchronisation, and of the whole iteration, over (rows, clocks)."""
 
-    `parameters` is (len(PARAMETER_NAMES), rows or 1, 1), the three integers (rows, 1), clocks (1 or rows, clocks) in MHz.
-    """
-    p = dict(zip(PARAMETER_NAMES, parameters, strict=True))
+    gradient: Array
+    sync: Array
+    whole: Array
+
+
+def _parts(p: Mapping[str, Array], gpus: Array, nodes: Array, global_batch_size: Array, frequency: Array) -> _Parts:
+    """PowerFlow's equations 2 to 5."""
     local_batch = global_batch_size / gpus
-    frequency = clocks_megahertz
     io = p["io_seconds"] + p["io_seconds_per_sample"] * local_batch * (gpus / nodes)
     per_sample = p["gradient_seconds_per_sample"] + p["gradient_megacycles_per_sample"] / frequency
     gradient = p["gradient_seconds"] + per_sample * local_batch
@@ -220,18 +295,47 @@ def evaluate(
         p["local_sync_megacycles"] + p["local_sync_megacycles_per_gpu"] * more,
     )
     sync = np.where(gpus > 1, sync_constant + sync_cycles / frequency, 0.0)
-    seconds = _overlapped(_overlapped(io, gradient, p["io_overlap"]), sync, p["sync_overlap"])
+    whole = _overlapped(_overlapped(io, gradient, p["io_overlap"]), sync, p["sync_overlap"])
+    return _Parts(gradient, sync, whole)
 
-    voltage = gpu_model.voltage(frequency)
-    cubic = voltage * voltage * frequency
-    static_watts = gpu_model.idle_power_watts * voltage
+
+def evaluate_seconds(
+    parameters: Array, gpus: Array, nodes: Array, global_batch_size: Array, clocks_megahertz: Array
+) -> Array:
+    """T_iter alone (PowerFlow's equations 2 to 5), arguments as for `evaluate`."""
+    p = dict(zip(_ALL_NAMES[: len(parameters)], parameters, strict=True))
+    return _parts(p, gpus, nodes, global_batch_size, clocks_megahertz).whole
+
+
+def evaluate(
+    parameters: Array, gpu_model: GpuModel, gpus: Array, nodes: Array, global_batch_size: Array, clocks_megahertz: Array
+) -> IterationCurves:
+    """PowerFlow's equations 2 to 9 over a grid, every argument broadcast to (rows, clocks).
+
+    `parameters` is (parameters, rows or 1, 1) as `parameter_matrix` gives it, the three integers (rows, 1), clocks (1 or
+    rows, clocks) in MHz.
+    """
+    p = dict(zip(_ALL_NAMES[: len(parameters)], parameters, strict=True))
+    gradient, sync, seconds = _parts(p, gpus, nodes, global_batch_size, clocks_megahertz)
+    powers = _powers(p, gpu_model, global_batch_size / gpus, clocks_megahertz)
+    static_watts = powers.static
     limit = np.maximum(gpu_model.max_power_limit_watts - static_watts, 0.0)
-    activity = np.maximum(np.log(local_batch + p["gradient_batch_shift"]) + p["gradient_batch_offset"], 0.0)
-    wanted_watts = p["gradient_watts_per_megahertz"] * activity * cubic
-    gradient_watts = np.minimum(wanted_watts, limit)
-    sync_watts = np.minimum(p["sync_watts_per_megahertz"] * cubic, limit)
+    gradient_watts = np.minimum(powers.gradient, limit)
+    sync_watts = np.minimum(powers.sync, limit)
     per_gpu_joules = gradient_watts * gradient + sync_watts * sync + static_watts * seconds
     together = np.where(p["sync_overlap"] > 1.0, gradient_watts + sync_watts, np.maximum(gradient_watts, sync_watts))
     peak = static_watts + np.where(gpus > 1, np.minimum(together, limit), gradient_watts)
     watts = per_gpu_joules / seconds
-    return IterationCurves(seconds, per_gpu_joules * gpus, watts, np.maximum(peak, watts), wanted_watts > limit)
+    return IterationCurves(seconds, per_gpu_joules * gpus, watts, np.maximum(peak, watts), powers.gradient > limit)
+
+
+def _powers(p: Mapping[str, Array], gpu_model: GpuModel, local_batch: Array, clocks_megahertz: Array) -> GpuPowers:
+    """Each row by its own parameterisation."""
+    if "paper_break_megahertz" not in p:
+        return physical_powers(p, gpu_model, local_batch, clocks_megahertz)
+    by_paper = paper_powers(p, gpu_model, local_batch, clocks_megahertz)
+    has_paper = p["paper_break_megahertz"] > 0
+    if has_paper.all():
+        return by_paper
+    physical = physical_powers(p, gpu_model, local_batch, clocks_megahertz)
+    return GpuPowers(*(np.where(has_paper, *pair) for pair in zip(by_paper, physical, strict=True)))

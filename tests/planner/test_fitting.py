@@ -7,9 +7,11 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from flyball_planner.fitting import FittedModel, Observation, fit
+from flyball_planner import fitting_windows
+from flyball_planner.fitting import FittedModel, Observation, fit, without_warm_up
 from flyball_planner.gpu_models import GpuModel, gpu_model_for
 from flyball_planner.model_classes import known_model_classes, model_class_prior
 from flyball_planner.models import JobModel
@@ -170,6 +172,99 @@ def test_windows_that_cannot_be_are_refused() -> None:
         Observation(1, 1, 8, 1410, 0)
     with pytest.raises(ValueError, match="iteration_joules is nan"):
         Observation(1, 1, 8, 1410, 0.1, math.nan)
+
+
+def test_a_refit_from_the_last_one_is_no_worse_than_one_from_scratch() -> None:
+    """Windows come in four portions; each refit starts from the fit before."""
+    for seed, (name, factor) in enumerate((("gpt2", 2.0), ("vgg16", 0.6), ("deepspeech2", 1.5), ("bert", 3.0))):
+        windows = sweep(slower(model_class_prior(name, a100()), factor), noise=0.04, seed=seed)
+        random.Random(seed).shuffle(windows)
+        prior = model_class_prior("", a100())
+        for parameterisation in ("physical", "paper"):
+            last = None
+            for count in (6, 12, 24, len(windows)):
+                last = fit(prior, windows[:count], parameterisation=parameterisation, last=last)
+                fresh = fit(prior, windows[:count], parameterisation=parameterisation)
+                assert last.errors.time_mape <= fresh.errors.time_mape + 0.003, (name, parameterisation, count)
+                assert last.errors.energy_mape <= fresh.errors.energy_mape + 0.003, (name, parameterisation, count)
+
+
+def test_a_refit_of_a_job_that_has_changed_forgets_what_it_was() -> None:
+    prior = model_class_prior("", a100())
+    before = fit(prior, sweep(slower(model_class_prior("gpt2", a100()), 0.5)))
+    windows = sweep(slower(model_class_prior("deepspeech2", a100()), 2.0))
+    assert fit(prior, windows, last=before).errors.time_mape <= fit(prior, windows).errors.time_mape + 0.003
+
+
+def test_a_refit_costs_fewer_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+    original = fitting_windows.evaluate
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return original(*arguments)
+
+    monkeypatch.setattr(fitting_windows, "evaluate", counted)
+    windows = sweep(slower(model_class_prior("bert", a100()), 2.0), noise=0.04)
+    prior = model_class_prior("", a100())
+    last = fit(prior, windows[:-3])
+    from_scratch, calls = calls, 0
+    fit(prior, windows, last=last)
+    assert calls < from_scratch / 2
+
+
+def test_a_last_fit_of_other_hardware_is_refused() -> None:
+    h100 = gpu_model_for("NVIDIA-H100-80GB-HBM3")
+    assert h100 is not None
+    last = fit(model_class_prior("bert", h100), [])
+    with pytest.raises(ValueError, match=r"the last fit is of NVIDIA-H100.* and the prior of NVIDIA-A100"):
+        fit(model_class_prior("bert", a100()), [], last=last)
+    with pytest.raises(ValueError, match="'cubic' is not a valid Parameterisation"):
+        fit(model_class_prior("bert", a100()), [], parameterisation="cubic")
+
+
+def test_the_papers_shapes_follow_boards_that_the_physical_law_does_not() -> None:
+    """A board whose power is flat below f0 and whose static power is twice the catalogue's."""
+    prior = model_class_prior("vgg16", a100())
+    paper = prior.as_paper().paper
+    assert paper is not None
+    odd = replace(paper, gradient_at_zero=0.8 * paper.gradient_at_break, gradient_cube=0.6, gradient_square=0.2)
+    truth = replace(prior, paper=replace(odd, static_watts=110.0))
+    windows = [observe(truth, *size, 32, clock) for size in SIZES for clock in range(510, 1411, 100)]
+    by_paper = fit(prior, windows, parameterisation="paper")
+    assert by_paper.errors.energy_mape < 0.02
+    assert by_paper.errors.energy_mape < fit(prior, windows).errors.energy_mape / 2
+
+
+def test_one_clock_leaves_the_papers_shape_to_the_prior() -> None:
+    prior = model_class_prior("gpt2", a100())
+    windows = [observe(slower(prior, 1.5), *size, 16, 1410) for size in SIZES]
+    fitted = fit(prior, windows, parameterisation="paper").model.paper
+    before = prior.as_paper().paper
+    assert fitted is not None
+    assert before is not None
+    for name in ("gradient_at_break", "gradient_at_zero", "gradient_cube", "sync_at_break", "static_rise"):
+        assert getattr(fitted, name) == pytest.approx(getattr(before, name)), name
+
+
+def test_the_share_of_synchronisation_that_follows_the_clock_is_found() -> None:
+    prior = model_class_prior("gpt2", a100())
+    truth = replace(prior, local_sync_seconds=0.0, local_sync_megacycles=0.03 * 1410, sync_overlap=1.0)
+    fitted = fit(prior, sweep(truth)).model
+    assert fitted.local_sync_megacycles / 1410 == pytest.approx(0.03, rel=0.25)
+
+
+def test_warm_up_and_changes_of_clock_are_dropped() -> None:
+    def window(gpus: int, clock: float, seconds: float) -> Observation:
+        return Observation(gpus, 1, 8, clock, seconds)
+
+    run = [window(1, 1410, 9), window(1, 1410, 8), window(1, 1410, 1), window(1, 1395, 1.1)]
+    slowed = [window(1, 900, 5), window(1, 900, 2)]  # the first of them ran partly at the old clock
+    resized = [window(2, 900, 7), window(2, 900, 6), window(2, 900, 0.5)]
+    kept = without_warm_up([*run, *slowed, *resized])
+    assert [each.iteration_seconds for each in kept] == [1, 1.1, 2, 0.5]
+    assert without_warm_up([]) == []
 
 
 def throughputs(name: str) -> list[Observation]:
