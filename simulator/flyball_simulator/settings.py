@@ -53,10 +53,13 @@ class SimulationSettings:
     model_error: float = 0.0  # relative deviation of what NOISY tells
     prior_error: float = 0.0  # relative deviation of the priors of FITTED
     measure_clocks: bool = True  # policies that measure jobs through the clocks do so
+    max_measured: int = 16  # jobs at once
+    guard_fraction: float = 0.05  # a GPU's power limit stands this far above what its job was predicted to draw
     restart_scale: float = 1.0
     power_off_empty_nodes: bool = False
     node_overhead_watts: float = 0.0  # of a powered node beside its GPUs
     boot_seconds: float = 120.0
+    boot_joules: float = 50_000.0  # of a node beside what it draws idle: a host at 400 W for two minutes
     planning_interval_seconds: float = 30.0
 
     def __post_init__(self) -> None:
@@ -67,7 +70,15 @@ class SimulationSettings:
             raise ValueError(f"gpus is {self.gpus}, and must be a multiple of the {per_node} GPUs of a node")
         if self.power_limit_fraction is not None and not 0 < self.power_limit_fraction <= 1:
             raise ValueError(f"power limit {self.power_limit_fraction} must be a fraction above 0, at most 1")
-        for name in ("noise", "model_error", "prior_error", "restart_scale", "node_overhead_watts", "boot_seconds"):
+        for name in (
+            "noise",
+            "model_error",
+            "prior_error",
+            "restart_scale",
+            "node_overhead_watts",
+            "boot_seconds",
+            "boot_joules",
+        ):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, and must not be negative")
         if self.planning_interval_seconds <= 0:

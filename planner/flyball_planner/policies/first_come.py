@@ -16,6 +16,7 @@ class FirstCome:
     measures = False
     holds_limits = False
     interval_seconds: float | None = None
+    suspend_seconds: float | None = None
 
     def decide(self, view: ClusterView) -> list[Choice]:
         running = sorted((job for job in view.jobs if job.gpus), key=lambda job: job.order)

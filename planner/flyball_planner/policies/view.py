@@ -36,6 +36,7 @@ class Performance:
     """
 
     __slots__ = (
+        "__weakref__",
         "efficient",
         "joules",
         "joules_rows",
@@ -112,6 +113,7 @@ class ClusterView:
     `gpus` can be given to jobs, `gpus_per_node` (a power of two) on each node. `clocks_megahertz` ascends; every table's
     columns are its positions. `power_limit_watts` bounds the predicted draw of busy GPUs with `guard_fraction` above it,
     plus `idle_gpu_watts` for each idle one; None: no bound. `max_gpu_watts` is what one GPU may draw at most.
+    `sunk_gpu_watts` is what a GPU draws whether anybody uses it or not (0 where empty nodes are powered off).
     `clock_index`: the cluster-wide clock, for policies that do not choose clocks. `price`: job-seconds per joule.
     """
 
@@ -122,6 +124,7 @@ class ClusterView:
     jobs: Sequence[JobView]
     max_gpu_watts: float
     idle_gpu_watts: float = 0.0
+    sunk_gpu_watts: float = 0.0
     power_limit_watts: float | None = None
     guard_fraction: float = 0.0
     clock_index: int = -1  # the highest
@@ -142,6 +145,7 @@ class Policy(Protocol):
     free GPUs on several nodes make a whole cell. `measures`: whether a job that first gets a size is run through the clocks
     to learn its energy. `holds_limits`: whether it keeps within `power_limit_watts` at every instant, so that each GPU may
     be given a power limit. `interval_seconds`: how often it wants to decide even if nothing has happened.
+    `suspend_seconds`: what going on at the same size after a pause costs a job; None: as much as any restart.
     """
 
     @property
@@ -158,6 +162,8 @@ class Policy(Protocol):
     def holds_limits(self) -> bool: ...
     @property
     def interval_seconds(self) -> float | None: ...
+    @property
+    def suspend_seconds(self) -> float | None: ...
 
     def decide(self, view: ClusterView) -> list[Choice]:
         """The jobs that run from now on, most important first; a job that is not named waits.

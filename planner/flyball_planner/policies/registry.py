@@ -1,0 +1,53 @@
+"""The policies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flyball_planner.policies.afs import Afs
+from flyball_planner.policies.first_come import FirstCome
+from flyball_planner.policies.gandiva import Gandiva
+from flyball_planner.policies.pollux import Pollux
+from flyball_planner.policies.powerflow_paper import PaperPowerFlow
+from flyball_planner.policies.price import Price
+from flyball_planner.policies.sia import Sia
+from flyball_planner.policies.srtf import Srtf
+from flyball_planner.policies.tiresias import Tiresias, TiresiasGittins
+from flyball_planner.policies.view import Knob, Policy
+from flyball_planner.policies.zeus import Zeus
+
+ZEUS_SUFFIX = "+zeus"
+
+_POLICIES: dict[str, Callable[[], Policy]] = {
+    "powerflow-paper": PaperPowerFlow,
+    "price": Price,
+    "tiresias": Tiresias,
+    "tiresias-gittins": TiresiasGittins,
+    "gandiva": Gandiva,
+    "afs": Afs,
+    "pollux": Pollux,
+    "sia": Sia,
+    "srtf": Srtf,
+    "fifo": FirstCome,
+}
+
+
+def policy_names() -> tuple[str, ...]:
+    """The policies there are; each whose knob is the clock can also have `+zeus` appended."""
+    return tuple(_POLICIES)
+
+
+def policy_named(name: str) -> Policy:
+    """The policy of a name, for example `afs` or `afs+zeus`.
+
+    Raises ValueError, listing the names, for an unknown one, and where Zeus is to choose clocks for a policy that does.
+    """
+    base = name.removesuffix(ZEUS_SUFFIX)
+    if base not in _POLICIES:
+        raise ValueError(f"policy {base!r} is unknown; there is {', '.join(_POLICIES)}")
+    policy = _POLICIES[base]()
+    if base == name:
+        return policy
+    if policy.knob is not Knob.CLOCK:
+        raise ValueError(f"policy {name!r}: {base} chooses its clocks itself, Zeus cannot")
+    return Zeus(policy)

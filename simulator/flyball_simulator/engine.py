@@ -1,0 +1,336 @@
+"""The event loop: arrivals, completions, caps and nodes, and a policy that decides in between.
+
+Time jumps from event to event. Between two of them every job goes at a constant pace and draws constant watts, so nothing
+is stepped through. The policy decides at most once in `planning_interval_seconds`; a change of the cap is decided on at
+once, so that no instant is over it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from flyball_planner.gpu_models import GpuModel, gpu_model_for
+from flyball_planner.policies.registry import policy_named
+from flyball_planner.policies.view import Choice, ClusterView, JobView, Policy
+
+from flyball_simulator.agenda import Agenda, Entry, Event
+from flyball_simulator.execution import Execution
+from flyball_simulator.knowledge import Informant, decision_clocks
+from flyball_simulator.meter import WATT_TOLERANCE, ConservationError, Meter
+from flyball_simulator.node_switching import NodeSwitching
+from flyball_simulator.nodes import Nodes
+from flyball_simulator.oracle import Oracle
+from flyball_simulator.runs import Phase, Run, restart_seconds
+from flyball_simulator.settings import Sample, SimulationResult, SimulationSettings
+from flyball_simulator.workload import SimulatedJob
+
+STALL_SECONDS = 365 * 86_400.0  # a policy that leaves every job waiting for so long has given up on them
+
+Progress = Callable[[float, int, int], None]
+
+
+def simulate(
+    jobs: Sequence[SimulatedJob], settings: SimulationSettings, *, trace: str = "", progress: Progress | None = None
+) -> SimulationResult:
+    """Run the jobs under the settings' policy until the last has ended.
+
+    `progress` is told simulated seconds, ended jobs and all jobs, at every decision. Raises ValueError for an unknown
+    policy or GPU or a job that can never run, and ConservationError where something does not add up.
+    """
+    return Simulation(jobs, settings, progress).run(trace)
+
+
+class Simulation:
+    """One run: jobs, nodes, meter, and what is to happen."""
+
+    def __init__(
+        self, jobs: Sequence[SimulatedJob], settings: SimulationSettings, progress: Progress | None = None
+    ) -> None:
+        gpu = gpu_model_for(settings.gpu_product)
+        if gpu is None:
+            raise ValueError(f"GPU {settings.gpu_product!r} is not in the catalogue")
+        if not jobs:
+            raise ValueError("there is no job to simulate")
+        self.settings = settings
+        self.gpu: GpuModel = gpu
+        self.policy: Policy = policy_named(settings.policy)
+        self.clocks = decision_clocks(gpu)
+        self.clock_index = _nearest_clock(self.clocks, settings.clock_megahertz)
+        self.agenda = Agenda()
+        self.nodes = Nodes(settings.gpus // settings.gpus_per_node, settings.gpus_per_node)
+        self.meter = Meter(settings.gpus, settings.gpus_per_node, gpu.idle_power_watts, settings.node_overhead_watts)
+        self.switching = NodeSwitching(settings, gpu, self.nodes, self.meter, self.agenda)
+        self.informant = Informant(
+            settings.knowledge,
+            gpu,
+            self.clocks,
+            settings.gpus_per_node,
+            seed=settings.seed,
+            noise=settings.noise,
+            model_error=settings.model_error,
+            prior_error=settings.prior_error,
+            clock=None if self.policy.measures and settings.measure_clocks else self.clock_index,
+        )
+        self.execution = Execution(settings, self.policy, gpu, self.informant, self.meter, self.agenda)
+        oracle = Oracle(gpu, self.clocks, settings.gpus_per_node)
+        self.runs = [self._new_run(index, job, oracle) for index, job in enumerate(jobs)]
+        if len({run.view.uid for run in self.runs}) != len(self.runs):
+            raise ValueError("two jobs have the same id")
+        self.active: dict[str, Run] = {}
+        self.samples: list[Sample] = []
+        self.now = 0.0
+        self.done = self.plans = self.migrations = 0
+        self._progress = progress
+        self._dirty = False
+        self._next_plan = -math.inf  # not before
+        self._plan_foreseen = math.inf
+        self._price_scale = 1.0
+
+    def run(self, trace: str = "") -> SimulationResult:
+        """Live through every event."""
+        started = time.perf_counter()
+        self._foresee_everything()
+        while self.agenda:
+            entry = self.agenda.pop()
+            if self._outdated(entry):
+                continue
+            if entry.seconds > self.now + STALL_SECONDS:
+                raise ConservationError(f"nothing is to happen for {entry.seconds - self.now:.0f} s")
+            self.now = max(self.now, entry.seconds)
+            self.meter.advance(self.now)
+            self._happen(entry)
+            if self._dirty and not (self.agenda and self.agenda.next_seconds <= self.now):
+                self._plan_when_due()
+        for run in self.runs:
+            if run.phase is not Phase.DONE:
+                raise ConservationError(
+                    f"policy {self.policy.name} leaves job {run.job.job_id} ({run.job.gpus} GPUs) waiting for ever"
+                )
+        self.meter.check(self.runs)
+        return self._result(trace, time.perf_counter() - started)
+
+    def _foresee_everything(self) -> None:
+        settings = self.settings
+        for run in self.runs:
+            self.agenda.foresee(run.job.submit_seconds, Event.ARRIVAL, run.index)
+        self._set_cap(settings.power_limit_fraction)
+        for index, step in enumerate(settings.cap_steps):
+            self.agenda.foresee(step.at_seconds, Event.CAP, index)
+        for index, (at, _) in enumerate((*settings.price_signal, *settings.carbon_grams_per_kwh)):
+            self.agenda.foresee(at, Event.SIGNAL, index)
+
+    def _outdated(self, entry: Entry) -> bool:
+        if entry.event in (Event.COMPLETION, Event.PHASE_END, Event.LEARN):
+            return self.runs[entry.subject].version != entry.version
+        if entry.event is Event.NODE_OFF:
+            return self.done == len(self.runs) or self.switching.outdated(entry.subject, entry.version)
+        if entry.event in (Event.CAP, Event.SIGNAL):
+            return self.done == len(self.runs)  # the rest of the schedule concerns nobody
+        return entry.event is Event.PLAN and self.plans != entry.version
+
+    def _happen(self, entry: Entry) -> None:
+        match entry.event:
+            case Event.ARRIVAL:
+                run = self.runs[entry.subject]
+                self.active[run.view.uid] = run
+            case Event.COMPLETION:
+                self._complete(self.runs[entry.subject])
+            case Event.PHASE_END:
+                if not self.execution.next_phase(self.runs[entry.subject], self.now):
+                    return
+            case Event.LEARN:
+                self.runs[entry.subject].advance(self.now)
+                self.execution.learn(self.runs[entry.subject])
+            case Event.NODE_OFF:
+                self.switching.switch_off(entry.subject)
+                return
+            case Event.CAP:
+                self._set_cap(self.settings.cap_steps[entry.subject].fraction)
+                self._next_plan = self.now
+            case Event.SIGNAL:
+                self._signal(entry.subject)
+            case Event.PLAN:
+                self._plan_foreseen = math.inf
+        self._dirty = True
+
+    def _complete(self, run: Run) -> None:
+        run.advance(self.now)
+        self.execution.end(run, self.now)
+        self.nodes.release(run)
+        self.switching.watch(self.now)
+        del self.active[run.view.uid]
+        self.done += 1
+
+    def _signal(self, index: int) -> None:
+        prices = self.settings.price_signal
+        if index < len(prices):
+            self._price_scale = prices[index][1]
+        else:
+            grams_per_kwh = self.settings.carbon_grams_per_kwh[index - len(prices)][1]
+            self.meter.carbon_grams_per_joule = grams_per_kwh / 3.6e6
+
+    def _set_cap(self, fraction: float | None) -> None:
+        full = self.settings.gpus * self.gpu.default_power_limit_watts
+        self.meter.cap_watts = None if fraction is None else fraction * full
+
+    def _plan_when_due(self) -> None:
+        self._dirty = False
+        if self.now >= self._next_plan:
+            self._plan()
+        elif self._plan_foreseen > self._next_plan:
+            self._foresee_plan(self._next_plan)
+
+    def _foresee_plan(self, seconds: float) -> None:
+        self._plan_foreseen = seconds
+        self.agenda.foresee(seconds, Event.PLAN, 0, self.plans)
+
+    def _plan(self) -> None:
+        for run in self.active.values():
+            run.advance(self.now)
+        if self.active:
+            self._apply(self.policy.decide(self._view()))
+        self.plans += 1
+        self._plan_foreseen = math.inf
+        self._next_plan = self.now + self.settings.planning_interval_seconds
+        running = sum(1 for run in self.active.values() if run.gpus)
+        self.samples.append(self.meter.sample(running, len(self.active) - running))
+        if self.policy.interval_seconds is not None and len(self.active) > running:
+            self._foresee_plan(self.now + self.policy.interval_seconds)
+        if self._progress is not None:
+            self._progress(self.now, self.done, len(self.runs))
+
+    def _view(self) -> ClusterView:
+        settings = self.settings
+        return ClusterView(
+            now_seconds=self.now,
+            gpus=self.nodes.usable_gpus,
+            gpus_per_node=settings.gpus_per_node,
+            clocks_megahertz=self.clocks,
+            jobs=[run.view for run in self.active.values()],
+            max_gpu_watts=self.gpu.default_power_limit_watts,
+            idle_gpu_watts=self.gpu.idle_power_watts,
+            sunk_gpu_watts=0.0 if settings.power_off_empty_nodes else self.gpu.idle_power_watts,
+            power_limit_watts=self.meter.cap_watts,
+            guard_fraction=settings.guard_fraction,
+            clock_index=self.clock_index,
+            price=(settings.price or 0.0) * self._price_scale,
+        )
+
+    def _apply(self, choices: Sequence[Choice]) -> None:
+        """Make the choices true: who stops, who starts where, who changes its clock."""
+        chosen = self._checked(choices)
+        for uid, run in self.active.items():
+            if run.gpus and uid not in chosen:
+                self._stop(run)
+        before = {uid: run.cells for uid, (run, _) in chosen.items()}
+        for run in self._place(chosen):
+            del chosen[run.view.uid]
+            if run.gpus:
+                self._stop(run)
+        self.switching.boot_taken(self.now)
+        for uid, (run, choice) in chosen.items():
+            if run.cells != before[uid] or run.gpus != choice.gpus:
+                ready_at = self.switching.ready_at([node for node, _ in run.cells])
+                self.execution.start(run, choice, ready_at, self.now)
+            else:
+                self.execution.change_clock(run, choice, self.now)
+        self.switching.watch(self.now)
+        self._check_limits()
+
+    def _stop(self, run: Run) -> None:
+        self.execution.stop(run, self.now)
+        self.nodes.release(run)
+
+    def _place(self, chosen: dict[str, tuple[Run, Choice]]) -> list[Run]:
+        """Cells for everybody who is chosen; who finds none."""
+        resized = [(run, choice.gpus) for run, choice in chosen.values() if run.gpus != choice.gpus]
+        if not resized:
+            return []
+        if self.policy.repacks:
+            for run, _ in resized:
+                self.nodes.release(run)
+            staying = [run for run, choice in chosen.values() if run.gpus == choice.gpus]
+            self.migrations += len(self.nodes.settle(resized, staying, self.switching.preferred()))
+            return []
+        wanted = [(run, choice.gpus) for run, choice in chosen.values()]
+        homeless, moved = self.nodes.settle_in_order(wanted, self.switching.preferred())
+        self.migrations += len(moved)
+        return homeless
+
+    def _checked(self, choices: Sequence[Choice]) -> dict[str, tuple[Run, Choice]]:
+        chosen: dict[str, tuple[Run, Choice]] = {}
+        gpus = 0
+        for choice in choices:
+            run = self.active.get(choice.uid)
+            if run is None or choice.uid in chosen:
+                raise ConservationError(f"policy {self.policy.name} chose {choice.uid!r} twice, or unasked")
+            if choice.gpus not in run.truth.position or not 0 <= choice.clock_index < len(self.clocks):
+                raise ConservationError(f"policy {self.policy.name} chose {choice}: no such size or clock")
+            gpus += choice.gpus
+            chosen[choice.uid] = (run, choice)
+        if gpus > self.nodes.usable_gpus:
+            raise ConservationError(f"policy {self.policy.name} gave out {gpus} of {self.nodes.usable_gpus} GPUs")
+        return chosen
+
+    def _check_limits(self) -> None:
+        """A policy that holds the cap keeps the sum of all limits under it: then no job's draw can break it."""
+        cap = self.meter.cap_watts
+        if cap is None or not self.policy.holds_limits:
+            return
+        idle = self.gpu.idle_power_watts
+        allowed = self.nodes.usable_gpus * idle
+        floor = allowed
+        for run in self.active.values():
+            if run.gpus:
+                allowed += run.limit_watts - run.gpus * idle
+        if allowed > max(cap, floor) + WATT_TOLERANCE:
+            raise ConservationError(
+                f"policy {self.policy.name} lets GPUs draw {allowed:.1f} W under a cap of {cap:.1f} W"
+            )
+
+    def _new_run(self, index: int, job: SimulatedJob, oracle: Oracle) -> Run:
+        largest = min(self.settings.gpus, job.global_batch_size)
+        truth = oracle.performance(job.model_class, job.global_batch_size, 1 << (largest.bit_length() - 1))
+        if job.gpus not in truth.position:
+            raise ValueError(f"job {job.job_id} asks for {job.gpus} GPUs; it can have one of {truth.sizes}")
+        view = JobView(
+            uid=job.job_id,
+            submit_time_seconds=job.submit_seconds,
+            requested_gpus=job.gpus,
+            performance=self.informant.tell(job.model_class, job.global_batch_size, truth, frozenset()),
+            remaining_iterations=job.iterations,
+            restart_seconds=self.settings.restart_scale * restart_seconds(job.gpus),
+            since_seconds=job.submit_seconds,
+            deadline_seconds=job.deadline_seconds,
+            remaining_energy_joules=job.energy_budget_joules,
+        )
+        return Run(index, job, truth, view)
+
+    def _result(self, trace: str, wall_seconds: float) -> SimulationResult:
+        meter = self.meter
+        return SimulationResult(
+            settings=self.settings,
+            trace=trace,
+            completion_seconds={run.job.job_id: run.completed_seconds or 0.0 for run in self.runs},
+            makespan_seconds=self.now,
+            joules={"gpu": meter.gpu_joules, "idle": meter.idle_joules, "node": meter.node_joules},
+            max_watts=meter.max_watts,
+            cap_watts=meter.cap_watts,
+            cap_violation_seconds=meter.violation_seconds,
+            restarts=self.execution.restarts,
+            migrations=self.migrations,
+            profiling_joules=self.execution.profiling_joules,
+            carbon_grams=meter.carbon_grams if self.settings.carbon_grams_per_kwh else None,
+            plans=self.plans,
+            wall_seconds=wall_seconds,
+            samples=tuple(self.samples),
+        )
+
+
+def _nearest_clock(clocks: Sequence[int], wanted_megahertz: int | None) -> int:
+    """The position of the clock nearest to the wanted one; of the highest where none is wanted."""
+    if wanted_megahertz is None:
+        return len(clocks) - 1
+    return min(range(len(clocks)), key=lambda index: (abs(clocks[index] - wanted_megahertz), index))

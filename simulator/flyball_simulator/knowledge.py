@@ -1,0 +1,155 @@
+"""What policies are told of a job: never the truth itself, unless that is what is studied.
+
+`fitted`: the prior of the job's model class, then a model fitted to what was measured in this run. What is measured of one
+model class at one batch size and number of GPUs carries noise that is the same for every job of the kind, as if they were
+runs of one program on one cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from flyball_planner.fitting import Observation, fit
+from flyball_planner.gpu_models import GpuModel
+from flyball_planner.model_classes import model_class_prior
+from flyball_planner.models import JobModel
+from flyball_planner.policies.view import Performance
+
+from flyball_simulator.noise import noise_factor
+from flyball_simulator.settings import Knowledge
+
+MEASURED_CLOCKS = 6  # of the clocks that a measurement runs through, as many windows as the fit is given
+Sizes = frozenset[int]
+
+
+class Informant:
+    """Tells what is known of a kind of job after it has been measured at some sizes.
+
+    `clock`: the position of the only clock that is ever seen; None: measurements run through all of them.
+    """
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        gpu: GpuModel,
+        clocks_megahertz: tuple[int, ...],
+        gpus_per_node: int,
+        *,
+        seed: int,
+        noise: float,
+        model_error: float,
+        prior_error: float,
+        clock: int | None,
+    ) -> None:
+        self._knowledge = knowledge
+        self._gpu = gpu
+        self._clocks = clocks_megahertz
+        self._gpus_per_node = gpus_per_node
+        self._seed = seed
+        self._noise = noise
+        self._model_error = model_error
+        self._prior_error = prior_error
+        self._clock = clock
+        self._told: dict[tuple[str, int, Sizes], Performance] = {}
+
+    @property
+    def learns(self) -> bool:
+        """Whether measuring a job changes what is told of it."""
+        return self._knowledge is Knowledge.FITTED
+
+    def tell(self, model_class: str, global_batch_size: int, truth: Performance, measured: Sizes) -> Performance:
+        """The tables of a kind of job that was measured at these sizes."""
+        if self._knowledge is Knowledge.IDEAL:
+            return truth
+        key = (model_class, global_batch_size, measured if self.learns else frozenset())
+        told = self._told.get(key)
+        if told is None:
+            told = (
+                self._fitted(model_class, global_batch_size, truth, measured)
+                if self.learns
+                else self._disturbed(model_class, global_batch_size, truth)
+            )
+            self._told[key] = told
+        return told
+
+    def _disturbed(self, model_class: str, batch: int, truth: Performance) -> Performance:
+        """The truth with an error of the kind, and another one of each size, in time and in power."""
+
+        def factor(what: str) -> float:
+            return noise_factor(f"{self._seed}/{what}/{model_class}/{batch}", self._model_error / math.sqrt(2.0))
+
+        pace = np.array([[factor("time") * factor(f"time/{gpus}")] for gpus in truth.sizes])
+        draw = np.array([[factor("power") * factor(f"power/{gpus}")] for gpus in truth.sizes])
+        return Performance(truth.sizes, truth.seconds * pace, truth.joules * pace * draw)
+
+    def _fitted(self, model_class: str, batch: int, truth: Performance, measured: Sizes) -> Performance:
+        prior = self._prior(model_class)
+        windows = tuple(
+            window for gpus in sorted(measured) for window in self._windows(model_class, batch, truth, gpus)
+        )
+        model = _fit(prior, windows) if windows else prior
+        sizes = np.array(truth.sizes, dtype=np.float64)
+        nodes = np.array([self._nodes(gpus) for gpus in truth.sizes], dtype=np.float64)
+        curves = model.curves(sizes, nodes, float(batch), np.array(self._clocks, dtype=np.float64))
+        return Performance(truth.sizes, curves.seconds, curves.joules)
+
+    def _prior(self, model_class: str) -> JobModel:
+        prior = model_class_prior(model_class, self._gpu)
+        if not self._prior_error:
+            return prior
+        pace = noise_factor(f"{self._seed}/prior time/{model_class}", self._prior_error)
+        draw = noise_factor(f"{self._seed}/prior power/{model_class}", self._prior_error)
+        parameters = prior.parameters()
+        for name in parameters:
+            if "overlap" not in name and ("seconds" in name or "megacycles" in name):
+                parameters[name] *= pace
+            elif "watts" in name:
+                parameters[name] *= draw
+        return JobModel.from_parameters(self._gpu, parameters)
+
+    def _windows(self, model_class: str, batch: int, truth: Performance, gpus: int) -> list[Observation]:
+        row = truth.position[gpus]
+        if self._clock is None:
+            last = len(self._clocks) - 1
+            seen = sorted({round(last * step / (MEASURED_CLOCKS - 1)) for step in range(MEASURED_CLOCKS)})
+        else:
+            seen = [self._clock]
+        windows = []
+        for clock in seen:
+            key = f"{self._seed}/{model_class}/{batch}/{gpus}/{clock}"
+            seconds = truth.seconds_rows[row][clock] * noise_factor(f"{key}/time", self._noise)
+            watts = truth.watts_rows[row][clock] * noise_factor(f"{key}/power", self._noise)
+            windows.append(
+                Observation(
+                    gpus=gpus,
+                    nodes=self._nodes(gpus),
+                    local_batch_size=batch / gpus,
+                    clock_megahertz=float(self._clocks[clock]),
+                    iteration_seconds=seconds,
+                    iteration_joules=seconds * watts,
+                )
+            )
+        return windows
+
+    def _nodes(self, gpus: int) -> int:
+        return -(-gpus // self._gpus_per_node)
+
+
+@lru_cache(maxsize=20_000)
+def _fit(prior: JobModel, windows: tuple[Observation, ...]) -> JobModel:
+    """The fit, kept: the runs of a sweep over one seed measure the same."""
+    return fit(prior, windows).model
+
+
+def decision_clocks(gpu: GpuModel, spacing_megahertz: int = 30, lowest_fraction: float = 0.4) -> tuple[int, ...]:
+    """The clocks that are worth deciding between, ascending: below two fifths of the highest no board saves energy."""
+    top = gpu.max_clock_megahertz
+    chosen: list[int] = []
+    for clock in reversed(gpu.clocks_megahertz):
+        if clock < lowest_fraction * top:
+            break
+        if not chosen or chosen[-1] - clock >= spacing_megahertz:
+            chosen.append(clock)
+    return tuple(reversed(chosen))
