@@ -13,6 +13,7 @@ import typer
 
 COMMAND_MODULES: tuple[str, ...] = (
     "agent",
+    "calibrate",
     "demo",
     "devcluster",
     "frontier",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +31,7 @@ class GpuModel:
     The voltage, relative to its low plateau, is V(f) = 1 + s*max(0, f - f_b)/f_max with the knee f_b and slope s; static
     power is idle*V, dynamic power grows as V^2*f (PowerFlow section 4.2, equations 10 and 11, in the physical
     parameterisation). `clocks_megahertz` ascends. `relative_speed` is training throughput against the A100-SXM4-40GB.
+    `break_megahertz` is f0 of the paper's parameterisation (equations 12 to 15), 0 where it is taken to be the knee.
     Raises ValueError where the figures contradict each other.
     """
 
@@ -55,6 +59,10 @@ class GpuModel:
             raise ValueError(f"GPU model {self.product}: clocks must be positive and ascend, at least one")
         if self.voltage_slope < 0 or self.knee_megahertz <= 0 or self.relative_speed <= 0:
             raise ValueError(f"GPU model {self.product}: slope must be >= 0, knee and relative speed > 0")
+        if not 0 <= self.break_megahertz < clocks[-1]:
+            raise ValueError(
+                f"GPU model {self.product}: break {self.break_megahertz} MHz is not within 0 and {clocks[-1]}"
+            )
 
     @property
     def min_clock_megahertz(self) -> int:
@@ -81,14 +89,15 @@ class GpuModel:
         max_power_limit_watts: float,
         default_power_limit_watts: float,
         clocks_megahertz: Sequence[int],
+        models: Mapping[str, GpuModel] | None = None,
     ) -> GpuModel:
-        """The model that a device reports of itself: its limits and clocks, the rest from the catalogue.
+        """The model that a device reports of itself: its limits and clocks, the rest from `models` (the catalogue).
 
-        A product that the catalogue lacks gets the A100's power curve, scaled to the device's limit and clock. Raises
-        ValueError where the reported figures contradict each other.
+        A product that they lack gets the A100's power curve, scaled to the device's limit and clock. Raises ValueError
+        where the reported figures contradict each other.
         """
         clocks = tuple(sorted(set(clocks_megahertz)))
-        known = gpu_model_for(product)
+        known = gpu_model_for(product, models)
         if not clocks and known is not None:
             clocks = known.clocks_megahertz
         if not clocks:
@@ -106,6 +115,7 @@ class GpuModel:
             knee_megahertz=known.knee_megahertz if known else GENERIC_KNEE_FRACTION * clocks[-1],
             voltage_slope=known.voltage_slope if known else GENERIC_VOLTAGE_SLOPE,
             relative_speed=known.relative_speed if known else speed,
+            break_megahertz=known.break_megahertz if known and known.break_megahertz < clocks[-1] else 0.0,
         )
 
 
@@ -123,31 +133,100 @@ def _spaced_clocks(lowest: float, highest: float, spacing: float) -> tuple[int, 
 
 
 @cache
-def catalogue() -> dict[str, GpuModel]:
-    """Every GPU model of the catalogue (gpu_models_catalogue.json), by product label."""
+def catalogue(*files: Path) -> Mapping[str, GpuModel]:
+    """Every GPU model of the catalogue (gpu_models_catalogue.json), by product label, and those of `files` over them.
+
+    Files are as `flyball calibrate` writes them (`gpu_models_from_file`), read once. Raises OSError and ValueError as that.
+    """
     text = resources.files(__package__).joinpath("gpu_models_catalogue.json").read_text(encoding="utf-8")
-    models: dict[str, GpuModel] = {}
-    for entry in json.loads(text)["models"]:
-        minimum, maximum, default = entry["limits"]
-        models[entry["product"]] = GpuModel(
-            product=entry["product"],
-            min_power_limit_watts=float(minimum),
-            max_power_limit_watts=float(maximum),
-            default_power_limit_watts=float(default),
+    found = [_model_of(entry, "the catalogue") for entry in json.loads(text)["models"]]
+    for path in files:
+        found += gpu_models_from_file(path)
+    return MappingProxyType({model.product: model for model in found})
+
+
+def gpu_models_from_file(path: Path) -> list[GpuModel]:
+    """The models in a YAML or JSON file: one model, or several under `models`, with the catalogue's keys.
+
+    Raises OSError if it cannot be read and ValueError, naming the file and the key, if it is not as it should be.
+    """
+    import yaml  # only who has such a file needs it
+
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not YAML: {error}") from error
+    entries = document.get("models", [document]) if isinstance(document, dict) else None
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError(f"{path}: wanted one GPU model, or a list of them under `models`")
+    return [_model_of(entry, str(path)) for entry in entries]
+
+
+def gpu_model_from_file(path: Path) -> GpuModel:
+    """The one model of a file; raises ValueError if it holds several, and as `gpu_models_from_file`."""
+    found = gpu_models_from_file(path)
+    if len(found) != 1:
+        raise ValueError(f"{path}: holds {len(found)} GPU models, and one is wanted")
+    return found[0]
+
+
+# What a file may say beside the numbers: where they come from, and how well they are known.
+_NUMBERS = {"limits": 3, "idle": 1, "clocks": 3, "knee": 1, "slope": 1, "speed": 1, "break": 1}
+_REMARKS = {"product", "source", "fit"}
+
+
+def _model_of(entry: dict[str, Any], where: str) -> GpuModel:
+    product = entry.get("product")
+    if not isinstance(product, str) or not product:
+        raise ValueError(f"{where}: a GPU model lacks `product`, the node label nvidia.com/gpu.product")
+    unknown = sorted(str(key) for key in set(entry) - set(_NUMBERS) - _REMARKS)
+    missing = sorted(set(_NUMBERS) - set(entry) - {"speed", "break"})
+    if unknown or missing:
+        raise ValueError(f"{where}: {product}: unknown keys {unknown}, missing {missing}")
+    for key, length in _NUMBERS.items():
+        values = entry.get(key, 0) if length == 1 else entry[key]
+        listed = [values] if length == 1 else values
+        if (
+            not isinstance(listed, list)
+            or len(listed) != length
+            or any(isinstance(value, bool) or not isinstance(value, int | float) for value in listed)
+            or not all(math.isfinite(value) for value in listed)
+        ):
+            raise ValueError(f"{where}: {product}: `{key}` is {values!r}, and must be {_wanted(key, length)}")
+    lowest, highest, spacing = (float(value) for value in entry["clocks"])
+    if not (0 < lowest <= highest and spacing > 0):
+        raise ValueError(
+            f"{where}: {product}: `clocks` is {entry['clocks']}, and must be lowest <= highest, spacing > 0"
+        )
+    minimum, maximum, default = (float(value) for value in entry["limits"])
+    try:
+        return GpuModel(
+            product=product,
+            min_power_limit_watts=minimum,
+            max_power_limit_watts=maximum,
+            default_power_limit_watts=default,
             idle_power_watts=float(entry["idle"]),
-            clocks_megahertz=_spaced_clocks(*entry["clocks"]),
+            clocks_megahertz=_spaced_clocks(lowest, highest, spacing),
             knee_megahertz=float(entry["knee"]),
             voltage_slope=float(entry["slope"]),
-            relative_speed=float(entry["speed"]),
+            relative_speed=float(entry.get("speed", default / 400.0)),
+            break_megahertz=float(entry.get("break", 0.0)),
         )
-    return models
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
-def gpu_model_for(product: str) -> GpuModel | None:
-    """The catalogue's model for the node label `nvidia.com/gpu.product`, or None where it is unknown.
+def _wanted(key: str, length: int) -> str:
+    if length == 1:
+        return "a number"
+    return "[min, max, default] in watts" if key == "limits" else "[lowest, highest, spacing] in MHz"
+
+
+def gpu_model_for(product: str, models: Mapping[str, GpuModel] | None = None) -> GpuModel | None:
+    """The model for the node label `nvidia.com/gpu.product` out of `models` (the catalogue), or None where it is unknown.
 
     GPU feature discovery writes the product's name with dashes for spaces and `-SHARED` where GPUs are time-sliced;
     a MIG slice (`-MIG-1g.5gb`) is not a whole GPU, and has no power limit of its own: None.
     """
     label = product.strip().replace(" ", "-").removesuffix("-SHARED")
-    return catalogue().get(label)
+    return (catalogue() if models is None else models).get(label)

@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import pytest
-from flyball_planner.gpu_models import LARGEST_DEFAULT_LIMIT_WATTS, GpuModel, catalogue, gpu_model_for
+from flyball_planner.gpu_models import (
+    LARGEST_DEFAULT_LIMIT_WATTS,
+    GpuModel,
+    catalogue,
+    gpu_model_for,
+    gpu_model_from_file,
+    gpu_models_from_file,
+)
 
 
 def test_labels_as_gpu_feature_discovery_writes_them_are_known() -> None:
@@ -80,3 +88,52 @@ def test_contradictory_figures_are_refused_by_name() -> None:
         replace(good, clocks_megahertz=(1410, 210))
     with pytest.raises(ValueError, match=r"idle 900\.0 W"):
         replace(good, idle_power_watts=900.0)
+
+
+ENTRY = {"product": "X1", "limits": [100, 300, 250], "idle": 30, "clocks": [300, 1500, 300], "knee": 900, "slope": 0.5}
+
+
+def test_a_file_of_models_extends_the_catalogue_and_replaces_what_it_knows(tmp_path: Path) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text(json.dumps({"models": [ENTRY, ENTRY | {"product": "NVIDIA-A40", "speed": 0.7}]}), encoding="utf-8")
+    extended = catalogue(path)
+    assert extended["X1"].clocks_megahertz == (300, 600, 900, 1200, 1500)
+    assert extended["X1"].relative_speed == 250 / 400
+    assert extended["NVIDIA-A40"].relative_speed == 0.7
+    assert set(extended) == set(catalogue()) | {"X1"}
+    assert "X1" not in catalogue()
+    device = GpuModel.from_device("X1", 100.0, 280.0, 200.0, (300, 1500), models=extended)
+    assert (device.knee_megahertz, device.max_power_limit_watts) == (900, 280)
+    with pytest.raises(ValueError, match="holds 2 GPU models, and one is wanted"):
+        gpu_model_from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"limits": [1, 2]}, r"X1: `limits` is \[1, 2\], and must be \[min, max, default\] in watts"),
+        ({"idle": "low"}, "X1: `idle` is 'low', and must be a number"),
+        ({"knees": 3}, r"X1: unknown keys \['knees'\], missing \[\]"),
+        ({"clocks": [1500, 300, 15]}, "`clocks` is .* lowest <= highest"),
+        ({"limits": [300, 200, 250]}, "power limits .* are not 0 < min <= default <= max"),
+        ({"product": ""}, "lacks `product`"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_by_name_and_key(
+    tmp_path: Path, entry: dict[str, object], message: str
+) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_text(json.dumps(ENTRY | entry), encoding="utf-8")
+    with pytest.raises(ValueError, match=message) as caught:
+        gpu_models_from_file(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_text("- 1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="wanted one GPU model"):
+        gpu_models_from_file(path)
+    path.write_text("a: [", encoding="utf-8")
+    with pytest.raises(ValueError, match="not YAML"):
+        gpu_models_from_file(path)
