@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flyball_agent.drivers.physics import DeviceConstants, operating_point
+from flyball_simulator.iterations import iteration
+from flyball_simulator.noise import noise_factor
 
 from flyball_devcluster.demo.jobs import DemoJob
-from flyball_devcluster.oracle import iteration, noise_factor
 
 POLICY = "FCFS, traced sizes, highest clock, no cap"
 

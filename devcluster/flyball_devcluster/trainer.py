@@ -16,8 +16,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from flyball_agent.drivers.simulated import DeviceFault, SimulatedDevice
+from flyball_simulator.iterations import iteration
+from flyball_simulator.throughputs import ModelClass, model_class
 
-from flyball_devcluster.oracle import ModelClass, iteration, model_class
 from flyball_devcluster.workload_pods import (
     GLOBAL_BATCH_VARIABLE,
     ITERATIONS_VARIABLE,

@@ -26,8 +26,8 @@ from flyball_kube.informer import Informer
 from flyball_kube.logs import configure_logging
 from flyball_kube.resources import PODS
 from flyball_kube.session import ApiSession
+from flyball_simulator.noise import noise_factor
 
-from flyball_devcluster.oracle import noise_factor
 from flyball_devcluster.stages import EXIT_CODE_ANNOTATION, FAILED, OUTCOME_ANNOTATION, STOPPED_ANNOTATION, SUCCEEDED
 from flyball_devcluster.trainer import Checkpoint, Phase, Timing, Trainer, TrainingTask
 from flyball_devcluster.workload_devices import DeviceManager

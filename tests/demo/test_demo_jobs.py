@@ -12,8 +12,9 @@ from flyball_agent.drivers.catalogue import CATALOGUE
 from flyball_agent.drivers.physics import power_milliwatts
 from flyball_devcluster.baseline import run_baseline
 from flyball_devcluster.demo.jobs import DemoJob, demo_jobs, energy_aware_job
-from flyball_devcluster.oracle import iteration, model_class, throughput
-from flyball_devcluster.traces import TraceJob, load_trace
+from flyball_simulator.iterations import iteration
+from flyball_simulator.throughputs import measured_throughput, model_class
+from flyball_simulator.traces import TraceJob, load_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 HOUR = ROOT / "examples/traces/itp-hour.csv"
@@ -60,7 +61,7 @@ def test_the_jobs_are_as_the_api_wants_them(seed: int) -> None:
 def test_a_job_does_what_it_did_in_its_traced_time_less_by_the_compression() -> None:
     for compression in (1.0, 60.0):
         made = demo_jobs([TraceJob("a", 0.0, 6000.0, 8), TraceJob("b", 90.0, 600.0, 3)], compression, 0, 16)
-        at_traced_size = throughput(made[0].model, 8, made[0].global_batch_size)
+        at_traced_size = measured_throughput(made[0].model, 8, made[0].global_batch_size)
         assert made[0].iterations / at_traced_size == pytest.approx(6000 / compression, rel=0.02)
         assert made[1].submit_seconds == 90 / compression
         assert made[1].min_gpus <= 4 <= made[1].max_gpus, "an odd size is rounded up to a power of two"

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from flyball_agent.drivers.catalogue import CATALOGUE
 from flyball_agent.drivers.simulated import DeviceFault, SimulatedDevice, SimulatedNode, create_node_file
-from flyball_devcluster.oracle import iteration, model_class
 from flyball_devcluster.trainer import Checkpoint, Phase, Timing, Trainer, TrainingTask
+from flyball_simulator.iterations import iteration
+from flyball_simulator.throughputs import model_class
 
 A100 = CATALOGUE["NVIDIA-A100-SXM4-40GB"]
 TASK = TrainingTask(model_class("resnet50"), 256, 100, world_size=4)

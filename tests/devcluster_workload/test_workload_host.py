@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from flyball_agent.drivers.catalogue import CATALOGUE
 from flyball_agent.drivers.simulated import SimulatedNode
-from flyball_devcluster.oracle import iteration, model_class
 from flyball_devcluster.processes import Process
 from flyball_devcluster.workload_devices import create_hardware, hardware_path, pods_path
 from flyball_devcluster.workload_reports import socket_path
+from flyball_simulator.iterations import iteration
+from flyball_simulator.throughputs import model_class
 
 A100 = CATALOGUE["NVIDIA-A100-SXM4-40GB"]
 BATCH = "/apis/batch/v1"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flyball_simulator.traces import load_trace
 from rich.console import Console
 
 from flyball_devcluster.baseline import BaselineResult, run_baseline
@@ -19,7 +20,6 @@ from flyball_devcluster.demo.report import Outcome, cap_steps, joules_between, w
 from flyball_devcluster.demo.scenario import CAP_NAME, NAMESPACE, CapChange, Record, Scenario
 from flyball_devcluster.demo.screen import colours
 from flyball_devcluster.demo.site import REFEREE, STOP_SECONDS, Site, SitePlan
-from flyball_devcluster.traces import load_trace
 
 # The cap as a share of the most that all GPUs may draw, and when it changes, as a share of the baseline's makespan.
 FIRST_CAP, LOW_CAP, HIGH_CAP = 0.70, 0.45, 0.60

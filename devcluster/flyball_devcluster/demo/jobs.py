@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flyball_devcluster.oracle import MODEL_CLASSES, ModelClass, model_class, throughput
-from flyball_devcluster.traces import TraceJob
+from flyball_simulator.throughputs import MODEL_CLASSES, ModelClass, measured_throughput, model_class
+from flyball_simulator.traces import TraceJob
+
 from flyball_devcluster.workload_pods import GLOBAL_BATCH_VARIABLE, ITERATIONS_VARIABLE, MODEL_CLASS_VARIABLE
 
 LARGEST_JOB_GPUS = 32
@@ -58,12 +59,12 @@ def demo_jobs(trace: Sequence[TraceJob], compression: float, seed: int, cluster_
         batch = max(model.batch_sizes[0], samples * _power_of_two(traced.gpus))
         objective = OBJECTIVES[_draw(seed, traced.job_id, "objective", len(OBJECTIVES))]
         smallest, largest = _stretch(seed, traced, objective, min(cluster_gpus, batch))
-        done = traced.duration_seconds * throughput(model, traced.gpus, batch) / compression
+        done = traced.duration_seconds * measured_throughput(model, traced.gpus, batch) / compression
         jobs.append(
             DemoJob(
                 name=f"{model.name}-{number:02d}",
                 traced_gpus=traced.gpus,
-                submit_seconds=traced.submission_seconds / compression,
+                submit_seconds=traced.submit_seconds / compression,
                 model=model,
                 global_batch_size=batch,
                 iterations=max(1, round(done)),
