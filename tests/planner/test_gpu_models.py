@@ -35,6 +35,13 @@ def test_every_number_of_the_catalogue_names_its_source() -> None:
     for entry in document["models"]:
         assert set(entry["source"]) == set(entry) - {"product", "source"}, entry["product"]
         assert set(entry["source"].values()) <= set(document["sources"]), entry["product"]
+    used = {source for entry in document["models"] for source in entry["source"].values()}
+    assert used == set(document["sources"]), "no source is named for nothing"
+
+
+def test_the_papers_break_of_the_v100_is_the_published_one() -> None:
+    assert catalogue()["Tesla-V100-PCIE-16GB"].break_megahertz == 1020
+    assert catalogue()["NVIDIA-A100-SXM4-40GB"].break_megahertz == 0, "the knee is taken"
 
 
 def test_the_catalogue_holds_what_the_boards_report() -> None:
