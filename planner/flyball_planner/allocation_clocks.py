@@ -10,7 +10,7 @@ taken at once until a cap is nearly reached.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,24 +26,28 @@ BLOCK = 2048  # steps taken at once while they all fit
 NO_GAIN = 1e-12  # relative to the iteration: a clock that gains less than this gains nothing
 
 
-def choose_clocks(ledger: Ledger, claims: Sequence[Claim]) -> dict[int, int]:
-    """The position of each placed claim's clock among its GPU's clocks, by the claim's index."""
+def choose_clocks(ledger: Ledger, claims: Sequence[Claim], tops: Mapping[int, int] | None = None) -> dict[int, int]:
+    """The position of each placed claim's clock among its GPU's clocks, by the claim's index.
+
+    `tops`: where each claim's climb ends, by its index, within its own bounds; None: where its objective says.
+    """
     placed = [claim for claim in claims if claim.option is not None]
     if not placed:
         return {}
-    climb = _Climb(ledger, placed)
+    climb = _Climb(ledger, placed, tops)
     return dict(zip((claim.index for claim in placed), climb.run().tolist(), strict=True))
 
 
 class _Climb:
     """The arrays of one climb: (jobs, clocks) for curves, (jobs, caps) for how many GPUs of a job count in a cap."""
 
-    def __init__(self, ledger: Ledger, placed: Sequence[Claim]) -> None:
+    def __init__(self, ledger: Ledger, placed: Sequence[Claim], tops: Mapping[int, int] | None) -> None:
         options = [claim.option for claim in placed if claim.option is not None]
         ceiling = np.array([_ceiling(claim) for claim in placed])
+        top = [option.top_index for option in options] if tops is None else [tops[claim.index] for claim in placed]
         self.floor: Indices = np.minimum(np.array([option.floor_index for option in options]), ceiling)
-        self.base: Indices = np.minimum(np.array([option.base_index for option in options]), ceiling)
-        self.top: Indices = np.minimum(np.array([option.top_index for option in options]), ceiling)
+        self.top: Indices = np.minimum(np.array(top), ceiling)
+        self.base: Indices = np.minimum(np.array([option.base_index for option in options]), self.top)
         self.gpus = np.array([option.gpus for option in options], dtype=np.float64)
         width = max(option.curves.seconds.shape[1] for option in options)
         self.seconds = _stack([option.curves.seconds[option.row] for option in options], width)

@@ -31,7 +31,8 @@ class Option(NamedTuple):
 
     `admission_seconds` is the time of an iteration at the admission clock, `best_seconds` at the highest clock of the job's
     own bounds. `watts` is indexed [FLOOR, ADMISSION or BASE][LIMIT or DRAW]. `row` is the option's row in `curves`, the
-    `*_index` are positions in its clocks: lowest, base, and highest that constraints and objective leave.
+    `*_index` are positions in its clocks: lowest, base, highest that constraints and objective leave, and highest of its
+    own bounds.
     """
 
     gpus: int
@@ -43,6 +44,7 @@ class Option(NamedTuple):
     floor_index: int
     base_index: int
     top_index: int
+    fastest_index: int
     best_seconds: float
     meets_deadline: bool
     within_budget: bool
@@ -183,6 +185,7 @@ def _options(gpus: Indices, nodes: Indices, curves: Curves, choice: ClockChoice)
         choice.floor.tolist(),
         choice.base.tolist(),
         choice.top.tolist(),
+        choice.fastest.tolist(),
         curves.seconds[rows, choice.fastest].tolist(),
         choice.meets_deadline.tolist(),
         choice.within_budget.tolist(),

@@ -6,6 +6,7 @@ clock, a file or a network, so that the same snapshot always gives the same plan
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -93,7 +94,8 @@ class JobState:
     where neither knows a node's GPU, `model` is carried over. `resizable`: False while the job may neither change its
     size nor move (too soon after the last time); its clock may change always. `throttled`: its energy budget is spent
     and `onExhausted: Throttle` holds. `eligible_nodes`: where its pods may go (node selectors, tolerations); None:
-    anywhere.
+    anywhere. `since_seconds`: the moment at which it last began to run or to wait, or got another size; None: when it was
+    submitted.
     """
 
     uid: str
@@ -118,6 +120,7 @@ class JobState:
     current: Allocation | None = None
     models_elsewhere: tuple[JobModel, ...] = ()
     eligible_nodes: frozenset[str] | None = None
+    since_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus_min <= self.gpus_max:
@@ -136,12 +139,30 @@ class JobState:
 
 
 @dataclass(frozen=True, slots=True)
+class Consolidation:
+    """That running jobs may be moved off a node so that it can be powered off, or removed, and what that saves.
+
+    `node_watts` is what an empty node draws beside its GPUs (whose idle watts are saved besides), `hold_seconds` how long
+    an empty node is expected to stay empty. Raises ValueError for figures that are negative or infinite.
+    """
+
+    node_watts: float
+    hold_seconds: float
+
+    def __post_init__(self) -> None:
+        for name in ("node_watts", "hold_seconds"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"consolidation: {name} is {getattr(self, name)}, and must be finite and not negative")
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
     """Everything a plan may depend on. `restart_seconds` is what a resize or a migration costs a job.
 
     `joules_per_job_second`: the going price, what one second of one job's time is worth to the cluster; None: what the
-    cluster may draw, shared equally among the jobs that want it. Raises ValueError for two nodes, jobs or caps of one
-    name, which no plan could tell apart.
+    cluster may draw, shared equally among the jobs that want it. `consolidation`: None where empty nodes save nothing.
+    `now_seconds`, in the time of the jobs' `submit_time_seconds`, is for policies that count waiting times; None: when the
+    last job was submitted. Raises ValueError for two nodes, jobs or caps of one name, which no plan could tell apart.
     """
 
     nodes: tuple[NodeState, ...]
@@ -150,6 +171,8 @@ class ClusterSnapshot:
     restart_seconds: float = 30.0
     guard_fraction: float = 0.05  # a job's power limit stands this far above its predicted draw
     joules_per_job_second: float | None = None
+    consolidation: Consolidation | None = None
+    now_seconds: float | None = None
 
     def __post_init__(self) -> None:
         kinds = {

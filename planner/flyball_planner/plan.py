@@ -2,118 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flyball_planner.allocation_clocks import choose_clocks
-from flyball_planner.allocation_ledger import Claim
-from flyball_planner.cluster import Admission, Allocation, CapOutcome, ClusterSnapshot, JobDecision, Plan
-from flyball_planner.explain import Explainer, late
-from flyball_planner.placement import Cells, place
+from flyball_planner.cluster import ClusterSnapshot, Plan
+from flyball_planner.explain import Explainer
+from flyball_planner.explain_choices import ChoiceExplainer
+from flyball_planner.placement import place
+from flyball_planner.plan_choices import realise
 from flyball_planner.plan_claims import Workspace
-from flyball_planner.policy import DEFAULT_POLICY, policy_named
-from flyball_planner.power import WATT_TOLERANCE, committed_watts
+from flyball_planner.plan_result import result
+from flyball_planner.plan_strict import plan_strictly
+from flyball_planner.policies.registry import policy_named
+from flyball_planner.policies.view import Policy
+
+STRICT_POWERFLOW = "powerflow-strict"
 
 
-def plan(snapshot: ClusterSnapshot, policy: str = DEFAULT_POLICY) -> Plan:
+def plan(snapshot: ClusterSnapshot, policy: str = STRICT_POWERFLOW) -> Plan:
     """Decide for every job of the snapshot: size, nodes, clock, power limit, and why.
 
-    Pure and deterministic: the order of the snapshot's parts does not matter, and planning again after the plan is in force
-    changes nothing. What a feasible cap counts never exceeds its budget. Raises ValueError for an unknown policy.
+    Pure and deterministic: the order of the snapshot's parts does not matter. What a feasible cap counts never exceeds its
+    budget, whatever the policy. Under `powerflow-strict`, planning again after the plan is in force changes nothing. Raises
+    ValueError for an unknown policy.
     """
-    chosen = policy_named(policy)
+    if policy == STRICT_POWERFLOW:
+        return plan_strictly(snapshot)
+    return plan_by_choices(snapshot, policy_named(policy))
+
+
+def check_policy(name: str) -> None:
+    """Raise ValueError, listing the names that there are, where no plan can be made by a policy of this name."""
+    if name != STRICT_POWERFLOW:
+        policy_named(name)
+
+
+def plan_by_choices(snapshot: ClusterSnapshot, policy: Policy) -> Plan:
+    """The plan of any policy: its sizes as far as there is room, its clocks as far as the caps bear them."""
     workspace = Workspace(snapshot)
-    chosen.allocate(workspace.ledger, workspace.claims, workspace.stepper)
+    chosen = realise(workspace, policy)
     placed = place(workspace.ledger, workspace.claims)
-    clocks = choose_clocks(workspace.ledger, workspace.claims)
-    return _result(workspace, placed, clocks)
+    tops = {claim.index: chosen.top(claim) for claim in workspace.claims if claim.option is not None}
+    clocks = choose_clocks(workspace.ledger, workspace.claims, tops)
 
+    def sentences(left_watts: Sequence[float]) -> ChoiceExplainer:
+        return ChoiceExplainer(workspace.ledger, Explainer(workspace.ledger, workspace.stepper, left_watts), chosen)
 
-def _result(workspace: Workspace, placed: dict[int, Cells], clocks: dict[int, int]) -> Plan:
-    allocations: dict[int, Allocation] = {}
-    counted = []
-    for claim in workspace.claims:
-        option = claim.option
-        if option is None:
-            continue
-        position = clocks[claim.index]
-        current = claim.job.current
-        cells = current.nodes if claim.staying and current is not None else placed[claim.index]
-        limit = float(option.curves.limit_watts[option.row, position])
-        allocations[claim.index] = Allocation(cells, option.curves.clocks_megahertz[position], limit)
-        counted.append((cells, limit, float(option.curves.draw_watts[option.row, position])))
-    outcomes = {}
-    left = []
-    for account in workspace.accounts:
-        cap = account.constraint
-        committed = committed_watts(cap, workspace.nodes, counted)
-        held = account.feasible and committed <= cap.budget_watts + WATT_TOLERANCE
-        outcomes[cap.name] = CapOutcome(cap.name, committed, held, account.floor_watts)
-        left.append(cap.budget_watts - committed)
-    explainer = Explainer(workspace.ledger, workspace.stepper, left)
-    decisions = {
-        claim.job.uid: _decision(workspace, explainer, claim, allocations.get(claim.index), clocks.get(claim.index))
-        for claim in workspace.claims
-    }
-    snapshot = workspace.snapshot
-    return Plan(
-        decisions=tuple(decisions[job.uid] for job in snapshot.jobs),
-        caps=tuple(outcomes[cap.name] for cap in snapshot.caps),
-        migrations=tuple(
-            sorted(claim.job.uid for claim in workspace.claims if _migrates(claim, allocations.get(claim.index)))
-        ),
-    )
-
-
-def _migrates(claim: Claim, allocation: Allocation | None) -> bool:
-    current = claim.job.current
-    if current is None or allocation is None or claim.displaced:
-        return False
-    return allocation.gpus == current.gpus and allocation.nodes != current.nodes
-
-
-def _decision(
-    workspace: Workspace, explainer: Explainer, claim: Claim, allocation: Allocation | None, position: int | None
-) -> JobDecision:
-    job, option = claim.job, claim.option
-    if allocation is None or option is None or position is None:
-        admission, sentence = explainer.waiting(claim)
-        nearest = _nearest_end(workspace, claim)
-        risk = nearest is not None and job.seconds_to_deadline is not None and nearest > job.seconds_to_deadline
-        if risk and nearest is not None and job.seconds_to_deadline is not None:
-            sentence += late(nearest, job.seconds_to_deadline)
-        return JobDecision(
-            job.uid,
-            None,
-            admission,
-            sentence,
-            deadline_at_risk=risk,
-            nearest_deadline_seconds=nearest if risk else None,
-        )
-    seconds = float(option.curves.seconds[option.row, position])
-    sentence = explainer.placed(claim, position, len(allocation.nodes))
-    risk, nearest = False, None
-    if claim.dated and job.seconds_to_deadline is not None:
-        unmoved = job.current is not None and job.current.nodes == allocation.nodes
-        end = claim.remaining * seconds + (0.0 if unmoved else workspace.snapshot.restart_seconds)
-        risk = end > job.seconds_to_deadline
-        if risk:
-            nearest = min(end, _nearest_end(workspace, claim) or end)
-            sentence += late(nearest, job.seconds_to_deadline)
-    return JobDecision(
-        uid=job.uid,
-        allocation=allocation,
-        admission=Admission.ADMITTED,
-        explanation=sentence,
-        predicted_iteration_seconds=seconds,
-        predicted_gpu_watts=float(option.curves.gpu_watts[option.row, position]),
-        deadline_at_risk=risk,
-        nearest_deadline_seconds=nearest,
-    )
-
-
-def _nearest_end(workspace: Workspace, claim: Claim) -> float | None:
-    """Seconds until the job could be done at best: its fastest size and clock, after a restart; None if nobody knows."""
-    if not claim.dated or not claim.pools:
-        return None
-    kinds = {workspace.book.kind_of(pool): pool for pool in claim.pools}
-    options = [workspace.book.at(claim.index, pool, gpus) for pool in kinds.values() for gpus in claim.ladder]
-    best = min((option.best_seconds for option in options if option is not None), default=None)
-    return None if best is None else claim.remaining * best + workspace.snapshot.restart_seconds
+    return result(workspace, placed, clocks, sentences)

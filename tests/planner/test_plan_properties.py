@@ -14,6 +14,7 @@ from flyball_planner.cluster import (
     Allocation,
     CapConstraint,
     ClusterSnapshot,
+    Consolidation,
     Enforcement,
     JobState,
     NodeState,
@@ -22,9 +23,11 @@ from flyball_planner.cluster import (
 )
 from flyball_planner.gpu_models import GpuModel, gpu_model_for
 from flyball_planner.model_classes import known_model_classes, model_class_prior
+from flyball_planner.placement_pools import cell_of
 from flyball_planner.plan import plan
 from flyball_planner.plan_claims import Workspace
-from hypothesis import HealthCheck, event, given, settings
+from flyball_planner.policies.registry import policy_names
+from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 TOLERANCE_WATTS = 1e-6
@@ -41,6 +44,7 @@ V100 = catalogue_model("Tesla-V100-PCIE-16GB")
 # The same board with a tighter range, as another vendor's firmware reports it.
 A100_TIGHT = replace(A100, min_power_limit_watts=150.0, max_power_limit_watts=350.0, default_power_limit_watts=350.0)
 SEARCH = settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+every_policy = pytest.mark.parametrize("policy", sorted({"powerflow-strict", "tiresias+zeus", *policy_names()}))
 
 
 @st.composite
@@ -179,10 +183,11 @@ def sizes(job: JobState) -> set[int]:
     return found
 
 
+@every_policy
 @SEARCH
-@given(snapshots())
-def test_no_feasible_cap_is_ever_exceeded(snapshot: ClusterSnapshot) -> None:
-    made = plan(snapshot)
+@given(snapshot=snapshots())
+def test_no_feasible_cap_is_ever_exceeded(policy: str, snapshot: ClusterSnapshot) -> None:
+    made = plan(snapshot, policy)
     for cap, outcome in zip(snapshot.caps, made.caps, strict=True):
         watts = counted_watts(snapshot, cap, made)
         assert outcome.committed_watts == pytest.approx(watts, abs=1e-3)
@@ -195,10 +200,11 @@ def test_no_feasible_cap_is_ever_exceeded(snapshot: ClusterSnapshot) -> None:
             assert watts <= cap.budget_watts + TOLERANCE_WATTS
 
 
+@every_policy
 @SEARCH
-@given(snapshots())
-def test_under_an_infeasible_hard_cap_every_limit_is_at_the_floor(snapshot: ClusterSnapshot) -> None:
-    made = plan(snapshot)
+@given(snapshot=snapshots())
+def test_under_an_infeasible_hard_cap_every_limit_is_at_the_floor(policy: str, snapshot: ClusterSnapshot) -> None:
+    made = plan(snapshot, policy)
     by_name = {node.name: node for node in snapshot.nodes}
     for cap, outcome in zip(snapshot.caps, made.caps, strict=True):
         if outcome.feasible:
@@ -218,10 +224,11 @@ def test_under_an_infeasible_hard_cap_every_limit_is_at_the_floor(snapshot: Clus
                 assert decision.allocation.power_limit_watts <= max(lowest, node.idle_power_limit_watts or 0.0)
 
 
+@every_policy
 @SEARCH
-@given(snapshots())
-def test_a_gang_is_placed_whole_on_gpus_that_are_its_own(snapshot: ClusterSnapshot) -> None:
-    made = plan(snapshot)
+@given(snapshot=snapshots())
+def test_a_gang_is_placed_whole_on_gpus_that_are_its_own(policy: str, snapshot: ClusterSnapshot) -> None:
+    made = plan(snapshot, policy)
     by_name = {node.name: node for node in snapshot.nodes}
     used: Counter[str] = Counter()
     for job, decision in zip(snapshot.jobs, made.decisions, strict=True):
@@ -252,11 +259,12 @@ def test_a_gang_is_placed_whole_on_gpus_that_are_its_own(snapshot: ClusterSnapsh
             assert gpus <= node.gpus - node.foreign_gpus - node.lost_gpus
 
 
+@every_policy
 @SEARCH
-@given(snapshots())
-def test_at_most_one_job_of_several_nodes_is_on_a_node(snapshot: ClusterSnapshot) -> None:
+@given(snapshot=snapshots())
+def test_at_most_one_job_of_several_nodes_is_on_a_node(policy: str, snapshot: ClusterSnapshot) -> None:
     spanning: Counter[str] = Counter()
-    for decision in plan(snapshot).decisions:
+    for decision in plan(snapshot, policy).decisions:
         if decision.allocation is not None and len(decision.allocation.nodes) > 1:
             spanning.update(name for name, _ in decision.allocation.nodes)
     assert all(count == 1 for count in spanning.values())
@@ -276,6 +284,91 @@ def test_planning_again_changes_nothing(snapshot: ClusterSnapshot) -> None:
 
 @SEARCH
 @given(snapshots())
+def test_planning_again_first_come_first_served_changes_nothing(snapshot: ClusterSnapshot) -> None:
+    """Of policies by choices, the one that never takes back a choice, and where all GPUs are of one kind: then every job
+    that waits is offered to one view only."""
+    assume(len({(node.gpu_model, cell_of(node.gpus)) for node in snapshot.nodes}) == 1)
+    made = plan(snapshot, "fifo")
+    again = plan(in_force(snapshot, made), "fifo")
+    assert [decision.allocation for decision in again.decisions] == [decision.allocation for decision in made.decisions]
+
+
+@st.composite
+def half_empty(draw: st.DrawFn) -> ClusterSnapshot:
+    """Jobs of one to four GPUs strewn over the nodes, under caps or none, and what an empty node saves."""
+    members = tuple(
+        NodeState(f"node-{index}", A100, 8, foreign_gpus=draw(st.sampled_from([0, 0, 0, 1])), schedulable=index != 4)
+        for index in range(draw(st.integers(2, 5)))
+    )
+    running = []
+    for member in members:
+        left = member.usable_gpus
+        for index in range(draw(st.integers(0, 2))):
+            gpus = draw(st.sampled_from([1, 1, 2, 4]))
+            if gpus > left:
+                continue
+            left -= gpus
+            name = f"{member.name}-{index}"
+            running.append(
+                JobState(
+                    uid=name,
+                    name=f"default/{name}",
+                    gpus_min=gpus,
+                    gpus_max=gpus * draw(st.sampled_from([1, 1, 1, 1, 1, 2])),
+                    global_batch_size=64,
+                    model=model_class_prior(draw(st.sampled_from(known_model_classes())), A100),
+                    submit_time_seconds=float(draw(st.integers(0, 3))),
+                    remaining_iterations=draw(st.sampled_from([1e7, 1e7, 1e7, None, 1e3])),
+                    objective=draw(st.sampled_from(list(Objective))),
+                    resizable=draw(st.sampled_from([True, True, True, True, True, False])),
+                    seconds_to_deadline=draw(st.sampled_from([None, None, None, None, None, 1e7])),
+                    current=Allocation(((member.name, gpus),), 1410, 300.0),
+                )
+            )
+    waiting = draw(jobs(members, "new", 2)) if draw(st.booleans()) else ()
+    saves = Consolidation(node_watts=400.0, hold_seconds=draw(st.sampled_from([7200.0, 7200.0, 600.0])))
+    return ClusterSnapshot(
+        members, (*running, *waiting), draw(caps(members)) if draw(st.booleans()) else (), consolidation=saves
+    )
+
+
+@settings(parent=SEARCH, max_examples=150)
+@given(half_empty())
+def test_consolidation_moves_only_what_may_move_and_is_at_rest_afterwards(snapshot: ClusterSnapshot) -> None:
+    made = plan(snapshot)
+    plain = plan(replace(snapshot, consolidation=None))
+    moved = [
+        (job, decision.allocation, other.allocation)
+        for job, decision, other in zip(snapshot.jobs, made.decisions, plain.decisions, strict=True)
+        if (decision.allocation and decision.allocation.nodes) != (other.allocation and other.allocation.nodes)
+    ]
+    event(f"{len(moved)} moved")
+    for job, allocation, other in moved:
+        assert allocation is not None
+        assert other is not None
+        assert allocation.gpus == other.gpus, "consolidation changes no size, and neither admits nor pauses anybody"
+        assert len(other.nodes) == 1
+        assert job.resizable
+        assert job.seconds_to_deadline is None
+    used: Counter[str] = Counter()
+    used_before: Counter[str] = Counter()
+    for counts, found in ((used, made), (used_before, plain)):
+        for decision in found.decisions:
+            counts.update(dict(decision.allocation.nodes) if decision.allocation else {})
+    assert all(gpus <= node.usable_gpus for node in snapshot.nodes for gpus in [used[node.name]])
+    own = {node.name for node in snapshot.nodes if not node.foreign_gpus}
+    if moved:
+        assert len(own.intersection(+used)) < len(own.intersection(+used_before))
+    for cap, outcome in zip(snapshot.caps, made.caps, strict=True):
+        if outcome.feasible:
+            assert counted_watts(snapshot, cap, made) <= cap.budget_watts + TOLERANCE_WATTS
+    again = plan(in_force(snapshot, made))
+    assert [decision.allocation for decision in again.decisions] == [decision.allocation for decision in made.decisions]
+    assert again.migrations == ()
+
+
+@SEARCH
+@given(snapshots())
 def test_the_allocation_comes_to_rest_by_itself(snapshot: ClusterSnapshot) -> None:
     """No step undoes another: a cycle would only end at the bound on rounds, wherever it happened to be."""
     workspace = Workspace(snapshot)
@@ -284,24 +377,27 @@ def test_the_allocation_comes_to_rest_by_itself(snapshot: ClusterSnapshot) -> No
     assert rounds < ROUNDS
 
 
+@every_policy
 @SEARCH
-@given(snapshots(), st.randoms(use_true_random=False))
-def test_the_order_of_the_snapshot_does_not_matter(snapshot: ClusterSnapshot, random: Random) -> None:
-    shuffled = [list(part) for part in (snapshot.nodes, snapshot.jobs, snapshot.caps)]
-    for part in shuffled:
-        random.shuffle(part)
-    other = replace(snapshot, nodes=tuple(shuffled[0]), jobs=tuple(shuffled[1]), caps=tuple(shuffled[2]))
-    made, again = plan(snapshot), plan(other)
+@given(snapshot=snapshots(), random=st.randoms(use_true_random=False))
+def test_the_order_of_the_snapshot_does_not_matter(policy: str, snapshot: ClusterSnapshot, random: Random) -> None:
+    nodes, jobs, caps = list(snapshot.nodes), list(snapshot.jobs), list(snapshot.caps)
+    random.shuffle(nodes)
+    random.shuffle(jobs)
+    random.shuffle(caps)
+    other = replace(snapshot, nodes=tuple(nodes), jobs=tuple(jobs), caps=tuple(caps))
+    made, again = plan(snapshot, policy), plan(other, policy)
     assert {item.uid: item for item in made.decisions} == {item.uid: item for item in again.decisions}
     assert [item.uid for item in again.decisions] == [job.uid for job in other.jobs]
     assert {item.name: item for item in made.caps} == {item.name: item for item in again.caps}
 
 
+@every_policy
 @SEARCH
-@given(snapshots())
-def test_bounds_on_size_clock_and_limit_are_honoured(snapshot: ClusterSnapshot) -> None:
+@given(snapshot=snapshots())
+def test_bounds_on_size_clock_and_limit_are_honoured(policy: str, snapshot: ClusterSnapshot) -> None:
     by_name = {node.name: node for node in snapshot.nodes}
-    for job, decision in zip(snapshot.jobs, plan(snapshot).decisions, strict=True):
+    for job, decision in zip(snapshot.jobs, plan(snapshot, policy).decisions, strict=True):
         allocation = decision.allocation
         if allocation is None:
             continue
@@ -327,9 +423,10 @@ def test_bounds_on_size_clock_and_limit_are_honoured(snapshot: ClusterSnapshot) 
         assert limit == int(limit), "an API in whole watts must not round a limit up past its cap"
 
 
+@every_policy
 @SEARCH
-@given(snapshots())
-def test_a_job_that_may_not_be_resized_keeps_its_size_and_nodes(snapshot: ClusterSnapshot) -> None:
+@given(snapshot=snapshots())
+def test_a_job_that_may_not_be_resized_keeps_its_size_and_nodes(policy: str, snapshot: ClusterSnapshot) -> None:
     by_name = {node.name: node for node in snapshot.nodes}
     crowded = {
         node.name
@@ -337,7 +434,7 @@ def test_a_job_that_may_not_be_resized_keeps_its_size_and_nodes(snapshot: Cluste
         if sum(dict(job.current.nodes).get(node.name, 0) for job in snapshot.jobs if job.current)
         > node.gpus - node.foreign_gpus - node.lost_gpus
     }
-    for job, decision in zip(snapshot.jobs, plan(snapshot).decisions, strict=True):
+    for job, decision in zip(snapshot.jobs, plan(snapshot, policy).decisions, strict=True):
         current = job.current
         if current is None or job.resizable or decision.allocation is None:
             continue
