@@ -72,6 +72,7 @@ class Simulation:
             model_error=settings.model_error,
             prior_error=settings.prior_error,
             clock=None if self.policy.measures and settings.measure_clocks else self.clock_index,
+            needs_model=self.policy.name == "powerflow-strict",
         )
         self.execution = Execution(settings, self.policy, gpu, self.informant, self.meter, self.agenda)
         oracle = Oracle(gpu, self.clocks, settings.gpus_per_node)

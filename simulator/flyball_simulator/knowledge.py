@@ -27,6 +27,7 @@ Sizes = frozenset[int]
 class Informant:
     """Tells what is known of a kind of job after it has been measured at some sizes.
 
+    `needs_model`: whether the tables have to have a model behind them; what is fitted always has.
     `clock`: the position of the only clock that is ever seen; None: measurements run through all of them.
     """
 
@@ -42,6 +43,7 @@ class Informant:
         model_error: float,
         prior_error: float,
         clock: int | None,
+        needs_model: bool,
     ) -> None:
         self._knowledge = knowledge
         self._gpu = gpu
@@ -52,6 +54,7 @@ class Informant:
         self._model_error = model_error
         self._prior_error = prior_error
         self._clock = clock
+        self._needs_model = needs_model
         self._told: dict[tuple[str, int, Sizes], Performance] = {}
 
     @property
@@ -62,7 +65,7 @@ class Informant:
     def tell(self, model_class: str, global_batch_size: int, truth: Performance, measured: Sizes) -> Performance:
         """The tables of a kind of job that was measured at these sizes."""
         if self._knowledge is Knowledge.IDEAL:
-            return truth
+            return self._modelled(model_class, global_batch_size, truth)
         key = (model_class, global_batch_size, measured if self.learns else frozenset())
         told = self._told.get(key)
         if told is None:
@@ -82,7 +85,38 @@ class Informant:
 
         pace = np.array([[factor("time") * factor(f"time/{gpus}")] for gpus in truth.sizes])
         draw = np.array([[factor("power") * factor(f"power/{gpus}")] for gpus in truth.sizes])
-        return Performance(truth.sizes, truth.seconds * pace, truth.joules * pace * draw)
+        disturbed = Performance(truth.sizes, truth.seconds * pace, truth.joules * pace * draw)
+        return self._modelled(model_class, batch, disturbed)
+
+    def _modelled(self, model_class: str, batch: int, table: Performance) -> Performance:
+        """For a policy that works on models: the tables of the model that comes nearest to these."""
+        if not self._needs_model:
+            return table
+        key = (model_class, batch, frozenset(table.sizes))
+        if key not in self._told:
+            windows = [window for row in range(len(table.sizes)) for window in self._exact(table, batch, row)]
+            self._told[key] = self._tables(_fit(self._prior(model_class), tuple(windows)), batch, table.sizes)
+        return self._told[key]
+
+    def _tables(self, model: JobModel, batch: int, sizes: tuple[int, ...]) -> Performance:
+        nodes = np.array([self._nodes(gpus) for gpus in sizes], dtype=np.float64)
+        clocks = np.array(self._clocks, dtype=np.float64)
+        curves = model.curves(np.array(sizes, dtype=np.float64), nodes, float(batch), clocks)
+        return Performance(sizes, curves.seconds, curves.joules, model, batch)
+
+    def _exact(self, table: Performance, batch: int, row: int) -> list[Observation]:
+        gpus = table.sizes[row]
+        return [
+            Observation(
+                gpus=gpus,
+                nodes=self._nodes(gpus),
+                local_batch_size=batch / gpus,
+                clock_megahertz=float(self._clocks[clock]),
+                iteration_seconds=table.seconds_rows[row][clock],
+                iteration_joules=table.joules_rows[row][clock],
+            )
+            for clock in _spread(len(self._clocks))
+        ]
 
     def _fitted(self, model_class: str, batch: int, truth: Performance, measured: Sizes) -> Performance:
         prior = self._prior(model_class)
@@ -90,10 +124,7 @@ class Informant:
             window for gpus in sorted(measured) for window in self._windows(model_class, batch, truth, gpus)
         )
         model = _fit(prior, windows) if windows else prior
-        sizes = np.array(truth.sizes, dtype=np.float64)
-        nodes = np.array([self._nodes(gpus) for gpus in truth.sizes], dtype=np.float64)
-        curves = model.curves(sizes, nodes, float(batch), np.array(self._clocks, dtype=np.float64))
-        return Performance(truth.sizes, curves.seconds, curves.joules)
+        return self._tables(model, batch, truth.sizes)
 
     def _prior(self, model_class: str) -> JobModel:
         prior = model_class_prior(model_class, self._gpu)
@@ -111,11 +142,7 @@ class Informant:
 
     def _windows(self, model_class: str, batch: int, truth: Performance, gpus: int) -> list[Observation]:
         row = truth.position[gpus]
-        if self._clock is None:
-            last = len(self._clocks) - 1
-            seen = sorted({round(last * step / (MEASURED_CLOCKS - 1)) for step in range(MEASURED_CLOCKS)})
-        else:
-            seen = [self._clock]
+        seen = _spread(len(self._clocks)) if self._clock is None else [self._clock]
         windows = []
         for clock in seen:
             key = f"{self._seed}/{model_class}/{batch}/{gpus}/{clock}"
@@ -135,6 +162,11 @@ class Informant:
 
     def _nodes(self, gpus: int) -> int:
         return -(-gpus // self._gpus_per_node)
+
+
+def _spread(clocks: int) -> list[int]:
+    """Positions from the lowest clock to the highest, evenly."""
+    return sorted({round((clocks - 1) * step / (MEASURED_CLOCKS - 1)) for step in range(MEASURED_CLOCKS)})
 
 
 @lru_cache(maxsize=20_000)

@@ -9,6 +9,7 @@ from flyball_planner.policies.first_come import FirstCome
 from flyball_planner.policies.gandiva import Gandiva
 from flyball_planner.policies.pollux import Pollux
 from flyball_planner.policies.powerflow_paper import PaperPowerFlow
+from flyball_planner.policies.powerflow_strict import StrictPowerFlow
 from flyball_planner.policies.price import Price
 from flyball_planner.policies.sia import Sia
 from flyball_planner.policies.srtf import Srtf
@@ -20,6 +21,7 @@ ZEUS_SUFFIX = "+zeus"
 
 _POLICIES: dict[str, Callable[[], Policy]] = {
     "powerflow-paper": PaperPowerFlow,
+    "powerflow-strict": StrictPowerFlow,
     "price": Price,
     "tiresias": Tiresias,
     "tiresias-gittins": TiresiasGittins,

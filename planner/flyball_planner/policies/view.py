@@ -14,6 +14,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from flyball_planner.models import JobModel
+
 Array = NDArray[np.float64]
 
 
@@ -32,14 +34,18 @@ class Performance:
     `sizes` ascends (powers of two). `seconds` and `joules` (of all GPUs) are (sizes, clocks) over the clocks of the view;
     `watts` is their quotient. `efficient[s]` is the clock position of fewest joules at size position s, PowerFlow's f0. The
     `*_rows` hold the same figures as lists, which a greedy reads many times faster than an array. Jobs that are predicted
-    alike share one instance. Raises ValueError for shapes that do not match or figures that are not positive and finite.
+    alike share one instance. `model` is what the tables were computed from, for the global batch size `batch_size`; None
+    where they were measured or given. Raises ValueError for shapes that do not match or figures that are not positive and
+    finite.
     """
 
     __slots__ = (
         "__weakref__",
+        "batch_size",
         "efficient",
         "joules",
         "joules_rows",
+        "model",
         "position",
         "seconds",
         "seconds_rows",
@@ -48,7 +54,14 @@ class Performance:
         "watts_rows",
     )
 
-    def __init__(self, sizes: Sequence[int], seconds: Array, joules: Array) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        seconds: Array,
+        joules: Array,
+        model: JobModel | None = None,
+        batch_size: int | None = None,
+    ) -> None:
         if seconds.shape != joules.shape or seconds.ndim != 2 or len(sizes) != len(seconds):
             raise ValueError(f"tables of {len(sizes)} sizes have shapes {seconds.shape} and {joules.shape}")
         if list(sizes) != sorted(set(sizes)) or not len(sizes) or sizes[0] < 1:
@@ -57,6 +70,7 @@ class Performance:
             np.isfinite(seconds).all() and np.isfinite(joules).all() and (seconds > 0).all() and (joules > 0).all()
         ):
             raise ValueError("seconds and joules of an iteration must be positive and finite")
+        self.model, self.batch_size = model, batch_size
         self.sizes = tuple(sizes)
         self.position = {gpus: index for index, gpus in enumerate(self.sizes)}
         self.seconds, self.joules, self.watts = seconds, joules, joules / seconds

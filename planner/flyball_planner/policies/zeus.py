@@ -1,8 +1,8 @@
 """Another policy's sizes at Zeus' clocks (You et al., NSDI 2023, section 4.2): each job where its own cost is least.
 
 At its size a job runs at argmin over the clocks of [eta * P + (1 - eta) * P_max] * T, Zeus' cost of an iteration, with
-eta = 1/2 and P_max what its GPUs may draw at most. Zeus sets power limits; a clock is the same choice made finer. The policy
-within sees the speeds at these clocks.
+eta = 1/2 and P_max what its GPUs may draw at most. Zeus sets power limits; a clock is the same choice made finer. The
+policy within sees the speeds at these clocks.
 """
 
 from __future__ import annotations
