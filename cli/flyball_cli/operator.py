@@ -17,7 +17,9 @@ def register(app: typer.Typer) -> None:
             None, help="Credentials; by default the pod's service account, else $KUBECONFIG."
         ),
         namespace: str = typer.Option("flyball-system", help="Where the leader lease lives."),
-        policy: str = typer.Option("powerflow-strict", help="How GPUs and watts are shared out."),
+        policy: str = typer.Option(
+            "powerflow-strict", help="How GPUs and watts are shared out; every name of docs/operator.md."
+        ),
         metrics_port: int = typer.Option(
             9400, help="Prometheus metrics, on every address; 0: any free port (in the log)."
         ),
@@ -35,6 +37,12 @@ def register(app: typer.Typer) -> None:
             10.0, min=1.0, help="A node that owes an acknowledgement for this long is planned around."
         ),
         restart_seconds: float = typer.Option(30.0, min=0.0, help="What a resize or a migration costs a job."),
+        empty_node_hold_seconds: float = typer.Option(
+            0.0,
+            min=0.0,
+            help="For how long a node that jobs leave stays off, where something powers it off; 0: nobody moves.",
+        ),
+        empty_node_watts: float = typer.Option(0.0, min=0.0, help="What such a node draws beside its GPUs."),
         training_socket_dir: str = typer.Option(
             "",
             help="The agents' --socket-dir: pods then get FLYBALL_SOCKET, by a hostPath volume. Default: no socket.",
@@ -52,8 +60,8 @@ def register(app: typer.Typer) -> None:
         from flyball_operator.settings import Settings
 
         configure_logging(log_format, log_level)
-        run_operator(
-            Settings(
+        try:
+            settings = Settings(
                 namespace=namespace,
                 kubeconfig=kubeconfig,
                 policy=policy,
@@ -67,5 +75,9 @@ def register(app: typer.Typer) -> None:
                 acknowledge_timeout_seconds=acknowledge_timeout_seconds,
                 restart_seconds=restart_seconds,
                 training_socket_directory=training_socket_dir,
+                empty_node_hold_seconds=empty_node_hold_seconds,
+                empty_node_watts=empty_node_watts,
             )
-        )
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        run_operator(settings)

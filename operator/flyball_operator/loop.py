@@ -266,6 +266,7 @@ class Operator:
             now=now,
             restart_seconds=self._settings.restart_seconds,
             guard_fraction=self._settings.guard_fraction,
+            consolidation=self._settings.consolidation,
         )
         key = planning_key(snapshot)
         due = self._monotonic() - reign.planned_at >= self._settings.replan_seconds

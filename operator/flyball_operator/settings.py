@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from flyball_planner.cluster import Consolidation
+from flyball_planner.plan import STRICT_POWERFLOW, check_policy
+
 from flyball_operator.names import DEFAULT_NAMESPACE
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All durations in seconds."""
+    """All durations in seconds. Raises ValueError for a policy that does not exist, and for figures that cannot be."""
 
     namespace: str = DEFAULT_NAMESPACE
     kubeconfig: Path | None = None
-    policy: str = "powerflow-strict"
+    policy: str = STRICT_POWERFLOW
     # As Kubernetes' own controllers: a leader that cannot renew for 15 s has lost.
     leader_lease_seconds: int = 15
     leader_renew_seconds: float = 3.0
@@ -36,3 +39,19 @@ class Settings:
     training_socket_directory: str = ""
     metrics_port: int = 9400
     probe_port: int = 8080
+    # The operator powers nothing off: moving jobs together pays only where something else does (an autoscaler, say).
+    empty_node_hold_seconds: float = 0.0
+    empty_node_watts: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_policy(self.policy)
+        if self.empty_node_hold_seconds and self.policy != STRICT_POWERFLOW:
+            raise ValueError(f"nodes are emptied under {STRICT_POWERFLOW} only, and the policy is {self.policy}")
+        Consolidation(self.empty_node_watts, self.empty_node_hold_seconds)
+
+    @property
+    def consolidation(self) -> Consolidation | None:
+        """What moving jobs together saves; None where they are left where they are."""
+        if not self.empty_node_hold_seconds:
+            return None
+        return Consolidation(self.empty_node_watts, self.empty_node_hold_seconds)

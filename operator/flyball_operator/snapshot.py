@@ -10,6 +10,7 @@ from flyball_planner.cluster import (
     Allocation,
     CapConstraint,
     ClusterSnapshot,
+    Consolidation,
     Enforcement,
     JobState,
     NodeState,
@@ -66,11 +67,12 @@ def job_state(
     memory: JobMemory,
     models: Sequence[JobModel],
     now: datetime,
-    seconds_since_resize: float | None,
+    resized: datetime | None,
     schedulable: frozenset[str],
 ) -> JobState:
-    """One job as the planner sees it at `now`; the first of `models` is the one known best, `schedulable` names the nodes
-    that pods can start on."""
+    """One job as the planner sees it at `now`; the first of `models` is the one known best, `resized` is when it last began
+    to run or to wait or got another size, `schedulable` names the nodes that pods can start on."""
+    seconds_since_resize = None if resized is None else (now - resized).total_seconds()
     books = memory.books
     current = memory.current
     if current is not None and not memory.holds_gpus and any(name not in schedulable for name, _ in current.nodes):
@@ -105,6 +107,7 @@ def job_state(
             and (seconds_since_resize is None or seconds_since_resize >= job.min_seconds_between_resizes)
         ),
         current=current,
+        since_seconds=None if resized is None else resized.timestamp(),
     )
 
 
@@ -139,6 +142,7 @@ def build_snapshot(
     now: datetime,
     restart_seconds: float,
     guard_fraction: float,
+    consolidation: Consolidation | None = None,
 ) -> ClusterSnapshot:
     """The planner's whole input; jobs in the order of submission, nodes and caps in the order of their names."""
     nodes = tuple(
@@ -165,15 +169,23 @@ def build_snapshot(
         if not wants_gpus(job, memory.books, memory.refused):
             continue
         resized = parse_time(job.status.get("lastResizeTime"))
-        since = None if resized is None else (now - resized).total_seconds()
-        states.append(job_state(job, memory, models_of(job), now, since, schedulable))
-    return ClusterSnapshot(nodes, tuple(states), tuple(caps), restart_seconds, guard_fraction)
+        states.append(job_state(job, memory, models_of(job), now, resized, schedulable))
+    return ClusterSnapshot(
+        nodes,
+        tuple(states),
+        tuple(caps),
+        restart_seconds,
+        guard_fraction,
+        consolidation=consolidation,
+        now_seconds=now.timestamp(),
+    )
 
 
 def planning_key(snapshot: ClusterSnapshot) -> ClusterSnapshot:
     """The snapshot without what changes by the second: two equal keys need no new plan before the next regular one."""
     return replace(
         snapshot,
+        now_seconds=None,
         jobs=tuple(
             replace(
                 job,

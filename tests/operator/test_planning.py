@@ -40,8 +40,9 @@ def is_running(pid: int) -> bool:
 async def test_the_real_planner_answers() -> None:
     worker = PlanWorker(60.0)
     try:
-        plan = await worker.plan(ClusterSnapshot((), ()), "powerflow-strict")
-        assert plan.decisions == ()
+        for policy in ("powerflow-strict", "srtf+zeus"):
+            plan = await worker.plan(ClusterSnapshot((), ()), policy)
+            assert plan.decisions == ()
         with pytest.raises(PlanFailed, match="the planner raised ValueError"):
             await worker.plan(ClusterSnapshot((), ()), "unheard-of")
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -116,6 +117,7 @@ def test_resizable(running: bool, mode: str, seconds_ago: int | None, resizable:
         status["lastResizeTime"] = (NOW - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
     state = state_of(JobMemory(JobBooks(), ALLOCATION, running), elasticity={"mode": mode}, status=status)
     assert state.resizable is resizable
+    assert state.since_seconds == (None if seconds_ago is None else NOW.timestamp() - seconds_ago)
 
 
 @pytest.mark.parametrize(
@@ -268,6 +270,9 @@ def test_only_what_moves_by_itself_is_left_out_of_the_key() -> None:
     assert key(JobBooks(iterations=9.0, settled_millijoules=5, attained_gpu_seconds=7.0)) == first
     assert key(JobBooks(settled_millijoules=10**8)) != first  # the budget is spent
     assert key(JobBooks(), priority=1) != first
+    now = snapshot_of([])
+    assert now.now_seconds == NOW.timestamp()
+    assert planning_key(replace(now, now_seconds=NOW.timestamp() + 1.0)) == planning_key(now)
 
 
 def test_the_planner_takes_it() -> None:
