@@ -6,8 +6,8 @@ energy and lost time, in joules). Jobs go only to nodes that stay occupied at le
 beside one that is about to end would only change which node stays on.
 
 Each step is exact: of all nodes, all sets of movable jobs of powers of two and all arrangements, the one that saves most.
-Which arrangements exist is decided by counting cells (see placement_slots). Lifting a job never takes a cell of another
-size away, so making the cells that lack is a covering problem of a few small numbers, solved by dynamic programming.
+Which arrangements exist is decided by counting cells (placement_slots), and how the cells that lack are made by covering
+(placement_cover).
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, product
+from itertools import accumulate
 from typing import NamedTuple
 
 from flyball_planner.buddy import FreeCells
+from flyball_planner.placement_cover import Cost, Levels, Offer, cells_made, cheapest_cover, subsets
 from flyball_planner.placement_pools import level_of
-
-Levels = tuple[int, ...]  # a number of cells for each level: of 1, 2, 4 ... GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +65,7 @@ class Clearance(NamedTuple):
     migration_joules: float
 
 
-class _Eviction(NamedTuple):
-    """Tenants of one site whose leaving gives `cells` more at each level, their own demand for cells met."""
-
-    migration_joules: float
-    moves: int
-    site: int
-    cells: Levels
-    tenants: tuple[Tenant, ...]
-
-
-class _Cover(NamedTuple):
-    """Evictions that together make certain cells, cheapest and then fewest first."""
-
-    migration_joules: float
-    moves: int
-    tenants: tuple[Tenant, ...]
+_Cover = tuple[Cost, tuple[Tenant, ...]]  # joules and moves, and who leaves
 
 
 def consolidate(sites: Sequence[Site], tenants: Iterable[Tenant], hold_seconds: float) -> list[Clearance]:
@@ -118,7 +102,7 @@ class _Board:
             largest = max(largest, tenant.gpus)
         self._levels = level_of(largest) + 1
         self._occupied_seconds = [self._occupied(site) for site in range(len(sites))]
-        self._evictions_of: dict[tuple[int, float], list[_Eviction]] = {}
+        self._offers_of: dict[tuple[int, float], list[Offer[Tenant]]] = {}
 
     def _occupied(self, site: int) -> float:
         """For how long a site will be on for its tenants, as far ahead as savings count."""
@@ -142,8 +126,8 @@ class _Board:
         for site in touched:
             self._residents[site].sort(key=lambda tenant: (-tenant.gpus, tenant.index))
             self._occupied_seconds[site] = self._occupied(site)
-        for key in [key for key in self._evictions_of if key[0] in touched]:
-            del self._evictions_of[key]
+        for key in [key for key in self._offers_of if key[0] in touched]:
+            del self._offers_of[key]
 
     def best_step(self) -> Clearance | None:
         """The clearance that saves most, its moves paid; None where none saves anything."""
@@ -159,7 +143,7 @@ class _Board:
             return None
         room_from = self._room_by_seconds()
         covers: dict[tuple[float, Levels], _Cover | None] = {}
-        best: tuple[float, int, int, _Cover] | None = None
+        best: tuple[float, float, int, tuple[Tenant, ...]] | None = None
         for loss, moves, site in sorted(candidates):
             if best is not None and loss > best[0]:
                 break  # not even without further moves
@@ -167,17 +151,18 @@ class _Board:
             lacking = self._lacking(site, room_from[seconds])
             if lacking[0]:
                 continue  # too few GPUs, whoever moves
-            cover: _Cover | None = _Cover(0.0, 0, ())
+            cover: _Cover | None = ((0.0, 0.0), ())
             if any(lacking):
                 key = (seconds, lacking)
                 if key not in covers:
                     covers[key] = self._cheapest_cover(seconds, lacking, None)
                 cover = covers[key]
-                if cover is not None and any(tenant.site == site for tenant in cover.tenants):
+                if cover is not None and any(tenant.site == site for tenant in cover[1]):
                     cover = self._cheapest_cover(seconds, lacking, site)
             if cover is None:
                 continue
-            found = (loss + cover.migration_joules, moves + cover.moves, site, cover)
+            (joules, more), evicted = cover
+            found = (loss + joules, moves + more, site, evicted)
             if found[0] < 0 and (best is None or found[:3] < best[:3]):
                 best = found
         return None if best is None else self._arranged(best[2], best[3])
@@ -207,76 +192,44 @@ class _Board:
 
     def _cheapest_cover(self, seconds: float, lacking: Levels, excluded: int | None) -> _Cover | None:
         """The evictions of fewest joules that make the cells that lack, on sites occupied for `seconds` at least."""
-        # Nobody needs more evictions than cells lack, so of those that make the same cells so many of the cheapest do,
-        # and as many again as may be on a site that is taken already.
-        enough = sum(lacking) + 1
-        alike: dict[Levels, list[_Eviction]] = {}
-        for site, occupied in enumerate(self._occupied_seconds):
-            if site != excluded and occupied >= seconds:
-                for eviction in self._evictions(site, seconds):
-                    useful = tuple(map(min, eviction.cells, lacking))
-                    if any(useful):
-                        alike.setdefault(useful, []).append(eviction)
-        choices: dict[int, list[tuple[Levels, _Eviction]]] = {}
-        for useful, evictions in alike.items():
-            nearest = sorted(evictions, key=lambda item: item[:3])
-            for eviction in nearest[:enough]:
-                choices.setdefault(eviction.site, []).append((useful, eviction))
-        reached: dict[Levels, _Cover] = {lacking: _Cover(0.0, 0, ())}
-        for site in sorted(choices):
-            for left, cover in list(reached.items()):
-                for useful, eviction in choices[site]:
-                    after = tuple(max(0, lacks - cells) for lacks, cells in zip(left, useful, strict=True))
-                    further = _Cover(
-                        cover.migration_joules + eviction.migration_joules,
-                        cover.moves + eviction.moves,
-                        cover.tenants + eviction.tenants,
-                    )
-                    if after not in reached or further[:2] < reached[after][:2]:
-                        reached[after] = further
-        return reached.get((0,) * self._levels)
+        return cheapest_cover(
+            lacking,
+            (
+                offer
+                for site, occupied in enumerate(self._occupied_seconds)
+                if site != excluded and occupied >= seconds
+                for offer in self._offers(site, seconds)
+            ),
+        )
 
-    def _evictions(self, site: int, seconds: float) -> list[_Eviction]:
+    def _offers(self, site: int, seconds: float) -> list[Offer[Tenant]]:
         """Every way for tenants to leave a site that could be worth it, of equal sizes the cheapest first.
 
         Only tenants that hold their GPUs no longer than `seconds` may leave: a longer one would keep its new site on.
         """
         key = (site, seconds)
-        if key not in self._evictions_of:
+        if key not in self._offers_of:
             by_size: dict[int, list[Tenant]] = {}
             for tenant in self._residents[site]:
                 if tenant.movable and min(tenant.remaining_seconds, self._hold_seconds) <= seconds:
                     by_size.setdefault(tenant.gpus, []).append(tenant)
             for alike in by_size.values():
                 alike.sort(key=lambda tenant: (tenant.migration_joules, tenant.index))
-            best: dict[Levels, _Eviction] = {}
-            for counts in product(*(range(len(alike) + 1) for alike in by_size.values())):
-                leaving = [
-                    tenant for count, alike in zip(counts, by_size.values(), strict=True) for tenant in alike[:count]
-                ]
-                eviction = self._eviction(site, tuple(leaving))
-                known = best.get(eviction.cells)
-                if any(eviction.cells) and (known is None or eviction[:2] < known[:2]):
-                    best[eviction.cells] = eviction
-            self._evictions_of[key] = list(best.values())
-        return self._evictions_of[key]
+            best: dict[Levels, Offer[Tenant]] = {}
+            for leaving in subsets(list(by_size.values())):
+                cells = cells_made(self._free[site], [tenant.gpus for tenant in leaving], self._levels)
+                cost = (math.fsum(tenant.migration_joules for tenant in leaving), float(len(leaving)))
+                if any(cells) and (cells not in best or cost < best[cells].cost):
+                    best[cells] = Offer(cost, site, cells, leaving)
+            self._offers_of[key] = list(best.values())
+        return self._offers_of[key]
 
-    def _eviction(self, site: int, leaving: tuple[Tenant, ...]) -> _Eviction:
-        free = self._free[site]
-        freed = free + sum(tenant.gpus for tenant in leaving)
-        cells = tuple(
-            (freed >> level) - (free >> level) - sum(tenant.gpus >> level for tenant in leaving)
-            for level in range(self._levels)
-        )
-        joules = math.fsum(tenant.migration_joules for tenant in leaving)
-        return _Eviction(joules, len(leaving), site, cells, leaving)
-
-    def _arranged(self, site: int, cover: _Cover) -> Clearance:
+    def _arranged(self, site: int, evicted: Sequence[Tenant]) -> Clearance:
         """The moves of a clearance: everyone who is lifted takes the smallest cell that holds it, largest first."""
         seconds = self._occupied_seconds[site]
-        lifted = [*self._residents[site], *cover.tenants]
+        lifted = [*self._residents[site], *evicted]
         freed = [0] * len(self._free)
-        for tenant in cover.tenants:
+        for tenant in evicted:
             freed[tenant.site] += tenant.gpus
         cells = FreeCells(
             [

@@ -1,9 +1,8 @@
 """Placement: which nodes each job gets, unchanged jobs left alone, with as few migrations as the room requires.
 
 PowerFlow section 5.3. Jobs are placed in descending size into the smallest free buddy cell that holds them; a job larger
-than a node takes whole nodes. Where the free GPUs would suffice but no cell does, the node that can yield the cell by
-moving the fewest jobs is evacuated; everything movable is repacked only where that is not enough (which sizes that are
-powers of two never need).
+than a node takes whole nodes. Where the free GPUs would suffice but no cell does, cells are made by moving the fewest jobs;
+everything movable is repacked only where that is not enough (which sizes that are powers of two never need).
 """
 
 from __future__ import annotations
