@@ -11,7 +11,7 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from flyball_planner.fitting import Observation, fit
+from flyball_planner.fitting import FittedModel, Observation, fit
 from flyball_planner.gpu_models import GpuModel
 from flyball_planner.model_classes import model_class_prior
 from flyball_planner.models import JobModel
@@ -94,8 +94,8 @@ class Informant:
             return table
         key = (model_class, batch, frozenset(table.sizes))
         if key not in self._told:
-            windows = [window for row in range(len(table.sizes)) for window in self._exact(table, batch, row)]
-            self._told[key] = self._tables(_fit(self._prior(model_class), tuple(windows)), batch, table.sizes)
+            windows = tuple(tuple(self._exact(table, batch, row)) for row in range(len(table.sizes)))
+            self._told[key] = self._tables(_fit(self._prior(model_class), windows).model, batch, table.sizes)
         return self._told[key]
 
     def _tables(self, model: JobModel, batch: int, sizes: tuple[int, ...]) -> Performance:
@@ -120,10 +120,8 @@ class Informant:
 
     def _fitted(self, model_class: str, batch: int, truth: Performance, measured: Sizes) -> Performance:
         prior = self._prior(model_class)
-        windows = tuple(
-            window for gpus in sorted(measured) for window in self._windows(model_class, batch, truth, gpus)
-        )
-        model = _fit(prior, windows) if windows else prior
+        windows = tuple(tuple(self._windows(model_class, batch, truth, gpus)) for gpus in sorted(measured))
+        model = _fit(prior, windows).model if windows else prior
         return self._tables(model, batch, truth.sizes)
 
     def _prior(self, model_class: str) -> JobModel:
@@ -170,9 +168,14 @@ def _spread(clocks: int) -> list[int]:
 
 
 @lru_cache(maxsize=20_000)
-def _fit(prior: JobModel, windows: tuple[Observation, ...]) -> JobModel:
-    """The fit, kept: the runs of a sweep over one seed measure the same."""
-    return fit(prior, windows).model
+def _fit(prior: JobModel, windows: tuple[tuple[Observation, ...], ...]) -> FittedModel:
+    """The fit to what was measured at some sizes, from the fit without the largest of them on.
+
+    Kept: the runs of a sweep over one seed measure the same. That it starts from the smaller sizes, not from what was
+    measured before, makes it a function of what was measured alone.
+    """
+    last = _fit(prior, windows[:-1]) if len(windows) > 1 else None
+    return fit(prior, [window for of_size in windows for window in of_size], last=last)
 
 
 def decision_clocks(gpu: GpuModel, spacing_megahertz: int = 30, lowest_fraction: float = 0.4) -> tuple[int, ...]:

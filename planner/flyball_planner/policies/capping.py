@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 
 from flyball_planner.policies.view import Choice, ClusterView, JobView
 
-WATT_TOLERANCE = 1e-9
+WATT_TOLERANCE = 1e-6
 
 
 def counted_watts(view: ClusterView, choices: Sequence[Choice]) -> float:
@@ -34,14 +34,14 @@ def within_limit(view: ClusterView, choices: Sequence[Choice]) -> list[Choice]:
     held = list(choices)
     heap = [step for index, choice in enumerate(held) if (step := _step(view, jobs[choice.uid], choice, index))]
     heapify(heap)
-    while heap and over > 0:
+    while heap and over > WATT_TOLERANCE:
         _, index, saved = heappop(heap)
         choice = held[index] = held[index]._replace(clock_index=held[index].clock_index - 1)
         over -= saved
         step = _step(view, jobs[choice.uid], choice, index)
         if step is not None:
             heappush(heap, step)
-    while held and over > 0:
+    while held and over > WATT_TOLERANCE:
         dropped = held.pop()
         watts = _watts(view, jobs[dropped.uid], dropped.gpus, dropped.clock_index)
         over -= watts - dropped.gpus * view.idle_gpu_watts

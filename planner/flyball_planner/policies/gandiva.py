@@ -8,8 +8,6 @@ job about a second (section 4), much less than the checkpoint and restart that o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob
 
 SLICE_SECONDS = 60.0
@@ -46,7 +44,9 @@ class Gandiva:
         kept = [job for job in rest if job.gpus and not job.resizable]
         free = view.gpus - sum(job.requested_gpus for job in chosen)
         while kept and sum(job.requested_gpus for job in kept) > free:  # who may not be paused displaces who may
-            victim = next(job for job in reversed(chosen) if job.resizable or not job.gpus)
+            victim = next((job for job in reversed(chosen) if job.resizable or not job.gpus), None)
+            if victim is None:
+                break
             chosen.remove(victim)
             rest.append(victim)
             free += victim.requested_gpus
@@ -86,6 +86,3 @@ def _turn(view: ClusterView, job: JobView) -> tuple[int, float, float, str]:
     if job.gpus and (not job.resizable or view.now_seconds - job.since_seconds < SLICE_SECONDS):
         return (0, job.since_seconds, *job.order)
     return (2 if job.gpus else 1, -job.since_seconds if job.gpus else job.since_seconds, *job.order)
-
-
-__all__: Sequence[str] = ("SLICE_SECONDS", "Gandiva", "share_nodes")

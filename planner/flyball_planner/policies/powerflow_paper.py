@@ -78,7 +78,7 @@ def _give_gpus(
             watts -= table.watts_rows[rows[step.uid]][clocks[step.uid]]
         rows[step.uid], clocks[step.uid] = step.row, table.efficient[step.row]
         watts += table.watts_rows[step.row][clocks[step.uid]]
-        filled = free // view.gpus_per_node != (free - more) // view.gpus_per_node or free == more
+        filled = (free - 1) // view.gpus_per_node != (free - more - 1) // view.gpus_per_node
         free -= more
         if limit is not None and filled and watts >= limit:
             break

@@ -4,12 +4,10 @@ The price l of a joule is given (job-seconds per joule; an operator's loop or a 
 GPU-second is found at every decision: the one at which what the jobs want adds up to the GPUs that there are, so that a
 job takes GPUs only while it makes more of them than the others would. A job at n GPUs and clock f costs, per iteration,
 
-    c(n, f) = (w + m*n) * T(n, f) + l * (E(n, f) - P_sunk*n*T(n, f))
+    c(n, f) = (1 + m*n) * T(n, f) + l * (E(n, f) - P_sunk*n*T(n, f))
 
 with P_sunk the watts that a GPU draws whether used or not. It runs where c is least, at the (n, f) of its tables. A running
-job leaves its size only if the iterations left repay the restart. w weighs jobs by rank: the fewer jobs are
-shorter than it, the more a job's time counts now, because a long one gets cheaper GPUs later, once the short ones have
-ended (heSRPT: Berg, Vesilo, Harchol-Balter 2020, theorem 7, for speed-ups n^p).
+job leaves its size only if the iterations left repay the restart, at these prices.
 
 A hard cap is a price as well: l rises until the watts fit, which lowers the clocks that lose least for their watts first,
 then sizes. Where more jobs want GPUs than there are, the shortest remaining times run, by priority first. Deadlines and
@@ -35,11 +33,8 @@ NEVER = 1e30  # seconds and joules of what is barred
 Indices = NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
 class Price:
-    """The policy; `skew` is what a job's rank does to the weight of its time: 0 nothing."""
-
-    skew: float = 0.25
+    """Every job at its own best, at the prices of a joule and of a GPU-second."""
 
     name = "price"
     knob = Knob.PRICE
@@ -54,7 +49,7 @@ class Price:
         jobs = _admitted(view)
         if not jobs:
             return []
-        market = _Market(view, jobs, self.skew)
+        market = _Market(view, jobs)
         rows, clocks = market.clear(view.price)
         joule_price = view.price
         limit = view.power_limit_watts
@@ -101,7 +96,7 @@ class _Demand:
 class _Market:
     """Who wants what at which prices. Arrays are (jobs, sizes[, clocks]); sizes that a job lacks never win."""
 
-    def __init__(self, view: ClusterView, jobs: Sequence[JobView], skew: float) -> None:
+    def __init__(self, view: ClusterView, jobs: Sequence[JobView]) -> None:
         self.view = view
         width = max(len(job.performance.sizes) for job in jobs)
         tables = {id(job.performance): job.performance for job in jobs}
@@ -120,7 +115,6 @@ class _Market:
         self.restart_seconds = np.where(elsewhere, restart[:, None], 0.0)
         lacking = np.arange(width)[None, :] >= np.array([len(job.performance.sizes) for job in jobs])[:, None]
         self.barred = lacking | (fixed[:, None] & elsewhere)
-        self.weights = _weights(self.remaining * self.seconds[:, 0, -1], skew)
         _bar_broken_promises(self, jobs)
 
     def clear(self, joule_price: float) -> tuple[Indices, Indices]:
@@ -170,7 +164,7 @@ class _Market:
         return draw * (1.0 + self.view.guard_fraction) + idle * self.view.idle_gpu_watts
 
     def _demand(self, gpu_price: float, joule_price: float) -> _Demand:
-        time_price = self.weights[:, None] + gpu_price * self.sizes
+        time_price = 1.0 + gpu_price * self.sizes
         iteration = time_price[:, :, None] * self.seconds
         if joule_price:
             iteration += joule_price * self.dear_joules
@@ -184,7 +178,7 @@ class _Market:
     def _clocks(self, rows: Indices, gpu_price: float, joule_price: float) -> Indices:
         sizes = self.sizes[self.everyone, rows]
         seconds, joules = self.seconds[self.everyone, rows], self.dear_joules[self.everyone, rows]
-        chosen: Indices = ((self.weights + gpu_price * sizes)[:, None] * seconds + joule_price * joules).argmin(axis=1)
+        chosen: Indices = ((1.0 + gpu_price * sizes)[:, None] * seconds + joule_price * joules).argmin(axis=1)
         return chosen
 
     def _fill(self, fitting: _Demand, wanting: _Demand) -> Indices:
@@ -220,15 +214,6 @@ def _padded(table: Performance, width: int) -> tuple[Array, Array, Array]:
     """Sizes, seconds and joules of a table with its last size repeated up to `width`."""
     last = [min(row, len(table.sizes) - 1) for row in range(width)]
     return np.array(table.sizes, dtype=np.float64)[last], table.seconds[last], table.joules[last]
-
-
-def _weights(seconds_left: Array, skew: float) -> Array:
-    """What a second of each job counts, 1 on average: the more jobs are longer than it, the more."""
-    if not skew or len(seconds_left) < 2:
-        return np.ones(len(seconds_left))
-    rank = np.empty(len(seconds_left))
-    rank[np.argsort(-seconds_left, kind="stable")] = (np.arange(len(seconds_left)) + 0.5) / len(seconds_left)
-    return (1.0 + skew) * rank**skew
 
 
 def _bar_broken_promises(market: _Market, jobs: Sequence[JobView]) -> None:

@@ -1,0 +1,131 @@
+"""What holds for every policy, whatever it optimises."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from flyball_planner.policies.registry import policy_named, policy_names
+from flyball_planner.policies.view import ClusterView, JobView, Knob
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from views import CLOCKS, cluster, job, table
+
+VIEWED = [name for name in policy_names() if name != "powerflow-strict"]  # which needs models: tests/simulator
+NAMES = [*VIEWED, "afs+zeus", "tiresias+zeus", "gandiva+zeus"]
+
+
+@st.composite
+def views(draw: st.DrawFn) -> ClusterView:
+    kinds = []
+    for _ in range(draw(st.integers(1, 3))):
+        seconds = [draw(st.floats(0.05, 2.0))]
+        for _ in range(draw(st.integers(0, 4))):
+            seconds.append(seconds[-1] * draw(st.floats(0.45, 1.2)))
+        kinds.append(table(seconds, draw(st.floats(80.0, 300.0))))
+    gpus = draw(st.sampled_from([1, 2, 8, 16, 32]))
+    free = gpus
+    jobs: list[JobView] = []
+    for index in range(draw(st.integers(0, 12))):
+        performance = draw(st.sampled_from(kinds))
+        fitting = [size for size in performance.sizes if size <= gpus]
+        requested = draw(st.sampled_from(fitting))
+        held = 0
+        running = [size for size in performance.sizes if size <= free]
+        if running and draw(st.booleans()):
+            held = draw(st.sampled_from(running))
+            free -= held
+        jobs.append(
+            job(
+                f"job-{index}",
+                performance,
+                draw(st.floats(1.0, 1e5)),
+                requested,
+                submit=draw(st.sampled_from([0.0, 10.0, 100.0])),
+                gpus=held,
+                clock_index=draw(st.integers(0, len(CLOCKS) - 1)),
+                attained_gpu_seconds=draw(st.floats(0.0, 2e4)),
+                since_seconds=draw(st.sampled_from([0.0, 500.0, 990.0])),
+                resizable=not held or draw(st.booleans()),
+            )
+        )
+    return cluster(
+        jobs,
+        gpus,
+        now=1000.0,
+        price=draw(st.sampled_from([0.0, 1e-4, 1e-2])),
+        idle_gpu_watts=50.0,
+        guard_fraction=0.05,
+        power_limit_watts=draw(st.sampled_from([None, 60.0 * gpus, 150.0 * gpus])),
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(view=views())
+@settings(max_examples=60, deadline=None)
+def test_choices_are_possible_deterministic_and_of_jobs_that_were_offered(name: str, view: ClusterView) -> None:
+    policy = policy_named(name)
+    before = copy.copy([(job.uid, job.gpus, job.remaining_iterations, job.clock_index) for job in view.jobs])
+    choices = policy.decide(view)
+    jobs = {job.uid: job for job in view.jobs}
+    assert len({choice.uid for choice in choices}) == len(choices)
+    assert sum(choice.gpus for choice in choices) <= view.gpus
+    for choice in choices:
+        assert choice.gpus in jobs[choice.uid].performance.sizes
+        assert 0 <= choice.clock_index < len(CLOCKS)
+    assert [(job.uid, job.gpus, job.remaining_iterations, job.clock_index) for job in view.jobs] == before
+    again = policy_named(name).decide(view)
+    assert again == choices
+    reordered = ClusterView(**{field: getattr(view, field) for field in view.__slots__} | {"jobs": view.jobs[::-1]})
+    assert sorted(policy.decide(reordered)) == sorted(choices)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(view=views())
+@settings(max_examples=40, deadline=None)
+def test_a_job_that_may_not_change_keeps_its_size(name: str, view: ClusterView) -> None:
+    policy = policy_named(name)
+    if policy.holds_limits and view.power_limit_watts is not None:
+        return  # a cap comes before everything
+    chosen = {choice.uid: choice for choice in policy.decide(view)}
+    for one in view.jobs:
+        # A policy that is not elastic gives what was asked for; a job of another size is not its doing.
+        if one.gpus and not one.resizable and (policy.elastic or one.gpus == one.requested_gpus):
+            assert one.uid in chosen or not policy.elastic
+            if policy.elastic:
+                assert chosen[one.uid].gpus == one.gpus
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not policy_named(name).elastic])
+@given(view=views())
+@settings(max_examples=40, deadline=None)
+def test_policies_that_are_not_elastic_give_what_was_asked_for(name: str, view: ClusterView) -> None:
+    for one in view.jobs:
+        one.gpus = one.requested_gpus if one.gpus else 0
+    held = sum(one.gpus for one in view.jobs)
+    if held > view.gpus:
+        return
+    requested = {one.uid: one.requested_gpus for one in view.jobs}
+    for choice in policy_named(name).decide(view):
+        assert choice.gpus == requested[choice.uid]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_idle_cluster_runs_whoever_comes(name: str) -> None:
+    one = job("only", table([1.0, 0.6, 0.4]), requested=2)
+    chosen = policy_named(name).decide(cluster([one]))
+    assert [choice.uid for choice in chosen] == ["only"]
+
+
+def test_unknown_names_are_told_what_there_is() -> None:
+    with pytest.raises(ValueError, match=r"'nonesuch' is unknown; there is .*tiresias"):
+        policy_named("nonesuch")
+    with pytest.raises(ValueError, match="price chooses its clocks itself"):
+        policy_named("price+zeus")
+
+
+def test_knobs_say_what_a_sweep_varies() -> None:
+    assert policy_named("afs").knob is Knob.CLOCK
+    assert policy_named("afs+zeus").knob is Knob.NONE
+    assert policy_named("powerflow-paper").knob is Knob.POWER_LIMIT
+    assert policy_named("price").knob is Knob.PRICE
