@@ -163,6 +163,21 @@ def test_the_node_that_yields_the_cell_with_the_fewest_moves_is_evacuated() -> N
     assert nodes_of(made, "two") == (("n2", 2),)
 
 
+def test_moves_are_counted_over_all_levels_and_not_from_the_largest_cell_down() -> None:
+    """n0 would be whole after two moves, but then two more must make a cell of 4; emptying n1 takes three in all."""
+    members = (node("n0"), node("n1"), node("n2", foreign_gpus=1))
+    running = (
+        rigid("a", 4, [("n0", 4)]),
+        rigid("b", 4, [("n0", 4)]),
+        rigid("c", 4, [("n1", 4)]),
+        rigid("d", 1, [("n1", 1)]),
+        rigid("e", 1, [("n1", 1)]),
+    )
+    made = plan(ClusterSnapshot(members, (*running, rigid("whole", 8))))
+    assert made.migrations == ("c", "d", "e")
+    assert nodes_of(made, "whole") == (("n1", 8),)
+
+
 def test_nobody_is_moved_where_a_free_cell_will_do() -> None:
     members = (node("n0"), node("n1"))
     running = (rigid("a", 1, [("n0", 1)]), rigid("b", 1, [("n1", 1)]))
