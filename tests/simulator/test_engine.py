@@ -1,0 +1,188 @@
+"""The event loop on jobs few enough to reckon with, and what must add up whatever the policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from flyball_planner.gpu_models import gpu_model_for
+from flyball_planner.policies.registry import policy_named, policy_names
+from flyball_simulator.engine import simulate
+from flyball_simulator.knowledge import decision_clocks
+from flyball_simulator.meter import ConservationError, Meter
+from flyball_simulator.oracle import Oracle
+from flyball_simulator.runs import restart_seconds
+from flyball_simulator.settings import REFERENCE_GPU, CapStep, Knowledge, SimulationResult, SimulationSettings
+from flyball_simulator.workload import SimulatedJob
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+GPU = gpu_model_for(REFERENCE_GPU)
+assert GPU is not None
+CLOCKS = decision_clocks(GPU)
+ORACLE = Oracle(GPU, CLOCKS, 8)
+NAMES = [*policy_names(), "afs+zeus", "tiresias+zeus", "gandiva+zeus"]
+KINDS = (("resnet50", 64), ("gpt2", 128), ("deepspeech2", 64), ("vgg16", 64))
+
+
+def job(
+    name: str, seconds: float, gpus: int = 1, submit: float = 0.0, kind: tuple[str, int] = KINDS[0]
+) -> SimulatedJob:
+    """A job that takes so long at its traced size and the highest clock."""
+    truth = ORACLE.performance(*kind, 64)
+    return SimulatedJob(name, submit, gpus, *kind, seconds / truth.seconds_rows[truth.position[gpus]][-1])
+
+
+def run(jobs: list[SimulatedJob], policy: str = "fifo", gpus: int = 8, **fields: object) -> SimulationResult:
+    base = SimulationSettings(policy=policy, gpus=gpus, knowledge=Knowledge.IDEAL)
+    return simulate(jobs, replace(base, **fields))  # type: ignore[arg-type]
+
+
+def test_one_job_alone_takes_its_time_and_its_joules() -> None:
+    result = run([job("only", 1000.0)])
+    truth = ORACLE.performance(*KINDS[0], 64)
+    assert result.completion_seconds["only"] == pytest.approx(1000.0)
+    assert result.joules["gpu"] == pytest.approx(1000.0 * truth.watts_rows[0][-1])
+    assert result.joules["idle"] == pytest.approx(7 * GPU.idle_power_watts * 1000.0)
+    assert result.joules["node"] == 0.0
+    assert result.restarts == 0
+    assert result.max_watts == pytest.approx(truth.watts_rows[0][-1] + 7 * GPU.idle_power_watts)
+
+
+def test_a_lower_clock_is_the_oracles_time_and_power() -> None:
+    clock = CLOCKS[0]
+    result = run([job("only", 1000.0)], clock_megahertz=clock)
+    truth = ORACLE.performance(*KINDS[0], 64)
+    slower = truth.seconds_rows[0][0] / truth.seconds_rows[0][-1]
+    assert result.completion_seconds["only"] == pytest.approx(1000.0 * slower)
+    assert result.joules["gpu"] == pytest.approx(1000.0 * slower * truth.watts_rows[0][0])
+
+
+def test_first_come_waits_for_room() -> None:
+    result = run([job("first", 1000.0, 8), job("second", 500.0, 8, submit=10.0)])
+    assert result.completion_seconds["first"] == pytest.approx(1000.0)
+    assert result.completion_seconds["second"] == pytest.approx(990.0 + 500.0, abs=30.0)  # one planning interval
+
+
+def test_a_resize_costs_the_measured_restart() -> None:
+    # The long job has the node to itself, then shares it, then has it again.
+    jobs = [job("long", 20_000.0, 1), job("short", 3_000.0, 1, submit=2_000.0)]
+    free = run(jobs, "afs", restart_scale=0.0)
+    dear = run(jobs, "afs")
+    assert dear.restarts == free.restarts > 0
+    lost = sum(dear.completion_seconds.values()) - sum(free.completion_seconds.values())
+    assert lost >= restart_seconds(1)
+    assert restart_seconds(8) == pytest.approx(2.0 + 2.0 * 4.0 + 27.0)
+
+
+def test_empty_nodes_are_booted_for_jobs_and_powered_off_after() -> None:
+    jobs = [job("first", 1000.0), job("later", 1000.0, submit=20_000.0)]
+    on = run(jobs, gpus=16)
+    off = run(jobs, gpus=16, power_off_empty_nodes=True, boot_seconds=100.0, boot_joules=1e4)
+    assert off.completion_seconds["first"] == pytest.approx(1100.0)  # its node had to boot
+    assert off.joules["node"] == pytest.approx(2e4)
+    assert off.joules["idle"] < 0.2 * on.joules["idle"]
+    assert off.joules["gpu"] == pytest.approx(on.joules["gpu"] + 2 * 100.0 * GPU.idle_power_watts)
+
+
+def test_what_is_measured_costs_time_and_teaches() -> None:
+    jobs = [job(f"j{index}", 4_000.0, kind=KINDS[index]) for index in range(4)]
+    blind = run(jobs, "price", knowledge=Knowledge.FITTED, measure_clocks=False, price=0.001)
+    seen = run(jobs, "price", knowledge=Knowledge.FITTED, price=0.001)
+    assert blind.profiling_joules == 0.0
+    assert 0.0 < seen.profiling_joules < seen.joules["gpu"]
+
+
+def test_a_cap_that_falls_is_held_at_every_instant() -> None:
+    jobs = [job(f"j{index}", 5_000.0, kind=KINDS[index % 4]) for index in range(8)]
+    for policy in ("price", "powerflow-strict"):
+        result = run(jobs, policy, power_limit_fraction=0.9, cap_steps=(CapStep(1_000.0, 0.35), CapStep(4_000.0, 0.6)))
+        assert result.cap_violation_seconds == 0.0
+        for sample in result.samples:
+            assert sample.cap_watts is not None
+            assert sample.watts <= sample.cap_watts + 1e-6
+        assert {sample.cap_watts for sample in result.samples} >= {0.35 * 3200.0, 0.6 * 3200.0}
+
+
+def test_the_papers_greedy_may_pass_its_limit_and_that_is_told() -> None:
+    jobs = [job(f"j{index}", 5_000.0, kind=KINDS[1]) for index in range(8)]
+    result = run(jobs, "powerflow-paper", power_limit_fraction=0.4)
+    assert result.cap_violation_seconds > 0.0
+
+
+def test_carbon_is_the_joules_at_their_hours_intensity() -> None:
+    jobs = [job("only", 1000.0)]
+    result = run(jobs, carbon_grams_per_kwh=((0.0, 360.0), (500.0, 720.0)))
+    joules = sum(result.joules.values())
+    assert result.carbon_grams == pytest.approx(joules / 3.6e6 * (360.0 + 720.0) / 2)
+    assert run(jobs).carbon_grams is None
+
+
+def test_a_price_signal_makes_the_dear_hours_thrifty() -> None:
+    jobs = [job(f"j{index}", 8_000.0, kind=KINDS[1]) for index in range(2)]
+    plain = run(jobs, "price", price=0.0003)
+    dear = run(jobs, "price", price=0.0003, price_signal=((0.0, 1.0), (600.0, 50.0)))
+    assert dear.joules["gpu"] < plain.joules["gpu"]
+
+
+def test_bad_input_says_what_is_wrong() -> None:
+    with pytest.raises(ValueError, match="policy 'nonesuch' is unknown"):
+        run([job("only", 10.0)], "nonesuch")
+    with pytest.raises(ValueError, match="no job to simulate"):
+        run([])
+    with pytest.raises(ValueError, match="two jobs have the same id"):
+        run([job("twin", 10.0), job("twin", 10.0)])
+    with pytest.raises(ValueError, match="asks for 16 GPUs; it can have one of"):
+        run([job("large", 10.0, 16)])
+    with pytest.raises(ValueError, match="must be a power of two"):
+        SimulationSettings(policy="fifo", gpus=12, gpus_per_node=6)
+    with pytest.raises(ValueError, match="multiple of the 8 GPUs"):
+        SimulationSettings(policy="fifo", gpus=12)
+
+
+def test_a_job_that_never_fits_is_reported_not_lost() -> None:
+    # 0.15 of the cluster's power is what idle GPUs draw: nothing can ever run.
+    with pytest.raises(ConservationError, match="waiting for ever"):
+        run([job("only", 10.0)], "price", power_limit_fraction=0.15)
+
+
+def test_the_meter_finds_books_that_do_not_add_up() -> None:
+    meter = Meter(8, 8, 50.0, 0.0)
+    meter.change(1, 100.0)
+    meter.advance(10.0)
+    with pytest.raises(ConservationError, match="the cluster counts 1000"):
+        meter.check([])
+    with pytest.raises(ConservationError, match="back to"):
+        meter.advance(5.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+@settings(max_examples=8, deadline=None)
+def test_everything_adds_up_under_every_policy(name: str, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 14), label="jobs")
+    jobs = [
+        job(
+            f"j{index}",
+            data.draw(st.floats(1.0, 5_000.0)),
+            data.draw(st.sampled_from([1, 1, 2, 4, 8, 16])),
+            data.draw(st.floats(0.0, 4_000.0)),
+            data.draw(st.sampled_from(KINDS)),
+        )
+        for index in range(count)
+    ]
+    fields = {
+        "knowledge": data.draw(st.sampled_from(list(Knowledge))),
+        "model_error": 0.1,
+        "power_off_empty_nodes": data.draw(st.booleans()),
+        "price": data.draw(st.sampled_from([None, 0.001])),
+        "power_limit_fraction": data.draw(st.sampled_from([None, 0.6])),
+        "seed": data.draw(st.integers(0, 3)),
+    }
+    result = run(jobs, name, gpus=16, **fields)  # raises where joules, GPU-seconds, iterations or limits do not add up
+    assert set(result.completion_seconds) == {one.job_id for one in jobs}
+    assert result.makespan_seconds >= max(one.submit_seconds for one in jobs)
+    if policy_named(name).holds_limits:
+        assert result.cap_violation_seconds == 0.0
+    again = run(jobs, name, gpus=16, **fields)
+    assert replace(again, wall_seconds=0.0) == replace(result, wall_seconds=0.0)
