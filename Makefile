@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help venv demo test lint format frontiers models clean
+.PHONY: help venv demo test lint format frontiers model-study models clean
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -43,6 +43,15 @@ frontiers: $(STAMP)  ## the pictures of docs/frontiers.md (Zeus' and Kareus' fro
 	  cp out/frontiers/zeus-v100-regret.png docs/images/zeus-regret.png && \
 	  cp out/frontiers/kareus-hypervolume.png docs/images/; \
 	else echo "$(DATA) has no zeus-nsdi23 and kareus: their pictures stay as they are"; fi
+
+model-study: $(STAMP)  ## the figures of docs/models.md (what is measured from DATA)
+	$(BIN)/python -m flyball_simulator.model_study --data $(DATA) --document docs/models.md --images docs/images
+	@if [ -d $(DATA)/perseus-sosp24 ]; then \
+	  $(BIN)/flyball calibrate $(DATA)/perseus-sosp24/stage_profile/gpt3-175b+a100_sxm_bf16.csv \
+	    --product NVIDIA-A100-SXM4-80GB --output out/a100.yaml --plot docs/images/models-calibration-a100.png; fi
+
+evaluation: $(STAMP)  ## the figures and pictures of docs/evaluation.md (about an hour of two cores; goes on where it stopped)
+	$(BIN)/python -m flyball_simulator.evaluation --data $(DATA) $(EVALUATION_ARGS)
 
 models: $(STAMP)  ## the typed models from crds/*.yaml
 	$(BIN)/python -m flyball_crds.generate

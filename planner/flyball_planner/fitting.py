@@ -5,10 +5,12 @@ model). Every parameter is also held to its prior by a weak spring, so that what
 says. Where the result leaves more error than windows usually have, a second start is tried, in which gradients take the
 time that the prior gives to input. Where the data cannot tell two parameters apart at all, one of them is fixed by a rule:
 
-- one local batch size seen: the constant part of the gradient time is half of it;
+- one local batch size seen: how the gradient time splits into a constant and a part per sample is the prior's word; half
+  and half where the prior has only one of them;
 - one clock seen: the share of the time that follows the clock is the prior's, and so is the shape of the power over it;
 - one size on a node seen: the slope of the local synchronisation is the prior's; no synchronisation seen: all of it is;
-- no job on several nodes seen: its synchronisation is at least 1.1 times the local one;
+- no job on several nodes seen: the constant part of its synchronisation is at least 1.1 times the local one, and so is the
+  slope where the prior has none;
 - paper's power: the line below f0 needs two clocks there to be turned, the cubic above three, static power three in all.
 
 A refit starts from the last fit and needs a fraction of the time; where it explains the data clearly worse than the last

@@ -16,6 +16,7 @@ from flyball_planner.fitting_time import CLOCK_SPREAD
 from flyball_planner.fitting_windows import Array, Windows, parameter_column
 from flyball_planner.models import PAPER_PARAMETER_NAMES, PARAMETER_NAMES, TIME_PARAMETER_NAMES, JobModel
 
+PRIOR_POWER = 0.3  # a class's gradients draw what its prior says, give or take this share: boards are alike in this
 BATCH_SPREAD = 1.5  # local batches closer together than this factor say nothing of how power follows the batch
 
 _NAMES = PARAMETER_NAMES + PAPER_PARAMETER_NAMES
@@ -88,7 +89,7 @@ class PhysicalEnergyFit(EnergyFit):
         self.start = self.coordinates(prior)
         board = prior.gpu_model
         typical = 0.1 * board.default_power_limit_watts / board.max_clock_megahertz
-        self.scale = np.maximum(self.start, [typical, 1.0, typical])
+        self.scale = np.maximum(self.start * [PRIOR_POWER, 1.0, 1.0], [typical, 1.0, typical])
         self.low, self.high = np.zeros(3), np.full(3, np.inf)
         free = [0]
         if self._batches_differ():
@@ -150,7 +151,7 @@ class PaperEnergyFit(EnergyFit):
         board = prior.gpu_model
         typical = 0.1 * board.default_power_limit_watts
         self.scale = np.full(len(self.start), 0.2)
-        self.scale[[_WATTS, _SYNC]] = np.maximum(self.start[[_WATTS, _SYNC]], typical)
+        self.scale[[_WATTS, _SYNC]] = np.maximum(self.start[[_WATTS, _SYNC]] * [PRIOR_POWER, 1.0], typical)
         self.scale[_OFFSET] = max(self.start[_OFFSET], 1.0)
         self.scale[_STATIC] = max(0.2 * board.idle_power_watts, 1.0)
         self.low, self.high = np.zeros(len(self.start)), np.ones(len(self.start))

@@ -57,13 +57,17 @@ class TimeFit:
         self._windows = windows
         self._top = float(prior.gpu_model.max_clock_megahertz)
         self._across = bool((windows.nodes > 1).any())
+        # The slope is the prior's where it has one: measured jobs lose less by each GPU across nodes than inside one.
+        no_slope = prior.node_sync_seconds_per_gpu == 0 and prior.node_sync_megacycles_per_gpu == 0
+        self._unknown_nodes = [(_NODE, _LOCAL), *([(_NODE_GPU, _LOCAL_GPU)] if no_slope else [])]
         start = self.coordinates(prior)
         # A job like its class, only faster or slower: scale what one GPU does before anything else is asked of the data.
         fewest = windows.gpus == windows.gpus.min()
         predicted = windows.predict_seconds(self.parameters(start[None, :]))
         pace = math.exp(float(np.median(np.log(windows.seconds[fewest] / predicted[0][fewest]))))
         start[[_IO, _IO_SAMPLE, _GRADIENT, _SAMPLE]] *= pace
-        if len(np.unique(windows.local_batch)) == 1:
+        one_batch = len(np.unique(windows.local_batch)) == 1
+        if one_batch and not (start[_GRADIENT] > 0 and start[_SAMPLE] > 0):
             gradient = start[_GRADIENT] + start[_SAMPLE] * windows.local_batch[0]
             start[_GRADIENT] = gradient / 2
             start[_SAMPLE] = gradient / 2 / windows.local_batch[0]
@@ -84,11 +88,11 @@ class TimeFit:
     def _free_coordinates(self) -> list[int]:
         windows = self._windows
         free = [_IO, _IO_SAMPLE, _SAMPLE, _IO_OVERLAP]
-        if len(np.unique(windows.local_batch)) > 1:
-            free.append(_GRADIENT)
         clocks = np.ptp(windows.clock) > CLOCK_SPREAD * self._top
         if clocks:
             free.append(_SHARE)
+        if clocks or len(np.unique(windows.local_batch)) > 1:  # the constant part does not follow the clock either
+            free.append(_GRADIENT)
         local = (windows.nodes == 1) & (windows.gpus > 1)
         across = windows.nodes > 1
         for seen, constant, slope, share in (
@@ -139,7 +143,7 @@ class TimeFit:
         for coordinate, name in enumerate(_COORDINATES):
             columns[_ROW[name]] = points[:, coordinate]
         if not self._across:
-            for node, local in ((_NODE, _LOCAL), (_NODE_GPU, _LOCAL_GPU)):
+            for node, local in self._unknown_nodes:
                 columns[_ROW[_COORDINATES[node]]] = np.maximum(points[:, node], NODE_OVER_LOCAL * points[:, local])
         for whole, share, seconds, cycles in (
             (_SAMPLE, _SHARE, "gradient_seconds_per_sample", "gradient_megacycles_per_sample"),

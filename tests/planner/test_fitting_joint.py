@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 from flyball_planner.fitting import Observation, fit
+from flyball_planner.fitting_energy import PhysicalEnergyFit
+from flyball_planner.fitting_least_squares import solve
+from flyball_planner.fitting_time import TimeFit
+from flyball_planner.fitting_windows import Windows
 from flyball_planner.gpu_models import GpuModel, gpu_model_for
 from flyball_planner.model_classes import known_model_classes, model_class_prior
 from flyball_planner.models import JobModel
@@ -39,6 +44,31 @@ def windows_of(job: JobModel, generator: random.Random) -> list[Observation]:
                 joules = job.iteration_joules(*where) * generator.uniform(0.97, 1.03)
                 found.append(Observation(gpus, max(1, gpus // 8), local_batch, clock, seconds, joules))
     return found
+
+
+def two_stages(windows: list[Observation]) -> float:
+    """The mean energy error of a fit of the time, and then of the energy alone."""
+    prior, columns = model_class_prior("", a100()), Windows.of(windows)
+    time_fit = TimeFit(prior, columns)
+    timed = time_fit.parameters(solve(time_fit, [time_fit.start])[None, :])
+    energy_fit = PhysicalEnergyFit(prior, columns)
+
+    class GivenTime(PhysicalEnergyFit):
+        def residuals(self, points: Any, _: Any = None) -> Any:
+            return super().residuals(points, np.repeat(timed, len(points), axis=1))
+
+    given = GivenTime(prior, columns)
+    found = energy_fit.parameters(solve(given, [given.start])[None, :], timed)
+    _, joules = columns.predict(found, a100())
+    return float(np.mean(np.abs(joules[0] / columns.joules - 1)))
+
+
+def test_the_joint_stage_more_than_halves_the_energy_error() -> None:
+    generator = random.Random(3)
+    jobs = [windows_of(made_up_job(generator), generator) for _ in range(24)]
+    apart = np.mean([two_stages(windows) for windows in jobs])
+    together = np.mean([fit(model_class_prior("", a100()), windows).errors.energy_mape for windows in jobs])
+    assert together < apart / 2
 
 
 @pytest.mark.parametrize("parameterisation", ["physical", "paper"])
