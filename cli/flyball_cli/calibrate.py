@@ -260,6 +260,12 @@ def drawn(series: Sequence[Series], board: GpuModel, result: Calibration) -> byt
         axis.axvline(result.knee.value, color="#d94801", lw=1)
     hollow = "; hollow: left out" if result.limited_points else ""
     power.set_title(f"{board.product}: measured and fitted (orange: knee, 95 %{hollow})", fontsize=10)
+    power.set_ylabel("watts of one GPU")
+    power.set_xlabel("SM clock (MHz)")
+    power.set_ylim(0)
+    power.legend(fontsize=8, frameon=False, ncols=2 if len(shown) > 6 else 1)
+    errors.axhline(0, color="black", lw=0.8)
+    errors.set_title("fitted over measured (%)", fontsize=10)
     knees, squares = zip(*result.profile, strict=True)
     profile.axvspan(result.knee.low, result.knee.high, color="#fdd0a2", alpha=0.5, lw=0)
     profile.plot(knees, [100 * value for value in squares], color="#d94801", lw=1.4)
