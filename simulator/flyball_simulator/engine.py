@@ -142,8 +142,7 @@ class Simulation:
                 if not self.execution.next_phase(self.runs[entry.subject], self.now):
                     return
             case Event.LEARN:
-                self.runs[entry.subject].advance(self.now)
-                self.execution.learn(self.runs[entry.subject])
+                self.execution.learn(self.runs[entry.subject], self.now)
             case Event.NODE_OFF:
                 self.switching.switch_off(entry.subject)
                 return
@@ -190,6 +189,7 @@ class Simulation:
     def _plan(self) -> None:
         for run in self.active.values():
             run.advance(self.now)
+            self.execution.tell(run)
         if self.active:
             self._apply(self.policy.decide(self._view()))
         self.plans += 1

@@ -9,7 +9,7 @@ from flyball_planner.gpu_models import GpuModel
 from flyball_planner.policies.view import Choice, Policy
 
 from flyball_simulator.agenda import Agenda, Event
-from flyball_simulator.knowledge import Informant
+from flyball_simulator.knowledge import Informant, Sizes
 from flyball_simulator.meter import Meter
 from flyball_simulator.runs import Phase, Run, restart_seconds
 from flyball_simulator.settings import SimulationSettings
@@ -42,6 +42,9 @@ class Execution:
         self._measures = informant.learns and policy.measures and settings.measure_clocks
         self._measuring = 0
         self._to_measure: deque[Run] = deque()
+        self._seen: dict[
+            tuple[str, int], Sizes
+        ] = {}  # of each model class and batch size, the sizes that were measured
         self.restarts = 0
         self.profiling_joules = 0.0
 
@@ -117,7 +120,7 @@ class Execution:
             self._go(run, now)
             return False
         self._stop_measuring(run)
-        self.learn(run)
+        self.learn(run, now)
         self._run(run, now)
         while self._to_measure and self._measuring < self._settings.max_measured:
             other = self._to_measure.popleft()
@@ -126,11 +129,17 @@ class Execution:
                 self._go(other, now)
         return True
 
-    def learn(self, run: Run) -> None:
-        """The job's tables now reflect its present size, too."""
+    def learn(self, run: Run, now: float) -> None:
+        """The job's present size has been seen: its model, and that of every job like it, is fitted anew."""
+        run.advance(now)
         run.measured |= {run.gpus}
-        job = run.job
-        run.view.performance = self._informant.tell(job.model_class, job.global_batch_size, run.truth, run.measured)
+        kind = (run.job.model_class, run.job.global_batch_size)
+        self._seen[kind] = self._seen.get(kind, frozenset()) | {run.gpus}
+
+    def tell(self, run: Run) -> None:
+        """Give the job the tables that are known of its kind by now."""
+        kind = (run.job.model_class, run.job.global_batch_size)
+        run.view.performance = self._informant.tell(*kind, run.truth, self._seen.get(kind, frozenset()))
 
     def _restart_seconds(self, gpus: int) -> float:
         return self._settings.restart_scale * restart_seconds(gpus)

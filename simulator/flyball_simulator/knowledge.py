@@ -1,8 +1,9 @@
 """What policies are told of a job: never the truth itself, unless that is what is studied.
 
-`fitted`: the prior of the job's model class, then a model fitted to what was measured in this run. What is measured of one
-model class at one batch size and number of GPUs carries noise that is the same for every job of the kind, as if they were
-runs of one program on one cluster.
+`fitted`: the prior of the job's model class, then a model fitted to what was measured in this run. Jobs of one model class
+and batch size are runs of one program: what was learnt of one serves the next (as the operator keeps it in an
+EnergyProfile), and what is measured of the program at one number of GPUs carries the same noise every time. Each job is
+measured nevertheless, as PowerFlow does, and pays for it.
 """
 
 from __future__ import annotations

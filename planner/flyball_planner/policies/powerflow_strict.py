@@ -21,6 +21,7 @@ from flyball_planner.cluster import (
 )
 from flyball_planner.gpu_models import GpuModel
 from flyball_planner.models import JobModel
+from flyball_planner.plan_strict import plan_strictly
 from flyball_planner.policies.capping import within_limit
 from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob
 
@@ -39,11 +40,9 @@ class StrictPowerFlow:
 
     def decide(self, view: ClusterView) -> list[Choice]:
         """Raises ValueError for a job whose tables have no model behind them."""
-        from flyball_planner.plan import plan  # the planner looks policies up by name, so it cannot be imported above
-
         if not view.jobs:
             return []
-        made = plan(snapshot_of(view), self.name)
+        made = plan_strictly(snapshot_of(view))
         choices = []
         for job in sorted(view.jobs, key=lambda job: job.order):
             decision = made.decision(job.uid)
