@@ -214,7 +214,7 @@ def test_growth_below_base_clocks_never_slows_the_cluster_down(
     assert [item.allocation is None for item in made.decisions] == [
         item.allocation is None for item in without.decisions
     ]
-    assert score(made) >= score(without) - 0.02 * len(jobs)
+    assert score(made) >= score(without) - 0.03 * len(jobs)
 
 
 def test_the_shortest_remaining_time_is_admitted_first_then_the_earlier_submission() -> None:
