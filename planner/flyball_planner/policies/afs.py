@@ -1,18 +1,25 @@
-"""AFS-L (Hwang et al., NSDI 2021, section 4): GPUs one step at a time to the job for which they shorten most.
+"""AFS-L (Hwang et al., NSDI 2021, section 4, algorithm 1): GPU by GPU to the job for which one does most.
 
-Of two jobs, a with less remaining time and b with more, b gets the GPUs iff (p_b' - p_b) / p_b' > (p_a' - p_a) / p_a, with
-throughput p now and p' after the step: a shorter job's end frees its GPUs for the longer one, never the other way round.
-Both without GPUs: the shorter first. Steps double a job's GPUs. The winner of a step is found by one pass in the order of
-remaining time, as the paper's algorithm does. Not aware of energy, and restarts jobs as often as the shares change.
+Of two jobs, a that would end first with what it has been given so far, and b, the next GPU goes to b iff
+(p_b' - p_b) / p_b' > (p_a' - p_a) / p_a, with throughput p now and p' with that GPU: when a ends its GPUs will be b's,
+never the other way round. A job without GPUs never ends; of two of them the shorter comes first. The winner of all is
+found by pairs, from the job that ends first on. A share is a power of two here, so that what is handed out is the next
+doubling; its p' is what one of its GPUs contributes, (p(2n) - p(n)) / n, without which large steps would look better than
+small ones. Not aware of energy, and with no rule against restarts.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
-from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob
+from flyball_planner.policies.view import Array, Choice, ClusterView, JobView, Knob
 
-NEVER = -1.0
+NEVER = -1.0  # the gain of a job that no GPU would help
+EVERYTHING = 1.0  # (p' - 0) / p': what a longer job's first GPUs are worth
 
 
 class Afs:
@@ -30,36 +37,15 @@ class Afs:
     def decide(self, view: ClusterView) -> list[Choice]:
         fixed = [job for job in view.jobs if job.gpus and not job.resizable]
         free = view.gpus - sum(job.gpus for job in fixed)
-        jobs = sorted((job for job in view.jobs if job.resizable or not job.gpus), key=lambda job: _left(view, job))
-        rows = [-1] * len(jobs)
-        for index, job in enumerate(jobs):  # a job without GPUs wins over any that has some
-            if job.performance.sizes[0] <= free:
-                rows[index] = 0
-                free -= job.performance.sizes[0]
-        speeds = [_speeds(view, job) for job in jobs]
-        as_shorter, as_longer = np.full(len(jobs), NEVER), np.full(len(jobs), NEVER)
-        steps = [0] * len(jobs)
-        for index, row in enumerate(rows):
-            _weigh(jobs[index], speeds[index], row, index, as_shorter, as_longer, steps)
-        while free > 0:
-            winner = _winner(as_shorter, as_longer)
-            if winner is None:
-                break
-            if steps[winner] > free:  # sizes only grow: it will not fit later either
-                as_shorter[winner] = as_longer[winner] = NEVER
-                continue
-            free -= steps[winner]
-            rows[winner] += 1
-            _weigh(jobs[winner], speeds[winner], rows[winner], winner, as_shorter, as_longer, steps)
-        choices = [(job, job.gpus) for job in fixed]
-        choices += [(job, job.performance.sizes[row]) for job, row in zip(jobs, rows, strict=True) if row >= 0]
-        return [Choice(job.uid, gpus, view.clock_of(job, gpus)) for job, gpus in choices]
-
-
-def _left(view: ClusterView, job: JobView) -> tuple[float, float, str]:
-    smallest = job.performance.sizes[0]
-    seconds = job.performance.seconds_rows[0][view.clock_of(job, smallest)]
-    return (job.remaining_iterations * seconds, *job.order)
+        claims = [_Claim(job, _speeds(view, job)) for job in view.jobs if job.resizable or not job.gpus]
+        claims.sort(key=lambda claim: (claim.job.remaining_iterations / claim.speeds[0], *claim.job.order))
+        line = _Line(claims)
+        while (place := line.winner(free)) is not None:
+            free -= line.claim_at(place).step
+            line.grow(place)
+        shares = [(job, job.gpus) for job in fixed]
+        shares += [(claim.job, claim.gpus) for claim in claims if claim.gpus]
+        return [Choice(job.uid, gpus, view.clock_of(job, gpus)) for job, gpus in shares]
 
 
 def _speeds(view: ClusterView, job: JobView) -> list[float]:
@@ -67,36 +53,79 @@ def _speeds(view: ClusterView, job: JobView) -> list[float]:
     return [1.0 / table.seconds_rows[row][view.clock_of(job, gpus)] for row, gpus in enumerate(table.sizes)]
 
 
-def _weigh(
-    job: JobView,
-    speeds: list[float],
-    row: int,
-    index: int,
-    as_shorter: np.ndarray[tuple[int], np.dtype[np.float64]],
-    as_longer: np.ndarray[tuple[int], np.dtype[np.float64]],
-    steps: list[int],
-) -> None:
-    """What the next step of a job is worth against a longer and against a shorter one; NEVER where it gains nothing."""
-    as_shorter[index] = as_longer[index] = NEVER
-    if row < 0 or row + 1 == len(speeds) or speeds[row + 1] <= speeds[row]:
-        return
-    gained = speeds[row + 1] - speeds[row]
-    as_shorter[index], as_longer[index] = gained / speeds[row], gained / speeds[row + 1]
-    steps[index] = job.performance.sizes[row + 1] - job.performance.sizes[row]
+@dataclass(slots=True)
+class _Claim:
+    """A job, its throughput at each size, and the size position that it has been given so far (-1: none)."""
+
+    job: JobView
+    speeds: list[float]
+    row: int = -1
+
+    @property
+    def gpus(self) -> int:
+        return self.job.performance.sizes[self.row] if self.row >= 0 else 0
+
+    @property
+    def step(self) -> int:
+        """GPUs to the next size; there must be one."""
+        return self.job.performance.sizes[self.row + 1] - self.gpus
+
+    def gain(self) -> float:
+        """(p' - p) / p of one more GPU; NEVER where the next size is no faster, or there is none."""
+        if self.row + 1 == len(self.speeds) or self.speeds[self.row + 1] <= self.speeds[self.row]:
+            return NEVER
+        return (self.speeds[self.row + 1] / self.speeds[self.row] - 1.0) / self.step
 
 
-def _winner(
-    as_shorter: np.ndarray[tuple[int], np.dtype[np.float64]], as_longer: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> int | None:
-    """One pass from the shortest job on: whoever beats the winner so far takes its place."""
-    if not len(as_shorter):
-        return None
-    best = int((as_shorter > NEVER).argmax())
-    if as_shorter[best] == NEVER:
-        return None
-    while True:
-        beaten = as_longer[best + 1 :] > as_shorter[best]
-        following = int(beaten.argmax()) if len(beaten) else 0
-        if not len(beaten) or not beaten[following]:
-            return best
-        best += 1 + following
+class _Line:
+    """Jobs in the order in which they would end: who gets the next GPUs?
+
+    `as_shorter[i]` is what a GPU is worth to the i-th against a job behind it, `as_longer[i]` against one before it.
+    """
+
+    def __init__(self, claims: list[_Claim]) -> None:
+        """From the claims by remaining time, nobody having GPUs yet."""
+        self._claims = claims
+        self._who: NDArray[np.intp] = np.arange(len(claims))
+        self._seconds: Array = np.full(len(claims), math.inf)
+        self._as_shorter: Array = np.full(len(claims), math.inf)
+        self._as_longer: Array = np.full(len(claims), EVERYTHING)
+        self._steps: Array = np.array([claim.step for claim in claims], dtype=np.float64)
+
+    def winner(self, free: int) -> int | None:
+        """The place of who wins all pairs, from the first to end on; None where nobody gains by what is free."""
+        if not self._claims:
+            return None
+        too_large = self._steps > free  # what does not fit now will not later: steps only grow
+        self._as_shorter[too_large] = self._as_longer[too_large] = NEVER
+        best = int((self._as_shorter > NEVER).argmax())
+        if self._as_shorter[best] == NEVER:
+            return None
+        while True:
+            beats = self._as_longer[best + 1 :] > self._as_shorter[best]
+            following = int(beats.argmax()) if len(beats) else 0
+            if not len(beats) or not beats[following]:
+                return best
+            best += 1 + following
+
+    def claim_at(self, place: int) -> _Claim:
+        return self._claims[int(self._who[place])]
+
+    def grow(self, place: int) -> None:
+        """Whoever is there gets its next size, and ends the sooner."""
+        claim = self.claim_at(place)
+        claim.row += 1
+        seconds = claim.job.remaining_iterations / claim.speeds[claim.row]
+        gain = claim.gain()
+        step = claim.step if gain > 0 else 0
+        as_longer = gain / (1.0 + gain) if gain > 0 else NEVER
+        ahead = int(np.searchsorted(self._seconds[:place], seconds, side="right"))
+        self._who[ahead + 1 : place + 1], self._who[ahead] = self._who[ahead:place].copy(), self._who[place]
+        for values, value in (
+            (self._seconds, seconds),
+            (self._as_shorter, gain),
+            (self._as_longer, as_longer),
+            (self._steps, step),
+        ):
+            values[ahead + 1 : place + 1] = values[ahead:place].copy()
+            values[ahead] = value
