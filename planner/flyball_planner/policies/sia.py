@@ -1,19 +1,21 @@
 """Sia (Jayaram Subramanya et al., SOSP 2023, section 3.4) on one GPU model with fixed batches: an exact assignment a round.
 
-Each job is given one of its sizes, or none, so that the sum of (r * speed-up)^p is best, with p = -1/2, speed-up over its
-smallest size and restart factor r = age / (age + restart) for a change; a job without GPUs costs 1.1, more than the worst
-that runs. A job grows at most twofold a round. The integer program of the paper is, on one kind of GPU, a knapsack with
-multiple choices, solved exactly over the number of GPUs.
+Each job is given one of its sizes, or none, so that the sum of (r * speed-up)^p is least, with p = -1/2, the speed-up over
+its smallest size and the restart factor r of a change, here age / (age + restart) with the age since the last change; a job
+without GPUs costs 1.1, a little more than one at its smallest size. Where there are fewer GPUs than jobs this formula
+rather doubles a job that scales well than starts another. A job grows at most twofold a round. The integer program of the
+paper is, on one kind of GPU, a knapsack with multiple choices, solved exactly over the number of GPUs.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob
+from flyball_planner.policies.view import Array, Choice, ClusterView, JobView, Knob
 
 POWER = -0.5
 WAITING_COST = 1.1
+TIE = 1e-12
 
 
 class Sia:
@@ -54,27 +56,28 @@ def size_costs(view: ClusterView, job: JobView) -> dict[int, float]:
 
 
 def best_assignment(costs: list[dict[int, float]], gpus: int) -> list[int]:
-    """A size for each job, 0 for none, with the least total cost over at most `gpus` GPUs (exact; ties to fewer GPUs)."""
+    """A size for each job, 0 for none, with the least total cost over at most `gpus` GPUs (exact; ties to fewer GPUs).
+
+    `least[j][g]` is the least total cost of the first j jobs on at most g GPUs.
+    """
+    gpus = min(gpus, sum(max(options) for options in costs))
     if gpus <= 0:
         return [0] * len(costs)
-    least = np.zeros(gpus + 1)
-    taken: list[np.ndarray[tuple[int], np.dtype[np.int32]]] = []
+    least: list[Array] = [np.zeros(gpus + 1)]
     for options in costs:
-        best = least + WAITING_COST
-        size_at = np.zeros(gpus + 1, dtype=np.int32)
+        before = least[-1]
+        best = before + WAITING_COST
         for size, cost in options.items():
             if size > gpus:
                 break
-            candidate = least[: gpus + 1 - size] + cost
-            better = candidate < best[size:] - 1e-12
-            best[size:][better] = candidate[better]
-            size_at[size:][better] = size
-        least = best
-        taken.append(size_at)
+            np.minimum(best[size:], before[: gpus + 1 - size] + cost, out=best[size:])
+        least.append(best)
     left = gpus
     sizes = []
-    for size_at in reversed(taken):
-        size = int(size_at[left])
+    for options, before, best in zip(reversed(costs), reversed(least[:-1]), reversed(least[1:]), strict=True):
+        enough = best[left] + TIE
+        ways = ((0, WAITING_COST), *((size, cost) for size, cost in options.items() if size <= left))
+        size = next(size for size, cost in ways if before[left - size] + cost <= enough)
         sizes.append(size)
         left -= size
     return sizes[::-1]
