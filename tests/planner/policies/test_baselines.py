@@ -9,7 +9,7 @@ import pytest
 from flyball_planner.policies.afs import Afs
 from flyball_planner.policies.first_come import FirstCome
 from flyball_planner.policies.gandiva import Gandiva, share_nodes
-from flyball_planner.policies.pollux import Pollux
+from flyball_planner.policies.pollux import Pollux, slowness_rows
 from flyball_planner.policies.sia import WAITING_COST, Sia, best_assignment
 from flyball_planner.policies.srtf import Srtf
 from flyball_planner.policies.tiresias import Tiresias, TiresiasGittins, gittins_index
@@ -103,6 +103,15 @@ def test_pollux_levels_speedups_and_counts_restarts() -> None:
     # bad has just got its two GPUs; giving one back would cost more than it brings while nobody needs it.
     jobs[1].gpus, jobs[1].since_seconds = 1, 990.0
     assert sizes(Pollux().decide(cluster(jobs, gpus=8, now=1000.0)))["bad"] == 1
+
+
+def test_pollux_measures_speedups_by_the_fair_share() -> None:
+    # Two jobs on 6 GPUs: 2 is the size within a fair share of 3.
+    steep, flat = job("steep", table([1.0, 0.1, 0.06])), job("flat", table([1.0, 0.8, 0.75]))
+    assert slowness_rows(cluster([steep, flat]), steep, 3.0) == pytest.approx([10.0, 1.0, 0.6])
+    # Both get 2. Of the last two GPUs steep makes 1 - 0.6, flat 1 - 0.9375; by seconds on one GPU it would be 0.04
+    # and 0.05, and flat's.
+    assert sizes(Pollux().decide(cluster([steep, flat], gpus=6))) == {"steep": 4, "flat": 2}
 
 
 @given(

@@ -96,18 +96,46 @@ def test_a_job_that_may_not_change_keeps_its_size(name: str, view: ClusterView) 
                 assert chosen[one.uid].gpus == one.gpus
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not policy_named(name).elastic])
-@given(view=views())
-@settings(max_examples=40, deadline=None)
-def test_policies_that_are_not_elastic_give_what_was_asked_for(name: str, view: ClusterView) -> None:
+@st.composite
+def views_as_asked(draw: st.DrawFn) -> ClusterView:
+    """Views in which whoever runs has what it asked for, as under a policy that is not elastic."""
+    view = draw(views())
+    free = view.gpus
     for one in view.jobs:
-        one.gpus = one.requested_gpus if one.gpus else 0
-    held = sum(one.gpus for one in view.jobs)
-    if held > view.gpus:
-        return
-    requested = {one.uid: one.requested_gpus for one in view.jobs}
-    for choice in policy_named(name).decide(view):
-        assert choice.gpus == requested[choice.uid]
+        one.gpus = one.requested_gpus if one.gpus and one.requested_gpus <= free else 0
+        one.resizable |= not one.gpus
+        free -= one.gpus
+    return view
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not policy_named(name).elastic])
+@given(view=views_as_asked())
+@settings(max_examples=60, deadline=None)
+def test_policies_that_are_not_elastic_give_what_was_asked_for(name: str, view: ClusterView) -> None:
+    chosen = {choice.uid: choice.gpus for choice in policy_named(name).decide(view)}
+    for one in view.jobs:
+        assert chosen.get(one.uid, one.requested_gpus) == one.requested_gpus
+        assert one.resizable or one.uid in chosen
+
+
+@pytest.mark.parametrize("name", ["tiresias", "tiresias-gittins", "gandiva"])
+@given(view=views_as_asked())
+@settings(max_examples=60, deadline=None)
+def test_preemptive_policies_leave_nobody_waiting_for_whom_there_is_room(name: str, view: ClusterView) -> None:
+    choices = policy_named(name).decide(view)
+    free = view.gpus - sum(choice.gpus for choice in choices)
+    chosen = {choice.uid for choice in choices}
+    assert all(one.requested_gpus > free for one in view.jobs if one.uid not in chosen)
+
+
+@pytest.mark.parametrize("name", ["afs", "pollux", "srtf"])
+@given(view=views())
+@settings(max_examples=60, deadline=None)
+def test_elastic_policies_leave_nobody_waiting_for_whom_there_is_room(name: str, view: ClusterView) -> None:
+    choices = policy_named(name).decide(view)
+    free = view.gpus - sum(choice.gpus for choice in choices)
+    chosen = {choice.uid for choice in choices}
+    assert all(one.performance.sizes[0] > free for one in view.jobs if one.uid not in chosen)
 
 
 @pytest.mark.parametrize("name", NAMES)
