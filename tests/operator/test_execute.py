@@ -104,6 +104,7 @@ async def test_a_grant_replaces_the_one_that_was_read_and_no_other() -> None:
     ((method, path, body),) = desk.server.asked
     assert (method, path) == ("PATCH", GPU_NODE)
     assert body["metadata"]["resourceVersion"] == "7"
+    assert body["metadata"]["managedFields"] == [{}]
     assert body["metadata"]["labels"] == {**dict(picture().labels), "old": None}
     assert (body["spec"]["generation"], body["spec"]["devices"]["foreignGpus"]) == (2, 1)
     assert desk.absorbed == [(GPU_NODES, {"kind": "GPUNode", "metadata": {"name": "a"}})]
