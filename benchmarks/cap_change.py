@@ -5,13 +5,17 @@
 Starts a site of simulated nodes (64 agents in one process), fills it with elastic jobs under a cap, and then lowers and
 raises the cap in turn. For each cut it takes the time from sending the PowerCap to (a) the sum of all limits in the
 simulated hardware being at or below the cap and (b) PowerCap.status saying that it is enforced. Everything but the
-drivers' own 10-20 ms per setting is real: API server, etcd, watches, operator, agents, journals. Exits with 1 where the
-99th percentile of (b) is above the limit of power-safety (2 s), or the referee saw an enforced cap exceeded.
+drivers' own 10-20 ms per setting is real: API server, etcd, watches, operator, agents, journals. Beside the times it
+prints what a cut costs: the processor time of each part of the site from the write to (b), which other load on the machine
+disturbs less, and the writes of GPUNodes. Exits with 1 where the 99th percentile of (b) is above the limit of power-safety
+(2 s), or the referee saw an enforced cap exceeded.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import statistics
 import sys
 import tempfile
@@ -19,6 +23,7 @@ import time
 from pathlib import Path
 
 from flyball_devcluster.demo.site import Site, SitePlan
+from flyball_devcluster.processes import processor_seconds
 from flyball_devcluster.referee.hardware import HardwareReader
 
 TARGET_SECONDS = 2.0
@@ -92,6 +97,21 @@ def submit(site: Site, index: int) -> None:
     )
 
 
+def processor_times(site: Site) -> dict[str, float]:
+    """Processor seconds so far of each component and part of the site, and of this benchmark."""
+    pids = site.cluster.control_plane.running() | {name: part.pid for name, part in site.parts.items()}
+    return {name: processor_seconds(pid) for name, pid in pids.items()} | {"benchmark": time.process_time()}
+
+
+def gpu_node_writes(site: Site) -> int:
+    """Writes of GPUNodes and their statuses that the API server has answered since its start."""
+    metrics: str = site.cluster.api.request("GET", "/metrics")
+    samples: list[tuple[str, str]] = re.findall(r"^apiserver_request_total\{(.*)\} (\S+)$", metrics, re.MULTILINE)
+    return sum(
+        int(float(count)) for labels, count in samples if 'resource="gpunodes"' in labels and 'verb="PATCH"' in labels
+    )
+
+
 def percentile(values: list[float], share: float) -> float:
     """The smallest value that at least `share` of all are at or below."""
     ordered = sorted(values)
@@ -126,8 +146,11 @@ def main() -> int:
         reader = HardwareReader(site.hardware)
         to_hardware: list[float] = []
         to_status: list[float] = []
+        costs: list[dict[str, float]] = []
+        writes: list[int] = []
         for cut in range(arguments.cuts):
             before = limits_watts(reader)
+            written, spent = gpu_node_writes(site), processor_times(site)
             started = time.monotonic()
             set_cap(site, low)
             hardware = 0.0
@@ -139,9 +162,12 @@ def main() -> int:
                     raise TimeoutError(f"cut {cut} is not in force after 60 s")
             to_status.append(time.monotonic() - started)
             to_hardware.append(hardware)
+            costs.append({name: seconds - spent[name] for name, seconds in processor_times(site).items()})
+            writes.append(gpu_node_writes(site) - written)
             print(
                 f"cut {cut + 1:3d}: {before / 1000:.1f} kW of limits to {low / 1000:.1f} kW:"
-                f" hardware {to_hardware[-1]:.2f} s, reported {to_status[-1]:.2f} s",
+                f" hardware {to_hardware[-1]:.2f} s, reported {to_status[-1]:.2f} s,"
+                f" API server {costs[-1]['kube-apiserver']:.2f} s of processor, {writes[-1]} writes",
                 flush=True,
             )
             set_cap(site, high)
@@ -155,6 +181,10 @@ def main() -> int:
             f"{name}: median {statistics.median(values):.2f} s, p99 {percentile(values, 0.99):.2f} s,"
             f" worst {max(values):.2f} s"
         )
+    medians = {name: statistics.median(cost[name] for cost in costs) for name in costs[0]}
+    dear = sorted(medians, key=lambda name: -medians[name])
+    print("processor seconds a cut: " + ", ".join(f"{name} {medians[name]:.2f}" for name in dear))
+    print(f"writes of GPUNodes a cut: {statistics.median(writes):g}; load average {os.getloadavg()[0]:.1f}")
     print(f"over an enforced cap: {over:.3f} W in {tally['judged_seconds']:.0f} s judged (target 0)")
     print(f"target: p99 at most {TARGET_SECONDS:g} s")
     return 0 if over == 0 and percentile(to_status, 0.99) <= TARGET_SECONDS else 1

@@ -82,6 +82,19 @@ def resident_bytes(pid: int) -> int:
     return 0
 
 
+def processor_seconds(pid: int) -> float:
+    """Processor time of a process and of its running descendants in seconds; 0 where it is gone."""
+    fields = _stat_fields(pid)
+    if fields is None:
+        return 0.0
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        children = []
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(processor_seconds(int(child)) for child in children)
+
+
 class _Spawner:
     """A thread that starts every child of this process.
 
