@@ -19,6 +19,8 @@ COMMAND_MODULES: tuple[str, ...] = (
     "frontier",
     "operator",
     "schedule_plot",
+    "simulate",
+    "compare",
     "zeus",
     "kareus",
 )

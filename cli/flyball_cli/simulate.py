@@ -1,0 +1,155 @@
+"""`flyball simulate`: a trace under one policy, from event to event."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flyball_cli.simulation_options import cluster_gpus, read_cap_schedule, refuse, settings_of, workload
+
+if TYPE_CHECKING:
+    from flyball_simulator.settings import SimulationResult
+
+
+def register(root: typer.Typer) -> None:
+    root.command("simulate")(simulate)
+
+
+def simulate(
+    trace: Annotated[str, typer.Option(help="itp, itp-months, philly, pai, synthetic, or a CSV file (plain or .gz).")],
+    policy: Annotated[str, typer.Option(help="A policy's name; +zeus appended lets Zeus choose the clocks.")],
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the cluster, whole nodes.")] = None,
+    load: Annotated[
+        float | None, typer.Option(help="Instead of --gpus: as many as this load of the trace takes.")
+    ] = None,
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="A power of two.")] = 8,
+    power_limit: Annotated[
+        float | None, typer.Option(help="Hard cap, and PowerFlow's eta: a fraction of all GPUs' default power limits.")
+    ] = None,
+    cap_schedule: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="CSV seconds,fraction: how the cap changes.")
+    ] = None,
+    clock: Annotated[
+        int | None, typer.Option(help="One clock for the cluster, MHz, for policies that choose none.")
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0.0, help="Of the policy price: job-seconds that a joule is worth.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws models, batch sizes and noise.")] = 0,
+    model: Annotated[str, typer.Option(help="What policies are told: ideal, fitted or noisy.")] = "fitted",
+    model_error: Annotated[float, typer.Option(min=0.0, help="Of --model noisy: the relative error.")] = 0.1,
+    power_off_empty_nodes: Annotated[bool, typer.Option("--power-off-empty-nodes", help="Else they idle.")] = False,
+    restart_scale: Annotated[float, typer.Option(min=0.0, help="Multiplies what resizes cost.")] = 1.0,
+    boot_seconds: Annotated[float, typer.Option(min=0.0, help="Of a node that was off.")] = 120.0,
+    node_overhead_watts: Annotated[float, typer.Option(min=0.0, help="Of a powered node beside its GPUs.")] = 0.0,
+    first: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
+    data: Annotated[Path | None, typer.Option(file_okay=False, help="Folder of the public traces.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(file_okay=False, help="For result.json, jobs.csv, timeline.csv and .png.")
+    ] = None,
+) -> None:
+    """Replay a trace of jobs on a simulated cluster under one policy.
+
+    The cluster has A100s; time jumps from event to event, so that a day of 1,901 jobs takes seconds. What a job takes at
+    each number of GPUs and clock is measured data that the policy never sees: it is told what was learnt in the run.
+
+        flyball simulate --trace synthetic --policy price --price 0.0003 --load 0.8 --power-off-empty-nodes
+
+        flyball simulate --trace philly --policy afs+zeus --gpus 256 --output out/afs
+
+    docs/simulator.md has the model, the policies and the formats.
+    """
+    from flyball_simulator.engine import simulate as run
+    from flyball_simulator.meter import ConservationError
+
+    try:
+        source = workload(trace, seed, data, first)
+        settings = settings_of(
+            policy,
+            cluster_gpus(source, gpus, load, gpus_per_node),
+            model,
+            gpus_per_node=gpus_per_node,
+            power_limit_fraction=power_limit,
+            cap_steps=None if cap_schedule is None else read_cap_schedule(cap_schedule),
+            clock_megahertz=clock,
+            price=price,
+            seed=seed,
+            model_error=model_error,
+            power_off_empty_nodes=power_off_empty_nodes,
+            restart_scale=restart_scale,
+            boot_seconds=boot_seconds,
+            node_overhead_watts=node_overhead_watts,
+        )
+        jobs = source.workload(settings)
+        with _Bar(f"{policy} on {source.name}", len(jobs)) as bar:
+            result = run(jobs, settings, trace=source.name, progress=bar.show)
+    except (ValueError, OSError, ConservationError) as error:
+        refuse(str(error))
+    _print(result)
+    if output is not None:
+        from flyball_simulator.plots import png, timeline_figure
+        from flyball_simulator.results import write_result, write_whole
+
+        paths = write_result(result, jobs, output)
+        paths.append(write_whole(output / "timeline.png", png(timeline_figure(result))))
+        typer.echo("\n".join(str(path) for path in paths))
+
+
+class _Bar:
+    """Jobs done and simulated time, on stderr where that is a terminal."""
+
+    def __init__(self, what: str, jobs: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("jobs, {task.fields[hours]:.1f} h simulated"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task(what, total=jobs, hours=0.0)
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, seconds: float, done: int, jobs: int) -> None:
+        self._progress.update(self._task, completed=done, total=jobs, hours=seconds / 3600.0)
+
+
+def _print(result: SimulationResult) -> None:
+    from flyball_simulator.results import result_document
+    from rich.console import Console
+    from rich.table import Table
+
+    document = result_document(result)
+    joules = document["energy_joules"]
+    table = Table(title=f"{document['policy']} on {document['trace']}", title_justify="left", show_header=False)
+    rows = [
+        ("jobs", f"{document['jobs']:,} on {document['gpus']} GPUs"),
+        ("mean JCT", f"{document['mean_jct_seconds']:,.0f} s"),
+        ("p50, p99 JCT", f"{document['p50_jct_seconds']:,.0f} s, {document['p99_jct_seconds']:,.0f} s"),
+        ("makespan", f"{document['makespan_seconds'] / 3600:,.1f} h"),
+        ("energy", f"{joules['total'] / 1e9:.3f} GJ ({joules['total'] / 3.6e6:,.0f} kWh)"),
+        ("of it busy, idle, nodes", " / ".join(f"{joules[where] / 1e9:.3f}" for where in ("gpu", "idle", "node"))),
+        ("most power", f"{document['max_watts'] / 1e3:.1f} kW"),
+        ("restarts, migrations", f"{document['restarts']:,}, {document['migrations']:,}"),
+        ("simulated in", f"{document['wall_seconds']:.1f} s"),
+    ]
+    if document["cap_watts"] is not None:
+        cap = (
+            f"{document['cap_watts'] / 1e3:.1f} kW at the end, exceeded for {document['cap_violation_seconds']:,.0f} s"
+        )
+        rows.insert(7, ("cap", cap))
+    for name, value in rows:
+        table.add_row(name, value)
+    Console().print(table)

@@ -1,0 +1,120 @@
+"""`flyball simulate` and `flyball compare` as their users meet them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from flyball_cli.main import build_app
+from flyball_cli.simulation_options import read_cap_schedule
+from flyball_simulator.settings import CapStep
+from typer.testing import CliRunner, Result
+
+RESULT_KEYS = [
+    "policy",
+    "trace",
+    "gpus",
+    "jobs",
+    "mean_jct_seconds",
+    "p50_jct_seconds",
+    "p99_jct_seconds",
+    "makespan_seconds",
+    "energy_joules",
+    "max_watts",
+    "cap_watts",
+    "cap_violation_seconds",
+    "restarts",
+    "profiling_joules",
+    "wall_seconds",
+]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    rows = [f"job-{index},{60 * index},{600 + 100 * index},{1 << index % 3}" for index in range(8)]
+    path.write_text("\n".join(["job_id,submission_time,duration,num_gpu", *rows]) + "\n")
+    return path
+
+
+def flyball(*arguments: object) -> Result:
+    return CliRunner().invoke(build_app(), [str(argument) for argument in arguments])
+
+
+def test_a_run_leaves_its_result_in_the_agreed_names(trace: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    done = flyball(
+        "simulate", "--trace", trace, "--policy", "price", "--gpus", 8, "--power-limit", 0.5, "--model", "ideal",
+        "--power-off-empty-nodes", "--output", output,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    result = json.loads((output / "result.json").read_text())
+    assert list(result)[: len(RESULT_KEYS)] == RESULT_KEYS
+    assert list(result["energy_joules"]) == ["gpu", "idle", "node", "total"]
+    assert (result["policy"], result["trace"], result["gpus"], result["jobs"]) == ("price", "trace.csv", 8, 8)
+    assert result["cap_watts"] == 1600.0
+    assert result["cap_violation_seconds"] == 0.0
+    assert len((output / "jobs.csv").read_text().splitlines()) == 9
+    assert (output / "timeline.png").read_bytes().startswith(b"\x89PNG")
+    assert "mean JCT" in done.output
+
+
+def test_bad_input_is_refused_in_one_line(trace: Path, tmp_path: Path) -> None:
+    for arguments, said in (
+        (("--policy", "nonesuch", "--gpus", 8), "'nonesuch' is unknown"),
+        (("--policy", "fifo"), "either --gpus N or --load"),
+        (("--policy", "fifo", "--gpus", 8, "--load", 1.0), "either --gpus N or --load"),
+        (("--policy", "fifo", "--gpus", 9), "multiple of the 8"),
+        (("--policy", "fifo", "--gpus", 8, "--model", "perfect"), "none of ideal, fitted, noisy"),
+    ):
+        refused = flyball("simulate", "--trace", trace, *arguments)
+        assert refused.exit_code == 2
+        assert said in refused.output
+    trace.write_text("job_id,submission_time,duration,num_gpu\na,0,ten,1\n")
+    refused = flyball("simulate", "--trace", trace, "--policy", "fifo", "--gpus", 8)
+    assert refused.exit_code == 2
+    assert "line 2: column duration" in refused.output
+
+
+def test_a_cap_schedule_is_read_or_refused_by_line_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "caps.csv"
+    path.write_text("seconds,fraction\n3600,0.4\n0,0.9\n")
+    assert read_cap_schedule(path) == (CapStep(0.0, 0.9), CapStep(3600.0, 0.4))
+    for text, said in (
+        ("at,fraction\n", "line 1: the header"),
+        ("seconds,fraction\n0,1.5\n", "line 2: column fraction: 1.5"),
+        ("seconds,fraction\n0,0.5\n-1,0.5\n", "line 3: column seconds: -1"),
+        ("seconds,fraction\nnoon,0.5\n", "line 2: column seconds: 'noon'"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=said):
+            read_cap_schedule(path)
+
+
+def test_a_comparison_reports_resumes_and_names_what_cannot_be(trace: Path, tmp_path: Path) -> None:
+    output = tmp_path / "compare"
+    arguments = (
+        "compare", "--trace", trace, "--gpus", 8, "--policies", "price,afs,afs+zeus", "--seeds", 2, "--model", "ideal",
+        "--sweep", "clock=1410,1110", "--sweep", "price=0,0.001", "--jobs", 1, "--output", output,
+    )  # fmt: skip
+    done = flyball(*arguments)
+    assert done.exit_code == 0, done.output
+    document = json.loads((output / "comparison.json").read_text())
+    assert len(document["runs"]) == 2 * (2 + 2 + 1)
+    assert {run["seed"] for run in document["runs"]} == {0, 1}
+    assert {tuple(run["sweep"]) for run in document["runs"]} == {("price",), ("clock",), ()}
+    for entry in document["at_equal_energy"]:
+        assert {"policy", "against", "energy_joules", "mean_jct_ratio", "p99_jct_ratio", "low", "high"} <= set(entry)
+        assert entry["mean_jct_ratio"] is not None or "shares no energy range" in entry["note"]
+    page = (output / "report.html").read_text()
+    assert "<svg" in page
+    assert "http" not in page.replace("http-equiv", "")
+    kept = {path: path.stat().st_mtime_ns for path in (output / "runs").glob("*.json")}
+    assert len(kept) == len(document["runs"])
+    again = flyball(*arguments)
+    assert again.exit_code == 0
+    assert {path: path.stat().st_mtime_ns for path in (output / "runs").glob("*.json")} == kept
+    refused = flyball(*arguments, "--sweep", "eta=0.3")
+    assert refused.exit_code == 2
+    assert "'eta=0.3' is not KNOB=VALUE" in refused.output
