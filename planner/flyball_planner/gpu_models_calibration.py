@@ -20,7 +20,9 @@ from flyball_planner.gpu_models_measurements import Series
 
 Array = NDArray[np.float64]
 
-AT_THE_LIMIT = 0.95  # of the largest power limit: from here on the board lowers its clock in the heavier moments at least
+AT_THE_LIMIT = (
+    0.95  # of the largest power limit: from here on the board lowers its clock in the heavier moments at least
+)
 PAST_THE_LIMIT = 1.03  # drawn for as long as a measurement takes: the limit was another one
 LEAST_POINTS = 6
 KNEES = 60
