@@ -87,10 +87,10 @@ def processor_seconds(pid: int) -> float:
     fields = _stat_fields(pid)
     if fields is None:
         return 0.0
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        children = []
+    children: list[str] = []
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):  # the children that each thread started
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            children += thread.read_text().split()
     own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return own + sum(processor_seconds(int(child)) for child in children)
 

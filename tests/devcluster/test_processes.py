@@ -10,7 +10,15 @@ import threading
 
 import pytest
 from flyball_devcluster.ports import free_port, is_free
-from flyball_devcluster.processes import Process, ProcessIdentity, log_tail, resident_bytes, uninterrupted, wait_until
+from flyball_devcluster.processes import (
+    Process,
+    ProcessIdentity,
+    log_tail,
+    processor_seconds,
+    resident_bytes,
+    uninterrupted,
+    wait_until,
+)
 
 SLEEP = "/bin/sleep"
 
@@ -139,6 +147,20 @@ def test_an_ignored_signal_stays_ignored():
 def test_memory_of_a_process():
     assert resident_bytes(os.getpid()) > 1 << 20
     assert resident_bytes(2**22 + 1) == 0
+
+
+def test_processor_time_of_a_process_and_its_children(tmp_path):
+    work = "import time\nwhile time.process_time() < 0.2: pass\nprint('done', flush=True)\ntime.sleep(600)"
+    before = processor_seconds(os.getpid())
+    process = spawn(tmp_path, "/bin/sh", "-c", f'{sys.executable} -c "$0" & wait', work)
+    try:
+        assert wait_until(lambda: process.log_tail() == "done", 30)
+        assert processor_seconds(process.pid) >= 0.19  # the shell's child; the clock has ticks of a hundredth
+        assert processor_seconds(os.getpid()) - before >= 0.19  # started by another thread of ours
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # the child too
+    assert process.wait(30)
+    assert processor_seconds(process.pid) == 0
 
 
 def test_a_long_log_is_read_from_its_end(tmp_path):
