@@ -10,22 +10,23 @@ The plan is a state in which no step is left, so that planning again from there 
    frees the room, and only a lower priority is paused for a higher.
 4. withdraw: jobs that are better off smaller (price, energy budget, deadline) go down.
 5. grow: the largest marginal return first, while GPUs are free and the power at base clocks passes no cap.
-6. exchange: GPUs go from a job to one with a larger marginal return, if both restarts are paid for.
-3 to 6 repeat until nothing changes, weighed first as they are and then as if the plan were in force. The clocks follow
+6. squeeze: the same past that point, where lower clocks for everybody under the cap cost less than the growth gains.
+7. exchange: GPUs go from a job to one with a larger marginal return, if both restarts are paid for.
+3 to 7 repeat until nothing changes, weighed first as they are and then as if the plan were in force. The clocks follow
 from the sizes and the nodes (allocation_clocks).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from flyball_planner.allocation_ledger import NOTHING, Claim, Ledger, Standing, stretch_of
-from flyball_planner.allocation_options import ADMISSION, BASE, FLOOR, Option
+from flyball_planner.allocation_ledger import NOTHING, Claim, Ledger, Standing
+from flyball_planner.allocation_options import BASE, FLOOR, Option
 from flyball_planner.allocation_room import admit, exchange
-from flyball_planner.allocation_steps import NO_GAIN, Growth, Stepper
+from flyball_planner.allocation_squeeze import squeeze
+from flyball_planner.allocation_steps import Growth, Stepper
 from flyball_planner.placement_cells import make_cells, stay_after_all
 from flyball_planner.power import WATT_TOLERANCE, Accounting
 
@@ -33,7 +34,7 @@ ROUNDS = 64  # a plan settles in two or three rounds; this only bounds what roun
 
 
 def allocate(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper) -> int:
-    """Give every claim its size and pools (steps 1 to 6 above); the ledger holds the result.
+    """Give every claim its size and pools (steps 1 to 7 above); the ledger holds the result.
 
     Returns the rounds that it took; the last of them changed nothing.
     """
@@ -55,6 +56,7 @@ def _round(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper) -> bool:
     changed |= withdraw(ledger, claims, stepper)
     blocked: list[tuple[Growth, Claim]] = []
     changed |= grow(ledger, claims, stepper, blocked)
+    changed |= squeeze(ledger, claims, stepper, blocked)
     changed |= exchange(ledger, claims, stepper, blocked)
     for claim in claims:
         if claim.present_option is not None and not claim.staying and claim.gpus == claim.present_option.gpus:
@@ -143,9 +145,7 @@ def grow(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper, blocked: lis
     while heap:
         _, index, step = heappop(heap)
         claim = claims[index]
-        if not _resize(ledger, claim, step.gpus, stepper.takes) and not _grow_squeezed(
-            ledger, claim, step.gpus, stepper
-        ):
+        if not _resize(ledger, claim, step.gpus, stepper.takes):
             blocked.append((step, claim))
             continue
         changed = True
@@ -153,41 +153,6 @@ def grow(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper, blocked: lis
         if following is not None:
             heappush(heap, (following.rank, index, following))
     return changed
-
-
-def _grow_squeezed(ledger: Ledger, claim: Claim, gpus: int, stepper: Stepper) -> bool:
-    """Growth under a cap that cannot bear everyone's base clock: taken if it gains more speed than it costs the others.
-
-    A cap that sums limits counts idle GPUs at their smallest limit, so using them at clocks that this limit allows is free,
-    and refusing would leave the watts reserved and unused. Speeds are taken to rise evenly between admission and base clock
-    as far as the cap has watts (`Ledger.relief`); gains and losses are compared as sums of logarithms, so a job cannot
-    double at the price of more than one other's halving.
-    """
-    now = claim.option
-    if now is None or not claim.contribution:
-        return False
-    caps = [cap for cap, _ in claim.contribution]
-    relief_before = {cap: ledger.relief(cap) for cap in caps}
-    speed_before = _speed(now, min(relief_before.values()))
-    had = claim.contribution
-    standing = ledger.leave(claim)
-    others = {cap: ledger.stretch[cap] for cap in caps}
-    found = ledger.find(claim, gpus, ADMISSION, migrate=False, previous=had)
-    if found is not None and stepper.takes(claim, standing, found[0]):
-        ledger.float_at(claim, *found)
-        larger = found[0]
-        relief = {cap: ledger.relief(cap) for cap, _ in claim.contribution}
-        lost = sum(max(0.0, before - ledger.relief(cap)) * others[cap] for cap, before in relief_before.items())
-        lost += sum((1.0 - relief[cap]) * ledger.stretch[cap] for cap in relief if cap not in relief_before)
-        if math.log(_speed(larger, min(relief.values(), default=1.0)) / speed_before) > lost + NO_GAIN:
-            return True
-    ledger.go_back(claim, standing)
-    return False
-
-
-def _speed(option: Option, relief: float) -> float:
-    """Iterations per second that a cap's relief lets an option reach."""
-    return (1.0 + relief * stretch_of(option)) / option.admission_seconds
 
 
 def _resize(ledger: Ledger, claim: Claim, gpus: int, wants: Callable[[Claim, Standing, Option], bool]) -> bool:

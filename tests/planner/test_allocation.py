@@ -191,7 +191,7 @@ def test_under_a_cap_no_step_passes_it(jobs: tuple[JobState, ...], count: int, s
     )
     if smallest + 100 * 8 * count <= watts:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(allocation, "_grow_squeezed", lambda *_: False)
+            patch.setattr(allocation, "squeeze", lambda *_: False)
             assert sizes(plan(ClusterSnapshot(members, jobs, (cap(members, watts),)))) == expected
 
 
@@ -200,7 +200,7 @@ def test_under_a_cap_no_step_passes_it(jobs: tuple[JobState, ...], count: int, s
 def test_growth_below_base_clocks_never_slows_the_cluster_down(
     jobs: tuple[JobState, ...], count: int, share: float, expected: bool
 ) -> None:
-    """Sum of the logarithms of all speeds, with that growth and without it."""
+    """Sum of the logarithms of all speeds, with that growth and without it: what the clocks show a loss is taken back."""
     members = nodes(count)
     snapshot = ClusterSnapshot(members, jobs, (cap(members, share * 400 * 8 * count, expected=expected),))
 
@@ -208,13 +208,13 @@ def test_growth_below_base_clocks_never_slows_the_cluster_down(
         return -sum(math.log(item.predicted_iteration_seconds) for item in made.decisions if item.allocation)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(allocation, "_grow_squeezed", lambda *_: False)
+        patch.setattr(allocation, "squeeze", lambda *_: False)
         without = plan(snapshot)
     made = plan(snapshot)
     assert [item.allocation is None for item in made.decisions] == [
         item.allocation is None for item in without.decisions
     ]
-    assert score(made) >= score(without) - 0.03 * len(jobs)
+    assert score(made) >= score(without) - 1e-9
 
 
 def test_the_shortest_remaining_time_is_admitted_first_then_the_earlier_submission() -> None:
