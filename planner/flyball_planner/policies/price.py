@@ -1,13 +1,9 @@
 """Sizes and clocks by price: what a joule and what a GPU-second are worth in job-seconds decides every job's own best.
 
 The price l of a joule is given (job-seconds per joule; an operator's loop or a carbon signal moves it). The price m of a
-GPU-second is found at every decision: the one at which what the jobs want adds up to the GPUs that there are, so that a
-job takes GPUs only while it makes more of them than the others would. A job at n GPUs and clock f costs, per iteration,
-
-    c(n, f) = (1 + m*n) * T(n, f) + l * (E(n, f) - P_sunk*n*T(n, f))
-
-with P_sunk the watts that a GPU draws whether used or not. It runs where c is least, at the (n, f) of its tables. A running
-job leaves its size only if the iterations left repay the restart, at these prices.
+GPU-second is found at every decision: the one at which what the jobs want adds up to the GPUs that there are
+(price_market). A running job leaves its size only if the iterations left repay the restart, at these prices. GPUs that are
+left over on nodes which are powered anyway go to whoever makes most of them (price_nodes).
 
 A hard cap is a price as well: l rises until the watts fit, which lowers the clocks that lose least for their watts first,
 then sizes. Where more jobs want GPUs than there are, the shortest remaining times run, by priority first. Deadlines and
@@ -16,21 +12,9 @@ energy budgets leave out the (n, f) that break them.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
-
 from flyball_planner.policies.capping import within_limit
-from flyball_planner.policies.view import Array, Choice, ClusterView, JobView, Knob, Performance
-
-BISECTIONS = 12
-FIRST_GPU_PRICE, HIGHEST_GPU_PRICE = 0.01, 1e6  # job-seconds for a GPU-second: from where to where it is looked for
-FIRST_JOULE_PRICE, HIGHEST_JOULE_PRICE, CAP_BISECTIONS = 1e-4, 1e3, 6
-NEVER = 1e30  # seconds and joules of what is barred
-Indices = NDArray[np.intp]
+from flyball_planner.policies.price_market import Market
+from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob
 
 
 class Price:
@@ -49,7 +33,7 @@ class Price:
         jobs = _admitted(view)
         if not jobs:
             return []
-        market = _Market(view, jobs)
+        market = Market(view, jobs)
         rows, clocks = market.clear(view.price)
         joule_price = view.price
         limit = view.power_limit_watts
@@ -82,163 +66,3 @@ def _precedence(job: JobView) -> tuple[float, float, float, str]:
     if not job.gpus:
         left += job.restart_seconds
     return (-job.priority, left, *job.order)
-
-
-@dataclass(frozen=True, slots=True)
-class _Demand:
-    """What the jobs want at one pair of prices: size positions, GPUs in all, and what each size would cost each job."""
-
-    rows: Indices
-    gpus: float
-    costs: Array  # (jobs, sizes)
-
-
-class _Market:
-    """Who wants what at which prices. Arrays are (jobs, sizes[, clocks]); sizes that a job lacks never win."""
-
-    def __init__(self, view: ClusterView, jobs: Sequence[JobView]) -> None:
-        self.view = view
-        width = max(len(job.performance.sizes) for job in jobs)
-        tables = {id(job.performance): job.performance for job in jobs}
-        slot = {key: index for index, key in enumerate(tables)}
-        pick = np.array([slot[id(job.performance)] for job in jobs])
-        padded = [_padded(table, width) for table in tables.values()]
-        self.sizes, self.seconds, self.joules = (np.stack(part)[pick] for part in zip(*padded, strict=True))
-        self.dear_joules = self.joules - view.sunk_gpu_watts * self.sizes[:, :, None] * self.seconds
-        self.remaining = np.array([max(job.remaining_iterations, 1e-9) for job in jobs])
-        current = np.array([job.performance.position[job.gpus] if job.gpus else -1 for job in jobs])
-        self.everyone = np.arange(len(jobs))
-        elsewhere = np.ones(self.sizes.shape, dtype=bool)
-        elsewhere[self.everyone, current] = current < 0
-        fixed = np.array([bool(job.gpus) and not job.resizable for job in jobs])
-        restart = np.array([job.restart_seconds if job.gpus else 0.0 for job in jobs])
-        self.restart_seconds = np.where(elsewhere, restart[:, None], 0.0)
-        lacking = np.arange(width)[None, :] >= np.array([len(job.performance.sizes) for job in jobs])[:, None]
-        self.barred = lacking | (fixed[:, None] & elsewhere)
-        _bar_broken_promises(self, jobs)
-
-    def clear(self, joule_price: float) -> tuple[Indices, Indices]:
-        """(size positions, clock positions) at the price of a GPU-second at which the GPUs suffice."""
-        wanting = self._demand(0.0, joule_price)
-        if wanting.gpus <= self.view.gpus:
-            return wanting.rows, self._clocks(wanting.rows, 0.0, joule_price)
-        low, high = 0.0, FIRST_GPU_PRICE
-        fitting = self._demand(high, joule_price)
-        while fitting.gpus > self.view.gpus and high < HIGHEST_GPU_PRICE:
-            low, wanting = high, fitting
-            high *= 4.0
-            fitting = self._demand(high, joule_price)
-        if fitting.gpus > self.view.gpus:
-            rows = self._squeeze(fitting)
-            return rows, self._clocks(rows, high, joule_price)
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2 if low == 0 else math.sqrt(low * high)
-            found = self._demand(middle, joule_price)
-            if found.gpus <= self.view.gpus:
-                high, fitting = middle, found
-            else:
-                low, wanting = middle, found
-        rows = self._fill(fitting, wanting)
-        return rows, self._clocks(rows, high, joule_price)
-
-    def clear_under(self, joule_price: float, limit_watts: float) -> tuple[Indices, Indices]:
-        """The same at the lowest price of a joule, from `joule_price` up, at which the watts fit."""
-        low, high = joule_price, max(2.0 * joule_price, FIRST_JOULE_PRICE)
-        rows, clocks = self.clear(high)
-        while self.watts(rows, clocks) > limit_watts and high < HIGHEST_JOULE_PRICE:
-            low, high = high, high * 4.0
-            rows, clocks = self.clear(high)
-        for _ in range(CAP_BISECTIONS):
-            middle = (low + high) / 2 if low == 0 else math.sqrt(low * high)
-            found = self.clear(middle)
-            if self.watts(*found) > limit_watts:
-                low = middle
-            else:
-                high, (rows, clocks) = middle, found
-        return rows, clocks
-
-    def watts(self, rows: Indices, clocks: Indices) -> float:
-        """What a cap counts: the draw with its guard, and the GPUs that stay idle."""
-        draw = float((self.joules[self.everyone, rows, clocks] / self.seconds[self.everyone, rows, clocks]).sum())
-        idle = self.view.gpus - float(self.sizes[self.everyone, rows].sum())
-        return draw * (1.0 + self.view.guard_fraction) + idle * self.view.idle_gpu_watts
-
-    def _demand(self, gpu_price: float, joule_price: float) -> _Demand:
-        time_price = 1.0 + gpu_price * self.sizes
-        iteration = time_price[:, :, None] * self.seconds
-        if joule_price:
-            iteration += joule_price * self.dear_joules
-        costs = self.remaining[:, None] * iteration.min(axis=2)
-        dear_watts = self.sizes * (self.view.idle_gpu_watts - self.view.sunk_gpu_watts)
-        costs += self.restart_seconds * (time_price + joule_price * dear_watts)
-        costs[self.barred] = np.inf
-        rows = costs.argmin(axis=1)
-        return _Demand(rows, float(self.sizes[self.everyone, rows].sum()), costs)
-
-    def _clocks(self, rows: Indices, gpu_price: float, joule_price: float) -> Indices:
-        sizes = self.sizes[self.everyone, rows]
-        seconds, joules = self.seconds[self.everyone, rows], self.dear_joules[self.everyone, rows]
-        chosen: Indices = ((1.0 + gpu_price * sizes)[:, None] * seconds + joule_price * joules).argmin(axis=1)
-        return chosen
-
-    def _fill(self, fitting: _Demand, wanting: _Demand) -> Indices:
-        """Of those who would take more at a slightly lower price, the ones who gain most for each GPU get what is left."""
-        rows = fitting.rows.copy()
-        left = self.view.gpus - fitting.gpus
-        more = self.sizes[self.everyone, wanting.rows] - self.sizes[self.everyone, rows]
-        gain = wanting.costs[self.everyone, rows] - wanting.costs[self.everyone, wanting.rows]
-        candidates = np.flatnonzero(more > 0)
-        for index in candidates[np.lexsort((candidates, -gain[candidates] / more[candidates]))].tolist():
-            if more[index] <= left:
-                left -= more[index]
-                rows[index] = wanting.rows[index]
-        return rows
-
-    def _squeeze(self, demand: _Demand) -> Indices:
-        """Where restarts are too dear for anybody to give way: down to the smallest size, least loss for each GPU first."""
-        rows = demand.rows.copy()
-        over = demand.gpus - self.view.gpus
-        smallest = (~self.barred).argmax(axis=1)
-        freed = self.sizes[self.everyone, rows] - self.sizes[self.everyone, smallest]
-        loss = demand.costs[self.everyone, smallest] - demand.costs[self.everyone, rows]
-        candidates = np.flatnonzero(freed > 0)
-        for index in candidates[np.lexsort((candidates, loss[candidates] / freed[candidates]))].tolist():
-            if over <= 0:
-                break
-            over -= freed[index]
-            rows[index] = smallest[index]
-        return rows
-
-
-def _padded(table: Performance, width: int) -> tuple[Array, Array, Array]:
-    """Sizes, seconds and joules of a table with its last size repeated up to `width`."""
-    last = [min(row, len(table.sizes) - 1) for row in range(width)]
-    return np.array(table.sizes, dtype=np.float64)[last], table.seconds[last], table.joules[last]
-
-
-def _bar_broken_promises(market: _Market, jobs: Sequence[JobView]) -> None:
-    """Leave out the clocks and sizes with which a job would miss its deadline or spend more than its budget.
-
-    Where none is left, a job that is late gets the fastest there is, and one that is short of joules the thriftiest.
-    """
-    for index, job in enumerate(jobs):
-        if job.deadline_seconds is None and job.remaining_energy_joules is None:
-            continue
-        seconds, joules = market.seconds[index], market.joules[index]
-        allowed = np.repeat(~market.barred[index][:, None], seconds.shape[1], axis=1)
-        for limit, need in (
-            (job.remaining_energy_joules, job.remaining_iterations * joules),
-            (
-                None if job.deadline_seconds is None else job.deadline_seconds - market.view.now_seconds,
-                job.remaining_iterations * seconds + market.restart_seconds[index][:, None],
-            ),
-        ):
-            if limit is None:
-                continue
-            keeps = allowed & (need <= limit)
-            if not keeps.any():
-                keeps = need == np.where(allowed, need, np.inf).min()
-            allowed = keeps & allowed
-        market.barred[index] |= ~allowed.any(axis=1)
-        market.seconds[index][~allowed] = NEVER
-        market.dear_joules[index][~allowed] = NEVER

@@ -56,14 +56,12 @@ class Evaluation:
             case: self._simulate(f"{case[0]}, load {case[1]}", studies.main_policies(loads, *case, seeds))
             for case in cases
         }
-        floors = {
-            (trace, load, seed): loads.floor_seconds(trace, seed, load) for trace, load in cases for seed in seeds
-        }
+        bounds = {(trace, load, seed): loads.least_jct(trace, seed, load) for trace, load in cases for seed in seeds}
         jobs = {trace: len(loads.source(trace, 0).trace_jobs()) for trace in studies.TRACES}
         sizes = {(trace, seed, load): loads.gpus(trace, seed, load) for trace, load in cases for seed in seeds}
         self._write("clusters", tables.clusters(sizes, jobs))
-        self._write("price-afs", tables.at_equal_energy(pareto, "price", "afs", floors))
-        self._write("price-powerflow", tables.at_equal_energy(pareto, "price", "powerflow-paper", floors))
+        self._write("price-afs", tables.at_equal_energy(pareto, "price", "afs", bounds))
+        self._write("price-powerflow", tables.at_equal_energy(pareto, "price", "powerflow-paper", bounds))
         self._write("two-gpus", tables.two_gpus(small.two_gpus()))
         self._write("trends", tables.trends(small.trends(others)))
         self._write("robustness", tables.robustness(self._simulate("robustness", studies.robustness(loads, others))))
@@ -74,7 +72,7 @@ class Evaluation:
         )
         on = {PAPERS_CASE: self._simulate("all nodes on", studies.nodes_on(loads, *PAPERS_CASE, others))}
         self._write("claims", tables.powerflow_claims(on))
-        self._write("price-on", tables.at_equal_energy(on, "price, nodes on", "afs", floors))
+        self._write("price-on", tables.at_equal_energy(on, "price, nodes on", "afs", bounds))
         self._write("u-shape", tables.u_shape(self._simulate("clocks", studies.u_shape(loads, 0))))
         for case in cases:
             pareto[case] += self._simulate(

@@ -9,6 +9,7 @@ from flyball_planner.gpu_models import gpu_model_for
 from flyball_planner.policies.registry import policy_named
 from flyball_planner.policies.view import Knob
 
+from flyball_simulator.evaluation.lower_bound import LeastJct
 from flyball_simulator.knowledge import decision_clocks
 from flyball_simulator.matrix import Cell
 from flyball_simulator.oracle import Oracle
@@ -31,7 +32,7 @@ OTHERS = (
     "gandiva+zeus",
 )
 SWEEPS: dict[Knob, tuple[float | None, ...]] = {
-    Knob.PRICE: (0.0, 0.00003, 0.0001, 0.0003, 0.001),
+    Knob.PRICE: (0.0, 0.00003, 0.0001, 0.0003, 0.001, 0.002),
     Knob.POWER_LIMIT: (None, 0.4, 0.3, 0.2, 0.15),
     Knob.CLOCK: (1410, 1230, 1080, 930),
     Knob.NONE: (None,),
@@ -62,18 +63,16 @@ class Workloads:
                 self._gpus[trace, seed, each] = gpus_for_load(jobs, each, 8)
         return self._gpus[key]
 
-    def floor_seconds(self, trace: str, seed: int, load: float) -> float:
-        """The mean JCT that no policy can beat: every job at once, at its fastest size and clock, with nobody beside it."""
+    def least_jct(self, trace: str, seed: int, load: float) -> LeastJct:
+        """What no policy can pass on a trace and its cluster."""
         gpu = gpu_model_for(REFERENCE_GPU)
         assert gpu is not None  # noqa: S101 - the catalogue's reference
         gpus = self.gpus(trace, seed, load)
         oracle = Oracle(gpu, decision_clocks(gpu), 8)
         jobs = self.source(trace, seed).workload(SimulationSettings(policy="price", gpus=gpus))
-        best = [
-            job.iterations * oracle.performance(job.model_class, job.global_batch_size, gpus).seconds.min()
-            for job in jobs
-        ]
-        return float(sum(best) / len(best))
+        return LeastJct(
+            [(job.iterations, oracle.performance(job.model_class, job.global_batch_size, gpus)) for job in jobs]
+        )
 
     def cell(
         self,

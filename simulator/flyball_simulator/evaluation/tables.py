@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from flyball_simulator.at_equal_energy import Comparison, Envelope, Point
+from flyball_simulator.at_equal_energy import FRACTIONS, Comparison, Envelope, Point, shared_range
 from flyball_simulator.comparison import comparisons
+from flyball_simulator.evaluation.lower_bound import LeastJct
 from flyball_simulator.evaluation.small import TREND_POLICIES, Trend, TwoGpus
 from flyball_simulator.evaluation.studies import STUDIED
 from flyball_simulator.matrix import Outcome
@@ -22,11 +23,14 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def at_equal_energy(
-    studies: Mapping[Key, Sequence[Outcome]], policy: str, against: str, floors: Mapping[tuple[str, float, int], float]
+    studies: Mapping[Key, Sequence[Outcome]],
+    policy: str,
+    against: str,
+    bounds: Mapping[tuple[str, float, int], LeastJct],
 ) -> str:
     """One row a trace and load: where the two are nearest, in the middle, furthest apart; and energy at equal JCT.
 
-    `floors` is the mean JCT in seconds that no policy can beat, by trace, load and seed.
+    `bounds`: what no policy can pass, by trace, load and seed; its column is the best ratio that leaves.
     """
     rows = []
     for (trace, load), outcomes in studies.items():
@@ -42,11 +46,8 @@ def at_equal_energy(
             p99 = [entry.p99_jct_ratio or 0.0 for entry in shared]
             cells += [_ratio(best), _ratio(median), f"{least.mean_jct_ratio:.2f}"]
             cells += [f"{min(p99):.2f} to {max(p99):.2f}", _saved(outcomes, policy, against)]
-            bound = [
-                Envelope(points).points[0].mean_jct_seconds / floors[trace, load, seed]
-                for seed, points in _points(outcomes, against).items()
-            ]
-            cells.append(f"{np.mean(bound):.2f}")
+            curves = _points(outcomes, policy), _points(outcomes, against)
+            cells.append(f"{highest_ratio(*curves, {seed: bounds[trace, load, seed] for seed in curves[0]}):.2f}")
         rows.append(cells)
     heading = [
         "",
@@ -89,6 +90,25 @@ def saved_energy(ours: Mapping[int, Sequence[Point]], others: Mapping[int, Seque
             joules = np.interp(theirs.mean_jct_seconds, seconds, [point.energy_joules for point in rising])
             saved.append(1.0 - float(joules) / theirs.energy_joules)
     return float(np.mean(saved)) if saved else None
+
+
+def highest_ratio(
+    ours: Mapping[int, Sequence[Point]], others: Mapping[int, Sequence[Point]], bounds: Mapping[int, LeastJct]
+) -> float:
+    """The best ratio that any policy could have to the other's mean JCT, at the energies at which ours is compared.
+
+    All are by seed; the geometric mean over the seeds that share a range. Raises ValueError where none does.
+    """
+    logs = []
+    for seed in ours.keys() & others.keys():
+        other = Envelope(others[seed])
+        shared = shared_range(Envelope(ours[seed]), other)
+        if shared is not None:
+            joules = shared[0] + np.array(FRACTIONS) * (shared[1] - shared[0])
+            logs.append(np.log(other.at(joules)[0] / bounds[seed].at(joules)))
+    if not logs:
+        raise ValueError("no seed has energies that both curves cover")
+    return float(np.exp(np.mean(logs, axis=0).max()))
 
 
 def _saved(outcomes: Sequence[Outcome], policy: str, against: str) -> str:
