@@ -6,7 +6,7 @@ from typing import Any
 
 from flyball_planner.policies.capping import counted_watts
 from flyball_planner.policies.price import Price
-from flyball_planner.policies.view import Choice, ClusterView, JobView
+from flyball_planner.policies.view import Choice, ClusterView, JobView, Performance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from views import cluster, job, table
@@ -95,3 +95,38 @@ def test_an_energy_budget_leaves_out_what_it_cannot_carry() -> None:
     short = job("short", GOOD, 1000.0, remaining_energy_joules=1000.0 * least * 1.02)
     found = decide([short])["short"]
     assert 1000.0 * GOOD.joules_rows[GOOD.position[found.gpus]][found.clock_index] <= 1000.0 * least * 1.02
+
+
+def test_a_long_job_leaves_dear_gpus_to_short_ones() -> None:
+    """Both make the same of GPUs; the one that outlasts the backlog grows when they are cheap again."""
+    jobs = [job("long", FAIR, 50_000.0), *(job(f"short{index}", FAIR, 500.0) for index in range(3))]
+    found = decide(jobs, gpus=7)
+    assert found["long"].gpus < min(found[f"short{index}"].gpus for index in range(3))
+    assert decide(jobs[:1], gpus=8)["long"].gpus == 4
+
+
+def test_gpus_beside_busy_ones_are_taken_for_what_they_draw_more() -> None:
+    """At this price one GPU is best alone, but the other seven idle for as long as it runs."""
+    jobs = [job("only", FAIR)]
+    price, idle_watts = 0.01, 40.0
+    assert decide(jobs, price=price)["only"].gpus == 1
+    found = decide(jobs, price=price, idle_gpu_watts=idle_watts)["only"]
+    assert found.gpus == 4
+    own = [seconds + price * joules for seconds, joules in zip(FAIR.seconds_rows[2], FAIR.joules_rows[2], strict=True)]
+    assert found.clock_index == own.index(min(own))
+
+
+@given(
+    kinds=st.lists(st.sampled_from([GOOD, FAIR, POOR]), min_size=1, max_size=12),
+    price=st.floats(1e-5, 0.1),
+    gpus=st.sampled_from([8, 16, 24]),
+)
+@settings(max_examples=60, deadline=None)
+def test_filling_a_node_never_needs_another_one(kinds: list[Performance], price: float, gpus: int) -> None:
+    jobs = [job(f"j{index:02d}", kind, 100.0 * (index + 1)) for index, kind in enumerate(kinds)]
+
+    def used(idle_watts: float) -> int:
+        found = Price().decide(cluster(jobs, gpus, gpus_per_node=8, price=price, idle_gpu_watts=idle_watts))
+        return sum(choice.gpus for choice in found)
+
+    assert -(-used(40.0) // 8) == -(-used(0.0) // 8)

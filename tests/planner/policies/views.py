@@ -27,7 +27,7 @@ def cluster(jobs: list[JobView], gpus: int = 8, **fields: Any) -> ClusterView:
     return ClusterView(
         now_seconds=fields.pop("now", 0.0),
         gpus=gpus,
-        gpus_per_node=min(gpus, 8),
+        gpus_per_node=fields.pop("gpus_per_node", min(gpus, 8)),
         clocks_megahertz=CLOCKS,
         jobs=jobs,
         max_gpu_watts=300.0,
