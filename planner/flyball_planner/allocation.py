@@ -145,7 +145,7 @@ def grow(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper, blocked: lis
     while heap:
         _, index, step = heappop(heap)
         claim = claims[index]
-        if not _resize(ledger, claim, step.gpus, stepper.takes):
+        if not (ledger.may_hold(claim, step.gpus) and _resize(ledger, claim, step.gpus, stepper.takes)):
             blocked.append((step, claim))
             continue
         changed = True

@@ -186,6 +186,10 @@ class Ledger:
             self.slots.fits(pool, *self.cells(pool, gpus, option), migrate=False) for pool, gpus in parts
         ) and self.affords(self.contribution(option, parts), clock)
 
+    def may_hold(self, claim: Claim, gpus: int) -> bool:
+        """A quick no: False where the GPUs that are free, and the claim's own, do not add up to a size."""
+        return claim.gpus + sum(self.slots.free_room[pool][0] for pool in claim.pools) >= gpus
+
     def affords(self, contribution: Contribution, clock: int, previous: Contribution = ()) -> bool:
         """Whether every cap bears the contribution at `clock`, and at the floor.
 

@@ -99,6 +99,9 @@ class OptionBook:
         self._variant_of_pool = [self._variants.index(variant) for variant in variant_of_pool]
         self.ladders = [ladder(job) for job in jobs]
         self._options: dict[tuple[int, int, int, int], Option | None] = {}
+        self._usual: dict[
+            tuple[int, int, int], Option | None
+        ] = {}  # in the usual shape, by pool: what is asked most often
         self._jobs_of_variant: list[list[int]] = [[] for _ in self._variants]
         for job, pools in enumerate(eligible_pools):
             for variant in sorted({self._variant_of_pool[pool] for pool in pools}):
@@ -133,12 +136,20 @@ class OptionBook:
 
     def at(self, job: int, pool: int, gpus: int, nodes: int | None = None) -> Option | None:
         """A job at a size in a pool; None where a cap asks for limits at the floor and the job's bounds forbid them."""
-        variant = self._variant_of_pool[pool]
-        spread = shape(gpus, self._variants[variant].cell_gpus)[0] if nodes is None else nodes
-        key = (job, variant, gpus, spread)
+        if nodes is not None:
+            return self._in_shape(job, self._variant_of_pool[pool], gpus, nodes)
+        usual = (job, pool, gpus)
+        if usual not in self._usual:
+            variant = self._variant_of_pool[pool]
+            spread = shape(gpus, self._variants[variant].cell_gpus)[0]
+            self._usual[usual] = self._in_shape(job, variant, gpus, spread)
+        return self._usual[usual]
+
+    def _in_shape(self, job: int, variant: int, gpus: int, nodes: int) -> Option | None:
+        key = (job, variant, gpus, nodes)
         if key not in self._options:
             missing: dict[int, list[tuple[int, int, int]]] = {}
-            self._note_missing(missing, job, variant, gpus, spread)
+            self._note_missing(missing, job, variant, gpus, nodes)
             if gpus in self.ladders[job]:
                 rung = self.ladders[job].index(gpus)
                 for other in self._jobs_of_variant[variant]:

@@ -39,6 +39,9 @@ class Room:
         self._claims = claims
         self._stepper = stepper
         self._heaps: dict[frozenset[int], list[Entry]] = {}
+        self._everywhere = frozenset(pool.index for pool in ledger.pools)
+        self._least_anywhere: float | None = None
+        self.touched: set[int] = set()  # the claims whose state an attempt may have changed, by index
 
     def make(self, claim: Claim, gpus: int, aim: Aim, accept: Accept, enough: Enough) -> bool:
         """Give `claim` a size by shrinking others, in their own pools, as far as `accept` allows it for each.
@@ -46,6 +49,8 @@ class Room:
         `enough` decides in the end whether what was found is worth the seconds that the others lose.
         """
         heap = self._heap(self.relevant_pools(claim, gpus, aim))
+        self._least_anywhere = None
+        self.touched.add(claim.index)
         before = claim.contribution
         standing = self._ledger.leave(claim)
         taken: list[tuple[Claim, Standing]] = []
@@ -96,12 +101,22 @@ class Room:
             self._ledger.go_back(giver, former)
             return False
         self._ledger.float_at(giver, *smaller)
+        self.touched.add(giver.index)
         taken.append((giver, former))
         return True
 
     def cheapest(self, claim: Claim, gpus: int, aim: Aim) -> float:
         """Seconds lost per GPU by the cheapest giver: no attempt that gains less per GPU can succeed."""
-        heap = self._heap(self.relevant_pools(claim, gpus, aim))
+        return self._cheapest_in(self.relevant_pools(claim, gpus, aim))
+
+    def cheapest_anywhere(self) -> float:
+        """The same over all pools: a bound that is the same for every claim, until the next attempt."""
+        if self._least_anywhere is None:
+            self._least_anywhere = self._cheapest_in(self._everywhere)
+        return self._least_anywhere
+
+    def _cheapest_in(self, pools: frozenset[int]) -> float:
+        heap = self._heap(pools)
         while heap and self._valid_cut(heap[0]) is None:
             heappop(heap)
         return heap[0][0] if heap else math.inf
@@ -250,9 +265,9 @@ def exchange(
     """GPUs and watts go from jobs with small marginal returns to one with a larger, if all their restarts are paid for."""
     room = Room(ledger, claims, stepper)
     changed = False
-    for _, claim in sorted(blocked, key=lambda item: (item[0].rank, item[1].index)):
-        step = stepper.growth(claim)
-        if step is None:
+    for was_blocked, claim in sorted(blocked, key=lambda item: (item[0].rank, item[1].index)):
+        step = stepper.growth(claim) if claim.index in room.touched else was_blocked
+        if step is None or step.gain_seconds / (step.gpus - claim.gpus) <= room.cheapest_anywhere():
             continue
         promised = stepper.option(claim, step.gpus)
         assert promised is not None  # noqa: S101 - a step is made of an option

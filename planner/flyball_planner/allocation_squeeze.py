@@ -26,7 +26,7 @@ def squeeze(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper, blocked: 
     heap = [(step.rank, claim.index, step) for step, claim in blocked if claim.contribution]
     heapify(heap)
     taken: list[tuple[Claim, Standing, Growth]] = []
-    speed_before = _cluster_speed(ledger, claims)
+    speed_before = 0.0
     while heap:
         _, index, step = heappop(heap)
         claim = claims[index]
@@ -34,6 +34,11 @@ def squeeze(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper, blocked: 
         if standing is None:
             refused[index] = (step, claim)
             continue
+        if not taken:  # a climb of all clocks is made only where there is a step to prove
+            ledger.go_back(claim, standing)
+            speed_before = _cluster_speed(ledger, claims)
+            again = _grow(ledger, claim, step.gpus, stepper)
+            assert again is not None  # noqa: S101 - nothing has changed since it was taken
         refused.pop(index, None)
         taken.append((claim, standing, step))
         following = stepper.growth(claim)
@@ -51,7 +56,7 @@ def squeeze(ledger: Ledger, claims: Sequence[Claim], stepper: Stepper, blocked: 
 def _grow(ledger: Ledger, claim: Claim, gpus: int, stepper: Stepper) -> Standing | None:
     """One step, if by the estimate it gains more than it costs; the result is what to go back to."""
     now = claim.option
-    if now is None or not claim.contribution:
+    if now is None or not claim.contribution or not ledger.may_hold(claim, gpus):
         return None
     caps = [cap for cap, _ in claim.contribution]
     relief_before = {cap: ledger.relief(cap) for cap in caps}

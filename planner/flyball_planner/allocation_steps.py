@@ -60,6 +60,8 @@ class Stepper:
         return self.ledger.book.at(claim.index, self._pool(claim, claim.parts), gpus)
 
     def _pool(self, claim: Claim, parts: Sequence[tuple[int, int]]) -> int:
+        if len(parts) == 1:
+            return parts[0][0]
         return self.ledger.book.strictest(pool for pool, _ in parts) if parts else claim.pools[0]
 
     def base_gpus(self, claim: Claim, parts: Sequence[tuple[int, int]] | None = None) -> int:
