@@ -123,13 +123,23 @@ def _workload(cell: Cell) -> tuple[list[SimulatedJob], str]:
     return _workloads[key]
 
 
+def _kept(path: Path) -> dict[str, Any] | None:
+    """What an earlier run left; None where there is nothing, or nothing that is whole (a file cut short by a full disk)."""
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(document, dict) and {"result", "jct_quantiles_seconds"} <= document.keys()
+    return document if whole else None
+
+
 def _run_one(task: _Task, report: Report) -> Outcome:
     cell = task.cell
     jobs, digest = _workload(cell)
     key = run_key(cell.settings, cell.workload.name, digest, task.code)
     path = task.folder / f"{key}.json"
-    if task.resume and path.is_file():
-        kept = json.loads(path.read_text())
+    kept = _kept(path) if task.resume else None
+    if kept is not None:
         return Outcome(cell, kept["result"], tuple(kept["jct_quantiles_seconds"]), reused=True)
     told = time.monotonic()
 
