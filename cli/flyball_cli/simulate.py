@@ -37,6 +37,10 @@ def simulate(
     price: Annotated[
         float | None, typer.Option(min=0.0, help="Of the policy price: job-seconds that a joule is worth.")
     ] = None,
+    energy_budget: Annotated[
+        float | None,
+        typer.Option("--energy-budget-watts", help="Of the policy price: the mean draw to meet; moves the price."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Draws models, batch sizes and noise.")] = 0,
     model: Annotated[str, typer.Option(help="What policies are told: ideal, fitted or noisy.")] = "fitted",
     model_error: Annotated[float, typer.Option(min=0.0, help="Of --model noisy: the relative error.")] = 0.1,
@@ -75,6 +79,7 @@ def simulate(
             cap_steps=None if cap_schedule is None else read_cap_schedule(cap_schedule),
             clock_megahertz=clock,
             price=price,
+            energy_budget_watts=energy_budget,
             seed=seed,
             model_error=model_error,
             power_off_empty_nodes=power_off_empty_nodes,

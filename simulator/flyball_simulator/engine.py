@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from flyball_planner.gpu_models import GpuModel, gpu_model_for
+from flyball_planner.policies.energy_budget import EnergyBudget
 from flyball_planner.policies.registry import policy_named
-from flyball_planner.policies.view import Choice, ClusterView, JobView, Policy
+from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob, Policy
 
 from flyball_simulator.agenda import Agenda, Entry, Event
 from flyball_simulator.execution import Execution
@@ -27,6 +28,7 @@ from flyball_simulator.settings import Sample, SimulationResult, SimulationSetti
 from flyball_simulator.workload import SimulatedJob
 
 STALL_SECONDS = 365 * 86_400.0  # a policy that leaves every job waiting for so long has given up on them
+BUDGET_SECONDS = 300.0  # between looks at what was drawn, where an energy budget moves the price
 
 Progress = Callable[[float, int, int], None]
 
@@ -87,7 +89,12 @@ class Simulation:
         self._dirty = False
         self._next_plan = -math.inf  # not before
         self._plan_foreseen = math.inf
+        self._price = settings.price or 0.0
         self._price_scale = 1.0
+        self._budget = None if settings.energy_budget_watts is None else EnergyBudget(settings.energy_budget_watts)
+        self._accounted = (0.0, 0.0)  # seconds and joules up to which the budget has been reckoned
+        if self._budget is not None and self.policy.knob is not Knob.PRICE:
+            raise ValueError(f"policy {settings.policy} has no price that an energy budget could move; price has one")
 
     def run(self, trace: str = "") -> SimulationResult:
         """Live through every event."""
@@ -190,6 +197,7 @@ class Simulation:
         for run in self.active.values():
             run.advance(self.now)
             self.execution.tell(run)
+        self._keep_to_budget()
         if self.active:
             self._apply(self.policy.decide(self._view()))
         self.plans += 1
@@ -199,8 +207,18 @@ class Simulation:
         self.samples.append(self.meter.sample(running, len(self.active) - running))
         if self.policy.interval_seconds is not None and len(self.active) > running:
             self._foresee_plan(self.now + self.policy.interval_seconds)
+        elif self._budget is not None and self.active:
+            self._foresee_plan(self.now + BUDGET_SECONDS)
         if self._progress is not None:
             self._progress(self.now, self.done, len(self.runs))
+
+    def _keep_to_budget(self) -> None:
+        """Move the price by what was drawn since the last decision."""
+        if self._budget is not None:
+            seconds, joules = self._accounted
+            self._accounted = (self.now, self.meter.total_joules)
+            drawn = self.meter.total_joules - joules
+            self._price = self._budget.next_price(self._price, drawn, self.now - seconds)
 
     def _view(self) -> ClusterView:
         settings = self.settings
@@ -216,7 +234,7 @@ class Simulation:
             power_limit_watts=self.meter.cap_watts,
             guard_fraction=settings.guard_fraction,
             clock_index=self.clock_index,
-            price=(settings.price or 0.0) * self._price_scale,
+            price=self._price * self._price_scale,
         )
 
     def _apply(self, choices: Sequence[Choice]) -> None:

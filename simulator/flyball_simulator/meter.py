@@ -60,6 +60,11 @@ class Meter:
         """Of everything."""
         return self.gpu_watts + self.powered_nodes * self.node_watts
 
+    @property
+    def total_joules(self) -> float:
+        """Of everything, so far."""
+        return self.gpu_joules + self.idle_joules + self.node_joules
+
     def advance(self, now: float) -> None:
         """Account for the time up to `now` at the watts of before."""
         elapsed = now - self.time

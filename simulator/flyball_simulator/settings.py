@@ -31,9 +31,9 @@ class SimulationSettings:
 
     `power_limit_fraction` is PowerFlow's eta: of all GPUs' default power limits. `cap_steps` change it over time.
     `clock_megahertz` is the cluster's clock for policies that do not choose one; None: the highest. `price` is in
-    job-seconds per joule. `price_signal` and `carbon_grams_per_kwh` are (second, value) steps: the first scales the price,
-    the second turns joules into grams. `restart_scale` multiplies what resizes cost. Raises ValueError for a figure out of
-    its range.
+    job-seconds per joule; `energy_budget_watts`, the mean draw that is to be met, moves it from there. `price_signal` and
+    `carbon_grams_per_kwh` are (second, value) steps: the first scales the price, the second turns joules into grams.
+    `restart_scale` multiplies what resizes cost. Raises ValueError for a figure out of its range.
     """
 
     policy: str
@@ -70,6 +70,8 @@ class SimulationSettings:
             raise ValueError(f"gpus is {self.gpus}, and must be a multiple of the {per_node} GPUs of a node")
         if self.power_limit_fraction is not None and not 0 < self.power_limit_fraction <= 1:
             raise ValueError(f"power limit {self.power_limit_fraction} must be a fraction above 0, at most 1")
+        if self.energy_budget_watts is not None and not self.energy_budget_watts > 0:
+            raise ValueError(f"energy budget {self.energy_budget_watts} W must be above 0")
         for name in (
             "noise",
             "model_error",

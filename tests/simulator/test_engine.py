@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from flyball_planner.gpu_models import gpu_model_for
@@ -123,6 +124,24 @@ def test_a_price_signal_makes_the_dear_hours_thrifty() -> None:
     plain = run(jobs, "price", price=0.0003)
     dear = run(jobs, "price", price=0.0003, price_signal=((0.0, 1.0), (600.0, 50.0)))
     assert dear.joules["gpu"] < plain.joules["gpu"]
+
+
+def test_an_energy_budget_moves_the_price_until_the_mean_draw_meets_it() -> None:
+    """Two jobs a quarter of an hour for two days: at no price they draw more than the budget, at the highest less."""
+    jobs = [job(f"j{index:03d}", 3_000.0, submit=900.0 * (index // 2), kind=KINDS[index % 2]) for index in range(384)]
+
+    def mean_watts(**fields: object) -> float:
+        result = run(jobs, "price", 32, power_off_empty_nodes=True, **fields)
+        whole = [sample for sample in result.samples if 86_400.0 <= sample.seconds < 2 * 86_400.0]
+        joules = sum(one.watts * (two.seconds - one.seconds) for one, two in pairwise(whole))
+        return joules / (whole[-1].seconds - whole[0].seconds)
+
+    most, least = mean_watts(price=0.0), mean_watts(price=0.01)
+    budget = (most + least) / 2
+    assert least < 0.9 * budget < 1.1 * budget < most
+    assert mean_watts(energy_budget_watts=budget) == pytest.approx(budget, rel=0.03)
+    with pytest.raises(ValueError, match="afs has no price"):
+        run(jobs, "afs", 32, energy_budget_watts=budget)
 
 
 def test_bad_input_says_what_is_wrong() -> None:
