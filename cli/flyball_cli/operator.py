@@ -20,6 +20,10 @@ def register(app: typer.Typer) -> None:
         policy: str = typer.Option(
             "powerflow-strict", help="How GPUs and watts are shared out; every name of docs/operator.md."
         ),
+        gpu_model: list[Path] = typer.Option(
+            [],
+            help="A GPU model as `flyball calibrate` writes it, beside the catalogue's or instead of one; may be repeated.",
+        ),
         metrics_port: int = typer.Option(
             9400, help="Prometheus metrics, on every address; 0: any free port (in the log)."
         ),
@@ -65,6 +69,7 @@ def register(app: typer.Typer) -> None:
                 namespace=namespace,
                 kubeconfig=kubeconfig,
                 policy=policy,
+                gpu_model_files=tuple(gpu_model),
                 metrics_port=metrics_port,
                 probe_port=probe_port,
                 grant_lease_seconds=grant_lease_seconds,

@@ -151,6 +151,7 @@ class _Entry:
     prior: JobModel | None = None
     fitted_points: Mapping[Point, Summary] = field(default_factory=dict)
     fitted_at: float = -math.inf
+    last: FittedModel | None = None  # of this process: where the next fit begins its search
     models: dict[GpuModel, JobModel] = field(default_factory=dict)
     written: Profile | None = None
     written_status: JsonObject = field(default_factory=dict)
@@ -290,10 +291,12 @@ class Learner:
 
     async def _fit(self, entry: _Entry, prior: JobModel, profile: Profile) -> None:
         try:
-            fitted = await asyncio.to_thread(fit, prior, observations(profile.points))
+            fitted = await asyncio.to_thread(fit, prior, observations(profile.points), last=entry.last)
         except Exception:
             logger.exception("profile %s cannot be fitted; its old model stands", profile.key)
+            entry.last = None  # if it was that which led astray, the next fit begins anew
             return
+        entry.last = fitted
         entry.profile = replace(entry.profile, fit=_as_fit(fitted, profile.samples, self._wall_clock()))
         entry.models.clear()
         entry.check_write = True

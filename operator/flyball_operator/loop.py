@@ -235,7 +235,7 @@ class Operator:
     def _pictures(self, reign: Reign, world: World, monotonic: float) -> dict[str, NodePicture]:
         """Every node's picture; one that has owed an acknowledgement for too long counts as unresponsive."""
         silent = reign.acknowledgements.silent(world.gpu_nodes, monotonic)
-        pictures = picture_nodes(world.nodes, world.gpu_nodes, world.pods, silent)
+        pictures = picture_nodes(world.nodes, world.gpu_nodes, world.pods, silent, self._settings.gpu_models)
         for name, (replaced, hold) in list(reign.attempted.items()):
             seen = world.gpu_nodes.get(name)
             if seen is None or seen.resource_version != replaced:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from flyball_planner.gpu_models import LARGEST_DEFAULT_LIMIT_WATTS, GpuModel, gpu_model_for
+from flyball_planner.gpu_models import LARGEST_DEFAULT_LIMIT_WATTS, GpuModel, catalogue, gpu_model_for
 
 from flyball_operator.gpu_nodes import DeviceView, GpuNodeView
 from flyball_operator.grants import NodePower
@@ -87,7 +87,9 @@ class NodePicture:
         return sum(device.power_milliwatts for device in self._devices)
 
 
-def _model_of(node: NodeView | None, gpu_node: GpuNodeView | None) -> GpuModel | None:
+def _model_of(
+    node: NodeView | None, gpu_node: GpuNodeView | None, gpu_models: Mapping[str, GpuModel]
+) -> GpuModel | None:
     """The planner's model of a node's GPUs: by their product name, with the limits and clocks that the devices report.
 
     Devices that report nonsense (a lost GPU has no limits any more) must not end the cycle for everybody else: the
@@ -100,6 +102,7 @@ def _model_of(node: NodeView | None, gpu_node: GpuNodeView | None) -> GpuModel |
         device = telling[0]
         model = _reported_model(
             product,
+            gpu_model_for(product, gpu_models),
             max(item.min_milliwatts for item in telling),
             min(item.max_milliwatts for item in telling),
             max(item.default_milliwatts for item in telling),
@@ -107,12 +110,13 @@ def _model_of(node: NodeView | None, gpu_node: GpuNodeView | None) -> GpuModel |
         )
         if model is not None:
             return model
-    return gpu_model_for(product)
+    return gpu_model_for(product, gpu_models)
 
 
 @lru_cache(maxsize=256)  # asked for every node in every cycle, and the same for most of them
 def _reported_model(
     product: str,
+    known: GpuModel | None,
     min_milliwatts: int,
     max_milliwatts: int,
     default_milliwatts: int,
@@ -126,6 +130,7 @@ def _reported_model(
             max_power_limit_watts=max_milliwatts / MILLIWATTS,
             default_power_limit_watts=default_milliwatts / MILLIWATTS,
             clocks_megahertz=tuple(range(lowest, highest + 1, step)),
+            models={} if known is None else {known.product: known},
         )
     except ValueError as error:
         logger.warning("a node's GPUs report what cannot be: %s", error)
@@ -137,12 +142,14 @@ def picture_nodes(
     gpu_nodes: Mapping[str, GpuNodeView],
     pods: Iterable[PodView],
     unresponsive: frozenset[str],
+    gpu_models: Mapping[str, GpuModel] | None = None,
 ) -> dict[str, NodePicture]:
     """One picture per GPU node, keyed and ordered by name: every Node with GPUs, and every GPUNode whose Node is gone.
 
     A node that vanished keeps its hold until someone deletes its GPUNode: an API object that is gone proves nothing about
-    the hardware.
+    the hardware. `gpu_models` is what is known of GPUs beside what they report; None: the catalogue.
     """
+    gpu_models = catalogue() if gpu_models is None else gpu_models
     by_name = {node.name: node for node in nodes if node.gpus > 0}
     foreign: dict[str, int] = {}
     for pod in pods:
@@ -151,7 +158,7 @@ def picture_nodes(
     pictures = {}
     for name in sorted(by_name.keys() | gpu_nodes.keys()):
         node, gpu_node = by_name.get(name), gpu_nodes.get(name)
-        model = _model_of(node, gpu_node)
+        model = _model_of(node, gpu_node, gpu_models)
         reported = len(gpu_node.devices) if gpu_node is not None else 0
         gpus = max(reported, node.gpus if node is not None else 0)
         default_watts = LARGEST_DEFAULT_LIMIT_WATTS if model is None else model.default_power_limit_watts

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from flyball_planner.cluster import Consolidation
+from flyball_planner.gpu_models import GpuModel, catalogue
 from flyball_planner.plan import STRICT_POWERFLOW, check_policy
 
 from flyball_operator.names import DEFAULT_NAMESPACE
@@ -13,11 +15,15 @@ from flyball_operator.names import DEFAULT_NAMESPACE
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All durations in seconds. Raises ValueError for a policy that does not exist, and for figures that cannot be."""
+    """All durations in seconds. Raises ValueError for a policy that does not exist, for figures that cannot be, and for a
+    file without GPU models.
+    """
 
     namespace: str = DEFAULT_NAMESPACE
     kubeconfig: Path | None = None
     policy: str = STRICT_POWERFLOW
+    # GPU models as `flyball calibrate` writes them, beside the catalogue's and over them; the later file counts.
+    gpu_model_files: tuple[Path, ...] = ()
     # As Kubernetes' own controllers: a leader that cannot renew for 15 s has lost.
     leader_lease_seconds: int = 15
     leader_renew_seconds: float = 3.0
@@ -48,6 +54,15 @@ class Settings:
         if self.empty_node_hold_seconds and self.policy != STRICT_POWERFLOW:
             raise ValueError(f"nodes are emptied under {STRICT_POWERFLOW} only, and the policy is {self.policy}")
         Consolidation(self.empty_node_watts, self.empty_node_hold_seconds)
+        try:
+            _ = self.gpu_models
+        except OSError as error:
+            raise ValueError(f"GPU model file {error.filename}: {error.strerror}") from error
+
+    @property
+    def gpu_models(self) -> Mapping[str, GpuModel]:
+        """Every GPU model that is known, by product label."""
+        return catalogue(*self.gpu_model_files)
 
     @property
     def consolidation(self) -> Consolidation | None:

@@ -21,6 +21,7 @@ LARGEST_DEFAULT_LIMIT_WATTS = (
 )
 GENERIC_KNEE_FRACTION = 0.8  # of f_max: the A100's 1125 of 1410 MHz
 GENERIC_VOLTAGE_SLOPE = 1.0  # the A100's
+MAX_FILE_BYTES = 1 << 20
 GENERIC_IDLE_FRACTION = 0.145  # of the default power limit: the A100's 58 of 400 W
 
 
@@ -152,6 +153,8 @@ def gpu_models_from_file(path: Path) -> list[GpuModel]:
     """
     import yaml  # only who has such a file needs it
 
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ValueError(f"{path}: larger than {MAX_FILE_BYTES} bytes, which no list of GPU models is")
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

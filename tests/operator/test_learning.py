@@ -38,6 +38,7 @@ from flyball_operator.profiles import (
 from flyball_operator.requests import JobView, read_job
 from flyball_operator.workloads import IncarnationView
 from flyball_operator.world import World
+from flyball_planner.fitting import fit
 from flyball_planner.gpu_models import GpuModel, gpu_model_for
 from flyball_planner.model_classes import model_class_prior
 from flyball_planner.models import JobModel
@@ -417,13 +418,19 @@ def worst_error(model: JobModel, clocks: tuple[int, ...] = (600, 810, 1005, 1200
     return max(errors)
 
 
-async def test_a_model_is_learned_from_what_runs_and_replaces_the_prior() -> None:
+async def test_a_model_is_learned_from_what_runs_and_replaces_the_prior(monkeypatch: pytest.MonkeyPatch) -> None:
     changes = 0
+    begun_at: list[Any] = []
 
     def changed() -> None:
         nonlocal changes
         changes += 1
 
+    def noted(*arguments: Any, last: Any) -> Any:
+        begun_at.append(last)
+        return fit(*arguments, last=last)
+
+    monkeypatch.setattr(learning, "fit", noted)
     clock = 0.0
     cluster = Cluster(learner(on_change=changed, clock=lambda: clock), TRUTH, job())
     view, before = cluster.view, cluster.learner.model_for(cluster.view, PICTURES)
@@ -444,6 +451,8 @@ async def test_a_model_is_learned_from_what_runs_and_replaces_the_prior() -> Non
     assert worst_error(after) < 0.2
     assert worst_error(after) < worst_error(before) / 3
     assert cluster.learner.model_for(view, PICTURES) is after  # no new object, no new plan
+    assert begun_at[0] is None
+    assert begun_at[1] is not None, "where the first fit ended, a second one begins its search"
 
     clock += 100 * learning.REFIT_SECONDS
     cluster.run({"n1": 8, "n2": 8}, 1410, 1, number=number, local_batch=32)
@@ -482,7 +491,7 @@ async def test_the_best_known_model_comes_first_and_others_follow() -> None:
 async def test_a_fit_that_fails_leaves_the_old_model(monkeypatch: pytest.MonkeyPatch) -> None:
     attempts = 0
 
-    def broken(*_: Any) -> Any:
+    def broken(*_: Any, **__: Any) -> Any:
         nonlocal attempts
         attempts += 1
         raise RuntimeError("singular")

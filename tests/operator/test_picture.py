@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from flyball_operator.gpu_nodes import GpuNodeView, read_gpu_node
 from flyball_operator.hold import Hold
 from flyball_operator.picture import NodePicture, picture_nodes
+from flyball_operator.settings import Settings
 from flyball_operator.workloads import PodView
-from flyball_planner.gpu_models import LARGEST_DEFAULT_LIMIT_WATTS
+from flyball_planner.gpu_models import LARGEST_DEFAULT_LIMIT_WATTS, MAX_FILE_BYTES
 from operator_objects import (
     A100,
     DEFAULT,
@@ -186,3 +189,35 @@ def test_measured_watts_are_the_sum_of_the_devices() -> None:
 def test_pictures_come_in_the_order_of_their_names() -> None:
     view = gpu_node_view("b", grant(FLOOR))
     assert list(picture_nodes([node_view("c"), node_view("a")], {"b": view}, [], frozenset())) == ["a", "b", "c"]
+
+
+def test_what_was_calibrated_stands_over_the_catalogue_and_what_a_device_says_over_both(tmp_path: Path) -> None:
+    """The product is unknown to the catalogue, and idles at 33 W by its file; limits and clocks are the devices'."""
+    path = tmp_path / "board.yaml"
+    path.write_text(
+        "product: Unheard-Of\nlimits: [100, 300, 250]\nidle: 33\nclocks: [300, 1500, 15]\n"
+        "knee: 1200\nslope: 0.7\nspeed: 0.5\n"
+    )
+    models = Settings(gpu_model_files=(path,)).gpu_models
+    node = [node_view("a", 8, product="Unheard-Of")]
+    silent = picture_nodes(node, {}, [], frozenset(), models)["a"]
+    assert silent.gpu_model == models["Unheard-Of"]
+    assert silent.default_milliwatts == 250_000
+    devices = [raw_device(index, defaultMilliwatts=200_000, model="Unheard-Of") for index in range(8)]
+    told = picture_nodes(node, {"a": gpu_node_view("a", None, devices=devices)}, [], frozenset(), models)["a"]
+    assert told.gpu_model is not None
+    assert (told.gpu_model.idle_power_watts, told.gpu_model.knee_megahertz) == (33.0, 1200.0)
+    assert told.gpu_model.default_power_limit_watts == 200.0
+    assert Settings().gpu_models.keys() == models.keys() - {"Unheard-Of"}
+
+
+def test_a_file_without_gpu_models_keeps_the_operator_from_starting(tmp_path: Path) -> None:
+    path = tmp_path / "board.yaml"
+    with pytest.raises(ValueError, match=r"board\.yaml: No such file"):
+        Settings(gpu_model_files=(path,))
+    path.write_text("product: Half\n")
+    with pytest.raises(ValueError, match=r"board\.yaml"):
+        Settings(gpu_model_files=(path,))
+    path.write_text("#" * (MAX_FILE_BYTES + 1))
+    with pytest.raises(ValueError, match="larger than"):
+        Settings(gpu_model_files=(path,))
