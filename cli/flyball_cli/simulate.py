@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flyball_cli.simulation_options import cluster_gpus, read_cap_schedule, refuse, settings_of, workload
+from flyball_cli.simulation_options import (
+    cluster_gpus,
+    read_cap_schedule,
+    read_node_events,
+    refuse,
+    settings_of,
+    workload,
+)
 
 if TYPE_CHECKING:
     from flyball_simulator.settings import SimulationResult
@@ -31,6 +38,15 @@ def simulate(
     cap_schedule: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="CSV seconds,fraction: how the cap changes.")
     ] = None,
+    node_events: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="CSV seconds,node,state (up or down): nodes that fail and return."
+        ),
+    ] = None,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(help="How often a job saves itself: what it loses at most when its node fails.")
+    ] = 1800.0,
     clock: Annotated[
         int | None, typer.Option(help="One clock for the cluster, MHz, for policies that choose none.")
     ] = None,
@@ -77,6 +93,8 @@ def simulate(
             gpus_per_node=gpus_per_node,
             power_limit_fraction=power_limit,
             cap_steps=None if cap_schedule is None else read_cap_schedule(cap_schedule),
+            node_events=None if node_events is None else read_node_events(node_events),
+            checkpoint_seconds=checkpoint_seconds,
             clock_megahertz=clock,
             price=price,
             energy_budget_watts=energy_budget,

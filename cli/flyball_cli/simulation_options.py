@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from flyball_simulator.settings import CapStep, SimulationSettings
+    from flyball_simulator.settings import CapStep, NodeEvent, SimulationSettings
     from flyball_simulator.workload_source import WorkloadSource
 
 MODELS = ("ideal", "fitted", "noisy")
-MAX_CAP_STEPS = 100_000
+MAX_STEPS = 100_000  # rows of a schedule
 
 
 def refuse(message: str) -> NoReturn:
@@ -55,27 +56,54 @@ def read_cap_schedule(path: Path) -> tuple[CapStep, ...]:
     """A CSV with the columns seconds,fraction. Raises ValueError that names line and column of what is wrong."""
     from flyball_simulator.settings import CapStep
 
-    steps: list[CapStep] = []
+    steps = []
+    for where, row in _rows(path, ("seconds", "fraction")):
+        seconds, fraction = _seconds(where, row), _number(where, row, "fraction")
+        if not 0 < fraction <= 1:
+            raise ValueError(f"{where}: column fraction: {fraction} must be above 0, at most 1")
+        steps.append(CapStep(seconds, fraction))
+    return tuple(sorted(steps, key=lambda step: step.at_seconds))
+
+
+def read_node_events(path: Path) -> tuple[NodeEvent, ...]:
+    """A CSV with the columns seconds,node,state. Raises ValueError that names line and column of what is wrong."""
+    from flyball_simulator.settings import NodeEvent
+
+    events = []
+    for where, row in _rows(path, ("seconds", "node", "state")):
+        node, state = _number(where, row, "node"), (row["state"] or "").strip()
+        if node < 0 or node != int(node):
+            raise ValueError(f"{where}: column node: {row['node']!r} is no number of a node, from 0")
+        if state not in ("up", "down"):
+            raise ValueError(f"{where}: column state: {state!r} must be up or down")
+        events.append(NodeEvent(_seconds(where, row), int(node), state == "up"))
+    return tuple(sorted(events, key=lambda event: event.at_seconds))
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str | None]]]:
+    """Each row of a CSV, and what an error calls it."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file)
-        if not rows.fieldnames or not {"seconds", "fraction"} <= set(rows.fieldnames):
-            raise ValueError(f"{path}: line 1: the header must have the columns seconds,fraction")
-        for row in rows:
-            values = []
-            for column in ("seconds", "fraction"):
-                try:
-                    values.append(float(row[column] or ""))
-                except ValueError:
-                    raise ValueError(
-                        f"{path}: line {rows.line_num}: column {column}: {row[column]!r} is no number"
-                    ) from None
-            if not (math.isfinite(values[0]) and values[0] >= 0):
-                raise ValueError(f"{path}: line {rows.line_num}: column seconds: {values[0]} must be 0 or more")
-            if not 0 < values[1] <= 1:
-                raise ValueError(
-                    f"{path}: line {rows.line_num}: column fraction: {values[1]} must be above 0, at most 1"
-                )
-            steps.append(CapStep(values[0], values[1]))
-            if len(steps) > MAX_CAP_STEPS:
-                raise ValueError(f"{path}: more than {MAX_CAP_STEPS} steps")
-    return tuple(sorted(steps, key=lambda step: step.at_seconds))
+        if not rows.fieldnames or not set(columns) <= set(rows.fieldnames):
+            raise ValueError(f"{path}: line 1: the header must have the columns {','.join(columns)}")
+        for count, row in enumerate(rows, 1):
+            if count > MAX_STEPS:
+                raise ValueError(f"{path}: more than {MAX_STEPS} rows")
+            yield f"{path}: line {rows.line_num}", row
+
+
+def _number(where: str, row: dict[str, str | None], column: str) -> float:
+    try:
+        number = float(row[column] or "")
+    except ValueError:
+        raise ValueError(f"{where}: column {column}: {row[column]!r} is no number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{where}: column {column}: {number} must be finite")
+    return number
+
+
+def _seconds(where: str, row: dict[str, str | None]) -> float:
+    seconds = _number(where, row, "seconds")
+    if seconds < 0:
+        raise ValueError(f"{where}: column seconds: {seconds} must be 0 or more")
+    return seconds

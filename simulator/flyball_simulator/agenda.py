@@ -12,12 +12,13 @@ class Event(IntEnum):
 
     CAP = 0
     SIGNAL = 1
-    NODE_OFF = 2
-    COMPLETION = 3
-    PHASE_END = 4
-    LEARN = 5
-    ARRIVAL = 6
-    PLAN = 7
+    NODE = 2
+    NODE_OFF = 3
+    COMPLETION = 4
+    PHASE_END = 5
+    LEARN = 6
+    ARRIVAL = 7
+    PLAN = 8
 
 
 class Entry(NamedTuple):

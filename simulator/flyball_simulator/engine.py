@@ -24,7 +24,7 @@ from flyball_simulator.node_switching import NodeSwitching
 from flyball_simulator.nodes import Nodes
 from flyball_simulator.oracle import Oracle
 from flyball_simulator.runs import Phase, Run, restart_seconds
-from flyball_simulator.settings import Sample, SimulationResult, SimulationSettings
+from flyball_simulator.settings import NodeEvent, Sample, SimulationResult, SimulationSettings
 from flyball_simulator.workload import SimulatedJob
 
 STALL_SECONDS = 365 * 86_400.0  # a policy that leaves every job waiting for so long has given up on them
@@ -86,6 +86,8 @@ class Simulation:
         self.now = 0.0
         self.done = self.plans = self.migrations = 0
         self._progress = progress
+        self.node_failures = self.evictions = 0
+        self.lost_gpu_seconds = 0.0
         self._dirty = False
         self._next_plan = -math.inf  # not before
         self._plan_foreseen = math.inf
@@ -126,6 +128,8 @@ class Simulation:
         self._set_cap(settings.power_limit_fraction)
         for index, step in enumerate(settings.cap_steps):
             self.agenda.foresee(step.at_seconds, Event.CAP, index)
+        for index, event in enumerate(settings.node_events):
+            self.agenda.foresee(event.at_seconds, Event.NODE, index)
         for index, (at, _) in enumerate((*settings.price_signal, *settings.carbon_grams_per_kwh)):
             self.agenda.foresee(at, Event.SIGNAL, index)
 
@@ -134,7 +138,7 @@ class Simulation:
             return self.runs[entry.subject].version != entry.version
         if entry.event is Event.NODE_OFF:
             return self.done == len(self.runs) or self.switching.outdated(entry.subject, entry.version)
-        if entry.event in (Event.CAP, Event.SIGNAL):
+        if entry.event in (Event.CAP, Event.SIGNAL, Event.NODE):
             return self.done == len(self.runs)  # the rest of the schedule concerns nobody
         return entry.event is Event.PLAN and self.plans != entry.version
 
@@ -158,6 +162,9 @@ class Simulation:
                 self._next_plan = self.now
             case Event.SIGNAL:
                 self._signal(entry.subject)
+            case Event.NODE:
+                self._node(self.settings.node_events[entry.subject])
+                self._next_plan = self.now
             case Event.PLAN:
                 self._plan_foreseen = math.inf
         self._dirty = True
@@ -169,6 +176,27 @@ class Simulation:
         self.switching.watch(self.now)
         del self.active[run.view.uid]
         self.done += 1
+
+    def _node(self, event: NodeEvent) -> None:
+        """A node fails with all that is on it, or is there again; one that is in that state already stays so."""
+        node = event.node
+        if event.up:
+            if node in self.nodes.lost:
+                self.nodes.lost.discard(node)
+                self.switching.repair(node, self.now)
+            return
+        if node in self.nodes.lost:
+            return
+        self.node_failures += 1
+        for run in self.active.values():
+            if any(of == node for of, _ in run.cells):
+                run.advance(self.now)
+                self.lost_gpu_seconds += run.fall_back()
+                self.evictions += 1
+                self._stop(run)
+        self.nodes.lost.add(node)
+        self.switching.fail(node)
+        self.switching.watch(self.now)
 
     def _signal(self, index: int) -> None:
         prices = self.settings.price_signal
@@ -199,7 +227,7 @@ class Simulation:
             self.execution.tell(run)
         self._keep_to_budget()
         if self.active:
-            self._apply(self.policy.decide(self._view()))
+            self._apply(self.policy.decide(self._view()) if self.nodes.usable_gpus else ())
         self.plans += 1
         self._plan_foreseen = math.inf
         self._next_plan = self.now + self.settings.planning_interval_seconds
@@ -325,7 +353,7 @@ class Simulation:
             deadline_seconds=job.deadline_seconds,
             remaining_energy_joules=job.energy_budget_joules,
         )
-        return Run(index, job, truth, view)
+        return Run(index, job, truth, view, self.settings.checkpoint_seconds)
 
     def _result(self, trace: str, wall_seconds: float) -> SimulationResult:
         meter = self.meter
@@ -339,6 +367,9 @@ class Simulation:
             cap_watts=meter.cap_watts,
             cap_violation_seconds=meter.violation_seconds,
             restarts=self.execution.restarts,
+            node_failures=self.node_failures,
+            evictions=self.evictions,
+            lost_gpu_seconds=self.lost_gpu_seconds,
             migrations=self.migrations,
             profiling_joules=self.execution.profiling_joules,
             carbon_grams=meter.carbon_grams if self.settings.carbon_grams_per_kwh else None,

@@ -65,6 +65,7 @@ class Execution:
             resumes = run.last_gpus == choice.gpus and self._policy.suspend_seconds is not None
             delay += (self._policy.suspend_seconds or 0.0) if resumes else self._restart_seconds(choice.gpus)
             self.restarts += 1
+        run.save()  # what is stopped in order loses nothing
         run.gpus = run.last_gpus = choice.gpus
         run.limit_watts = limit
         run.view.gpus = choice.gpus

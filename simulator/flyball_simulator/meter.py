@@ -113,6 +113,9 @@ class Meter:
         for run in runs:
             if run.phase is not Phase.DONE or run.completed_seconds is None:
                 raise ConservationError(f"job {run.job.job_id} has not ended: {run.remaining} iterations are left")
+            kept = run.done_iterations - run.lost_iterations
+            if abs(kept - run.job.iterations) > run.done_iterations * RELATIVE_TOLERANCE:
+                raise ConservationError(f"job {run.job.job_id} of {run.job.iterations} iterations did {kept}")
             if abs(run.remaining) > run.job.iterations * RELATIVE_TOLERANCE:
                 raise ConservationError(f"job {run.job.job_id} ended with {run.remaining} iterations left")
 

@@ -17,7 +17,7 @@ from flyball_simulator.settings import SimulationSettings
 class NodeSwitching:
     """Which nodes are up, since when they are empty, and from when they can be used.
 
-    All nodes are up for ever unless `power_off_empty_nodes`; then all are off at first.
+    All nodes are up until they fail unless `power_off_empty_nodes`; then all are off at first.
     """
 
     def __init__(self, settings: SimulationSettings, gpu: GpuModel, nodes: Nodes, meter: Meter, agenda: Agenda) -> None:
@@ -77,6 +77,21 @@ class NodeSwitching:
     def outdated(self, node: int, version: int) -> bool:
         """Whether somebody came since the switching off was dated."""
         return self._emptied[node] != version
+
+    def fail(self, node: int) -> None:
+        """A node that nobody is on any more is gone: it draws nothing, and cannot be booted."""
+        if self._on[node]:
+            self._on[node] = False
+            self._meter.powered_nodes -= 1
+        if self._empty_since.pop(node, None) is not None:
+            self._emptied[node] += 1
+
+    def repair(self, node: int, now: float) -> None:
+        """The node is there again: off where empty nodes are off, else it boots."""
+        if not self._switches:
+            self._on[node] = True
+            self._ready_at[node] = now + self._settings.boot_seconds
+            self._meter.boot(1, self._settings.boot_joules)
 
     def switch_off(self, node: int) -> None:
         self._on[node] = False

@@ -33,12 +33,15 @@ class Run:
     """A job's state. Between two calls of `advance` everything is constant: iterations a second, watts of its GPUs.
 
     `limit_watts` bounds the watts of all its GPUs (infinite: no limit is set). `version` counts changes of motion, so that
-    an event which foresaw an older motion can be told from one that still holds.
+    an event which foresaw an older motion can be told from one that still holds. At `saved_at` it last saved itself, with
+    `saved_remaining` iterations to go; `lost_iterations` had to be done twice.
     """
 
     __slots__ = (
         "cells",
+        "checkpoint_seconds",
         "completed_seconds",
+        "done_iterations",
         "gpu_seconds",
         "gpus",
         "index",
@@ -47,11 +50,14 @@ class Run:
         "joules",
         "last_gpus",
         "limit_watts",
+        "lost_iterations",
         "measured",
         "measuring_since",
         "phase",
         "ran",
         "remaining",
+        "saved_at",
+        "saved_remaining",
         "time",
         "truth",
         "version",
@@ -59,7 +65,9 @@ class Run:
         "watts",
     )
 
-    def __init__(self, index: int, job: SimulatedJob, truth: Performance, view: JobView) -> None:
+    def __init__(
+        self, index: int, job: SimulatedJob, truth: Performance, view: JobView, checkpoint_seconds: float = math.inf
+    ) -> None:
         self.index = index
         self.job = job
         self.truth = truth
@@ -68,7 +76,10 @@ class Run:
         self.gpus = self.last_gpus = 0
         self.phase = Phase.WAITING
         self.time = job.submit_seconds
-        self.remaining = job.iterations
+        self.remaining = self.saved_remaining = job.iterations
+        self.checkpoint_seconds = checkpoint_seconds
+        self.saved_at = 0.0
+        self.done_iterations = self.lost_iterations = 0.0
         self.iterations_per_second = 0.0
         self.watts = 0.0
         self.limit_watts = math.inf
@@ -88,15 +99,35 @@ class Run:
         """Live up to `now`."""
         elapsed = now - self.time
         if elapsed > 0.0:
+            if self.gpus:
+                self._save(now)
             self.time = now
             if self.gpus:
-                self.remaining -= self.iterations_per_second * elapsed
+                done = self.iterations_per_second * elapsed
+                self.remaining -= done
+                self.done_iterations += done
                 self.gpu_seconds += self.gpus * elapsed
                 self.joules += self.watts * elapsed
                 self.view.remaining_iterations = max(0.0, self.remaining)
                 self.view.attained_gpu_seconds = self.gpu_seconds
         elif elapsed < 0.0:
             raise AssertionError(f"job {self.job.job_id} is at {self.time} s, and cannot go back to {now} s")
+
+    def _save(self, now: float) -> None:
+        """The last checkpoint up to `now`, at the present speed."""
+        if now - self.saved_at >= self.checkpoint_seconds:
+            self.saved_at += math.floor((now - self.saved_at) / self.checkpoint_seconds) * self.checkpoint_seconds
+            self.saved_remaining = self.remaining - self.iterations_per_second * (self.saved_at - self.time)
+
+    def save(self) -> None:
+        """A checkpoint now; `advance` must have come before."""
+        self.saved_at, self.saved_remaining = self.time, self.remaining
+
+    def fall_back(self) -> float:
+        """Lose what was done since the last checkpoint, and say how many GPU-seconds that was; still on its GPUs."""
+        self.lost_iterations += self.saved_remaining - self.remaining
+        self.remaining = self.view.remaining_iterations = self.saved_remaining
+        return self.gpus * (self.time - self.saved_at)
 
     def move(self, phase: Phase, iterations_per_second: float, watts: float) -> None:
         """A new motion from now on; `advance` must have come before."""

@@ -26,6 +26,15 @@ class CapStep:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """At `at_seconds` a node, counted from 0, fails, or is there again (`up`)."""
+
+    at_seconds: float
+    node: int
+    up: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationSettings:
     """Everything that one run depends on besides its jobs; the same settings and jobs give the same result.
 
@@ -33,7 +42,9 @@ class SimulationSettings:
     `clock_megahertz` is the cluster's clock for policies that do not choose one; None: the highest. `price` is in
     job-seconds per joule; `energy_budget_watts`, the mean draw that is to be met, moves it from there. `price_signal` and
     `carbon_grams_per_kwh` are (second, value) steps: the first scales the price, the second turns joules into grams.
-    `restart_scale` multiplies what resizes cost. Raises ValueError for a figure out of its range.
+    `restart_scale` multiplies what resizes cost. A node that fails (`node_events`) takes its jobs back to their last
+    checkpoint: they save themselves every `checkpoint_seconds`, and whenever they are stopped in order. Raises ValueError
+    for a figure out of its range.
     """
 
     policy: str
@@ -47,6 +58,8 @@ class SimulationSettings:
     energy_budget_watts: float | None = None
     price_signal: tuple[tuple[float, float], ...] = ()
     carbon_grams_per_kwh: tuple[tuple[float, float], ...] = ()
+    node_events: tuple[NodeEvent, ...] = ()
+    checkpoint_seconds: float = 1800.0
     seed: int = 0
     knowledge: Knowledge = Knowledge.FITTED
     noise: float = 0.03  # relative deviation of what is measured
@@ -83,6 +96,11 @@ class SimulationSettings:
         ):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, and must not be negative")
+        if not self.checkpoint_seconds > 0:
+            raise ValueError(f"checkpoint interval {self.checkpoint_seconds} s must be above 0")
+        for event in self.node_events:
+            if not 0 <= event.node < self.gpus // per_node or not event.at_seconds >= 0:
+                raise ValueError(f"{event} must be of a node from 0 to {self.gpus // per_node - 1}, at 0 s or later")
         if self.planning_interval_seconds <= 0:
             raise ValueError(f"planning interval {self.planning_interval_seconds} s must be above 0")
 
@@ -113,6 +131,9 @@ class SimulationResult:
     cap_watts: float | None
     cap_violation_seconds: float
     restarts: int
+    node_failures: int  # of nodes that were up or off; `evictions` of their jobs
+    evictions: int
+    lost_gpu_seconds: float  # between the evicted jobs' last checkpoints and the failures
     migrations: int
     profiling_joules: float
     carbon_grams: float | None

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from flyball_cli.main import build_app
-from flyball_cli.simulation_options import read_cap_schedule
-from flyball_simulator.settings import CapStep
+from flyball_cli.simulation_options import read_cap_schedule, read_node_events
+from flyball_simulator.settings import CapStep, NodeEvent
 from typer.testing import CliRunner, Result
 
 RESULT_KEYS = [
@@ -90,6 +90,22 @@ def test_a_cap_schedule_is_read_or_refused_by_line_and_column(tmp_path: Path) ->
         path.write_text(text)
         with pytest.raises(ValueError, match=said):
             read_cap_schedule(path)
+
+
+def test_node_events_are_read_or_refused_by_line_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text("seconds,node,state\n900,1,up\n300.5,1,down\n")
+    assert read_node_events(path) == (NodeEvent(300.5, 1, False), NodeEvent(900.0, 1, True))
+    for text, complaint in (
+        ("seconds,node\n1,2\n", "line 1: the header must have the columns seconds,node,state"),
+        ("seconds,node,state\n1,2,up\n1,2,off\n", "line 3: column state: 'off' must be up or down"),
+        ("seconds,node,state\n1,1.5,up\n", "line 2: column node: '1.5' is no number of a node"),
+        ("seconds,node,state\n-1,1,up\n", "line 2: column seconds: -1.0 must be 0 or more"),
+        ("seconds,node,state\nnan,1,up\n", "line 2: column seconds: nan must be finite"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=complaint):
+            read_node_events(path)
 
 
 def test_a_comparison_reports_resumes_and_names_what_cannot_be(trace: Path, tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ from flyball_simulator.knowledge import decision_clocks
 from flyball_simulator.meter import ConservationError, Meter
 from flyball_simulator.oracle import Oracle
 from flyball_simulator.runs import restart_seconds
-from flyball_simulator.settings import REFERENCE_GPU, CapStep, Knowledge, SimulationResult, SimulationSettings
+from flyball_simulator.settings import (
+    REFERENCE_GPU,
+    CapStep,
+    Knowledge,
+    NodeEvent,
+    SimulationResult,
+    SimulationSettings,
+)
 from flyball_simulator.workload import SimulatedJob
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -119,6 +126,51 @@ def test_carbon_is_the_joules_at_their_hours_intensity() -> None:
     assert run(jobs).carbon_grams is None
 
 
+def test_a_failing_node_takes_its_jobs_back_to_their_last_checkpoint() -> None:
+    """Down at 2,500 s, with checkpoints every 600 s: 100 s of work are lost, and the job restarts on the other node."""
+    down = NodeEvent(2_500.0, 0, up=False)
+    result = run([job("only", 4_000.0, 8)], gpus=16, node_events=(down,), checkpoint_seconds=600.0)
+    assert result.completion_seconds["only"] == pytest.approx(4_000.0 + 100.0 + restart_seconds(8))
+    assert (result.node_failures, result.evictions, result.restarts) == (1, 1, 1)
+    assert result.lost_gpu_seconds == pytest.approx(800.0)
+    last = result.samples[-1]
+    assert last.powered_nodes == 1
+    seldom = run([job("only", 4_000.0, 8)], gpus=16, node_events=(down,), checkpoint_seconds=1e6)
+    assert seldom.completion_seconds["only"] == pytest.approx(4_000.0 + 2_500.0 + restart_seconds(8))
+
+
+def test_jobs_wait_for_a_node_to_come_back_and_to_boot() -> None:
+    events = (NodeEvent(1_000.0, 0, up=False), NodeEvent(1_000.0, 0, up=False), NodeEvent(5_000.0, 0, up=True))
+    result = run([job("only", 1_500.0)], gpus=8, node_events=events, checkpoint_seconds=1_000.0, boot_seconds=120.0)
+    assert result.completion_seconds["only"] == pytest.approx(5_000.0 + 120.0 + restart_seconds(1) + 500.0)
+    assert result.node_failures == 1, "a node that is down cannot fail"
+    truth = ORACLE.performance(*KINDS[0], 64)
+    up_seconds = 1_000.0 + 620.0 + restart_seconds(1)
+    assert result.joules["idle"] == pytest.approx(7 * GPU.idle_power_watts * up_seconds)
+    assert result.joules["gpu"] == pytest.approx(
+        1_500.0 * truth.watts_rows[0][-1] + (120.0 + restart_seconds(1)) * GPU.idle_power_watts
+    )
+
+
+def test_a_resize_is_a_checkpoint() -> None:
+    """The job grows when the other ends at 1,000 s; what it had done by then is not lost at 1,100 s."""
+    jobs = [job("long", 8_000.0, kind=KINDS[1]), *(job(f"s{index}", 1_000.0) for index in range(7))]
+    result = run(
+        jobs, "price", 16, node_events=(NodeEvent(1_100.0, 0, up=False), NodeEvent(1_100.0, 1, up=False),
+                                        NodeEvent(1_200.0, 0, up=True)), checkpoint_seconds=1e6
+    )  # fmt: skip
+    assert result.evictions == 1
+    assert 0.0 < result.lost_gpu_seconds <= 16 * 1_100.0
+    assert result.restarts >= 1
+
+
+def test_failures_of_nodes_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ValueError, match="of a node from 0 to 1"):
+        run([job("only", 10.0)], gpus=16, node_events=(NodeEvent(0.0, 2, up=False),))
+    with pytest.raises(ConservationError, match="waiting for ever"):
+        run([job("only", 100.0)], gpus=8, node_events=(NodeEvent(50.0, 0, up=False),))
+
+
 def test_a_price_signal_makes_the_dear_hours_thrifty() -> None:
     jobs = [job(f"j{index}", 8_000.0, kind=KINDS[1]) for index in range(2)]
     plain = run(jobs, "price", price=0.0003)
@@ -190,12 +242,18 @@ def test_everything_adds_up_under_every_policy(name: str, data: st.DataObject) -
         )
         for index in range(count)
     ]
+    failures = [
+        NodeEvent(data.draw(st.floats(0.0, 6_000.0)), data.draw(st.integers(0, 1)), up)
+        for up in data.draw(st.sampled_from([(), (False,), (False, True), (False, False, True)]))
+    ]
     fields = {
         "knowledge": data.draw(st.sampled_from(list(Knowledge))),
         "model_error": 0.1,
         "power_off_empty_nodes": data.draw(st.booleans()),
         "price": data.draw(st.sampled_from([None, 0.001])),
         "power_limit_fraction": data.draw(st.sampled_from([None, 0.6])),
+        "node_events": (*failures, NodeEvent(20_000.0, 0, True), NodeEvent(20_000.0, 1, True)),
+        "checkpoint_seconds": data.draw(st.sampled_from([60.0, 1800.0])),
         "seed": data.draw(st.integers(0, 3)),
     }
     result = run(jobs, name, gpus=16, **fields)  # raises where joules, GPU-seconds, iterations or limits do not add up
