@@ -45,6 +45,9 @@ def compare(
     ] = False,
     restart_scale: Annotated[float, typer.Option(min=0.0, help="Multiplies what resizes cost.")] = 1.0,
     first: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
+    trace_format: Annotated[
+        str | None, typer.Option(help="Of a file whose header does not say: pai-hours, say; the error names them.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(file_okay=False, help="Folder of the public traces.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Simulations at a time (default: one for each core).")] = None,
     fresh: Annotated[
@@ -63,7 +66,7 @@ def compare(
     from flyball_simulator.sweeps import cells_of, parse_sweeps
 
     try:
-        source = workload(trace, 0, data, first)
+        source = workload(trace, 0, data, first, trace_format)
         size = cluster_gpus(source, gpus, load, gpus_per_node)
         names = [name.strip() for name in policies.split(",") if name.strip()]
         if not names:

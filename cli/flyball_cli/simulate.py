@@ -65,6 +65,9 @@ def simulate(
     boot_seconds: Annotated[float, typer.Option(min=0.0, help="Of a node that was off.")] = 120.0,
     node_overhead_watts: Annotated[float, typer.Option(min=0.0, help="Of a powered node beside its GPUs.")] = 0.0,
     first: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
+    trace_format: Annotated[
+        str | None, typer.Option(help="Of a file whose header does not say: pai-hours, say; the error names them.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(file_okay=False, help="Folder of the public traces.")] = None,
     output: Annotated[
         Path | None, typer.Option(file_okay=False, help="For result.json, jobs.csv, timeline.csv and .png.")
@@ -85,7 +88,7 @@ def simulate(
     from flyball_simulator.meter import ConservationError
 
     try:
-        source = workload(trace, seed, data, first)
+        source = workload(trace, seed, data, first, trace_format)
         settings = settings_of(
             policy,
             cluster_gpus(source, gpus, load, gpus_per_node),

@@ -25,10 +25,17 @@ def refuse(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def workload(trace: str, seed: int, data: Path | None, first: int | None) -> WorkloadSource:
+def workload(trace: str, seed: int, data: Path | None, first: int | None, trace_format: str | None) -> WorkloadSource:
+    """Raises ValueError for a format that does not exist, or one of a trace that is no file."""
+    from flyball_simulator.trace_formats import format_named
+    from flyball_simulator.trace_library import TRACE_NAMES
     from flyball_simulator.workload_source import WorkloadSource
 
-    return WorkloadSource(trace, seed, None if data is None else str(data), first)
+    if trace_format is not None:
+        format_named(trace_format)
+        if trace in TRACE_NAMES:
+            raise ValueError(f"--trace-format is for files, and {trace} is a trace of the library")
+    return WorkloadSource(trace, seed, None if data is None else str(data), first, trace_format)
 
 
 def cluster_gpus(source: WorkloadSource, gpus: int | None, load: float | None, gpus_per_node: int) -> int:

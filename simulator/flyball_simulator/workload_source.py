@@ -21,13 +21,14 @@ from flyball_simulator.workload import SimulatedJob, workload_of
 class WorkloadSource:
     """`trace` is a name of the library or a file. `seed` draws what the trace does not say: the jobs' models and batch
     sizes, and the jobs of a trace that is itself drawn. `data` is the folder of the public traces. `first` keeps only the
-    first so many jobs.
+    first so many jobs. `trace_format` names the format of a file that cannot be told from its header.
     """
 
     trace: str
     seed: int = 0
     data: str | None = None
     first: int | None = None
+    trace_format: str | None = None
 
     @property
     def name(self) -> str:
@@ -39,7 +40,7 @@ class WorkloadSource:
         if self.trace in TRACE_NAMES:
             jobs = list(named_trace(self.trace, self.seed, Path(self.data) if self.data else None))
         else:
-            jobs = list(load_trace(Path(self.trace)))
+            jobs = list(load_trace(Path(self.trace), trace_format=self.trace_format))
         if not jobs:
             raise ValueError(f"{self.trace} has no job")
         return jobs[: self.first]

@@ -77,6 +77,23 @@ def test_bad_input_is_refused_in_one_line(trace: Path, tmp_path: Path) -> None:
     assert "line 2: column duration" in refused.output
 
 
+def test_a_file_whose_header_does_not_say_is_read_by_the_format_named(tmp_path: Path) -> None:
+    path = tmp_path / "pai.csv"
+    path.write_text("arrival_time,length,cpus\n" + "".join(f"{60 * i},0.25,{1 << i % 3}\n" for i in range(4)))
+    arguments = ("simulate", "--trace", path, "--gpus", 8, "--policy", "fifo", "--model", "ideal")
+    assert "name the format, pai-hours or pai-seconds" in flyball(*arguments).output
+    named = flyball(*arguments, "--trace-format", "pai-hours", "--output", tmp_path / "out")
+    assert named.exit_code == 0, named.output
+    assert json.loads((tmp_path / "out/result.json").read_text())["mean_jct_seconds"] >= 900.0
+    for refused, complaint in (
+        (("simulate", "--trace", path, "--trace-format", "tape"), "trace format 'tape' is unknown"),
+        (("simulate", "--trace", "synthetic", "--trace-format", "pai-hours"), "is for files"),
+    ):
+        found = flyball(*refused, "--gpus", 8, "--policy", "fifo")
+        assert found.exit_code == 2
+        assert complaint in found.output
+
+
 def test_a_cap_schedule_is_read_or_refused_by_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "caps.csv"
     path.write_text("seconds,fraction\n3600,0.4\n0,0.9\n")
