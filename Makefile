@@ -50,7 +50,7 @@ model-study: $(STAMP)  ## the figures of docs/models.md (what is measured from D
 	  $(BIN)/flyball calibrate $(DATA)/perseus-sosp24/stage_profile/gpt3-175b+a100_sxm_bf16.csv \
 	    --product NVIDIA-A100-SXM4-80GB --output out/a100.yaml --plot docs/images/models-calibration-a100.png; fi
 
-evaluation: $(STAMP)  ## the figures and pictures of docs/evaluation.md (about an hour of two cores; goes on where it stopped)
+evaluation: $(STAMP)  ## the figures and pictures of docs/evaluation.md (two hours of two cores; goes on where it stopped)
 	$(BIN)/python -m flyball_simulator.evaluation --data $(DATA) $(EVALUATION_ARGS)
 
 models: $(STAMP)  ## the typed models from crds/*.yaml

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from flyball_planner.policies.registry import policy_names
 from flyball_simulator.at_equal_energy import Point
-from flyball_simulator.evaluation import carbon, small, tables
+from flyball_simulator.evaluation import carbon, small, studies, tables
 from flyball_simulator.evaluation.page import fill
+from flyball_simulator.matrix import Cell, Outcome
+from flyball_simulator.settings import SimulationSettings
+from flyball_simulator.workload_source import WorkloadSource
 
 PAGE = Path(__file__).parents[2] / "docs/evaluation.md"
 
@@ -64,3 +69,47 @@ def test_price_beats_tiresias_on_the_two_gpus_in_time_and_energy() -> None:
     tiresias = found.pop("tiresias")
     assert all(each.mean_jct_seconds < tiresias.mean_jct_seconds for each in found.values())
     assert all(each.joules < tiresias.joules for each in found.values())
+
+
+def test_every_policy_is_run_with_nodes_off_and_on() -> None:
+    loads = studies.Workloads(None)
+    for nodes_off in (True, False):
+        cells = [
+            *studies.main_policies(loads, "synthetic", 1.5, (0, 1), nodes_off=nodes_off),
+            *studies.other_policies(loads, "synthetic", 1.5, (0,), nodes_off=nodes_off),
+        ]
+        assert {cell.settings.power_off_empty_nodes for cell in cells} == {nodes_off}
+        bare = {cell.settings.policy for cell in cells if "+" not in cell.settings.policy}
+        assert bare == set(policy_names()) - (set() if nodes_off else {"powerflow-strict"})
+        assert len({(str(cell), cell.settings.seed) for cell in cells}) == len(cells), "each run once"
+        for cell in cells:
+            swept = dict(cell.sweep)
+            assert swept.get("price") == cell.settings.price
+            assert swept.get("clock") == cell.settings.clock_megahertz
+            assert swept.get("power_limit") == cell.settings.power_limit_fraction
+
+
+def test_a_picture_shows_the_seeds_that_everybody_was_run_with() -> None:
+    source = WorkloadSource("synthetic")
+    base = SimulationSettings(policy="fifo", gpus=8)
+
+    def outcome(policy: str, seed: int, ended: bool = True) -> Outcome:
+        return Outcome(Cell(replace(base, policy=policy, seed=seed), source), {"ended": True} if ended else None)
+
+    runs = [outcome("price", seed) for seed in range(3)] + [
+        outcome("afs", 2),
+        outcome("afs", 1),
+        outcome("fifo", 9, False),
+    ]
+    alike, seeds = studies.of_common_seeds(runs)
+    assert seeds == 2
+    assert [(one.cell.curve, one.cell.settings.seed) for one in alike] == [
+        ("price", 1),
+        ("price", 2),
+        ("afs", 2),
+        ("afs", 1),
+    ]
+    assert studies.of_common_seeds([]) == ([], 0)
+    strict = outcome("powerflow-strict", 1)
+    assert studies.of_common_seeds([*runs, strict]) == (alike, 2), "it has fewer, and is not shown"
+    assert studies.of_common_seeds([outcome("afs", 1), strict]) == ([outcome("afs", 1), strict], 1)

@@ -63,11 +63,11 @@ class Market:
         self.restart_seconds = np.where(elsewhere, restart[:, None], 0.0)
         lacking = np.arange(width)[None, :] >= np.array([len(job.performance.sizes) for job in jobs])[:, None]
         self.barred = lacking | (fixed[:, None] & elsewhere)
-        _bar_broken_promises(self, jobs)
         present = np.maximum(current, 0)
         self.lasting_seconds = self.remaining * self.seconds[self.everyone, present].min(axis=1)
         least_gpu_seconds = (self.seconds * self.sizes[:, :, None]).min(axis=(1, 2))
-        self.backlog_seconds = float(self.remaining @ np.minimum(least_gpu_seconds, NEVER)) / view.gpus
+        self.backlog_seconds = float(self.remaining @ least_gpu_seconds) / view.gpus
+        _bar_broken_promises(self, jobs)
 
     def clear(self, joule_price: float) -> tuple[Indices, Indices]:
         """(size positions, clock positions) at the price of a GPU-second at which the GPUs suffice."""

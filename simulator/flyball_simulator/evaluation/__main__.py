@@ -18,7 +18,6 @@ from flyball_simulator.settings import CapStep
 from flyball_simulator.traces import TraceError
 from flyball_simulator.worker_processes import Event, Failed, Finished
 
-PAPERS_CASE = ("pai", 0.8)  # the paper's jobs are Alibaba's, and its cluster is not full all day
 STEPS = (CapStep(0.0, 0.5), CapStep(6 * 3600.0, 0.3), CapStep(18 * 3600.0, 0.4))
 
 
@@ -70,21 +69,36 @@ class Evaluation:
         self._write(
             "caps", tables.caps(self._simulate("caps", studies.capped(loads, 0, STEPS, schedule, hourly, signal)))
         )
-        on = {PAPERS_CASE: self._simulate("all nodes on", studies.nodes_on(loads, *PAPERS_CASE, others))}
-        self._write("claims", tables.powerflow_claims(on))
-        self._write("price-on", tables.at_equal_energy(on, "price, nodes on", "afs", bounds))
         self._write("u-shape", tables.u_shape(self._simulate("clocks", studies.u_shape(loads, 0))))
         for case in cases:
             pareto[case] += self._simulate(
                 f"{case[0]}, load {case[1]}, others", studies.other_policies(loads, *case, others)
             )
-            self._draw(case, pareto[case])
+            self._draw(case, pareto[case], nodes_off=True)
         self._write("claims-off", tables.powerflow_claims(pareto))
+        on = {case: self._nodes_on(case, others) for case in cases}
+        self._write("price-on", tables.at_equal_energy(on, "price", "afs", bounds))
+        # As the paper has it: PowerFlow powers empty nodes off, and the others leave them on.
+        off = {case: [one for one in found if one.cell.curve == "powerflow-paper"] for case, found in pareto.items()}
+        rest = {case: [one for one in found if one.cell.curve != "powerflow-paper"] for case, found in on.items()}
+        self._write("claims", tables.powerflow_claims({case: off[case] + rest[case] for case in cases}))
 
-    def _draw(self, case: tuple[str, float], outcomes: Sequence[Outcome]) -> None:
+    def _nodes_on(self, case: tuple[str, float], seeds: Sequence[int]) -> list[Outcome]:
+        """Everybody with all nodes left on."""
+        cells = studies.main_policies(self._workloads, *case, seeds, nodes_off=False)
+        cells += studies.other_policies(self._workloads, *case, seeds, nodes_off=False)
+        outcomes = self._simulate(f"{case[0]}, load {case[1]}, nodes on", cells)
+        self._draw(case, outcomes, nodes_off=False)
+        return outcomes
+
+    def _draw(self, case: tuple[str, float], outcomes: Sequence[Outcome], *, nodes_off: bool) -> None:
         trace, load = case
-        figure = pareto_figure(curves(outcomes), MEAN_JCT, f"{trace}, load {load}, empty nodes off")
-        write_whole(self._options.pictures / f"evaluation-{trace}-{round(load * 10):02d}.png", png(figure))
+        alike, seeds = studies.of_common_seeds(outcomes)
+        nodes = "off" if nodes_off else "left on"
+        heading = f"{trace}, load {load}, empty nodes {nodes}, {seeds} seed{'' if seeds == 1 else 's'}"
+        figure = pareto_figure(curves(alike), MEAN_JCT, heading)
+        name = f"evaluation-{trace}-{round(load * 10):02d}{'' if nodes_off else '-on'}.png"
+        write_whole(self._options.pictures / name, png(figure))
 
     def _write(self, block: str, text: str) -> None:
         run = (

@@ -11,7 +11,7 @@ from flyball_planner.policies.view import Knob
 
 from flyball_simulator.evaluation.lower_bound import LeastJct
 from flyball_simulator.knowledge import decision_clocks
-from flyball_simulator.matrix import Cell
+from flyball_simulator.matrix import Cell, Outcome
 from flyball_simulator.oracle import Oracle
 from flyball_simulator.settings import REFERENCE_GPU, CapStep, Knowledge, SimulationSettings
 from flyball_simulator.workload_source import WorkloadSource, gpus_for_load
@@ -38,6 +38,7 @@ SWEEPS: dict[Knob, tuple[float | None, ...]] = {
     Knob.NONE: (None,),
 }
 OTHERS_CLOCKS = (1410, 1110)
+FIRST_SEED_ONLY = "powerflow-strict"
 STRICT_LIMITS = (None, 0.3)
 U_CLOCKS = (1410, 1290, 1170, 1110, 1050, 990, 930, 810, 690)
 STUDY_LOAD = 1.5  # of the robustness runs: where policies differ most
@@ -92,38 +93,40 @@ class Workloads:
         return Cell(settings, self.source(trace, seed), () if swept is None else (swept,), label or policy)
 
 
-def main_policies(workloads: Workloads, trace: str, load: float, seeds: Sequence[int]) -> list[Cell]:
-    """Price, PowerFlow as printed and AFS over their sweeps, with empty nodes off."""
+def main_policies(
+    workloads: Workloads, trace: str, load: float, seeds: Sequence[int], *, nodes_off: bool = True
+) -> list[Cell]:
+    """Price, PowerFlow as printed and AFS over their sweeps."""
     return [
         cell
         for policy in MAIN
         for seed in seeds
-        for cell in _swept(workloads, trace, load, seed, policy, SWEEPS[policy_named(policy).knob])
+        for cell in _swept(
+            workloads,
+            trace,
+            load,
+            seed,
+            policy,
+            SWEEPS[policy_named(policy).knob],
+            power_off_empty_nodes=nodes_off,
+        )
     ]
 
 
-def other_policies(workloads: Workloads, trace: str, load: float, seeds: Sequence[int]) -> list[Cell]:
-    """Everybody else, with empty nodes off."""
+def other_policies(
+    workloads: Workloads, trace: str, load: float, seeds: Sequence[int], *, nodes_off: bool = True
+) -> list[Cell]:
+    """Everybody else."""
     cells = []
     for policy in OTHERS:
         values = OTHERS_CLOCKS if policy_named(policy).knob is Knob.CLOCK else (None,)
-        cells += [_swept(workloads, trace, load, seed, policy, values) for seed in seeds]
-    if load > 1.0:  # a run of the operator's whole planner takes ten times as long as another policy's
-        cells += [_swept(workloads, trace, load, seed, "powerflow-strict", STRICT_LIMITS) for seed in seeds[:1]]
-    return [cell for group in cells for cell in group]
-
-
-def nodes_on(workloads: Workloads, trace: str, load: float, seeds: Sequence[int]) -> list[Cell]:
-    """The paper's setting: PowerFlow powers empty nodes off, the baselines leave every node on."""
-    cells = []
-    for seed in seeds:
-        cells += _swept(workloads, trace, load, seed, "powerflow-paper", SWEEPS[Knob.POWER_LIMIT])
-        for policy in ("gandiva", "tiresias", "gandiva+zeus", "tiresias+zeus", "afs"):
-            values: Sequence[float | None] = U_CLOCKS[:7:2] if policy_named(policy).knob is Knob.CLOCK else (None,)
-            cells += _swept(workloads, trace, load, seed, policy, values, power_off_empty_nodes=False)
-        cells += _swept(
-            workloads, trace, load, seed, "price", SWEEPS[Knob.PRICE], "price, nodes on", power_off_empty_nodes=False
-        )
+        for seed in seeds:
+            cells += _swept(workloads, trace, load, seed, policy, values, power_off_empty_nodes=nodes_off)
+    if (
+        load > 1.0 and nodes_off
+    ):  # a run of the operator's whole planner takes several times as long as another policy's
+        for seed in seeds[:1]:
+            cells += _swept(workloads, trace, load, seed, FIRST_SEED_ONLY, STRICT_LIMITS)
     return cells
 
 
@@ -183,6 +186,26 @@ def capped(
         workloads.cell("itp", 0.8, seed, "afs", ("clock", 1290.0), "afs|none", **common),
     ]
     return cells
+
+
+def of_common_seeds(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], int]:
+    """The runs of the seeds that every curve has been run with, and how many those are.
+
+    A seed draws the jobs: the mean of one policy over five seeds and of another over one say nothing of the two. Who runs
+    with the first seed only does not hold the others to it, and is left out where they have more.
+    """
+    seeds: dict[str, set[int]] = {}
+    for outcome in outcomes:
+        if outcome.result is not None:
+            seeds.setdefault(outcome.cell.curve, set()).add(outcome.cell.settings.seed)
+    counting = [found for curve, found in seeds.items() if curve != FIRST_SEED_ONLY]
+    common = set.intersection(*counting) if counting else set()
+    shown = [
+        outcome
+        for outcome in outcomes
+        if outcome.cell.settings.seed in common and common <= seeds.get(outcome.cell.curve, set())
+    ]
+    return shown, len(common)
 
 
 def _swept(
