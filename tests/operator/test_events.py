@@ -38,6 +38,12 @@ class Recording:
                 await asyncio.sleep(0.02)
         return found
 
+    async def until_written(self, writes: int) -> None:
+        """Until so many answers have come: what others can read already may not have been answered yet."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while self.session.writes < writes:  # noqa: ASYNC110 - the session tells nobody
+                await asyncio.sleep(0.02)
+
 
 class FlakySession(ApiSession):
     """A session that can be cut off, or lose the answers to what it creates."""
@@ -101,13 +107,13 @@ async def test_an_event_about_a_cluster_wide_object_is_where_the_api_server_want
 
 async def test_the_same_event_counts_up_instead_of_coming_again(recording: Recording) -> None:
     recording.say()
-    await recording.until(lambda found: len(found) == 1)
+    await recording.until_written(1)
     for _ in range(4):
         recording.say()
-    writes = recording.session.writes
     recording.say("another sentence")  # another event: once it is there, the recorder has been through its work
     await recording.until(lambda found: len(found) == 2)
-    assert recording.session.writes == writes + 1  # the count waits
+    await recording.until_written(2)
+    assert recording.session.writes == 2  # the count waits
     recording.now += events.SERIES_WRITE_SECONDS
     recording.say("a third")
     found = await recording.until(lambda found: any("series" in item for item in found))
