@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,8 +22,9 @@ LARGEST_DEFAULT_LIMIT_WATTS = (
 )
 GENERIC_KNEE_FRACTION = 0.8  # of f_max: the A100's 1125 of 1410 MHz
 GENERIC_VOLTAGE_SLOPE = 1.0  # the A100's
-MAX_FILE_BYTES = 1 << 20
 GENERIC_IDLE_FRACTION = 0.145  # of the default power limit: the A100's 58 of 400 W
+MAX_FILE_BYTES = 1 << 18  # the catalogue is 7 kB, with all its sources
+MAX_CLOCKS = 4096  # an H100 has 237; a spacing that was mistyped must not become an array of gigabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,10 @@ class GpuModel:
         if not clocks or clocks[0] <= 0 or any(low >= high for low, high in pairwise(clocks)):
             raise ValueError(f"GPU model {self.product}: clocks must be positive and ascend, at least one")
         if self.voltage_slope < 0 or self.knee_megahertz <= 0 or self.relative_speed <= 0:
-            raise ValueError(f"GPU model {self.product}: slope must be >= 0, knee and relative speed > 0")
+            raise ValueError(
+                f"GPU model {self.product}: slope {self.voltage_slope} must be >= 0, knee {self.knee_megahertz} MHz and "
+                f"relative speed {self.relative_speed} must be > 0"
+            )
         if not 0 <= self.break_megahertz < clocks[-1]:
             raise ValueError(
                 f"GPU model {self.product}: break {self.break_megahertz} MHz is not within 0 and {clocks[-1]}"
@@ -153,16 +158,24 @@ def gpu_models_from_file(path: Path) -> list[GpuModel]:
     """
     import yaml  # only who has such a file needs it
 
-    if path.stat().st_size > MAX_FILE_BYTES:
+    with path.open("rb") as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
         raise ValueError(f"{path}: larger than {MAX_FILE_BYTES} bytes, which no list of GPU models is")
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        document = yaml.safe_load(content.decode("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:  # ValueError: a date that does not exist, say
         raise ValueError(f"{path}: not YAML: {error}") from error
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply, which no list of GPU models is") from None
     entries = document.get("models", [document]) if isinstance(document, dict) else None
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{path}: wanted one GPU model, or a list of them under `models`")
-    return [_model_of(entry, str(path)) for entry in entries]
+    found = [_model_of(entry, str(path)) for entry in entries]
+    for index, model in enumerate(found):
+        if model.product in {earlier.product for earlier in found[:index]}:
+            raise ValueError(f"{path}: {model.product} is there twice, and must be once")
+    return found
 
 
 def gpu_model_from_file(path: Path) -> GpuModel:
@@ -175,17 +188,24 @@ def gpu_model_from_file(path: Path) -> GpuModel:
 
 # What a file may say beside the numbers: where they come from, and how well they are known.
 _NUMBERS = {"limits": 3, "idle": 1, "clocks": 3, "knee": 1, "slope": 1, "speed": 1, "break": 1}
+_OPTIONAL = {"speed", "break"}
+_LARGEST = 1e9  # no watt, megahertz or ratio of a board comes near
 _REMARKS = {"product", "source", "fit"}
 
 
 def _model_of(entry: dict[str, Any], where: str) -> GpuModel:
     product = entry.get("product")
-    if not isinstance(product, str) or not product:
+    product = _label(product) if isinstance(product, str) else ""
+    if not product:
         raise ValueError(f"{where}: a GPU model lacks `product`, the node label nvidia.com/gpu.product")
     unknown = sorted(str(key) for key in set(entry) - set(_NUMBERS) - _REMARKS)
-    missing = sorted(set(_NUMBERS) - set(entry) - {"speed", "break"})
+    missing = sorted(set(_NUMBERS) - set(entry) - _OPTIONAL)
     if unknown or missing:
-        raise ValueError(f"{where}: {product}: unknown keys {unknown}, missing {missing}")
+        needed, allowed = sorted(set(_NUMBERS) - _OPTIONAL), sorted(_OPTIONAL | _REMARKS - {"product"})
+        raise ValueError(
+            f"{where}: {product}: unknown keys {reprlib.repr(unknown)}, missing {missing}; a GPU model has product, "
+            f"{', '.join(needed)}, and may have {', '.join(allowed)}"
+        )
     for key, length in _NUMBERS.items():
         values = entry.get(key, 0) if length == 1 else entry[key]
         listed = [values] if length == 1 else values
@@ -193,13 +213,20 @@ def _model_of(entry: dict[str, Any], where: str) -> GpuModel:
             not isinstance(listed, list)
             or len(listed) != length
             or any(isinstance(value, bool) or not isinstance(value, int | float) for value in listed)
-            or not all(math.isfinite(value) for value in listed)
+            or not all(abs(value) < _LARGEST for value in listed)  # nor NaN, nor infinite
         ):
-            raise ValueError(f"{where}: {product}: `{key}` is {values!r}, and must be {_wanted(key, length)}")
+            raise ValueError(
+                f"{where}: {product}: `{key}` is {reprlib.repr(values)}, and must be {_wanted(key, length)}"
+            )
     lowest, highest, spacing = (float(value) for value in entry["clocks"])
     if not (0 < lowest <= highest and spacing > 0):
         raise ValueError(
             f"{where}: {product}: `clocks` is {entry['clocks']}, and must be lowest <= highest, spacing > 0"
+        )
+    if highest - lowest >= MAX_CLOCKS * spacing:
+        raise ValueError(
+            f"{where}: {product}: `clocks` is {entry['clocks']}, which makes more than {MAX_CLOCKS} clocks; it must be "
+            "[lowest, highest, spacing] in MHz"
         )
     minimum, maximum, default = (float(value) for value in entry["limits"])
     try:
@@ -221,7 +248,7 @@ def _model_of(entry: dict[str, Any], where: str) -> GpuModel:
 
 def _wanted(key: str, length: int) -> str:
     if length == 1:
-        return "a number"
+        return f"a number below {_LARGEST:.0e}"
     return "[min, max, default] in watts" if key == "limits" else "[lowest, highest, spacing] in MHz"
 
 
@@ -231,5 +258,8 @@ def gpu_model_for(product: str, models: Mapping[str, GpuModel] | None = None) ->
     GPU feature discovery writes the product's name with dashes for spaces and `-SHARED` where GPUs are time-sliced;
     a MIG slice (`-MIG-1g.5gb`) is not a whole GPU, and has no power limit of its own: None.
     """
-    label = product.strip().replace(" ", "-").removesuffix("-SHARED")
-    return (catalogue() if models is None else models).get(label)
+    return (catalogue() if models is None else models).get(_label(product))
+
+
+def _label(product: str) -> str:
+    return product.strip().replace(" ", "-").removesuffix("-SHARED")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flyball_planner.gpu_models import (
     LARGEST_DEFAULT_LIMIT_WATTS,
+    MAX_FILE_BYTES,
     GpuModel,
     catalogue,
     gpu_model_for,
@@ -123,7 +124,13 @@ def test_a_file_of_models_extends_the_catalogue_and_replaces_what_it_knows(tmp_p
         ({"knees": 3}, r"X1: unknown keys \['knees'\], missing \[\]"),
         ({"clocks": [1500, 300, 15]}, "`clocks` is .* lowest <= highest"),
         ({"limits": [300, 200, 250]}, "power limits .* are not 0 < min <= default <= max"),
+        ({"knees": 3}, "has product, clocks, idle, knee, limits, slope, and may have break, fit, source, speed"),
         ({"product": ""}, "lacks `product`"),
+        ({"product": 40}, "lacks `product`"),
+        ({"slope": -0.5}, r"X1: slope -0\.5 must be >= 0"),
+        ({"idle": float("nan")}, "X1: `idle` is"),
+        ({"idle": 10**400}, r"X1: `idle` is 10000.*, and must be a number"),
+        ({"clocks": [1, 900_000_000.5, 0.001]}, "X1: `clocks` is .* more than 4096 clocks"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_by_name_and_key(
@@ -136,10 +143,50 @@ def test_a_file_that_is_wrong_is_refused_by_name_and_key(
     assert str(path) in str(caught.value)
 
 
+def test_a_product_is_known_by_its_label_however_the_file_spells_it(tmp_path: Path) -> None:
+    """nvidia-smi prints spaces where the node label has dashes."""
+    path = tmp_path / "model.yaml"
+    path.write_text(json.dumps(ENTRY | {"product": "NVIDIA X900 PCIe"}), encoding="utf-8")
+    found = gpu_model_for("NVIDIA-X900-PCIe-SHARED", catalogue(path))
+    assert found is not None
+    assert found.product == "NVIDIA-X900-PCIe"
+
+
+def test_one_file_cannot_say_two_things_of_one_product(tmp_path: Path) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text(json.dumps({"models": [ENTRY, ENTRY | {"idle": 40}]}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"models\.yaml: X1 is there twice"):
+        gpu_models_from_file(path)
+
+
+def test_a_file_that_is_too_much_is_refused_without_being_taken_in(tmp_path: Path) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+    with pytest.raises(ValueError, match="larger than"):
+        gpu_models_from_file(path)
+    path.write_text("[" * 5000, encoding="utf-8")
+    with pytest.raises(ValueError, match="nested too deeply"):
+        gpu_models_from_file(path)
+    # Each alias stands for nine of the one before it: printed in full, the error would fill the memory.
+    references = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 30)]
+    path.write_text("\n".join(["a0: &a0 [x]", *references, "product: X1"]), encoding="utf-8")
+    with pytest.raises(ValueError, match="X1: unknown keys") as caught:
+        gpu_models_from_file(path)
+    assert len(str(caught.value)) < 1000
+    entry = "product: X1\nlimits: [1, 2, 2]\nidle: 1\nclocks: [1, 2, 1]\nknee: 1\nslope: &s [*s, *s]\n"
+    path.write_text(entry, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"X1: `slope` is .* must be a number") as caught:
+        gpu_models_from_file(path)
+    assert len(str(caught.value)) < 10_000
+
+
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.yaml"
     path.write_text("- 1\n", encoding="utf-8")
     with pytest.raises(ValueError, match="wanted one GPU model"):
+        gpu_models_from_file(path)
+    path.write_text("source: 2021-13-40", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"model\.yaml: not YAML"):
         gpu_models_from_file(path)
     path.write_text("a: [", encoding="utf-8")
     with pytest.raises(ValueError, match="not YAML"):
