@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -40,6 +41,10 @@ class Agenda:
 
     def __bool__(self) -> bool:
         return bool(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All that is foreseen, in no order."""
+        return iter(self._entries)
 
     @property
     def next_seconds(self) -> float:

@@ -28,6 +28,7 @@ from flyball_simulator.settings import NodeEvent, Sample, SimulationResult, Simu
 from flyball_simulator.workload import SimulatedJob
 
 STALL_SECONDS = 365 * 86_400.0  # a policy that leaves every job waiting for so long has given up on them
+HOPELESS_SECONDS = 86_400.0  # so long nobody runs, however often the policy decides, and nothing else is to happen
 BUDGET_SECONDS = 300.0  # between looks at what was drawn, where an energy budget moves the price
 
 Progress = Callable[[float, int, int], None]
@@ -91,6 +92,7 @@ class Simulation:
         self._dirty = False
         self._next_plan = -math.inf  # not before
         self._plan_foreseen = math.inf
+        self._nobody_since = math.inf  # while jobs wait and none runs
         self._price = settings.price or 0.0
         self._price_scale = 1.0
         self._budget = None if settings.energy_budget_watts is None else EnergyBudget(settings.energy_budget_watts)
@@ -115,11 +117,26 @@ class Simulation:
                 self._plan_when_due()
         for run in self.runs:
             if run.phase is not Phase.DONE:
-                raise ConservationError(
-                    f"policy {self.policy.name} leaves job {run.job.job_id} ({run.job.gpus} GPUs) waiting for ever"
-                )
+                raise self._left_waiting(run)
         self.meter.check(self.runs)
         return self._result(trace, time.perf_counter() - started)
+
+    def _left_waiting(self, run: Run) -> ConservationError:
+        job = run.job
+        return ConservationError(
+            f"policy {self.policy.name} leaves job {job.job_id} ({job.gpus} GPUs) waiting for ever"
+        )
+
+    def _check_hope(self, running: int) -> None:
+        """A policy that decides at intervals would go on for ever over jobs that can never run."""
+        if running or not self.active:
+            self._nobody_since = math.inf
+            return
+        self._nobody_since = min(self._nobody_since, self.now)
+        if self.now - self._nobody_since > HOPELESS_SECONDS and not any(
+            entry.event is not Event.PLAN and not self._outdated(entry) for entry in self.agenda
+        ):
+            raise self._left_waiting(next(iter(self.active.values())))
 
     def _foresee_everything(self) -> None:
         settings = self.settings
@@ -233,6 +250,7 @@ class Simulation:
         self._next_plan = self.now + self.settings.planning_interval_seconds
         running = sum(1 for run in self.active.values() if run.gpus)
         self.samples.append(self.meter.sample(running, len(self.active) - running))
+        self._check_hope(running)
         if self.policy.interval_seconds is not None and len(self.active) > running:
             self._foresee_plan(self.now + self.policy.interval_seconds)
         elif self._budget is not None and self.active:

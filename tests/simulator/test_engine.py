@@ -171,6 +171,44 @@ def test_failures_of_nodes_that_are_not_there_are_refused() -> None:
         run([job("only", 100.0)], gpus=8, node_events=(NodeEvent(50.0, 0, up=False),))
 
 
+def test_who_can_never_run_is_reported_by_policies_that_decide_at_intervals_too() -> None:
+    """They, and an energy budget, look again and again: nothing else would ever end the run."""
+    down = (NodeEvent(50.0, 0, up=False),)
+    for policy in ("gandiva", "tiresias", "pollux", "sia", "afs+zeus"):
+        with pytest.raises(ConservationError, match=r"leaves job only \(16 GPUs\) waiting for ever"):
+            run([job("only", 100.0, 16)], policy, gpus=16, node_events=(*down, NodeEvent(50.0, 1, up=False)))
+    with pytest.raises(ConservationError, match="waiting for ever"):
+        run([job("only", 100.0)], "price", power_limit_fraction=0.15, energy_budget_watts=500.0)
+    days = 3 * 86_400.0
+    late = run([job("only", 100.0)], "tiresias", gpus=8, node_events=(*down, NodeEvent(days, 0, up=True)))
+    assert late.completion_seconds["only"] >= days, "a node that is to come back is worth waiting for"
+
+
+def test_checkpoints_and_failures_that_concern_nobody_change_nothing() -> None:
+    jobs = [job(f"j{index}", 3_000.0, submit=700.0 * index) for index in range(4)]
+    plain = run(jobs, "price", 16, price=0.0003)
+    often = run(jobs, "price", 16, price=0.0003, checkpoint_seconds=7.0)
+    assert replace(often, settings=plain.settings, wall_seconds=0.0) == replace(plain, wall_seconds=0.0)
+    after = NodeEvent(plain.makespan_seconds + 1.0, 0, up=False)
+    late = run(jobs, "price", 16, price=0.0003, node_events=(after,))
+    assert replace(late, settings=plain.settings, wall_seconds=0.0) == replace(plain, wall_seconds=0.0)
+
+
+def test_gpus_of_a_node_that_is_down_are_given_to_nobody_and_draw_nothing() -> None:
+    jobs = [job(f"j{index}", 6_000.0) for index in range(16)]
+    events = (NodeEvent(1_000.0, 1, up=False), NodeEvent(4_000.0, 1, up=True))
+    result = run(jobs, "fifo", 16, node_events=events, node_overhead_watts=300.0)
+    during = [sample for sample in result.samples if 1_000.0 <= sample.seconds < 4_000.0]
+    assert during
+    watts = ORACLE.performance(*KINDS[0], 64).watts_rows[0][-1]
+    for sample in during:
+        assert (sample.powered_nodes, sample.busy_gpus, sample.waiting_jobs) == (1, 8, 8)
+        assert sample.watts == pytest.approx(8 * watts + 300.0)
+    assert any(sample.busy_gpus == 16 for sample in result.samples if sample.seconds >= 4_000.0)
+    assert (result.node_failures, result.evictions) == (1, 8)
+    assert result.lost_gpu_seconds == pytest.approx(8 * 1_000.0)  # before anybody's first checkpoint
+
+
 def test_a_price_signal_makes_the_dear_hours_thrifty() -> None:
     jobs = [job(f"j{index}", 8_000.0, kind=KINDS[1]) for index in range(2)]
     plain = run(jobs, "price", price=0.0003)
