@@ -46,7 +46,10 @@ def compare(
     restart_scale: Annotated[float, typer.Option(min=0.0, help="Multiplies what resizes cost.")] = 1.0,
     first: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
     trace_format: Annotated[
-        str | None, typer.Option(help="Of a file whose header does not say: pai-hours, say; the error names them.")
+        str | None,
+        typer.Option(
+            help="flyball, philly, pai-hours, pai-seconds, helios or acme (default: told from the file's header)."
+        ),
     ] = None,
     data: Annotated[Path | None, typer.Option(file_okay=False, help="Folder of the public traces.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Simulations at a time (default: one for each core).")] = None,

@@ -22,7 +22,10 @@ def register(app: typer.Typer) -> None:
         ),
         gpu_model: list[Path] = typer.Option(
             [],
-            help="A GPU model as `flyball calibrate` writes it, beside the catalogue's or instead of one; may be repeated.",
+            envvar="FLYBALL_GPU_MODELS",
+            help="A GPU model as `flyball calibrate` writes it, or a folder of such files (a mounted ConfigMap, say), "
+            "instead of the catalogue's. May be repeated, the last one of a product counts; the variable takes "
+            "PATH:PATH.",
         ),
         metrics_port: int = typer.Option(
             9400, help="Prometheus metrics, on every address; 0: any free port (in the log)."

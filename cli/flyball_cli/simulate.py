@@ -66,7 +66,10 @@ def simulate(
     node_overhead_watts: Annotated[float, typer.Option(min=0.0, help="Of a powered node beside its GPUs.")] = 0.0,
     first: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
     trace_format: Annotated[
-        str | None, typer.Option(help="Of a file whose header does not say: pai-hours, say; the error names them.")
+        str | None,
+        typer.Option(
+            help="flyball, philly, pai-hours, pai-seconds, helios or acme (default: told from the file's header)."
+        ),
     ] = None,
     data: Annotated[Path | None, typer.Option(file_okay=False, help="Folder of the public traces.")] = None,
     output: Annotated[
@@ -89,14 +92,15 @@ def simulate(
 
     try:
         source = workload(trace, seed, data, first, trace_format)
+        size = cluster_gpus(source, gpus, load, gpus_per_node)
         settings = settings_of(
             policy,
-            cluster_gpus(source, gpus, load, gpus_per_node),
+            size,
             model,
             gpus_per_node=gpus_per_node,
             power_limit_fraction=power_limit,
             cap_steps=None if cap_schedule is None else read_cap_schedule(cap_schedule),
-            node_events=None if node_events is None else read_node_events(node_events),
+            node_events=None if node_events is None else read_node_events(node_events, size // gpus_per_node),
             checkpoint_seconds=checkpoint_seconds,
             clock_megahertz=clock,
             price=price,
@@ -176,6 +180,12 @@ def _print(result: SimulationResult) -> None:
             f"{document['cap_watts'] / 1e3:.1f} kW at the end, exceeded for {document['cap_violation_seconds']:,.0f} s"
         )
         rows.insert(7, ("cap", cap))
+    if result.settings.energy_budget_watts is not None:
+        watts, budget = joules["total"] / document["makespan_seconds"], result.settings.energy_budget_watts
+        rows.insert(7, ("mean power", f"{watts / 1e3:.1f} kW, the budget is {budget / 1e3:.1f} kW"))
+    if document["node_failures"]:
+        lost = f"{document['evictions']:,} jobs evicted, {document['lost_gpu_seconds'] / 3600:,.1f} GPU-hours lost"
+        rows.insert(-1, ("node failures", f"{document['node_failures']:,}: {lost}"))
     for name, value in rows:
         table.add_row(name, value)
     Console().print(table)

@@ -72,15 +72,18 @@ def read_cap_schedule(path: Path) -> tuple[CapStep, ...]:
     return tuple(sorted(steps, key=lambda step: step.at_seconds))
 
 
-def read_node_events(path: Path) -> tuple[NodeEvent, ...]:
-    """A CSV with the columns seconds,node,state. Raises ValueError that names line and column of what is wrong."""
+def read_node_events(path: Path, nodes: int) -> tuple[NodeEvent, ...]:
+    """A CSV with the columns seconds,node,state, of a cluster of so many nodes.
+
+    Raises ValueError that names line and column of what is wrong.
+    """
     from flyball_simulator.settings import NodeEvent
 
     events = []
     for where, row in _rows(path, ("seconds", "node", "state")):
         node, state = _number(where, row, "node"), (row["state"] or "").strip()
-        if node < 0 or node != int(node):
-            raise ValueError(f"{where}: column node: {row['node']!r} is no number of a node, from 0")
+        if node != int(node) or not 0 <= node < nodes:
+            raise ValueError(f"{where}: column node: {row['node']!r} is no number of a node, from 0 to {nodes - 1}")
         if state not in ("up", "down"):
             raise ValueError(f"{where}: column state: {state!r} must be up or down")
         events.append(NodeEvent(_seconds(where, row), int(node), state == "up"))
@@ -88,15 +91,23 @@ def read_node_events(path: Path) -> tuple[NodeEvent, ...]:
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str | None]]]:
-    """Each row of a CSV, and what an error calls it."""
-    with path.open(encoding="utf-8", newline="") as file:
+    """Each row of a CSV, and what an error calls it. Raises ValueError for what is none, or too long."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.DictReader(file)
-        if not rows.fieldnames or not set(columns) <= set(rows.fieldnames):
-            raise ValueError(f"{path}: line 1: the header must have the columns {','.join(columns)}")
-        for count, row in enumerate(rows, 1):
-            if count > MAX_STEPS:
-                raise ValueError(f"{path}: more than {MAX_STEPS} rows")
-            yield f"{path}: line {rows.line_num}", row
+        try:
+            if not rows.fieldnames or not set(columns) <= set(rows.fieldnames):
+                raise ValueError(f"{path}: line 1: the header must have the columns {','.join(columns)}")
+            for count, row in enumerate(rows, 1):
+                where = f"{path}: line {rows.line_num}"
+                if count > MAX_STEPS:
+                    raise ValueError(f"{where}: more than {MAX_STEPS} rows")
+                if None in row:
+                    raise ValueError(f"{where}: more values than the header's {len(rows.fieldnames)} columns")
+                yield where, row
+        except csv.Error as error:
+            raise ValueError(f"{path}: line {rows.line_num + 1}: not valid CSV: {error}") from None
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: not a text file: {error}") from None
 
 
 def _number(where: str, row: dict[str, str | None], column: str) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 
 import kopf
 from flyball_kube.session import ApiSession
+from flyball_planner.gpu_models import catalogue
 
 from flyball_operator.events import EventRecorder
 from flyball_operator.lease import LeaderLease
@@ -46,6 +47,10 @@ class OperatorProcess:
     async def start(self) -> None:
         """Connect, watch, compete for the lease and run the loop; returns at once."""
         settings = self._settings
+        if settings.gpu_model_files:  # a product that is misspelt matches no node, which nothing else would show
+            catalogued = catalogue()
+            own = [product for product, model in settings.gpu_models.items() if model != catalogued.get(product)]
+            logger.info("GPU models of %d files: %s", len(settings.gpu_model_files), ", ".join(own))
         self._session = await ApiSession.connect(settings.kubeconfig)
         # A restarted process is always a new holder: its predecessor's epoch ends, and with it whatever is on its way.
         identity = f"{os.environ.get('HOSTNAME') or socket.gethostname()}-{uuid.uuid4().hex[:8]}"

@@ -12,17 +12,21 @@ from flyball_planner.plan import STRICT_POWERFLOW, check_policy
 
 from flyball_operator.names import DEFAULT_NAMESPACE
 
+GPU_MODEL_SUFFIXES = (".json", ".yaml", ".yml")
+MAX_GPU_MODEL_FILES = 256  # no cluster has so many products
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All durations in seconds. Raises ValueError for a policy that does not exist, for figures that cannot be, and for a
-    file without GPU models.
+    """All durations in seconds. Raises ValueError for a policy that does not exist, for figures that cannot be, and for GPU
+    model files that are not, naming file and key.
     """
 
     namespace: str = DEFAULT_NAMESPACE
     kubeconfig: Path | None = None
     policy: str = STRICT_POWERFLOW
-    # GPU models as `flyball calibrate` writes them, beside the catalogue's and over them; the later file counts.
+    # GPU models as `flyball calibrate` writes them, beside the catalogue's and over them; the later file counts. A folder
+    # stands for the files that it has at the start: a mounted ConfigMap may change at any moment, a plan must not.
     gpu_model_files: tuple[Path, ...] = ()
     # As Kubernetes' own controllers: a leader that cannot renew for 15 s has lost.
     leader_lease_seconds: int = 15
@@ -55,6 +59,10 @@ class Settings:
             raise ValueError(f"nodes are emptied under {STRICT_POWERFLOW} only, and the policy is {self.policy}")
         Consolidation(self.empty_node_watts, self.empty_node_hold_seconds)
         try:
+            files = tuple(file for path in self.gpu_model_files for file in _gpu_model_files(path))
+            if len(files) > MAX_GPU_MODEL_FILES:
+                raise ValueError(f"{len(files)} GPU model files were given, and at most {MAX_GPU_MODEL_FILES} are read")
+            object.__setattr__(self, "gpu_model_files", files)  # the documented way where a dataclass is frozen
             _ = self.gpu_models
         except OSError as error:
             raise ValueError(f"GPU model file {error.filename}: {error.strerror}") from error
@@ -70,3 +78,15 @@ class Settings:
         if not self.empty_node_hold_seconds:
             return None
         return Consolidation(self.empty_node_watts, self.empty_node_hold_seconds)
+
+
+def _gpu_model_files(path: Path) -> list[Path]:
+    """The file itself, or a folder's files by name, without the hidden ones that a mounted ConfigMap has."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(
+        file for file in path.iterdir() if file.suffix in GPU_MODEL_SUFFIXES and not file.name.startswith(".")
+    )
+    if not found:
+        raise ValueError(f"GPU model folder {path}: has no file that ends in {', '.join(GPU_MODEL_SUFFIXES)}")
+    return found

@@ -49,6 +49,8 @@ class Room:
         `enough` decides in the end whether what was found is worth the seconds that the others lose.
         """
         heap = self._heap(self.relevant_pools(claim, gpus, aim))
+        if not self._first_accepted(heap, claim, accept):
+            return False
         self._least_anywhere = None
         self.touched.add(claim.index)
         before = claim.contribution
@@ -91,6 +93,13 @@ class Room:
             if current is not None:
                 heappush(heap, current)
         return made
+
+    def _first_accepted(self, heap: list[Entry], claim: Claim, accept: Accept) -> bool:
+        """A quick no, before anything is moved: False where even the cheapest giver would give too much."""
+        cut: Cut | None = None
+        while heap and (cut := self._valid_cut(heap[0])) is None:
+            heappop(heap)
+        return cut is not None and (heap[0][1] == claim.index or accept(cut, 0.0))
 
     def _shrink(self, giver: Claim, cut: Cut, taken: list[tuple[Claim, Standing]]) -> bool:
         given = giver.contribution

@@ -20,6 +20,19 @@ class Sentences(Protocol):
     def waiting(self, claim: Claim) -> tuple[Admission, str]: ...
 
 
+class Silent:
+    """Says nothing: for whoever asks for thousands of plans, and reads no sentence."""
+
+    def __init__(self, left_watts: Sequence[float]) -> None:
+        """As an explainer is made; `left_watts` is what each cap has left."""
+
+    def placed(self, claim: Claim, clock_index: int, nodes: int) -> str:
+        return ""
+
+    def waiting(self, claim: Claim) -> tuple[Admission, str]:
+        return Admission.WAITING_FOR_GPUS, ""
+
+
 def result(
     workspace: Workspace,
     placed: Mapping[int, Cells],

@@ -11,17 +11,21 @@ from flyball_planner.explain import Explainer
 from flyball_planner.placement import place
 from flyball_planner.plan_claims import Workspace
 from flyball_planner.plan_consolidation import consolidated
-from flyball_planner.plan_result import result
+from flyball_planner.plan_result import Silent, result
 
 
-def plan_strictly(snapshot: ClusterSnapshot) -> Plan:
-    """Every step is weighed with its nodes, its caps and its restart; planning again changes nothing."""
-    return consolidated(snapshot, _allocated)
+def plan_strictly(snapshot: ClusterSnapshot, *, explained: bool = True) -> Plan:
+    """Every step is weighed with its nodes, its caps and its restart; planning again changes nothing.
+
+    Without being `explained` the plan is the same, its sentences are empty, and who waits is not told for what.
+    """
+    return consolidated(snapshot, partial(_allocated, explained=explained))
 
 
-def _allocated(snapshot: ClusterSnapshot) -> Plan:
+def _allocated(snapshot: ClusterSnapshot, explained: bool) -> Plan:
     workspace = Workspace(snapshot)
     allocate(workspace.ledger, workspace.claims, workspace.stepper)
     placed = place(workspace.ledger, workspace.claims)
     clocks = choose_clocks(workspace.ledger, workspace.claims)
-    return result(workspace, placed, clocks, partial(Explainer, workspace.ledger, workspace.stepper))
+    sentences = partial(Explainer, workspace.ledger, workspace.stepper) if explained else Silent
+    return result(workspace, placed, clocks, sentences)

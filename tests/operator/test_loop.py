@@ -55,12 +55,12 @@ class Answers(Executor):
 class Bench:
     """One leader over nodes a and b of eight GPUs, a job of eight GPUs on each, at the smallest limits."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings | None = None) -> None:
         self.time = 0.0
         self.executor = Answers()
         unused: Any = None
         self.operator = Operator(
-            unused, unused, Settings(), OperatorMetrics(), learner=unused, monotonic=lambda: self.time
+            unused, unused, settings or Settings(), OperatorMetrics(), learner=unused, monotonic=lambda: self.time
         )
         ledger = CapLedger()
         reporter = Reporter(self.executor, ledger, 5.0)
@@ -78,12 +78,11 @@ class Bench:
         raw["metadata"]["resourceVersion"] = version
         self.raw[node] = raw
 
-    async def cycle(self, budget_watts: int) -> list[tuple[str, int]]:
-        """What is sent in one cycle, as node and watts, under a cap over both nodes."""
+    def world(self) -> World:
         gpu_nodes = {name: read_gpu_node(raw) for name, raw in self.raw.items()}
         pods = [running_pod(f"pod-{node}", node, uid=f"uid-{node}", gpus=8) for node in "ab"]
         incarnations = {f"uid-{node}": [incarnation_view(f"uid-{node}", 1, (node, 8))] for node in "ab"}
-        world = World(
+        return World(
             jobs={},
             caps=[],
             gpu_nodes=gpu_nodes,
@@ -95,6 +94,10 @@ class Bench:
             unread=(),
             age_seconds=0.0,
         )
+
+    async def cycle(self, budget_watts: int) -> list[tuple[str, int]]:
+        """What is sent in one cycle, as node and watts, under a cap over both nodes."""
+        world = self.world()
         self.executor.sent = []
         pictures = self.operator._pictures(self.reign, world, self.time)
         cap = CapBudget("row", frozenset("ab"), budget_watts * 1000)
@@ -173,3 +176,17 @@ async def test_nothing_is_raised_while_a_former_leaders_grant_stands() -> None:
     assert await bench.cycle(4800) == [("b", 800)]
     bench.put("b", 100, epoch=2, version="8")
     assert await bench.cycle(4800) == [("a", 2400), ("b", 2400)]
+
+
+async def test_nodes_are_pictured_with_the_gpu_models_that_the_operator_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "a100.yaml"
+    path.write_text(
+        f"product: {A100}\nlimits: [100, 400, 400]\nidle: 41\nclocks: [210, 1410, 15]\nknee: 1000\nslope: 0.7\n",
+        encoding="utf-8",
+    )
+    bench = Bench(Settings(gpu_model_files=(path,)))
+    models = [picture.gpu_model for picture in bench.operator._pictures(bench.reign, bench.world(), 0.0).values()]
+    assert [None if model is None else (model.idle_power_watts, model.knee_megahertz) for model in models] == [
+        (41.0, 1000.0),
+        (41.0, 1000.0),
+    ]

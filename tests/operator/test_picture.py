@@ -10,7 +10,7 @@ from flyball_operator.hold import Hold
 from flyball_operator.picture import NodePicture, picture_nodes
 from flyball_operator.settings import Settings
 from flyball_operator.workloads import PodView
-from flyball_planner.gpu_models import LARGEST_DEFAULT_LIMIT_WATTS, MAX_FILE_BYTES
+from flyball_planner.gpu_models import LARGEST_DEFAULT_LIMIT_WATTS
 from operator_objects import (
     A100,
     DEFAULT,
@@ -209,15 +209,3 @@ def test_what_was_calibrated_stands_over_the_catalogue_and_what_a_device_says_ov
     assert (told.gpu_model.idle_power_watts, told.gpu_model.knee_megahertz) == (33.0, 1200.0)
     assert told.gpu_model.default_power_limit_watts == 200.0
     assert Settings().gpu_models.keys() == models.keys() - {"Unheard-Of"}
-
-
-def test_a_file_without_gpu_models_keeps_the_operator_from_starting(tmp_path: Path) -> None:
-    path = tmp_path / "board.yaml"
-    with pytest.raises(ValueError, match=r"board\.yaml: No such file"):
-        Settings(gpu_model_files=(path,))
-    path.write_text("product: Half\n")
-    with pytest.raises(ValueError, match=r"board\.yaml"):
-        Settings(gpu_model_files=(path,))
-    path.write_text("#" * (MAX_FILE_BYTES + 1))
-    with pytest.raises(ValueError, match="larger than"):
-        Settings(gpu_model_files=(path,))

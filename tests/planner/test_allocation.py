@@ -27,6 +27,7 @@ from flyball_planner.model_classes import known_model_classes, model_class_prior
 from flyball_planner.models import JobModel
 from flyball_planner.plan import plan
 from flyball_planner.plan_claims import going_price
+from flyball_planner.plan_strict import plan_strictly
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -712,3 +713,23 @@ def test_an_empty_cluster_and_an_empty_queue_are_plans_too() -> None:
     assert decided(made, "a").admission is Admission.WAITING_FOR_GPUS
     assert made.caps[0].feasible
     assert plan(ClusterSnapshot(nodes(1), (), (cap(nodes(1), 800.0),))).caps[0].committed_watts == 800
+
+
+@settings(max_examples=60, deadline=None)
+@given(elastic_jobs(), st.integers(1, 3), st.floats(0.3, 1.0))
+def test_a_plan_without_sentences_and_with_shared_models_is_the_same_plan(
+    jobs: tuple[JobState, ...], count: int, share: float
+) -> None:
+    """Jobs with one model object between them have their curves computed once; equal models of their own, each."""
+    members = nodes(count)
+    caps = (cap(members, share * 400 * 8 * count),)
+    sharing = tuple(replace(one, model=jobs[0].model, global_batch_size=jobs[0].global_batch_size) for one in jobs)
+    apart = tuple(replace(one, model=replace(one.model)) for one in sharing)
+    told = plan_strictly(ClusterSnapshot(members, apart, caps))
+    silent = plan_strictly(ClusterSnapshot(members, sharing, caps), explained=False)
+    assert [(one.uid, one.allocation, one.predicted_iteration_seconds) for one in silent.decisions] == [
+        (one.uid, one.allocation, one.predicted_iteration_seconds) for one in told.decisions
+    ]
+    assert silent.caps == told.caps
+    assert all(one.explanation for one in told.decisions)
+    assert not any(one.explanation for one in silent.decisions)

@@ -9,6 +9,7 @@ import pytest
 from flyball_cli.main import build_app
 from flyball_cli.simulation_options import read_cap_schedule, read_node_events
 from flyball_simulator.settings import CapStep, NodeEvent
+from flyball_simulator.trace_formats import FORMATS
 from typer.testing import CliRunner, Result
 
 RESULT_KEYS = [
@@ -85,6 +86,13 @@ def test_a_file_whose_header_does_not_say_is_read_by_the_format_named(tmp_path: 
     named = flyball(*arguments, "--trace-format", "pai-hours", "--output", tmp_path / "out")
     assert named.exit_code == 0, named.output
     assert json.loads((tmp_path / "out/result.json").read_text())["mean_jct_seconds"] >= 900.0
+    compared = flyball(
+        "compare", "--trace", path, "--gpus", 8, "--policies", "fifo", "--model", "ideal", "--jobs", 1,
+        "--trace-format", "pai-seconds", "--output", tmp_path / "compared",
+    )  # fmt: skip
+    assert compared.exit_code == 0, compared.output
+    (made,) = json.loads((tmp_path / "compared/comparison.json").read_text())["runs"]
+    assert made["mean_jct_seconds"] < 900.0, "a quarter of a second each, not of an hour"
     for refused, complaint in (
         (("simulate", "--trace", path, "--trace-format", "tape"), "trace format 'tape' is unknown"),
         (("simulate", "--trace", "synthetic", "--trace-format", "pai-hours"), "is for files"),
@@ -112,17 +120,54 @@ def test_a_cap_schedule_is_read_or_refused_by_line_and_column(tmp_path: Path) ->
 def test_node_events_are_read_or_refused_by_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "nodes.csv"
     path.write_text("seconds,node,state\n900,1,up\n300.5,1,down\n")
-    assert read_node_events(path) == (NodeEvent(300.5, 1, False), NodeEvent(900.0, 1, True))
+    assert read_node_events(path, 2) == (NodeEvent(300.5, 1, False), NodeEvent(900.0, 1, True))
     for text, complaint in (
         ("seconds,node\n1,2\n", "line 1: the header must have the columns seconds,node,state"),
         ("seconds,node,state\n1,2,up\n1,2,off\n", "line 3: column state: 'off' must be up or down"),
-        ("seconds,node,state\n1,1.5,up\n", "line 2: column node: '1.5' is no number of a node"),
+        ("seconds,node,state\n1,1.5,up\n", "line 2: column node: '1.5' is no number of a node, from 0 to 2"),
+        ("seconds,node,state\n1,2,up\n1,3,up\n", "line 3: column node: '3' is no number of a node, from 0 to 2"),
+        ("seconds,node,state\n1,2\n", "line 2: column state: '' must be"),
+        ("seconds,node,state\n1,2,up,down\n", "line 2: more values than the header's 3 columns"),
+        (f"seconds,node,state\n1,2,{'x' * 200_000}\n", "line 2: not valid CSV"),
+        ("seconds,node,state\n1,2,\udcff\n", "not a text file"),
         ("seconds,node,state\n-1,1,up\n", "line 2: column seconds: -1.0 must be 0 or more"),
         ("seconds,node,state\nnan,1,up\n", "line 2: column seconds: nan must be finite"),
     ):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=complaint):
-            read_node_events(path)
+        path.write_text(text, errors="surrogateescape")
+        with pytest.raises(ValueError, match=complaint) as refused:
+            read_node_events(path, 3)
+        assert str(path) in str(refused.value)
+    path.write_text("\ufeffseconds,node,state\n1,0,down\n")  # as a spreadsheet saves it
+    assert read_node_events(path, 1) == (NodeEvent(1.0, 0, False),)
+
+
+def test_the_formats_that_there_are_stand_in_the_help() -> None:
+    for command in ("simulate", "compare"):
+        told = flyball(command, "--help").output
+        assert all(name in told for name in FORMATS)
+
+
+def test_what_failed_and_what_was_drawn_is_told(trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text("seconds,node,state\n200,0,down\n2000,0,up\n")
+    done = flyball(
+        "simulate", "--trace", trace, "--policy", "price", "--gpus", 16, "--model", "ideal", "--node-events", path,
+        "--checkpoint-seconds", 100, "--energy-budget-watts", 900, "--output", tmp_path / "run",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert result["node_failures"] == 1
+    assert result["evictions"] > 0
+    assert result["settings"]["checkpoint_seconds"] == 100.0
+    assert f"1: {result['evictions']} jobs evicted" in done.output
+    assert "the budget is 0.9 kW" in done.output
+    path.write_text("seconds,node,state\n200,1,down\n")
+    refused = flyball("simulate", "--trace", trace, "--policy", "fifo", "--gpus", 8, "--node-events", path)
+    assert refused.exit_code == 2
+    assert "column node: '1' is no number of a node, from 0 to 0" in refused.output
+    refused = flyball("simulate", "--trace", trace, "--policy", "afs", "--gpus", 8, "--energy-budget-watts", 900)
+    assert refused.exit_code == 2
+    assert "afs has no price" in refused.output
 
 
 def test_a_comparison_reports_resumes_and_names_what_cannot_be(trace: Path, tmp_path: Path) -> None:

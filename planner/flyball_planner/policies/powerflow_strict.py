@@ -42,7 +42,7 @@ class StrictPowerFlow:
         """Raises ValueError for a job whose tables have no model behind them."""
         if not view.jobs:
             return []
-        made = plan_strictly(snapshot_of(view))
+        made = plan_strictly(snapshot_of(view), explained=False)
         choices = []
         for job in sorted(view.jobs, key=lambda job: job.order):
             decision = made.decision(job.uid)

@@ -49,6 +49,7 @@ class Evaluation:
     def run(self) -> None:
         """Every study, the main ones first; the page gets each one's figures as soon as they are there."""
         seeds, others = range(self._options.seeds), range(self._options.other_seeds)
+        studied = range(self._options.study_seeds)
         loads = self._workloads
         cases = [(trace, load) for trace in studies.TRACES for load in studies.LOADS]
         pareto = {
@@ -62,8 +63,8 @@ class Evaluation:
         self._write("price-afs", tables.at_equal_energy(pareto, "price", "afs", bounds))
         self._write("price-powerflow", tables.at_equal_energy(pareto, "price", "powerflow-paper", bounds))
         self._write("two-gpus", tables.two_gpus(small.two_gpus()))
-        self._write("trends", tables.trends(small.trends(others)))
-        self._write("robustness", tables.robustness(self._simulate("robustness", studies.robustness(loads, others))))
+        self._write("trends", tables.trends(small.trends(studied)))
+        self._write("robustness", tables.robustness(self._simulate("robustness", studies.robustness(loads, studied))))
         hourly = carbon.hourly_carbon(Path(self._options.data or "../shared/data") / "carbon/CISO_NG_avgCI.csv.gz")
         schedule, signal = carbon.day_ahead_caps(hourly), carbon.price_signal(hourly)
         self._write(
@@ -76,7 +77,7 @@ class Evaluation:
             )
             self._draw(case, pareto[case], nodes_off=True)
         self._write("claims-off", tables.powerflow_claims(pareto))
-        on = {case: self._nodes_on(case, others) for case in cases}
+        on = {case: self._nodes_on(case, studied) for case in cases}
         self._write("price-on", tables.at_equal_energy(on, "price", "afs", bounds))
         # As the paper has it: PowerFlow powers empty nodes off, and the others leave them on.
         off = {case: [one for one in found if one.cell.curve == "powerflow-paper"] for case, found in pareto.items()}
@@ -103,7 +104,8 @@ class Evaluation:
     def _write(self, block: str, text: str) -> None:
         run = (
             f"{self._ran} simulations, {self._simulated_seconds / 60:.0f} minutes of one core; {self._options.seeds} seeds "
-            f"for price, powerflow-paper and afs; {self._options.other_seeds} for everything else."
+            f"for price, powerflow-paper and afs, {self._options.other_seeds} for the other policies; "
+            f"{self._options.study_seeds} for the studies and with nodes left on."
         )
         for name in fill(self._options.page, {block: text, "run": run}):
             print(f"evaluation: {self._options.page} has no place for {name}", file=sys.stderr)
@@ -135,7 +137,10 @@ def _teller(name: str, count: int, cells: Sequence[Cell]) -> Callable[[Event], N
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m flyball_simulator.evaluation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="seeds of price, powerflow-paper and afs (default: 5)")
-    parser.add_argument("--other-seeds", type=int, default=1, help="seeds of everything else (default: 1)")
+    parser.add_argument("--other-seeds", type=int, default=3, help="seeds of the other policies (default: 3)")
+    parser.add_argument(
+        "--study-seeds", type=int, default=1, help="seeds of the studies, and with nodes left on (default: 1)"
+    )
     parser.add_argument("--data", default=None, help="folder of the public traces (default: ../shared/data)")
     parser.add_argument("--runs", type=Path, default=Path("out/evaluation"), help="where finished runs are kept")
     parser.add_argument("--pictures", type=Path, default=Path("docs/images"), help="where the pictures go")
