@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from flyball_operator.reporting import Reporter
 from flyball_operator.settings import Settings
 from flyball_operator.world import World
 from operator_objects import (
+    A100,
     Json,
     decision,
     grant,
