@@ -27,6 +27,7 @@ from flyball_simulator.workload_source import WorkloadSource, digest_of
 
 KEPT_WORKLOADS = 3  # of one process, in memory
 REPORT_SECONDS = 0.25
+QUANTILES = 101  # 0 % to 100 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Outcome:
 
     cell: Cell
     result: dict[str, Any] | None
-    jct_quantiles_seconds: tuple[float, ...] = ()  # 101 of them: 0 % to 100 %
+    jct_quantiles_seconds: tuple[float, ...] = ()  # QUANTILES of them
     error: str | None = None
     details: str = ""
     reused: bool = False
@@ -123,14 +124,18 @@ def _workload(cell: Cell) -> tuple[list[SimulatedJob], str]:
     return _workloads[key]
 
 
-def _kept(path: Path) -> dict[str, Any] | None:
+def _kept(path: Path, key: str) -> dict[str, Any] | None:
     """What an earlier run left; None where there is nothing, or nothing that is whole (a file cut short by a full disk)."""
     try:
         document = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    whole = isinstance(document, dict) and {"result", "jct_quantiles_seconds"} <= document.keys()
-    return document if whole else None
+    if not isinstance(document, dict) or document.get("key") != key:
+        return None
+    result, quantiles = document.get("result"), document.get("jct_quantiles_seconds")
+    return (
+        document if isinstance(result, dict) and isinstance(quantiles, list) and len(quantiles) == QUANTILES else None
+    )
 
 
 def _run_one(task: _Task, report: Report) -> Outcome:
@@ -138,7 +143,7 @@ def _run_one(task: _Task, report: Report) -> Outcome:
     jobs, digest = _workload(cell)
     key = run_key(cell.settings, cell.workload.name, digest, task.code)
     path = task.folder / f"{key}.json"
-    kept = _kept(path) if task.resume else None
+    kept = _kept(path, key) if task.resume else None
     if kept is not None:
         return Outcome(cell, kept["result"], tuple(kept["jct_quantiles_seconds"]), reused=True)
     told = time.monotonic()
@@ -151,6 +156,6 @@ def _run_one(task: _Task, report: Report) -> Outcome:
 
     result = simulate(jobs, cell.settings, trace=cell.workload.name, progress=progress)
     document = result_document(result)
-    quantiles = np.percentile(list(result.completion_seconds.values()), range(101)).round(3).tolist()
+    quantiles = np.percentile(list(result.completion_seconds.values()), range(QUANTILES)).round(3).tolist()
     write_whole(path, json.dumps({"key": key, "result": document, "jct_quantiles_seconds": quantiles}))
     return Outcome(cell, document, tuple(quantiles))

@@ -220,6 +220,9 @@ def timeline_figure(result: SimulationResult) -> Figure:
 
 def binned(times: Any, values: Any, edges: Any) -> tuple[Any, Any, Any]:
     """Time-weighted mean, least and most in each bin, of what is constant from each time to the next."""
+    if not len(times):
+        nothing = np.zeros(len(edges) - 1)
+        return nothing, nothing, nothing
     grid = np.union1d(times, edges)
     grid = grid[(grid >= edges[0]) & (grid <= edges[-1])]
     position = np.searchsorted(times, grid[:-1], side="right") - 1

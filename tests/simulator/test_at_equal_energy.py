@@ -53,6 +53,35 @@ def test_a_pair_without_a_common_energy_says_so() -> None:
     assert "note" in entry.to_json()
 
 
+def test_seeds_that_share_nothing_are_left_out_and_counted() -> None:
+    apart = {0: line((2, 10), (4, 6)), 1: line((2, 10), (4, 6)), 2: line((5, 9))}
+    found = compare_all({"a": apart, "b": {0: line((2, 30), (4, 18)), 1: line((9, 5)), 3: line((2, 1))}})
+    entries = pair(found, "a", "b")
+    assert [entry.mean_jct_ratio for entry in entries] == pytest.approx([3.0] * 11)
+    assert {entry.seeds for entry in entries} == {1}
+    assert {entry.note for entry in entries} == {"1 of 2 seeds share an energy range"}
+    assert (entries[0].low, entries[0].high) == (None, None), "one seed has no interval"
+    (none,) = pair(compare_all({"a": {0: line((2, 10))}, "b": {1: line((2, 10))}}), "a", "b")
+    assert none.note == "shares no energy range: no seed was run of both a and b"
+
+
+def test_a_range_of_one_point_is_compared_once() -> None:
+    (entry,) = pair(compare_all({"a": {0: line((2, 10), (3, 6))}, "b": {0: line((3, 12), (5, 8))}}), "a", "b")
+    assert (entry.energy_joules, entry.fraction) == (3.0, 0.0)
+    assert entry.mean_jct_ratio == pytest.approx(2.0)
+    assert entry.best
+    assert entry.median
+
+
+def test_the_tail_is_of_the_settings_that_give_the_mean() -> None:
+    """a has a setting of a shorter p99 that loses by its mean: nobody is credited with two settings at once."""
+    ours = [Point(2.0, 10.0, 90.0), Point(3.0, 12.0, 20.0), Point(4.0, 6.0, 50.0)]
+    found = pair(compare_all({"a": {0: ours}, "b": {0: line((2, 10), (4, 6))}}), "a", "b")
+    assert [entry.p99_jct_ratio for entry in (found[0], found[5], found[-1])] == pytest.approx(
+        [100 / 90, 80 / 70, 60 / 50]
+    )
+
+
 def test_the_interval_is_students_over_the_logarithms() -> None:
     ratio = Ratio.of([1.0, math.e**2])
     assert ratio.mean == pytest.approx(math.e)
