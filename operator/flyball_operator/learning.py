@@ -1,7 +1,6 @@
 """Learning what each kind of job does on each GPU model: windows out of the agents' reports, fits out of the windows.
 
-A window counts once every node of a job's incarnation has reported a new one, at a clock that has settled, after the
-warm-up. What is learned lives in EnergyProfile objects; losing one costs the time to learn it again, nothing else, so
+What is learned lives in EnergyProfile objects; losing one costs the time to learn it again, nothing else, so
 that no failure in here may reach the loop.
 """
 
@@ -10,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import ENERGY_PROFILES
 from flyball_kube.session import ApiSession, JsonObject
-from flyball_planner.fitting import FittedModel, Observation, fit
+from flyball_planner.fitting import FitErrors, FittedModel, errors_of, fit
 from flyball_planner.gpu_models import GpuModel, gpu_model_for
 from flyball_planner.model_classes import REFERENCE_PRODUCT, model_class_prior
 from flyball_planner.models import JobModel
@@ -39,109 +37,28 @@ from flyball_operator.profiles import (
     read_profile,
 )
 from flyball_operator.requests import JobView
+from flyball_operator.windows import Track, observations, read_window
 from flyball_operator.workloads import IncarnationView
 from flyball_operator.world import World
 
 logger = logging.getLogger(__name__)
 
-# Caches, allocators and boost clocks settle in a job's first windows.
-WARM_UP_WINDOWS = 2
-# A window whose clock is further than this from the one before spans a change of clocks, and measures neither.
-SETTLED_MEGAHERTZ = 30
-# Bounds of what a window can be; drivers have reported kilowatts for a 400 W board.
-SHORTEST_SECONDS, LONGEST_SECONDS = 1e-4, 3600.0
-LEAST_GPU_WATTS, MOST_OF_MAX_LIMIT = 1.0, 1.2
-
 MIN_WINDOWS_TO_FIT = 2
 REFIT_SECONDS = 10.0
 # A mean that moves by less says nothing new.
 SIGNIFICANT_SHARE = 0.02
-# Windows average noise away, not what the model cannot say: more of them do not weigh more.
-MAX_FIT_WEIGHT = 10
 WRITE_SECONDS = 60.0
 MAX_WRITES = 10
 MAX_PROFILES = 5000
 PAGE_SIZE = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """One window of a whole job: seconds of an iteration, joules of all its GPUs, where it was measured and on what."""
-
-    point: Point
-    gpu_model: GpuModel
-    seconds: float
-    joules: float
-
-
-def read_window(
-    reports: Mapping[str, PodReport], incarnation: IncarnationView, pictures: Mapping[str, NodePicture]
-) -> Window | None:
-    """The window that an incarnation's nodes have reported together; None where it is not whole, mixed, or absurd.
-
-    The slowest node sets the time, all nodes the energy, and the clock is their mean, at the nearest one supported.
-    """
-    parts = [reports.get(node) for node, _ in incarnation.nodes]
-    present = [part for part in parts if part is not None and not part.ended and part.last_report is not None]
-    models = {None if (picture := pictures.get(node)) is None else picture.gpu_model for node, _ in incarnation.nodes}
-    model = models.pop() if len(models) == 1 else None
-    if model is None or not present or len(present) != len(parts):
-        return None
-    gpus = sum(part.gpus for part in present)
-    batches = {part.local_batch_size for part in present}
-    if gpus != incarnation.gpus or len(batches) != 1 or min(batches) < 1 or min(p.clock_megahertz for p in present) < 1:
-        return None
-    seconds = max(part.microseconds_per_iteration for part in present) / 1e6
-    joules = sum(part.millijoules_per_iteration for part in present) / 1e3
-    if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
-        return None
-    if not LEAST_GPU_WATTS <= joules / seconds / gpus <= MOST_OF_MAX_LIMIT * model.max_power_limit_watts:
-        return None
-    clock = _nearest(model.clocks_megahertz, sum(part.clock_megahertz * part.gpus for part in present) / gpus)
-    return Window(Point(gpus, len(present), batches.pop(), clock), model, seconds, joules)
-
-
-def _nearest(clocks: Sequence[int], megahertz: float) -> int:
-    index = bisect_left(clocks, megahertz)
-    return min(clocks[max(0, index - 1) : index + 1], key=lambda clock: abs(clock - megahertz))
-
-
-def observations(points: Mapping[Point, Summary]) -> list[Observation]:
-    """What the planner's fitting takes."""
-    return [
-        Observation(
-            point.gpus,
-            point.nodes,
-            point.local_batch_size,
-            point.clock_megahertz,
-            summary.seconds,
-            summary.joules if summary.joules > 0 else None,
-            min(summary.samples, MAX_FIT_WEIGHT),
-        )
-        for point, summary in points.items()
-    ]
-
-
-@dataclass(slots=True)
-class _Track:
-    """How far one incarnation's reports have been taken in."""
-
-    incarnation: int
-    reported: dict[str, datetime | None] = field(default_factory=dict)
-    windows: int = 0
-    clock_megahertz: int = 0
-
-    def takes(self, window: Window) -> bool:
-        """Whether this next window measures something: after the warm-up, at a clock like the last one's."""
-        settled = abs(window.point.clock_megahertz - self.clock_megahertz) <= SETTLED_MEGAHERTZ
-        self.clock_megahertz = window.point.clock_megahertz
-        self.windows += 1
-        return settled and self.windows > WARM_UP_WINDOWS
-
-
 @dataclass(slots=True)
 class _Entry:
-    """One profile at work; `check_fit` and `check_write` are set when it has changed since that was last looked at."""
+    """One profile at work; `check_fit` and `check_write` are set when it has changed since that was last looked at.
+
+    `last` is the last fit of this process, to `last_prior`: where the next one begins its search.
+    """
 
     profile: Profile
     check_fit: bool = False
@@ -151,7 +68,9 @@ class _Entry:
     prior: JobModel | None = None
     fitted_points: Mapping[Point, Summary] = field(default_factory=dict)
     fitted_at: float = -math.inf
-    last: FittedModel | None = None  # of this process: where the next fit begins its search
+    last: FittedModel | None = None
+    last_prior: JobModel | None = None
+    check_loaded: bool = False  # the fit is another process's, which may have known the GPU as something else
     models: dict[GpuModel, JobModel] = field(default_factory=dict)
     written: Profile | None = None
     written_status: JsonObject = field(default_factory=dict)
@@ -185,7 +104,7 @@ class Learner:
         self._wall_clock = wall_clock
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._entries: dict[ProfileKey, _Entry] = {}
-        self._tracks: dict[str, _Track] = {}
+        self._tracks: dict[str, Track] = {}
         self._fitting: asyncio.Task[None] | None = None
         self._cluster_of: Mapping[str, NodePicture] | None = None
         self._cluster: tuple[GpuModel, ...] = ()
@@ -224,6 +143,7 @@ class Learner:
         entry.profile = entry.profile.merged(loaded)
         entry.exists, entry.written, entry.written_status = True, loaded, raw.get("status") or {}
         entry.models.clear()
+        entry.check_loaded = loaded.fit is not None and entry.profile.fit is loaded.fit
         if entry.profile.fit is not None and not entry.fitted_points:
             entry.fitted_points = loaded.points
 
@@ -255,7 +175,7 @@ class Learner:
     ) -> None:
         track = self._tracks.get(job.uid)
         if track is None or track.incarnation != incarnation.incarnation:
-            track = self._tracks[job.uid] = _Track(incarnation.incarnation)
+            track = self._tracks[job.uid] = Track(incarnation.incarnation)
         own = {node: report for node, report in reports if report.incarnation == incarnation.incarnation}
         reported = {node: report.last_report for node, report in own.items()}
         if len(own) < len(incarnation.nodes) or any(
@@ -290,13 +210,14 @@ class Learner:
                 return
 
     async def _fit(self, entry: _Entry, prior: JobModel, profile: Profile) -> None:
+        last = entry.last if entry.last_prior == prior else None  # under one key, another class or other boards
         try:
-            fitted = await asyncio.to_thread(fit, prior, observations(profile.points), last=entry.last)
+            fitted = await asyncio.to_thread(fit, prior, observations(profile.points), last=last)
         except Exception:
             logger.exception("profile %s cannot be fitted; its old model stands", profile.key)
             entry.last = None  # if it was that which led astray, the next fit begins anew
             return
-        entry.last = fitted
+        entry.last, entry.last_prior, entry.check_loaded = fitted, prior, False
         entry.profile = replace(entry.profile, fit=_as_fit(fitted, profile.samples, self._wall_clock()))
         entry.models.clear()
         entry.check_write = True
@@ -310,7 +231,7 @@ class Learner:
         found = []
         for gpu_model in self._gpu_models(pictures):
             entry = self._entries.get(ProfileKey(job.namespace, job.profile_key, gpu_model.product))
-            model = None if entry is None else self._fitted(entry, gpu_model)
+            model = None if entry is None else self._fitted(entry, gpu_model, job.model_class)
             if entry is not None and model is not None:
                 found.append((entry.profile.samples, model))
         if found:
@@ -324,7 +245,7 @@ class Learner:
         return self.models_for(job, pictures)[0]
 
     @staticmethod
-    def _fitted(entry: _Entry, gpu_model: GpuModel) -> JobModel | None:
+    def _fitted(entry: _Entry, gpu_model: GpuModel, model_class: str) -> JobModel | None:
         known, learned = entry.models.get(gpu_model), entry.profile.fit
         if known is not None or learned is None:
             return known
@@ -335,6 +256,11 @@ class Learner:
             entry.profile, entry.fitted_points, entry.check_fit = replace(entry.profile, fit=None), {}, True
             return None
         entry.models[gpu_model] = model
+        if entry.check_loaded:
+            entry.check_loaded = False
+            if _is_of_another_board(model, learned, entry.profile):
+                entry.prior = entry.prior or model_class_prior(model_class, gpu_model)
+                entry.fitted_points, entry.check_fit = {}, True
         return model
 
     def _gpu_models(self, pictures: Mapping[str, NodePicture]) -> tuple[GpuModel, ...]:
@@ -383,6 +309,27 @@ class Learner:
             )
             self._entries.pop(key, None)
         return done
+
+
+def _is_of_another_board(model: JobModel, learned: Fit, profile: Profile) -> bool:
+    """Whether a stored fit predicts its own observations clearly worse than it did when it was made.
+
+    Watts are fitted over the GPU model's voltage, so that with another knee, slope or idle power the same parameters say
+    something else. What was measured still stands.
+    """
+    stated = FitErrors(learned.time_error, learned.energy_error, learned.observations, learned.observations)
+    try:
+        found = errors_of(model, observations(profile.points))
+    except ValueError as error:
+        logger.warning("profile %s: its observations cannot be: %s", profile.key, error)
+        return False
+    if found.clearly_over(stated):
+        logger.info(
+            "profile %s: fitted to %.1f %% in energy, and off by %.1f %% on the GPU as it is known now: fitted again",
+            *(profile.key, 100 * learned.energy_error, 100 * found.energy_mape),
+        )
+        return True
+    return False
 
 
 def _as_fit(fitted: FittedModel, samples: int, now: datetime) -> Fit:

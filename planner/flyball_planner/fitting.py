@@ -35,7 +35,7 @@ from flyball_planner.fitting_uncertainty import Covariance, covariance_of, prior
 from flyball_planner.fitting_windows import Array, Observation, Windows, parameter_column, without_warm_up
 from flyball_planner.models import JobModel, Parameterisation
 
-__all__ = ["Covariance", "FitErrors", "FittedModel", "Observation", "fit", "without_warm_up"]
+__all__ = ["Covariance", "FitErrors", "FittedModel", "Observation", "errors_of", "fit", "without_warm_up"]
 
 # A refit whose error is this much over the last one's (relative, and absolute) is made from scratch too.
 CLEARLY_WORSE, WORSE_BY = 1.25, 0.005
@@ -53,6 +53,11 @@ class FitErrors:
     time_observations: int
     energy_observations: int
 
+    def clearly_over(self, before: FitErrors) -> bool:
+        """Whether a model with these errors is another than the one with those; what is NaN tells nothing."""
+        pairs = ((self.time_mape, before.time_mape), (self.energy_mape, before.energy_mape))
+        return any(now > CLEARLY_WORSE * former + WORSE_BY for now, former in pairs)  # False where one is NaN
+
 
 @dataclass(frozen=True, slots=True)
 class FittedModel:
@@ -66,6 +71,11 @@ class FittedModel:
     errors: FitErrors
     standard_errors: dict[str, float]
     covariance: Covariance
+
+
+def errors_of(model: JobModel, observations: Sequence[Observation]) -> FitErrors:
+    """How far a model's predictions are from observations, on its own GPU model."""
+    return _errors(model, Windows.of(observations)) if observations else FitErrors(math.nan, math.nan, 0, 0)
 
 
 def fit(
@@ -94,7 +104,7 @@ def fit(
     if last is None or math.isnan(last.errors.time_mape):
         return _fitted(prior, windows, None)
     warm = _fitted(prior, windows, last.model)
-    if not _clearly_worse(warm.errors, last.errors):
+    if not warm.errors.clearly_over(last.errors):
         return warm
     fresh = _fitted(prior, windows, None)
     return min(warm, fresh, key=lambda found: found.errors.time_mape + _or_zero(found.errors.energy_mape))
@@ -106,15 +116,8 @@ def _fitted(prior: JobModel, windows: Windows, warm: JobModel | None) -> FittedM
     model, problem, point = (
         _energy_too(prior, windows, powered, warm) if len(powered.seconds) else _time_only(prior, windows, warm)
     )
-    column = parameter_column(model)[:, None]
-    errors = FitErrors(
-        time_mape=_mape(windows.predict_seconds(column)[0], windows.seconds, windows.weight),
-        energy_mape=_mape(powered.predict(column, model.gpu_model)[1][0], powered.joules, powered.weight),
-        time_observations=len(windows.seconds),
-        energy_observations=len(powered.seconds),
-    )
     covariance = covariance_of(model, problem, point)
-    return FittedModel(model, errors, covariance.standard_errors(problem.fitted_names), covariance)
+    return FittedModel(model, _errors(model, windows), covariance.standard_errors(problem.fitted_names), covariance)
 
 
 def _time_only(prior: JobModel, windows: Windows, warm: JobModel | None) -> tuple[JobModel, TimeFit, Array]:
@@ -157,9 +160,15 @@ def _with(model: JobModel, columns: Array) -> JobModel:
     return JobModel.from_parameters(model.gpu_model, dict(zip(model.parameters(), columns[:, 0].tolist(), strict=True)))
 
 
-def _clearly_worse(now: FitErrors, before: FitErrors) -> bool:
-    pairs = ((now.time_mape, before.time_mape), (now.energy_mape, before.energy_mape))
-    return any(after > CLEARLY_WORSE * former + WORSE_BY for after, former in pairs)  # False where one is NaN
+def _errors(model: JobModel, windows: Windows) -> FitErrors:
+    powered = windows.with_energy()
+    column = parameter_column(model)[:, None]
+    return FitErrors(
+        time_mape=_mape(windows.predict_seconds(column)[0], windows.seconds, windows.weight),
+        energy_mape=_mape(powered.predict(column, model.gpu_model)[1][0], powered.joules, powered.weight),
+        time_observations=len(windows.seconds),
+        energy_observations=len(powered.seconds),
+    )
 
 
 def _or_zero(error: float) -> float:

@@ -19,7 +19,7 @@ from flyball_operator.execute import Executor
 from flyball_operator.gpu_nodes import PodReport
 from flyball_operator.grants import NodePower
 from flyball_operator.hold import Hold
-from flyball_operator.learning import Learner, read_window
+from flyball_operator.learning import Learner
 from flyball_operator.lease import LeadershipLost
 from flyball_operator.picture import NodePicture
 from flyball_operator.profiles import (
@@ -36,9 +36,10 @@ from flyball_operator.profiles import (
     read_profile,
 )
 from flyball_operator.requests import JobView, read_job
+from flyball_operator.windows import Window, nearest_clock, observations, read_window
 from flyball_operator.workloads import IncarnationView
 from flyball_operator.world import World
-from flyball_planner.fitting import fit
+from flyball_planner.fitting import FittedModel, errors_of, fit
 from flyball_planner.gpu_models import GpuModel, gpu_model_for
 from flyball_planner.model_classes import model_class_prior
 from flyball_planner.models import JobModel
@@ -153,7 +154,7 @@ def world(*jobs: tuple[JobView, IncarnationView, dict[str, PodReport]]) -> World
 TWO_NODES = {"n1": 8, "n2": 8}
 
 
-def window_of(**second: Any) -> learning.Window | None:
+def window_of(**second: Any) -> Window | None:
     """The window of two nodes of which the second reports `second`."""
     view = job()
     reports = {"n1": report(view, 8, NOW), "n2": replace(report(view, 8, NOW), **second)}
@@ -204,7 +205,7 @@ def test_a_window_over_different_or_unknown_gpus_is_none() -> None:
 
 @given(st.floats(1, 5000))
 def test_a_clock_is_taken_at_the_nearest_supported_one(megahertz: float) -> None:
-    nearest = learning._nearest(A100.clocks_megahertz, megahertz)
+    nearest = nearest_clock(A100.clocks_megahertz, megahertz)
     assert abs(nearest - megahertz) == min(abs(clock - megahertz) for clock in A100.clocks_megahertz)
 
 
@@ -501,6 +502,137 @@ async def test_a_fit_that_fails_leaves_the_old_model(monkeypatch: pytest.MonkeyP
     cluster.run({"n1": 8}, 1200, 6)
     await until(lambda: attempts > 0)
     assert cluster.learner.model_for(cluster.view, PICTURES) == model_class_prior("gpt2", A100)
+
+
+async def test_a_refit_that_fails_leaves_the_last_model_and_the_next_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun_at: list[FittedModel | None] = []
+    attempts = 0
+
+    def second_is_broken(*arguments: Any, last: FittedModel | None) -> FittedModel:
+        nonlocal attempts
+        begun_at.append(last)
+        attempts += 1
+        if attempts == 2:
+            raise RuntimeError("singular")
+        return fit(*arguments, last=last)
+
+    monkeypatch.setattr(learning, "fit", second_is_broken)
+    clock = 0.0
+    cluster = Cluster(learner(clock=lambda: clock), TRUTH, job())
+    cluster.run({"n1": 8}, 1200, 6)
+    await until(lambda: cluster.learner.model_for(cluster.view, PICTURES) != model_class_prior("gpt2", A100))
+    kept = cluster.learner.model_for(cluster.view, PICTURES)
+    clock += learning.REFIT_SECONDS
+    cluster.run({"n1": 8}, 900, 6)
+    await until(lambda: attempts == 2 and cluster.learner._fitting is not None and cluster.learner._fitting.done())
+    assert cluster.learner.model_for(cluster.view, PICTURES) is kept
+    clock += learning.REFIT_SECONDS
+    cluster.run({"n1": 8}, 600, 6)
+    await until(lambda: cluster.learner.model_for(cluster.view, PICTURES) is not kept)
+    assert begun_at[0] is None
+    assert begun_at[1] is not None
+    assert begun_at[2] is None
+
+
+async def test_a_refit_gives_the_model_that_one_from_scratch_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only what was fitted to the same prior is a start: jobs of two classes may share a key."""
+    begun_at: list[FittedModel | None] = []
+
+    def noted(*arguments: Any, last: FittedModel | None) -> FittedModel:
+        begun_at.append(last)
+        return fit(*arguments, last=last)
+
+    monkeypatch.setattr(learning, "fit", noted)
+    clock, changes = 0.0, 0
+
+    def changed() -> None:
+        nonlocal changes
+        changes += 1
+
+    cluster = Cluster(learner(on_change=changed, clock=lambda: clock), TRUTH, job(profileKey="k"))
+    number = 0
+    for nodes in ({"n1": 2}, {"n1": 8}, {"n1": 8, "n2": 8}):
+        number += 1
+        for megahertz in (750, 1050, 1410):
+            for local in (8, 32):
+                clock += learning.REFIT_SECONDS
+                before = changes
+                cluster.run(nodes, megahertz, 5, number=number, local_batch=local)
+                await until(lambda before=before: changes > before)  # type: ignore[misc]
+    assert [last is None for last in begun_at] == [True] + [False] * (len(begun_at) - 1)
+    refitted = cluster.learner.model_for(cluster.view, PICTURES)
+    clock += learning.REFIT_SECONDS  # the last window of all has come after the last fit began
+    cluster.learner.observe(world(), PICTURES)
+    await until(lambda: cluster.learner._fitting is None or cluster.learner._fitting.done())
+    scratch = fit(model_class_prior("gpt2", A100), observations(cluster.points())).model
+    for gpus, nodes_of in ((1, 1), (2, 1), (8, 1), (16, 2)):
+        for clock_megahertz in (600, 900, 1200, 1410):
+            arguments = (gpus, nodes_of, clock_megahertz, 16 * gpus)
+            for one, other in (
+                (refitted.iteration_seconds(*arguments), scratch.iteration_seconds(*arguments)),
+                (refitted.iteration_joules(*arguments), scratch.iteration_joules(*arguments)),
+            ):
+                assert one == pytest.approx(other, rel=0.05), arguments
+
+    clock, begun = clock + learning.REFIT_SECONDS, len(begun_at)
+    of_another_class = Cluster(
+        cluster.learner, TRUTH, job("other", profileKey="k", training={"globalBatchSize": 256, "modelClass": "vgg16"})
+    )
+    of_another_class.run({"n3": 4}, 900, 5)
+    await until(lambda: len(begun_at) > begun)
+    assert begun_at[-1] is None
+
+
+def stored(points: dict[Point, Summary], model: JobModel, error: float) -> dict[str, Any]:
+    """The EnergyProfile of job gpt2 on the A100, as another operator left it."""
+    view = job()
+    key = ProfileKey(view.namespace, view.profile_key, A100.product)
+    left = Profile(key, points, Fit(model.parameters(), {}, error, error, 10 * len(points), NOW))
+    return {**profile_object(key), "status": profile_status(left, {}, NOW)}
+
+
+def measured(model: JobModel) -> dict[Point, Summary]:
+    points = [Point(8, 1, local, clock) for local in (8, 32) for clock in (600, 900, 1200, 1305, 1410)]
+    return {
+        point: Summary(
+            10,
+            model.iteration_seconds(8, 1, point.clock_megahertz, 8 * point.local_batch_size),
+            0.0,
+            model.iteration_joules(8, 1, point.clock_megahertz, 8 * point.local_batch_size),
+            0.0,
+            NOW,
+        )
+        for point in points
+    }
+
+
+async def test_a_stored_fit_is_made_again_where_the_board_has_become_known_as_another() -> None:
+    """Watts are fitted over the voltage curve of the GPU model: with another one they mean something else."""
+    calibrated = replace(A100, knee_megahertz=700.0, voltage_slope=1.6, idle_power_watts=40.0)
+    pictures = {"n1": picture("n1", calibrated)}
+    points = measured(TRUTH)
+    known = learner(clock=lambda: 0.0)
+    known._load_one(stored(points, TRUTH, 0.01))
+    (found,) = known.models_for(job(), pictures)
+    assert found.gpu_model == calibrated
+    assert errors_of(found, observations(points)).energy_mape > 0.05
+    known.observe(world(), pictures)
+    await until(lambda: known.model_for(job(), pictures) is not found)
+    assert errors_of(known.model_for(job(), pictures), observations(points)).energy_mape < 0.03
+
+    same = learner(clock=lambda: 0.0)
+    same._load_one(stored(points, TRUTH, 0.01))
+    assert same.model_for(job(), PICTURES) == JobModel.from_parameters(A100, TRUTH.parameters())
+    same.observe(world(), PICTURES)
+    assert same._fitting is None
+
+
+async def test_observations_that_cannot_be_do_not_reach_the_loop() -> None:
+    known = learner(clock=lambda: 0.0)
+    known._load_one(stored({Point(1, 2, 8, 900): Summary(10, 1.0, 0.0, 100.0, 0.0, NOW)}, TRUTH, 0.01))
+    assert known.model_for(job(), PICTURES) == JobModel.from_parameters(A100, TRUTH.parameters())
 
 
 async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
