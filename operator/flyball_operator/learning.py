@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import ENERGY_PROFILES
 from flyball_kube.session import ApiSession, JsonObject
-from flyball_planner.fitting import FitErrors, FittedModel, errors_of, fit
+from flyball_planner.fitting import FittedModel, errors_of, fit
 from flyball_planner.gpu_models import GpuModel, gpu_model_for
 from flyball_planner.model_classes import REFERENCE_PRODUCT, model_class_prior
 from flyball_planner.models import JobModel
@@ -47,6 +47,8 @@ MIN_WINDOWS_TO_FIT = 2
 REFIT_SECONDS = 10.0
 # A mean that moves by less says nothing new.
 SIGNIFICANT_SHARE = 0.02
+# A stored fit whose errors are not what it says of itself by more than this was made of something else.
+SAME_ERROR = 0.01
 WRITE_SECONDS = 60.0
 MAX_WRITES = 10
 MAX_PROFILES = 5000
@@ -312,24 +314,24 @@ class Learner:
 
 
 def _is_of_another_board(model: JobModel, learned: Fit, profile: Profile) -> bool:
-    """Whether a stored fit predicts its own observations clearly worse than it did when it was made.
+    """Whether a stored fit predicts its own observations otherwise than it did when it was made.
 
     Watts are fitted over the GPU model's voltage, so that with another knee, slope or idle power the same parameters say
     something else. What was measured still stands.
     """
-    stated = FitErrors(learned.time_error, learned.energy_error, learned.observations, learned.observations)
     try:
         found = errors_of(model, observations(profile.points))
     except ValueError as error:
         logger.warning("profile %s: its observations cannot be: %s", profile.key, error)
         return False
-    if found.clearly_over(stated):
-        logger.info(
-            "profile %s: fitted to %.1f %% in energy, and off by %.1f %% on the GPU as it is known now: fitted again",
-            *(profile.key, 100 * learned.energy_error, 100 * found.energy_mape),
-        )
-        return True
-    return False
+    stated = ((found.time_mape, learned.time_error), (found.energy_mape, learned.energy_error))
+    if not any(abs(now - before) > SAME_ERROR for now, before in stated):  # what is NaN was not measured
+        return False
+    logger.info(
+        "profile %s: fitted to %.1f %% in energy, and off by %.1f %% on the GPU as it is known now: fitted again",
+        *(profile.key, 100 * learned.energy_error, 100 * found.energy_mape),
+    )
+    return True
 
 
 def _as_fit(fitted: FittedModel, samples: int, now: datetime) -> Fit:

@@ -53,11 +53,6 @@ class FitErrors:
     time_observations: int
     energy_observations: int
 
-    def clearly_over(self, before: FitErrors) -> bool:
-        """Whether a model with these errors is another than the one with those; what is NaN tells nothing."""
-        pairs = ((self.time_mape, before.time_mape), (self.energy_mape, before.energy_mape))
-        return any(now > CLEARLY_WORSE * former + WORSE_BY for now, former in pairs)  # False where one is NaN
-
 
 @dataclass(frozen=True, slots=True)
 class FittedModel:
@@ -104,7 +99,7 @@ def fit(
     if last is None or math.isnan(last.errors.time_mape):
         return _fitted(prior, windows, None)
     warm = _fitted(prior, windows, last.model)
-    if not warm.errors.clearly_over(last.errors):
+    if not _clearly_worse(warm.errors, last.errors):
         return warm
     fresh = _fitted(prior, windows, None)
     return min(warm, fresh, key=lambda found: found.errors.time_mape + _or_zero(found.errors.energy_mape))
@@ -158,6 +153,11 @@ def _energy_too(
 def _with(model: JobModel, columns: Array) -> JobModel:
     """The model with one column of parameters in place of its own, in its own parameterisation."""
     return JobModel.from_parameters(model.gpu_model, dict(zip(model.parameters(), columns[:, 0].tolist(), strict=True)))
+
+
+def _clearly_worse(now: FitErrors, before: FitErrors) -> bool:
+    pairs = ((now.time_mape, before.time_mape), (now.energy_mape, before.energy_mape))
+    return any(after > CLEARLY_WORSE * former + WORSE_BY for after, former in pairs)  # False where one is NaN
 
 
 def _errors(model: JobModel, windows: Windows) -> FitErrors:

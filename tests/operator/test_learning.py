@@ -552,9 +552,7 @@ async def test_a_refit_gives_the_model_that_one_from_scratch_would(monkeypatch: 
         changes += 1
 
     cluster = Cluster(learner(on_change=changed, clock=lambda: clock), TRUTH, job(profileKey="k"))
-    number = 0
-    for nodes in ({"n1": 2}, {"n1": 8}, {"n1": 8, "n2": 8}):
-        number += 1
+    for number, nodes in enumerate(({"n1": 2}, {"n1": 8}, {"n1": 8, "n2": 8}), start=1):
         for megahertz in (750, 1050, 1410):
             for local in (8, 32):
                 clock += learning.REFIT_SECONDS
@@ -585,11 +583,13 @@ async def test_a_refit_gives_the_model_that_one_from_scratch_would(monkeypatch: 
     assert begun_at[-1] is None
 
 
-def stored(points: dict[Point, Summary], model: JobModel, error: float) -> dict[str, Any]:
+def stored(
+    points: dict[Point, Summary], model: JobModel, energy_error: float, time_error: float = 0.0
+) -> dict[str, Any]:
     """The EnergyProfile of job gpt2 on the A100, as another operator left it."""
     view = job()
     key = ProfileKey(view.namespace, view.profile_key, A100.product)
-    left = Profile(key, points, Fit(model.parameters(), {}, error, error, 10 * len(points), NOW))
+    left = Profile(key, points, Fit(model.parameters(), {}, time_error, energy_error, 10 * len(points), NOW))
     return {**profile_object(key), "status": profile_status(left, {}, NOW)}
 
 
@@ -610,20 +610,23 @@ def measured(model: JobModel) -> dict[Point, Summary]:
 
 async def test_a_stored_fit_is_made_again_where_the_board_has_become_known_as_another() -> None:
     """Watts are fitted over the voltage curve of the GPU model: with another one they mean something else."""
-    calibrated = replace(A100, knee_megahertz=700.0, voltage_slope=1.6, idle_power_watts=40.0)
+    calibrated = replace(A100, knee_megahertz=900.0, voltage_slope=1.6, idle_power_watts=40.0)
     pictures = {"n1": picture("n1", calibrated)}
-    points = measured(TRUTH)
+    points = measured(model_class_prior("bert", calibrated))
+    before = fit(model_class_prior("gpt2", A100), observations(points))
     known = learner(clock=lambda: 0.0)
-    known._load_one(stored(points, TRUTH, 0.01))
+    known._load_one(stored(points, before.model, before.errors.energy_mape, before.errors.time_mape))
     (found,) = known.models_for(job(), pictures)
     assert found.gpu_model == calibrated
-    assert errors_of(found, observations(points)).energy_mape > 0.05
+    off = errors_of(found, observations(points)).energy_mape
     known.observe(world(), pictures)
     await until(lambda: known.model_for(job(), pictures) is not found)
-    assert errors_of(known.model_for(job(), pictures), observations(points)).energy_mape < 0.03
+    after = errors_of(known.model_for(job(), pictures), observations(points)).energy_mape
+    assert after < before.errors.energy_mape < off
+    assert after < off / 3
 
     same = learner(clock=lambda: 0.0)
-    same._load_one(stored(points, TRUTH, 0.01))
+    same._load_one(stored(measured(TRUTH), TRUTH, 0.005))
     assert same.model_for(job(), PICTURES) == JobModel.from_parameters(A100, TRUTH.parameters())
     same.observe(world(), PICTURES)
     assert same._fitting is None
