@@ -119,7 +119,10 @@ class GpuModel:
             else GENERIC_IDLE_FRACTION * default_power_limit_watts,
             clocks_megahertz=clocks,
             knee_megahertz=known.knee_megahertz if known else GENERIC_KNEE_FRACTION * clocks[-1],
-            voltage_slope=known.voltage_slope if known else GENERIC_VOLTAGE_SLOPE,
+            # Per highest clock: the same silicon under a lower highest clock has the same volts at every clock.
+            voltage_slope=known.voltage_slope * (clocks[-1] / known.max_clock_megahertz)
+            if known
+            else GENERIC_VOLTAGE_SLOPE,
             relative_speed=known.relative_speed if known else speed,
             break_megahertz=known.break_megahertz if known and known.break_megahertz < clocks[-1] else 0.0,
         )
