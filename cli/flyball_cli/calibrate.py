@@ -60,6 +60,7 @@ def calibrate(
     the plot shows the error over the knee.
 
         flyball calibrate sweep.csv --product NVIDIA-L40S --limits 100,350,350 --output l40s.yaml --plot l40s.png
+        flyball operator run --gpu-model l40s.yaml
     """
     from flyball_planner.gpu_models import gpu_model_for
     from flyball_planner.gpu_models_calibration import calibrate as fitted
@@ -81,6 +82,11 @@ def calibrate(
         _refuse(str(error))
     typer.echo(summary(result, board))
     typer.echo(f"wrote {output}")
+    if not product:
+        typer.echo(
+            f"it is called {board.product!r} after the CSV: the operator finds a GPU's model by the node's label "
+            "nvidia.com/gpu.product, which --product gives it"
+        )
     if plot is not None:
         plot.write_bytes(drawn(series, board, result))
         typer.echo(f"wrote {plot}")

@@ -34,6 +34,7 @@ def test_a_sweep_becomes_a_model_that_the_planner_loads(tmp_path: Path) -> None:
     code, text = run(write_sweep(tmp_path), "--product", "NVIDIA-X1", "--output", output, "--plot", plot, *limits)
     assert code == 0, text
     assert "95 % interval" in text
+    assert "after the CSV" not in text
     assert plot.read_bytes().startswith(b"\x89PNG")
     model = gpu_model_from_file(output)
     assert (model.product, model.min_power_limit_watts, model.default_power_limit_watts) == ("NVIDIA-X1", 100, 250)
@@ -52,6 +53,13 @@ def test_a_known_product_brings_its_limits_and_clocks(tmp_path: Path) -> None:
     model = gpu_model_from_file(output)
     assert model.max_power_limit_watts == catalogue()["NVIDIA-A40"].max_power_limit_watts
     assert model.clocks_megahertz == tuple(range(300, 1801, 15))
+
+
+def test_a_model_without_a_product_says_that_no_node_has_it(tmp_path: Path) -> None:
+    code, text = run(write_sweep(tmp_path), "--output", tmp_path / "model.yaml", "--limits", "100,250,250")
+    assert code == 0, text
+    assert "it is called 'sweep' after the CSV" in text
+    assert "--product" in text
 
 
 def test_what_is_missing_or_wrong_is_said(tmp_path: Path) -> None:
