@@ -99,6 +99,9 @@ class OptionBook:
         self._variant_of_pool = [self._variants.index(variant) for variant in variant_of_pool]
         self.ladders = [ladder(job) for job in jobs]
         self._options: dict[tuple[int, int, int, int], Option | None] = {}
+        self._of_alike: dict[
+            int, dict[tuple[int, int, int], Option | None]
+        ] = {}  # by variant: of the first of alike jobs
         self._usual: dict[
             tuple[int, int, int], Option | None
         ] = {}  # in the usual shape, by pool: what is asked most often
@@ -168,14 +171,19 @@ class OptionBook:
             missing.setdefault(variant, []).append((job, gpus, spread))
 
     def _compute_all(self, missing: dict[int, list[tuple[int, int, int]]]) -> None:
+        first = self._columns.first_alike
         for index in sorted(missing):
-            wanted = missing[index]
-            variant = self._variants[index]
-            job, gpus, nodes = np.array(wanted, dtype=np.int64).T
-            curves = compute_curves(self._columns, self._terms, variant, job, gpus, nodes)
-            choice = choose_clocks(self._columns, self._terms, variant, curves, job, gpus)
-            for key, option in zip(wanted, _options(gpus, nodes, curves, choice), strict=True):
-                self._options[(key[0], index, key[1], key[2])] = option
+            known = self._of_alike.setdefault(index, {})
+            wanted = {(first[job], gpus, nodes): None for job, gpus, nodes in missing[index]}
+            new = [key for key in wanted if key not in known]
+            if new:
+                variant = self._variants[index]
+                job, gpus, nodes = np.array(new, dtype=np.int64).T
+                curves = compute_curves(self._columns, self._terms, variant, job, gpus, nodes)
+                choice = choose_clocks(self._columns, self._terms, variant, curves, job, gpus)
+                known.update(zip(new, _options(gpus, nodes, curves, choice), strict=True))
+            for one, size, spread in missing[index]:
+                self._options[(one, index, size, spread)] = known[(first[one], size, spread)]
 
 
 def _options(gpus: Indices, nodes: Indices, curves: Curves, choice: ClockChoice) -> list[Option | None]:

@@ -100,14 +100,8 @@ class JobColumns:
             [job.current.clock_megahertz if job.current else 0 for job in jobs], dtype=np.float64
         )
         self._parameters: dict[GpuModel, Array] = {}
-        alike: dict[tuple[object, ...], int] = {}
-        keys = [
-            (id(job.model), *map(id, job.models_elsewhere), job.global_batch_size, bound)
-            for job, bound in zip(jobs, self.limit_bound.tolist(), strict=True)
-        ]
-        self.first_alike = np.array([alike.setdefault(key, index) for index, key in enumerate(keys)], dtype=np.int64)
-        """Per job, the first job with the same model, batch size and limit: their curves are the same."""
-        self.all_differ = len(alike) == len(jobs)
+        self.first_alike = _first_alike(self, jobs)
+        """Per job, the first job whose options are the same as its own at every size."""
 
     def parameters(self, gpu_model: GpuModel) -> Array:
         """Every job's model parameters on a GPU model, (parameters, jobs, 1)."""
@@ -123,6 +117,24 @@ class JobColumns:
         return self._parameters[gpu_model]
 
 
+def _first_alike(columns: JobColumns, jobs: Sequence[JobState]) -> list[int]:
+    """By everything that curves and clocks depend on; who has a deadline or an energy budget is like nobody."""
+    own = np.isfinite(columns.deadline) | np.isfinite(columns.budget)
+    keys = zip(
+        [(id(job.model), *map(id, job.models_elsewhere)) for job in jobs],
+        columns.batch_size.tolist(),
+        columns.objective.tolist(),
+        columns.throttled.tolist(),
+        columns.limit_bound.tolist(),
+        columns.clock_low.tolist(),
+        columns.clock_high.tolist(),
+        np.where(own, np.arange(len(jobs)), -1).tolist(),
+        strict=True,
+    )
+    first: dict[tuple[object, ...], int] = {}
+    return [first.setdefault(key, index) for index, key in enumerate(keys)]
+
+
 def compute_curves(
     columns: JobColumns, terms: Terms, variant: Variant, job: Indices, gpus: Indices, nodes: Indices
 ) -> Curves:
@@ -130,26 +142,6 @@ def compute_curves(
 
     A limit is the predicted draw with the guard band, in whole watts, within what the board accepts and the user allows.
     """
-    if not columns.all_differ:  # alike jobs share their curves: each is computed once
-        kind = (columns.first_alike[job] * (gpus.max() + 1) + gpus) * (nodes.max() + 1) + nodes
-        _, rows, place = np.unique(kind, return_index=True, return_inverse=True)
-        if len(rows) < len(job):
-            once = _computed_curves(columns, terms, variant, job[rows], gpus[rows], nodes[rows])
-            return Curves(
-                once.clocks_megahertz,
-                once.seconds[place],
-                once.joules[place],
-                once.gpu_watts[place],
-                once.limit_watts[place],
-                once.draw_watts[place],
-                once.throttles[place],
-            )
-    return _computed_curves(columns, terms, variant, job, gpus, nodes)
-
-
-def _computed_curves(
-    columns: JobColumns, terms: Terms, variant: Variant, job: Indices, gpus: Indices, nodes: Indices
-) -> Curves:
     gpu_model = variant.gpu_model
     curves = evaluate(
         columns.parameters(gpu_model)[:, job, :],

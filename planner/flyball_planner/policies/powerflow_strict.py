@@ -56,13 +56,14 @@ class StrictPowerFlow:
 def snapshot_of(view: ClusterView) -> ClusterSnapshot:
     """The view as a snapshot of alike nodes under one cap, every job for time alone: the cap is what bounds it."""
     gpu = _with_clocks(_model(view.jobs[0]).gpu_model, view.clocks_megahertz)
-    names = [f"node-{index:05d}" for index in range(view.gpus // view.gpus_per_node)]
+    nodes = _alike_nodes(view.gpus // view.gpus_per_node, view.gpus_per_node, gpu)
+    names = [node.name for node in nodes]
     cells = _layout(view, names)
     caps: tuple[CapConstraint, ...] = ()
     if view.power_limit_watts is not None:
         caps = (CapConstraint("cluster", frozenset(names), view.power_limit_watts, Enforcement.EXPECTED),)
     return ClusterSnapshot(
-        nodes=tuple(NodeState(name, gpu, view.gpus_per_node) for name in names),
+        nodes=nodes,
         jobs=tuple(_state(view, job, gpu, cells.get(job.uid)) for job in view.jobs),
         caps=caps,
         restart_seconds=max(job.restart_seconds for job in view.jobs),
@@ -116,6 +117,11 @@ def _model(job: JobView) -> JobModel:
     if job.performance.model is None:
         raise ValueError(f"job {job.uid}: powerflow-strict plans with models, and its tables have none behind them")
     return job.performance.model
+
+
+@lru_cache(maxsize=64)
+def _alike_nodes(count: int, gpus_per_node: int, gpu: GpuModel) -> tuple[NodeState, ...]:
+    return tuple(NodeState(f"node-{index:05d}", gpu, gpus_per_node) for index in range(count))
 
 
 @lru_cache(maxsize=64)
