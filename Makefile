@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help venv demo test lint format frontiers model-study evaluation models clean
+.PHONY: help venv demo test test-fast mutants lint format frontiers model-study evaluation clean
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -19,7 +19,13 @@ demo: $(STAMP)  ## a real control plane, real jobs, a power cap stepped down and
 	$(BIN)/flyball demo $(DEMO_ARGS)
 
 test: $(STAMP)  ## every test, on a real control plane (TEST_ARGS="-k name")
-	$(BIN)/pytest $(TEST_ARGS)
+	$(BIN)/pytest --numprocesses auto --dist loadfile $(TEST_ARGS)
+
+test-fast: $(STAMP)  ## every test that needs no control plane, on fewer examples and all cores (TEST_ARGS as above)
+	$(BIN)/pytest -m "not cluster and not whole_data" --hypothesis-profile fast --numprocesses auto --dist worksteal $(TEST_ARGS)
+
+mutants: $(STAMP)  ## mistakes made in the power decisions, each of which a test must notice (MUTANTS_ARGS="--only bound")
+	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
 
 lint: $(STAMP)  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
@@ -33,7 +39,7 @@ format: $(STAMP)  ## put the code in order
 
 DATA ?= ../shared/data
 frontiers: $(STAMP)  ## the pictures of docs/frontiers.md (Zeus' and Kareus' from measurements in DATA)
-	$(BIN)/python -m flyball_cli.frontier_pictures --output docs/images
+	$(BIN)/python -m flyball_studies.pipeline.pictures --output docs/images
 	$(BIN)/flyball kareus pipeline --output out/frontiers
 	cp out/frontiers/kareus-pipeline.png docs/images/
 	@if [ -d $(DATA)/zeus-nsdi23 ] && [ -d $(DATA)/kareus ]; then \
@@ -45,16 +51,13 @@ frontiers: $(STAMP)  ## the pictures of docs/frontiers.md (Zeus' and Kareus' fro
 	else echo "$(DATA) has no zeus-nsdi23 and kareus: their pictures stay as they are"; fi
 
 model-study: $(STAMP)  ## the figures of docs/models.md (what is measured from DATA)
-	$(BIN)/python -m flyball_simulator.model_study --data $(DATA) --document docs/models.md --images docs/images
+	$(BIN)/python -m flyball_studies.models --data $(DATA) --document docs/models.md --images docs/images
 	@if [ -d $(DATA)/perseus-sosp24 ]; then \
 	  $(BIN)/flyball calibrate $(DATA)/perseus-sosp24/stage_profile/gpt3-175b+a100_sxm_bf16.csv \
 	    --product NVIDIA-A100-SXM4-80GB --output out/a100.yaml --plot docs/images/models-calibration-a100.png; fi
 
 evaluation: $(STAMP)  ## the figures and pictures of docs/evaluation.md (two hours of two cores; goes on where it stopped)
-	$(BIN)/python -m flyball_simulator.evaluation --data $(DATA) $(EVALUATION_ARGS)
-
-models: $(STAMP)  ## the typed models from crds/*.yaml
-	$(BIN)/python -m flyball_crds.generate
+	$(BIN)/python -m flyball_studies.evaluation --data $(DATA) $(EVALUATION_ARGS)
 
 clean:  ## remove what the targets made here (not the cached control-plane binaries)
 	rm -rf $(VENV) out build dist

@@ -21,7 +21,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from flyball_planner.cluster import (
+from flyball_planner.fitting.fit import Observation, fit
+from flyball_planner.models.gpu import GpuModel, gpu_model_for
+from flyball_planner.models.job import JobModel
+from flyball_planner.models.priors import known_model_classes, model_class_prior
+from flyball_planner.planner import plan
+from flyball_planner.snapshot import (
     CapConstraint,
     ClusterSnapshot,
     Enforcement,
@@ -30,11 +35,6 @@ from flyball_planner.cluster import (
     Objective,
     Plan,
 )
-from flyball_planner.fitting import Observation, fit
-from flyball_planner.gpu_models import GpuModel, gpu_model_for
-from flyball_planner.model_classes import known_model_classes, model_class_prior
-from flyball_planner.models import JobModel
-from flyball_planner.plan import plan
 
 THRESHOLDS = {
     "2,000 jobs on 10,000 GPUs from nothing": 1.0,  # the allocation's requirement

@@ -22,21 +22,22 @@ import tempfile
 import time
 from pathlib import Path
 
-from flyball_devcluster.demo.site import Site, SitePlan
-from flyball_devcluster.processes import processor_seconds
-from flyball_devcluster.referee.hardware import HardwareReader
+from flyball_api.names import FLYBALL_API_VERSION
+from flyball_testbed.controlplane.processes import processor_seconds
+from flyball_testbed.referee.hardware import HardwareReader
+from flyball_testbed.site import Site, SitePlan
 
 TARGET_SECONDS = 2.0
 REST_SECONDS = 2.0  # what the raise left to be told of jobs has been told by then
-CAPS = "/apis/flyball.dev/v1alpha1/powercaps"
-NODES = "/apis/flyball.dev/v1alpha1/gpunodes"
-JOBS = "/apis/flyball.dev/v1alpha1/namespaces/default/energyawarejobs"
+CAPS = f"/apis/{FLYBALL_API_VERSION}/powercaps"
+NODES = f"/apis/{FLYBALL_API_VERSION}/gpunodes"
+JOBS = f"/apis/{FLYBALL_API_VERSION}/namespaces/default/energyawarejobs"
 
 
 def set_cap(site: Site, watts: int) -> None:
     site.cluster.api.apply(
         {
-            "apiVersion": "flyball.dev/v1alpha1",
+            "apiVersion": FLYBALL_API_VERSION,
             "kind": "PowerCap",
             "metadata": {"name": "site"},
             "spec": {"watts": watts},
@@ -84,7 +85,7 @@ def submit(site: Site, index: int) -> None:
     site.cluster.api.create(
         JOBS,
         {
-            "apiVersion": "flyball.dev/v1alpha1",
+            "apiVersion": FLYBALL_API_VERSION,
             "kind": "EnergyAwareJob",
             "metadata": {"name": f"load-{index}", "namespace": "default"},
             "spec": {
@@ -174,7 +175,7 @@ def main() -> int:
             # The next cut begins from rest: the raise is in force everywhere.
             wait(60, lambda: enforced(site, high) and limits_watts(reader) > low * 1.2 and all_acknowledged(site))
             time.sleep(REST_SECONDS)
-        tally = site.referee_books()["caps"]["site"]
+        tally = site.referee_summary()["caps"]["site"]
     over = max(tally["max_limits_over_watts"], tally["max_true_over_watts"])
     for name, values in (("limits in the hardware", to_hardware), ("status Enforced", to_status)):
         print(

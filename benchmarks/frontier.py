@@ -23,8 +23,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from flyball_planner.frontier import Frontier
-from flyball_planner.pipeline import (
+from flyball_frontiers.frontier import Frontier
+from flyball_frontiers.pipeline import (
     ComputationGraph,
     OperatingPoint,
     PerseusPlanner,
@@ -36,8 +36,8 @@ from flyball_planner.pipeline import (
     envpipe,
     pipeline_graph,
 )
-from flyball_planner.pipeline.evaluate import execute
-from flyball_planner.pipeline.relaxation import TimeCostProgram
+from flyball_frontiers.pipeline.evaluate import execute
+from flyball_frontiers.pipeline.relaxation import TimeCostProgram
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT.parent / "shared" / "data" / "perseus-sosp24"

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import networkx
-from flyball_planner.pipeline.graph import ComputationGraph
-from flyball_planner.pipeline.profile import OperatingPoint
+from flyball_frontiers.pipeline.graph import ComputationGraph
+from flyball_frontiers.pipeline.profile import OperatingPoint
 from lowtime.cost_model import ExponentialModel
 from lowtime.graph_utils import add_sink_node, add_source_node
 from lowtime.operation import CandidateExecutionOptions, ExecutionOption, Operation, OperationSpec

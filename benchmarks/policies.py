@@ -22,8 +22,8 @@ import time
 from dataclasses import replace
 
 import numpy as np
-from flyball_planner.gpu_models import GpuModel, gpu_model_for
-from flyball_planner.model_classes import known_model_classes, model_class_prior
+from flyball_planner.models.gpu import GpuModel, gpu_model_for
+from flyball_planner.models.priors import known_model_classes, model_class_prior
 from flyball_planner.policies.registry import policy_named, policy_names
 from flyball_planner.policies.view import ClusterView, JobView, Performance, Policy
 

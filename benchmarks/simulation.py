@@ -16,8 +16,8 @@ from pathlib import Path
 from flyball_planner.policies.registry import policy_names
 from flyball_simulator.engine import simulate
 from flyball_simulator.settings import SimulationSettings
-from flyball_simulator.traces import TraceError
-from flyball_simulator.workload_source import WorkloadSource, gpus_for_load
+from flyball_simulator.workloads.source import WorkloadSource, gpus_for_load
+from flyball_simulator.workloads.traces import TraceError
 
 DAY_LIMIT_SECONDS, MONTHS_LIMIT_SECONDS = 30.0, 600.0
 

@@ -19,17 +19,18 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from flyball_devcluster.cluster import DevCluster
+from flyball_api.names import DEFAULT_NAMESPACE, FLYBALL_API_VERSION, LEADER_LEASE
+from flyball_testbed.controlplane.cluster import DevCluster
 
 TARGET_SECONDS = 15.0
-GROUP = "/apis/flyball.dev/v1alpha1"
+GROUP = f"/apis/{FLYBALL_API_VERSION}"
 JOBS = f"{GROUP}/namespaces/default/energyawarejobs"
 NOW = "2026-11-20T10:00:00Z"
 
 
 def job(index: int) -> dict[str, Any]:
     return {
-        "apiVersion": "flyball.dev/v1alpha1",
+        "apiVersion": FLYBALL_API_VERSION,
         "kind": "EnergyAwareJob",
         "metadata": {"name": f"job-{index:05d}", "namespace": "default"},
         "spec": {
@@ -47,17 +48,17 @@ def finished_status() -> dict[str, Any]:
 
 def gpu_node(name: str, labels: dict[str, str]) -> dict[str, Any]:
     return {
-        "apiVersion": "flyball.dev/v1alpha1",
+        "apiVersion": FLYBALL_API_VERSION,
         "kind": "GPUNode",
         "metadata": {"name": name, "labels": labels},
         "spec": {
             "epoch": 1,
             "generation": 1,
             "leaseSeconds": 60,
-            "grantMilliwatts": 800_000,
+            "boundMilliwatts": 800_000,
             "expectedMilliwatts": 464_000,
-            "worstHoldMilliwatts": 3_200_000,
-            "worstExpectedMilliwatts": 3_200_000,
+            "committedMilliwatts": 3_200_000,
+            "committedExpectedMilliwatts": 3_200_000,
         },
     }
 
@@ -66,7 +67,7 @@ def acknowledged_status() -> dict[str, Any]:
     limits = {"minMilliwatts": 100_000, "maxMilliwatts": 400_000, "defaultMilliwatts": 400_000}
     return {
         "bootID": "boot",
-        "driverIncarnation": "1",
+        "driverSession": "1",
         "mode": "Granted",
         "devices": [
             {
@@ -86,7 +87,7 @@ def acknowledged_status() -> dict[str, Any]:
             "time": NOW,
             "limitsMilliwatts": 800_000,
             "bootID": "boot",
-            "driverIncarnation": "1",
+            "driverSession": "1",
         },
     }
 
@@ -125,7 +126,7 @@ def main() -> int:
         )
         api.apply(
             {
-                "apiVersion": "flyball.dev/v1alpha1",
+                "apiVersion": FLYBALL_API_VERSION,
                 "kind": "PowerCap",
                 "metadata": {"name": "all"},
                 "spec": {"permilleOfMax": 700},
@@ -137,7 +138,7 @@ def main() -> int:
             {
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
-                "metadata": {"name": "flyball-operator", "namespace": "flyball-system"},
+                "metadata": {"name": LEADER_LEASE, "namespace": DEFAULT_NAMESPACE},
                 "spec": {"holderIdentity": "", "leaseDurationSeconds": 15, "leaseTransitions": 1},
             },
         )

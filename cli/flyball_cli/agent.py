@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from flyball_agent.options import AgentOptions
+from flyball_kube.log_settings import LogSettings
+
+from flyball_cli.options import ENVIRONMENT, takes
 
 
 def register(app: typer.Typer) -> None:
@@ -16,72 +20,36 @@ def register(app: typer.Typer) -> None:
     @agent.callback()
     def group() -> None: ...
 
-    @agent.command()
-    def run(
-        node_name: Annotated[str, typer.Option(envvar="NODE_NAME", help="The Kubernetes node that this is.")],
-        driver: Annotated[str, typer.Option(help="nvml, or simulated.")] = "nvml",
-        journal_dir: Annotated[
-            Path, typer.Option(help="Where the journal lies; it must outlive the process and the pod.")
-        ] = Path("/var/lib/flyball"),
-        socket_dir: Annotated[
-            Path | None,
-            typer.Option(help="Where training processes find their sockets, a folder a pod. Default: none."),
-        ] = None,
-        hardware_dir: Annotated[
-            Path | None, typer.Option(help="Simulated hardware: <node>.gpus and <node>.pods.json.")
-        ] = None,
-        nvml_library: Annotated[
-            Path | None, typer.Option(help="libnvidia-ml.so.1; default: where the dynamic loader finds it.")
-        ] = None,
-        pods: Annotated[
-            str, typer.Option(help="Who holds which GPU: kubelet, file, or auto (by the driver).")
-        ] = "auto",
-        kubelet_socket: Annotated[Path, typer.Option(help="The kubelet's PodResources socket.")] = Path(
-            "/var/lib/kubelet/pod-resources/kubelet.sock"
-        ),
-        kubeconfig: Annotated[
-            Path | None, typer.Option(help="Default: the pod's service account, else $KUBECONFIG.")
-        ] = None,
-        kubernetes: Annotated[bool, typer.Option(help="Follow the GPUNode; without, the agent only watches.")] = True,
-        metrics_host: Annotated[str, typer.Option(help="The address that /metrics is served on.")] = "0.0.0.0",  # noqa: S104
-        metrics_port: Annotated[int, typer.Option(help="0: any free one; -1: no metrics.")] = 9101,
-        tick_seconds: Annotated[float, typer.Option(min=0.05, help="The longest time between two rounds.")] = 1.0,
-        status_interval_seconds: Annotated[
-            float, typer.Option(min=0.1, help="The longest time between two writes of measurements.")
-        ] = 30.0,
-        log_format: Annotated[str, typer.Option(help="json, or text.")] = "json",
-        log_level: Annotated[str, typer.Option(help="debug, info, warning, error.")] = "info",
-    ) -> None:
-        """Run the agent of one node until it is told to stop (SIGTERM). Power limits stay as they are then."""
+    @agent.command(epilog=ENVIRONMENT)
+    @takes(AgentOptions, LogSettings)
+    def run(options: AgentOptions, logs: LogSettings) -> None:
+        """Run the agent of one node until SIGTERM or Ctrl-C. Power limits stay as they are then."""
         import asyncio
 
-        from flyball_agent.gpu import GpuError
-        from flyball_agent.journal import JournalHeld
-        from flyball_agent.main import AgentFailed, AgentOptions, OptionError, run_agent
+        from flyball_agent.enforce.journal import JournalHeld, JournalOfAnotherNode
+        from flyball_agent.gpu.gpu import GpuError
+        from flyball_agent.main import AgentFailed, ServerTooOld, run_agent
         from flyball_kube.logs import configure_logging
 
-        try:
-            configure_logging(log_format, log_level)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
-        options = AgentOptions(
-            node_name=node_name,
-            driver=driver,
-            journal_dir=journal_dir,
-            socket_dir=socket_dir,
-            hardware_dir=hardware_dir,
-            nvml_library=nvml_library,
-            pods=pods,
-            kubelet_socket=kubelet_socket,
-            kubeconfig=kubeconfig,
-            kubernetes=kubernetes,
-            metrics_host=metrics_host,
-            metrics_port=None if metrics_port < 0 else metrics_port,
-            tick_seconds=tick_seconds,
-            status_interval_seconds=status_interval_seconds,
-        )
+        configure_logging(logs)
         try:
             asyncio.run(run_agent(options))
-        except (AgentFailed, GpuError, JournalHeld, OptionError, OSError) as error:
+        except (AgentFailed, GpuError, JournalHeld, JournalOfAnotherNode, OSError, ServerTooOld) as error:
             typer.echo(f"flyball agent: {error}", err=True)
             raise typer.Exit(1) from error
+
+    @agent.command(epilog=ENVIRONMENT)
+    def forget(
+        node_name: Annotated[str, typer.Option(envvar="NODE_NAME", help="The Kubernetes node that this is.")],
+        gpu: Annotated[str, typer.Option(help="The UUID of a GPU that was taken out: GPU-...")],
+        journal_dir: Annotated[Path, typer.Option(help="Where the node's journal lies.")] = Path("/var/lib/flyball"),
+    ) -> None:
+        """Let the node's agent count a GPU no more that was taken out; until then it counts at its largest limit."""
+        from flyball_agent.enforce.journal import request_forget
+
+        try:
+            request_forget(journal_dir, node_name, gpu)
+        except (OSError, ValueError) as error:
+            typer.echo(f"flyball agent forget: {error}", err=True)
+            raise typer.Exit(1) from error
+        typer.echo(f"{gpu}: the agent of {node_name} forgets it in its next round, unless the driver shows it")

@@ -10,9 +10,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flyball_planner.gpu_models import GpuModel
-    from flyball_planner.gpu_models_calibration import Calibration
-    from flyball_planner.gpu_models_measurements import Series
+    from flyball_planner.models.calibration import Calibration
+    from flyball_planner.models.gpu import GpuModel
+    from flyball_planner.models.measurements import Series
 
 
 def register(root: typer.Typer) -> None:
@@ -54,7 +54,7 @@ def calibrate(
 
     How to measure: lock a clock (nvidia-smi --lock-gpu-clocks=1125), run the workload for some seconds, note its mean
     power, and go on with the next, from the highest to about half of it, 50 MHz apart or closer, with two workloads or
-    more. Points at the power limit are left out, because there the board does not hold the clock.
+    more. Points at the power limit are left out, because there the GPU does not hold the clock.
 
     The knee is often weakly identified: knees far apart then fit nearly alike. The 95 % interval is printed and written;
     the plot shows the error over the knee.
@@ -62,9 +62,9 @@ def calibrate(
         flyball calibrate sweep.csv --product NVIDIA-L40S --limits 100,350,350 --output l40s.yaml --plot l40s.png
         flyball operator run --gpu-model l40s.yaml
     """
-    from flyball_planner.gpu_models import gpu_model_for
-    from flyball_planner.gpu_models_calibration import calibrate as fitted
-    from flyball_planner.gpu_models_measurements import read_measurements
+    from flyball_planner.models.calibration import calibrate as fitted
+    from flyball_planner.models.gpu import gpu_model_for
+    from flyball_planner.models.measurements import read_measurements
 
     known = gpu_model_for(product) if product else None
     try:
@@ -88,7 +88,9 @@ def calibrate(
             "nvidia.com/gpu.product, which --product gives it"
         )
     if plot is not None:
-        plot.write_bytes(drawn(series, board, result))
+        from flyball_studies.models.calibration_figure import calibration_png
+
+        plot.write_bytes(calibration_png(series, board, result))
         typer.echo(f"wrote {plot}")
 
 
@@ -129,7 +131,7 @@ def _board(
     series: Sequence[Series],
 ) -> GpuModel:
     """What is known of the board before the fit: limits, clocks and speed, by option, catalogue, or the CSV."""
-    from flyball_planner.gpu_models import GpuModel
+    from flyball_planner.models.gpu import GpuModel
 
     if limits is not None:
         minimum, maximum, default = _three(limits, "--limits", "MIN,MAX,DEFAULT in watts")
@@ -209,13 +211,11 @@ def summary(result: Calibration, board: GpuModel) -> str:
         f"slope  {result.slope.value:7.3f}      95 % interval {result.slope.low:.3f} to {result.slope.high:.3f}",
     ]
     if result.limited_points:
-        lines.append(
-            f"{result.limited_points} points at the power limit were left out: the board lowers its clock there"
-        )
+        lines.append(f"{result.limited_points} points at the power limit were left out: the GPU lowers its clock there")
     if result.passed(board.max_power_limit_watts):
         lines.append(
             f"up to {result.most_watts:.0f} W were drawn, and the largest limit is {board.max_power_limit_watts:g} W: the "
-            "measured board had another one, and all points were used"
+            "measured GPU had another one, and all points were used"
         )
     if result.knee_is_weak:
         lines.append(
@@ -223,65 +223,3 @@ def summary(result: Calibration, board: GpuModel) -> str:
             "an idle sweep, or --idle-watts would narrow it; predictions between the measured clocks are good all the same"
         )
     return "\n".join(lines)
-
-
-def drawn(series: Sequence[Series], board: GpuModel, result: Calibration) -> bytes:
-    """A PNG: measured and fitted power by workload, the error at each point, and the error of the fit over the knee."""
-    import io
-
-    import matplotlib
-
-    matplotlib.use("Agg")  # no display is needed, nor looked for
-    import matplotlib.pyplot as plt
-    import numpy as np
-    from flyball_planner.gpu_models_calibration import AT_THE_LIMIT
-
-    figure = plt.figure(figsize=(11, 5.2), layout="constrained")
-    grid = figure.add_gridspec(2, 2, width_ratios=[1.7, 1])
-    power, errors, profile = (figure.add_subplot(grid[where]) for where in (np.s_[:, 0], np.s_[0, 1], np.s_[1, 1]))
-    colours = plt.get_cmap("tab10")
-    top = board.max_clock_megahertz
-
-    def predicted(name: str, clocks: Any) -> Any:
-        voltage = 1 + result.slope.value * np.maximum(0, clocks - result.knee.value) / top
-        return result.idle.value * voltage + result.activities[name] * voltage**2 * clocks
-
-    shown = [each for each in series if each.name in result.activities]
-    for index, each in enumerate(shown):
-        colour = colours(index % 10)
-        span = np.linspace(each.clocks_megahertz.min(), each.clocks_megahertz.max(), 200)
-        used = each.watts < (AT_THE_LIMIT * board.max_power_limit_watts if result.limited_points else np.inf)
-        power.scatter(each.clocks_megahertz[used], each.watts[used], s=14, color=colour, alpha=0.7, linewidths=0)
-        power.scatter(
-            each.clocks_megahertz[~used], each.watts[~used], s=14, facecolors="none", edgecolors=colour, lw=0.6
-        )
-        power.plot(span, predicted(each.name, span), color=colour, lw=1.3, label=each.name)
-        off = 100 * (predicted(each.name, each.clocks_megahertz) / each.watts - 1)
-        errors.plot(each.clocks_megahertz[used], off[used], ".", ms=4, color=colour)
-    limit = board.max_power_limit_watts
-    if result.limited_points:
-        power.axhline(limit, color="#999999", lw=1, ls="--", label=f"power limit {limit:g} W")
-    for axis in (power, errors):
-        axis.axvspan(result.knee.low, result.knee.high, color="#fdd0a2", alpha=0.5, lw=0)
-        axis.axvline(result.knee.value, color="#d94801", lw=1)
-    hollow = "; hollow: left out" if result.limited_points else ""
-    power.set_title(f"{board.product}: measured and fitted (orange: knee, 95 %{hollow})", fontsize=10)
-    power.set_ylabel("watts of one GPU")
-    power.set_xlabel("SM clock (MHz)")
-    power.set_ylim(0)
-    power.legend(fontsize=8, frameon=False, ncols=2 if len(shown) > 6 else 1)
-    errors.axhline(0, color="black", lw=0.8)
-    errors.set_title("fitted over measured (%)", fontsize=10)
-    knees, squares = zip(*result.profile, strict=True)
-    profile.axvspan(result.knee.low, result.knee.high, color="#fdd0a2", alpha=0.5, lw=0)
-    profile.plot(knees, [100 * value for value in squares], color="#d94801", lw=1.4)
-    profile.set_title("error of the best fit with this knee (% rms)", fontsize=10)
-    profile.set_xlabel("knee (MHz)")
-    profile.set_ylim(0)
-    for axis in (power, errors, profile):
-        axis.grid(alpha=0.3)
-        axis.set_axisbelow(True)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=120, format="png")
-    plt.close(figure)
-    return buffer.getvalue()

@@ -16,8 +16,8 @@ from flyball_cli.simulation_options import cluster_gpus, refuse, settings_of, wo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flyball_simulator.matrix import Cell, Outcome
-    from flyball_simulator.worker_processes import Event
+    from flyball_simulator.experiments.matrix import Cell, Outcome
+    from flyball_simulator.experiments.worker_processes import Event
 
 
 def register(root: typer.Typer) -> None:
@@ -38,7 +38,7 @@ def compare(
         float | None, typer.Option(help="Instead of --gpus: as many as this load of the trace takes.")
     ] = None,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="A power of two.")] = 8,
-    model: Annotated[str, typer.Option(help="What policies are told: ideal, fitted or noisy.")] = "fitted",
+    model: Annotated[str, typer.Option(help="What policies know of jobs: ideal, fitted or noisy models.")] = "fitted",
     power_off_empty_nodes: Annotated[bool, typer.Option("--power-off-empty-nodes", help="Else they idle.")] = False,
     both: Annotated[
         bool, typer.Option("--on-and-off", help="Every policy twice: empty nodes left on, and powered off.")
@@ -47,9 +47,7 @@ def compare(
     first: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
     trace_format: Annotated[
         str | None,
-        typer.Option(
-            help="flyball, philly, pai-hours, pai-seconds, helios or acme (default: told from the file's header)."
-        ),
+        typer.Option(help="flyball, philly, pai-hours, pai-seconds, helios or acme (default: by the file's header)."),
     ] = None,
     data: Annotated[Path | None, typer.Option(file_okay=False, help="Folder of the public traces.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Simulations at a time (default: one for each core).")] = None,
@@ -65,8 +63,8 @@ def compare(
         flyball compare --trace synthetic --load 0.8 --policies price,afs,tiresias,afs+zeus --seeds 3
           --sweep clock=1410,1230,1080 --sweep price=0,0.0001,0.001 --power-off-empty-nodes --output out/compare
     """
-    from flyball_simulator.matrix import run_matrix
-    from flyball_simulator.sweeps import cells_of, parse_sweeps
+    from flyball_simulator.experiments.matrix import run_matrix
+    from flyball_simulator.experiments.sweeps import cells_of, parse_sweeps
 
     try:
         source = workload(trace, 0, data, first, trace_format)
@@ -77,7 +75,7 @@ def compare(
         base = settings_of(names[0], size, model, gpus_per_node=gpus_per_node, restart_scale=restart_scale)
         ways = (False, True) if both else (power_off_empty_nodes,)
         cells = cells_of(names, parse_sweeps(sweep or []), range(seeds), base, source, ways)
-        source.workload(base)  # a bad trace is told once, before any process starts
+        source.workload(base)  # a bad trace is reported once, before any process starts
         with _Bar(cells) as bar:
             outcomes = run_matrix(
                 cells, output / "runs", processes=jobs or os.cpu_count() or 1, resume=not fresh, listen=bar.hear
@@ -90,7 +88,7 @@ def compare(
     facts = [
         ("trace", source.name),
         ("GPUs", f"{size}, {gpus_per_node} a node"),
-        ("told", model),
+        ("what policies know", f"{model} models"),
         ("seeds", str(seeds)),
         ("empty nodes", "left on, and powered off" if both else "powered off" if power_off_empty_nodes else "left on"),
         ("policies", ", ".join(names)),
@@ -140,7 +138,7 @@ class _Bar:
         self._progress.stop()
 
     def hear(self, event: Event) -> None:
-        from flyball_simulator.worker_processes import Failed, Finished, Started
+        from flyball_simulator.experiments.worker_processes import Failed, Finished, Started
 
         if isinstance(event, Started):
             self._progress.update(self._task, description=str(self._cells[event.task]))
@@ -149,10 +147,8 @@ class _Bar:
 
 
 def _write(outcomes: Sequence[Outcome], facts: list[tuple[str, str]], output: Path) -> list[Path]:
-    from flyball_simulator.comparison import comparison_document, comparisons, curves, run_rows
-    from flyball_simulator.plots import MEAN_JCT, P99_JCT, energy_figure, pareto_figure, png
-    from flyball_simulator.report import report_html
-    from flyball_simulator.results import table_csv, write_whole
+    from flyball_simulator.experiments.comparison import comparison_document, comparisons, curves, run_rows
+    from flyball_simulator.experiments.results import table_csv, write_whole
 
     entries, found = comparisons(outcomes), curves(outcomes)
     paths = [
@@ -160,6 +156,9 @@ def _write(outcomes: Sequence[Outcome], facts: list[tuple[str, str]], output: Pa
         write_whole(output / "runs.csv", table_csv(run_rows(outcomes))),
     ]
     if found:
+        from flyball_studies.simulation.plots import MEAN_JCT, P99_JCT, energy_figure, pareto_figure, png
+        from flyball_studies.simulation.report import report_html
+
         command = shlex.join(["flyball", *sys.argv[1:]])
         title = f"Scheduling policies on {facts[0][1]}"
         paths += [
@@ -172,7 +171,7 @@ def _write(outcomes: Sequence[Outcome], facts: list[tuple[str, str]], output: Pa
 
 
 def _print(outcomes: Sequence[Outcome]) -> None:
-    from flyball_simulator.comparison import curves
+    from flyball_simulator.experiments.comparison import curves
     from rich.console import Console
     from rich.table import Table
 

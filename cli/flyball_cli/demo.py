@@ -38,13 +38,13 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option("--keep", help="Leave the cluster up at the end, until Ctrl-C, to look around.")
         ] = False,
     ) -> None:
-        from flyball_devcluster.api import ApiError
-        from flyball_devcluster.binaries import BinariesUnavailableError
-        from flyball_devcluster.controlplane import ComponentError
-        from flyball_devcluster.demo.command import DemoOptions, run_demo
-        from flyball_devcluster.demo.scenario import ScenarioError
-        from flyball_devcluster.demo.site import PartError
-        from flyball_devcluster.install import REPOSITORY
+        from flyball_kube.errors import ApiError, ApiUnreachable
+        from flyball_testbed.controlplane.control_plane import ComponentError
+        from flyball_testbed.controlplane.install import REPOSITORY
+        from flyball_testbed.controlplane.programs.binaries import BinariesUnavailableError
+        from flyball_testbed.demo.command import DemoOptions, run_demo
+        from flyball_testbed.demo.scenario import ScenarioError
+        from flyball_testbed.site import PartError
 
         options = DemoOptions(
             trace=trace if trace is not None else REPOSITORY / "examples/traces/itp-hour.csv",
@@ -62,7 +62,15 @@ def register(app: typer.Typer) -> None:
         except ValueError as error:  # a trace that cannot be run, or numbers that make no sense
             typer.echo(f"flyball demo: {error}", err=True)
             raise typer.Exit(2) from error
-        except (ScenarioError, PartError, ComponentError, BinariesUnavailableError, ApiError, OSError) as error:
+        except (
+            ScenarioError,
+            PartError,
+            ComponentError,
+            BinariesUnavailableError,
+            ApiError,
+            ApiUnreachable,
+            OSError,
+        ) as error:
             typer.echo(f"flyball demo: {error}", err=True)
             raise typer.Exit(1) from error
         raise typer.Exit(status)

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from flyball_devcluster.cluster import DevCluster
+    from flyball_testbed.controlplane.cluster import DevCluster
 
 HELP = """A throwaway Kubernetes cluster on this machine: the real API server, etcd, controller manager and scheduler as
 plain processes, with simulated GPU nodes. No root, no containers, loopback only; several can run at once.
+
+The first start fetches or builds the programs (minutes, once); after that a start takes seconds.
 
   flyball devcluster up --nodes 4           start one, in the background
   flyball devcluster kubectl -- get nodes   talk to it
   eval $(flyball devcluster env)            ... or with your own tools, in this shell
   flyball devcluster down                   stop it and remove what it left
-
-The first start fetches or builds the programs (minutes, once); after that a start takes seconds.
 """
 
 FOREGROUND_POLL_SECONDS = 0.5
@@ -47,7 +47,7 @@ def _fail(message: object) -> NoReturn:
 
 
 def _attached(name: str) -> DevCluster:
-    from flyball_devcluster.cluster import DevCluster, cluster_names, named_directory
+    from flyball_testbed.controlplane.cluster import DevCluster, cluster_names, named_directory
 
     try:
         return DevCluster.attach(named_directory(name))
@@ -82,10 +82,10 @@ def up(
     ] = False,
 ) -> None:
     """Start a cluster and wait until it can be used. It runs on in the background until `down`."""
-    from flyball_devcluster.api import ApiError
-    from flyball_devcluster.binaries import BinariesUnavailableError
-    from flyball_devcluster.cluster import DevCluster, start_named, take_down
-    from flyball_devcluster.controlplane import ComponentError, Options
+    from flyball_kube.errors import ApiError, ApiUnreachable
+    from flyball_testbed.controlplane.cluster import DevCluster, start_named, take_down
+    from flyball_testbed.controlplane.control_plane import ComponentError, Options
+    from flyball_testbed.controlplane.programs.binaries import BinariesUnavailableError
 
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
@@ -104,7 +104,15 @@ def up(
 
     try:
         cluster = start_named(name, start, _say)
-    except (BinariesUnavailableError, ComponentError, ApiError, OSError, LookupError, ValueError) as error:
+    except (
+        BinariesUnavailableError,
+        ComponentError,
+        ApiError,
+        ApiUnreachable,
+        OSError,
+        LookupError,
+        ValueError,
+    ) as error:
         _fail(error)
     _say(
         f"devcluster {name!r} is up in {time.monotonic() - started:.1f} s: {nodes} nodes with {gpus_per_node} GPUs each,"
@@ -132,7 +140,7 @@ def down(
     every: Annotated[bool, typer.Option("--all", help="Take every cluster down.")] = False,
 ) -> None:
     """Stop a cluster and remove everything it left. One that is not there is no error."""
-    from flyball_devcluster.cluster import cluster_names, named_directory, take_down
+    from flyball_testbed.controlplane.cluster import cluster_names, named_directory, take_down
 
     names = cluster_names() if every else [name]
     for each in names:
@@ -146,8 +154,8 @@ def down(
 @group.command()
 def status(name: Annotated[str | None, typer.Option("--name", help="Only this one.")] = None) -> None:
     """Show the clusters of this machine, their components and their memory; fails if one has lost a component."""
-    from flyball_devcluster.cluster import DevCluster, cluster_names, named_directory
-    from flyball_devcluster.components import COMPONENTS
+    from flyball_testbed.controlplane.cluster import DevCluster, cluster_names, named_directory
+    from flyball_testbed.controlplane.components import COMPONENTS
 
     names = [name] if name is not None else cluster_names()
     if not names:
@@ -189,7 +197,7 @@ def kubeconfig(
     pod: Annotated[str | None, typer.Option(help="Bind the service account's token to this pod.")] = None,
 ) -> None:
     """Print the path of a kubeconfig: the administrator's, or a service account's."""
-    from flyball_devcluster.api import ApiError
+    from flyball_kube.errors import ApiError, ApiUnreachable
 
     cluster = _attached(name)
     if service_account is None:
@@ -200,7 +208,7 @@ def kubeconfig(
         _fail(f"--service-account {service_account!r} is not NAMESPACE/NAME")
     try:
         typer.echo(cluster.control_plane.service_account_kubeconfig(namespace, account, pod=pod))
-    except ApiError as error:
+    except (ApiError, ApiUnreachable) as error:
         _fail(error)
 
 
@@ -213,7 +221,7 @@ def env(name: NAME = "default") -> None:
 @group.command()
 def binaries() -> None:
     """Find the control plane's programs, fetching or building what is missing, and print where they are."""
-    from flyball_devcluster.binaries import BinariesUnavailableError, find_binaries
+    from flyball_testbed.controlplane.programs.binaries import BinariesUnavailableError, find_binaries
 
     try:
         found = find_binaries(_say)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from flyball_planner.frontier import Frontier
-    from flyball_planner.pipeline import ComputationGraph, PipelinePlan, PipelineProfile
+    from flyball_frontiers.pipeline import ComputationGraph, PipelineProfile
 
 
 class PlannerName(StrEnum):
@@ -63,7 +62,8 @@ def frontier(
 
         flyball frontier --profile stages.csv --microbatches 96 --blocking-power 83.64 --output f.json --plot f.png
     """
-    from flyball_planner.pipeline import PipelineProfile
+    from flyball_frontiers.pipeline import PipelineProfile, Reconfiguration
+    from flyball_frontiers.pipeline.document import envpipe_document, perseus_document
 
     replicas = data_parallel * tensor_parallel
     try:
@@ -81,7 +81,10 @@ def frontier(
                 raise ValueError("EnvPipe plans for the pipeline's own speed: --at is for perseus")
             if microbatches is None:
                 raise ValueError("--microbatches is needed: how many an iteration of one pipeline has")
-            document = envpipe_document(measured, microbatches, blocking_power, planner, activation_slots, replicas)
+            reconfiguration = Reconfiguration(planner.removeprefix("envpipe-"))
+            document = envpipe_document(
+                measured, microbatches, blocking_power, reconfiguration, activation_slots, replicas
+            )
     except (ValueError, OSError) as error:
         _refuse(str(error), error)
     text = json.dumps(document, allow_nan=False)
@@ -91,7 +94,9 @@ def frontier(
         output.write_text(text + "\n")
         typer.echo(summary(document))
     if plot is not None:
-        plot.write_bytes(drawn(document, _title(profile, schedule, microbatches)))
+        from flyball_studies.pipeline.frontier_figure import frontier_png
+
+        plot.write_bytes(frontier_png(document, _title(profile, schedule, microbatches)))
 
 
 def _title(profile: Path, schedule: str, microbatches: int | None) -> str:
@@ -106,7 +111,7 @@ def _refuse(message: str, cause: Exception) -> NoReturn:
 
 
 def _graph(profile: PipelineProfile, schedule: str, microbatches: int | None, chunks_per_gpu: int) -> ComputationGraph:
-    from flyball_planner.pipeline import Schedule, graph_from_json, pipeline_graph
+    from flyball_frontiers.pipeline import Schedule, graph_from_json, pipeline_graph
 
     if schedule.endswith(".json"):
         try:
@@ -123,71 +128,6 @@ def _graph(profile: PipelineProfile, schedule: str, microbatches: int | None, ch
     return pipeline_graph(profile, Schedule(schedule), microbatches, chunks_per_gpu=chunks_per_gpu)
 
 
-def perseus_document(
-    graph: ComputationGraph, blocking_power: float, points: int, at: float | None = None, replicas: int = 1
-) -> dict[str, Any]:
-    """What the command writes for Perseus: the frontier, the run at the highest clocks, and the plan at `at` seconds."""
-    from flyball_planner.pipeline import PerseusPlanner
-
-    planner = PerseusPlanner(graph, blocking_power, replicas=replicas)
-    result = planner.frontier(points)
-    point = result.fastest if at is None else planner.plan(at)
-    document = _document(PlannerName.PERSEUS, result, graph, blocking_power, replicas)
-    document["at"] = {
-        "time": point.time_seconds,
-        "energy": point.energy_joules,
-        "realised_time": point.realised_time_seconds,
-        "realised_energy": point.realised_energy_joules,
-    }
-    return document | _plan(graph, point.plan, blocking_power)
-
-
-def envpipe_document(
-    profile: PipelineProfile,
-    microbatches: int,
-    blocking_power: float,
-    planner: PlannerName,
-    activation_slots: str | None = None,
-    replicas: int = 1,
-) -> dict[str, Any]:
-    """The same for EnvPipe, whose frontier is one point."""
-    from flyball_planner.pipeline import Reconfiguration, envpipe
-
-    slots = [int(each) for each in activation_slots.split(",")] if activation_slots else None
-    reconfiguration = Reconfiguration(planner.removeprefix("envpipe-"))
-    result = envpipe(
-        profile,
-        microbatches,
-        blocking_power,
-        reconfiguration=reconfiguration,
-        activation_slots=slots,
-        replicas=replicas,
-    )
-    document = _document(planner, result.frontier, result.graph, blocking_power, replicas)
-    document["at"] = document["points"][0]
-    return document | _plan(result.graph, result.frontier.fastest.plan, blocking_power)
-
-
-def _document(
-    planner: PlannerName, result: Frontier[PipelinePlan], graph: ComputationGraph, blocking_power: float, replicas: int
-) -> dict[str, Any]:
-    """The frontier, and what it is to be measured against: every operation at its highest clock."""
-    from flyball_planner.pipeline import written_out
-
-    highest = [max(operation.points, key=lambda point: point.clock_megahertz or 0) for operation in graph.operations]
-    flat_out = written_out(graph, highest, blocking_power)
-    flat_out["energy"] *= replicas
-    head = {"planner": str(planner), "gpus": graph.gpus * replicas, "blocking_power": blocking_power}
-    return head | result.to_json() | {"flat_out": flat_out}
-
-
-def _plan(graph: ComputationGraph, plan: PipelinePlan, blocking_power: float) -> dict[str, Any]:
-    from flyball_planner.pipeline import written_out
-
-    written = written_out(graph, plan.chosen, blocking_power)
-    return {key: written[key] for key in ("schedule", "timeline", "critical_path")}
-
-
 def summary(document: dict[str, Any]) -> str:
     """One sentence each on the frontier and on the plan that was asked for."""
     at, flat_out, count = document["at"], document["flat_out"], len(document["points"])
@@ -199,76 +139,3 @@ def summary(document: dict[str, Any]) -> str:
         f"{saved:.2%} less energy and {slower:.2%} more time than at the highest clocks "
         f"({flat_out['energy']:.1f} J in {flat_out['time']:.4f} s)"
     )
-
-
-def drawn(document: dict[str, Any], title: str) -> bytes:
-    """A PNG of the frontier: planned and realised energy over time, and the run at the highest clocks."""
-    import io
-
-    import matplotlib
-
-    matplotlib.use("Agg")  # no display is needed, nor looked for
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(8.4, 4.8), layout="constrained")
-    draw_frontier(axis, document)
-    axis.set_title(title, fontsize=11)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=130, format="png")
-    plt.close(figure)
-    return buffer.getvalue()
-
-
-def draw_frontier(axis: Any, document: dict[str, Any]) -> None:
-    """Draw one document of this command into matplotlib axes."""
-    points, flat_out, at = document["points"], document["flat_out"], document["at"]
-    unit, name = (1e3, "kJ") if flat_out["energy"] >= 1e4 else (1.0, "J")
-    times = [point["time"] for point in points]
-    energies = [point["energy"] / unit for point in points]
-    cheapest = min(range(len(points)), key=energies.__getitem__)
-    axis.plot(times[: cheapest + 1], energies[: cheapest + 1], color="#08306b", lw=1.2, label="planned", zorder=5)
-    if cheapest + 1 < len(points):
-        axis.plot(
-            times[cheapest:],
-            energies[cheapest:],
-            color="#08306b",
-            lw=1.2,
-            ls=(0, (5, 3)),
-            zorder=5,
-            label="planned, worth its time behind a straggler only",
-        )
-    axis.scatter(
-        [point["realised_time"] for point in points],
-        [point["realised_energy"] / unit for point in points],
-        s=15,
-        color="#f4a582",
-        zorder=4,
-        linewidths=0,
-        label="realised on the clocks there are",
-    )
-    axis.scatter([flat_out["time"]], [flat_out["energy"] / unit], s=46, color="black", zorder=5, label="highest clocks")
-    axis.scatter(
-        [at["realised_time"]],
-        [at["realised_energy"] / unit],
-        s=60,
-        facecolors="none",
-        edgecolors="#1b7837",
-        linewidths=1.8,
-        zorder=6,
-        label="the plan written out",
-    )
-    saved = 1 - at["realised_energy"] / flat_out["energy"]
-    axis.annotate(
-        f"{-saved:+.1%} energy, {at['realised_time'] / flat_out['time'] - 1:+.1%} time",
-        (at["realised_time"], at["realised_energy"] / unit),
-        xytext=(14, 2),
-        textcoords="offset points",
-        fontsize=9,
-        color="#1b7837",
-        va="bottom",
-    )
-    axis.set_xlabel("iteration time (s)")
-    axis.set_ylabel(f"energy of an iteration, all GPUs ({name})")
-    axis.grid(alpha=0.3)
-    axis.set_axisbelow(True)
-    axis.legend(fontsize=9, frameon=False, loc="upper right")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from flyball_planner.kareus.pipeline_study import PipelineStudy
-    from flyball_planner.kareus.search import SearchBudget
-    from flyball_planner.kareus.table import RecordedTable
-    from flyball_planner.kareus.table_study import MethodResult
+    from flyball_frontiers.kareus.search import SearchBudget
+    from flyball_studies.kareus.pipeline_study import PipelineStudy
+    from flyball_studies.kareus.table import RecordedTable
+    from flyball_studies.kareus.table_study import MethodResult
 
 PUBLISHED_TABLES = (
     "attention_tp2_bs4_seq4096_default_clock.csv=1410",
@@ -68,8 +68,8 @@ def replay(
 
         flyball kareus replay ../shared/data/kareus --output out/kareus
     """
-    from flyball_planner.kareus.search import PartitionSearch, SearchBudget
-    from flyball_planner.kareus.table_study import METHODS, most_measurements, search_table, summarise_method
+    from flyball_frontiers.kareus.search import PartitionSearch, SearchBudget
+    from flyball_studies.kareus.table_study import METHODS, most_measurements, search_table, summarise_method
     from rich.console import Console
     from rich.progress import Progress
 
@@ -97,12 +97,12 @@ def replay(
 
     _print_methods(console, results, recorded, seeds)
     if output is not None and example is not None:
-        from flyball_cli import kareus_pictures
+        from flyball_studies.kareus import pictures
 
         output.mkdir(parents=True, exist_ok=True)
         report = output / "kareus-table.json"
         report.write_text(json.dumps(_table_report(recorded, results, budget, static_power, seeds), indent=1))
-        written = [report, *kareus_pictures.draw_table(recorded, results, example, output)]
+        written = [report, *pictures.draw_table(recorded, results, example, output)]
         console.print("wrote " + ", ".join(str(path) for path in written))
 
 
@@ -128,8 +128,8 @@ def pipeline(
 
         flyball kareus pipeline --microbatches 16 --output out/kareus
     """
-    from flyball_planner.kareus.pipeline_study import ModelledPipeline, study_pipeline
-    from flyball_planner.kareus.search import SearchBudget
+    from flyball_frontiers.kareus.search import SearchBudget
+    from flyball_studies.kareus.pipeline_study import ModelledPipeline, study_pipeline
     from rich.console import Console
 
     console = Console()
@@ -143,17 +143,17 @@ def pipeline(
         )
     _print_strategies(console, study)
     if output is not None:
-        from flyball_cli import kareus_pictures
+        from flyball_studies.kareus import pictures
 
         output.mkdir(parents=True, exist_ok=True)
         report = output / "kareus-pipeline.json"
         report.write_text(json.dumps(study.to_json(), indent=1))
-        written = [report, kareus_pictures.draw_pipeline(study, output)]
+        written = [report, pictures.draw_pipeline(study, output)]
         console.print("wrote " + ", ".join(str(path) for path in written))
 
 
 def _read(data: Path, tables: Sequence[str]) -> RecordedTable:
-    from flyball_planner.kareus.table import read_table
+    from flyball_studies.kareus.table import read_table
 
     whole: RecordedTable | None = None
     for entry in tables:
@@ -213,7 +213,7 @@ def _print_methods(console: Any, results: Sequence[MethodResult], table: Recorde
 def _table_report(
     table: RecordedTable, results: Sequence[MethodResult], budget: SearchBudget, static_power: float, seeds: int
 ) -> dict[str, Any]:
-    from flyball_planner.kareus.table_study import References
+    from flyball_studies.kareus.table_study import References
 
     references = References.of(table)
     return {

@@ -26,6 +26,11 @@ COMMAND_MODULES: tuple[str, ...] = (
 )
 
 DISTRIBUTION = "flyball"
+EXTRAS = {
+    "matplotlib": "studies",
+    "xgboost": "kareus",
+    "highspy": "frontiers",
+}  # what brings a library that is optional
 
 
 def _print_version(wanted: bool) -> None:
@@ -58,9 +63,15 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Entry point; Ctrl-C ends any command with status 130 and no traceback."""
+    """Entry point; Ctrl-C ends any command with status 130, a missing optional library with 2, both without a traceback."""
     try:
         build_app()()
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        print(f"this needs {error.name}: install {DISTRIBUTION}[{extra}]", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

@@ -58,7 +58,7 @@ def simulate(
         typer.Option("--energy-budget-watts", help="Of the policy price: the mean draw to meet; moves the price."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws models, batch sizes and noise.")] = 0,
-    model: Annotated[str, typer.Option(help="What policies are told: ideal, fitted or noisy.")] = "fitted",
+    model: Annotated[str, typer.Option(help="What policies know of jobs: ideal, fitted or noisy models.")] = "fitted",
     model_error: Annotated[float, typer.Option(min=0.0, help="Of --model noisy: the relative error.")] = 0.1,
     power_off_empty_nodes: Annotated[bool, typer.Option("--power-off-empty-nodes", help="Else they idle.")] = False,
     restart_scale: Annotated[float, typer.Option(min=0.0, help="Multiplies what resizes cost.")] = 1.0,
@@ -67,9 +67,7 @@ def simulate(
     first: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
     trace_format: Annotated[
         str | None,
-        typer.Option(
-            help="flyball, philly, pai-hours, pai-seconds, helios or acme (default: told from the file's header)."
-        ),
+        typer.Option(help="flyball, philly, pai-hours, pai-seconds, helios or acme (default: by the file's header)."),
     ] = None,
     data: Annotated[Path | None, typer.Option(file_okay=False, help="Folder of the public traces.")] = None,
     output: Annotated[
@@ -79,7 +77,7 @@ def simulate(
     """Replay a trace of jobs on a simulated cluster under one policy.
 
     The cluster has A100s; time jumps from event to event, so that a day of 1,901 jobs takes seconds. What a job takes at
-    each number of GPUs and clock is measured data that the policy never sees: it is told what was learnt in the run.
+    each number of GPUs and clock is measured data that the policy never sees: it knows what was learnt in the run.
 
         flyball simulate --trace synthetic --policy price --price 0.0003 --load 0.8 --power-off-empty-nodes
 
@@ -87,8 +85,8 @@ def simulate(
 
     docs/simulator.md has the model, the policies and the formats.
     """
+    from flyball_simulator.cluster.meter import ConservationError
     from flyball_simulator.engine import simulate as run
-    from flyball_simulator.meter import ConservationError
 
     try:
         source = workload(trace, seed, data, first, trace_format)
@@ -119,10 +117,11 @@ def simulate(
         refuse(str(error))
     _print(result)
     if output is not None:
-        from flyball_simulator.plots import png, timeline_figure
-        from flyball_simulator.results import write_result, write_whole
+        from flyball_simulator.experiments.results import write_result, write_whole
 
         paths = write_result(result, jobs, output)
+        from flyball_studies.simulation.plots import png, timeline_figure
+
         paths.append(write_whole(output / "timeline.png", png(timeline_figure(result))))
         typer.echo("\n".join(str(path) for path in paths))
 
@@ -157,7 +156,7 @@ class _Bar:
 
 
 def _print(result: SimulationResult) -> None:
-    from flyball_simulator.results import result_document
+    from flyball_simulator.experiments.results import result_document
     from rich.console import Console
     from rich.table import Table
 

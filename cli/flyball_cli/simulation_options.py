@@ -1,4 +1,4 @@
-"""What `flyball simulate` and `flyball compare` have in common: the cluster, the jobs, and how bad input is told."""
+"""What `flyball simulate` and `flyball compare` have in common: the cluster, the jobs, and how bad input is reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from flyball_simulator.settings import CapStep, NodeEvent, SimulationSettings
-    from flyball_simulator.workload_source import WorkloadSource
+    from flyball_simulator.workloads.source import WorkloadSource
 
 MODELS = ("ideal", "fitted", "noisy")
 MAX_STEPS = 100_000  # rows of a schedule
@@ -27,9 +27,9 @@ def refuse(message: str) -> NoReturn:
 
 def workload(trace: str, seed: int, data: Path | None, first: int | None, trace_format: str | None) -> WorkloadSource:
     """Raises ValueError for a format that does not exist, or one of a trace that is no file."""
-    from flyball_simulator.trace_formats import format_named
-    from flyball_simulator.trace_library import TRACE_NAMES
-    from flyball_simulator.workload_source import WorkloadSource
+    from flyball_simulator.workloads.source import WorkloadSource
+    from flyball_simulator.workloads.trace_formats import format_named
+    from flyball_simulator.workloads.trace_library import TRACE_NAMES
 
     if trace_format is not None:
         format_named(trace_format)
@@ -39,8 +39,8 @@ def workload(trace: str, seed: int, data: Path | None, first: int | None, trace_
 
 
 def cluster_gpus(source: WorkloadSource, gpus: int | None, load: float | None, gpus_per_node: int) -> int:
-    """The GPUs given, or those that give the load. Raises ValueError unless exactly one of the two is said."""
-    from flyball_simulator.workload_source import gpus_for_load
+    """The GPUs given, or those that give the load. Raises ValueError unless exactly one of the two is given."""
+    from flyball_simulator.workloads.source import gpus_for_load
 
     if (gpus is None) == (load is None):
         raise ValueError(
@@ -50,7 +50,7 @@ def cluster_gpus(source: WorkloadSource, gpus: int | None, load: float | None, g
 
 
 def settings_of(policy: str, gpus: int, model: str, **fields: Any) -> SimulationSettings:
-    """Settings with what was said on the command line; None leaves the default. Raises ValueError for what is no model."""
+    """Settings with what the command line gives; None leaves the default. Raises ValueError for what is no model."""
     from flyball_simulator.settings import Knowledge, SimulationSettings
 
     if model not in MODELS:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from flyball_planner.zeus.study import TransferStudy, WorkloadStudy
-    from flyball_planner.zeus.trace import WorkloadTrace
+    from flyball_studies.zeus.study import TransferStudy, WorkloadStudy
+    from flyball_studies.zeus.trace import WorkloadTrace
 
 PAPER_ENERGY_SAVED = (0.153, 0.758)
 PAPER_TIME_SAVED = (-0.128, 0.601)
@@ -65,9 +65,9 @@ def power_limit(
 
         flyball zeus power-limit profile.csv --selector slowdown --slowdown 1.05
     """
-    from flyball_planner.zeus import LeastCost, LeastEnergy, LeastEnergyWithin, LeastTime, Selector, would_save
-    from flyball_planner.zeus.power_limit import unlimited
-    from flyball_planner.zeus.profile_table import read_profile
+    from flyball_frontiers.zeus import LeastCost, LeastEnergy, LeastEnergyWithin, LeastTime, Selector, would_save
+    from flyball_frontiers.zeus.power_limit import unlimited
+    from flyball_frontiers.zeus.profile_table import read_profile
 
     try:
         measurements, gpus = read_profile(profile.read_text().splitlines(), iterations)
@@ -149,7 +149,7 @@ def replay(
         flyball zeus replay ../shared/data/zeus-nsdi23 --output out/zeus
         flyball zeus replay ../shared/data/zeus-nsdi23 --gpu p100 --carry-from v100 --workload NeuMF
     """
-    from flyball_planner.zeus.study import SeedResult, replay_seed, study_transfer, summarise
+    from flyball_studies.zeus.study import SeedResult, replay_seed, study_transfer, summarise
     from rich.console import Console
     from rich.progress import Progress
 
@@ -178,17 +178,17 @@ def replay(
     if transfers:
         _print_transfers(console, transfers, str(carry_from), gpu)
     if output is not None:
-        from flyball_cli import zeus_pictures
+        from flyball_studies.zeus import pictures
 
         output.mkdir(parents=True, exist_ok=True)
         report = output / f"zeus-{gpu}.json"
         report.write_text(json.dumps(_report(studies, transfers, gpu, seeds, stop_factor, window), indent=1))
-        written = [report, *zeus_pictures.draw_all(studies, examples, gpu, output)]
+        written = [report, *pictures.draw_all(studies, examples, gpu, output)]
         console.print("wrote " + ", ".join(str(path) for path in written))
 
 
 def _read(data: Path, gpu: str, titles: Sequence[str] | None) -> list[WorkloadTrace]:
-    from flyball_planner.zeus.trace import ZEUS_WORKLOADS, read_workload
+    from flyball_studies.zeus.trace import ZEUS_WORKLOADS, read_workload
 
     known = [name.title for name in ZEUS_WORKLOADS]
     for title in titles or ():
@@ -204,7 +204,7 @@ def _read(data: Path, gpu: str, titles: Sequence[str] | None) -> list[WorkloadTr
 
 
 def _print_studies(console: Any, studies: Sequence[WorkloadStudy], gpu: str, seeds: int) -> None:
-    from flyball_planner.zeus.replay import Policy
+    from flyball_studies.zeus.replay import Policy
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

@@ -1,1 +1,1 @@
-"""Access to the Kubernetes API that operator, agent and devcluster share: a JSON session and an informer."""
+"""Access to the Kubernetes API that operator, agent and testbed share: sessions, and local copies of resources."""

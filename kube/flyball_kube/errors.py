@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ApiError(Exception):
-    """The API server refused a request: its HTTP `status`, machine-readable `reason` and own words in `message`."""
+    """The API server refused a request: its HTTP `status`, machine-readable `reason` and `message`."""
 
     def __init__(self, status: int, reason: str, message: str, request: str) -> None:
         super().__init__(f"{request}: {status} {reason}: {message}")
@@ -16,7 +16,7 @@ class ApiError(Exception):
 
     @classmethod
     def from_answer(cls, status: int, body: Any, request: str) -> ApiError:
-        """Build it from an HTTP answer's status and body (a `Status` object, or whatever a proxy put there)."""
+        """Build it from an HTTP answer's status and body (a `Status` object, or anything that a proxy put there)."""
         if isinstance(body, dict):
             return cls(status, str(body.get("reason", "")), str(body.get("message", ""))[:2000], request)
         return cls(status, "", str(body)[:2000], request)

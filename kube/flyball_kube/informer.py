@@ -8,17 +8,15 @@ given up after a bound; and `age_seconds` says when the copy was last proven fre
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
+from flyball_kube.backoff import Backoff
 from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_kube.logs import get_logger
 from flyball_kube.resources import Resource
 from flyball_kube.session import ApiSession, JsonObject
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -27,13 +25,12 @@ PAGE_SIZE = 500
 WATCH_SECONDS = 60
 # Silence that outlasts the watch's own end means a peer that vanished.
 READ_GRACE_SECONDS = 10.0
-FIRST_BACKOFF_SECONDS = 0.2
-LAST_BACKOFF_SECONDS = 5.0
-# A watch that ends sooner than this, without a word, is one that the server would rather not serve now.
+LAST_PAUSE_SECONDS = 5.0
+# A watch that ends sooner than this without an event is one that the server would rather not serve now.
 SHORTEST_WATCH_SECONDS = 0.5
 # Servers send a bookmark before they end a watch. One that asks for a version from before its etcd was restored from a
-# backup is sent nothing at all, in the best order: after so many watches without a word, the list has to say.
-MAX_SILENT_WATCHES = 5
+# backup gets no event at all and no error: after so many watches without one, list again.
+MAX_EMPTY_WATCHES = 5
 
 
 class _HistoryRewound(Exception):
@@ -71,6 +68,7 @@ class Informer(Generic[T]):
     ) -> None:
         self._session = session
         self._resource = resource
+        self._log = get_logger(__name__, resource=resource.plural)
         self._parse = parse
         self._on_change = on_change
         self._path = resource.path(namespace)
@@ -82,7 +80,9 @@ class Informer(Generic[T]):
         self._versions: dict[str, int] = {}
         self._resource_version = ""  # where to resume; empty: list first
         self._seen_version = 0  # the highest of any list or watch
-        self._silent_watches = 0
+        self._empty_watches = 0
+        self._watching: asyncio.Task[bool] | None = None
+        self._refreshes: list[asyncio.Future[None]] = []  # asked for and not begun
         self._fresh_at: float | None = None
         self._synced = asyncio.Event()
         self.invalid: dict[str, str] = {}
@@ -109,38 +109,45 @@ class Informer(Generic[T]):
         """Return once the first list is complete."""
         await self._synced.wait()
 
+    async def refresh(self) -> None:
+        """Return once a list that began after this call is complete: nothing in the store is older than the call."""
+        done = asyncio.get_running_loop().create_future()
+        self._refreshes.append(done)
+        if self._watching is not None:
+            self._watching.cancel()
+        await done
+
     def age_seconds(self) -> float:
         """Seconds since the copy was last proven fresh (a list, an event, a bookmark, a watch that ended in order)."""
         return float("inf") if self._fresh_at is None else self._monotonic() - self._fresh_at
 
     async def run(self) -> None:
         """List and watch until cancelled; every failure is logged and tried again with growing, jittered pauses."""
-        backoff = FIRST_BACKOFF_SECONDS
+        backoff = Backoff(last_seconds=LAST_PAUSE_SECONDS)
         while True:
             try:
-                if not self._resource_version:
+                if not self._resource_version or self._refreshes:
                     await self._relist()
-                if await self._watch():
-                    backoff = FIRST_BACKOFF_SECONDS
+                if await self._watch_until_refresh():
+                    backoff.reset()
                     continue
             except ApiError as error:
                 # 410: the version is compacted away. Anything else may be a version from another server's past; a list
                 # is right after each.
                 self._resource_version = ""
                 if not error.gone:
-                    logger.warning("informer %s: %s", self._resource.plural, error)
+                    self._log.warning("refused; listing anew", error=str(error))
             except ApiUnreachable as error:
                 self.broken_watches += 1
-                logger.warning("informer %s: %s", self._resource.plural, error)
+                self._log.warning("watch broken", error=str(error))
             except _HistoryRewound:
                 self._resource_version = ""
-                logger.error("informer %s: the server's versions went back; listing anew", self._resource.plural)
+                self._log.error("the server's versions went back; listing anew")
             except Exception:
                 # An answer like no other, or a callback's mistake: a watcher that ends in silence would be worse.
                 self._resource_version = ""
-                logger.exception("informer %s: unexpected; listing anew", self._resource.plural)
-            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
-            backoff = min(backoff * 2, LAST_BACKOFF_SECONDS)
+                self._log.exception("unexpected error; listing anew")
+            await backoff.pause()
 
     def absorb(self, raw: JsonObject) -> None:
         """Take in an object that a write of ours returned, so that the next decision does not wait for the watch.
@@ -163,6 +170,17 @@ class Informer(Generic[T]):
         self._seen_version = version
 
     async def _relist(self) -> None:
+        asked, self._refreshes = self._refreshes, []
+        try:
+            await self._list()
+        except BaseException:
+            self._refreshes += asked
+            raise
+        for done in asked:
+            if not done.done():
+                done.set_result(None)
+
+    async def _list(self) -> None:
         seen: set[str] = set()
         params = {**self._params, "limit": str(PAGE_SIZE)}
         while True:
@@ -183,9 +201,22 @@ class Informer(Generic[T]):
         self._fresh()
         self._synced.set()
 
+    async def _watch_until_refresh(self) -> bool:
+        """Follow one watch, as `_watch`, until a refresh is asked for."""
+        if self._refreshes:
+            return True  # asked for while the list was under way
+        self._watching = asyncio.create_task(self._watch())
+        try:
+            await asyncio.wait([self._watching])
+            return self._watching.cancelled() or self._watching.result()
+        finally:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching = None
+
     async def _watch(self) -> bool:
         """Follow one watch to its end in order; False where it was so short that the next should wait a little."""
-        began_at, heard = self._monotonic(), False
+        began_at, had_event = self._monotonic(), False
         params = {
             **self._params,
             "resourceVersion": self._resource_version,
@@ -201,7 +232,7 @@ class Informer(Generic[T]):
                 raise ApiError.from_answer(int(raw.get("code", 500)), raw, f"WATCH {self._path}")
             self._note_version(raw["metadata"]["resourceVersion"])
             self._fresh()
-            heard = True
+            had_event = True
             if kind != "BOOKMARK":
                 key = object_key(raw)
                 # A write of ours may have been absorbed that made the object again after this deletion.
@@ -211,10 +242,10 @@ class Informer(Generic[T]):
                     self._remove(key)
             self._resource_version = raw["metadata"]["resourceVersion"]
         self._fresh()
-        self._silent_watches = 0 if heard else self._silent_watches + 1
-        if self._silent_watches >= MAX_SILENT_WATCHES:
-            self._silent_watches, self._resource_version = 0, ""
-        return heard or self._monotonic() - began_at >= SHORTEST_WATCH_SECONDS
+        self._empty_watches = 0 if had_event else self._empty_watches + 1
+        if self._empty_watches >= MAX_EMPTY_WATCHES:
+            self._empty_watches, self._resource_version = 0, ""
+        return had_event or self._monotonic() - began_at >= SHORTEST_WATCH_SECONDS
 
     def _store(self, key: str, raw: JsonObject) -> None:
         raw["metadata"].pop("managedFields", None)  # half of an object's bytes, and nobody here reads them
@@ -228,7 +259,7 @@ class Informer(Generic[T]):
         except Exception as error:
             self.invalid[key] = f"{type(error).__name__}: {error}"
             self._objects.pop(key, None)
-            logger.error("informer %s: %s cannot be read and is left out: %s", self._resource.plural, key, error)
+            self._log.error("object left out: it cannot be read", object=key, error=self.invalid[key])
         else:
             self.invalid.pop(key, None)
             self._objects[key] = parsed

@@ -1,7 +1,11 @@
-"""Logs as one JSON object a line (or text for a terminal); each decision is one line with its object and its reason.
+"""Logs: one JSON object a line in the cluster, readable lines on a terminal; structlog for us, the same for every library.
 
-Whatever looks like a credential is blotted out on its way, in messages, fields and tracebacks alike: an error of a
-library can quote a request's headers.
+    logger = get_logger(__name__)
+    logger.info("grant", node="n1", epoch=3, reason="a cap was lowered")
+
+A line says what happened (`event`) and to what, in fields of their own; a logger may have fields that all its lines carry.
+Records of the standard library's logging (kopf's, aiohttp's, the planner's) take the same way out. Whatever looks like a
+credential is replaced, in messages, fields and tracebacks alike: an error of a library can quote a request's headers.
 """
 
 from __future__ import annotations
@@ -9,12 +13,21 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
 import orjson
+import structlog
+from structlog.contextvars import bound_contextvars, merge_contextvars
+from structlog.dev import ConsoleRenderer, plain_traceback
+from structlog.processors import format_exc_info
+from structlog.stdlib import BoundLogger, ExtraAdder, ProcessorFormatter, filter_by_level
+from structlog.typing import EventDict, Processor, WrappedLogger
 
-FIELDS = "flyball_fields"
+from flyball_kube.log_settings import LogSettings
+
 REDACTED = "[redacted]"
 
 _SECRET_NAME = re.compile(r"token|secret|password|passwd|authorization|credential|private_?key|api_?key", re.IGNORECASE)
@@ -29,17 +42,18 @@ _SECRET_VALUE = re.compile(
 )
 
 
-# What every record has; anything else on one was given as `extra` and belongs to what is told.
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", FIELDS}
-
-
 def redact(text: str) -> str:
     """`text` without what looks like a credential."""
     return _SECRET_VALUE.sub(REDACTED, text)
 
 
+@lru_cache(maxsize=1024)  # every line asks, and there are a few dozen names
+def _names_a_secret(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None
+
+
 def _redact_field(name: str, value: Any) -> Any:
-    if _SECRET_NAME.search(name):
+    if _names_a_secret(name):
         return REDACTED
     if isinstance(value, str):
         return redact(value)
@@ -50,48 +64,56 @@ def _redact_field(name: str, value: Any) -> Any:
     return value
 
 
-def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What a record tells beside its event, given by `decision` or as `extra`, without credentials."""
-    told = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-    return {name: _redact_field(name, value) for name, value in {**told, **getattr(record, FIELDS, {})}.items()}
+def get_logger(name: str, **fields: Any) -> BoundLogger:
+    """The logger of a module (`__name__`), whose lines all have `fields`.
+
+    It hands its lines to the standard library's logger of that name, so levels, handlers and pytest's caplog work as ever.
+    """
+    logger = structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=[filter_by_level, merge_contextvars, ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=BoundLogger,
+        cache_logger_on_first_use=True,
+        **fields,
+    )
+    return cast(BoundLogger, logger)
 
 
-def decision(logger: logging.Logger, event: str, **fields: Any) -> None:
-    """Log one decision: what was decided (`event`), of which object, and why."""
-    logger.info(event, extra={FIELDS: fields})
+def fields_for_all(**fields: Any) -> AbstractContextManager[None]:
+    """Inside this context every line of every logger has `fields`; so do lines of tasks that are started in it."""
+    return bound_contextvars(**fields)
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, event, and the decision's own fields (what is not finite is null)."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        head = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": redact(record.getMessage()),
-        }
-        line = {**head, **_fields_of(record), **head}  # the head comes first, and no field can stand in for it
-        if record.exc_info:
-            line["exception"] = redact(self.formatException(record.exc_info))
-        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+def _shape(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+    """The line as it is written: time, level, logger and event first, which no field can stand in for; nothing secret."""
+    record: logging.LogRecord = line.pop("_record")
+    del line["_from_structlog"]
+    head = {
+        "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "event": redact(str(line.pop("event"))),
+    }
+    fields = {name: _redact_field(name, value) for name, value in line.items() if name not in head}
+    return {**head, **fields}
 
 
-class TextFormatter(logging.Formatter):
-    """The same for people: the fields as key=value."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
-
-    def format(self, record: logging.LogRecord) -> str:
-        told = "".join(f" {name}={value}" for name, value in _fields_of(record).items())
-        return redact(super().format(record)) + told
+def _json(logger: WrappedLogger, method: str, line: EventDict) -> str:
+    return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()  # what is not finite becomes null
 
 
-def configure_logging(log_format: str, level: str) -> None:
-    """Send everything to stderr in `log_format` ("json" or "text"); raises ValueError for another format or level."""
-    if log_format not in ("json", "text"):
-        raise ValueError(f"log format {log_format!r} is unknown (json or text)")
+def formatter(log_format: str, colors: bool = False) -> logging.Formatter:
+    """What turns records, ours and others', into lines of JSON, or of text with another `log_format` than "json"."""
+    renderer: Processor = _json
+    if log_format != "json":
+        renderer = ConsoleRenderer(
+            colors=colors, exception_formatter=plain_traceback, timestamp_key="time", pad_event_to=0, sort_keys=False
+        )
+    return ProcessorFormatter(processors=[format_exc_info, _shape, renderer], foreign_pre_chain=[ExtraAdder()])
+
+
+def configure_logging(settings: LogSettings) -> None:
+    """Send every line of this process to stderr, in the format and from the level of `settings`."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    handler.setFormatter(formatter(settings.log_format, colors=sys.stderr.isatty()))
+    logging.basicConfig(level=settings.level, handlers=[handler], force=True)

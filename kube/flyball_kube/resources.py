@@ -1,9 +1,11 @@
-"""Which API resources Flyball speaks of, and their paths on the API server."""
+"""Which API resources Flyball uses, and their paths on the API server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from urllib.parse import quote
+
+from flyball_api.names import GROUP, VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,10 @@ class Resource:
         return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
-FLYBALL_GROUP = "flyball.dev"
-
-ENERGY_AWARE_JOBS = Resource(FLYBALL_GROUP, "v1alpha1", "energyawarejobs", "EnergyAwareJob")
-POWER_CAPS = Resource(FLYBALL_GROUP, "v1alpha1", "powercaps", "PowerCap", namespaced=False)
-GPU_NODES = Resource(FLYBALL_GROUP, "v1alpha1", "gpunodes", "GPUNode", namespaced=False)
-ENERGY_PROFILES = Resource(FLYBALL_GROUP, "v1alpha1", "energyprofiles", "EnergyProfile")
+ENERGY_AWARE_JOBS = Resource(GROUP, VERSION, "energyawarejobs", "EnergyAwareJob")
+POWER_CAPS = Resource(GROUP, VERSION, "powercaps", "PowerCap", namespaced=False)
+GPU_NODES = Resource(GROUP, VERSION, "gpunodes", "GPUNode", namespaced=False)
+ENERGY_PROFILES = Resource(GROUP, VERSION, "energyprofiles", "EnergyProfile")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod")
 SERVICES = Resource("", "v1", "services", "Service")

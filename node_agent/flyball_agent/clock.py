@@ -1,4 +1,4 @@
-"""The clock of everything that must survive suspend and ignore wall-clock steps."""
+"""The clock of the agent's leases and of its energy accounts: it goes on during suspend, and nobody can set it."""
 
 from __future__ import annotations
 

@@ -7,55 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future, InvalidStateError
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from flyball_kube.logs import get_logger
+from flyball_kube.server_version import ServerTooOld, require_ordered_versions
 from flyball_kube.session import ApiSession
 
 from flyball_agent.agent import AgentFailed, NodeAgent
-from flyball_agent.drivers.simulated_gpu import SimulatedDriver
-from flyball_agent.gpu import GpuDriver
-from flyball_agent.journal import Journal, JournalHeld
-from flyball_agent.kubernetes import GpuNodeChannel, LeaseWatch, PodUids
+from flyball_agent.enforce.journal import Journal, JournalHeld
+from flyball_agent.gpu.gpu import DriverUnavailable, GpuDriver
+from flyball_agent.gpu_node_channel import GpuNodeChannel, PodUids
+from flyball_agent.lease_watch import LeaseWatch
 from flyball_agent.metrics import AgentCollector, MetricsServer
-from flyball_agent.pod_resources import KUBELET_SOCKET, KubeletPodResources, PodResources, SimulatedPodResources
+from flyball_agent.options import AgentOptions
+from flyball_agent.pod_resources import PodResources, SimulatedPodResources
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 JOURNAL_WAIT_SECONDS = 30.0
 JOURNAL_RETRY_SECONDS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class AgentOptions:
-    """What `flyball agent run` takes.
-
-    `hardware_dir` holds the simulated nodes' files (`<node>.gpus`, `<node>.pods.json`), for driver `simulated`. With
-    `kubernetes` False the agent stands alone: it adopts, measures and serves metrics, and is never told anything.
-    """
-
-    node_name: str
-    driver: str
-    journal_dir: Path
-    socket_dir: Path | None = None
-    hardware_dir: Path | None = None
-    nvml_library: Path | None = None
-    pods: str = "auto"  # kubelet | file | auto: by the driver
-    kubelet_socket: Path = KUBELET_SOCKET
-    kubeconfig: Path | None = None
-    kubernetes: bool = True
-    metrics_host: str = "0.0.0.0"  # noqa: S104 - Prometheus scrapes from elsewhere
-    metrics_port: int | None = 9101
-    tick_seconds: float = 1.0
-    status_interval_seconds: float = 30.0
-
-
-class OptionError(ValueError):
-    """Options that do not go together; the message says what would."""
+DRIVER_SLOW_SECONDS = 1.0
+DRIVER_OPEN_SECONDS = 60.0
 
 
 def package_version() -> str:
@@ -67,60 +44,97 @@ def package_version() -> str:
 
 
 def open_driver(options: AgentOptions) -> GpuDriver:
-    """The driver that the options name. Raises OptionError, GpuError or OSError."""
-    if options.driver == "nvml":
-        from flyball_agent.drivers.nvml import NvmlDriver
-
-        return NvmlDriver(options.nvml_library)
+    """The driver that the options name. Raises GpuError or OSError."""
     if options.driver == "simulated":
-        if options.hardware_dir is None:
-            raise OptionError("driver simulated needs the hardware directory, where <node>.gpus lies")
-        return SimulatedDriver.open(options.hardware_dir / f"{options.node_name}.gpus")
-    raise OptionError(f"driver {options.driver!r} is unknown (nvml or simulated)")
+        from flyball_agent.gpu.simulated import SimulatedDriver
+
+        return SimulatedDriver.open(options.hardware_file("gpus"))
+    from flyball_agent.gpu.nvml import NvmlDriver
+
+    return NvmlDriver(options.nvml_library)
 
 
 def open_pods(options: AgentOptions) -> PodResources:
-    """Who says which pod holds what. Raises OptionError."""
-    kind = options.pods if options.pods != "auto" else ("file" if options.driver == "simulated" else "kubelet")
-    if kind == "kubelet":
-        return KubeletPodResources(options.kubelet_socket)
-    if kind == "file" and options.hardware_dir is not None:
-        return SimulatedPodResources(options.hardware_dir / f"{options.node_name}.pods.json")
-    if kind == "file":
-        raise OptionError("pods from a file need the hardware directory, where <node>.pods.json lies")
-    raise OptionError(f"pods from {kind!r} are unknown (kubelet, file or auto)")
+    """The source of which pod holds which GPU."""
+    if options.pods_from == "file":
+        return SimulatedPodResources(options.hardware_file("pods.json"))
+    from flyball_agent.kubelet import KubeletPodResources
+
+    return KubeletPodResources(options.kubelet_socket)
 
 
 async def open_journal(folder: Path, node: str) -> Journal:
     """The node's journal, once an agent that is being replaced has let it go. Raises JournalHeld after a while."""
     loop = asyncio.get_running_loop()
-    end = loop.time() + JOURNAL_WAIT_SECONDS
+    end, waiting = loop.time() + JOURNAL_WAIT_SECONDS, False
     while True:
         try:
             return Journal(folder, node)
-        except JournalHeld:
+        except JournalHeld as error:
             if loop.time() > end:
                 raise
+            if not waiting:
+                waiting = True
+                logger.info("waiting for the journal", node=node, detail=str(error))
             await asyncio.sleep(JOURNAL_RETRY_SECONDS)
 
 
-async def run_agent(options: AgentOptions, ready: Callable[[int | None], None] = lambda port: None) -> None:
-    """Run until SIGTERM or SIGINT; `ready` gets the metrics port once everything is up.
+async def open_off_loop(opening: Callable[[], GpuDriver]) -> GpuDriver:
+    """The driver, opened in a thread: a driver that hangs must hold neither signals nor the end of the process.
 
-    Raises AgentFailed where a fresh process may do better, and GpuError where the driver cannot be used at all.
+    Raises what `opening` does, and DriverUnavailable where it takes longer than `DRIVER_OPEN_SECONDS`.
+    """
+    opened: Future[GpuDriver] = Future()
+
+    def work() -> None:
+        try:
+            result = opening()
+        except BaseException as error:
+            with contextlib.suppress(InvalidStateError):  # nobody waits any more
+                opened.set_exception(error)
+        else:
+            with contextlib.suppress(InvalidStateError):
+                opened.set_result(result)
+
+    threading.Thread(target=work, name="open-driver", daemon=True).start()
+    waiting = asyncio.wrap_future(opened)
+    done, _ = await asyncio.wait([waiting], timeout=DRIVER_SLOW_SECONDS)
+    if not done:
+        logger.warning("the driver is slow to open")
+        done, _ = await asyncio.wait([waiting], timeout=DRIVER_OPEN_SECONDS - DRIVER_SLOW_SECONDS)
+    if not done:
+        raise DriverUnavailable("open", detail=f"the driver did not open within {DRIVER_OPEN_SECONDS:g} s")
+    return waiting.result()
+
+
+async def run_agent(options: AgentOptions) -> None:
+    """Run until SIGTERM or SIGINT, which end it whatever it waits for.
+
+    Raises AgentFailed where a fresh process may do better, GpuError where the driver cannot be used at all, and
+    ServerTooOld for an API server that cannot be followed.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    work, stopping = asyncio.create_task(_run(options)), asyncio.create_task(stop.wait())
+    await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    work.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+    logger.info("agent stopped; limits stay as they are", node=options.node_name)
+
+
+async def _run(options: AgentOptions) -> None:
     async with contextlib.AsyncExitStack() as stack:
         journal = await open_journal(options.journal_dir, options.node_name)
         session = await ApiSession.connect(options.kubeconfig) if options.kubernetes else None
         if session is not None:
             stack.push_async_callback(session.close)
-        driver = open_driver(options)
+        driver = await open_off_loop(lambda: open_driver(options))
         pods = open_pods(options)
-        uids = PodUids(session, options.node_name) if session and isinstance(pods, KubeletPodResources) else None
+        uids = PodUids(session, options.node_name) if session and options.pods_from == "kubelet" else None
         agent = NodeAgent(
             options.node_name,
             driver,
@@ -132,30 +146,25 @@ async def run_agent(options: AgentOptions, ready: Callable[[int | None], None] =
             version=package_version(),
         )
         stack.push_async_callback(agent.close)
-        port = None
-        if options.metrics_port is not None:
-            server = MetricsServer(AgentCollector([agent]), host=options.metrics_host, port=options.metrics_port)
-            port = await server.start()
-            stack.push_async_callback(server.stop)
+        grant = agent.state.enforced.grant
         logger.info(
             "agent started",
-            extra={
-                "node": options.node_name,
-                "driver": driver.name,
-                "gpus": len(agent.enforcer.boards),
-                "spec": None if agent.enforcer.spec is None else agent.enforcer.spec.pair,
-                "metrics_port": port,
-            },
+            node=options.node_name,
+            driver=driver.name,
+            gpus=len(agent.state.enforced.gpus),
+            grant=None if grant is None else tuple(grant.version),
         )
-        tasks = [asyncio.create_task(agent.run()), asyncio.create_task(stop.wait())]
+        tasks = [asyncio.create_task(agent.run())]
+        if options.metrics_port >= 0:
+            server = MetricsServer(AgentCollector([agent]), host=options.metrics_host, port=options.metrics_port)
+            tasks.append(asyncio.create_task(server.serve()))
         if session is not None:
-            lease_watch = LeaseWatch(session)
+            lease_watch = LeaseWatch(session, namespace=options.namespace)
             lease_watch.listen(agent.operator_seen)
             channel = GpuNodeChannel(session, agent, status_interval_seconds=options.status_interval_seconds)
-            tasks += [asyncio.create_task(lease_watch.run()), asyncio.create_task(channel.run())]
+            tasks += [asyncio.create_task(lease_watch.run()), asyncio.create_task(_follow(session, channel))]
             if uids is not None:
                 tasks.append(asyncio.create_task(uids.run()))
-        ready(port)
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -164,7 +173,12 @@ async def run_agent(options: AgentOptions, ready: Callable[[int | None], None] =
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            logger.info("agent stopped; limits stay as they are", extra={"node": options.node_name})
 
 
-__all__ = ["AgentFailed", "AgentOptions", "OptionError", "open_driver", "open_pods", "run_agent"]
+async def _follow(session: ApiSession, channel: GpuNodeChannel) -> None:
+    # Asked at the start only: an agent that holds a grant goes on holding it, whatever becomes of its API server.
+    await require_ordered_versions(session)
+    await channel.run()
+
+
+__all__ = ["AgentFailed", "ServerTooOld", "open_driver", "open_pods", "run_agent"]

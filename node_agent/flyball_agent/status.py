@@ -1,172 +1,167 @@
-"""GPUNode.status from an agent's state, and its *facts*: the same without measurements, to tell news from noise."""
+"""GPUNode.status from what an agent knows, and which part of it is worth a write at once: all but the measurements."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
 
-from flyball_agent.board import BoardState
-from flyball_agent.gpu import CallTimedOut, GpuLost, GpuNotFound, ImplausibleReading, ResetRequired
+from flyball_api.conditions import Condition, StoredCondition, merge_conditions
+from flyball_api.gpu_node import GpuClocks, GpuNodeStatus, GpuReport, PodReference, PodReport, PowerLimits
+from flyball_api.reading import JsonObject, to_patch
+from flyball_api.times import whole_second
 
-if TYPE_CHECKING:
-    from flyball_agent.agent import NodeAgent
+from flyball_agent.energy.record import JobObservation
+from flyball_agent.enforce.gpu_state import GpuState
+from flyball_agent.state import AgentState
 
-MAX_MESSAGE_LENGTH = 1000
 # A drift is put back in the round that finds it; people should see it for longer than that.
 DRIFT_SHOWN_NS = 60 * 1_000_000_000
 
-_READ_REASONS = {
-    GpuLost: "Lost",
-    ResetRequired: "ResetRequired",
-    GpuNotFound: "NotFound",
-    CallTimedOut: "CallTimedOut",
-    ImplausibleReading: "ImplausibleReading",
-}
+
+_NOT_PERSISTENT = (
+    "persistence mode is off: the driver forgets the limit once nothing has the GPU open, so that a limit may not "
+    "outlive the agent (nvidia-smi -pm 1, or nvidia-persistenced)"
+)
 
 
-def format_time(unix_seconds: float) -> str:
-    """RFC 3339 in UTC, whole seconds, as Kubernetes writes times."""
-    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def significant_fields(state: AgentState, now_ns: int) -> tuple[object, ...]:
+    """Everything of the status that is published at once when it changes: all but measurements and times."""
+    enforced = state.enforced
+    return (
+        enforced.session,
+        enforced.mode,
+        enforced.acknowledged,
+        tuple((gpu.uuid, gpu.index, gpu.limit, gpu.pods[:1], _health(gpu)) for gpu in enforced.gpus.values()),
+        tuple((job.pod_name, job.uid, job.gpus, job.ended) for job in state.jobs),
+        _conditions(state, now_ns),
+    )
 
 
-class StatusBuilder:
-    """Builds the status of one agent; remembers when each condition changed."""
+def node_status(state: AgentState, previous: GpuNodeStatus, now_ns: int, now: datetime) -> GpuNodeStatus:
+    """The whole status. From the `previous` one it has the times of conditions that are still as they were."""
+    enforced = state.enforced
+    conditions_of = {gpu.uuid: gpu.conditions for gpu in previous.devices}
+    return GpuNodeStatus(
+        boot_id=enforced.session.boot_id,
+        driver_load=enforced.session.driver_load,
+        agent_version=state.version,
+        mode=str(enforced.mode),
+        devices=tuple(_gpu_report(gpu, conditions_of.get(gpu.uuid, ()), now) for gpu in enforced.gpus.values()),
+        acknowledged=enforced.acknowledged,
+        jobs=tuple(_pod_report(job, state.accounts.pod_millijoules(job.energy_key)) for job in state.jobs),
+        conditions=merge_conditions(previous.conditions, _conditions(state, now_ns), None, now),
+    )
 
-    def __init__(self, agent: NodeAgent) -> None:
-        self._agent = agent
-        self._since: dict[tuple[str, str], tuple[str, str]] = {}  # (object, type): (status, time)
-        self._drift: tuple[int, str] | None = None
 
-    def facts(self) -> tuple[Any, ...]:
-        """Everything that is told at once when it changes."""
-        agent, enforcer = self._agent, self._agent.enforcer
-        if enforcer.drifted:
-            self._drift = (agent.clock_ns(), next(iter(enforcer.drifted.values())))
-        return (
-            enforcer.driver.boot_id,
-            str(enforcer.incarnation),
-            enforcer.mode,
-            enforcer.acknowledged,
-            tuple(
-                (board.uuid, board.index, board.limit, board.pods[:1], self._health(board))
-                for board in enforcer.boards.values()
-            ),
-            tuple((job.pod_name, job.uid, job.gpus, job.ended) for job in agent.observations),
-            tuple(self._conditions()),
-        )
+def status_patch(status: GpuNodeStatus) -> JsonObject:
+    """The status as a merge patch of the GPUNode. An acknowledgement of an earlier process stands until the next one."""
+    patch = to_patch(status)
+    if status.acknowledged is None:
+        del patch["acknowledged"]
+    return {"status": patch}
 
-    def build(self) -> dict[str, Any]:
-        """The whole status."""
-        agent, enforcer = self._agent, self._agent.enforcer
-        status: dict[str, Any] = {
-            "bootID": enforcer.driver.boot_id,
-            "driverIncarnation": str(enforcer.incarnation),
-            "agentVersion": agent.version,
-            "mode": str(enforcer.mode),
-            "devices": [self._device(board) for board in enforcer.boards.values()],
-            "jobs": [
-                job.to_status(agent.attribution.pod_millijoules(job.energy_key), format_time)
-                for job in agent.observations
-            ],
-            "conditions": [self._condition("", *condition) for condition in self._conditions()],
-        }
-        ack = enforcer.acknowledged
-        if ack is not None:
-            status["acknowledged"] = {
-                "epoch": ack.epoch,
-                "generation": ack.generation,
-                "time": format_time(ack.wall_time),
-                "limitsMilliwatts": ack.limits_milliwatts,
-                "bootID": ack.boot_id,
-                "driverIncarnation": ack.driver_incarnation,
-            }
-        return status
 
-    def _device(self, board: BoardState) -> dict[str, Any]:
-        limits, clocks = board.limits, board.limits.clocks_megahertz
-        device: dict[str, Any] = {
-            "uuid": board.uuid,
-            "model": board.model,
-            "limits": {
-                "minMilliwatts": limits.min_milliwatts,
-                "maxMilliwatts": limits.max_milliwatts,
-                "defaultMilliwatts": limits.default_milliwatts,
-            },
-            "conditions": [self._condition(board.uuid, "Healthy", *self._health(board))],
-        }
-        if board.index >= 0:
-            device["index"] = board.index
-        if board.limit is not None:
-            device["limits"]["requestedMilliwatts"] = board.limit.requested_milliwatts
-            device["limits"]["enforcedMilliwatts"] = board.limit.enforced_milliwatts
-        if clocks:
-            device["clocksMegahertz"] = {"min": clocks[0], "max": clocks[-1], "step": limits.clock_step_megahertz}
-        if board.pods:
-            device["pod"] = {"namespace": board.pods[0].namespace, "name": board.pods[0].name}
-        reading = board.reading
-        if reading is not None:
-            if reading.energy_millijoules is not None:
-                device["energyMillijoules"] = reading.energy_millijoules
-            if reading.average_power_milliwatts is not None:
-                device["powerMilliwatts"] = reading.average_power_milliwatts
-        return device
+def _gpu_report(gpu: GpuState, before: tuple[StoredCondition, ...], now: datetime) -> GpuReport:
+    limits, clocks, reading = gpu.limits, gpu.limits.clocks_megahertz, gpu.reading
+    return GpuReport(
+        uuid=gpu.uuid,
+        index=gpu.index if gpu.index >= 0 else None,
+        model=gpu.model,
+        limits=PowerLimits(
+            min_milliwatts=limits.min_milliwatts,
+            max_milliwatts=limits.max_milliwatts,
+            default_milliwatts=limits.default_milliwatts,
+            requested_milliwatts=None if gpu.limit is None else gpu.limit.requested_milliwatts,
+            enforced_milliwatts=None if gpu.limit is None else gpu.limit.enforced_milliwatts,
+        ),
+        clocks_megahertz=GpuClocks(clocks[0], clocks[-1], limits.clock_step_megahertz) if clocks else GpuClocks(),
+        pod=PodReference(gpu.pods[0].namespace, gpu.pods[0].name) if gpu.pods else None,
+        energy_millijoules=None if reading is None else reading.energy_millijoules,
+        power_milliwatts=None if reading is None else reading.average_power_milliwatts,
+        conditions=merge_conditions(before, (_health(gpu),), None, now),
+    )
 
-    def _condition(self, of: str, kind: str, status: str, reason: str, message: str) -> dict[str, str]:
-        since = self._since.get((of, kind))
-        if since is None or since[0] != status:
-            since = (status, format_time(self._agent.wall_seconds()))
-            self._since[(of, kind)] = since
-        return {
-            "type": kind,
-            "status": status,
-            "lastTransitionTime": since[1],
-            "reason": reason,
-            "message": message[:MAX_MESSAGE_LENGTH],
-        }
 
-    def _health(self, board: BoardState) -> tuple[str, str, str]:
-        if board.error is not None:
-            return "False", _READ_REASONS.get(type(board.error), "ReadFailed"), str(board.error)
-        if board.set_error is not None:
-            return "False", "LimitNotTaken", board.set_error
-        if self._agent.enforcer.above_for_good(board):
-            return "False", "LimitNotTaken", f"{board.uuid}: the enforced limit stays above the one that was set"
-        if board.lock_refused is not None:
-            return "True", "ClockNotTaken", board.lock_refused
-        return "True", "Governed", ""
+def _pod_report(job: JobObservation, energy_millijoules: int) -> PodReport:
+    last_report = whole_second(datetime.fromtimestamp(job.last_report, UTC)) if job.last_report else None
+    return PodReport(
+        namespace=job.namespace,
+        name=job.name,
+        uid=job.uid,
+        incarnation=job.incarnation,
+        pod_name=job.pod_name,
+        gpus=job.gpus,
+        iterations=job.iterations,
+        microseconds_per_iteration=job.microseconds_per_iteration,
+        millijoules_per_iteration=job.millijoules_per_iteration,
+        clock_megahertz=job.clock_megahertz,
+        local_batch_size=job.local_batch_size,
+        energy_millijoules=energy_millijoules,
+        last_report_time=last_report,
+        ended=job.ended,
+    )
 
-    def _conditions(self) -> list[tuple[str, str, str, str]]:
-        return [("Ready", *self._ready()), ("Drifted", *self._drifted()), ("Degraded", *self._degraded())]
 
-    def _ready(self) -> tuple[str, str, str]:
-        enforcer = self._agent.enforcer
-        if enforcer.spec is None:
-            return "False", "NoSpec", "no spec has come yet; the GPUs stay as they are"
-        ack = enforcer.acknowledged
-        if ack is None or (ack.epoch, ack.generation) != enforcer.spec.pair:
-            return "False", "NotAcknowledged", "the last spec is not in force on every GPU yet"
-        return "True", "Serving", ""
+def _health(gpu: GpuState) -> Condition:
+    if gpu.failure is not None:
+        return Condition("Healthy", False, gpu.failure.reason, gpu.failure.message)
+    if gpu.set_error is not None:
+        return Condition("Healthy", False, "LimitNotTaken", gpu.set_error)
+    if gpu.stays_above:
+        message = f"{gpu.uuid}: the enforced limit stays above the one that was set"
+        return Condition("Healthy", False, "LimitNotTaken", message)
+    if gpu.reading is not None and gpu.reading.persistence_mode is False:
+        return Condition("Healthy", True, "NotPersistent", _NOT_PERSISTENT)
+    if gpu.lock_refused is not None:
+        return Condition("Healthy", True, "ClockNotTaken", gpu.lock_refused)
+    return Condition("Healthy", True, "Governed")
 
-    def _drifted(self) -> tuple[str, str, str]:
-        if self._drift is not None and self._agent.clock_ns() - self._drift[0] < DRIFT_SHOWN_NS:
-            return "True", "LimitChanged", f"{self._drift[1]}, and was put back"
-        return "False", "AsSet", ""
 
-    def _degraded(self) -> tuple[str, str, str]:
-        agent, enforcer = self._agent, self._agent.enforcer
-        if agent.round_error is not None:
-            return "True", "RoundFailed", agent.round_error
-        if enforcer.journal.degraded is not None:
-            return "True", "JournalUnwritable", f"no limit is raised: {enforcer.journal.degraded}"
-        if enforcer.invalid_spec is not None:
-            return "True", "InvalidSpec", enforcer.invalid_spec
-        if enforcer.stale_spec is not None:
-            return "True", "StaleSpec", enforcer.stale_spec
-        failed = [board for board in enforcer.boards.values() if self._health(board)[0] == "False"]
-        if failed:
-            _, reason, message = self._health(failed[0])
-            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-            return "True", "GpuFailed", f"{reason}: {message}{more}"
-        if agent.pods_error is not None:
-            return "True", "PodsUnknown", agent.pods_error
-        return "False", "AsExpected", ""
+def _conditions(state: AgentState, now_ns: int) -> tuple[Condition, ...]:
+    return _ready(state), _drifted(state, now_ns), _degraded(state)
+
+
+def _ready(state: AgentState) -> Condition:
+    grant, acknowledged = state.enforced.grant, state.enforced.acknowledged
+    if grant is None:
+        return Condition("Ready", False, "NoSpec", "no spec has come yet; the GPUs stay as they are")
+    if acknowledged is None or acknowledged.version != grant.version:
+        return Condition("Ready", False, "NotAcknowledged", "the last spec is not in force on every GPU yet")
+    return Condition("Ready", True, "Serving")
+
+
+def _drifted(state: AgentState, now_ns: int) -> Condition:
+    drift = state.enforced.last_drift
+    if drift is not None and now_ns - drift.found_ns < DRIFT_SHOWN_NS:
+        return Condition("Drifted", True, "LimitChanged", f"{drift.message}, and was put back")
+    return Condition("Drifted", False, "AsSet")
+
+
+def _degraded(state: AgentState) -> Condition:
+    reason, message = _trouble(state)
+    return Condition("Degraded", reason != "AsExpected", reason, message)
+
+
+def _trouble(state: AgentState) -> tuple[str, str]:
+    """The gravest of what is wrong, as a condition's reason and message."""
+    enforced = state.enforced
+    if state.round_error is not None:
+        return "RoundFailed", state.round_error
+    if enforced.journal_error is not None:
+        return "JournalUnwritable", f"no limit is raised: {enforced.journal_error}"
+    if enforced.invalid_grant is not None:
+        return "InvalidSpec", enforced.invalid_grant
+    if enforced.stale_grant is not None:
+        return "StaleSpec", enforced.stale_grant
+    failed = [health for health in map(_health, enforced.gpus.values()) if not health.status]
+    if failed:
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        return "GpuFailed", f"{failed[0].reason}: {failed[0].message}{more}"
+    loose = [gpu.uuid for gpu in enforced.gpus.values() if _health(gpu).reason == "NotPersistent"]
+    if loose:
+        more = f" (and {len(loose) - 1} more)" if len(loose) > 1 else ""
+        return "NotPersistent", f"{loose[0]}{more}: {_NOT_PERSISTENT}"
+    if state.pods_error is not None:
+        return "PodsUnknown", state.pods_error
+    if state.pods_unresolved is not None:
+        return "PodsUnknown", state.pods_unresolved
+    return "AsExpected", ""

@@ -1,62 +1,161 @@
-"""What an operator process can be told, in one place, with the reason for each default."""
+"""The settings of an operator process, each with its default and the reason for it; the command line is made from them.
+
+The planner is imported where a setting is checked against it, so that `--help` does not wait for it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flyball_planner.cluster import Consolidation
-from flyball_planner.gpu_models import GpuModel, catalogue
-from flyball_planner.plan import STRICT_POWERFLOW, check_policy
+from flyball_api.names import DEFAULT_NAMESPACE, GPU_RESOURCE
+from flyball_kube.options import option
 
-from flyball_operator.names import DEFAULT_NAMESPACE
+if TYPE_CHECKING:
+    from flyball_planner.models.gpu import GpuModel
+    from flyball_planner.snapshot import Consolidation
 
+# As the CRD has spec.gpus.resourceName.
+EXTENDED_RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 GPU_MODEL_SUFFIXES = (".json", ".yaml", ".yml")
 MAX_GPU_MODEL_FILES = 256  # no cluster has so many products
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All durations in seconds. Raises ValueError for a policy that does not exist, for figures that cannot be, and for GPU
-    model files that are not, naming file and key.
+    """Raises ValueError for a policy that does not exist, for values out of range, and for GPU model files that are missing
+    or malformed, naming file and key.
     """
 
-    namespace: str = DEFAULT_NAMESPACE
-    kubeconfig: Path | None = None
-    policy: str = STRICT_POWERFLOW
-    # GPU models as `flyball calibrate` writes them, beside the catalogue's and over them; the later file counts. A folder
-    # stands for the files that it has at the start: a mounted ConfigMap may change at any moment, a plan must not.
-    gpu_model_files: tuple[Path, ...] = ()
-    # As Kubernetes' own controllers: a leader that cannot renew for 15 s has lost.
-    leader_lease_seconds: int = 15
-    leader_renew_seconds: float = 3.0
-    # How long an agent holds its grant without a sign of any leader; must outlast a change of leaders.
-    grant_lease_seconds: int = 60
-    plan_deadline_seconds: float = 10.0
-    # Everything that happens within this window is answered by one cycle.
-    coalesce_seconds: float = 0.02
-    # Plans depend on what changes slowly too (progress, deadlines): plan again at least this often.
-    replan_seconds: float = 10.0
-    # An agent answers a grant within a second; one that takes this long is planned around.
-    acknowledge_timeout_seconds: float = 10.0
-    # Older local copies than this raise nothing: a reboot could have gone unseen.
-    stale_after_seconds: float = 90.0
-    status_interval_seconds: float = 5.0
-    restart_seconds: float = 30.0
-    guard_fraction: float = 0.05
-    # Where on their nodes agents serve training processes; pods mount their own folder of it, which takes a hostPath.
-    training_socket_directory: str = ""
-    metrics_port: int = 9400
-    probe_port: int = 8080
+    kubeconfig: Path | None = field(
+        default=None,
+        metadata=option("Credentials; by default the pod's service account, else $KUBECONFIG."),
+    )
+    namespace: str = field(
+        default=DEFAULT_NAMESPACE,
+        metadata=option("Where the leader lease lives; the agents' --namespace must be the same."),
+    )
+    policy: str = field(
+        default="powerflow-strict",
+        metadata=option("How GPUs and watts are shared out; every name of docs/operator.md."),
+    )
+    # A folder stands for the files that it has at the start: a mounted ConfigMap may change at any moment, a plan must not.
+    gpu_model_files: tuple[Path, ...] = field(
+        default=(),
+        metadata=option(
+            "A GPU model as `flyball calibrate` writes it, or a folder of such files (a mounted ConfigMap, say), instead "
+            "of the catalogue's. May be repeated, the last one of a product counts; the variable takes PATH:PATH.",
+            name="gpu_model",
+            variables=("FLYBALL_GPU_MODELS",),
+        ),
+    )
+    gpu_resources: tuple[str, ...] = field(
+        default=(GPU_RESOURCE,),
+        metadata=option(
+            "An extended resource whose units are GPUs; a job that asks for another gets none. May be repeated; the "
+            "variable takes NAME NAME.",
+            name="gpu_resource",
+            variables=("FLYBALL_GPU_RESOURCES",),
+        ),
+    )
+    metrics_port: int = field(
+        default=9400,
+        metadata=option(
+            "Prometheus metrics, on every address; 0: any free port (in the log); -1: none.", minimum=-1, maximum=65535
+        ),
+    )
+    probe_port: int = field(
+        default=8080,
+        metadata=option("Probes, /healthz and /readyz, on every address; 0: none.", minimum=0, maximum=65535),
+    )
+    # Must outlast a change of leaders.
+    grant_lease_seconds: int = field(
+        default=60,
+        metadata=option("How long node agents hold their grants without a sign of any operator.", minimum=5),
+    )
+    # As Kubernetes' own controllers.
+    leader_lease_seconds: int = field(
+        default=15, metadata=option("A leader that cannot renew for this long has lost.", minimum=3)
+    )
+    leader_renew_seconds: float = field(default=3.0, metadata=option("How often the leader renews.", minimum=0.2))
+    plan_deadline_seconds: float = field(
+        default=10.0,
+        metadata=option("A plan that takes longer is given up; the old one stands, within every cap.", minimum=0.1),
+    )
+    # Plans depend on what changes slowly too: progress, deadlines.
+    replan_seconds: float = field(default=10.0, metadata=option("Plan again at least this often.", minimum=0.5))
+    coalesce_seconds: float = field(
+        default=0.02,
+        metadata=option("Everything that happens within this time is answered by one cycle.", minimum=0.0, maximum=1.0),
+    )
+    status_interval_seconds: float = field(
+        default=5.0,
+        metadata=option("Figures that move by themselves are written to statuses at most this often.", minimum=0.2),
+    )
+    # An agent acknowledges a grant within a second.
+    acknowledge_timeout_seconds: float = field(
+        default=10.0,
+        metadata=option("A node that owes an acknowledgement for this long is planned around.", minimum=1.0),
+    )
+    # An agent reports at least every 30 s: two of its reports may be lost on the way.
+    report_timeout_seconds: float = field(
+        default=75.0,
+        metadata=option(
+            "A node whose agent reports nothing for this long counts at its GPUs' largest limits.", minimum=1.0
+        ),
+    )
+    # A reboot could have gone unseen; an informer's watch is renewed every minute.
+    stale_after_seconds: float = field(
+        default=90.0,
+        metadata=option(
+            "No grant is raised while the local copy of the API's objects is older than this.", minimum=1.0
+        ),
+    )
+    restart_seconds: float = field(
+        default=30.0, metadata=option("What a resize or a migration costs a job.", minimum=0.0)
+    )
+    guard_fraction: float = field(
+        default=0.05,
+        metadata=option(
+            "How far a job's power limit stands above its predicted draw, as a share of it.", minimum=0.0, maximum=1.0
+        ),
+    )
     # The operator powers nothing off: moving jobs together pays only where something else does (an autoscaler, say).
-    empty_node_hold_seconds: float = 0.0
-    empty_node_watts: float = 0.0
+    empty_node_hold_seconds: float = field(
+        default=0.0,
+        metadata=option(
+            "For how long a node that jobs leave stays off, where something powers it off; 0: nobody moves.",
+            minimum=0.0,
+        ),
+    )
+    empty_node_watts: float = field(
+        default=0.0, metadata=option("What such a node draws beside its GPUs.", minimum=0.0)
+    )
+    # Pods mount their own folder of it, which takes a hostPath.
+    training_socket_directory: str = field(
+        default="",
+        metadata=option(
+            "The agents' --socket-dir: pods then get FLYBALL_SOCKET, by a hostPath volume. Default: no socket.",
+            name="training_socket_dir",
+        ),
+    )
 
     def __post_init__(self) -> None:
-        check_policy(self.policy)
-        if self.empty_node_hold_seconds and self.policy != STRICT_POWERFLOW:
-            raise ValueError(f"nodes are emptied under {STRICT_POWERFLOW} only, and the policy is {self.policy}")
+        from flyball_planner.planner import DEFAULT_POLICY
+        from flyball_planner.policies.registry import policy_named
+        from flyball_planner.snapshot import Consolidation
+
+        if not self.gpu_resources or len(set(self.gpu_resources)) < len(self.gpu_resources):
+            raise ValueError(f"GPU resources {self.gpu_resources}: name at least one, and each only once")
+        for name in self.gpu_resources:
+            if not EXTENDED_RESOURCE.fullmatch(name):
+                raise ValueError(f"GPU resource {name!r}: no name of an extended resource, as nvidia.com/gpu is one")
+        traits = policy_named(self.policy).traits
+        if self.empty_node_hold_seconds and not traits.empties_nodes:
+            raise ValueError(f"nodes are emptied under {DEFAULT_POLICY} only, and the policy is {self.policy}")
         Consolidation(self.empty_node_watts, self.empty_node_hold_seconds)
         try:
             files = tuple(file for path in self.gpu_model_files for file in _gpu_model_files(path))
@@ -70,11 +169,15 @@ class Settings:
     @property
     def gpu_models(self) -> Mapping[str, GpuModel]:
         """Every GPU model that is known, by product label."""
+        from flyball_planner.models.gpu import catalogue
+
         return catalogue(*self.gpu_model_files)
 
     @property
     def consolidation(self) -> Consolidation | None:
         """What moving jobs together saves; None where they are left where they are."""
+        from flyball_planner.snapshot import Consolidation
+
         if not self.empty_node_hold_seconds:
             return None
         return Consolidation(self.empty_node_watts, self.empty_node_hold_seconds)

@@ -11,24 +11,24 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from flyball_planner.gpu_models import GpuModel, gpu_model_for
+from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.policies.energy_budget import EnergyBudget
 from flyball_planner.policies.registry import policy_named
 from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob, Policy
 
-from flyball_simulator.agenda import Agenda, Entry, Event
-from flyball_simulator.execution import Execution
-from flyball_simulator.knowledge import Informant, decision_clocks
-from flyball_simulator.meter import WATT_TOLERANCE, ConservationError, Meter
-from flyball_simulator.node_switching import NodeSwitching
-from flyball_simulator.nodes import Nodes
-from flyball_simulator.oracle import Oracle
-from flyball_simulator.runs import Phase, Run, restart_seconds
+from flyball_simulator.cluster.agenda import Agenda, Entry, Event
+from flyball_simulator.cluster.execution import Execution
+from flyball_simulator.cluster.meter import WATT_TOLERANCE, ConservationError, Meter
+from flyball_simulator.cluster.node_switching import NodeSwitching
+from flyball_simulator.cluster.nodes import Nodes
+from flyball_simulator.cluster.runs import Phase, Run, restart_seconds
+from flyball_simulator.knowledge import Predictor, decision_clocks
+from flyball_simulator.measured.oracle import Oracle
 from flyball_simulator.settings import NodeEvent, Sample, SimulationResult, SimulationSettings
-from flyball_simulator.workload import SimulatedJob
+from flyball_simulator.workloads.workload import SimulatedJob
 
-STALL_SECONDS = 365 * 86_400.0  # a policy that leaves every job waiting for so long has given up on them
-HOPELESS_SECONDS = 86_400.0  # so long nobody runs, however often the policy decides, and nothing else is to happen
+STALL_SECONDS = 365 * 86_400.0  # no event for so long: the policy leaves every job waiting
+NO_PROGRESS_LIMIT_SECONDS = 86_400.0  # jobs wait, none runs and no event is due: the policy will never start them
 BUDGET_SECONDS = 300.0  # between looks at what was drawn, where an energy budget moves the price
 
 Progress = Callable[[float, int, int], None]
@@ -39,8 +39,8 @@ def simulate(
 ) -> SimulationResult:
     """Run the jobs under the settings' policy until the last has ended.
 
-    `progress` is told simulated seconds, ended jobs and all jobs, at every decision. Raises ValueError for an unknown
-    policy or GPU or a job that can never run, and ConservationError where something does not add up.
+    `progress` is called with simulated seconds, ended jobs and all jobs, at every decision. Raises ValueError for an
+    unknown policy or GPU or a job that can never run, and ConservationError where something does not add up.
     """
     return Simulation(jobs, settings, progress).run(trace)
 
@@ -65,7 +65,7 @@ class Simulation:
         self.nodes = Nodes(settings.gpus // settings.gpus_per_node, settings.gpus_per_node)
         self.meter = Meter(settings.gpus, settings.gpus_per_node, gpu.idle_power_watts, settings.node_overhead_watts)
         self.switching = NodeSwitching(settings, gpu, self.nodes, self.meter, self.agenda)
-        self.informant = Informant(
+        self.predictor = Predictor(
             settings.knowledge,
             gpu,
             self.clocks,
@@ -74,10 +74,10 @@ class Simulation:
             noise=settings.noise,
             model_error=settings.model_error,
             prior_error=settings.prior_error,
-            clock=None if self.policy.measures and settings.measure_clocks else self.clock_index,
-            needs_model=self.policy.name == "powerflow-strict",
+            clock=None if self.policy.traits.measures and settings.measure_clocks else self.clock_index,
+            needs_model=self.policy.traits.needs_model,
         )
-        self.execution = Execution(settings, self.policy, gpu, self.informant, self.meter, self.agenda)
+        self.execution = Execution(settings, self.policy, gpu, self.predictor, self.meter, self.agenda)
         oracle = Oracle(gpu, self.clocks, settings.gpus_per_node)
         self.runs = [self._new_run(index, job, oracle) for index, job in enumerate(jobs)]
         if len({run.view.uid for run in self.runs}) != len(self.runs):
@@ -91,19 +91,19 @@ class Simulation:
         self.lost_gpu_seconds = 0.0
         self._dirty = False
         self._next_plan = -math.inf  # not before
-        self._plan_foreseen = math.inf
-        self._nobody_since = math.inf  # while jobs wait and none runs
+        self._plan_due = math.inf
+        self._none_running_since = math.inf  # while jobs wait and none runs
         self._price = settings.price or 0.0
         self._price_scale = 1.0
         self._budget = None if settings.energy_budget_watts is None else EnergyBudget(settings.energy_budget_watts)
         self._accounted = (0.0, 0.0)  # seconds and joules up to which the budget has been reckoned
-        if self._budget is not None and self.policy.knob is not Knob.PRICE:
+        if self._budget is not None and self.policy.traits.knob is not Knob.PRICE:
             raise ValueError(f"policy {settings.policy} has no price that an energy budget could move; price has one")
 
     def run(self, trace: str = "") -> SimulationResult:
-        """Live through every event."""
+        """Process every event in the order of time."""
         started = time.perf_counter()
-        self._foresee_everything()
+        self._schedule_known_events()
         while self.agenda:
             entry = self.agenda.pop()
             if self._outdated(entry):
@@ -112,43 +112,43 @@ class Simulation:
                 raise ConservationError(f"nothing is to happen for {entry.seconds - self.now:.0f} s")
             self.now = max(self.now, entry.seconds)
             self.meter.advance(self.now)
-            self._happen(entry)
+            self._handle(entry)
             if self._dirty and not (self.agenda and self.agenda.next_seconds <= self.now):
                 self._plan_when_due()
         for run in self.runs:
             if run.phase is not Phase.DONE:
-                raise self._left_waiting(run)
+                raise self._never_started(run)
         self.meter.check(self.runs)
         return self._result(trace, time.perf_counter() - started)
 
-    def _left_waiting(self, run: Run) -> ConservationError:
+    def _never_started(self, run: Run) -> ConservationError:
         job = run.job
         return ConservationError(
             f"policy {self.policy.name} leaves job {job.job_id} ({job.gpus} GPUs) waiting for ever"
         )
 
-    def _check_hope(self, running: int) -> None:
-        """A policy that decides at intervals would go on for ever over jobs that can never run."""
+    def _check_progress(self, running: int) -> None:
+        """End a run in which jobs wait for ever: a policy that decides at intervals would keep the simulation going."""
         if running or not self.active:
-            self._nobody_since = math.inf
+            self._none_running_since = math.inf
             return
-        self._nobody_since = min(self._nobody_since, self.now)
-        if self.now - self._nobody_since > HOPELESS_SECONDS and not any(
+        self._none_running_since = min(self._none_running_since, self.now)
+        if self.now - self._none_running_since > NO_PROGRESS_LIMIT_SECONDS and not any(
             entry.event is not Event.PLAN and not self._outdated(entry) for entry in self.agenda
         ):
-            raise self._left_waiting(next(iter(self.active.values())))
+            raise self._never_started(next(iter(self.active.values())))
 
-    def _foresee_everything(self) -> None:
+    def _schedule_known_events(self) -> None:
         settings = self.settings
         for run in self.runs:
-            self.agenda.foresee(run.job.submit_seconds, Event.ARRIVAL, run.index)
+            self.agenda.schedule(run.job.submit_seconds, Event.ARRIVAL, run.index)
         self._set_cap(settings.power_limit_fraction)
         for index, step in enumerate(settings.cap_steps):
-            self.agenda.foresee(step.at_seconds, Event.CAP, index)
+            self.agenda.schedule(step.at_seconds, Event.CAP, index)
         for index, event in enumerate(settings.node_events):
-            self.agenda.foresee(event.at_seconds, Event.NODE, index)
+            self.agenda.schedule(event.at_seconds, Event.NODE, index)
         for index, (at, _) in enumerate((*settings.price_signal, *settings.carbon_grams_per_kwh)):
-            self.agenda.foresee(at, Event.SIGNAL, index)
+            self.agenda.schedule(at, Event.SIGNAL, index)
 
     def _outdated(self, entry: Entry) -> bool:
         if entry.event in (Event.COMPLETION, Event.PHASE_END, Event.LEARN):
@@ -156,10 +156,10 @@ class Simulation:
         if entry.event is Event.NODE_OFF:
             return self.done == len(self.runs) or self.switching.outdated(entry.subject, entry.version)
         if entry.event in (Event.CAP, Event.SIGNAL, Event.NODE):
-            return self.done == len(self.runs)  # the rest of the schedule concerns nobody
+            return self.done == len(self.runs)  # no job is left that the rest of the schedule could concern
         return entry.event is Event.PLAN and self.plans != entry.version
 
-    def _happen(self, entry: Entry) -> None:
+    def _handle(self, entry: Entry) -> None:
         match entry.event:
             case Event.ARRIVAL:
                 run = self.runs[entry.subject]
@@ -183,7 +183,7 @@ class Simulation:
                 self._node(self.settings.node_events[entry.subject])
                 self._next_plan = self.now
             case Event.PLAN:
-                self._plan_foreseen = math.inf
+                self._plan_due = math.inf
         self._dirty = True
 
     def _complete(self, run: Run) -> None:
@@ -231,30 +231,30 @@ class Simulation:
         self._dirty = False
         if self.now >= self._next_plan:
             self._plan()
-        elif self._plan_foreseen > self._next_plan:
-            self._foresee_plan(self._next_plan)
+        elif self._plan_due > self._next_plan:
+            self._schedule_plan(self._next_plan)
 
-    def _foresee_plan(self, seconds: float) -> None:
-        self._plan_foreseen = seconds
-        self.agenda.foresee(seconds, Event.PLAN, 0, self.plans)
+    def _schedule_plan(self, seconds: float) -> None:
+        self._plan_due = seconds
+        self.agenda.schedule(seconds, Event.PLAN, 0, self.plans)
 
     def _plan(self) -> None:
         for run in self.active.values():
             run.advance(self.now)
-            self.execution.tell(run)
+            self.execution.update_view(run)
         self._keep_to_budget()
         if self.active:
             self._apply(self.policy.decide(self._view()) if self.nodes.usable_gpus else ())
         self.plans += 1
-        self._plan_foreseen = math.inf
+        self._plan_due = math.inf
         self._next_plan = self.now + self.settings.planning_interval_seconds
         running = sum(1 for run in self.active.values() if run.gpus)
         self.samples.append(self.meter.sample(running, len(self.active) - running))
-        self._check_hope(running)
-        if self.policy.interval_seconds is not None and len(self.active) > running:
-            self._foresee_plan(self.now + self.policy.interval_seconds)
+        self._check_progress(running)
+        if self.policy.traits.interval_seconds is not None and len(self.active) > running:
+            self._schedule_plan(self.now + self.policy.traits.interval_seconds)
         elif self._budget is not None and self.active:
-            self._foresee_plan(self.now + BUDGET_SECONDS)
+            self._schedule_plan(self.now + BUDGET_SECONDS)
         if self._progress is not None:
             self._progress(self.now, self.done, len(self.runs))
 
@@ -313,7 +313,7 @@ class Simulation:
         resized = [(run, choice.gpus) for run, choice in chosen.values() if run.gpus != choice.gpus]
         if not resized:
             return []
-        if self.policy.repacks:
+        if self.policy.traits.repacks:
             for run, _ in resized:
                 self.nodes.release(run)
             staying = [run for run, choice in chosen.values() if run.gpus == choice.gpus]
@@ -342,7 +342,7 @@ class Simulation:
     def _check_limits(self) -> None:
         """A policy that holds the cap keeps the sum of all limits under it: then no job's draw can break it."""
         cap = self.meter.cap_watts
-        if cap is None or not self.policy.holds_limits:
+        if cap is None or not self.policy.traits.holds_limits:
             return
         idle = self.gpu.idle_power_watts
         allowed = self.nodes.usable_gpus * idle
@@ -364,7 +364,7 @@ class Simulation:
             uid=job.job_id,
             submit_time_seconds=job.submit_seconds,
             requested_gpus=job.gpus,
-            performance=self.informant.tell(job.model_class, job.global_batch_size, truth, frozenset()),
+            performance=self.predictor.predict(job.model_class, job.global_batch_size, truth, frozenset()),
             remaining_iterations=job.iterations,
             restart_seconds=self.settings.restart_scale * restart_seconds(job.gpus),
             since_seconds=job.submit_seconds,

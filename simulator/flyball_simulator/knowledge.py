@@ -1,4 +1,4 @@
-"""What policies are told of a job: never the truth itself, unless that is what is studied.
+"""What policies know of a job: never the truth itself, unless that is what is studied.
 
 `fitted`: the prior of the job's model class, then a model fitted to what was measured in this run. Jobs of one model class
 and batch size are runs of one program: what was learnt of one serves the next (as the operator keeps it in an
@@ -12,20 +12,20 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from flyball_planner.fitting import FittedModel, Observation, fit
-from flyball_planner.gpu_models import GpuModel
-from flyball_planner.model_classes import model_class_prior
-from flyball_planner.models import JobModel
+from flyball_planner.fitting.fit import FittedModel, Observation, fit
+from flyball_planner.models.gpu import GpuModel
+from flyball_planner.models.job import JobModel
+from flyball_planner.models.priors import model_class_prior
 from flyball_planner.policies.view import Performance
 
-from flyball_simulator.noise import noise_factor
+from flyball_simulator.measured.noise import noise_factor
 from flyball_simulator.settings import Knowledge
 
 MEASURED_CLOCKS = 6  # of the clocks that a measurement runs through, as many windows as the fit is given
 Sizes = frozenset[int]
 
 
-class Informant:
+class Predictor:
     """Tells what is known of a kind of job after it has been measured at some sizes.
 
     `needs_model`: whether the tables have to have a model behind them; what is fitted always has.
@@ -56,27 +56,27 @@ class Informant:
         self._prior_error = prior_error
         self._clock = clock
         self._needs_model = needs_model
-        self._told: dict[tuple[str, int, Sizes], Performance] = {}
+        self._predicted: dict[tuple[str, int, Sizes], Performance] = {}
 
     @property
     def learns(self) -> bool:
-        """Whether measuring a job changes what is told of it."""
+        """Whether measuring a job changes what is predicted of it."""
         return self._knowledge is Knowledge.FITTED
 
-    def tell(self, model_class: str, global_batch_size: int, truth: Performance, measured: Sizes) -> Performance:
+    def predict(self, model_class: str, global_batch_size: int, truth: Performance, measured: Sizes) -> Performance:
         """The tables of a kind of job that was measured at these sizes."""
         if self._knowledge is Knowledge.IDEAL:
             return self._modelled(model_class, global_batch_size, truth)
         key = (model_class, global_batch_size, measured if self.learns else frozenset())
-        told = self._told.get(key)
-        if told is None:
-            told = (
+        found = self._predicted.get(key)
+        if found is None:
+            found = (
                 self._fitted(model_class, global_batch_size, truth, measured)
                 if self.learns
                 else self._disturbed(model_class, global_batch_size, truth)
             )
-            self._told[key] = told
-        return told
+            self._predicted[key] = found
+        return found
 
     def _disturbed(self, model_class: str, batch: int, truth: Performance) -> Performance:
         """The truth with an error of the kind, and another one of each size, in time and in power."""
@@ -94,10 +94,10 @@ class Informant:
         if not self._needs_model:
             return table
         key = (model_class, batch, frozenset(table.sizes))
-        if key not in self._told:
+        if key not in self._predicted:
             windows = tuple(tuple(self._exact(table, batch, row)) for row in range(len(table.sizes)))
-            self._told[key] = self._tables(_fit(self._prior(model_class), windows).model, batch, table.sizes)
-        return self._told[key]
+            self._predicted[key] = self._tables(_fit(self._prior(model_class), windows).model, batch, table.sizes)
+        return self._predicted[key]
 
     def _tables(self, model: JobModel, batch: int, sizes: tuple[int, ...]) -> Performance:
         nodes = np.array([self._nodes(gpus) for gpus in sizes], dtype=np.float64)

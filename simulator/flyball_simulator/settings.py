@@ -10,7 +10,7 @@ REFERENCE_GPU = "NVIDIA-A100-SXM4-40GB"  # what the measured throughputs were ta
 
 
 class Knowledge(StrEnum):
-    """What a policy is told of a job's seconds and joules."""
+    """What a policy knows of a job's seconds and joules."""
 
     IDEAL = "ideal"  # the truth
     FITTED = "fitted"  # a prior, then models fitted to what was measured in the run
@@ -63,7 +63,7 @@ class SimulationSettings:
     seed: int = 0
     knowledge: Knowledge = Knowledge.FITTED
     noise: float = 0.03  # relative deviation of what is measured
-    model_error: float = 0.0  # relative deviation of what NOISY tells
+    model_error: float = 0.0  # relative deviation of what NOISY predicts
     prior_error: float = 0.0  # relative deviation of the priors of FITTED
     measure_clocks: bool = True  # policies that measure jobs through the clocks do so
     max_measured: int = 16  # jobs at once

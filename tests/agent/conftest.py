@@ -7,33 +7,21 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from flyball_agent.drivers.catalogue import CATALOGUE
-from flyball_agent.drivers.simulated import SimulatedNode, create_node_file
-from flyball_agent.drivers.simulated_gpu import SimulatedDriver
-from flyball_agent.drivers.virtual import VirtualNode
+from flyball_agent.gpu.simulated import SimulatedDriver
+from flyball_simulated_gpu.catalogue import CATALOGUE
+from flyball_simulated_gpu.hardware_file import create_node_file
+from flyball_simulated_gpu.shared import SimulatedNode
+from flyball_simulated_gpu.virtual import VirtualNode
+
+from tests.support.agent_doubles import DriverBench, VirtualClock
+from tests.support.waiting import wait_until
 
 A100 = CATALOGUE["NVIDIA-A100-SXM4-40GB"]
-SECOND = 1_000_000_000
-NVML_SOURCE = Path(__file__).parents[2] / "node_agent" / "simulated_nvml"
-
-
-class VirtualClock:
-    """A clock in nanoseconds that stands still until a test moves it."""
-
-    def __init__(self, now_ns: int = 1000 * SECOND) -> None:
-        self.now_ns = now_ns
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-    def advance(self, seconds: float) -> None:
-        self.now_ns += round(seconds * SECOND)
+NVML_SOURCE = Path(__file__).parents[2] / "simulated_gpu" / "nvml"
 
 
 def build_nvml_library() -> Path:
@@ -57,29 +45,21 @@ def nvml_library() -> Path:
     return build_nvml_library()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Poll until the condition holds; fails after a generous bound."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
-        time.sleep(0.002)
-
-
 @pytest.fixture(params=["virtual", "file", "nvml"])
-def bench(request, tmp_path, monkeypatch):
-    """A node of two A100s: `.driver` as the agent has it, `.node` as the hardware is, `.wait(condition)`."""
+def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DriverBench]:
+    """A node of two A100s behind each of the drivers."""
     if request.param == "virtual":
         clock = VirtualClock()
         node = VirtualNode("node-0", [A100] * 2, clock)
 
-        def wait(condition):
+        def wait(condition: Callable[[], bool]) -> None:
             for _ in range(100):
                 if condition():
                     return
                 clock.advance(0.1)
             raise AssertionError("the condition did not come true")
 
-        yield SimpleNamespace(kind="virtual", driver=SimulatedDriver(node), node=node, wait=wait)
+        yield DriverBench(kind="virtual", driver=SimulatedDriver(node), node=node, wait=wait)
         return
     path = tmp_path / "node-0.gpus"
     create_node_file(path, [A100] * 2)
@@ -87,11 +67,11 @@ def bench(request, tmp_path, monkeypatch):
         if request.param == "file":
             driver = SimulatedDriver.open(path)
         else:
-            from flyball_agent.drivers.nvml import NvmlDriver
+            from flyball_agent.gpu.nvml import NvmlDriver
 
             library = request.getfixturevalue("nvml_library")
             monkeypatch.setenv("FLYBALL_SIMULATED_GPUS", str(path))
             monkeypatch.setenv("FLYBALL_SIMULATED_PRIVILEGED", "1")
             driver = NvmlDriver(library)
-        yield SimpleNamespace(kind=request.param, driver=driver, node=node, wait=wait_until)
+        yield DriverBench(kind=request.param, driver=driver, node=node, wait=wait_until)
         driver.close()

@@ -4,72 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 
 import aiohttp
+import pytest
 from flyball_agent.agent import NodeAgent
-from flyball_agent.drivers.catalogue import CATALOGUE
-from flyball_agent.drivers.simulated import DeviceFault
-from flyball_agent.drivers.simulated_gpu import SimulatedDriver
-from flyball_agent.drivers.virtual import VirtualNode
-from flyball_agent.journal import Journal
+from flyball_agent.enforce.journal import Journal
+from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.metrics import AgentCollector, MetricsServer
-from flyball_agent.pod_resources import PodDevices
+from flyball_agent.pod_resources import PodGpus
+from flyball_simulated_gpu.catalogue import CATALOGUE
+from flyball_simulated_gpu.device import DeviceFault
+from flyball_simulated_gpu.virtual import VirtualNode
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.agent_doubles import Pods, VirtualClock
+from tests.support.gpu_node_specs import gpu_node_spec, job_grant
+from tests.support.waiting import until
 
 A100 = CATALOGUE["NVIDIA-A100-SXM4-40GB"]
 SECOND = 1_000_000_000
 
 
-class Pods:
-    pods: tuple[PodDevices, ...] = ()
-
-    async def list(self):
-        return self.pods
-
-    async def close(self):
-        pass
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-class Clock:
-    now_ns = 1000 * SECOND
-
-    def __call__(self):
-        return self.now_ns
-
-
-def make(tmp_path, name="node-0", boards=2):
-    clock = Clock()
-    node = VirtualNode(name, [A100] * boards, clock)
-    pods = Pods()
-    pods.pods = (PodDevices("research", "gpt2-1-0", "uid-1", (node.devices[0].uuid,)),)
+def make(
+    tmp_path: Path,
+    name: str = "node-0",
+    gpus: int = 2,
+    node: VirtualNode | None = None,
+    clock: VirtualClock | None = None,
+) -> tuple[NodeAgent, VirtualNode, VirtualClock]:
+    clock = clock or VirtualClock()
+    node = node or VirtualNode(name, [A100] * gpus, clock)
+    pods = Pods(PodGpus("research", "gpt2-1-0", "uid-1", (node.devices[0].uuid,)))
     agent = NodeAgent(name, SimulatedDriver(node), Journal(tmp_path, name), pods, clock_ns=clock, version="1.2")
-    agent.accept_spec(
-        {
-            "epoch": 4,
-            "generation": 9,
-            "leaseSeconds": 60,
-            "grantMilliwatts": 500_000,
-            "jobs": [
-                {
-                    "namespace": "research",
-                    "name": "gpt2",
-                    "uid": "u",
-                    "incarnation": 1,
-                    "podName": "gpt2-1-0",
-                    "gpus": 1,
-                    "powerLimitMilliwatts": 300_000,
-                    "clockMegahertz": {"min": 0, "max": 1005},
-                }
-            ],
-        }
-    )
+    granted = job_grant("gpt2-1-0", 300_000, 1, (0, 1005), job="gpt2", uid="u")
+    agent.accept_spec(gpu_node_spec(9, 500_000, granted, epoch=4, lease=60))
     return agent, node, clock
 
 
-def scrape(*agents, node_label=False) -> dict[tuple[str, frozenset], float]:
+def scrape(*agents: NodeAgent) -> Samples:
     registry = CollectorRegistry()
-    registry.register(AgentCollector(agents, node_label=node_label))
+    registry.register(AgentCollector(agents))
     text = generate_latest(registry).decode()
     samples = {}
     for family in text_string_to_metric_families(text):
@@ -80,18 +59,23 @@ def scrape(*agents, node_label=False) -> dict[tuple[str, frozenset], float]:
     return samples
 
 
-def value(samples, name, **labels):
+def value(samples: Samples, name: str, **labels: str) -> float:
     found = [v for (n, ls), v in samples.items() if n == name and labels.items() <= dict(ls).items()]
     assert len(found) == 1, (name, labels, found)
     return found[0]
 
 
-def run(agent, clock, seconds=1.0):
+def run(agent: NodeAgent, clock: VirtualClock, seconds: float = 1.0) -> None:
     clock.now_ns += round(seconds * SECOND)
-    asyncio.run(agent.tick())
+    asyncio.run(one_round(agent))
 
 
-def test_the_hardware_is_told_in_base_units(tmp_path):
+async def one_round(agent: NodeAgent) -> None:
+    await agent.find_pods()
+    await agent.tick()
+
+
+def test_the_hardware_is_told_in_base_units(tmp_path: Path) -> None:
     agent, node, clock = make(tmp_path)
     run(agent, clock)
     node.devices[0].set_activity(0.6)
@@ -109,19 +93,19 @@ def test_the_hardware_is_told_in_base_units(tmp_path):
     assert value(samples, "flyball_gpu_throttled_seconds_total", **busy, reason="applications_clocks") == 20
     assert value(samples, "flyball_gpu_info", **busy, model="NVIDIA-A100-SXM4-40GB", index="0") == 1
     pod = value(samples, "flyball_pod_gpu_energy_joules_total", pod="gpt2-1-0", job="gpt2", method="exclusive")
-    board = value(samples, "flyball_gpu_energy_joules_total", **busy)
-    assert pod == board == 20 * state.power_milliwatts / 1000
+    used = value(samples, "flyball_gpu_energy_joules_total", **busy)
+    assert pod == used == 20 * state.power_milliwatts / 1000
     idle = value(samples, "flyball_idle_energy_joules_total")
     assert idle == value(samples, "flyball_gpu_energy_joules_total", gpu=node.devices[1].uuid)
-    agent.journal.close()
+    agent.enforcer.close()
 
 
-def test_the_agent_tells_what_it_does(tmp_path):
+def test_the_agent_tells_what_it_does(tmp_path: Path) -> None:
     agent, node, clock = make(tmp_path)
     run(agent, clock)
     node.devices[1].flags = DeviceFault.LOST
     node.devices[0].set_power_limit_milliwatts(350_000)
-    agent.operator_seen()
+    agent.operator_seen(4)
     run(agent, clock, 15)
     samples = scrape(agent)
     assert value(samples, "flyball_agent_plan_generation") == 9
@@ -136,42 +120,106 @@ def test_the_agent_tells_what_it_does(tmp_path):
     assert value(samples, "flyball_agent_nvml_errors_total", op="read", code="15") == 1
     assert value(samples, "flyball_gpu_up", gpu=node.devices[1].uuid) == 0
     assert value(samples, "flyball_agent_journal_ok") == 1
-    agent.journal.close()
+    agent.enforcer.close()
 
 
-def test_names_and_labels_keep_the_rules_and_the_number_is_bounded(tmp_path):
-    agent, _, clock = make(tmp_path, boards=8)
+def test_names_and_labels_keep_the_rules_and_the_number_is_bounded(tmp_path: Path) -> None:
+    agent, _, clock = make(tmp_path, gpus=8)
     run(agent, clock)
     samples = scrape(agent)
     assert len(samples) < 300
     for name, labels in samples:
         assert re.fullmatch(r"flyball_(gpu|pod|agent|idle|unattributed|discarded)_[a-z_]+", name)
         assert not {label for label, _ in labels} & {"pid", "plan", "generation", "uid"}
-    agent.journal.close()
+    agent.enforcer.close()
 
 
-def test_many_agents_of_one_process_are_told_apart(tmp_path):
+def test_many_agents_of_one_process_are_told_apart(tmp_path: Path) -> None:
     made = [make(tmp_path, f"node-{number}") for number in range(3)]
     for agent, _, clock in made:
         run(agent, clock)
-    samples = scrape(*[agent for agent, _, _ in made], node_label=True)
+    samples = scrape(*[agent for agent, _, _ in made])
     assert value(samples, "flyball_agent_plan_generation", node="node-2") == 9
     assert all("node" in dict(labels) for _, labels in samples)
     for agent, _, _ in made:
-        agent.journal.close()
+        agent.enforcer.close()
 
 
-async def test_prometheus_is_served(tmp_path):
+def test_no_counter_falls_when_an_agent_is_killed_and_comes_back(tmp_path: Path) -> None:
+    agent, node, clock = make(tmp_path)
+    assert scrape(agent) == {}  # no round yet
+    run(agent, clock)
+    run(agent, clock, 10)
+    run(agent, clock, 5)  # not written down any more
+    name, gpu = "flyball_gpu_energy_joules_total", node.devices[0].uuid
+    before = value(scrape(agent), name, gpu=gpu)
+    agent.enforcer.close()
+    agent, _, _ = make(tmp_path, node=node, clock=clock)
+    assert scrape(agent) == {}
+    asyncio.run(agent.tick())  # the kubelet has not answered yet: it is not known whose the energy is
+    samples = scrape(agent)
+    assert value(samples, "flyball_gpu_up", gpu=gpu) == 1
+    assert not [key for key in samples if "joules" in key[0]]
+    run(agent, clock)
+    assert value(scrape(agent), name, gpu=gpu) >= before
+    agent.enforcer.close()
+
+
+def test_what_a_pod_used_at_its_end_is_still_there_for_three_scrapes(tmp_path: Path) -> None:
+    agent, node, clock = make(tmp_path)
+    pods = agent._pod_resources
+    assert isinstance(pods, Pods)
+    node.devices[0].set_activity(0.5)
+    run(agent, clock)
+    pods.pods = ()
+    used = 7 * node.devices[0].read().power_milliwatts / 1000
+    run(agent, clock, 7)
+    name = "flyball_pod_gpu_energy_joules_total"
+    for _ in range(3):
+        assert value(scrape(agent), name, pod="gpt2-1-0", job="gpt2") == used
+        run(agent, clock, 59)
+    run(agent, clock, 59)
+    assert not [key for key in scrape(agent) if key[0] == name]
+    agent.enforcer.close()
+
+
+async def test_a_port_that_is_taken_is_tried_again(tmp_path: Path) -> None:
     agent, _, _ = make(tmp_path)
-    await agent.tick()
+    first = MetricsServer(AgentCollector([agent]), host="127.0.0.1")
+    port = await first.start()
+    second = MetricsServer(AgentCollector([agent]), host="127.0.0.1", port=port)
+    serving = asyncio.create_task(second.serve())
+    with pytest.raises(OSError, match="address already in use"):
+        await MetricsServer(AgentCollector([agent]), host="127.0.0.1", port=port).start()
+    await first.stop()
+
+    async def served() -> bool:
+        try:
+            async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/healthz") as answer:
+                return answer.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    await until(served)
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    agent.enforcer.close()
+
+
+async def test_prometheus_is_served(tmp_path: Path) -> None:
+    agent, _, _ = make(tmp_path)
+    await one_round(agent)
     server = MetricsServer(AgentCollector([agent]), host="127.0.0.1")
     port = await server.start()
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
         async with session.get("/metrics") as answer:
             assert answer.status == 200
             assert answer.headers["Content-Type"].startswith("text/plain")
-            assert "flyball_gpu_energy_joules_total" in await answer.text()
+            assert "flyball_gpu_up" in await answer.text()
+        async with session.get("/metrics", headers={"Accept": "application/openmetrics-text"}) as answer:
+            assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+            assert (await answer.text()).endswith("# EOF\n")
         async with session.get("/healthz") as answer:
             assert await answer.text() == "ok\n"
     await server.stop()
-    agent.journal.close()
+    agent.enforcer.close()

@@ -1,35 +1,31 @@
-"""Who holds which board: the simulated kubelet's file, and the gRPC client against a real server on a Unix socket."""
+"""Who holds which GPU: the simulated kubelet's file, and the gRPC client against a real server on a Unix socket."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
-from flyball_agent.pod_resources import (
-    LIST_METHOD,
-    MESSAGES,
-    KubeletPodResources,
-    PodDevices,
-    PodResourcesError,
-    SimulatedPodResources,
-    board_of,
-)
+from flyball_agent.kubelet import LIST_METHOD, MESSAGES, KubeletPodResources
+from flyball_agent.pod_resources import PodGpus, PodResourcesError, SimulatedPodResources, gpu_of
 
 
-def test_device_ids_name_their_board():
-    assert board_of("GPU-1") == "GPU-1"
-    assert board_of("GPU-1::3") == "GPU-1"
-    assert board_of("MIG-1") is None
-    assert board_of("0000:3b:00.0") is None
+def test_device_ids_name_their_gpu() -> None:
+    assert gpu_of("GPU-1") == "GPU-1"
+    assert gpu_of("GPU-1::3") == "GPU-1"
+    assert gpu_of("MIG-1") is None
+    assert gpu_of("0000:3b:00.0") is None
 
 
-async def test_the_file_is_read_and_read_again_where_it_changed(tmp_path):
+async def test_the_file_is_read_and_read_again_where_it_changed(tmp_path: Path) -> None:
     path = tmp_path / "node-0.pods.json"
     source = SimulatedPodResources(path)
     assert list(await source.list()) == []
     write(path, [{"namespace": "research", "name": "a", "uid": "u", "devices": ["GPU-1", "GPU-2", "GPU-1::1"]}])
-    assert list(await source.list()) == [PodDevices("research", "a", "u", ("GPU-1", "GPU-2"))]
+    assert list(await source.list()) == [PodGpus("research", "a", "u", ("GPU-1", "GPU-2"))]
     assert await source.list() is await source.list()  # not parsed again
     write(path, [])
     assert list(await source.list()) == []
@@ -39,17 +35,17 @@ async def test_the_file_is_read_and_read_again_where_it_changed(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"pods": [{"name": 1}]}', '{"pods": 5}'])
-async def test_a_broken_file_is_said_and_read_again_once_it_is_whole(tmp_path, content):
+async def test_a_broken_file_is_said_and_read_again_once_it_is_whole(tmp_path: Path, content: str) -> None:
     path = tmp_path / "node-0.pods.json"
     path.write_text(content)
     source = SimulatedPodResources(path)
     with pytest.raises(PodResourcesError, match="not a list of pods"):
         await source.list()
     write(path, [{"namespace": "n", "name": "a", "devices": ["GPU-1"]}])
-    assert list(await source.list()) == [PodDevices("n", "a", None, ("GPU-1",))]
+    assert list(await source.list()) == [PodGpus("n", "a", None, ("GPU-1",))]
 
 
-def write(path, pods) -> None:
+def write(path: Path, pods: list[dict[str, Any]]) -> None:
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps({"pods": pods}))
     fresh.rename(path)
@@ -58,7 +54,7 @@ def write(path, pods) -> None:
 class Kubelet:
     """A gRPC server that answers List as the kubelet does, with fields that our client does not know."""
 
-    def __init__(self, socket) -> None:
+    def __init__(self, socket: Path) -> None:
         self.answer = b""
         self.refuse = False
         self.server = grpc.aio.server()
@@ -69,14 +65,14 @@ class Kubelet:
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
         self.server.add_insecure_port(f"unix://{socket}")
 
-    async def list(self, request, context):
+    async def list(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         if self.refuse:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         return self.answer
 
 
 @pytest.fixture
-async def kubelet(tmp_path):
+async def kubelet(tmp_path: Path) -> AsyncIterator[Kubelet]:
     kubelet = Kubelet(tmp_path / "kubelet.sock")
     await kubelet.server.start()
     yield kubelet
@@ -89,25 +85,61 @@ def field(number: int, content: bytes) -> bytes:
     return bytes([number << 3 | 2, len(content)]) + content
 
 
-async def test_the_kubelets_answer_is_understood(tmp_path, kubelet):
+async def test_the_kubelets_answer_is_understood(tmp_path: Path, kubelet: Kubelet) -> None:
     gpus = field(1, b"nvidia.com/gpu") + field(2, b"GPU-1") + field(2, b"GPU-2") + field(3, b"\x0a\x00")
-    nics = field(1, b"example.com/nic") + field(2, b"GPU-not-a-gpu")
+    nics = field(1, b"example.com/nic") + field(2, b"0000:17:00.0")
     container = field(1, b"trainer") + field(2, gpus) + field(2, nics)
     pod = field(1, b"gpt2-0") + field(2, b"research") + field(3, container)
     bare = field(1, b"coredns") + field(2, b"kube-system") + field(3, field(1, b"dns"))
     shared = field(1, b"shared") + field(2, b"other")
     shared += field(3, field(2, field(1, b"nvidia.com/gpu.shared") + field(2, b"GPU-3::7")))
-    kubelet.answer = field(1, pod) + field(1, bare) + field(1, shared)
+    renamed = field(1, b"renamed") + field(2, b"other")
+    renamed += field(3, field(2, field(1, b"example.com/a100") + field(2, b"GPU-4")))
+    kubelet.answer = field(1, pod) + field(1, bare) + field(1, shared) + field(1, renamed)
     async with KubeletPodResources(tmp_path / "kubelet.sock") as source:
         assert list(await source.list()) == [
-            PodDevices("research", "gpt2-0", None, ("GPU-1", "GPU-2")),
-            PodDevices("other", "shared", None, ("GPU-3",)),
+            PodGpus("research", "gpt2-0", None, ("GPU-1", "GPU-2")),
+            PodGpus("other", "shared", None, ("GPU-3",)),
+            PodGpus("other", "renamed", None, ("GPU-4",)),
         ]
         kubelet.answer = b""
         assert list(await source.list()) == []
 
 
-async def test_a_kubelet_that_refuses_or_is_not_there_is_said(tmp_path, kubelet):
+async def test_ids_and_claims_that_name_no_gpu_are_said(tmp_path: Path, kubelet: Kubelet) -> None:
+    def pod(name: bytes, container: bytes) -> bytes:
+        return field(1, field(1, name) + field(2, b"n") + field(3, container))
+
+    def devices(resource: bytes, device_id: bytes) -> bytes:
+        return field(2, field(1, resource) + field(2, device_id))
+
+    def claim(name: bytes, served_by: bytes) -> bytes:
+        return field(5, field(2, name) + field(3, b"n") + field(4, served_by))
+
+    kubelet.answer = pod(b"slice", devices(b"nvidia.com/mig-1g.5gb", b"MIG-4f2a"))
+    kubelet.answer += pod(b"index", devices(b"nvidia.com/gpu", b"0"))
+    kubelet.answer += pod(b"renamed", devices(b"example.com/a100", b"nvidia0"))
+    kubelet.answer += pod(b"claim", claim(b"c", field(2, b"gpu.nvidia.com") + field(4, b"gpu-0")))
+    kubelet.answer += pod(b"old-claim", claim(b"d", field(1, field(1, b"k8s.gpu.nvidia.com/claim=1"))))
+    kubelet.answer += pod(b"nic", devices(b"rdma/hca_shared", b"0") + claim(b"e", field(2, b"dra.net")))
+    async with KubeletPodResources(tmp_path / "kubelet.sock") as source:
+        assert list(await source.list()) == [
+            PodGpus("n", "slice", None, (), ("MIG-4f2a",)),
+            PodGpus("n", "index", None, (), ("0",)),
+            PodGpus("n", "renamed", None, (), ("nvidia0",)),
+            PodGpus("n", "claim", None, (), ("claim n/c",)),
+            PodGpus("n", "old-claim", None, (), ("claim n/d",)),
+        ]
+
+
+async def test_an_answer_that_does_not_decode_is_said(tmp_path: Path, kubelet: Kubelet) -> None:
+    async with KubeletPodResources(tmp_path / "kubelet.sock") as source:
+        kubelet.answer = b"\x0a\xff\xff"
+        with pytest.raises(PodResourcesError, match=r"kubelet\.sock"):
+            await source.list()
+
+
+async def test_a_kubelet_that_refuses_or_is_not_there_is_said(tmp_path: Path, kubelet: Kubelet) -> None:
     async with KubeletPodResources(tmp_path / "kubelet.sock") as source:
         kubelet.refuse = True
         with pytest.raises(PodResourcesError, match=r"kubelet.sock: RESOURCE_EXHAUSTED: rejected"):
@@ -119,5 +151,5 @@ async def test_a_kubelet_that_refuses_or_is_not_there_is_said(tmp_path, kubelet)
             await source.list()
 
 
-def test_the_request_is_empty_on_the_wire():
+def test_the_request_is_empty_on_the_wire() -> None:
     assert MESSAGES["ListPodResourcesRequest"]().SerializeToString() == b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -11,56 +12,37 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from flyball_agent.core import PodName
-from flyball_agent.drivers.catalogue import CATALOGUE
-from flyball_agent.drivers.simulated import SimulatedNode, create_node_file
-from flyball_agent.journal import Journal
+from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.enforce.journal import Journal
+from flyball_simulated_gpu.catalogue import CATALOGUE
+from flyball_simulated_gpu.device import DeviceFault
+from flyball_simulated_gpu.hardware_file import create_node_file
+from flyball_simulated_gpu.shared import SimulatedNode
+
+from tests.support.control_plane import IsolatedCluster
+from tests.support.gpu_node_specs import gpu_node_spec, job_grant
+from tests.support.waiting import wait_until
 
 A100 = CATALOGUE["NVIDIA-A100-SXM4-40GB"]
 NODES = "/apis/flyball.dev/v1alpha1/gpunodes"
 POD = PodName("research", "gpt2-1-0")
 FLYBALL = str(Path(sysconfig.get_path("scripts")) / "flyball")
-PATIENCE_SECONDS = 60.0
 
 
-def until(condition, what=""):
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, f"never came true: {what}"
-        time.sleep(0.01)
-
-
-def spec(generation: int, grant: int, job_limit: int) -> dict:
-    return {
-        "epoch": 1,
-        "generation": generation,
-        "leaseSeconds": 600,
-        "grantMilliwatts": grant,
-        "expectedMilliwatts": 0,
-        "worstHoldMilliwatts": grant,
-        "worstExpectedMilliwatts": 0,
-        "jobs": [
-            {
-                "namespace": POD.namespace,
-                "name": "gpt2",
-                "uid": "7b5a8f2e-0000-4000-8000-000000000001",
-                "incarnation": 1,
-                "podName": POD.name,
-                "gpus": 2,
-                "powerLimitMilliwatts": job_limit,
-                "clockMegahertz": {"min": 0, "max": 1410},
-            }
-        ],
-    }
+def spec(generation: int, grant: int, job_limit: int) -> dict[str, Any]:
+    granted = job_grant(POD.name, job_limit, job="gpt2", uid="7b5a8f2e-0000-4000-8000-000000000001")
+    return gpu_node_spec(generation, grant, granted, lease=600)
 
 
 class Bench:
-    """One simulated node of four boards, two of them busy with a job, and its agent as a process."""
+    """One simulated node of four GPUs, two of them busy with a job, and its agent as a process."""
 
-    def __init__(self, cluster, folder: Path) -> None:
+    def __init__(self, cluster: IsolatedCluster, folder: Path) -> None:
         self.cluster, self.folder, self.name = cluster, folder, "agent-process-0"
         uuids = create_node_file(folder / f"{self.name}.gpus", [A100] * 4)
         self.node = SimulatedNode.open(folder / f"{self.name}.gpus")
@@ -71,7 +53,7 @@ class Bench:
         self.process: subprocess.Popen | None = None
         self.log = folder / "agent.log"
 
-    def start(self, *arguments: str, environment=None) -> None:
+    def start(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
         command = [FLYBALL, "agent", "run", "--node-name", self.name, "--tick-seconds", "0.1", "--metrics-port", "-1"]
         command += ["--kubeconfig", str(self.cluster.devcluster.kubeconfig), "--journal-dir", str(self.folder / "j")]
         command += ["--hardware-dir", str(self.folder), "--socket-dir", str(self.folder / "s")]
@@ -86,18 +68,18 @@ class Bench:
     def limits(self) -> list[int]:
         return [device.read().requested_limit_milliwatts for device in self.node.devices]
 
-    def create(self, *arguments) -> None:
+    def create(self, *arguments: int) -> None:
         body = {"apiVersion": "flyball.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": self.name}}
         self.cluster.devcluster.api.create(NODES, {**body, "spec": spec(*arguments)})
 
-    def grant(self, *arguments) -> None:
+    def grant(self, *arguments: int) -> None:
         self.cluster.devcluster.api.patch(f"{NODES}/{self.name}", {"spec": spec(*arguments)})
 
     def status(self) -> dict:
         return self.cluster.devcluster.api.get(f"{NODES}/{self.name}").get("status") or {}
 
     def acknowledged(self, generation: int) -> None:
-        until(
+        wait_until(
             lambda: self.status().get("acknowledged", {}).get("generation") == generation,
             f"generation {generation} acknowledged; {self.log.read_text()[-2000:]}",
         )
@@ -107,7 +89,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(cluster):
+def bench(cluster: IsolatedCluster) -> Iterator[Bench]:
     folder = Path(tempfile.mkdtemp(prefix="fa", dir="/tmp"))  # short, for the sockets' paths
     bench = Bench(cluster, folder)
     yield bench
@@ -117,7 +99,7 @@ def bench(cluster):
     shutil.rmtree(folder)
 
 
-def test_a_clean_end_keeps_the_limits_and_says_so(bench):
+def test_a_clean_end_keeps_the_limits_and_says_so(bench: Bench) -> None:
     bench.start()
     bench.create(1, 900_000, 300_000)
     bench.acknowledged(1)
@@ -125,10 +107,10 @@ def test_a_clean_end_keeps_the_limits_and_says_so(bench):
     assert (bench.folder / "s" / "pod-uid" / "flyball.sock").is_socket()
     assert bench.end(signal.SIGTERM) == 0
     assert bench.limits() == [300_000, 300_000, 100_000, 100_000]
-    assert not (bench.folder / "s" / "pod-uid").exists()
+    assert list((bench.folder / "s" / "pod-uid").iterdir()) == []  # the folder is mounted into the pod, and stays
     events = [line["event"] for line in bench.lines()]
     assert events[-1] == "agent stopped; limits stay as they are"
-    for event in ("agent started", "spec accepted", "limit", "acknowledged", "mode"):
+    for event in ("agent started", "grant accepted", "limit", "acknowledged", "mode"):
         assert event in events
     for line in bench.lines():
         assert line["time"]
@@ -136,7 +118,7 @@ def test_a_clean_end_keeps_the_limits_and_says_so(bench):
             assert {"node", "uuid", "old_milliwatts", "new_milliwatts", "epoch", "generation", "reason"} <= set(line)
 
 
-def test_kills_at_random_moments_raise_nothing_and_lose_no_energy(bench):
+def test_kills_at_random_moments_raise_nothing_and_lose_no_energy(bench: Bench) -> None:
     generator = random.Random(7)
     bench.start()
     bench.create(1, 900_000, 300_000)
@@ -161,7 +143,7 @@ def test_kills_at_random_moments_raise_nothing_and_lose_no_energy(bench):
     journal = Journal(bench.folder / "j", bench.name)
     energy = journal.state.energy
     journal.close()
-    assert journal.state.spec.pair == (1, generation)
+    assert journal.state.grant.version == (1, generation)
     assert journal.unreadable_records <= 1
     given = sum(energy["pods"].values()) + energy["idle"] + energy["unattributed"] + energy["discarded"]
     assert given == sum(energy["boards"].values())
@@ -178,7 +160,7 @@ def test_kills_at_random_moments_raise_nothing_and_lose_no_energy(bench):
     )
 
 
-def test_the_same_on_the_c_library_by_nvml(bench, nvml_library, monkeypatch):
+def test_the_same_on_the_c_library_by_nvml(bench: Bench, nvml_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLYBALL_SIMULATED_GPUS", str(bench.folder / f"{bench.name}.gpus"))
     monkeypatch.setenv("FLYBALL_SIMULATED_PRIVILEGED", "1")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library.parent))
@@ -195,14 +177,16 @@ def test_the_same_on_the_c_library_by_nvml(bench, nvml_library, monkeypatch):
     assert bench.end(signal.SIGTERM) == 0
 
 
-def test_without_privilege_it_ends_with_a_sentence(bench, nvml_library, monkeypatch):
+def test_without_privilege_it_ends_with_a_sentence(
+    bench: Bench, nvml_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FLYBALL_SIMULATED_GPUS", str(bench.folder / f"{bench.name}.gpus"))
     monkeypatch.delenv("FLYBALL_SIMULATED_PRIVILEGED", raising=False)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library.parent))
     bench.create(1, 900_000, 300_000)
     bench.start("--driver", "nvml", "--pods", "file")
     assert bench.process.wait(60) == 1
-    assert "no board may be set" in bench.log.read_text()
+    assert "no GPU may be set" in bench.log.read_text()
     assert "CAP_SYS_ADMIN" in bench.log.read_text()
     assert bench.limits() == [400_000] * 4
 
@@ -213,10 +197,10 @@ def test_without_privilege_it_ends_with_a_sentence(bench, nvml_library, monkeypa
         (["--driver", "simulated"], "needs the hardware directory"),
         (["--driver", "simulated", "--hardware-dir", "/nowhere"], "/nowhere/node-x.gpus"),
         (["--driver", "magic"], "driver 'magic' is unknown (nvml or simulated)"),
-        (["--driver", "simulated", "--log-format", "xml"], "log format 'xml' is unknown"),
+        (["--log-format", "xml"], "log format 'xml' is unknown"),
     ],
 )
-def test_options_that_cannot_be_end_with_a_sentence(tmp_path, arguments, words):
+def test_options_that_cannot_be_end_with_a_sentence(tmp_path: Path, arguments: list[str], words: str) -> None:
     command = [FLYBALL, "agent", "run", "--node-name", "node-x", "--no-kubernetes", "--journal-dir", str(tmp_path)]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
@@ -224,7 +208,7 @@ def test_options_that_cannot_be_end_with_a_sentence(tmp_path, arguments, words):
     assert "Traceback" not in done.stderr
 
 
-def test_alone_it_adopts_and_touches_nothing(tmp_path):
+def test_alone_it_adopts_and_touches_nothing(tmp_path: Path) -> None:
     create_node_file(tmp_path / "node-x.gpus", [A100])
     with SimulatedNode.open(tmp_path / "node-x.gpus") as node:
         node.devices[0].set_power_limit_milliwatts(222_000)
@@ -233,8 +217,59 @@ def test_alone_it_adopts_and_touches_nothing(tmp_path):
         process = subprocess.Popen([*command, "--metrics-port", "0"], stderr=subprocess.PIPE, text=True)
         started = json.loads(process.stderr.readline())
         assert (started["event"], started["gpus"]) == ("agent started", 1)
-        assert started["metrics_port"] > 0
+        served = json.loads(process.stderr.readline())
+        assert (served["event"], served["port"] > 0) == ("metrics served", True)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
         assert process.returncode == 0
         assert node.devices[0].read().requested_limit_milliwatts == 222_000
+
+
+class Alone:
+    """An agent without Kubernetes as a process, its log read line by line."""
+
+    def __init__(self, folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        command = [FLYBALL, "agent", "run", "--node-name", "node-x", "--no-kubernetes", "--journal-dir", str(folder)]
+        command += ["--hardware-dir", str(folder), "--pods", "file", "--metrics-port", "-1", *arguments]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+
+    def logged(self, event: str) -> None:
+        for line in self.process.stderr:
+            if json.loads(line)["event"] == event:
+                return
+        raise AssertionError(f"{event!r} was never logged")
+
+    def terminate(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        _, rest = self.process.communicate(timeout=30)
+        assert "agent stopped" in rest
+        return self.process.returncode
+
+
+def test_an_agent_that_waits_for_the_journal_ends_at_once(tmp_path: Path) -> None:
+    create_node_file(tmp_path / "node-x.gpus", [A100])
+    journal = Journal(tmp_path, "node-x")
+    agent = Alone(tmp_path, "--driver", "simulated")
+    agent.logged("waiting for the journal")
+    assert agent.terminate() == 0
+    journal.close()
+
+
+@pytest.mark.parametrize("hangs", ["while it opens", "in a round"])
+def test_an_agent_whose_driver_hangs_ends_cleanly(tmp_path: Path, nvml_library: Path, hangs: str) -> None:
+    create_node_file(tmp_path / "node-x.gpus", [A100] * 2)
+    environment = {
+        **os.environ,
+        "FLYBALL_SIMULATED_GPUS": str(tmp_path / "node-x.gpus"),
+        "FLYBALL_SIMULATED_PRIVILEGED": "1",
+        "LD_LIBRARY_PATH": str(nvml_library.parent),
+    }
+    with SimulatedNode.open(tmp_path / "node-x.gpus") as node:
+        if hangs == "while it opens":
+            node.devices[0].flags |= DeviceFault.HANG
+        agent = Alone(tmp_path, "--driver", "nvml", "--tick-seconds", "0.1", environment=environment)
+        agent.logged("the driver is slow to open" if hangs == "while it opens" else "agent started")
+        if hangs == "in a round":
+            node.devices[0].flags |= DeviceFault.HANG
+            agent.logged("GPU failed")
+        assert agent.terminate() == 0

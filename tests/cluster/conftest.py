@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from cluster_bench import Bench
-from flyball_devcluster.demo.site import Site, SitePlan
+from flyball_testbed.controlplane.programs.binaries import Binaries
+from flyball_testbed.site import Site, SitePlan
+
+from tests.support.site_bench import Bench
 
 # Quick leases and timers, so that a test of what happens when they end need not wait for minutes.
 QUICK = (
@@ -26,9 +29,9 @@ def bench_on(site: Site) -> Bench:
     return Bench(site, namespace)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Four nodes of eight GPUs, shared by the tests of a module that leave it whole."""
+@pytest.fixture(scope="session")
+def site(control_plane_programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Four nodes of eight GPUs, shared by all tests that leave them whole; those that kill a part take `make_site`."""
     plan = SitePlan(nodes=4, operator_arguments=QUICK)
     with Site.start(plan, tmp_path_factory.mktemp("site")) as started:
         yield started
@@ -36,19 +39,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def bench(site: Site) -> Iterator[Bench]:
-    """The module's site, with a namespace of the test's own; cleaned up after."""
+    """The shared site, with a namespace and caps of the test's own; cleaned up after."""
     made = bench_on(site)
     yield made
     made.clean()
 
 
 @pytest.fixture
-def make_site(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+def make_site(control_plane_programs: Binaries, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     """A factory of sites of the test's own, for tests that kill parts of them."""
     started: list[Site] = []
 
-    def make(nodes: int = 4, **keywords: object) -> Bench:
-        plan = SitePlan(nodes=nodes, **{"operator_arguments": QUICK, **keywords})  # type: ignore[arg-type]
+    def make(nodes: int = 4, *, operator_arguments: Sequence[str] = (), **keywords: Any) -> Bench:
+        plan = SitePlan(nodes=nodes, operator_arguments=(*QUICK, *operator_arguments), **keywords)
         site = Site.start(plan, tmp_path / f"site-{len(started)}")
         started.append(site)
         return bench_on(site)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from cluster_bench import Bench
-from flyball_devcluster.api import Json
-from flyball_devcluster.demo.site import OPERATOR
-from flyball_devcluster.stages import EXIT_CODE_ANNOTATION, OUTCOME_ANNOTATION
+from flyball_testbed.controlplane.api import Json
+from flyball_testbed.controlplane.stages import EXIT_CODE_ANNOTATION, OUTCOME_ANNOTATION
+from flyball_testbed.site import OPERATOR
+
+from tests.support.site_bench import Bench
 
 LONG = 1_000_000
 
@@ -74,7 +76,8 @@ def test_a_pod_that_somebody_deletes_does_not_count(bench: Bench) -> None:
     assert status["restarts"] == 0
 
 
-def test_a_crash_counts_once_though_the_operator_dies_of_it_too(bench: Bench) -> None:
+def test_a_crash_counts_once_though_the_operator_dies_of_it_too(make_site: Callable[..., Bench]) -> None:
+    bench = make_site(nodes=1)
     bench.submit("unlucky", gpus=(4, 4), iterations=LONG, failurePolicy={"maxRestarts": 2})
     wait_incarnation(bench, "unlucky", 1)
     for number in (2, 3):

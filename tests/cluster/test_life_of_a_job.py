@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cluster_bench import Bench, applied_gpus, condition, reason
+
+from tests.support.site_bench import Bench, applied_gpus, condition, reason
 
 
 def test_submit_run_succeed(bench: Bench) -> None:
@@ -47,7 +49,7 @@ def _told_iterations(raw: Any) -> int:
 
 
 def test_suspend_and_resume_go_on_from_the_checkpoint(bench: Bench) -> None:
-    bench.submit("pausing", gpus=(2, 2), iterations=150)
+    bench.submit("pausing", gpus=(2, 2), iterations=60)
     bench.wait_job(
         "pausing",
         lambda raw: _told_iterations(raw) > 10,
@@ -124,3 +126,24 @@ def test_a_template_that_the_api_server_refuses_is_said_in_its_own_words(bench: 
     )
     bench.change("misspelt", suspend=False)
     bench.wait_succeeded("misspelt")
+
+
+def test_gpus_under_another_name_are_planned_granted_and_trained_on(make_site: Callable[..., Bench]) -> None:
+    names = ("--gpu-resource", "nvidia.com/gpu", "--gpu-resource", "example.com/gpu")
+    bench = make_site(nodes=2, operator_arguments=names)
+    renamed = {"nvidia.com/gpu": None, "example.com/gpu": "8"}
+    bench.api.patch("/api/v1/nodes/node-001/status", {"status": {"capacity": renamed, "allocatable": renamed}})
+    bench.submit("theirs", iterations=20, gpus=(4, 4), resource_name="example.com/gpu")
+    running = bench.wait_running("theirs", 4)
+    assert [node["name"] for node in running["status"]["applied"]["nodes"]] == ["node-001"]
+    bench.wait_succeeded("theirs")
+
+
+def test_gpus_under_a_name_that_nobody_knows_are_refused_with_what_would_be_right(bench: Bench) -> None:
+    bench.submit("unknown", iterations=20, gpus=(4, 4), resource_name="example.com/gpu")
+    refused = bench.wait_job("unknown", lambda raw: reason(raw, "Admitted") == "UnknownGpuResource", "refused")
+    assert "(nvidia.com/gpu): name one of them" in refused["status"]["explanation"]
+    assert not bench.objects("jobs", "/apis/batch/v1")
+    bench.change("unknown", suspend=True, gpus={"resourceName": "nvidia.com/gpu"})
+    bench.change("unknown", suspend=False)
+    bench.wait_succeeded("unknown")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from cluster_bench import GPU_NODES, Bench, condition
+from flyball_kube.resources import GPU_NODES, POWER_CAPS
+from flyball_simulated_gpu.shared import SimulatedNode
+from flyball_testbed.workload.devices import hardware_path
+
+from tests.support.site_bench import Bench, condition, is_enforced_at, reason
+from tests.support.versions import Versions, resource_version
 
 LONG = 100_000
 
@@ -15,17 +20,41 @@ def load(bench: Bench, jobs: int = 4) -> None:
         bench.wait_running(f"load-{index}")
 
 
+def assert_cut_before_any_raise(bench: Bench, versions: Versions, cap: str, watts: int) -> None:
+    """From the first cut to the cap's being called enforced at `watts`, no node's bound may have been raised.
+
+    A raise that was decided before the operator saw the new watts may still come before the first cut.
+    """
+    caps = [raw for raw in versions.of(POWER_CAPS) if raw["metadata"]["name"] == bench.cap_name(cap)]
+    asked = next(resource_version(raw) for raw in caps if raw["spec"]["watts"] == watts)
+    called_enforced = next(resource_version(raw) for raw in caps if is_enforced_at(raw, watts))
+    bounds: dict[str, int] = {}
+    cut = False
+    for raw in versions.of(GPU_NODES):
+        if resource_version(raw) > called_enforced:
+            break
+        name, bound = raw["metadata"]["name"], raw["spec"]["boundMilliwatts"]
+        before = bounds.get(name, bound)
+        if resource_version(raw) > asked:
+            assert not (cut and bound > before), f"{name} raised from {before} to {bound} mW while cuts were pending"
+            cut = cut or bound < before
+        bounds[name] = bound
+    assert cut, "the cap was called enforced before any node's bound was cut"
+
+
 def test_a_cap_is_lowered_before_anything_is_raised(bench: Bench) -> None:
     full = bench.site.plan.max_watts
     high, low, middle = (int(full * share) for share in (0.8, 0.4, 0.6))
     bench.set_cap("site", high)
     bench.wait_enforced("site", high)
     load(bench)
-    bench.set_cap("site", low)
-    # Until every cut is read back, the status must not call the new cap enforced, and no grant may rise.
-    enforced = bench.wait_enforced("site", low)
-    assert enforced["status"]["committedWatts"] <= low
-    assert bench.limits_watts() <= low
+    with Versions(bench.site.cluster.kubeconfig, POWER_CAPS, GPU_NODES) as versions:
+        bench.set_cap("site", low)
+        enforced = bench.wait_enforced("site", low)
+        assert enforced["status"]["committedWatts"] <= low
+        assert bench.limits_watts() <= low
+        versions.await_seen([enforced, *bench.gpu_nodes()])
+    assert_cut_before_any_raise(bench, versions, "site", low)
     bench.wait(
         lambda: all(
             node["status"]["acknowledged"]["generation"] == node["spec"]["generation"] for node in bench.gpu_nodes()
@@ -41,7 +70,7 @@ def test_a_cap_is_lowered_before_anything_is_raised(bench: Bench) -> None:
     assert bench.overshoot_watts("site") == 0.0
 
 
-def test_enforced_says_false_while_a_node_owes_its_acknowledgement(bench: Bench) -> None:
+def test_a_cap_is_not_called_enforced_while_a_node_has_not_acknowledged(bench: Bench) -> None:
     full = bench.site.plan.max_watts
     bench.set_cap("site", full)
     bench.wait_enforced("site", full)
@@ -54,13 +83,12 @@ def test_enforced_says_false_while_a_node_owes_its_acknowledgement(bench: Bench)
         bench.wait(
             lambda: (bench.cap("site") or {}).get("status", {}).get("effectiveWatts") == low, lambda: "the new cap seen"
         )
-        told = bench.cap("site")
-        assert condition(told, "Enforced") == "False"
+        assert condition(bench.cap("site"), "Enforced") == "False"
         # Cuts are sent; none is acknowledged; what a node may draw at worst may not rise anywhere meanwhile.
-        before = {node["metadata"]["name"]: node["spec"]["worstHoldMilliwatts"] for node in bench.gpu_nodes()}
+        before = {node["metadata"]["name"]: node["spec"]["committedMilliwatts"] for node in bench.gpu_nodes()}
         bench.submit("eager", gpus=(8, 8), iterations=LONG, batch=1024)
         bench.wait_job("eager", lambda raw: condition(raw, "Admitted") != "", "seen by the planner")
-        after = {node["metadata"]["name"]: node["spec"]["worstHoldMilliwatts"] for node in bench.gpu_nodes()}
+        after = {node["metadata"]["name"]: node["spec"]["committedMilliwatts"] for node in bench.gpu_nodes()}
         assert all(after[name] <= watts for name, watts in before.items())
         assert condition(bench.cap("site"), "Enforced") == "False"
     finally:
@@ -89,7 +117,7 @@ def test_an_infeasible_cap_is_never_called_enforced(bench: Bench) -> None:
 def test_two_caps_over_the_same_nodes_are_both_held(bench: Bench) -> None:
     rack = sorted(node["metadata"]["name"] for node in bench.gpu_nodes())[:2]
     for name in rack:
-        bench.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {"rack": "a"}}})
+        bench.label_node(name, "rack", "a")
     full = bench.site.plan.max_watts
     site_watts, rack_watts = int(full * 0.7), int(full * 0.5 * 0.45)
     bench.set_cap("site", site_watts)
@@ -100,21 +128,77 @@ def test_two_caps_over_the_same_nodes_are_both_held(bench: Bench) -> None:
     for name, watts in (("site", site_watts), ("rack-a", rack_watts)):
         status = bench.wait_enforced(name, watts)["status"]
         assert status["committedWatts"] <= watts
-    grants = {node["metadata"]["name"]: node["spec"]["grantMilliwatts"] for node in bench.gpu_nodes()}
+    grants = {node["metadata"]["name"]: node["spec"]["boundMilliwatts"] for node in bench.gpu_nodes()}
     assert sum(grants[name] for name in rack) <= rack_watts * 1000
     assert bench.overshoot_watts("rack-a") == 0.0
     assert bench.overshoot_watts("site") == 0.0
 
 
-def test_a_limit_changed_by_another_hand_is_put_back(bench: Bench) -> None:
-    from flyball_agent.drivers.simulated import SimulatedNode
-
+def test_a_limit_changed_by_another_hand_is_put_back_and_reported(bench: Bench) -> None:
     bench.set_cap("site", bench.site.plan.max_watts // 2)
     bench.wait_enforced("site", bench.site.plan.max_watts // 2)
+    bench.wait_at_floor()  # jobs of a test before this one have left, so that nobody else changes a limit
     name = bench.gpu_nodes()[0]["metadata"]["name"]
-    with SimulatedNode.open(bench.site.hardware / f"{name}.gpus") as node:
+    path = GPU_NODES.path(name=name)
+    with SimulatedNode.open(hardware_path(bench.site.hardware, name)) as node:
         device = next(iter(node.devices))
-        before = device.read().enforced_limit_milliwatts
-        device.set_power_limit_milliwatts(before + 50_000)
-        bench.wait(lambda: device.read().enforced_limit_milliwatts == before, lambda: "the limit put back")
-    assert bench.api.get(f"{GPU_NODES}/{name}")["status"]["acknowledged"] is not None
+        before = device.read()
+        assert condition(bench.api.get(path), "Drifted") == "False"
+        device.set_power_limit_milliwatts(before.enforced_limit_milliwatts + 50_000)
+        bench.wait(lambda: condition(bench.api.get(path), "Drifted") == "True", lambda: "the change reported")
+        assert reason(bench.api.get(path), "Drifted") == "LimitChanged"
+        bench.wait(
+            lambda: device.read().enforced_limit_milliwatts == before.enforced_limit_milliwatts,
+            lambda: "the limit put back",
+        )
+        assert device.read().requested_limit_milliwatts == before.requested_limit_milliwatts
+    # The node goes on to serve: a later cut still reaches it.
+    bench.set_cap("site", bench.site.plan.max_watts * 2 // 5)
+    bench.wait_enforced("site", bench.site.plan.max_watts * 2 // 5)
+
+
+def test_neither_forged_labels_nor_a_ghost_keep_a_cut_from_their_node(bench: Bench) -> None:
+    """A pod with a job's label and one that claims more GPUs than a node has, set past the admission policy."""
+    full = bench.site.plan.max_watts
+    bench.set_cap("site", full)
+    bench.wait_enforced("site", full)
+    load(bench, jobs=2)
+    owner = bench.job("load-0")
+    assert owner is not None
+    node = bench.gpu_nodes()[0]["metadata"]["name"]
+    labels = {"flyball.dev/job-name": "load-0", "flyball.dev/job-uid": owner["metadata"]["uid"]}
+    for name, gpus, more in (
+        ("forged", 1, {"flyball.dev/job-uid": "a.b"}),
+        ("ghost", 64, {"flyball.dev/incarnation": "99999999999"}),
+    ):
+        container = {"name": "trainer", "image": "trainer", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+        template = {
+            "metadata": {"labels": labels | more},
+            "spec": {"restartPolicy": "Never", "containers": [container]},
+        }
+        reference = {
+            "apiVersion": "flyball.dev/v1alpha1",
+            "kind": "EnergyAwareJob",
+            "name": "load-0",
+            "uid": owner["metadata"]["uid"],
+            "controller": True,
+        }
+        metadata = {
+            "name": name,
+            "namespace": bench.namespace,
+            "labels": labels | more,
+            "annotations": {"flyball.dev/allocation": f'{{"nodes": [["{node}", {gpus}]]}}'},
+            "ownerReferences": [reference],
+        }
+        bench.api.create(
+            f"/apis/batch/v1/namespaces/{bench.namespace}/jobs", {"metadata": metadata, "spec": {"template": template}}
+        )
+    bench.wait(
+        lambda: sum(pod["metadata"]["name"].startswith(("forged-", "ghost-")) for pod in bench.objects("pods")) == 2,
+        lambda: "the forged pods",
+    )
+    low = int(full * 0.4)
+    bench.set_cap("site", low)
+    bench.wait_enforced("site", low)
+    assert bench.limits_watts() <= low
+    assert bench.overshoot_watts("site") == 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster_bench import Bench, applied_gpus, condition
+from tests.support.site_bench import Bench, applied_gpus, condition
 
 LONG = 100_000
 
@@ -11,7 +11,7 @@ def test_an_elastic_job_shrinks_for_another_and_grows_back(bench: Bench) -> None
     bench.submit("elastic", gpus=(1, 32), iterations=LONG, batch=1024, objective="Time")
     alone = applied_gpus(bench.wait_running("elastic"))
     assert alone >= 16
-    bench.submit("second", gpus=(16, 16), iterations=200, batch=1024, objective="Time", priority=1)
+    bench.submit("second", gpus=(16, 16), iterations=100, batch=1024, objective="Time", priority=1)
     bench.wait_running("second", 16)
     shrunk = bench.wait_job(
         "elastic",

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from flyball_devcluster.api import ApiClient, ApiError, Json
-from flyball_devcluster.cluster import DevCluster
+from flyball_kube.errors import ApiError
+from flyball_testbed.controlplane.api import ApiClient, Json
+from flyball_testbed.controlplane.cluster import DevCluster
 
 GROUP = "/apis/flyball.dev/v1alpha1"
 PLURALS = {
@@ -31,10 +32,10 @@ SMALLEST_SPECS: dict[str, Json] = {
         "epoch": 3,
         "generation": 10,
         "leaseSeconds": 30,
-        "grantMilliwatts": 1_000_000,
+        "boundMilliwatts": 1_000_000,
         "expectedMilliwatts": 800_000,
-        "worstHoldMilliwatts": 1_000_000,
-        "worstExpectedMilliwatts": 800_000,
+        "committedMilliwatts": 1_000_000,
+        "committedExpectedMilliwatts": 800_000,
     },
     "EnergyProfile": {"profileKey": "gpt2", "gpuModel": "NVIDIA A100-SXM4-40GB"},
 }

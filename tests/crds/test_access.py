@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from flyball_devcluster import install
-from flyball_devcluster.api import ApiClient, ApiError
-from flyball_devcluster.cluster import DevCluster
-from flyball_devcluster.processes import wait_until
+from flyball_api.names import DEFAULT_NAMESPACE
+from flyball_kube.errors import ApiError
+from flyball_testbed.controlplane import install
+from flyball_testbed.controlplane.api import ApiClient
+from flyball_testbed.controlplane.cluster import DevCluster
+from flyball_testbed.controlplane.processes import wait_until
 
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-SYSTEM, ELSEWHERE = install.SYSTEM_NAMESPACE, "default"
+SYSTEM, ELSEWHERE = DEFAULT_NAMESPACE, "default"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"
 FLYBALL, CORE, BATCH, COORDINATION, EXTENSIONS = (
     "flyball.dev", "", "batch", "coordination.k8s.io", "apiextensions.k8s.io",

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from flyball_devcluster import install, nodes
-from flyball_devcluster.api import ApiClient, ApiError
-from flyball_devcluster.cluster import DevCluster
-from flyball_devcluster.processes import wait_until
+from flyball_api.names import DEFAULT_NAMESPACE
+from flyball_kube.errors import ApiError
+from flyball_testbed.controlplane import install, nodes
+from flyball_testbed.controlplane.api import ApiClient
+from flyball_testbed.controlplane.cluster import DevCluster
+from flyball_testbed.controlplane.processes import wait_until
 
 TIMEOUT_SECONDS = 30.0
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -42,9 +44,9 @@ def agents(control_plane: DevCluster, kinds: Any) -> Iterator[Agents]:
     own, neighbour = control_plane.add_nodes(2)
     plane = control_plane.control_plane
     agent = plane.api_with_token(
-        plane.token_bound_to_pod(install.SYSTEM_NAMESPACE, install.AGENT, control_plane.agent_pods([own])[own])
+        plane.token_bound_to_pod(DEFAULT_NAMESPACE, install.AGENT, control_plane.agent_pods([own])[own])
     )
-    nowhere = plane.api_with_token(plane.token(install.SYSTEM_NAMESPACE, install.AGENT))
+    nowhere = plane.api_with_token(plane.token(DEFAULT_NAMESPACE, install.AGENT))
     for name in (own, neighbour):
         kinds.api.create(kinds.path("GPUNode"), kinds.object("GPUNode", name=name))
     # A policy is in force a moment after it was created.
@@ -62,7 +64,7 @@ def too_many_rights(control_plane: DevCluster, agents: Agents) -> Iterator[None]
     """RBAC gives the agents everything on GPUNodes, so that the policy alone stands in the way."""
     api = control_plane.api
     rule = {"apiGroups": ["flyball.dev"], "resources": ["gpunodes"], "verbs": ["*"]}
-    subject = {"kind": "ServiceAccount", "name": install.AGENT, "namespace": install.SYSTEM_NAMESPACE}
+    subject = {"kind": "ServiceAccount", "name": install.AGENT, "namespace": DEFAULT_NAMESPACE}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": MORE_RIGHTS}
     api.create(f"{RBAC}/clusterroles", {"metadata": {"name": MORE_RIGHTS}, "rules": [rule]})
     api.create(
@@ -117,7 +119,7 @@ def test_a_token_without_a_node_writes_nothing(agents: Agents) -> None:
 
 @pytest.mark.usefixtures("too_many_rights")
 def test_the_policy_alone_keeps_the_agent_off_the_spec(agents: Agents) -> None:
-    spec = {"spec": {"generation": 11, "grantMilliwatts": 900_000}}
+    spec = {"spec": {"generation": 11, "boundMilliwatts": 900_000}}
     for name in (agents.own, agents.neighbour):
         with pytest.raises(ApiError, match="an agent writes only the status of its GPUNode; spec is the operator's"):
             agents.api.patch(_path(name), spec)
@@ -146,9 +148,9 @@ def test_rbac_keeps_the_agent_off_the_spec_as_well(agents: Agents) -> None:
 
 def test_others_are_not_touched_by_the_agents_policy(control_plane: DevCluster, agents: Agents) -> None:
     plane = control_plane.control_plane
-    operator = plane.api_with_token(plane.token(install.SYSTEM_NAMESPACE, install.OPERATOR))
+    operator = plane.api_with_token(plane.token(DEFAULT_NAMESPACE, install.OPERATOR))
     try:
-        spec = {"spec": {"generation": 12, "grantMilliwatts": 900_000}}
+        spec = {"spec": {"generation": 12, "boundMilliwatts": 900_000}}
         assert operator.patch(_path(agents.own), spec)["spec"]["generation"] == 12
     finally:
         operator.close()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from flyball_crds import manifests
+from flyball_api.manifests import manifests
 
 Changes = dict[str, Any]
 ANY_POD = {"key": "rack", "operator": "Exists"}
@@ -139,21 +139,21 @@ CREATION = [
     ),
     Case(
         NODE,
-        {"worstHoldMilliwatts": 3_200_000},
-        {"worstHoldMilliwatts": 999_999},
-        "worstHoldMilliwatts 999999 is below grantMilliwatts 1000000 that it bounds (at least 1000000)",
+        {"committedMilliwatts": 3_200_000},
+        {"committedMilliwatts": 999_999},
+        "committedMilliwatts 999999 is below boundMilliwatts 1000000 that it bounds (at least 1000000)",
     ),
     Case(
         NODE,
-        {"worstExpectedMilliwatts": 800_001},
-        {"worstExpectedMilliwatts": 799_999},
-        "worstExpectedMilliwatts 799999 is below expectedMilliwatts 800000 that it bounds (at least 800000)",
+        {"committedExpectedMilliwatts": 800_001},
+        {"committedExpectedMilliwatts": 799_999},
+        "committedExpectedMilliwatts 799999 is below expectedMilliwatts 800000 that it bounds (at least 800000)",
     ),
     Case(
         NODE,
         {"jobs": [JOB_GRANT]},
         {"jobs": [JOB_GRANT, JOB_GRANT | {"uid": "another", "gpus": 1}]},
-        "the limits of the GPUs of the jobs add up to 1250000 mW, above grantMilliwatts 1000000 (lower the limits, or "
+        "the limits of the GPUs of the jobs add up to 1250000 mW, above boundMilliwatts 1000000 (lower the limits, or "
         "grant that much)",
     ),
     Case(
@@ -165,6 +165,14 @@ CREATION = [
 ]
 
 CHANGE = [
+    Case(
+        NODE,
+        {"generation": 11, "committedMilliwatts": 3_200_001},
+        {"generation": 11, "committedMilliwatts": 3_199_999},
+        "spec.committedMilliwatts and spec.committedExpectedMilliwatts must not fall below 3200000 and 800000 while "
+        "(epoch, generation) (3, 10) is not acknowledged",
+        {"committedMilliwatts": 3_200_000},
+    ),
     Case(EAJ, {"gpus": {"max": 8}, "suspend": True}, {"gpus": {"max": 8}}, f"gpus {LOCKED}", {}),
     Case(EAJ, NEW_TRAINING | {"suspend": True}, NEW_TRAINING, f"training {LOCKED}", {}),
     Case(EAJ, {"profileKey": "k", "suspend": True}, {"profileKey": "k"}, f"profileKey {LOCKED}", {}),
@@ -194,7 +202,7 @@ CHANGE = [
     ),
     Case(
         NODE,
-        {"generation": 11, "grantMilliwatts": 900_000},
+        {"generation": 11, "boundMilliwatts": 900_000},
         {"generation": 9},
         "(epoch, generation) (3, 9) is below (3, 10) of the object; it never goes down (read the object again, and write "
         "(3, 11) or above)",
@@ -211,7 +219,7 @@ CHANGE = [
     Case(
         NODE,
         {},
-        {"grantMilliwatts": 999_999},
+        {"boundMilliwatts": 999_999},
         "spec changed but (epoch, generation) is still (3, 10); every change takes a new generation (11 or above)",
         {},
     ),

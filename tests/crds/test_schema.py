@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_crds import manifests
-from flyball_devcluster.cluster import DevCluster
+from flyball_api.manifests import manifests
+from flyball_testbed.controlplane.cluster import DevCluster
 
 CRDS = {crd["spec"]["names"]["kind"]: crd for crd in manifests()}
 PUBLISHED = "/openapi/v3/apis/flyball.dev/v1alpha1"
@@ -97,7 +97,7 @@ def test_the_published_schema_describes_every_field(control_plane: DevCluster, k
     [
         ("eaj.spec.objective", "clocks rise only while a second saved costs no more joules"),
         ("pcap.spec.enforcement", "no load whatever can pass it"),
-        ("gpun.spec.worstHoldMilliwatts", "memory of what may still be in force"),
+        ("gpun.spec.committedMilliwatts", "memory of what may still be in force"),
         ("eprof.status.parameters.value", "decimal string"),
     ],
 )

@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 import pytest
-from flyball_crds import models
+from flyball_api.energy_profile import decimal_string
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.crd_schema import assert_valid
 
 EAJ, CAP, NODE, PROFILE = "EnergyAwareJob", "PowerCap", "GPUNode", "EnergyProfile"
 UUID = "GPU-5b0c1f9e-3a64-4c1e-9a55-0d7f6f1f2a3b"
@@ -63,7 +65,7 @@ def test_a_gpu_node_is_completed_with_defaults(kinds: Any) -> None:
         "foreignGpus": 0,
         "failsafePowerLimitMilliwatts": 0,
     }
-    assert kinds.try_create(kinds.object(NODE))["spec"]["devices"] == zeros
+    assert kinds.try_create(kinds.object(NODE))["spec"]["otherGpus"] == zeros
 
 
 def test_a_status_in_a_create_and_a_spec_in_a_status_update_are_left_out(kinds: Any) -> None:
@@ -71,7 +73,7 @@ def test_a_status_in_a_create_and_a_spec_in_a_status_update_are_left_out(kinds: 
     try:
         assert "status" not in node
         changed = kinds.api.patch(
-            kinds.path(NODE, "subject") + "/status", {"status": {"mode": "Floor"}, "spec": {"grantMilliwatts": 0}}
+            kinds.path(NODE, "subject") + "/status", {"status": {"mode": "Floor"}, "spec": {"boundMilliwatts": 0}}
         )
         assert changed["status"] == {"mode": "Floor"}
         assert changed["spec"] == node["spec"]
@@ -129,9 +131,9 @@ REFUSED_SPECS = [
     (NODE, {"epoch": -1}, "spec.epoch"),
     (NODE, {"generation": None}, "spec.generation"),
     (NODE, {"leaseSeconds": 0}, "spec.leaseSeconds"),
-    (NODE, {"grantMilliwatts": 10**15, "worstHoldMilliwatts": 10**15}, "spec.grantMilliwatts"),
-    (NODE, {"grantMilliwatts": 1e308}, "spec.grantMilliwatts"),
-    (NODE, {"devices": {"idlePowerLimitMilliwatts": -1}}, "spec.devices.idlePowerLimitMilliwatts"),
+    (NODE, {"boundMilliwatts": 10**15, "committedMilliwatts": 10**15}, "spec.boundMilliwatts"),
+    (NODE, {"boundMilliwatts": 1e308}, "spec.boundMilliwatts"),
+    (NODE, {"otherGpus": {"idlePowerLimitMilliwatts": -1}}, "spec.otherGpus.idlePowerLimitMilliwatts"),
     (PROFILE, {"gpuModel": ""}, "spec.gpuModel"),
 ]
 
@@ -242,6 +244,11 @@ def test_what_the_schema_describes_is_small_even_when_full(kinds: Any) -> None:
     assert "spec.nodeSelector.matchLabels" in refusal.message
 
 
-@given(st.floats(min_value=1e-99, max_value=9e99) | st.just(0.0) | st.floats(min_value=-9e99, max_value=-1e-99))
+MAGNITUDES = st.floats(min_value=1e-99, max_value=1e99, exclude_max=True)
+
+
+@given(MAGNITUDES | st.just(0.0) | MAGNITUDES.map(lambda magnitude: -magnitude))
 def test_python_writes_real_numbers_as_the_schema_wants_them(value: float) -> None:
-    assert models.FittedParameter(name="k", value=repr(value)).value == repr(value)
+    written = decimal_string(value)
+    assert_valid(PROFILE, "status", {"parameters": [{"name": "k", "value": written}]})
+    assert float(written) == value

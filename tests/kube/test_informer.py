@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
-from flyball_devcluster.components import ETCD_SOCKET
 from flyball_kube import informer as informer_module
 from flyball_kube.informer import object_key
 from flyball_kube.session import JsonObject
+from flyball_testbed.controlplane.cluster import DevCluster
+from flyball_testbed.controlplane.components import ETCD_SOCKET
+
+from tests.support.waiting import until
+from tests.support.way import Watch, Way
 
 # Long enough that nothing of a test depends on its end.
 LONG_WATCH_SECONDS = 300
 
 
-async def test_it_lists_follows_and_forgets(way: Any, watching: Any) -> None:
+async def test_it_lists_follows_and_forgets(way: Way, watching: Watch) -> None:
     await way.put("a", "1")
     changes: list[str] = []
     informer = watching(way, on_change=changes.append)
@@ -26,9 +29,9 @@ async def test_it_lists_follows_and_forgets(way: Any, watching: Any) -> None:
     assert way.held(informer) == {"a": "1"}
     await way.put("b", "2")
     await way.put("a", "3")
-    await way.until(lambda: way.held(informer) == {"a": "3", "b": "2"})
+    await until(lambda: way.held(informer) == {"a": "3", "b": "2"})
     await way.delete("a")
-    await way.until(lambda: way.held(informer) == {"b": "2"})
+    await until(lambda: way.held(informer) == {"b": "2"})
     assert informer.relists == 1
     key = f"{way.namespace}/a"
     assert changes.count(key) == 3
@@ -37,7 +40,7 @@ async def test_it_lists_follows_and_forgets(way: Any, watching: Any) -> None:
     assert len(informer) == 1 + (informer.get(f"{way.namespace}/kube-root-ca.crt") is not None)
 
 
-async def test_a_broken_watch_goes_on_where_it_broke(way: Any, watching: Any) -> None:
+async def test_a_broken_watch_goes_on_where_it_broke(way: Way, watching: Watch) -> None:
     informer = watching(way, watch_seconds=LONG_WATCH_SECONDS)
     await informer.wait_synced()
     for count in range(1, 4):
@@ -53,7 +56,7 @@ async def test_a_broken_watch_goes_on_where_it_broke(way: Any, watching: Any) ->
     assert informer.relists == 1
 
 
-async def test_what_is_deleted_while_the_way_is_silent_is_swept(way: Any, watching: Any) -> None:
+async def test_what_is_deleted_while_the_way_is_silent_is_swept(way: Way, watching: Watch) -> None:
     for name in ("a", "b", "c"):
         await way.put(name)
     informer = watching(way, watch_seconds=1, read_grace_seconds=0.5)
@@ -62,13 +65,13 @@ async def test_what_is_deleted_while_the_way_is_silent_is_swept(way: Any, watchi
     await way.delete("a")
     await way.put("c", "2")
     assert "a" in way.held(informer)
-    await way.until(lambda: informer.broken_watches > 0)
+    await until(lambda: informer.broken_watches > 0)
     way.proxy.silent = False
     await way.in_step(informer)
     assert "a" not in way.held(informer)
 
 
-async def test_silence_is_noticed_within_its_bound_and_makes_the_copy_older(way: Any, watching: Any) -> None:
+async def test_silence_is_noticed_within_its_bound_and_makes_the_copy_older(way: Way, watching: Watch) -> None:
     clock = Clock()
     informer = watching(way, watch_seconds=1, read_grace_seconds=0.5, monotonic=clock)
     assert informer.age_seconds() == float("inf")
@@ -78,27 +81,27 @@ async def test_silence_is_noticed_within_its_bound_and_makes_the_copy_older(way:
     clock.now += 7
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await way.until(lambda: informer.broken_watches == 1)
+    await until(lambda: informer.broken_watches == 1)
     # The bound, 1.5 s, with room for a slow machine: far below what TCP itself would wait for a vanished peer.
     assert loop.time() - began < 20
     assert informer.age_seconds() == 7
     clock.now += 100
     assert informer.age_seconds() == 107
     way.proxy.silent = False
-    await way.until(lambda: informer.age_seconds() == 0)
+    await until(lambda: informer.age_seconds() == 0)
 
 
-async def test_a_quiet_watch_stays_fresh(way: Any, watching: Any) -> None:
+async def test_a_quiet_watch_stays_fresh(way: Way, watching: Watch) -> None:
     clock = Clock()
     informer = watching(way, watch_seconds=1, monotonic=clock)
     await informer.wait_synced()
     for _ in range(2):
         clock.now += 50
-        await way.until(lambda: informer.age_seconds() == 0)
+        await until(lambda: informer.age_seconds() == 0)
     assert informer.broken_watches == 0
 
 
-async def test_a_slow_way_loses_nothing(way: Any, watching: Any) -> None:
+async def test_a_slow_way_loses_nothing(way: Way, watching: Watch) -> None:
     way.proxy.delay_seconds = 0.05
     informer = watching(way, watch_seconds=LONG_WATCH_SECONDS)
     await informer.wait_synced()
@@ -108,7 +111,7 @@ async def test_a_slow_way_loses_nothing(way: Any, watching: Any) -> None:
     assert informer.broken_watches == 0
 
 
-async def test_a_way_that_breaks_again_and_again_loses_nothing(way: Any, watching: Any) -> None:
+async def test_a_way_that_breaks_again_and_again_loses_nothing(way: Way, watching: Watch) -> None:
     informer = watching(way, watch_seconds=LONG_WATCH_SECONDS)
     await informer.wait_synced()
     for count in range(60):
@@ -124,7 +127,7 @@ async def test_a_way_that_breaks_again_and_again_loses_nothing(way: Any, watchin
 
 
 async def test_objects_deleted_while_the_api_server_was_down_and_etcd_compacted_are_swept(
-    fresh_way: Any, fresh_cluster: Any, watching: Any
+    fresh_way: Way, fresh_cluster: DevCluster, watching: Watch
 ) -> None:
     way, plane = fresh_way, fresh_cluster.control_plane
     for name in ("a", "b", "c"):
@@ -159,10 +162,10 @@ async def compact_etcd(directory: Path) -> None:
 
 
 async def test_an_etcd_restored_from_a_backup_is_listed_anew(
-    fresh_way: Any, fresh_cluster: Any, watching: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fresh_way: Way, fresh_cluster: DevCluster, watching: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its versions are lower than those the informer has seen; they count all the same."""
-    monkeypatch.setattr(informer_module, "MAX_SILENT_WATCHES", 2)
+    monkeypatch.setattr(informer_module, "MAX_EMPTY_WATCHES", 2)
     way, plane = fresh_way, fresh_cluster.control_plane
     await way.put("a", "1")
     await way.put("b", "1")
@@ -177,7 +180,7 @@ async def test_an_etcd_restored_from_a_backup_is_listed_anew(
             return False
         return True
 
-    await way.until(writable)
+    await until(writable)
     await way.delete("b")
     for count in range(2, 300):
         await way.put("a", str(count))
@@ -197,7 +200,7 @@ async def test_an_etcd_restored_from_a_backup_is_listed_anew(
     await way.in_step(informer)
 
 
-async def test_one_bad_object_hides_no_other(way: Any, watching: Any) -> None:
+async def test_one_bad_object_hides_no_other(way: Way, watching: Watch) -> None:
     await way.put("good")
     await way.put("bad", "none")
     informer = watching(way)
@@ -208,15 +211,15 @@ async def test_one_bad_object_hides_no_other(way: Any, watching: Any) -> None:
     assert "invalid literal for int()" in informer.invalid[bad]
 
     await way.put("good", "nonsense")  # what was good is not kept under a name that now says something else
-    await way.until(lambda: way.held(informer) == {})
+    await until(lambda: way.held(informer) == {})
     await way.put("bad", "7")
-    await way.until(lambda: way.held(informer) == {"bad": "7"})
+    await until(lambda: way.held(informer) == {"bad": "7"})
     assert list(informer.invalid) == [f"{way.namespace}/good"]
     await way.delete("good")
-    await way.until(lambda: not informer.invalid)
+    await until(lambda: not informer.invalid)
 
 
-async def test_a_parser_with_a_mistake_ends_nothing(way: Any, watching: Any) -> None:
+async def test_a_parser_with_a_mistake_ends_nothing(way: Way, watching: Watch) -> None:
     def mistaken(raw: JsonObject) -> str:
         return str(raw["spec"]["nonsense"]) if raw["metadata"]["name"] == "odd" else "fine"
 
@@ -225,10 +228,10 @@ async def test_a_parser_with_a_mistake_ends_nothing(way: Any, watching: Any) -> 
     await informer.wait_synced()
     assert informer.invalid == {f"{way.namespace}/odd": "KeyError: 'spec'"}
     await way.put("even")
-    await way.until(lambda: way.held(informer) == {"even": "fine"})
+    await until(lambda: way.held(informer) == {"even": "fine"})
 
 
-async def test_a_callback_with_a_mistake_ends_nothing(way: Any, watching: Any) -> None:
+async def test_a_callback_with_a_mistake_ends_nothing(way: Way, watching: Watch) -> None:
     mistakes = 3
 
     def mistaken(key: str) -> None:
@@ -244,7 +247,7 @@ async def test_a_callback_with_a_mistake_ends_nothing(way: Any, watching: Any) -
     assert mistakes == 0
 
 
-async def test_more_objects_than_a_page_are_all_there(way: Any, watching: Any) -> None:
+async def test_more_objects_than_a_page_are_all_there(way: Way, watching: Watch) -> None:
     count = informer_module.PAGE_SIZE + 37
     slots = asyncio.Semaphore(20)
 
@@ -259,7 +262,7 @@ async def test_more_objects_than_a_page_are_all_there(way: Any, watching: Any) -
     assert informer.relists == 1
 
 
-async def test_a_selector_lets_go_of_what_it_does_not_select_any_more(way: Any, watching: Any) -> None:
+async def test_a_selector_lets_go_of_what_it_does_not_select_any_more(way: Way, watching: Watch) -> None:
     await way.put("a")
     await way.direct.patch(way.path("a"), {"metadata": {"labels": {"mine": "yes"}}})
     await way.put("b")
@@ -267,10 +270,10 @@ async def test_a_selector_lets_go_of_what_it_does_not_select_any_more(way: Any, 
     await informer.wait_synced()
     assert way.held(informer) == {"a": "1"}
     await way.direct.patch(way.path("a"), {"metadata": {"labels": {"mine": None}}})
-    await way.until(lambda: way.held(informer) == {})
+    await until(lambda: way.held(informer) == {})
 
 
-async def test_a_write_of_ours_is_there_before_the_watch_tells(way: Any, watching: Any) -> None:
+async def test_a_write_of_ours_is_there_before_the_watch_tells(way: Way, watching: Watch) -> None:
     informer = watching(way, watch_seconds=LONG_WATCH_SECONDS)
     await informer.wait_synced()
     way.proxy.hold_answers = True  # the watch lags behind
@@ -288,12 +291,12 @@ async def test_a_write_of_ours_is_there_before_the_watch_tells(way: Any, watchin
     informer._on_change = lambda changed: seen.append(informer.get(key)) if changed == key else None
     way.proxy.hold_answers = False
     await way.put("b")
-    await way.until(lambda: "b" in way.held(informer))
+    await until(lambda: "b" in way.held(informer))
     # Neither the old versions nor the deletion before the last write have come up again.
     assert seen == []
     assert way.held(informer)["a"] == "3"
     await way.delete("a")
-    await way.until(lambda: "a" not in way.held(informer))
+    await until(lambda: "a" not in way.held(informer))
     informer.absorb(third)  # its deletion is known
     assert "a" not in way.held(informer)
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flyball_kube.errors import ApiError, ApiUnreachable
@@ -14,8 +13,12 @@ from flyball_kube.resources import JOBS, NODES, Resource
 from flyball_kube.session import JSON_PATCH, ApiSession, load_configuration
 from kubernetes.aio.client import Configuration
 
+from tests.support.control_plane import IsolatedCluster
+from tests.support.waiting import until
+from tests.support.way import Way
 
-async def test_objects_are_made_changed_and_deleted(way: Any) -> None:
+
+async def test_objects_are_made_changed_and_deleted(way: Way) -> None:
     made = await way.session.create(
         way.path(), {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": "1"}}
     )
@@ -43,7 +46,7 @@ async def test_objects_are_made_changed_and_deleted(way: Any) -> None:
     assert str(missing.value).startswith(f"GET {way.path('a')}: 404 NotFound: configmaps")
 
 
-async def test_a_refusal_carries_the_api_servers_own_words(way: Any) -> None:
+async def test_a_refusal_carries_the_api_servers_own_words(way: Way) -> None:
     with pytest.raises(ApiError, match="a lowercase RFC 1123 subdomain must consist of") as invalid:
         await way.session.create(
             way.path(), {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "Not_Good"}}
@@ -51,7 +54,7 @@ async def test_a_refusal_carries_the_api_servers_own_words(way: Any) -> None:
     assert invalid.value.invalid
 
 
-async def test_what_an_account_may_not_do_is_an_error_with_the_reason(cluster: Any) -> None:
+async def test_what_an_account_may_not_do_is_an_error_with_the_reason(cluster: IsolatedCluster) -> None:
     kubeconfig = cluster.devcluster.control_plane.service_account_kubeconfig(cluster.namespace, "default")
     async with await ApiSession.connect(kubeconfig) as session:
         with pytest.raises(ApiError, match=f"system:serviceaccount:{cluster.namespace}:default") as forbidden:
@@ -59,7 +62,7 @@ async def test_what_an_account_may_not_do_is_an_error_with_the_reason(cluster: A
     assert forbidden.value.status == 403
 
 
-async def test_a_rotated_token_is_read_again(cluster: Any, tmp_path: Path) -> None:
+async def test_a_rotated_token_is_read_again(cluster: IsolatedCluster, tmp_path: Path) -> None:
     """A pod's token is replaced on disk before it ends; a session that outlives it goes on."""
     plane = cluster.devcluster.control_plane
     configuration = await load_configuration(plane.kubeconfig())
@@ -82,7 +85,7 @@ async def test_a_rotated_token_is_read_again(cluster: Any, tmp_path: Path) -> No
             await session.get("/api")
 
 
-async def test_an_api_server_that_does_not_answer_is_given_up_in_time(way: Any) -> None:
+async def test_an_api_server_that_does_not_answer_is_given_up_in_time(way: Way) -> None:
     await way.session.get(way.path())
     way.proxy.silent = True
     with pytest.raises(ApiUnreachable, match=r"GET .*/configmaps: TimeoutError"):
@@ -91,23 +94,23 @@ async def test_an_api_server_that_does_not_answer_is_given_up_in_time(way: Any) 
     await way.session.get(way.path())
 
 
-async def test_the_wait_for_a_free_slot_counts_into_the_timeout(way: Any, cluster: Any) -> None:
+async def test_the_wait_for_a_free_slot_counts_into_the_timeout(way: Way, cluster: IsolatedCluster) -> None:
     configuration = await load_configuration(cluster.devcluster.control_plane.kubeconfig())
     configuration.host = f"https://127.0.0.1:{way.proxy.port}"
     async with ApiSession(configuration, timeout_seconds=30, connections=1) as session:
         way.proxy.silent = True
         slow = asyncio.create_task(session.get(way.path()))
-        await way.until(lambda: way.proxy.accepted > 0)
+        await until(lambda: way.proxy.accepted > 0)
         with pytest.raises(ApiUnreachable, match="TimeoutError"):
             await session.request("GET", way.path(), timeout_seconds=0.2)
         way.proxy.silent = False
         assert (await slow)["kind"] == "ConfigMapList"
 
 
-async def test_a_cut_connection_is_unreachable_and_the_next_call_works(way: Any) -> None:
+async def test_a_cut_connection_is_unreachable_and_the_next_call_works(way: Way) -> None:
     way.proxy.hold_answers = True
     call = asyncio.create_task(way.session.get(way.path()))
-    await way.until(lambda: way.proxy.connections > 0)
+    await until(lambda: way.proxy.connections > 0)
     way.proxy.cut()
     with pytest.raises(ApiUnreachable):
         await call
@@ -119,7 +122,7 @@ async def test_a_cut_connection_is_unreachable_and_the_next_call_works(way: Any)
         await way.session.get(way.path())
 
 
-async def test_a_watch_that_breaks_off_says_so(way: Any) -> None:
+async def test_a_watch_that_breaks_off_says_so(way: Way) -> None:
     version = (await way.session.get(way.path()))["metadata"]["resourceVersion"]
     await way.put("a")
     params = {"resourceVersion": version, "timeoutSeconds": "300"}
@@ -136,7 +139,7 @@ async def test_a_watch_that_breaks_off_says_so(way: Any) -> None:
     assert "a" in names
 
 
-async def test_an_object_larger_than_a_read_is_one_event(way: Any) -> None:
+async def test_an_object_larger_than_a_read_is_one_event(way: Way) -> None:
     version = (await way.session.get(way.path()))["metadata"]["resourceVersion"]
     await way.direct.create(
         way.path(),

@@ -1,194 +1,105 @@
-"""The loop's part of the power protocol: what counts while a grant's fate is unknown, and what waits for a plan."""
+"""When an operator gives its lease up: a node was commanded under a higher epoch, or its cycles fail."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_operator.acknowledgements import Acknowledgements
-from flyball_operator.background import Background
-from flyball_operator.cap_ledger import CapLedger
-from flyball_operator.execute import Executor
-from flyball_operator.gpu_nodes import read_gpu_node
-from flyball_operator.grants import CapBudget
-from flyball_operator.hold import Grant
-from flyball_operator.loop import MAX_GRANTS_AT_ONCE, PLAN_GRACE_SECONDS, Operator
-from flyball_operator.metrics import OperatorMetrics
-from flyball_operator.picture import NodePicture
-from flyball_operator.reign import Reign
-from flyball_operator.reporting import Reporter
+from flyball_api.gpu_node import GpuNode
+from flyball_operator.loop import MAX_EPOCHS_LOST, Operator
+from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.settings import Settings
-from flyball_operator.world import World
-from operator_objects import (
-    A100,
-    Json,
-    decision,
-    grant,
-    incarnation_view,
-    job_grant,
-    node_view,
-    raw_gpu_node,
-    running_pod,
+from flyball_operator.writes.lease import LeadershipLost
+
+from tests.support.operator_objects import gpu_node_view, grant
+
+
+@pytest.mark.parametrize(
+    ("granted", "acknowledged", "highest"),
+    [
+        (None, None, 0),
+        (2, None, 2),
+        (2, 1, 2),
+        (1, 3, 3),  # the API server's store was restored from a backup
+        (None, 3, 3),
+        (1, 1 + MAX_EPOCHS_LOST, 1 + MAX_EPOCHS_LOST),
+        (1, 2**31 - 1, 1),  # no single node may use up the numbers that a Lease can have
+    ],
 )
+def test_the_highest_epoch(granted: int | None, acknowledged: int | None, highest: int) -> None:
+    given = None if granted is None else grant(100_000, epoch=granted)
+    version = None if acknowledged is None else (acknowledged, 7)
+    node = gpu_node_view("a", given, limits=None if version is None else 100_000, acknowledged=version)
+    assert Bench(node).operator.highest_epoch() == highest
 
-WATTS = 300  # of each GPU, by the plan
 
-
-class Answers(Executor):
-    """Takes grants; `says` is what becomes of the next ones: "taken", "no" (refused), or "nothing" (no answer)."""
+class Lease:
+    """A lease that is held until it is given up."""
 
     def __init__(self) -> None:
-        self.says = "taken"
-        self.sent: list[tuple[str, Grant]] = []
+        self.given_up: list[tuple[str, float]] = []
 
-    async def write_grant(self, picture: NodePicture, grant: Grant, refused: Callable[[], object]) -> bool:
-        self.sent.append((picture.name, grant))
-        if self.says == "no":
-            refused()
-        return self.says == "taken"
+    def check(self, epoch: int) -> None:
+        if self.given_up:
+            raise LeadershipLost("given up")
 
-    async def remove_startup_taint(self, picture: NodePicture) -> bool:
-        return True
+    def give_up(self, why: str, stand_back_seconds: float = 0.0) -> None:
+        self.given_up.append((why, stand_back_seconds))
 
 
 class Bench:
-    """One leader over nodes a and b of eight GPUs, a job of eight GPUs on each, at the smallest limits."""
+    """An operator that leads, with cycles that take ten seconds each; those numbered in `fails` raise an error."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.time = 0.0
-        self.executor = Answers()
-        unused: Any = None
+    def __init__(self, *nodes: GpuNode) -> None:
+        self.time, self.cycles = 0.0, 0
+        self.fails: set[int] = set()
+        self.lease: Any = Lease()
+        self.settings = Settings(leader_lease_seconds=15, coalesce_seconds=0.0)
+        session: Any = None
+        learner: Any = self
         self.operator = Operator(
-            unused, unused, settings or Settings(), OperatorMetrics(), learner=unused, monotonic=lambda: self.time
+            session, self.lease, self.settings, OperatorMetrics(), learner=learner, monotonic=lambda: self.time
         )
-        ledger = CapLedger()
-        reporter = Reporter(self.executor, ledger, 5.0)
-        self.reign = Reign(1, self.executor, ledger, reporter, Acknowledgements(1000.0), Background(lambda: None))
-        self.raw: dict[str, Json] = {}
-        for node in "ab":
-            self.put(node, 100)
-            self.reign.decisions[f"uid-{node}"] = decision(f"uid-{node}", (node, 8), watts=float(WATTS))
+        for node in nodes:
+            self.operator._watches.gpu_nodes._objects[node.name] = node
 
-    def put(self, node: str, watts: int, *, epoch: int = 1, generation: int = 1, version: str = "7") -> None:
-        """The API server has a grant of so many watts for each GPU, and its agent has acknowledged it."""
-        jobs = (job_grant(f"uid-{node}", watts * 1000, 8, pod=f"pod-{node}", clock=1200),)
-        given = grant(watts * 8000, epoch=epoch, generation=generation, jobs=jobs)
-        raw = raw_gpu_node(node, given, limits=watts * 8000)
-        raw["metadata"]["resourceVersion"] = version
-        self.raw[node] = raw
+    async def load(self) -> None: ...
 
-    def world(self) -> World:
-        gpu_nodes = {name: read_gpu_node(raw) for name, raw in self.raw.items()}
-        pods = [running_pod(f"pod-{node}", node, uid=f"uid-{node}", gpus=8) for node in "ab"]
-        incarnations = {f"uid-{node}": [incarnation_view(f"uid-{node}", 1, (node, 8))] for node in "ab"}
-        return World(
-            jobs={},
-            caps=[],
-            gpu_nodes=gpu_nodes,
-            nodes=[node_view("a"), node_view("b")],
-            pods=pods,
-            incarnations=incarnations,
-            pods_of={f"uid-{node}": [pod] for node, pod in zip("ab", pods, strict=True)},
-            reports_of={},
-            unread=(),
-            age_seconds=0.0,
-        )
+    async def refresh(self) -> None: ...
 
-    async def cycle(self, budget_watts: int) -> list[tuple[str, int]]:
-        """What is sent in one cycle, as node and watts, under a cap over both nodes."""
-        world = self.world()
-        self.executor.sent = []
-        pictures = self.operator._pictures(self.reign, world, self.time)
-        cap = CapBudget("row", frozenset("ab"), budget_watts * 1000)
-        self.operator._send_grants(self.reign, world, pictures, {}, [cap], raises_allowed=True)
-        tasks = self.reign.background._tasks
-        await asyncio.gather(*(tasks["grant", node] for node in self.raw if ("grant", node) in tasks))
-        return [(node, sent.hold.limit_milliwatts // 1000) for node, sent in self.executor.sent]
+    async def close(self) -> None: ...
+
+    def cycle(self, now: object, monotonic: float) -> float:
+        self.cycles += 1
+        self.time += 10.0
+        self.operator.wake()
+        if self.cycles in self.fails:
+            raise ValueError("a cycle that fails")
+        if self.cycles == 9:
+            self.lease.give_up("the test is over")
+        return 0.0
+
+    async def lead(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(self.operator, "_term", lambda epoch: self)
+        monkeypatch.setattr(self.operator._watches, "refresh", self.refresh)
+        async with asyncio.timeout(60.0):
+            with pytest.raises(LeadershipLost):
+                await self.operator._lead(1)
 
 
-async def test_raises_go_as_far_as_the_cap_does() -> None:
+async def test_a_leader_that_meets_a_higher_epoch_competes_for_one_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(gpu_node_view("a", grant(100_000), limits=100_000, acknowledged=(3, 7)))
+    await bench.lead(monkeypatch)
+    assert bench.cycles == 0
+    assert [stand_back for _, stand_back in bench.lease.given_up] == [0.0]
+
+
+async def test_a_leader_whose_cycles_fail_makes_way_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
-    assert await bench.cycle(4800) == [("a", 2400), ("b", 2400)]
-    assert bench.reign.attempted.keys() == {"a", "b"}
-
-
-@pytest.mark.parametrize("then", ["no", "nothing"])
-async def test_a_raise_that_may_have_arrived_counts_until_its_object_is_seen(then: str) -> None:
-    bench = Bench()
-    bench.reign.decisions["uid-b"] = decision("uid-b", ("b", 8), watts=100.0)
-    bench.executor.says = "nothing"
-    assert await bench.cycle(3200) == [("a", 2400)]
-    # The plan changes its mind: b is to have what a was to have.
-    bench.reign.decisions["uid-a"] = decision("uid-a", ("a", 8), watts=100.0)
-    bench.reign.decisions["uid-b"] = decision("uid-b", ("b", 8), watts=300.0)
-    # A conflict is just what an object that took the first grant answers to the second.
-    bench.executor.says = then
-    for _ in range(3):
-        assert [node for node, watts in await bench.cycle(3200) if watts > 800] == []
-    # The object is seen: with the first grant, which is acknowledged, and then taken back.
-    bench.executor.says = "taken"
-    bench.put("a", 300, generation=2, version="8")
-    assert await bench.cycle(3200) == [("a", 800)]
-    bench.put("a", 100, generation=3, version="9")
-    assert await bench.cycle(3200) == [("b", 2400)]
-
-
-async def test_a_raise_that_was_refused_frees_its_watts() -> None:
-    bench = Bench()
-    bench.executor.says = "no"
-    assert await bench.cycle(3200) == [("a", 1600), ("b", 1600)]
-    assert bench.reign.attempted == {}
-
-
-async def test_grants_wait_for_a_plan_that_is_near_and_not_for_one_after_the_other() -> None:
-    bench = Bench()
-    sent = []
-    for _ in range(20):
-        # Each plan that ends is followed by the next: a ramp moves its cap all the time.
-        bench.reign.planning = asyncio.get_running_loop().create_future()  # type: ignore[assignment]
-        bench.reign.planning_since = bench.time
-        sent.append(bool(await bench.cycle(3200)))
-        bench.time += PLAN_GRACE_SECONDS / 4
-    assert sent[:4] == [False] * 4
-    assert all(sent[4:])
-
-
-async def test_what_fits_its_caps_waits_for_no_plan() -> None:
-    bench = Bench()
-    bench.reign.planning = asyncio.get_running_loop().create_future()  # type: ignore[assignment]
-    assert await bench.cycle(4800) == [("a", 2400), ("b", 2400)]
-
-
-async def test_a_queue_of_statuses_keeps_no_grant() -> None:
-    bench = Bench()
-    for index in range(MAX_GRANTS_AT_ONCE + 1):
-        bench.reign.background.start(("status", f"uid-{index}"), asyncio.Event().wait())
-    assert await bench.cycle(4800) == [("a", 2400), ("b", 2400)]
-    await bench.reign.background.stop()
-
-
-async def test_nothing_is_raised_while_a_former_leaders_grant_stands() -> None:
-    bench = Bench()
-    bench.reign.epoch = 2
-    assert await bench.cycle(4800) == [("a", 800), ("b", 800)]
-    bench.put("a", 100, epoch=2, version="8")
-    assert await bench.cycle(4800) == [("b", 800)]
-    bench.put("b", 100, epoch=2, version="8")
-    assert await bench.cycle(4800) == [("a", 2400), ("b", 2400)]
-
-
-async def test_nodes_are_pictured_with_the_gpu_models_that_the_operator_was_given(tmp_path: Path) -> None:
-    path = tmp_path / "a100.yaml"
-    path.write_text(
-        f"product: {A100}\nlimits: [100, 400, 400]\nidle: 41\nclocks: [210, 1410, 15]\nknee: 1000\nslope: 0.7\n",
-        encoding="utf-8",
-    )
-    bench = Bench(Settings(gpu_model_files=(path,)))
-    models = [picture.gpu_model for picture in bench.operator._pictures(bench.reign, bench.world(), 0.0).values()]
-    assert [None if model is None else (model.idle_power_watts, model.knee_megahertz) for model in models] == [
-        (41.0, 1000.0),
-        (41.0, 1000.0),
-    ]
+    bench.fails = {2, 4, 5}
+    await bench.lead(monkeypatch)
+    assert bench.cycles == 5  # the third succeeded; the fifth began 20 s after it
+    assert bench.lease.given_up == [("its cycles fail", 30.0)]
+    bench.time += 7.0
+    assert bench.operator.seconds_since_cycle() == 37.0  # for the probe, which goes on counting

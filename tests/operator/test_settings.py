@@ -10,13 +10,15 @@ import typer
 from flyball_cli.operator import register
 from flyball_kube import logs
 from flyball_operator import main
-from flyball_operator.picture import picture_nodes
+from flyball_operator.power.gpu_facts import KnownGpus
+from flyball_operator.power.node_info import read_nodes
 from flyball_operator.settings import Settings
-from flyball_planner.cluster import Consolidation
-from flyball_planner.gpu_models import MAX_FILE_BYTES, catalogue
+from flyball_planner.models.gpu import MAX_FILE_BYTES, catalogue
 from flyball_planner.policies.registry import policy_names
-from operator_objects import node_view
+from flyball_planner.snapshot import Consolidation
 from typer.testing import CliRunner
+
+from tests.support.operator_objects import node_view
 
 
 @pytest.mark.parametrize("policy", sorted({"powerflow-strict", "tiresias+zeus", *policy_names()}))
@@ -34,10 +36,25 @@ def test_an_unknown_policy_is_refused_with_the_names_that_there_are() -> None:
 def test_nodes_are_emptied_only_where_that_is_asked_for() -> None:
     assert Settings().consolidation is None
     assert Settings(empty_node_hold_seconds=600.0, empty_node_watts=350.0).consolidation == Consolidation(350.0, 600.0)
-    with pytest.raises(ValueError, match=r"hold_seconds is -1\.0"):
+    with pytest.raises(ValueError, match=r"empty_seconds is -1\.0"):
         Settings(empty_node_hold_seconds=-1.0)
     with pytest.raises(ValueError, match="powerflow-strict only, and the policy is fifo"):
         Settings(policy="fifo", empty_node_hold_seconds=600.0)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ((), "name at least one"),
+        (("nvidia.com/gpu", "nvidia.com/gpu"), "each only once"),
+        (("gpu",), "'gpu': no name of an extended resource"),
+        (("Example.com/gpu",), "no name of an extended resource"),
+    ],
+)
+def test_gpu_resources_that_cannot_be_are_refused(names: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Settings(gpu_resources=names)
+    assert Settings(gpu_resources=("nvidia.com/gpu", "example.com/gpu.2")).gpu_resources[1] == "example.com/gpu.2"
 
 
 # --- GPU models from files ----------------------------------------------------------------------------------------
@@ -126,8 +143,8 @@ def test_the_command_takes_files_by_option_or_by_environment(tmp_path: Path, mon
         result = CliRunner().invoke(command(), **given)
         assert result.exit_code == 0, result.output
     assert [settings.gpu_model_files for settings in ran] == [(), (first, second), (first, second)]
-    pictures = picture_nodes([node_view("a", 8, product="Another")], {}, [], frozenset(), ran[1].gpu_models)
-    assert pictures["a"].gpu_model == ran[1].gpu_models["Another"]
+    nodes = read_nodes([node_view("a", 8, product="Another")], {}, [], frozenset(), known=KnownGpus(ran[1].gpu_models))
+    assert nodes["a"].gpu_model == ran[1].gpu_models["Another"]
 
 
 def test_the_command_says_which_file_is_wrong_before_anything_starts(

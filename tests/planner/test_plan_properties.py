@@ -8,8 +8,14 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from flyball_planner.allocation import ROUNDS, allocate
-from flyball_planner.cluster import (
+from flyball_planner.ledger.pools import cell_of
+from flyball_planner.ledger.workspace import Workspace
+from flyball_planner.models.gpu import GpuModel, gpu_model_for
+from flyball_planner.models.priors import known_model_classes, model_class_prior
+from flyball_planner.planner import plan
+from flyball_planner.policies.registry import policy_names
+from flyball_planner.powerflow.greedy import ROUNDS, allocate
+from flyball_planner.snapshot import (
     Admission,
     Allocation,
     CapConstraint,
@@ -21,14 +27,10 @@ from flyball_planner.cluster import (
     Objective,
     Plan,
 )
-from flyball_planner.gpu_models import GpuModel, gpu_model_for
-from flyball_planner.model_classes import known_model_classes, model_class_prior
-from flyball_planner.placement_pools import cell_of
-from flyball_planner.plan import plan
-from flyball_planner.plan_claims import Workspace
-from flyball_planner.policies.registry import policy_names
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
+
+from tests.support.examples import examples
 
 TOLERANCE_WATTS = 1e-6
 
@@ -43,7 +45,7 @@ A100 = catalogue_model("NVIDIA-A100-SXM4-40GB")
 V100 = catalogue_model("Tesla-V100-PCIE-16GB")
 # The same board with a tighter range, as another vendor's firmware reports it.
 A100_TIGHT = replace(A100, min_power_limit_watts=150.0, max_power_limit_watts=350.0, default_power_limit_watts=350.0)
-SEARCH = settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SEARCH = settings(max_examples=examples(75), suppress_health_check=[HealthCheck.too_slow])
 every_policy = pytest.mark.parametrize("policy", sorted({"powerflow-strict", "tiresias+zeus", *policy_names()}))
 
 
@@ -65,7 +67,7 @@ def nodes(draw: st.DrawFn) -> tuple[NodeState, ...]:
                 foreign_power_limit_watts=draw(st.sampled_from([model.min_power_limit_watts, 400.0])),
                 lost_power_limit_watts=model.default_power_limit_watts,
                 idle_power_limit_watts=draw(st.sampled_from([None, model.min_power_limit_watts + 25.0])),
-                fixed_hold_watts=draw(st.sampled_from([None, None, gpus * 300.0])),
+                fixed_bound_watts=draw(st.sampled_from([None, None, gpus * 300.0])),
                 evacuate=draw(st.sampled_from([False, False, False, True])),
             )
         found.append(node)
@@ -162,8 +164,8 @@ def counted_watts(snapshot: ClusterSnapshot, cap: CapConstraint, made: Plan) -> 
     for node in snapshot.nodes:
         if node.name not in cap.node_names:
             continue
-        if node.fixed_hold_watts is not None:
-            total += node.fixed_hold_watts
+        if node.fixed_bound_watts is not None:
+            total += node.fixed_bound_watts
             continue
         idle_limit = node.idle_power_limit_watts
         idle = (node.gpu_model.min_power_limit_watts if idle_limit is None else idle_limit) if hard else None
@@ -193,7 +195,7 @@ def test_no_feasible_cap_is_ever_exceeded(policy: str, snapshot: ClusterSnapshot
         assert outcome.committed_watts == pytest.approx(watts, abs=1e-3)
         paused = Plan(tuple(replace(decision, allocation=None) for decision in made.decisions))
         floor = counted_watts(snapshot, cap, paused)
-        assert outcome.floor_watts == pytest.approx(floor, abs=1e-3)
+        assert outcome.committed_at_min_watts == pytest.approx(floor, abs=1e-3)
         assert outcome.feasible == (floor <= cap.budget_watts + TOLERANCE_WATTS)
         event(f"{cap.enforcement}, {'feasible' if outcome.feasible else 'infeasible'}")
         if outcome.feasible:
@@ -214,7 +216,7 @@ def test_under_an_infeasible_hard_cap_every_limit_is_at_the_floor(policy: str, s
                 continue
             for name, _ in decision.allocation.nodes:
                 node = by_name[name]
-                if name not in cap.node_names or node.fixed_hold_watts is not None:
+                if name not in cap.node_names or node.fixed_bound_watts is not None:
                     continue
                 assert cap.enforcement is Enforcement.HARD, "an Expected cap below its idle draw leaves nothing running"
                 lowest = max(
@@ -250,12 +252,12 @@ def test_a_gang_is_placed_whole_on_gpus_that_are_its_own(policy: str, snapshot: 
             for name in names:
                 assert by_name[name].schedulable
                 assert not by_name[name].evacuate
-                assert by_name[name].fixed_hold_watts is None
+                assert by_name[name].fixed_bound_watts is None
                 assert job.eligible_nodes is None or name in job.eligible_nodes
         used.update(dict(given_nodes.nodes))
     for name, gpus in used.items():
         node = by_name[name]
-        if node.schedulable and not node.evacuate and node.fixed_hold_watts is None:
+        if node.schedulable and not node.evacuate and node.fixed_bound_watts is None:
             assert gpus <= node.gpus - node.foreign_gpus - node.lost_gpus
 
 
@@ -326,13 +328,13 @@ def half_empty(draw: st.DrawFn) -> ClusterSnapshot:
                 )
             )
     waiting = draw(jobs(members, "new", 2)) if draw(st.booleans()) else ()
-    saves = Consolidation(node_watts=400.0, hold_seconds=draw(st.sampled_from([7200.0, 7200.0, 600.0])))
+    saves = Consolidation(node_watts=400.0, empty_seconds=draw(st.sampled_from([7200.0, 7200.0, 600.0])))
     return ClusterSnapshot(
         members, (*running, *waiting), draw(caps(members)) if draw(st.booleans()) else (), consolidation=saves
     )
 
 
-@settings(parent=SEARCH, max_examples=150)
+@settings(parent=SEARCH, max_examples=examples(150))
 @given(half_empty())
 def test_consolidation_moves_only_what_may_move_and_is_at_rest_afterwards(snapshot: ClusterSnapshot) -> None:
     made = plan(snapshot)
@@ -372,7 +374,7 @@ def test_consolidation_moves_only_what_may_move_and_is_at_rest_afterwards(snapsh
 def test_the_allocation_comes_to_rest_by_itself(snapshot: ClusterSnapshot) -> None:
     """No step undoes another: a cycle would only end at the bound on rounds, wherever it happened to be."""
     workspace = Workspace(snapshot)
-    rounds = allocate(workspace.ledger, workspace.claims, workspace.stepper)
+    rounds = allocate(workspace.state, workspace.candidates, workspace.stepper)
     event(f"{rounds} rounds")
     assert rounds < ROUNDS
 
@@ -411,11 +413,11 @@ def test_bounds_on_size_clock_and_limit_are_honoured(policy: str, snapshot: Clus
         if any(clock <= highest for clock in clocks):
             assert allocation.clock_megahertz <= highest
         lowest = min((clock for clock in clocks if clock >= (job.clock_min_megahertz or 0)), default=0)
-        deaf = any(by_name[name].fixed_hold_watts is not None for name, _ in allocation.nodes)
-        if lowest <= highest and not deaf:
+        uncontrollable = any(by_name[name].fixed_bound_watts is not None for name, _ in allocation.nodes)
+        if lowest <= highest and not uncontrollable:
             assert allocation.clock_megahertz >= lowest
         limit = allocation.power_limit_watts
-        if not deaf:
+        if not uncontrollable:
             assert max(board.min_power_limit_watts for board in boards) <= limit
             assert limit <= min(board.max_power_limit_watts for board in boards)
         if job.power_limit_max_watts is not None:
@@ -495,4 +497,4 @@ def test_the_search_reaches_jobs_that_run() -> None:
     cap = CapConstraint("all", frozenset(node.name for node in members), 2000.0)
     made = plan(ClusterSnapshot(members, (job,), (cap,)))
     assert isinstance(made.decisions[0].allocation, Allocation)
-    assert made.caps[0].committed_watts > made.caps[0].floor_watts
+    assert made.caps[0].committed_watts > made.caps[0].committed_at_min_watts

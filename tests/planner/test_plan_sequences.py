@@ -6,12 +6,12 @@ import random
 from dataclasses import replace
 
 import pytest
-from flyball_planner.allocation import ROUNDS, allocate
-from flyball_planner.cluster import CapConstraint, ClusterSnapshot, Enforcement, JobState, NodeState, Objective, Plan
-from flyball_planner.gpu_models import GpuModel, gpu_model_for
-from flyball_planner.model_classes import known_model_classes, model_class_prior
-from flyball_planner.plan import plan
-from flyball_planner.plan_claims import Workspace
+from flyball_planner.ledger.workspace import Workspace
+from flyball_planner.models.gpu import GpuModel, gpu_model_for
+from flyball_planner.models.priors import known_model_classes, model_class_prior
+from flyball_planner.planner import plan
+from flyball_planner.powerflow.greedy import ROUNDS, allocate
+from flyball_planner.snapshot import CapConstraint, ClusterSnapshot, Enforcement, JobState, NodeState, Objective, Plan
 
 STEPS = 6
 
@@ -77,7 +77,7 @@ def troubled(generator: random.Random, node: NodeState) -> NodeState:
         lost_gpus=int(generator.random() < 0.03),
         foreign_gpus=int(generator.random() < 0.05),
         foreign_power_limit_watts=400.0,
-        fixed_hold_watts=node.gpus * 400.0 if generator.random() < 0.03 else None,
+        fixed_bound_watts=node.gpus * 400.0 if generator.random() < 0.03 else None,
         evacuate=generator.random() < 0.03,
     )
 
@@ -107,10 +107,10 @@ def test_every_plan_of_a_day_holds_its_caps_and_is_at_rest(seed: int) -> None:
     created = count
     for step in range(STEPS):
         workspace = Workspace(snapshot)
-        assert allocate(workspace.ledger, workspace.claims, workspace.stepper) < ROUNDS / 2
+        assert allocate(workspace.state, workspace.candidates, workspace.stepper) < ROUNDS / 2
         made = plan(snapshot)
         for cap, outcome in zip(snapshot.caps, made.caps, strict=True):
-            assert outcome.feasible == (outcome.floor_watts <= cap.budget_watts + 1e-6), (step, cap.name)
+            assert outcome.feasible == (outcome.committed_at_min_watts <= cap.budget_watts + 1e-6), (step, cap.name)
             assert not outcome.feasible or outcome.committed_watts <= cap.budget_watts + 1e-6, (step, cap.name)
         running = in_force(snapshot, made)
         again = plan(running)

@@ -6,13 +6,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from flyball_planner.gpu_models import gpu_model_for
+from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.policies.registry import policy_named, policy_names
+from flyball_simulator.cluster.meter import ConservationError, Meter
+from flyball_simulator.cluster.runs import restart_seconds
 from flyball_simulator.engine import simulate
 from flyball_simulator.knowledge import decision_clocks
-from flyball_simulator.meter import ConservationError, Meter
-from flyball_simulator.oracle import Oracle
-from flyball_simulator.runs import restart_seconds
+from flyball_simulator.measured.oracle import Oracle
 from flyball_simulator.settings import (
     REFERENCE_GPU,
     CapStep,
@@ -21,9 +21,11 @@ from flyball_simulator.settings import (
     SimulationResult,
     SimulationSettings,
 )
-from flyball_simulator.workload import SimulatedJob
+from flyball_simulator.workloads.workload import SimulatedJob
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.support.examples import examples
 
 GPU = gpu_model_for(REFERENCE_GPU)
 assert GPU is not None
@@ -267,7 +269,7 @@ def test_the_meter_finds_books_that_do_not_add_up() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8))
 def test_everything_adds_up_under_every_policy(name: str, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 14), label="jobs")
     jobs = [
@@ -297,7 +299,7 @@ def test_everything_adds_up_under_every_policy(name: str, data: st.DataObject) -
     result = run(jobs, name, gpus=16, **fields)  # raises where joules, GPU-seconds, iterations or limits do not add up
     assert set(result.completion_seconds) == {one.job_id for one in jobs}
     assert result.makespan_seconds >= max(one.submit_seconds for one in jobs)
-    if policy_named(name).holds_limits:
+    if policy_named(name).traits.holds_limits:
         assert result.cap_violation_seconds == 0.0
     again = run(jobs, name, gpus=16, **fields)
     assert replace(again, wall_seconds=0.0) == replace(result, wall_seconds=0.0)

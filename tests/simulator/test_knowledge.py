@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from flyball_planner.gpu_models import gpu_model_for
-from flyball_simulator.knowledge import Informant, decision_clocks
-from flyball_simulator.oracle import Oracle
+from flyball_planner.models.gpu import gpu_model_for
+from flyball_simulator.knowledge import Predictor, decision_clocks
+from flyball_simulator.measured.oracle import Oracle
 from flyball_simulator.settings import REFERENCE_GPU, Knowledge
 
 GPU = gpu_model_for(REFERENCE_GPU)
@@ -17,9 +17,9 @@ ORACLE = Oracle(GPU, CLOCKS, 8)
 TRUTH = ORACLE.performance("vgg16", 64, 64)
 
 
-def informant(knowledge: Knowledge, **fields: object) -> Informant:
+def predictor(knowledge: Knowledge, **fields: object) -> Predictor:
     defaults: dict[str, object] = {"seed": 0, "noise": 0.03, "model_error": 0.1, "prior_error": 0.0, "clock": None}
-    return Informant(knowledge, GPU, CLOCKS, 8, **{**defaults, "needs_model": False, **fields})  # type: ignore[arg-type]
+    return Predictor(knowledge, GPU, CLOCKS, 8, **{**defaults, "needs_model": False, **fields})  # type: ignore[arg-type]
 
 
 def error(told: object, rows: slice = slice(None)) -> float:
@@ -27,23 +27,23 @@ def error(told: object, rows: slice = slice(None)) -> float:
 
 
 def test_the_ideal_is_the_truth() -> None:
-    assert informant(Knowledge.IDEAL).tell("vgg16", 64, TRUTH, frozenset()) is TRUTH
+    assert predictor(Knowledge.IDEAL).predict("vgg16", 64, TRUTH, frozenset()) is TRUTH
 
 
 def test_the_disturbed_truth_is_off_by_its_error_and_the_same_every_time() -> None:
-    noisy = informant(Knowledge.NOISY)
-    told = noisy.tell("vgg16", 64, TRUTH, frozenset())
+    noisy = predictor(Knowledge.NOISY)
+    told = noisy.predict("vgg16", 64, TRUTH, frozenset())
     assert 0.0 < error(told) < 0.4
-    assert informant(Knowledge.NOISY).tell("vgg16", 64, TRUTH, frozenset({1})).seconds_rows == told.seconds_rows
-    exact = informant(Knowledge.NOISY, model_error=0.0).tell("vgg16", 64, TRUTH, frozenset())
+    assert predictor(Knowledge.NOISY).predict("vgg16", 64, TRUTH, frozenset({1})).seconds_rows == told.seconds_rows
+    exact = predictor(Knowledge.NOISY, model_error=0.0).predict("vgg16", 64, TRUTH, frozenset())
     np.testing.assert_allclose(exact.seconds, TRUTH.seconds)
 
 
 def test_measuring_teaches() -> None:
-    fitted = informant(Knowledge.FITTED, prior_error=0.5)
-    prior = fitted.tell("vgg16", 64, TRUTH, frozenset())
-    once = fitted.tell("vgg16", 64, TRUTH, frozenset({2}))
-    thrice = fitted.tell("vgg16", 64, TRUTH, frozenset({1, 2, 4}))
+    fitted = predictor(Knowledge.FITTED, prior_error=0.5)
+    prior = fitted.predict("vgg16", 64, TRUTH, frozenset())
+    once = fitted.predict("vgg16", 64, TRUTH, frozenset({2}))
+    thrice = fitted.predict("vgg16", 64, TRUTH, frozenset({1, 2, 4}))
     row = slice(TRUTH.position[2], TRUTH.position[2] + 1)
     assert error(once, row) < error(prior, row)
     assert error(once, row) < 0.08
@@ -51,17 +51,17 @@ def test_measuring_teaches() -> None:
     assert once.model is not None
 
 
-def test_what_is_told_does_not_depend_on_the_order_of_measuring() -> None:
-    first, second = informant(Knowledge.FITTED), informant(Knowledge.FITTED)
+def test_what_is_predicted_does_not_depend_on_the_order_of_measuring() -> None:
+    first, second = predictor(Knowledge.FITTED), predictor(Knowledge.FITTED)
     for sizes in ({1}, {1, 2}, {1, 2, 4}):
-        one = first.tell("vgg16", 64, TRUTH, frozenset(sizes))
+        one = first.predict("vgg16", 64, TRUTH, frozenset(sizes))
     for sizes in ({4}, {2, 4}, {1, 2, 4}):
-        other = second.tell("vgg16", 64, TRUTH, frozenset(sizes))
+        other = second.predict("vgg16", 64, TRUTH, frozenset(sizes))
     assert one.seconds_rows == other.seconds_rows
 
 
 def test_a_policy_of_models_gets_the_model_behind_the_tables() -> None:
-    told = informant(Knowledge.IDEAL, needs_model=True).tell("vgg16", 64, TRUTH, frozenset())
+    told = predictor(Knowledge.IDEAL, needs_model=True).predict("vgg16", 64, TRUTH, frozenset())
     assert told.model is not None
     assert told.batch_size == 64
     assert error(told) < 0.07

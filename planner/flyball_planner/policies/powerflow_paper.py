@@ -13,7 +13,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob
+from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob, Traits
 
 FIRST, FREE, PRICED = 0, 1, 2  # a job without GPUs; time at no energy; time at so many seconds per joule
 Rank = tuple[int, float, float, str]
@@ -29,13 +29,7 @@ class PaperPowerFlow:
     """Algorithm 1, from an empty cluster at every decision; a job that is being measured keeps what it has."""
 
     name = "powerflow-paper"
-    knob = Knob.POWER_LIMIT
-    elastic = True
-    repacks = True
-    measures = True
-    holds_limits = False
-    interval_seconds: float | None = None
-    suspend_seconds: float | None = None
+    traits = Traits(knob=Knob.POWER_LIMIT, elastic=True, repacks=True, measures=True)
 
     def decide(self, view: ClusterView) -> list[Choice]:
         jobs = {job.uid: job for job in view.jobs}

@@ -1,4 +1,4 @@
-"""`powerflow-strict` behind the policies' interface: the whole planner of the operator, for a view instead of a snapshot.
+"""`powerflow-strict` as a policy among the others, so that simulations can run the operator's whole planner.
 
 The planner wants models, nodes and present places. Models stand behind the view's tables; places do not matter for who gets
 how many GPUs (sizes are powers of two, and repacking always finds cells), so the jobs are laid out in descending size.
@@ -10,7 +10,12 @@ from bisect import bisect_right
 from dataclasses import replace
 from functools import lru_cache
 
-from flyball_planner.cluster import (
+from flyball_planner.models.gpu import GpuModel
+from flyball_planner.models.job import JobModel
+from flyball_planner.policies.capping import within_limit
+from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob, Traits
+from flyball_planner.powerflow.plan import plan_strictly
+from flyball_planner.snapshot import (
     Allocation,
     CapConstraint,
     ClusterSnapshot,
@@ -18,25 +23,27 @@ from flyball_planner.cluster import (
     JobState,
     NodeState,
     Objective,
+    Plan,
 )
-from flyball_planner.gpu_models import GpuModel
-from flyball_planner.models import JobModel
-from flyball_planner.plan_strict import plan_strictly
-from flyball_planner.policies.capping import within_limit
-from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob
 
 
 class StrictPowerFlow:
     """PowerFlow's greedy from where the cluster is, in which a change pays for its restart and no step passes the cap."""
 
     name = "powerflow-strict"
-    knob = Knob.POWER_LIMIT
-    elastic = True
-    repacks = True
-    measures = True
-    holds_limits = True
-    interval_seconds: float | None = None
-    suspend_seconds: float | None = None
+    traits = Traits(
+        knob=Knob.POWER_LIMIT,
+        elastic=True,
+        repacks=True,
+        measures=True,
+        holds_limits=True,
+        needs_model=True,
+        empties_nodes=True,
+    )
+
+    def plan(self, snapshot: ClusterSnapshot) -> Plan:
+        """The plan of a snapshot, with its own nodes and caps."""
+        return plan_strictly(snapshot)
 
     def decide(self, view: ClusterView) -> list[Choice]:
         """Raises ValueError for a job whose tables have no model behind them."""

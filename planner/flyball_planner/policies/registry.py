@@ -1,25 +1,25 @@
-"""The policies by name."""
+"""The policies by name: a policy is one module and one line here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from flyball_planner.policies.afs import Afs
-from flyball_planner.policies.first_come import FirstCome
-from flyball_planner.policies.gandiva import Gandiva
-from flyball_planner.policies.pollux import Pollux
+from flyball_planner.policies.baselines.afs import Afs
+from flyball_planner.policies.baselines.first_come import FirstCome
+from flyball_planner.policies.baselines.gandiva import Gandiva
+from flyball_planner.policies.baselines.pollux import Pollux
+from flyball_planner.policies.baselines.sia import Sia
+from flyball_planner.policies.baselines.srtf import Srtf
+from flyball_planner.policies.baselines.tiresias import Tiresias, TiresiasGittins
+from flyball_planner.policies.baselines.zeus import Zeus
 from flyball_planner.policies.powerflow_paper import PaperPowerFlow
 from flyball_planner.policies.powerflow_strict import StrictPowerFlow
-from flyball_planner.policies.price import Price
-from flyball_planner.policies.sia import Sia
-from flyball_planner.policies.srtf import Srtf
-from flyball_planner.policies.tiresias import Tiresias, TiresiasGittins
+from flyball_planner.policies.price.policy import Price
 from flyball_planner.policies.view import Knob, Policy
-from flyball_planner.policies.zeus import Zeus
 
 ZEUS_SUFFIX = "+zeus"
 
-_POLICIES: dict[str, Callable[[], Policy]] = {
+POLICIES: dict[str, Callable[[], Policy]] = {
     "powerflow-paper": PaperPowerFlow,
     "powerflow-strict": StrictPowerFlow,
     "price": Price,
@@ -36,7 +36,7 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
 
 def policy_names() -> tuple[str, ...]:
     """The policies there are; each whose knob is the clock can also have `+zeus` appended."""
-    return tuple(_POLICIES)
+    return tuple(POLICIES)
 
 
 def policy_named(name: str) -> Policy:
@@ -45,11 +45,11 @@ def policy_named(name: str) -> Policy:
     Raises ValueError, listing the names, for an unknown one, and where Zeus is to choose clocks for a policy that does.
     """
     base = name.removesuffix(ZEUS_SUFFIX)
-    if base not in _POLICIES:
-        raise ValueError(f"policy {base!r} is unknown; there is {', '.join(_POLICIES)}")
-    policy = _POLICIES[base]()
+    if base not in POLICIES:
+        raise ValueError(f"policy {base!r} is unknown; there is {', '.join(POLICIES)}")
+    policy = POLICIES[base]()
     if base == name:
         return policy
-    if policy.knob is not Knob.CLOCK:
+    if policy.traits.knob is not Knob.CLOCK:
         raise ValueError(f"policy {name!r}: {base} chooses its clocks itself, Zeus cannot")
     return Zeus(policy)

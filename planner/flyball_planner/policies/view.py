@@ -1,4 +1,4 @@
-"""What a policy sees and what it says: tables of predicted seconds and joules in, a size and a clock for each job out.
+"""What a policy sees and what it answers: tables of predicted seconds and joules in, a size and a clock for each job out.
 
 One interface for the simulator and for the operator. A policy is a pure function of the view: whatever it remembers
 (service attained, since when a job waits, the going price) is in the view, so that a restarted operator decides as before.
@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flyball_planner.models import JobModel
+from flyball_planner.models.job import JobModel
 
 Array = NDArray[np.float64]
 
@@ -152,32 +152,28 @@ class ClusterView:
         return self.clock_index % len(self.clocks_megahertz)
 
 
-class Policy(Protocol):
-    """Decides who runs, at which size and clock.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What has to be known of a policy besides its choices; a policy states where it differs from the plainest one."""
 
-    `elastic`: whether it gives other sizes than the requested one. `repacks`: whether running jobs are migrated so that
-    free GPUs on several nodes make a whole cell. `measures`: whether a job that first gets a size is run through the clocks
-    to learn its energy. `holds_limits`: whether it keeps within `power_limit_watts` at every instant, so that each GPU may
-    be given a power limit. `interval_seconds`: how often it wants to decide even if nothing has happened.
-    `suspend_seconds`: what going on at the same size after a pause costs a job; None: as much as any restart.
-    """
+    knob: Knob = Knob.NONE  # what a sweep varies
+    elastic: bool = False  # gives jobs other sizes than the requested one
+    repacks: bool = False  # running jobs are migrated so that free GPUs on several nodes make a whole cell
+    measures: bool = False  # a job that first gets a size is run through the clocks to learn its energy
+    holds_limits: bool = False  # keeps within `power_limit_watts` at every instant: GPUs may be given power limits
+    needs_model: bool = False  # plans with the jobs' models, not with their tables alone
+    empties_nodes: bool = False  # moves jobs together where a snapshot asks for consolidation
+    interval_seconds: float | None = None  # how often it wants to decide even if nothing has happened
+    suspend_seconds: float | None = None  # what resuming at the same size costs a job; None: as much as any restart
+
+
+class Policy(Protocol):
+    """Decides who runs, at which size and clock."""
 
     @property
     def name(self) -> str: ...
     @property
-    def knob(self) -> Knob: ...
-    @property
-    def elastic(self) -> bool: ...
-    @property
-    def repacks(self) -> bool: ...
-    @property
-    def measures(self) -> bool: ...
-    @property
-    def holds_limits(self) -> bool: ...
-    @property
-    def interval_seconds(self) -> float | None: ...
-    @property
-    def suspend_seconds(self) -> float | None: ...
+    def traits(self) -> Traits: ...
 
     def decide(self, view: ClusterView) -> list[Choice]:
         """The jobs that run from now on, most important first; a job that is not named waits.

@@ -7,7 +7,8 @@ from flyball_planner.policies.capping import counted_watts, within_limit
 from flyball_planner.policies.view import Choice
 from hypothesis import given
 from hypothesis import strategies as st
-from views import CLOCKS, cluster, job, table
+
+from tests.support.policy_views import CLOCKS, cluster, job, table
 
 
 @given(

@@ -9,9 +9,11 @@ from flyball_planner.policies.registry import policy_named, policy_names
 from flyball_planner.policies.view import ClusterView, JobView, Knob
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from views import CLOCKS, cluster, job, table
 
-VIEWED = [name for name in policy_names() if name != "powerflow-strict"]  # which needs models: tests/simulator
+from tests.support.examples import examples
+from tests.support.policy_views import CLOCKS, cluster, job, table
+
+VIEWED = [name for name in policy_names() if not policy_named(name).traits.needs_model]  # they run in tests/simulator
 NAMES = [*VIEWED, "afs+zeus", "tiresias+zeus", "gandiva+zeus"]
 
 
@@ -62,7 +64,7 @@ def views(draw: st.DrawFn) -> ClusterView:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(view=views())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_choices_are_possible_deterministic_and_of_jobs_that_were_offered(name: str, view: ClusterView) -> None:
     policy = policy_named(name)
     before = copy.copy([(job.uid, job.gpus, job.remaining_iterations, job.clock_index) for job in view.jobs])
@@ -82,17 +84,17 @@ def test_choices_are_possible_deterministic_and_of_jobs_that_were_offered(name: 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(view=views())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_a_job_that_may_not_change_keeps_its_size(name: str, view: ClusterView) -> None:
     policy = policy_named(name)
-    if policy.holds_limits and view.power_limit_watts is not None:
+    if policy.traits.holds_limits and view.power_limit_watts is not None:
         return  # a cap comes before everything
     chosen = {choice.uid: choice for choice in policy.decide(view)}
     for one in view.jobs:
         # A policy that is not elastic gives what was asked for; a job of another size is not its doing.
-        if one.gpus and not one.resizable and (policy.elastic or one.gpus == one.requested_gpus):
-            assert one.uid in chosen or not policy.elastic
-            if policy.elastic:
+        if one.gpus and not one.resizable and (policy.traits.elastic or one.gpus == one.requested_gpus):
+            assert one.uid in chosen or not policy.traits.elastic
+            if policy.traits.elastic:
                 assert chosen[one.uid].gpus == one.gpus
 
 
@@ -108,9 +110,9 @@ def views_as_asked(draw: st.DrawFn) -> ClusterView:
     return view
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not policy_named(name).elastic])
+@pytest.mark.parametrize("name", [name for name in NAMES if not policy_named(name).traits.elastic])
 @given(view=views_as_asked())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_policies_that_are_not_elastic_give_what_was_asked_for(name: str, view: ClusterView) -> None:
     chosen = {choice.uid: choice.gpus for choice in policy_named(name).decide(view)}
     for one in view.jobs:
@@ -120,7 +122,7 @@ def test_policies_that_are_not_elastic_give_what_was_asked_for(name: str, view: 
 
 @pytest.mark.parametrize("name", ["tiresias", "tiresias-gittins", "gandiva"])
 @given(view=views_as_asked())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_preemptive_policies_leave_nobody_waiting_for_whom_there_is_room(name: str, view: ClusterView) -> None:
     choices = policy_named(name).decide(view)
     free = view.gpus - sum(choice.gpus for choice in choices)
@@ -130,7 +132,7 @@ def test_preemptive_policies_leave_nobody_waiting_for_whom_there_is_room(name: s
 
 @pytest.mark.parametrize("name", ["afs", "pollux", "srtf"])
 @given(view=views())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_elastic_policies_leave_nobody_waiting_for_whom_there_is_room(name: str, view: ClusterView) -> None:
     choices = policy_named(name).decide(view)
     free = view.gpus - sum(choice.gpus for choice in choices)
@@ -153,7 +155,7 @@ def test_unknown_names_are_told_what_there_is() -> None:
 
 
 def test_knobs_say_what_a_sweep_varies() -> None:
-    assert policy_named("afs").knob is Knob.CLOCK
-    assert policy_named("afs+zeus").knob is Knob.NONE
-    assert policy_named("powerflow-paper").knob is Knob.POWER_LIMIT
-    assert policy_named("price").knob is Knob.PRICE
+    assert policy_named("afs").traits.knob is Knob.CLOCK
+    assert policy_named("afs+zeus").traits.knob is Knob.NONE
+    assert policy_named("powerflow-paper").traits.knob is Knob.POWER_LIMIT
+    assert policy_named("price").traits.knob is Knob.PRICE

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flyball_planner.policies.powerflow_paper import PaperPowerFlow
 from flyball_planner.policies.view import Choice
-from views import cluster, job, table
+
+from tests.support.policy_views import cluster, job, table
 
 
 def chosen(choices: list[Choice]) -> dict[str, tuple[int, int]]:

@@ -1,0 +1,288 @@
+"""EnergyAwareJob: a training job that says what it can use, may spend and should optimise, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from flyball_api.conditions import StoredCondition
+from flyball_api.names import GPU_RESOURCE, MANAGED_BY_FLYBALL
+from flyball_api.reading import (
+    ApiStruct,
+    Count,
+    InvalidObject,
+    JsonObject,
+    ObjectMeta,
+    Time,
+    read_metadata,
+    read_spec,
+    read_status,
+)
+
+KIND = "EnergyAwareJob"
+MAX_EXPLANATION_LENGTH = 1024
+
+
+# --- spec: written by people -----------------------------------------------------------------------------------------
+
+
+class GpuRange(ApiStruct, frozen=True):
+    """How many GPUs a job can use; raises ValueError unless 1 <= min <= max."""
+
+    min: Count
+    max: Count
+    resource_name: str = GPU_RESOURCE
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min <= self.max:
+            raise ValueError(f"min {self.min} and max {self.max} must be 1 <= min <= max")
+
+
+class Training(ApiStruct, frozen=True):
+    """What must be known of a training to predict its time and energy; raises ValueError for no samples at all."""
+
+    global_batch_size: Count
+    iterations: Count | None = None
+    max_local_batch_size: Count | None = None
+    model_class: str = ""
+
+    def __post_init__(self) -> None:
+        if self.global_batch_size < 1:
+            raise ValueError(f"globalBatchSize {self.global_batch_size} must be at least 1")
+
+
+class JobEnergy(ApiStruct, frozen=True):
+    """The energy that a job may spend over all its restarts; None: as much as it needs."""
+
+    budget_kilojoules: Count | None = None
+    on_exhausted: Literal["Throttle", "Suspend", "Fail"] = "Throttle"
+
+
+class ClockBounds(ApiStruct, frozen=True):
+    """Bounds on the SM clock; None: the GPU's own."""
+
+    min_megahertz: Count | None = None
+    max_megahertz: Count | None = None
+
+
+class JobPowerLimit(ApiStruct, frozen=True):
+    """The highest power limit of each of a job's GPUs; None: what the caps allow."""
+
+    max_watts: Count | None = None
+
+
+class Elasticity(ApiStruct, frozen=True):
+    """How a job may be resized and moved."""
+
+    mode: Literal["CheckpointRestart", "Never"] = "CheckpointRestart"
+    min_seconds_between_resizes: Count = 600
+
+
+class FailurePolicy(ApiStruct, frozen=True):
+    """How often a job is started again after a failure."""
+
+    max_restarts: Count = 3
+
+
+class EnergyAwareJobSpec(ApiStruct, frozen=True):
+    """EnergyAwareJob.spec; `pipeline` and `recurrence` are sections that the operator does not use yet."""
+
+    gpus: GpuRange
+    training: Training
+    template: JsonObject
+    objective: Literal["Time", "Energy", "Balanced"] = "Balanced"
+    energy: JobEnergy = JobEnergy()
+    deadline: Time | None = None
+    clocks: ClockBounds = ClockBounds()
+    power_limit: JobPowerLimit = JobPowerLimit()
+    elasticity: Elasticity = Elasticity()
+    profile_key: str | None = None
+    pipeline: JsonObject | None = None
+    recurrence: JsonObject | None = None
+    priority: int = 0
+    suspend: bool = False
+    managed_by: str = MANAGED_BY_FLYBALL
+    failure_policy: FailurePolicy = FailurePolicy()
+    ttl_seconds_after_finished: Count | None = None
+
+    @property
+    def unused_sections(self) -> tuple[str, ...]:
+        """The names of the sections that are there and that the operator does not use yet."""
+        sections = {"pipeline": self.pipeline, "recurrence": self.recurrence}
+        return tuple(name for name, section in sections.items() if section is not None)
+
+
+# --- status: written by the operator ---------------------------------------------------------------------------------
+
+
+class NodeGpus(ApiStruct, frozen=True):
+    """GPUs on one node."""
+
+    name: str
+    gpus: Count
+
+
+class JobAllocation(ApiStruct, frozen=True):
+    """GPUs on nodes with their clock and limit: what the planner wants a job to have, or what it has."""
+
+    gpus: Count = 0
+    epoch: Count | None = None
+    incarnation: Count | None = None
+    nodes: tuple[NodeGpus, ...] = ()
+    clock_megahertz: Count | None = None
+    power_limit_watts: Count | None = None
+
+
+class Progress(ApiStruct, frozen=True):
+    """How far a job is; `estimated` where the numbers come from its model."""
+
+    iterations: Count = 0
+    iterations_per_kilosecond: Count = 0
+    attained_gpu_seconds: Count = 0
+    estimated: bool = False
+    last_report_time: Time | None = None
+    estimated_completion_time: Time | None = None
+
+
+class IncarnationEnergy(ApiStruct, frozen=True):
+    """The energy of one incarnation on one node, `key` being `<incarnation>/<node>`."""
+
+    key: str
+    millijoules: Count
+
+
+class EnergyUse(ApiStruct, frozen=True):
+    """What a job's GPUs have used and will use; settled and open incarnations add up to what is consumed."""
+
+    consumed_kilojoules: Count = 0
+    projected_kilojoules: Count | None = None
+    watts: Count = 0
+    settled_millijoules: Count = 0
+    settled_incarnation: Count = 0
+    incarnations: tuple[IncarnationEnergy, ...] = ()
+
+
+class FrontierPoint(ApiStruct, frozen=True):
+    """One choice of size and clock, and the time and energy to the end of the job at it."""
+
+    gpus: Count
+    clock_megahertz: Count
+    seconds: Count
+    kilojoules: Count
+
+
+class JobSummary(ApiStruct, frozen=True):
+    """The numbers of a status as people read them."""
+
+    clock: str = ""
+    power: str = ""
+    progress: str = ""
+    energy: str = ""
+    budget: str = ""
+    eta: str = ""
+
+
+class EnergyAwareJobStatus(ApiStruct, frozen=True):
+    """EnergyAwareJob.status; a field without a value is None, which removes it from the object (`reading.to_patch`)."""
+
+    observed_generation: Count | None = None
+    conditions: tuple[StoredCondition, ...] = ()
+    allocation: JobAllocation | None = None
+    applied: JobAllocation | None = None
+    progress: Progress | None = None
+    energy: EnergyUse | None = None
+    frontier: tuple[FrontierPoint, ...] | None = None
+    explanation: str | None = None
+    state: str | None = None
+    summary: JobSummary | None = None
+    restarts: Count | None = None
+    last_failed_incarnation: Count | None = None
+    start_time: Time | None = None
+    last_resize_time: Time | None = None
+    completion_time: Time | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyAwareJob:
+    """One EnergyAwareJob; `conditions` are its status' by their types, `problems` what of the status cannot be read."""
+
+    metadata: ObjectMeta
+    created: datetime
+    spec: EnergyAwareJobSpec
+    status: EnergyAwareJobStatus
+    conditions: Mapping[str, StoredCondition]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def key(self) -> str:
+        return self.metadata.key
+
+    @property
+    def generation(self) -> int:
+        return self.metadata.generation
+
+    @property
+    def deleting(self) -> bool:
+        return self.metadata.deleting
+
+    @property
+    def profile_key(self) -> str:
+        """Jobs of one namespace with the same key share what was learned about them."""
+        return self.spec.profile_key or self.name
+
+    @property
+    def elastic(self) -> bool:
+        """It may be stopped and started again from its checkpoint."""
+        return self.spec.elasticity.mode == "CheckpointRestart"
+
+    @property
+    def managed_by_flyball(self) -> bool:
+        return self.spec.managed_by == MANAGED_BY_FLYBALL
+
+    def has(self, condition: str) -> bool:
+        """Whether the status has the condition with status True."""
+        found = self.conditions.get(condition)
+        return found is not None and found.is_true
+
+    @property
+    def finished(self) -> bool:
+        return self.has("Succeeded") or self.has("Failed")
+
+    @property
+    def refusal(self) -> str:
+        """Why the API server refuses the pods of the very spec that stands, in the status' words; empty: it does not."""
+        admitted = self.conditions.get("Admitted")
+        if admitted is None or admitted.reason != "InvalidSpec" or admitted.observed_generation != self.generation:
+            return ""
+        return admitted.message or "its pods are refused"
+
+    @property
+    def last_incarnation(self) -> int:
+        """The incarnation that the status has last; 0: the job has never been started."""
+        allocation = self.status.allocation
+        return 0 if allocation is None else allocation.incarnation or 0
+
+
+def read_energy_aware_job(raw: Mapping[str, Any]) -> EnergyAwareJob:
+    """An EnergyAwareJob from its JSON; raises InvalidObject where its metadata or spec is not as the CRD has it."""
+    metadata = read_metadata(KIND, raw)
+    spec = read_spec(KIND, metadata, raw, EnergyAwareJobSpec)
+    status, problems = read_status(raw, EnergyAwareJobStatus)
+    if metadata.creation_timestamp is None:
+        raise InvalidObject(f"{KIND} {metadata.key}: metadata.creationTimestamp is missing")
+    conditions = {condition.type: condition for condition in status.conditions}
+    return EnergyAwareJob(metadata, metadata.creation_timestamp, spec, status, conditions, problems)

@@ -1,0 +1,195 @@
+"""GPUNode: the grant that the operator writes, and what the node's agent acknowledges and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from msgspec import field
+
+from flyball_api.conditions import StoredCondition
+from flyball_api.grant import Grant, GrantSpec, GrantVersion, OfNode, PerGpu, grant_spec
+from flyball_api.names import FLYBALL_API_VERSION
+from flyball_api.reading import ApiStruct, Count, JsonObject, ObjectMeta, Time, read_metadata, read_spec, read_status
+from flyball_api.units import MilliwattsPerGpu
+
+KIND = "GPUNode"
+
+
+class DriverSession(NamedTuple):
+    """From one load of a node's GPU driver to the next, which puts all limits back to their defaults."""
+
+    boot_id: str = ""
+    driver_load: str = ""
+
+
+class Acknowledgement(ApiStruct, frozen=True):
+    """An agent has applied a grant: the sum of the limits that it read back from the driver after that, and when."""
+
+    epoch: Count
+    generation: Count
+    limits_milliwatts: OfNode
+    boot_id: str = field(default="", name="bootID")
+    driver_load: str = field(default="", name="driverSession")
+    time: Time | None = None
+
+    @property
+    def version(self) -> GrantVersion:
+        return GrantVersion(self.epoch, self.generation)
+
+    @property
+    def session(self) -> DriverSession:
+        """The driver session that it was applied in."""
+        return DriverSession(self.boot_id, self.driver_load)
+
+
+class PowerLimits(ApiStruct, frozen=True):
+    """One GPU's power limits as its driver gives them; 0 or None: not known."""
+
+    min_milliwatts: PerGpu = MilliwattsPerGpu(0)
+    max_milliwatts: PerGpu = MilliwattsPerGpu(0)
+    default_milliwatts: PerGpu = MilliwattsPerGpu(0)
+    requested_milliwatts: PerGpu | None = None
+    enforced_milliwatts: PerGpu | None = None
+
+
+class GpuClocks(ApiStruct, frozen=True):
+    """The SM clocks that one GPU supports, in megahertz; all 0: not known."""
+
+    min: Count = 0
+    max: Count = 0
+    step: Count = 0
+
+
+class PodReference(ApiStruct, frozen=True):
+    """The pod that holds a GPU."""
+
+    namespace: str
+    name: str
+
+
+class GpuReport(ApiStruct, frozen=True, omit_defaults=True):
+    """One GPU as its agent reports it; `uuid` is empty where the report of it cannot be read."""
+
+    uuid: str = ""
+    index: Count | None = None
+    model: str = ""
+    limits: PowerLimits = PowerLimits()
+    clocks_megahertz: GpuClocks = GpuClocks()
+    pod: PodReference | None = None
+    energy_millijoules: Count | None = None
+    power_milliwatts: PerGpu | None = None
+    conditions: tuple[StoredCondition, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        """It can be read and set."""
+        return self.uuid != "" and not any(item.type == "Healthy" and item.is_false for item in self.conditions)
+
+    @property
+    def limits_known(self) -> bool:
+        """Its limits are such as a GPU can have; one that was lost before it was ever read has none."""
+        limits = self.limits
+        return 0 < limits.min_milliwatts <= limits.default_milliwatts <= limits.max_milliwatts
+
+
+class PodReport(ApiStruct, frozen=True):
+    """What the agent saw of one pod of a job: progress as the training process reports it, energy as GPUs count it."""
+
+    namespace: str
+    name: str
+    uid: str
+    incarnation: Count
+    pod_name: str
+    gpus: Count = 0
+    iterations: Count = 0
+    microseconds_per_iteration: Count = 0
+    millijoules_per_iteration: Count = 0
+    clock_megahertz: Count = 0
+    local_batch_size: Count = 0
+    energy_millijoules: Count = 0
+    last_report_time: Time | None = None
+    ended: bool = False
+
+
+class GpuNodeStatus(ApiStruct, frozen=True):
+    """GPUNode.status, which the node's agent writes."""
+
+    boot_id: str = field(default="", name="bootID")
+    driver_load: str = field(default="", name="driverSession")
+    agent_version: str = ""
+    mode: str = ""
+    devices: tuple[GpuReport, ...] = ()
+    acknowledged: Acknowledgement | None = None
+    jobs: tuple[PodReport, ...] = ()
+    conditions: tuple[StoredCondition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNode:
+    """One GPUNode; its labels are copies of its Node's, by which caps select it even when the Node is gone.
+
+    `grant` is None where no grant was ever written; `problems` names the parts of the status that cannot be read.
+    """
+
+    metadata: ObjectMeta
+    grant: Grant | None
+    status: GpuNodeStatus
+    problems: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.metadata.labels
+
+    @property
+    def gpus(self) -> tuple[GpuReport, ...]:
+        """The GPUs that the agent reports."""
+        return self.status.devices
+
+    @property
+    def session(self) -> DriverSession:
+        """The driver session that the agent runs in."""
+        return DriverSession(self.status.boot_id, self.status.driver_load)
+
+    @property
+    def acknowledged(self) -> Acknowledgement | None:
+        """The last acknowledgement, of whichever grant and driver session."""
+        return self.status.acknowledged
+
+    @property
+    def acknowledged_since_driver_load(self) -> bool:
+        """The agent has acknowledged a grant in the present driver session, so that the node's limits are known."""
+        return self.acknowledged is not None and self.acknowledged.session == self.session
+
+    @property
+    def acknowledged_current(self) -> bool:
+        """The agent has applied, read back and acknowledged the very grant that stands, in the present driver session."""
+        return (
+            self.grant is not None
+            and self.acknowledged is not None
+            and self.acknowledged.version == self.grant.version
+            and self.acknowledged_since_driver_load
+        )
+
+
+def read_gpu_node(raw: Mapping[str, Any]) -> GpuNode:
+    """A GPUNode from its JSON; raises InvalidObject where its metadata or spec is not as the CRD has it."""
+    metadata = read_metadata(KIND, raw)
+    grant = read_spec(KIND, metadata, raw, GrantSpec).grant() if raw.get("spec") else None
+    status, problems = read_status(raw, GpuNodeStatus)
+    return GpuNode(metadata, grant, status, problems)
+
+
+def gpu_node_object(name: str, labels: Mapping[str, str], grant: Grant) -> JsonObject:
+    """A new GPUNode with its first grant."""
+    return {
+        "apiVersion": FLYBALL_API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name, "labels": dict(labels)},
+        "spec": grant_spec(grant),
+    }

@@ -1,0 +1,219 @@
+"""What the operator allows one node: the grant, which GPUNode.spec carries from the operator to the node's agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, Self
+
+from msgspec import Meta, ValidationError, convert
+
+from flyball_api.reading import MAX_INTEGER, ApiStruct, Count, InvalidObject, JsonObject, Name, describe
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
+
+MAX_JOBS = 256
+
+PerGpu = Annotated[MilliwattsPerGpu, Meta(ge=0, le=MAX_INTEGER)]
+OfNode = Annotated[NodeMilliwatts, Meta(ge=0, le=MAX_INTEGER)]
+
+
+class GrantVersion(NamedTuple):
+    """The order of all grants of a node: by the leader that wrote them, then by number. (0, 0) comes before any."""
+
+    epoch: int = 0
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PowerBound:
+    """The most that GPUs may draw: by their limits, and as predicted under them. Both are sums over several GPUs."""
+
+    limit_milliwatts: NodeMilliwatts = NodeMilliwatts(0)
+    expected_milliwatts: NodeMilliwatts = NodeMilliwatts(0)
+
+    def __add__(self, other: PowerBound) -> PowerBound:
+        return PowerBound(
+            NodeMilliwatts(self.limit_milliwatts + other.limit_milliwatts),
+            NodeMilliwatts(self.expected_milliwatts + other.expected_milliwatts),
+        )
+
+    def __or__(self, other: PowerBound) -> PowerBound:
+        """The higher of two, each figure by itself."""
+        return PowerBound(
+            max(self.limit_milliwatts, other.limit_milliwatts), max(self.expected_milliwatts, other.expected_milliwatts)
+        )
+
+    def covers(self, other: PowerBound) -> bool:
+        """Whether `other` allows nothing that this bound does not."""
+        return other.limit_milliwatts <= self.limit_milliwatts and other.expected_milliwatts <= self.expected_milliwatts
+
+
+@dataclass(frozen=True, slots=True)
+class JobGrant:
+    """What each GPU of one pod may draw, and its range of SM clocks (minimum 0: the GPU's lowest, maximum 0: no lock)."""
+
+    namespace: str
+    name: str
+    uid: str
+    incarnation: int
+    pod_name: str
+    gpus: int
+    power_limit_milliwatts: MilliwattsPerGpu
+    clock_min_megahertz: int = 0
+    clock_max_megahertz: int = 0
+
+    @property
+    def limit_milliwatts(self) -> NodeMilliwatts:
+        """What the limits of the pod's GPUs add up to."""
+        return node_milliwatts(self.power_limit_milliwatts, self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherGpuLimits:
+    """What the GPUs without a Flyball pod may draw each, and how many of them pods outside Flyball hold.
+
+    A limit of 0 stands for the GPU's own: the smallest for idle and failsafe, the default for foreign.
+    """
+
+    idle_power_limit_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
+    foreign_power_limit_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
+    foreign_gpus: int = 0
+    failsafe_power_limit_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the operator allows one node, as GPUNode.spec has it.
+
+    `bound` is the sum of this grant's own limits; `committed` also covers every earlier grant that was not yet
+    acknowledged when this one was written, so that outstanding grants survive the operator that sent them.
+    """
+
+    epoch: int
+    generation: int
+    lease_seconds: int
+    bound: PowerBound
+    committed: PowerBound = PowerBound()
+    other_gpus: OtherGpuLimits = OtherGpuLimits()
+    jobs: tuple[JobGrant, ...] = ()
+
+    @property
+    def version(self) -> GrantVersion:
+        return GrantVersion(self.epoch, self.generation)
+
+    def same_content(self, other: Self) -> bool:
+        """Whether both ask the same of the agent, whatever their version."""
+        return (self.bound, self.lease_seconds, self.other_gpus, self.jobs) == (
+            other.bound,
+            other.lease_seconds,
+            other.other_gpus,
+            other.jobs,
+        )
+
+
+class _Clocks(ApiStruct, frozen=True):
+    min: Count = 0
+    max: Count = 0
+
+
+class _JobGrant(ApiStruct, frozen=True):
+    namespace: Name
+    name: Name
+    uid: Name
+    pod_name: Name
+    power_limit_milliwatts: PerGpu
+    gpus: Count = 0
+    incarnation: Count = 0
+    clock_megahertz: _Clocks = _Clocks()
+
+
+class _OtherGpus(ApiStruct, frozen=True):
+    idle_power_limit_milliwatts: PerGpu = MilliwattsPerGpu(0)
+    foreign_power_limit_milliwatts: PerGpu = MilliwattsPerGpu(0)
+    foreign_gpus: Count = 0
+    failsafe_power_limit_milliwatts: PerGpu = MilliwattsPerGpu(0)
+
+
+class GrantSpec(ApiStruct, frozen=True):
+    """GPUNode.spec as its JSON is; `Grant` is what it says."""
+
+    epoch: Count
+    generation: Count
+    lease_seconds: Count
+    bound_milliwatts: OfNode
+    expected_milliwatts: OfNode = NodeMilliwatts(0)
+    committed_milliwatts: OfNode = NodeMilliwatts(0)
+    committed_expected_milliwatts: OfNode = NodeMilliwatts(0)
+    other_gpus: _OtherGpus = _OtherGpus()
+    jobs: Annotated[tuple[_JobGrant, ...], Meta(max_length=MAX_JOBS)] = ()
+
+    def grant(self) -> Grant:
+        """What the spec says; its jobs in the order of their UIDs and pods."""
+        others = self.other_gpus
+        return Grant(
+            epoch=self.epoch,
+            generation=self.generation,
+            lease_seconds=self.lease_seconds,
+            bound=PowerBound(self.bound_milliwatts, self.expected_milliwatts),
+            committed=PowerBound(self.committed_milliwatts, self.committed_expected_milliwatts),
+            other_gpus=OtherGpuLimits(
+                others.idle_power_limit_milliwatts,
+                others.foreign_power_limit_milliwatts,
+                others.foreign_gpus,
+                others.failsafe_power_limit_milliwatts,
+            ),
+            jobs=tuple(
+                JobGrant(
+                    job.namespace,
+                    job.name,
+                    job.uid,
+                    job.incarnation,
+                    job.pod_name,
+                    job.gpus,
+                    job.power_limit_milliwatts,
+                    job.clock_megahertz.min,
+                    job.clock_megahertz.max,
+                )
+                for job in sorted(self.jobs, key=lambda job: (job.uid, job.pod_name))
+            ),
+        )
+
+
+def read_grant(spec: Any) -> Grant:
+    """The grant of a GPUNode.spec; raises InvalidObject, and nothing else, that names the field and what is wrong."""
+    try:
+        return convert(spec, GrantSpec).grant()
+    except ValidationError as error:
+        raise InvalidObject(describe("spec", error)) from error
+
+
+def grant_spec(grant: Grant) -> JsonObject:
+    """A grant as GPUNode.spec has it; `read_grant` reads it back."""
+    others = grant.other_gpus
+    return {
+        "epoch": grant.epoch,
+        "generation": grant.generation,
+        "leaseSeconds": grant.lease_seconds,
+        "boundMilliwatts": grant.bound.limit_milliwatts,
+        "expectedMilliwatts": grant.bound.expected_milliwatts,
+        "committedMilliwatts": grant.committed.limit_milliwatts,
+        "committedExpectedMilliwatts": grant.committed.expected_milliwatts,
+        "otherGpus": {
+            "idlePowerLimitMilliwatts": others.idle_power_limit_milliwatts,
+            "foreignPowerLimitMilliwatts": others.foreign_power_limit_milliwatts,
+            "foreignGpus": others.foreign_gpus,
+            "failsafePowerLimitMilliwatts": others.failsafe_power_limit_milliwatts,
+        },
+        "jobs": [
+            {
+                "namespace": job.namespace,
+                "name": job.name,
+                "uid": job.uid,
+                "incarnation": job.incarnation,
+                "podName": job.pod_name,
+                "gpus": job.gpus,
+                "powerLimitMilliwatts": job.power_limit_milliwatts,
+                "clockMegahertz": {"min": job.clock_min_megahertz, "max": job.clock_max_megahertz},
+            }
+            for job in grant.jobs
+        ],
+    }

@@ -1,0 +1,23 @@
+"""The labels, annotations, taints and other names on Kubernetes objects that Flyball sets or reads: part of its API."""
+
+from __future__ import annotations
+
+GROUP = "flyball.dev"
+VERSION = "v1alpha1"
+FLYBALL_API_VERSION = f"{GROUP}/{VERSION}"
+
+LABEL_JOB_NAME = "flyball.dev/job-name"
+LABEL_JOB_UID = "flyball.dev/job-uid"
+LABEL_INCARNATION = "flyball.dev/incarnation"
+ANNOTATION_ALLOCATION = "flyball.dev/allocation"
+PLACEMENT_GATE = "flyball.dev/placement"
+STARTUP_TAINT = "flyball.dev/unacknowledged"
+MANAGED_BY_FLYBALL = "flyball.dev/operator"
+
+GPU_RESOURCE = "nvidia.com/gpu"
+LABEL_GPU_PRODUCT = "nvidia.com/gpu.product"
+LABEL_HOSTNAME = "kubernetes.io/hostname"
+LABEL_COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+
+LEADER_LEASE = "flyball-operator"
+DEFAULT_NAMESPACE = "flyball-system"

@@ -1,0 +1,120 @@
+"""PowerCap: how many watts a set of nodes may draw, and how that is held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from flyball_api.conditions import StoredCondition
+from flyball_api.label_selector import LabelSelector
+from flyball_api.reading import ApiStruct, Count, InvalidObject, ObjectMeta, Time, read_metadata, read_spec, read_status
+
+KIND = "PowerCap"
+
+
+class CapSchedule(ApiStruct, frozen=True):
+    """A recurring time with a lower cap: begins by `cron` (five fields, UTC), lasts `duration_seconds`."""
+
+    name: str
+    cron: str
+    duration_seconds: Count
+    watts: Count
+
+
+class EnergyBudget(ApiStruct, frozen=True):
+    """The energy that the GPUs under a cap may use in each period; periods begin at multiples since 1970-01-01 UTC."""
+
+    kilojoules: Count
+    period_seconds: Count
+
+
+class PowerCapSpec(ApiStruct, frozen=True):
+    """PowerCap.spec, which people write; exactly one of `watts` and `permille_of_max` is set."""
+
+    watts: Count | None = None
+    permille_of_max: Count | None = None
+    node_selector: LabelSelector = LabelSelector()
+    enforcement: Literal["Hard", "Expected"] = "Hard"
+    static_overhead_watts: Count = 0
+    schedule: tuple[CapSchedule, ...] = ()
+    energy_budget: EnergyBudget | None = None
+    ramp_watts_per_second: Count | None = None
+    failsafe_watts_per_gpu: Count | None = None
+    foreign_pods: Literal["Reserve", "Limit"] = "Reserve"
+
+    def __post_init__(self) -> None:
+        if (self.watts is None) == (self.permille_of_max is None):
+            raise ValueError("a cap needs exactly one of watts and permilleOfMax")
+
+    @property
+    def expected(self) -> bool:
+        """The cap adds up predicted draw, not limits."""
+        return self.enforcement == "Expected"
+
+
+class CapBreach(ApiStruct, frozen=True):
+    """The time that more was measured than the cap allows, now (without `until`) or the last time."""
+
+    since: Time
+    until: Time | None = None
+    watts: Count = 0
+    joules: Count = 0
+
+
+class CapEnergyPeriod(ApiStruct, frozen=True):
+    """The present period of a cap's energy budget."""
+
+    start: Time
+    consumed_kilojoules: Count = 0
+
+
+class PowerCapStatus(ApiStruct, frozen=True):
+    """PowerCap.status, which the operator writes."""
+
+    epoch: Count | None = None
+    observed_generation: Count | None = None
+    conditions: tuple[StoredCondition, ...] = ()
+    effective_watts: Count | None = None
+    active_schedule: str | None = None
+    committed_watts: Count | None = None
+    measured_watts: Count | None = None
+    headroom_watts: int | None = None
+    nodes: Count | None = None
+    breach: CapBreach | None = None
+    energy_period: CapEnergyPeriod | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerCap:
+    """One PowerCap. Where its spec cannot be read `spec` is None, and `refusal` says where and why.
+
+    Such a cap is kept, other than an object of another kind: nothing may be raised while nobody knows what it bounds, and
+    its status has to say so. `problems` names the parts of the status that cannot be read.
+    """
+
+    metadata: ObjectMeta
+    spec: PowerCapSpec | None
+    refusal: str
+    status: PowerCapStatus
+    problems: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+
+def read_power_cap(raw: Mapping[str, Any]) -> PowerCap:
+    """A PowerCap from its JSON; raises InvalidObject where its metadata is not an object's."""
+    metadata = read_metadata(KIND, raw)
+    spec, refusal = None, ""
+    try:
+        spec = read_spec(KIND, metadata, raw, PowerCapSpec)
+    except InvalidObject as error:
+        refusal = str(error)
+    status, problems = read_status(raw, PowerCapStatus)
+    return PowerCap(metadata, spec, refusal, status, problems)

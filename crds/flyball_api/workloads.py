@@ -1,0 +1,373 @@
+"""Nodes, pods and batch Jobs as Flyball sees them: the few facts it decides on, out of Kubernetes' own objects."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import field
+
+from flyball_api.names import (
+    ANNOTATION_ALLOCATION,
+    GPU_RESOURCE,
+    GROUP,
+    LABEL_COMPLETION_INDEX,
+    LABEL_GPU_PRODUCT,
+    LABEL_HOSTNAME,
+    LABEL_INCARNATION,
+    LABEL_JOB_NAME,
+    LABEL_JOB_UID,
+    PLACEMENT_GATE,
+    STARTUP_TAINT,
+)
+from flyball_api.reading import ApiStruct, InvalidObject, read_object
+
+Quantities = dict[str, Any]
+
+# The extended resources whose units are GPUs, unless the operator is set otherwise.
+DEFAULT_GPU_RESOURCES = (GPU_RESOURCE,)
+
+
+def _count(value: Any) -> int:
+    """An extended resource's quantity: always a whole number by Kubernetes' own validation."""
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return 0
+
+
+class Owner(ApiStruct, frozen=True):
+    """An entry of metadata.ownerReferences; at most one of an object's is its controller."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class _Metadata(ApiStruct, frozen=True):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    owner_references: tuple[Owner, ...] = ()
+
+    def controller_uid(self, group: str, kind: str) -> str:
+        """The UID of the object's controller where that is of this API group and kind; else an empty string."""
+        for owner in self.owner_references:
+            if owner.controller and owner.kind == kind and owner.api_version.startswith(f"{group}/"):
+                return owner.uid
+        return ""
+
+
+class _Condition(ApiStruct, frozen=True):
+    type: str = ""
+    status: str = ""
+    message: str = ""
+
+
+class _Keyed(ApiStruct, frozen=True):
+    key: str = ""
+
+
+class _Named(ApiStruct, frozen=True):
+    name: str = ""
+
+
+def _true(conditions: Iterable[_Condition], kind: str) -> bool:
+    for condition in conditions:
+        if condition.type == kind:
+            return condition.status == "True"
+    return False
+
+
+# --- nodes ---------------------------------------------------------------------------------------------------------
+
+
+class _NodeSpec(ApiStruct, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[_Keyed, ...] = ()
+
+
+class _NodeInfo(ApiStruct, frozen=True):
+    boot_id: str = field(default="", name="bootID")
+
+
+class _NodeStatus(ApiStruct, frozen=True):
+    capacity: Quantities = field(default_factory=dict)
+    conditions: tuple[_Condition, ...] = ()
+    node_info: _NodeInfo = _NodeInfo()
+
+
+class _Node(ApiStruct, frozen=True):
+    metadata: _Metadata
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
+
+
+class NodeView(ApiStruct, frozen=True):
+    """A Kubernetes Node; `gpus` by its capacity, and `gpu_resources` the extended resources that it offers them under.
+
+    `ready` is False also where its kubelet has ceased to say (the condition is Unknown then). `boot_id` is that of the
+    boot in which its kubelet reported last; empty where it reports none.
+    """
+
+    name: str
+    uid: str
+    hostname: str
+    labels: dict[str, str]
+    gpus: int
+    product: str
+    ready: bool
+    cordoned: bool
+    startup_taint: bool
+    gpu_resources: frozenset[str] = frozenset()
+    boot_id: str = ""
+
+
+def read_node(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES) -> NodeView:
+    """A `v1.Node` as a NodeView; raises InvalidObject where it is none.
+
+    `gpu_resources` names the extended resources whose units are GPUs, here and for pods.
+    """
+    node = read_object("Node", raw, _Node)
+    labels, capacity = node.metadata.labels, node.status.capacity
+    return NodeView(
+        name=node.metadata.name,
+        uid=node.metadata.uid,
+        hostname=labels.get(LABEL_HOSTNAME, node.metadata.name),
+        labels=labels,
+        gpus=sum(_count(capacity.get(name)) for name in gpu_resources),
+        product=labels.get(LABEL_GPU_PRODUCT, ""),
+        ready=_true(node.status.conditions, "Ready"),
+        cordoned=node.spec.unschedulable,
+        startup_taint=any(taint.key == STARTUP_TAINT for taint in node.spec.taints),
+        gpu_resources=frozenset(name for name in gpu_resources if name in capacity),
+        boot_id=node.status.node_info.boot_id,
+    )
+
+
+# --- pods ----------------------------------------------------------------------------------------------------------
+
+
+class _Resources(ApiStruct, frozen=True):
+    limits: Quantities = field(default_factory=dict)
+
+
+class _Container(ApiStruct, frozen=True):
+    name: str = ""
+    resources: _Resources = _Resources()
+
+
+class _Terminated(ApiStruct, frozen=True):
+    exit_code: int | None = None
+
+
+class _ContainerState(ApiStruct, frozen=True):
+    terminated: _Terminated | None = None
+
+
+class _ContainerStatus(ApiStruct, frozen=True):
+    name: str = ""
+    state: _ContainerState = _ContainerState()
+
+
+class _PodSpec(ApiStruct, frozen=True):
+    containers: tuple[_Container, ...] = ()
+    init_containers: tuple[_Container, ...] = ()
+    node_name: str = ""
+    scheduling_gates: tuple[_Named, ...] = ()
+
+
+class _PodStatus(ApiStruct, frozen=True):
+    phase: str = "Pending"
+    conditions: tuple[_Condition, ...] = ()
+    container_statuses: tuple[_ContainerStatus, ...] = ()
+
+
+class _Pod(ApiStruct, frozen=True):
+    metadata: _Metadata
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+class PodView(ApiStruct, frozen=True):
+    """A pod that holds or wants GPUs, or belongs to a Flyball job; `job_uid` is empty for a foreign pod.
+
+    The fields about its job are by its labels, which anybody may set; `controller_uid` is the UID of the batch Job that
+    controls it (empty: none).
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    node: str
+    gpus: int
+    phase: str
+    ready: bool
+    gated: bool
+    deleting: bool
+    job_name: str = ""
+    job_uid: str = ""
+    incarnation: int = 0
+    index: int = 0
+    exit_code: int | None = None
+    controller_uid: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Its containers have ended for good, so that it holds no GPU any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+    def of_nobody(self) -> PodView:
+        """The same pod as one that belongs to no job, whatever its labels say."""
+        return msgspec.structs.replace(self, job_uid="")
+
+    def of_incarnation(self, incarnation: IncarnationView) -> PodView:
+        """The same pod as one of an incarnation, whatever its labels say."""
+        return msgspec.structs.replace(
+            self, job_name=incarnation.job_name, job_uid=incarnation.job_uid, incarnation=incarnation.incarnation
+        )
+
+    def with_gpus(self, gpus: int) -> PodView:
+        """The same pod as one that holds or wants so many GPUs."""
+        return self if gpus == self.gpus else msgspec.structs.replace(self, gpus=gpus)
+
+
+def _pod_gpus(spec: _PodSpec, gpu_resources: Collection[str]) -> int:
+    """GPUs that the kubelet sets aside for the pod: of each resource the sum over its containers, or the largest init
+    container."""
+
+    def of(containers: Iterable[_Container], resource: str) -> list[int]:
+        return [_count(container.resources.limits.get(resource, 0)) for container in containers]
+
+    return sum(
+        max([sum(of(spec.containers, resource)), *of(spec.init_containers, resource)]) for resource in gpu_resources
+    )
+
+
+def _exit_code(pod: _Pod) -> int | None:
+    """How the trainer ended; another container's code where the trainer has none. A sidecar that is asked to leave ends
+    with a code of its own, which says nothing of the training."""
+    exits = {
+        container.name: container.state.terminated.exit_code
+        for container in pod.status.container_statuses
+        if container.state.terminated is not None and container.state.terminated.exit_code is not None
+    }
+    if not exits:
+        return None
+    trainer = next((container.name for container in pod.spec.containers), "")
+    return exits[trainer] if trainer in exits else max(exits.values())
+
+
+def read_pod(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES) -> PodView:
+    """A `v1.Pod` as a PodView; raises InvalidObject where it is none."""
+    pod = read_object("Pod", raw, _Pod)
+    metadata, spec, status = pod.metadata, pod.spec, pod.status
+    labels = metadata.labels
+    return PodView(
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        resource_version=metadata.resource_version,
+        node=spec.node_name,
+        gpus=_pod_gpus(spec, gpu_resources),
+        phase=status.phase,
+        ready=_true(status.conditions, "Ready"),
+        gated=any(gate.name == PLACEMENT_GATE for gate in spec.scheduling_gates),
+        deleting=metadata.deletion_timestamp is not None,
+        job_name=labels.get(LABEL_JOB_NAME, ""),
+        job_uid=labels.get(LABEL_JOB_UID, ""),
+        incarnation=_count(labels.get(LABEL_INCARNATION, 0)),
+        index=_count(labels.get(LABEL_COMPLETION_INDEX, 0)),
+        exit_code=_exit_code(pod),
+        controller_uid=metadata.controller_uid("batch", "Job"),
+    )
+
+
+# --- batch Jobs ----------------------------------------------------------------------------------------------------
+
+
+class _JobStatus(ApiStruct, frozen=True):
+    conditions: tuple[_Condition, ...] = ()
+
+
+class _JobMetadata(_Metadata, frozen=True):
+    annotations: dict[str, str] = field(default_factory=dict)
+
+
+class _Job(ApiStruct, frozen=True):
+    metadata: _JobMetadata
+    status: _JobStatus = _JobStatus()
+
+
+class _Placement(ApiStruct, frozen=True):
+    nodes: tuple[tuple[str, int], ...]
+
+
+class IncarnationView(ApiStruct, frozen=True):
+    """One start of a training job: the batch Job made for it, with the `(node, gpus)` of each rank.
+
+    `controller_uid` is the UID of the EnergyAwareJob that controls the batch Job (empty: none); the other fields about its
+    job are by its labels, which anybody may set.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    job_name: str
+    job_uid: str
+    incarnation: int
+    nodes: tuple[tuple[str, int], ...]
+    deleting: bool
+    complete: bool
+    failed: bool
+    failure: str
+    controller_uid: str = ""
+
+    @property
+    def gpus(self) -> int:
+        return sum(gpus for _, gpus in self.nodes)
+
+    def node_of(self, pod: PodView) -> str | None:
+        """The node that the plan gave to a pod's rank; None for an index outside the incarnation."""
+        return self.nodes[pod.index][0] if 0 <= pod.index < len(self.nodes) else None
+
+
+def read_incarnation(raw: Mapping[str, Any]) -> IncarnationView:
+    """A `batch/v1.Job` that Flyball made; raises InvalidObject where its allocation annotation is not one of ours."""
+    job = read_object("Job", raw, _Job)
+    metadata = job.metadata
+    try:
+        nodes = msgspec.json.decode(metadata.annotations.get(ANNOTATION_ALLOCATION, ""), type=_Placement).nodes
+    except msgspec.DecodeError as error:
+        raise InvalidObject(
+            f"Job {metadata.namespace}/{metadata.name}: annotation {ANNOTATION_ALLOCATION} should read "
+            f'{{"nodes": [["node", gpus], ...]}}: {error}'
+        ) from error
+    conditions = {condition.type: condition for condition in job.status.conditions if condition.status == "True"}
+    failure = conditions.get("Failed") or conditions.get("FailureTarget")
+    return IncarnationView(
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        job_name=metadata.labels.get(LABEL_JOB_NAME, ""),
+        job_uid=metadata.labels.get(LABEL_JOB_UID, ""),
+        incarnation=_count(metadata.labels.get(LABEL_INCARNATION, 0)),
+        nodes=nodes,
+        deleting=metadata.deletion_timestamp is not None,
+        complete="Complete" in conditions or "SuccessCriteriaMet" in conditions,
+        failed=failure is not None,
+        failure="" if failure is None else failure.message,
+        controller_uid=metadata.controller_uid(GROUP, "EnergyAwareJob"),
+    )
+
+
+def placement_annotation(nodes: Iterable[tuple[str, int]]) -> str:
+    """The `(node, gpus)` of each rank as the allocation annotation has them; `read_incarnation` reads them back."""
+    return msgspec.json.encode({"nodes": list(nodes)}).decode()

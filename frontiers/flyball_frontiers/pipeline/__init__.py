@@ -1,0 +1,34 @@
+"""Time-energy frontiers of pipelines: Perseus and, as a baseline, EnvPipe.
+
+`PipelineProfile` is what was measured, `pipeline_graph` (or `graph_from_json`) what has to run, `PerseusPlanner` plans
+it, `StragglerTable` looks plans up, `envpipe` is the baseline.
+"""
+
+from flyball_frontiers.pipeline.envpipe import EnvPipeResult, Reconfiguration, envpipe
+from flyball_frontiers.pipeline.graph import ComputationGraph, GraphError, Operation, graph_from_json, graph_to_json
+from flyball_frontiers.pipeline.perseus import PerseusPlanner, PipelinePlan
+from flyball_frontiers.pipeline.profile import OperatingPoint, PipelineProfile, ProfileError
+from flyball_frontiers.pipeline.schedules import Schedule, pipeline_graph
+from flyball_frontiers.pipeline.straggler import Deployment, StragglerTable
+from flyball_frontiers.pipeline.timeline import written_out
+
+__all__ = [
+    "ComputationGraph",
+    "Deployment",
+    "EnvPipeResult",
+    "GraphError",
+    "OperatingPoint",
+    "Operation",
+    "PerseusPlanner",
+    "PipelinePlan",
+    "PipelineProfile",
+    "ProfileError",
+    "Reconfiguration",
+    "Schedule",
+    "StragglerTable",
+    "envpipe",
+    "graph_from_json",
+    "graph_to_json",
+    "pipeline_graph",
+    "written_out",
+]

@@ -1,0 +1,68 @@
+"""A pipeline's frontier and plan as the JSON that `flyball frontier` writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flyball_frontiers.frontier import Frontier
+from flyball_frontiers.pipeline.envpipe import Reconfiguration, envpipe
+from flyball_frontiers.pipeline.graph import ComputationGraph
+from flyball_frontiers.pipeline.perseus import PerseusPlanner, PipelinePlan
+from flyball_frontiers.pipeline.profile import PipelineProfile
+from flyball_frontiers.pipeline.timeline import written_out
+
+
+def perseus_document(
+    graph: ComputationGraph, blocking_power: float, points: int, at: float | None = None, replicas: int = 1
+) -> dict[str, Any]:
+    """The document of Perseus: the frontier, the run at the highest clocks, and the plan at `at` seconds."""
+    planner = PerseusPlanner(graph, blocking_power, replicas=replicas)
+    result = planner.frontier(points)
+    point = result.fastest if at is None else planner.plan(at)
+    document = _document("perseus", result, graph, blocking_power, replicas)
+    document["at"] = {
+        "time": point.time_seconds,
+        "energy": point.energy_joules,
+        "realised_time": point.realised_time_seconds,
+        "realised_energy": point.realised_energy_joules,
+    }
+    return document | _plan(graph, point.plan, blocking_power)
+
+
+def envpipe_document(
+    profile: PipelineProfile,
+    microbatches: int,
+    blocking_power: float,
+    reconfiguration: Reconfiguration,
+    activation_slots: str | None = None,
+    replicas: int = 1,
+) -> dict[str, Any]:
+    """The same for EnvPipe, whose frontier is one point."""
+    slots = [int(each) for each in activation_slots.split(",")] if activation_slots else None
+    result = envpipe(
+        profile,
+        microbatches,
+        blocking_power,
+        reconfiguration=reconfiguration,
+        activation_slots=slots,
+        replicas=replicas,
+    )
+    document = _document(f"envpipe-{reconfiguration}", result.frontier, result.graph, blocking_power, replicas)
+    document["at"] = document["points"][0]
+    return document | _plan(result.graph, result.frontier.fastest.plan, blocking_power)
+
+
+def _document(
+    planner: str, result: Frontier[PipelinePlan], graph: ComputationGraph, blocking_power: float, replicas: int
+) -> dict[str, Any]:
+    """The frontier, and what it is to be measured against: every operation at its highest clock."""
+    highest = [max(operation.points, key=lambda point: point.clock_megahertz or 0) for operation in graph.operations]
+    flat_out = written_out(graph, highest, blocking_power)
+    flat_out["energy"] *= replicas
+    head = {"planner": planner, "gpus": graph.gpus * replicas, "blocking_power": blocking_power}
+    return head | result.to_json() | {"flat_out": flat_out}
+
+
+def _plan(graph: ComputationGraph, plan: PipelinePlan, blocking_power: float) -> dict[str, Any]:
+    written = written_out(graph, plan.chosen, blocking_power)
+    return {key: written[key] for key in ("schedule", "timeline", "critical_path")}

@@ -1,0 +1,162 @@
+"""Perseus: every point of a pipeline's time-energy frontier, planned exactly and realised on real clocks.
+
+The frontier runs from T_min, every computation as fast as it goes, to T*, every computation at its least effective
+energy (Perseus, section 3.1). Its energy is Equation 3 without a straggler, computation and blocking until the pipeline
+itself has finished; what waiting longer costs is the frontier's `waiting_power_watts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyball_frontiers.frontier import RELATIVE_TOLERANCE, Frontier, FrontierPoint
+from flyball_frontiers.pipeline.evaluate import run
+from flyball_frontiers.pipeline.graph import ComputationGraph
+from flyball_frontiers.pipeline.profile import OperatingPoint
+from flyball_frontiers.pipeline.realise import Realiser
+from flyball_frontiers.pipeline.relaxation import RelaxedPlan, TimeCostProgram
+
+Floats = NDArray[np.float64]
+
+ENERGY_WEIGHT = 3.0
+"""How much more a step in energy counts than one in time when points are spread: a look-up between two points loses at
+most the energy from one to the next, and time that is not used up is lost only as far as it could have saved energy."""
+
+
+@dataclass(frozen=True, eq=False)
+class PipelinePlan:
+    """One energy schedule: seconds and joules planned of each operation, in the graph's order, and the measured point
+    that it is run at."""
+
+    durations: Floats
+    energies: Floats
+    chosen: tuple[OperatingPoint, ...]
+
+    @property
+    def clocks_megahertz(self) -> tuple[int | None, ...]:
+        return tuple(point.clock_megahertz for point in self.chosen)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, PipelinePlan)
+            and self.chosen == other.chosen
+            and np.array_equal(self.durations, other.durations)
+            and np.array_equal(self.energies, other.energies)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class PerseusPlanner:
+    """Plans one pipeline; what it solves it keeps, so that one planner serves a whole frontier and single times.
+
+    `replicas` is how many GPUs do what one GPU of each stage does: data parallel times tensor parallel degree (section
+    4.4); energies and the waiting power are those of all of them.
+    """
+
+    def __init__(self, graph: ComputationGraph, blocking_power_watts: float, *, replicas: int = 1) -> None:
+        if not (blocking_power_watts >= 0 and np.isfinite(blocking_power_watts)):
+            raise ValueError(f"blocking power must be finite and not negative, not {blocking_power_watts} W")
+        if replicas < 1:
+            raise ValueError(f"replicas must be at least 1, not {replicas}")
+        self.graph = graph
+        self.blocking_power_watts = blocking_power_watts
+        self.replicas = replicas
+        self._program = TimeCostProgram(graph, blocking_power_watts)
+        self._realiser = Realiser(graph, self._program.curves, self._program.kinds)
+        self.t_min = self._program.makespan(self._program.shortest)
+        self.t_star = self._program.makespan(self._program.longest)
+
+    @property
+    def waiting_power_watts(self) -> float:
+        return self.replicas * self.graph.gpus * self.blocking_power_watts
+
+    def frontier(self, points: int = 200) -> Frontier[PipelinePlan]:
+        """`points` exact points over [t_min, t_star], both ends included; one where they coincide.
+
+        They are spread evenly along the curve, measured in shares of its whole range in time and, `ENERGY_WEIGHT` times,
+        in energy: where a little time costs much energy they stand close. Raises ValueError for less than two.
+        """
+        if points < 2:
+            raise ValueError(f"a frontier needs at least 2 points, not {points}")
+        return self._realised(self._along_the_curve(points))
+
+    def frontier_at(self, times_seconds: Iterable[float]) -> Frontier[PipelinePlan]:
+        """The exact points at given times; those outside [t_min, t_star] count as its ends."""
+        times = sorted({min(max(time, self.t_min), self.t_star) for time in times_seconds})
+        return self._realised(self._solve_falling(times))
+
+    def plan(self, time_seconds: float) -> FrontierPoint[PipelinePlan]:
+        """The exact point at one time: a new solve, where `Frontier.at` looks up the nearest that is known.
+
+        Raises ValueError below t_min.
+        """
+        if time_seconds < self.t_min * (1 - RELATIVE_TOLERANCE):
+            raise ValueError(f"no plan takes {time_seconds} s; the fastest takes {self.t_min} s")
+        return self.frontier_at([time_seconds]).points[0]
+
+    def _along_the_curve(self, points: int) -> list[RelaxedPlan]:
+        """From t_star down, the next time is where the curve, going on with its slope, has left an even share behind.
+
+        It is convex and the slope grows, so that a step may come out longer than wanted; the later ones are then
+        shorter.
+        """
+        program = self._program
+        program.forget()
+        slowest = RelaxedPlan(self.t_star, program.longest, float(program.costs(program.longest).sum()), 0.0)
+        if self.t_star <= self.t_min:
+            return [slowest]
+        fastest = program.solve(self.t_min)
+        time_range, cost_range = self.t_star - self.t_min, fastest.cost_joules - slowest.cost_joules
+        plans = [slowest]
+        program.forget()
+        for left in range(points - 1, 1, -1):
+            last = plans[-1]
+            remaining = last.time_seconds - self.t_min
+            length = remaining / time_range + ENERGY_WEIGHT * (fastest.cost_joules - last.cost_joules) / cost_range
+            speed = 1 / time_range + ENERGY_WEIGHT * last.joules_per_second / cost_range
+            step = min(
+                length / left / speed, remaining * (left - 1) / left
+            )  # a price at a corner may be the one behind
+            plans.append(program.solve(last.time_seconds - step))
+        return [*plans, fastest][::-1]
+
+    def _solve_falling(self, times: list[float]) -> list[RelaxedPlan]:
+        self._program.forget()
+        return [self._program.solve(time) for time in reversed(times)][::-1]
+
+    def _realised(self, plans: list[RelaxedPlan]) -> Frontier[PipelinePlan]:
+        """Round all plans, run them with the independent evaluator, and put both sides into one frontier."""
+        times = np.array([plan.time_seconds for plan in plans])
+        choices = self._realiser.realise(np.stack([plan.durations for plan in plans], axis=1), times)
+        points = [[curve.points[i] for i in range(len(curve.points))] for curve in self._program.curves]
+        kinds = self._program.kinds
+        blocking, replicas = self.graph.gpus * self.blocking_power_watts, self.replicas
+        chosen = [
+            tuple(points[kind][choice] for kind, choice in zip(kinds.tolist(), column, strict=True))
+            for column in choices.T.tolist()
+        ]
+        durations = np.array([[point.time_seconds for point in column] for column in chosen]).T
+        _, finishes = run(self.graph, durations)
+        programmed = [place for program in self.graph.programs for place in program]
+        busy = durations[programmed].sum(axis=0)
+        spans = finishes.max(axis=0)
+        joules = np.array([[point.energy_joules for point in column] for column in chosen]).sum(axis=1)
+        realised = joules + self.blocking_power_watts * (self.graph.gpus * spans - busy)
+        return Frontier.of(
+            (
+                FrontierPoint(
+                    plan.time_seconds,
+                    replicas * (plan.cost_joules + blocking * plan.time_seconds),
+                    PipelinePlan(plan.durations, self._program.energies(plan.durations), chosen[number]),
+                    float(spans[number]),
+                    float(replicas * realised[number]),
+                )
+                for number, plan in enumerate(plans)
+            ),
+            waiting_power_watts=self.waiting_power_watts,
+        )

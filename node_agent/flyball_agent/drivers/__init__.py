@@ -1,1 +1,0 @@
-"""GPU drivers: NVML for hardware, and two simulators of one documented model for everything else."""

@@ -1,0 +1,1 @@
+"""Which pod used how much energy, and how fast its job trains."""

@@ -1,0 +1,124 @@
+"""What was seen of the jobs on this node: progress as training processes report it, energy and clocks as GPUs measure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from flyball_api.grant import Grant, JobGrant
+
+from flyball_agent.energy.pods import PodOnGpus
+from flyball_agent.energy.record import JobObservation
+from flyball_agent.enforce.gpu_state import PodName
+
+MAX_OBSERVATIONS = 64  # as many as GPUNode.status.jobs takes
+ENDED_KEPT_NS = 900 * 1_000_000_000
+MAX_COUNT = 2**53
+MAX_WINDOW_SECONDS = 3600.0
+
+
+class InvalidReport(ValueError):
+    """A report that cannot be taken; the message says what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What a training process reports: iterations of the job so far, and how many took how long since its last report."""
+
+    iterations: int
+    window_iterations: int
+    window_seconds: float
+    local_batch_size: int = 0
+
+
+def parse_steps(raw: object) -> StepReport:
+    """Read the body of `POST /v1/steps`. Raises InvalidReport."""
+    if not isinstance(raw, Mapping):
+        raise InvalidReport("the body is not a JSON object")
+
+    def count(field_name: str, default: int | None = None) -> int:
+        value = raw.get(field_name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+            raise InvalidReport(f"{field_name}: {value!r:.40} is not an integer within 0..2^53")
+        return value
+
+    seconds = raw.get("windowSeconds")
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not math.isfinite(seconds):
+        raise InvalidReport(f"windowSeconds: {seconds!r:.40} is not a number")
+    if not 0 <= seconds <= MAX_WINDOW_SECONDS:
+        raise InvalidReport(f"windowSeconds: {seconds:g} is not within 0..{MAX_WINDOW_SECONDS:g}")
+    report = StepReport(
+        count("iterations"), count("windowIterations"), float(seconds), min(count("localBatchSize", 0), 2**31 - 1)
+    )
+    if report.window_iterations > report.iterations:
+        raise InvalidReport(f"windowIterations {report.window_iterations} is above iterations {report.iterations}")
+    return report
+
+
+class Observations:
+    """Every job's pod that runs here, and those that ended lately, so that the operator can settle their energy."""
+
+    def __init__(self, jobs: Iterable[JobObservation] = ()) -> None:
+        self._jobs = {(job.namespace, job.pod_name, job.uid): job for job in jobs}
+
+    def __iter__(self) -> Iterator[JobObservation]:
+        return iter(self._jobs.values())
+
+    def sync(self, grant: Grant | None, pods: Mapping[PodName, PodOnGpus], now_ns: int) -> bool:
+        """Take in which pods hold GPUs now; True where a job's pod came, changed its size, or ended."""
+        changed = False
+        for granted in grant.jobs if grant is not None else ():
+            pod = pods.get(PodName(granted.namespace, granted.pod_name))
+            key = (granted.namespace, granted.pod_name, granted.uid)
+            if pod is not None and key not in self._jobs:
+                self._jobs[key] = _observe(granted, pod.energy_key)
+                changed = True
+        for job in self._jobs.values():
+            pod = pods.get(PodName(job.namespace, job.pod_name))
+            if pod is not None and pod.energy_key != job.energy_key:
+                pod = None  # another pod of the same name
+            if pod is not None and (job.ended or job.gpus != pod.gpus):
+                job.ended, job.gpus = False, pod.gpus
+                changed = True
+            elif pod is None and not job.ended:
+                job.ended, job.ended_ns = True, now_ns
+                changed = True
+        return self._forget(now_ns) or changed
+
+    def _forget(self, now_ns: int) -> bool:
+        ended = sorted((job.ended_ns, key) for key, job in self._jobs.items() if job.ended)
+        surplus = len(self._jobs) - MAX_OBSERVATIONS
+        old = [key for ended_ns, key in ended if now_ns - ended_ns > ENDED_KEPT_NS]
+        old += [key for _, key in ended[:surplus] if key not in old] if surplus > 0 else []
+        for key in old:
+            del self._jobs[key]
+        return bool(old)
+
+    def of_pod(self, name: PodName) -> JobObservation | None:
+        """The job of a pod that has not ended."""
+        for job in self._jobs.values():
+            if (job.namespace, job.pod_name) == (name.namespace, name.name) and not job.ended:
+                return job
+        return None
+
+    def report(self, name: PodName, pod: PodOnGpus, report: StepReport, now_ns: int, wall_seconds: float) -> bool:
+        """Take in a training process's report; True where the pod is a job's."""
+        job = self.of_pod(name)
+        if job is None:
+            return False
+        job.iterations = report.iterations
+        job.local_batch_size = report.local_batch_size
+        job.last_report = wall_seconds
+        if report.window_iterations > 0 and report.window_seconds > 0:
+            start_ns = now_ns - round(report.window_seconds * 1e9)
+            energy = pod.window.energy_millijoules(start_ns, now_ns)
+            job.microseconds_per_iteration = round(report.window_seconds * 1e6 / report.window_iterations)
+            if energy is not None:
+                job.millijoules_per_iteration = round(energy / report.window_iterations)
+            job.clock_megahertz = pod.window.clock_megahertz(start_ns, now_ns) or job.clock_megahertz
+        return True
+
+
+def _observe(grant: JobGrant, energy_key: str) -> JobObservation:
+    return JobObservation(grant.namespace, grant.name, grant.uid, grant.incarnation, grant.pod_name, energy_key)

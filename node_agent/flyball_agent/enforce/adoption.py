@@ -1,0 +1,77 @@
+"""The GPUs that an agent finds when it starts: those that the driver opened, those that it could not, those of before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from flyball_api.units import MilliwattsPerGpu
+
+from flyball_agent.enforce.gpu_state import GpuFailure, GpuState, Holders
+from flyball_agent.enforce.journal import JournalState
+from flyball_agent.gpu.gpu import Gpu, GpuError, GpuLimits, GpuNotFound, UnopenedGpu
+
+# No GPU of which nothing else is known draws more than this.
+LARGEST_LIMIT_MILLIWATTS = MilliwattsPerGpu(1_500_000)
+# The smallest limit of a GPU that cannot be limited: nobody may count on it.
+UNKNOWN_MIN_MILLIWATTS = MilliwattsPerGpu(1)
+
+
+def find_gpus(
+    shown: Iterable[Gpu], journal: JournalState, *, session_resumed: bool, unopened: Sequence[UnopenedGpu] = ()
+) -> dict[str, GpuState]:
+    """Every GPU of the node, by UUID: opened by the driver, there but not opened, or only remembered by the journal.
+
+    One that could not be opened counts at the largest limit that it may have. Before it is read, another may hold the most
+    that it can; or, where the journal's last set of it was in this very driver session (`session_resumed`), the larger of
+    what it was and what it was to be.
+    """
+
+    def most(uuid: str, limits: GpuLimits) -> MilliwattsPerGpu:
+        intent = journal.intents.get(uuid)
+        if intent is None or not session_resumed:
+            return limits.max_milliwatts
+        return max(intent.old_milliwatts, intent.new_milliwatts)
+
+    unlisted = Holders.NOT_LISTED
+    gpus = {
+        gpu.uuid: GpuState(gpu.uuid, gpu.index, gpu.model, gpu.limits, most(gpu.uuid, gpu.limits), holders=unlisted)
+        for gpu in shown
+    }
+    errors = {gpu.uuid: gpu.error for gpu in unopened if gpu.uuid}
+    unnamed = [gpu for gpu in unopened if not gpu.uuid]
+    for found in journal.gpus.values():
+        if found.uuid not in gpus:
+            limits = GpuLimits(found.min_milliwatts, found.max_milliwatts, found.default_milliwatts)
+            detail = "the GPU was here before and is not found now"
+            failure: GpuError = GpuNotFound("find", found.uuid, detail=detail)
+            if found.uuid in errors:
+                failure = errors[found.uuid]
+            elif unnamed:  # a GPU that cannot be opened does not say its UUID: it is this one
+                failure = unnamed.pop(0).error
+            gpus[found.uuid] = GpuState(
+                found.uuid,
+                -1,
+                found.model,
+                limits,
+                most(found.uuid, limits),
+                holders=unlisted,
+                failure=GpuFailure.of(failure),
+            )
+    known_most = max((gpu.limits.max_milliwatts for gpu in gpus.values()), default=LARGEST_LIMIT_MILLIWATTS)
+    for gpu in unopened:
+        uuid = gpu.uuid or unnamed_uuid(gpu.index)
+        if uuid in gpus or (not gpu.uuid and gpu not in unnamed):
+            continue
+        most_milliwatts = gpu.max_milliwatts or known_most
+        # What it holds is bounded by what it is, so that it may be acknowledged for.
+        failure_state = GpuFailure(gpu.error.reason, str(gpu.error), keeps_limits=True)
+        limits = GpuLimits(UNKNOWN_MIN_MILLIWATTS, most_milliwatts, most_milliwatts)
+        gpus[uuid] = GpuState(
+            uuid, gpu.index, gpu.model, limits, most_milliwatts, holders=unlisted, failure=failure_state
+        )
+    return gpus
+
+
+def unnamed_uuid(index: int) -> str:
+    """What stands for the UUID of a GPU that does not say it."""
+    return f"GPU-00000000-0000-0000-0000-{index:012d}"

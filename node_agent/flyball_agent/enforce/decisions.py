@@ -1,0 +1,271 @@
+"""The decisions of the agent, pure: from a grant, the GPUs as read, their pods and the lease, to an order of sets.
+
+Power is bounded by limits that were *read back*, never by ones that were asked for. A GPU's `held_milliwatts` is the
+most that its limit may allow now; the node's total is their sum over every GPU, usable or not. Limits are cut first; a
+limit is raised only as far as the total stays within the grant. So at any point of any sequence of sets, and whatever
+a setter does or returns, the total is at most the larger of the grant and what it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flyball_api.gpu_node import Acknowledgement, DriverSession
+from flyball_api.grant import Grant, GrantVersion, JobGrant
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+
+from flyball_agent.enforce.gpu_state import UNLOCKED, ClockLock, GpuState, Holders, PodName, Purpose
+from flyball_agent.gpu.gpu import GpuLimits
+
+
+class Mode(StrEnum):
+    """What the agent is doing (`GPUNode.status.mode`)."""
+
+    ADOPTING = "Adopting"  # no grant has come yet: the GPUs stay as they are
+    FLOOR = "Floor"  # the grant is no more than the GPUs' smallest limits: no lease is needed
+    GRANTED = "Granted"  # a larger grant, within its lease
+    FAILSAFE = "Failsafe"  # the lease has run out: limits only go down, to the failsafe
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one GPU should be set to; None: as it is."""
+
+    uuid: str
+    purpose: Purpose
+    limit_milliwatts: MilliwattsPerGpu | None = None
+    lock: ClockLock | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetLimit:
+    """One set of a power limit. `old_milliwatts` is what the GPU held before."""
+
+    uuid: str
+    old_milliwatts: MilliwattsPerGpu
+    new_milliwatts: MilliwattsPerGpu
+
+
+@dataclass(frozen=True, slots=True)
+class SetClockLock:
+    """One set of a clock lock; UNLOCKED removes it."""
+
+    uuid: str
+    lock: ClockLock
+
+
+def mode_of(grant: Grant | None, gpus: Iterable[GpuState], lease_valid: bool) -> Mode:
+    """What the agent is to do. A grant within the sum of the smallest limits needs no lease."""
+    if grant is None:
+        return Mode.ADOPTING
+    if grant.bound.limit_milliwatts <= sum(gpu.limits.min_milliwatts for gpu in gpus):
+        return Mode.FLOOR
+    return Mode.GRANTED if lease_valid else Mode.FAILSAFE
+
+
+def targets_of(grant: Grant, gpus: Sequence[GpuState], mode: Mode) -> dict[str, Target]:
+    """What each GPU should be set to, by UUID.
+
+    A GPU whose pods are all jobs' of the grant gets the least of their limits; one without a pod the idle limit and no
+    clock lock; one of any other pod, or perhaps of one, the foreign limit, for as many GPUs as the grant reserves, and
+    is else left alone. While the pods have not been listed, every GPU keeps what it has, or the share of it that the
+    grant's bound has room for. In failsafe no target is above the failsafe limit.
+    """
+    kept_milliwatts = _kept_within(grant, gpus)
+    granted = {PodName(job.namespace, job.pod_name): job for job in grant.jobs}
+    others = grant.other_gpus
+    foreign_left = others.foreign_gpus
+    targets: dict[str, Target] = {}
+    for gpu in gpus:
+        limits = gpu.limits
+        jobs = [granted[pod] for pod in gpu.pods if pod in granted]
+        limit: MilliwattsPerGpu | None
+        if gpu.holders is Holders.NOT_LISTED:
+            purpose, limit, lock = Purpose.UNKNOWN, kept_milliwatts.get(gpu.uuid), None
+        elif not gpu.pods and gpu.holders is Holders.KNOWN:
+            purpose, limit, lock = Purpose.IDLE, others.idle_power_limit_milliwatts, _lock_for(limits, None)
+        elif gpu.pods and len(jobs) == len(gpu.pods):
+            purpose, limit = Purpose.JOB, min(job.power_limit_milliwatts for job in jobs)
+            lock = _lock_for(limits, jobs[0])
+        elif foreign_left > 0:
+            foreign_left -= 1
+            purpose, limit = Purpose.FOREIGN, others.foreign_power_limit_milliwatts or limits.default_milliwatts
+            lock = _own_lock_removed(gpu)
+        else:
+            purpose, limit, lock = Purpose.UNTOUCHED, None, _own_lock_removed(gpu)
+        if limit is not None:
+            limit = limits.clamp_limit(limit)
+            if mode is Mode.FAILSAFE:
+                limit = min(limit, limits.clamp_limit(others.failsafe_power_limit_milliwatts))
+        targets[gpu.uuid] = Target(gpu.uuid, purpose, limit, lock)
+    return targets
+
+
+def _kept_within(grant: Grant, gpus: Sequence[GpuState]) -> dict[str, MilliwattsPerGpu]:
+    """For GPUs whose pods are not listed yet: the limits that they have, all lowered by the same share of what lies
+    above their smallest limits where the total would else be above the grant's bound."""
+    kept = {
+        gpu.uuid: (gpu, gpu.requested_milliwatts)
+        for gpu in gpus
+        if gpu.holders is Holders.NOT_LISTED and gpu.requested_milliwatts is not None
+    }
+    others = sum(gpu.held_milliwatts for gpu in gpus if gpu.uuid not in kept)
+    excess = others + sum(requested for _, requested in kept.values()) - grant.bound.limit_milliwatts
+    above = sum(max(requested - gpu.limits.min_milliwatts, 0) for gpu, requested in kept.values())
+    if excess <= 0 or above <= 0:
+        return {uuid: requested for uuid, (_, requested) in kept.items()}
+    left = max(above - excess, 0)
+    return {
+        uuid: MilliwattsPerGpu(
+            min(requested, gpu.limits.min_milliwatts + max(requested - gpu.limits.min_milliwatts, 0) * left // above)
+        )
+        for uuid, (gpu, requested) in kept.items()
+    }
+
+
+def _lock_for(limits: GpuLimits, job: JobGrant | None) -> ClockLock | None:
+    if not limits.clocks_megahertz:
+        return None
+    if job is None or job.clock_max_megahertz == 0:
+        return UNLOCKED
+    high = limits.clock_at_most(job.clock_max_megahertz)
+    return ClockLock(min(limits.clock_at_most(job.clock_min_megahertz), high), high)
+
+
+def _own_lock_removed(gpu: GpuState) -> ClockLock | None:
+    """A foreign pod's GPU keeps its clocks as its owner set them, but must not keep a lock of ours."""
+    return UNLOCKED if gpu.lock is not None and gpu.lock.is_range else None
+
+
+def total_held_milliwatts(gpus: Iterable[GpuState]) -> NodeMilliwatts:
+    """The most that the limits of all GPUs may add up to now."""
+    return NodeMilliwatts(sum(gpu.held_milliwatts for gpu in gpus))
+
+
+def limit_cuts(gpus: Iterable[GpuState], targets: Mapping[str, Target]) -> list[SetLimit]:
+    """The sets that take power away; all of them may be made at once."""
+    sets = []
+    for gpu in gpus:
+        limit, requested = _target_limit(gpu, targets), gpu.requested_milliwatts
+        if limit is not None and requested is not None and requested > limit:
+            sets.append(SetLimit(gpu.uuid, gpu.held_milliwatts, limit))
+    return sets
+
+
+def limit_raises(
+    gpus: Sequence[GpuState], targets: Mapping[str, Target], bound_milliwatts: NodeMilliwatts
+) -> list[SetLimit]:
+    """The sets that give power, as far as the grant's bound goes; all of them may be made at once.
+
+    Where the bound does not reach every target (a GPU whose limit cannot be cut holds its watts), the GPUs are served
+    in order and the last one gets what is left.
+    """
+    room = bound_milliwatts - total_held_milliwatts(gpus)
+    sets = []
+    for gpu in gpus:
+        limit, requested = _target_limit(gpu, targets), gpu.requested_milliwatts
+        if limit is None or requested is None or requested >= limit:
+            continue
+        new = min(limit, MilliwattsPerGpu(gpu.held_milliwatts + max(room, 0)))
+        if new > requested:
+            room -= max(new - gpu.held_milliwatts, 0)
+            sets.append(SetLimit(gpu.uuid, gpu.held_milliwatts, new))
+    return sets
+
+
+def clock_locks(gpus: Iterable[GpuState], targets: Mapping[str, Target]) -> list[SetClockLock]:
+    """The clock locks to set or remove."""
+    sets = []
+    for gpu in gpus:
+        target = targets.get(gpu.uuid)
+        if gpu.usable and target is not None and target.lock is not None and target.lock != gpu.lock:
+            sets.append(SetClockLock(gpu.uuid, target.lock))
+    return sets
+
+
+def _target_limit(gpu: GpuState, targets: Mapping[str, Target]) -> MilliwattsPerGpu | None:
+    target = targets.get(gpu.uuid)
+    return target.limit_milliwatts if target is not None and gpu.usable else None
+
+
+# A GPU that refuses a limit is asked in so many rounds on end, then after pauses that double up to the longest one.
+REFUSALS_IN_EACH_ROUND = 10
+LONGEST_REFUSAL_PAUSE_NS = 60_000_000_000
+_FIRST_REFUSAL_PAUSE_NS = 1_000_000_000
+
+
+def worth_asking(sets: Iterable[SetLimit], gpus: Mapping[str, GpuState], now_ns: int) -> list[SetLimit]:
+    """The sets without those of limits that their GPU has refused again and again, most lately a moment ago."""
+    return [change for change in sets if not _refused_lately(change, gpus[change.uuid], now_ns)]
+
+
+def _refused_lately(change: SetLimit, gpu: GpuState, now_ns: int) -> bool:
+    refusal = gpu.refusal
+    if refusal is None or refusal.limit_milliwatts != change.new_milliwatts:
+        return False
+    doublings = refusal.times - REFUSALS_IN_EACH_ROUND
+    if doublings < 0:
+        return False
+    pause_ns = min(_FIRST_REFUSAL_PAUSE_NS << min(doublings, 10), LONGEST_REFUSAL_PAUSE_NS)
+    return now_ns - refusal.asked_ns < pause_ns
+
+
+def drift_of(gpu: GpuState) -> str | None:
+    """What is wrong where somebody else changed the limit that the agent had set; None where nobody did."""
+    requested, ours = gpu.requested_milliwatts, gpu.ours_milliwatts
+    if requested is None or ours is None or requested == ours:
+        return None
+    if gpu.purpose in (Purpose.UNTOUCHED, Purpose.UNKNOWN):
+        return None
+    return f"{gpu.uuid}: limit {ours} mW was changed to {requested} mW"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """How the GPUs stand at the end of a round. `settling`: a limit above its target may still come down by itself.
+
+    `may_acknowledge`: nothing is settling, and of each GPU it is known what it holds.
+    """
+
+    gpus: tuple[GpuState, ...]
+    settling: bool
+    may_acknowledge: bool
+
+
+def judge(gpus: Iterable[GpuState], targets: Mapping[str, Target], now_ns: int, settle_ns: int) -> Judgement:
+    """Which GPUs hold more than their targets, and for how long: up to `settle_ns` is waited for."""
+    settling, known = False, True
+    judged = []
+    for gpu in gpus:
+        limit = _target_limit(gpu, targets)
+        since, stays = None, False
+        if limit is not None and gpu.held_milliwatts > limit:
+            since = now_ns if gpu.above_since_ns is None else gpu.above_since_ns
+            stays = now_ns - since >= settle_ns
+            settling = settling or not stays
+        if (since, stays) != (gpu.above_since_ns, gpu.stays_above):
+            gpu = gpu.changed(above_since_ns=since, stays_above=stays)
+        # What a GPU that hangs or returns nonsense holds is not known.
+        known = known and (gpu.failure is None or gpu.failure.keeps_limits)
+        judged.append(gpu)
+    return Judgement(tuple(judged), settling, known and not settling)
+
+
+def acknowledgement_due(
+    last: Acknowledgement | None,
+    version: GrantVersion,
+    session: DriverSession,
+    total_milliwatts: NodeMilliwatts,
+    may_acknowledge: bool,
+) -> bool:
+    """Whether that the GPUs hold `total_milliwatts` under that grant is news that may be published now.
+
+    What was acknowledged may come to hold more again (a limit that drifted and will not come down): that is published
+    at once, even while something settles.
+    """
+    same = last is not None and (last.version, last.session) == (version, session)
+    if last is None or not same:
+        return may_acknowledge
+    return total_milliwatts > last.limits_milliwatts or (may_acknowledge and total_milliwatts != last.limits_milliwatts)

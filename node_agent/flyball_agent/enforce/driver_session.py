@@ -1,0 +1,64 @@
+"""Which load of the driver the GPUs' limits and counters belong to: a new one puts every limit back to its default.
+
+Some drivers show it themselves; with NVML only the energy counters do, which restart at each load (and at each reset of
+a GPU). So a session is named by what the driver shows, and how many times a counter fell back under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from flyball_api.gpu_node import DriverSession
+
+from flyball_agent.enforce.journal import DriverLoad, DriverSeen, Journal, JournalError
+from flyball_agent.gpu.gpu import GpuDriver
+
+
+class DriverSessionTracker:
+    """Follows the driver's loads. `resumed`: the journal's last session goes on, in this boot and load of the driver."""
+
+    def __init__(self, driver: GpuDriver, journal: Journal) -> None:
+        self._driver = driver
+        self._journal = journal
+        self._load = driver.driver_load
+        self._resets = 0
+        self._counters_millijoules: dict[str, int] = {}
+        known = journal.state.driver
+        self.resumed = known is not None and (known.boot_id, known.driver_load) == (driver.boot_id, self._load)
+        if known is not None and self.resumed:
+            self._resets = known.resets
+            self._counters_millijoules = dict(known.counters_millijoules)
+        self._write()
+
+    @property
+    def session(self) -> DriverSession:
+        """The session that goes on now, as the operator sees it."""
+        return DriverSession(self._driver.boot_id, f"{self._load}.{self._resets}")
+
+    def reloaded(self) -> bool:
+        """Look at the driver; True where it shows that it was loaded anew since the last look."""
+        load = self._driver.driver_load
+        if load == self._load:
+            return False
+        self._load, self._resets = load, 0
+        self._counters_millijoules.clear()
+        self._write()
+        return True
+
+    def fell_back(self, uuid: str, counter_millijoules: int) -> bool:
+        """Note a GPU's energy counter; True where it is below what it was, which begins a new session."""
+        last = self._counters_millijoules.get(uuid)
+        self._counters_millijoules[uuid] = counter_millijoules
+        if last is None or counter_millijoules >= last:
+            return False
+        self._resets += 1
+        self._write()
+        return True
+
+    def record(self) -> DriverSeen:
+        """For the journal: by the counters, a reset that happens while no agent runs is noticed afterwards."""
+        return DriverSeen(DriverLoad(self._driver.boot_id, self._load, self._resets, dict(self._counters_millijoules)))
+
+    def _write(self) -> None:
+        with contextlib.suppress(JournalError):
+            self._journal.commit(self.record())

@@ -1,0 +1,178 @@
+"""What the agent knows of one GPU, as data: its limits as read back, its clock lock, the pods that hold it, what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from flyball_api.units import MilliwattsPerGpu
+from msgspec import Struct
+from msgspec.structs import replace
+
+from flyball_agent.gpu.gpu import GpuError, GpuLimits, GpuReading, PowerLimitReading
+
+
+@dataclass(frozen=True, slots=True)
+class PodName:
+    """A pod by namespace and name."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockLock:
+    """What an SM clock is locked to: a range in megahertz, or nothing (`UNLOCKED`)."""
+
+    min_megahertz: int
+    max_megahertz: int
+
+    @property
+    def is_range(self) -> bool:
+        return self.max_megahertz > 0
+
+
+UNLOCKED = ClockLock(0, 0)
+
+
+class Purpose(StrEnum):
+    """Why a GPU has its target."""
+
+    JOB = "job"
+    IDLE = "idle"
+    FOREIGN = "foreign"
+    UNTOUCHED = "untouched"
+    UNKNOWN = "unknown"
+
+
+class Holders(StrEnum):
+    """What is known of the pods that hold a GPU. Only a GPU that is known to have none is idle."""
+
+    KNOWN = "known"
+    UNRESOLVED = "unresolved"  # a pod holds a device of which it is not known which GPU it is: perhaps this one
+    NOT_LISTED = "not-listed"  # the pods have not been listed yet in this process
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFailure:
+    """Why a GPU cannot be read now; `keeps_limits` where it surely keeps the limits that it had meanwhile."""
+
+    reason: str
+    message: str
+    keeps_limits: bool
+
+    @classmethod
+    def of(cls, error: GpuError) -> Self:
+        return cls(error.reason, str(error), error.keeps_limits)
+
+
+class Refusal(Struct, frozen=True):
+    """A GPU did not take a limit: how many times in a row it was asked, and when last."""
+
+    limit_milliwatts: MilliwattsPerGpu
+    times: int
+    asked_ns: int
+
+
+class GpuState(Struct, frozen=True):
+    """One GPU as the agent knows it now. `held_milliwatts` is the most that its limit may allow.
+
+    `index` is -1 for a GPU that was here once and is not found now. `limit` is None while it cannot be read, `lock`
+    where it is not known what the clock is locked to. `ours_milliwatts` is the limit that the agent set last and read back.
+    """
+
+    uuid: str
+    index: int
+    model: str
+    limits: GpuLimits
+    held_milliwatts: MilliwattsPerGpu
+    reading: GpuReading | None = None
+    limit: PowerLimitReading | None = None
+    lock: ClockLock | None = None
+    lock_refused: str | None = None
+    pods: tuple[PodName, ...] = ()
+    holders: Holders = Holders.KNOWN
+    purpose: Purpose = Purpose.UNTOUCHED
+    failure: GpuFailure | None = None
+    set_error: str | None = None
+    refusal: Refusal | None = None
+    ours_milliwatts: MilliwattsPerGpu | None = None
+    above_since_ns: int | None = None  # since when it holds more than its target
+    stays_above: bool = False  # for longer than a limit takes to settle
+    throttled_seconds: Mapping[int, float] = {}  # by bit of ThrottleReason, since this process started
+
+    @property
+    def usable(self) -> bool:
+        """It can be read, and so be set."""
+        return self.limit is not None
+
+    @property
+    def requested_milliwatts(self) -> MilliwattsPerGpu | None:
+        return None if self.limit is None else self.limit.requested_milliwatts
+
+    def changed(self, **fields: Any) -> GpuState:
+        """The same GPU with some fields changed."""
+        return replace(self, **fields)
+
+    def read(self, reading: GpuReading, elapsed_seconds: float) -> GpuState:
+        """The GPU after it was read, `elapsed_seconds` after the last time. One that failed before was perhaps reset,
+        which removes locks."""
+        return replace(
+            self,
+            reading=reading,
+            limit=reading.limit,
+            held_milliwatts=reading.limit.held_milliwatts,
+            failure=None,
+            lock=self.lock if self.failure is None else None,
+            throttled_seconds=_add(self.throttled_seconds, reading.throttle_reasons, elapsed_seconds),
+        )
+
+    def failed(self, error: GpuError) -> GpuState:
+        """The GPU after it could not be read: what it held last stays reserved."""
+        return replace(self, failure=GpuFailure.of(error), reading=None, limit=None)
+
+    def after_set(
+        self,
+        new_milliwatts: MilliwattsPerGpu,
+        outcome: GpuError | None,
+        read_back: PowerLimitReading | GpuError,
+        now_ns: int,
+    ) -> GpuState:
+        """The GPU after its limit was set and read back: what counts is what was read, whatever the setter returned."""
+        set_error = None if outcome is None else str(outcome)
+        if isinstance(read_back, GpuError):
+            held = max(self.held_milliwatts, new_milliwatts)
+            failed = self.failed(read_back)
+            return replace(failed, set_error=set_error, held_milliwatts=held, ours_milliwatts=None, refusal=None)
+        taken = read_back.requested_milliwatts == new_milliwatts
+        if not taken and set_error is None:
+            set_error = (
+                f"{self.uuid}: set to {new_milliwatts} mW with success, reads back {read_back.requested_milliwatts} mW"
+            )
+        before = self.refusal
+        times = before.times + 1 if before is not None and before.limit_milliwatts == new_milliwatts else 1
+        return replace(
+            self,
+            set_error=set_error,
+            refusal=None if taken else Refusal(new_milliwatts, times, now_ns),
+            limit=read_back,
+            held_milliwatts=read_back.held_milliwatts,
+            ours_milliwatts=new_milliwatts if taken else None,
+        )
+
+    def forgotten_by_driver(self) -> GpuState:
+        """The GPU after its driver was loaded anew, or it was reset: nothing that the agent set is in force any more."""
+        return replace(self, lock=None, ours_milliwatts=None)
+
+
+def _add(seconds: Mapping[int, float], reasons: int, elapsed_seconds: float) -> Mapping[int, float]:
+    if not reasons:
+        return seconds
+    added = dict(seconds)
+    while reasons:
+        bit = reasons & -reasons
+        added[bit] = added.get(bit, 0.0) + elapsed_seconds
+        reasons ^= bit
+    return added

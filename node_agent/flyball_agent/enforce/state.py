@@ -1,0 +1,70 @@
+"""Everything that the enforcer knows, as data: what the status and the metrics of a node are made from."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from flyball_api.gpu_node import Acknowledgement, DriverSession
+from flyball_api.grant import Grant
+from flyball_api.units import NodeMilliwatts
+
+from flyball_agent.enforce.decisions import Mode, total_held_milliwatts
+from flyball_agent.enforce.gpu_state import GpuState, PodName
+from flyball_agent.enforce.journal import GrantLease
+
+
+@dataclass(slots=True)
+class EnforcementCounts:
+    """Counts since this process started."""
+
+    drift_corrections: int = 0
+    counter_resets: int = 0
+    refused_grants: int = 0
+    lease_renewals: int = 0
+    lease_expiries: int = 0
+    errors: Counter[tuple[str, int]] = field(default_factory=Counter)  # by (operation, NVML code)
+    applied: Counter[str] = field(default_factory=Counter)  # sets by kind
+    applied_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Somebody else changed a limit that the agent had set; found at `found_ns` of CLOCK_BOOTTIME."""
+
+    found_ns: int
+    message: str
+
+
+@dataclass(slots=True)
+class EnforcerState:
+    """Everything that the enforcer of one node knows; it alone changes it, and others only read.
+
+    `confirmed`: this process has seen the grant, or a newer one, at the API server. Until then the grant is what the
+    journal remembers, which may be older than what was acknowledged last (a sick disk, a damaged record): it may only
+    lower. `journal_error` says why the journal takes no writes, `must_exit` why a fresh process may do better.
+    """
+
+    session: DriverSession
+    gpus: dict[str, GpuState]  # by UUID
+    grant: Grant | None = None
+    confirmed: bool = False
+    lease: GrantLease | None = None
+    mode: Mode = Mode.ADOPTING
+    acknowledged: Acknowledgement | None = None
+    invalid_grant: str | None = None
+    stale_grant: str | None = None
+    last_drift: Drift | None = None
+    settling: bool = False
+    journal_error: str | None = None
+    must_exit: str | None = None
+    counts: EnforcementCounts = field(default_factory=EnforcementCounts)
+
+    @property
+    def held_milliwatts(self) -> NodeMilliwatts:
+        """The most that the limits of all GPUs may add up to now."""
+        return total_held_milliwatts(self.gpus.values())
+
+    def gpus_of(self, pod: PodName) -> list[GpuState]:
+        """The GPUs that a pod holds."""
+        return [gpu for gpu in self.gpus.values() if pod in gpu.pods]

@@ -1,0 +1,273 @@
+"""Real GPUs through NVML, by nvidia-ml-py.
+
+Power limits by `nvmlDeviceSetPowerManagementLimit` only: the binding's `_v2` setter returns success whatever the driver
+said. Field values carry a return code each, which is checked. The energy counter is the measure of energy; power is
+for people to look at: the sensor looks at 25 of every 100 ms on A100 and H100.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pynvml
+from flyball_api.units import MilliwattsPerGpu
+
+from flyball_agent.gpu.gpu import (
+    CallTimedOut,
+    DriverUnavailable,
+    Gpu,
+    GpuDriver,
+    GpuError,
+    GpuLimits,
+    GpuReading,
+    ImplausibleReading,
+    LimitUnsupported,
+    NotSupported,
+    PowerLimitReading,
+    UnknownDriverError,
+    UnopenedGpu,
+    driver_error,
+    plausible,
+)
+
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+# Without persistence mode a GPU takes seconds to come up; one that takes longer than this is left to itself.
+OPEN_SECONDS = 15.0
+OPENING = "open-gpu-"
+
+T = TypeVar("T")
+
+
+def _call(operation: str, uuid: str, function: Callable[..., T], *arguments: Any) -> T:
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        raise driver_error(int(error.value), operation, uuid) from error
+    except (ValueError, TypeError, ctypes.ArgumentError) as error:  # the binding could not read the driver's answer
+        raise UnknownDriverError(operation, uuid, detail=repr(error)) from error
+
+
+class NvmlGpu(Gpu):
+    """One GPU by its NVML handle. A measurement that the GPU does not support is asked for once only; one that fails is
+    missing from that reading, which has the limits all the same.
+
+    Raises GpuError at construction where the GPU's power cannot be governed.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.uuid = ""
+        self._handle = self._ask("handle", pynvml.nvmlDeviceGetHandleByIndex, index)
+        self.uuid = str(self._ask("UUID", pynvml.nvmlDeviceGetUUID, self._handle))
+        self.model = str(self._ask("name", pynvml.nvmlDeviceGetName, self._handle)).replace(" ", "-")
+        try:
+            low, high = self._ask("limits", pynvml.nvmlDeviceGetPowerManagementLimitConstraints, self._handle)
+            default = self._ask("default limit", pynvml.nvmlDeviceGetPowerManagementDefaultLimit, self._handle)
+        except NotSupported as error:
+            raise LimitUnsupported(error.operation, self.uuid, error.code) from error
+        try:
+            self.limits = GpuLimits(
+                MilliwattsPerGpu(int(low)),
+                MilliwattsPerGpu(int(high)),
+                MilliwattsPerGpu(int(default)),
+                self._supported_clocks(),
+            )
+        except ValueError as error:
+            raise ImplausibleReading("limits", self.uuid, detail=str(error)) from error
+        self._unsupported: set[str] = set()
+        self._failed: list[GpuError] = []
+
+    def _ask(self, operation: str, function: Callable[..., T], *arguments: Any) -> T:
+        return _call(operation, self.uuid or f"GPU {self.index}", function, *arguments)
+
+    def _supported_clocks(self) -> tuple[int, ...]:
+        """Every SM clock, ascending; none where the GPU does not let clocks be chosen, or does not say which."""
+        try:
+            memory = self._ask("memory clocks", pynvml.nvmlDeviceGetSupportedMemoryClocks, self._handle)
+            if not memory:
+                return ()
+            clocks = self._ask(
+                "graphics clocks", pynvml.nvmlDeviceGetSupportedGraphicsClocks, self._handle, max(memory)
+            )
+        except GpuError:
+            return ()
+        return tuple(sorted(int(clock) for clock in clocks))
+
+    def _measure(self, operation: str, function: Callable[..., T], *arguments: Any) -> T | None:
+        if operation in self._unsupported:
+            return None
+        try:
+            return self._ask(operation, function, self._handle, *arguments)
+        except NotSupported:
+            self._unsupported.add(operation)
+        except GpuError as error:
+            self._failed.append(error)
+        return None
+
+    def read_power_limit(self) -> PowerLimitReading:
+        return PowerLimitReading(
+            MilliwattsPerGpu(int(self._ask("requested limit", pynvml.nvmlDeviceGetPowerManagementLimit, self._handle))),
+            MilliwattsPerGpu(int(self._ask("enforced limit", pynvml.nvmlDeviceGetEnforcedPowerLimit, self._handle))),
+        )
+
+    def read(self) -> GpuReading:
+        limit = self.read_power_limit()
+        self._failed = []
+        average, instant = self._power_fields()
+        if average is None:
+            average = self._measure("power", pynvml.nvmlDeviceGetPowerUsage)
+        utilization = self._measure("utilization", pynvml.nvmlDeviceGetUtilizationRates)
+        reading = GpuReading(
+            limit=limit,
+            sm_clock_megahertz=self._measure("SM clock", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+            average_power_milliwatts=average,
+            instant_power_milliwatts=instant,
+            energy_millijoules=self._measure("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption),
+            utilization_percent=None if utilization is None else int(utilization.gpu),
+            temperature_celsius=self._temperature_celsius(),
+            throttle_reasons=self._measure("clock reasons", pynvml.nvmlDeviceGetCurrentClocksEventReasons) or 0,
+            persistence_mode=self._persistence_mode(),
+            failed=tuple(self._failed),
+        )
+        return plausible(self.uuid, reading, self.limits)
+
+    def _persistence_mode(self) -> bool | None:
+        mode = self._measure("persistence mode", pynvml.nvmlDeviceGetPersistenceMode)
+        return None if mode is None else mode == pynvml.NVML_FEATURE_ENABLED
+
+    def _temperature_celsius(self) -> int | None:
+        sensor = pynvml.NVML_TEMPERATURE_GPU
+        celsius = self._measure("temperature", pynvml.nvmlDeviceGetTemperatureV, sensor)
+        if celsius is None:  # drivers before R570 have the older call only
+            celsius = self._measure("temperature (older call)", pynvml.nvmlDeviceGetTemperature, sensor)
+        return celsius
+
+    def _power_fields(self) -> tuple[MilliwattsPerGpu | None, MilliwattsPerGpu | None]:
+        fields = [pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT]
+        values = self._measure("field values", pynvml.nvmlDeviceGetFieldValues, fields)
+        if values is None:
+            return None, None
+        succeeded = (
+            MilliwattsPerGpu(int(value.value.uiVal)) if value.nvmlReturn == pynvml.NVML_SUCCESS else None
+            for value in values
+        )
+        average, instant = succeeded
+        return average, instant
+
+    def set_power_limit_milliwatts(self, limit_milliwatts: MilliwattsPerGpu) -> None:
+        self._ask("set power limit", pynvml.nvmlDeviceSetPowerManagementLimit, self._handle, limit_milliwatts)
+
+    def set_locked_clocks_megahertz(self, min_megahertz: int, max_megahertz: int) -> None:
+        self._ask("lock clocks", pynvml.nvmlDeviceSetGpuLockedClocks, self._handle, min_megahertz, max_megahertz)
+
+    def reset_locked_clocks(self) -> None:
+        self._ask("unlock clocks", pynvml.nvmlDeviceResetGpuLockedClocks, self._handle)
+
+    def enable_persistence_mode(self) -> None:
+        enabled = pynvml.NVML_FEATURE_ENABLED
+        self._ask("enable persistence mode", pynvml.nvmlDeviceSetPersistenceMode, self._handle, enabled)
+
+
+def _open_all(count: int, open_seconds: float) -> list[NvmlGpu | UnopenedGpu]:
+    """Every GPU by index, opened, or as much of it as could be found out."""
+    opened: dict[int, NvmlGpu | UnopenedGpu] = {}
+
+    def open_one(index: int) -> None:
+        try:
+            opened[index] = NvmlGpu(index)
+        except GpuError as error:
+            opened[index] = _unopened(index, error)
+
+    threads = [
+        threading.Thread(target=open_one, args=(index,), name=f"{OPENING}{index}", daemon=True)
+        for index in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + open_seconds
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    late = f"the GPU did not open within {open_seconds:g} s"
+    return [
+        opened.get(index) or UnopenedGpu(index, "", "", None, CallTimedOut("open", f"GPU {index}", detail=late))
+        for index in range(count)
+    ]
+
+
+def _unopened(index: int, error: GpuError) -> UnopenedGpu:
+    uuid = model = ""
+    largest: int | None = None
+    with contextlib.suppress(GpuError):
+        handle = _call("handle", "", pynvml.nvmlDeviceGetHandleByIndex, index)
+        uuid = str(_call("UUID", "", pynvml.nvmlDeviceGetUUID, handle))
+        model = str(_call("name", "", pynvml.nvmlDeviceGetName, handle)).replace(" ", "-")
+        low, high = _call("limits", "", pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+        default = _call("default limit", "", pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
+        largest = max(int(low), int(high), int(default)) or None
+    return UnopenedGpu(index, uuid, model, None if largest is None else MilliwattsPerGpu(largest), error)
+
+
+class NvmlDriver(GpuDriver):
+    """Every GPU that NVML shows. The library is NVIDIA's, found as `libnvidia-ml.so.1`, or the one at `library`.
+
+    Raises GpuError at construction where the driver cannot be used. The GPUs are opened at the same time; one that
+    cannot be opened, or not within `open_seconds`, is in `unopened`.
+    """
+
+    name = "nvml"
+    calls_block = True
+
+    def __init__(
+        self,
+        library: str | os.PathLike[str] | None = None,
+        boot_id: str | None = None,
+        *,
+        open_seconds: float = OPEN_SECONDS,
+    ) -> None:
+        if library is not None:
+            # The dynamic loader finds a library that is already loaded by its soname, which is what the binding asks.
+            try:
+                ctypes.CDLL(os.fspath(library))
+            except OSError as error:
+                raise DriverUnavailable("load library", detail=str(error)) from error
+        _call("init", "", pynvml.nvmlInit)
+        self._open = True
+        self._boot_id = boot_id if boot_id is not None else BOOT_ID_FILE.read_text().strip()
+        self._version = str(_call("driver version", "", pynvml.nvmlSystemGetDriverVersion))
+        opened = _open_all(int(_call("count", "", pynvml.nvmlDeviceGetCount)), open_seconds)
+        self._gpus = [gpu for gpu in opened if isinstance(gpu, NvmlGpu)]
+        self._unopened = [gpu for gpu in opened if isinstance(gpu, UnopenedGpu)]
+
+    @property
+    def boot_id(self) -> str:
+        return self._boot_id
+
+    @property
+    def driver_load(self) -> str:
+        """The driver's version: NVML does not distinguish two loads of one version, but energy counters that restart do."""
+        return self._version
+
+    @property
+    def version(self) -> str:
+        return self._version
+
+    def gpus(self) -> Sequence[Gpu]:
+        return self._gpus
+
+    @property
+    def unopened(self) -> Sequence[UnopenedGpu]:
+        return self._unopened
+
+    def close(self) -> None:
+        opening = any(thread.name.startswith(OPENING) for thread in threading.enumerate())
+        if self._open and not opening:  # a library that is shut down under a call of its own takes the process with it
+            self._open = False
+            _call("shutdown", "", pynvml.nvmlShutdown)

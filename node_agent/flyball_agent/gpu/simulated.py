@@ -1,0 +1,164 @@
+"""The agent's `Gpu` in front of a simulated GPU, real-time or virtual, with the driver faults of its flags."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+from flyball_api.units import MilliwattsPerGpu
+from flyball_simulated_gpu import physics
+from flyball_simulated_gpu.device import DeviceFault, PhysicalDevice
+from flyball_simulated_gpu.shared import SimulatedNode
+
+from flyball_agent.gpu.gpu import (
+    CallTimedOut,
+    Gpu,
+    GpuDriver,
+    GpuLimits,
+    GpuLost,
+    GpuReading,
+    InvalidArgument,
+    NoPermission,
+    PowerLimitReading,
+    ResetRequired,
+    UnknownDriverError,
+    plausible,
+)
+
+IMPLAUSIBLE_POWER_MILLIWATTS = 3_700_000
+_READ_FAULTS = DeviceFault.LOST | DeviceFault.RESET_REQUIRED | DeviceFault.HANG
+
+
+class SimulatedGpu(Gpu):
+    """One simulated GPU as the agent's driver sees it."""
+
+    def __init__(self, device: PhysicalDevice) -> None:
+        constants = device.constants
+        self.device = device
+        self.uuid = device.uuid
+        self.index = device.index
+        self.model = constants.product_name
+        self.limits = GpuLimits(
+            MilliwattsPerGpu(constants.min_limit_milliwatts),
+            MilliwattsPerGpu(constants.max_limit_milliwatts),
+            MilliwattsPerGpu(constants.default_limit_milliwatts),
+            tuple(physics.supported_clocks_megahertz(constants)),
+        )
+
+    def read(self) -> GpuReading:
+        flags = self._check("read")
+        state = self.device.read()
+        power = MilliwattsPerGpu(
+            IMPLAUSIBLE_POWER_MILLIWATTS if flags & DeviceFault.IMPLAUSIBLE_POWER else state.power_milliwatts
+        )
+        reading = GpuReading(
+            limit=_limit(state),
+            sm_clock_megahertz=state.sm_clock_megahertz,
+            average_power_milliwatts=power,
+            instant_power_milliwatts=power,
+            energy_millijoules=physics.counter_millijoules(state),
+            utilization_percent=100 if state.activity > 0 else 0,
+            temperature_celsius=physics.temperature_celsius(self.device.constants, state),
+            throttle_reasons=physics.throttle_reasons(self.device.constants, state),
+            persistence_mode=not flags & DeviceFault.NOT_PERSISTENT,
+        )
+        return plausible(self.uuid, reading, self.limits) if flags else reading
+
+    def read_power_limit(self) -> PowerLimitReading:
+        self._check("read power limit")
+        state = self.device.read()
+        return _limit(state)
+
+    def set_power_limit_milliwatts(self, limit_milliwatts: MilliwattsPerGpu) -> None:
+        if self._may_set("set power limit"):
+            try:
+                self.device.set_power_limit_milliwatts(limit_milliwatts)
+            except ValueError as error:
+                raise InvalidArgument("set power limit", self.uuid, 2, str(error)) from error
+
+    def set_locked_clocks_megahertz(self, min_megahertz: int, max_megahertz: int) -> None:
+        if self._may_set("lock clocks"):
+            try:
+                self.device.set_locked_clocks_megahertz(min_megahertz, max_megahertz)
+            except ValueError as error:
+                raise InvalidArgument("lock clocks", self.uuid, 2, str(error)) from error
+
+    def reset_locked_clocks(self) -> None:
+        if self._may_set("unlock clocks"):
+            self.device.reset_locked_clocks()
+
+    def enable_persistence_mode(self) -> None:
+        if self._may_set("enable persistence mode"):
+            self.device.flags &= ~DeviceFault.NOT_PERSISTENT
+
+    def _check(self, operation: str) -> DeviceFault:
+        flags = self.device.flags
+        if flags & _READ_FAULTS:
+            if flags & DeviceFault.LOST:
+                raise GpuLost(operation, self.uuid, 15)
+            if flags & DeviceFault.RESET_REQUIRED:
+                raise ResetRequired(operation, self.uuid, 16)
+            raise CallTimedOut(operation, self.uuid)
+        return flags
+
+    def _may_set(self, operation: str) -> bool:
+        """False where the driver reports success and does nothing."""
+        flags = self._check(operation)
+        if flags & DeviceFault.NO_PERMISSION:
+            raise NoPermission(operation, self.uuid, 4)
+        if flags & DeviceFault.SETTERS_FAIL:
+            raise UnknownDriverError(operation, self.uuid, 999)
+        return not flags & DeviceFault.SETTERS_LIE
+
+
+def _limit(state: physics.DeviceState) -> PowerLimitReading:
+    return PowerLimitReading(
+        MilliwattsPerGpu(state.requested_limit_milliwatts), MilliwattsPerGpu(state.enforced_limit_milliwatts)
+    )
+
+
+class PhysicalNode(Protocol):
+    """A simulated node: `SimulatedNode` or `VirtualNode`."""
+
+    @property
+    def devices(self) -> Sequence[PhysicalDevice]: ...
+
+    @property
+    def boot_id(self) -> str: ...
+
+    @property
+    def driver_load(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class SimulatedDriver(GpuDriver):
+    """The simulated GPUs of one node. Its calls take microseconds and are made without a thread."""
+
+    name = "simulated"
+    calls_block = False
+    version = "simulated"
+
+    def __init__(self, node: PhysicalNode) -> None:
+        self.node = node
+        self._gpus = [SimulatedGpu(device) for device in node.devices]
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> SimulatedDriver:
+        """The node of a hardware file. Raises FileNotFoundError, or HardwareFileError for something else."""
+        return cls(SimulatedNode.open(path))
+
+    @property
+    def boot_id(self) -> str:
+        return self.node.boot_id
+
+    @property
+    def driver_load(self) -> str:
+        return str(self.node.driver_load)
+
+    def gpus(self) -> Sequence[Gpu]:
+        return self._gpus
+
+    def close(self) -> None:
+        self.node.close()

@@ -1,0 +1,84 @@
+"""The options of an agent process, each with its default; the command line is made from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flyball_api.names import DEFAULT_NAMESPACE
+from flyball_kube.options import option
+
+DRIVERS = ("nvml", "simulated")
+POD_SOURCES = ("kubelet", "file", "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """How one agent runs; raises ValueError for a driver or a source of pods that does not exist or lacks its folder.
+
+    With `kubernetes` False the agent stands alone: it adopts, measures and serves metrics, and gets no grant.
+    """
+
+    node_name: str = field(metadata=option("The Kubernetes node that this is.", variables=("NODE_NAME",)))
+    driver: str = field(default="nvml", metadata=option("nvml, or simulated."))
+    journal_dir: Path = field(
+        default=Path("/var/lib/flyball"),
+        metadata=option("Where the journal lies; it must outlive the process and the pod."),
+    )
+    socket_dir: Path | None = field(
+        default=None,
+        metadata=option("Where training processes find their sockets, a folder a pod. Default: none."),
+    )
+    hardware_dir: Path | None = field(
+        default=None, metadata=option("Simulated hardware: <node>.gpus and <node>.pods.json.")
+    )
+    nvml_library: Path | None = field(
+        default=None, metadata=option("libnvidia-ml.so.1; default: where the dynamic loader finds it.")
+    )
+    pods: str = field(
+        default="auto",
+        metadata=option("The source of which pod holds which GPU: kubelet, file, or auto (by the driver)."),
+    )
+    kubelet_socket: Path = field(
+        default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        metadata=option("The kubelet's PodResources socket."),
+    )
+    kubeconfig: Path | None = field(
+        default=None, metadata=option("Default: the pod's service account, else $KUBECONFIG.")
+    )
+    kubernetes: bool = field(default=True, metadata=option("Follow the GPUNode; without, the agent only watches."))
+    namespace: str = field(
+        default=DEFAULT_NAMESPACE,
+        metadata=option("The operator's --namespace: a renewal of its Lease there keeps the node's grant."),
+    )
+    metrics_host: str = field(default="0.0.0.0", metadata=option("The address that /metrics is served on."))  # noqa: S104
+    metrics_port: int = field(
+        default=9101, metadata=option("0: any free port; -1: no metrics.", minimum=-1, maximum=65535)
+    )
+    tick_seconds: float = field(default=1.0, metadata=option("The longest time between two rounds.", minimum=0.05))
+    status_interval_seconds: float = field(
+        default=30.0, metadata=option("The longest time between two writes of measurements.", minimum=0.1)
+    )
+
+    def __post_init__(self) -> None:
+        if self.driver not in DRIVERS:
+            raise ValueError(f"driver {self.driver!r} is unknown (nvml or simulated)")
+        if self.pods not in POD_SOURCES:
+            raise ValueError(f"pods from {self.pods!r} are unknown (kubelet, file or auto)")
+        if self.driver == "simulated" and self.hardware_dir is None:
+            raise ValueError("driver simulated needs the hardware directory, where <node>.gpus lies")
+        if self.pods_from == "file" and self.hardware_dir is None:
+            raise ValueError("pods from a file need the hardware directory, where <node>.pods.json lies")
+
+    @property
+    def pods_from(self) -> str:
+        """kubelet, or file."""
+        if self.pods != "auto":
+            return self.pods
+        return "file" if self.driver == "simulated" else "kubelet"
+
+    def hardware_file(self, suffix: str) -> Path:
+        """A file of the node's simulated hardware: `gpus`, or `pods.json`."""
+        if self.hardware_dir is None:
+            raise ValueError(f"{self.node_name}.{suffix} lies in the hardware directory, and none is given")
+        return self.hardware_dir / f"{self.node_name}.{suffix}"

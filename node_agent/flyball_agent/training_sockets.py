@@ -1,0 +1,253 @@
+"""The socket for training processes: JSON over HTTP on one Unix socket a pod.
+
+`<folder>/<pod uid>/flyball.sock`: the pod is known by the folder that is mounted into it. `POST /v1/steps` reports
+progress and answers with the clock and limit in force, `GET /v1/energy` gives what the pod has used. A pod can report and
+ask about itself only, and no more often than the bounds below allow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import orjson
+from aiohttp import web
+from flyball_kube.logs import get_logger
+
+from flyball_agent.energy.observations import InvalidReport, StepReport, parse_steps
+from flyball_agent.enforce.gpu_state import PodName
+
+logger = get_logger(__name__)
+
+SOCKET_NAME = "flyball.sock"
+MAX_BODY_BYTES = 4096
+MAX_LINE_BYTES = 1024
+BODY_SECONDS = 2.0
+IDLE_SECONDS = 15.0
+MAX_CONNECTIONS = 8
+REQUESTS_PER_SECOND = 20.0
+REQUEST_BURST = 40.0
+# sockaddr_un.sun_path, its terminating zero included
+MAX_PATH_BYTES = 108
+
+
+class TrainingBackend(Protocol):
+    """What the socket serves: the agent."""
+
+    def report_steps(self, pod: PodName, report: StepReport) -> bool: ...
+
+    def granted(self, pod: PodName) -> Mapping[str, int] | None: ...
+
+    def energy(self, pod: PodName) -> Mapping[str, int] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal(Exception):
+    status: int
+    reason: str
+    message: str
+
+
+class _Bucket:
+    """A token bucket: `REQUESTS_PER_SECOND` on average, `REQUEST_BURST` at once."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._tokens = REQUEST_BURST
+        self._at = monotonic()
+
+    def take(self) -> bool:
+        now = self._monotonic()
+        self._tokens = min(REQUEST_BURST, self._tokens + (now - self._at) * REQUESTS_PER_SECOND)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class _PodSocket:
+    """One pod's server."""
+
+    def __init__(self, backend: TrainingBackend, pod: PodName, path: Path, monotonic: Callable[[], float]) -> None:
+        self._backend = backend
+        self._pod = pod
+        self.path = path
+        self._monotonic = monotonic
+        self._bucket = _Bucket(monotonic)
+        self._active: dict[asyncio.BaseProtocol, float] = {}
+        self._web = web.Server(
+            self._answer,
+            access_log=None,
+            max_line_size=MAX_LINE_BYTES,
+            max_field_size=MAX_LINE_BYTES,
+            max_headers=32,
+            keepalive_timeout=IDLE_SECONDS,
+            lingering_time=0.0,
+        )
+        self._server: asyncio.AbstractServer | None = None
+
+    async def start(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._server = await asyncio.get_running_loop().create_unix_server(self._connected, str(self.path), backlog=8)
+        # Whatever user the pod's processes run as; the folder is mounted into this pod alone.
+        self.path.chmod(0o666)
+
+    def _connected(self) -> asyncio.BaseProtocol:
+        if len(self._web.connections) >= MAX_CONNECTIONS:
+            return _Closed()
+        protocol = self._web()
+        self._active[protocol] = self._monotonic()
+        return protocol
+
+    def reap(self) -> None:
+        """Close the connections that have been idle for too long."""
+        now = self._monotonic()
+        open_now = set(self._web.connections)
+        self._active = {protocol: at for protocol, at in self._active.items() if protocol in open_now}
+        for protocol in self._web.connections:
+            if now - self._active.get(protocol, now) > IDLE_SECONDS:
+                protocol.force_close()
+                if protocol.transport is not None:
+                    protocol.transport.abort()
+
+    async def stop(self) -> None:
+        """Serve no more. The folder stays: it is mounted into the pod, which would never see one made anew."""
+        if self._server is not None:
+            self._server.close()
+            await self._web.shutdown(0.1)
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+    async def remove(self) -> None:
+        """Serve no more, and remove the folder of a pod that is gone."""
+        await self.stop()
+        with contextlib.suppress(OSError):
+            self.path.parent.rmdir()  # only where nobody else keeps something in it
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._active[request.protocol] = self._monotonic()
+        try:
+            status, body = 200, await self._serve(request)
+        except _Refusal as refusal:
+            status, body = refusal.status, {"error": {"reason": refusal.reason, "message": refusal.message}}
+        response = web.Response(status=status, body=orjson.dumps(body), content_type="application/json")
+        if status in (408, 413):
+            response.force_close()  # the rest of what was sent is not read
+        self._active[request.protocol] = self._monotonic()
+        return response
+
+    async def _serve(self, request: web.BaseRequest) -> Mapping[str, object]:
+        if not self._bucket.take():
+            raise _Refusal(
+                429, "TooManyRequests", f"more than {REQUESTS_PER_SECOND:g} requests a second; wait and retry"
+            )
+        route = (request.method, request.path)
+        if route == ("POST", "/v1/steps"):
+            return await self._steps(request)
+        if route == ("GET", "/v1/energy"):
+            energy = self._backend.energy(self._pod)
+            if energy is None:
+                raise self._unknown()
+            return energy
+        if request.path in ("/v1/steps", "/v1/energy"):
+            raise _Refusal(405, "MethodNotAllowed", "POST /v1/steps or GET /v1/energy")
+        raise _Refusal(404, "NotFound", f"{request.path[:80]}: there is POST /v1/steps and GET /v1/energy")
+
+    async def _steps(self, request: web.BaseRequest) -> Mapping[str, object]:
+        body = await self._body(request)
+        try:
+            report = parse_steps(orjson.loads(body))
+        except orjson.JSONDecodeError as error:
+            raise _Refusal(400, "NotJson", f"the body is not JSON: {error}") from error
+        except InvalidReport as error:
+            raise _Refusal(422, "Invalid", str(error)) from error
+        if not self._backend.report_steps(self._pod, report):
+            raise self._unknown()
+        return self._backend.granted(self._pod) or {}
+
+    def _unknown(self) -> _Refusal:
+        where = f"{self._pod.namespace}/{self._pod.name}"
+        return _Refusal(409, "NotGoverned", f"pod {where} holds no GPU that a job of this node's spec governs (yet)")
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        too_large = _Refusal(413, "TooLarge", f"the body is larger than {MAX_BODY_BYTES} bytes")
+        if (request.content_length or 0) > MAX_BODY_BYTES:
+            raise too_large
+        body = b""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while chunk := await request.content.readany():
+                    body += chunk
+                    if len(body) > MAX_BODY_BYTES:
+                        raise too_large
+        except TimeoutError as error:
+            raise _Refusal(408, "TooSlow", f"the body did not come within {BODY_SECONDS:g} s") from error
+        return body
+
+
+class _Closed(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class TrainingSockets:
+    """The sockets of one node's pods. `sync` as pods come and go, `reap` now and then, `close` at the end."""
+
+    def __init__(
+        self,
+        backend: TrainingBackend,
+        folder: str | os.PathLike[str],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._backend = backend
+        self._folder = Path(folder)
+        self._monotonic = monotonic
+        self._sockets: dict[str, _PodSocket] = {}
+        self.failed: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    async def sync(self, pods: Mapping[str, PodName]) -> None:
+        """Serve these pods (by UID), and no others. One that cannot be served is named in `failed` and tried again."""
+        for uid in self._sockets.keys() - pods.keys():
+            await self._sockets.pop(uid).remove()
+        self.failed = {uid: why for uid, why in self.failed.items() if uid in pods}
+        for uid, pod in pods.items():
+            if uid in self._sockets:
+                continue
+            path = self._folder / uid / SOCKET_NAME
+            socket = _PodSocket(self._backend, pod, path, self._monotonic)
+            try:
+                if len(os.fsencode(path)) >= MAX_PATH_BYTES:
+                    raise OSError(f"{path}: longer than the {MAX_PATH_BYTES - 1} bytes of a Unix socket's path")
+                if Path(uid).name != uid:
+                    raise OSError(f"{uid!r} is no pod's UID")
+                await socket.start()
+            except OSError as error:
+                if self.failed.get(uid) != str(error):
+                    logger.error("training socket", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+                self.failed[uid] = str(error)
+                continue
+            self.failed.pop(uid, None)
+            self._sockets[uid] = socket
+
+    def reap(self) -> None:
+        """Close connections that are idle for too long."""
+        for socket in self._sockets.values():
+            socket.reap()
+
+    async def close(self) -> None:
+        """Serve no more; the folders stay for the next agent, which serves the same pods in them."""
+        for uid in list(self._sockets):
+            await self._sockets.pop(uid).stop()

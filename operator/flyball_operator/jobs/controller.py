@@ -1,0 +1,389 @@
+"""What to do for each training job now, and what its status should say: one pure step a cycle.
+
+`JobController.step` takes in what the API server has and what the plan wants, and answers with actions and statuses; what
+became of an action comes back by `answered`. It reads no clock and writes nothing itself.
+
+All that it remembers between cycles it could lose: a new leader starts with an empty controller and reads from the statuses
+how far each job has come, how often it has failed, and whether the API server refuses its pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.times import whole_second
+from flyball_api.workloads import PodView
+from flyball_kube.logs import get_logger
+from flyball_planner.snapshot import JobDecision
+
+from flyball_operator.jobs.lifecycle import (
+    Action,
+    CreateIncarnation,
+    JobStep,
+    OpenGates,
+    Phase,
+    next_step,
+)
+from flyball_operator.jobs.memory import JobMemory, Refusal, recorded_allocation, unknown_gpu_resource, wants_gpus
+from flyball_operator.jobs.progress import JobProgress, add_energy, recorded_progress, updated_progress
+from flyball_operator.jobs.status import JobFacts, energy_status
+from flyball_operator.jobs.status_updates import ModelSource, StatusHistory, StatusUpdates
+from flyball_operator.outcome import WriteResult
+from flyball_operator.power.node_info import NodeInfo, PodLimit, pod_limits
+from flyball_operator.watches import ClusterState
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """One job that has not ended, as it stands in this cycle."""
+
+    view: EnergyAwareJob
+    memory: JobMemory
+    step: JobStep
+    pods: Sequence[PodView]
+
+
+@dataclass(frozen=True, slots=True)
+class JobAction:
+    """One thing to do for one job."""
+
+    job: EnergyAwareJob
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class JobsStep:
+    """What follows from one cycle for all jobs.
+
+    `jobs` are those that have not ended, by uid. `actions` can be taken at once, `gates` be opened once every pod has its
+    watts. `statuses` are due now, as are `late_energy` (of ended jobs whose last pods are reported to have used more) and
+    the removal of the `expired` jobs.
+    """
+
+    jobs: Mapping[str, LiveJob]
+    actions: Sequence[JobAction]
+    gates: Sequence[tuple[EnergyAwareJob, OpenGates]]
+    statuses: Sequence[tuple[LiveJob, EnergyAwareJobStatus]]
+    late_energy: Sequence[tuple[EnergyAwareJob, EnergyAwareJobStatus]]
+    expired: Sequence[EnergyAwareJob]
+
+    def actions_of(self, reserved: Callable[[PodView], bool]) -> dict[str, list[JobAction]]:
+        """The actions to take now, by the job's uid and in order.
+
+        `reserved` says whether a pod's node is granted its watts; gates open for all pods of a job or for none.
+        """
+        actions: dict[str, list[JobAction]] = {}
+        for item in self.actions:
+            actions.setdefault(item.job.uid, []).append(item)
+        for job, gates in self.gates:
+            if all(reserved(pod) for pod, _ in gates.pods):
+                actions.setdefault(job.uid, []).append(JobAction(job, gates))
+        return actions
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is remembered of one job from cycle to cycle."""
+
+    progress: JobProgress
+    updated_at: float
+    restarts: int
+    last_resize: datetime | None
+    counted_incarnation: int  # the last one whose failure is among `restarts`
+    invalid: str  # the API server's message where it refuses the pods of generation `invalid_generation`
+    invalid_generation: int
+    stop_reason: str = "the plan gives it no GPUs for now"
+    status: StatusHistory = field(default_factory=StatusHistory)
+
+    @staticmethod
+    def of(job: EnergyAwareJob, monotonic: float) -> _Record:
+        """What the operator before this one knew of a job, by its status."""
+        return _Record(
+            progress=recorded_progress(job),
+            updated_at=monotonic,
+            restarts=job.status.restarts or 0,
+            last_resize=job.status.last_resize_time,
+            counted_incarnation=job.status.last_failed_incarnation or 0,
+            invalid=job.refusal,
+            invalid_generation=job.generation,
+        )
+
+    def refusal(self, job: EnergyAwareJob) -> Refusal | None:
+        """Why the API server refuses the pods of the job's present spec; None where it has not."""
+        if self.invalid and self.invalid_generation == job.generation:
+            return Refusal("InvalidSpec", self.invalid)
+        return None
+
+
+class JobController:
+    """All jobs during one leader's term.
+
+    `models` gives the models for the frontiers that users are shown; `gpu_resources` names the extended resources by which
+    jobs can ask for GPUs.
+    """
+
+    def __init__(
+        self,
+        status_interval_seconds: float,
+        models: ModelSource,
+        gpu_resources: Collection[str],
+    ) -> None:
+        self._status_interval_seconds = status_interval_seconds
+        self._gpu_resources = gpu_resources
+        self._updates = StatusUpdates(status_interval_seconds, models)
+        self._records: dict[str, _Record] = {}
+        self._expiry_checked: datetime | None = None
+
+    def step(
+        self,
+        cluster: ClusterState,
+        nodes: Mapping[str, NodeInfo],
+        decisions: Mapping[str, JobDecision],
+        *,
+        epoch: int,
+        now: datetime,
+        monotonic: float,
+        statuses_wait: bool = False,
+        status_writes: Collection[str] = (),
+    ) -> JobsStep:
+        """Take in what stands, and decide what to do for every job.
+
+        `decisions` is the plan in force, by the job's uid; empty before a leader's first plan. While `statuses_wait` no
+        status is due, and none of a job in `status_writes`, whose last one is still being written.
+        """
+        jobs = self._live_jobs(cluster, decisions, monotonic)
+        actions: list[JobAction] = []
+        gates: list[tuple[EnergyAwareJob, OpenGates]] = []
+        for uid, job in sorted(jobs.items(), key=lambda item: (item[1].view.created, item[0])):
+            actions += [JobAction(job.view, action) for action in self._actions(job, planned=uid in decisions)]
+            if job.step.gates is not None:
+                gates.append((job.view, job.step.gates))
+        statuses: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
+        late_energy: list[tuple[EnergyAwareJob, EnergyAwareJobStatus]] = []
+        expired: list[EnergyAwareJob] = []
+        if not statuses_wait:
+            limits = pod_limits(nodes.values())
+            for uid, job in jobs.items():
+                if uid in status_writes:
+                    continue
+                status = self._status(job, nodes, decisions.get(uid), limits, epoch, now, monotonic)
+                if status is not None:
+                    statuses.append((job, status))
+            late_energy = [item for item in _late_energy(cluster) if item[0].uid not in status_writes]
+            expired = self._expired(cluster.jobs.values(), now)
+        return JobsStep(jobs, actions, gates, statuses, late_energy, expired)
+
+    def answered(self, item: JobAction, result: WriteResult, now: datetime) -> None:
+        """Take in what became of an action: a Job that was made is a resize, one that is refused is not tried again."""
+        record = self._records.get(item.job.uid)
+        if record is None or not isinstance(item.action, CreateIncarnation):
+            return
+        if result.invalid:
+            record.invalid, record.invalid_generation = result.invalid, item.job.generation
+        if result.done:
+            record.last_resize = whole_second(now)
+
+    # --- one job -----------------------------------------------------------------------------------------------------
+
+    def _live_jobs(
+        self, cluster: ClusterState, decisions: Mapping[str, JobDecision], monotonic: float
+    ) -> dict[str, LiveJob]:
+        jobs = {}
+        for uid, job in cluster.jobs.items():
+            if job.finished or job.deleting:
+                continue
+            try:
+                jobs[uid] = self._live_job(job, cluster, decisions.get(uid), monotonic)
+            except Exception:
+                # One job that cannot be understood must not end the cycle that holds the caps for everybody.
+                logger.exception("job left out of this cycle", job=job.key)
+        for uid in self._records.keys() - jobs.keys():
+            del self._records[uid]
+        return jobs
+
+    def _live_job(
+        self, job: EnergyAwareJob, cluster: ClusterState, decision: JobDecision | None, monotonic: float
+    ) -> LiveJob:
+        record = self._records.get(job.uid)
+        if record is None:
+            record = self._records[job.uid] = _Record.of(job, monotonic)
+        incarnations = cluster.incarnations.get(job.uid, [])
+        pods = cluster.pods_of.get(job.uid, [])
+        if decision is not None:
+            record.stop_reason = decision.explanation
+        current = recorded_allocation(job, incarnations) if decision is None else decision.allocation
+        refusal = unknown_gpu_resource(job, self._gpu_resources) or record.refusal(job)
+        wanted = wants_gpus(job, record.progress, refusal)
+        step = next_step(
+            job_uid=job.uid,
+            desired=current.nodes if current is not None and wanted else None,
+            last_incarnation=job.last_incarnation,
+            incarnations=incarnations,
+            pods=pods,
+            stop_reason=record.stop_reason,
+        )
+        self._take_in_reports(record, job, cluster, step, decision, monotonic)
+        number = 0 if step.current is None else step.current.incarnation
+        if step.counts_as_failure and number > record.counted_incarnation:
+            record.counted_incarnation = number
+            record.restarts += 1
+        memory = JobMemory(
+            record.progress,
+            current,
+            running=step.phase == Phase.RUNNING,
+            holds_gpus=any(not pod.gated and not pod.finished for pod in pods),
+            refusal=refusal,
+        )
+        return LiveJob(job, memory, step, pods)
+
+    @staticmethod
+    def _take_in_reports(
+        record: _Record,
+        job: EnergyAwareJob,
+        cluster: ClusterState,
+        step: JobStep,
+        decision: JobDecision | None,
+        monotonic: float,
+    ) -> None:
+        running = step.phase == Phase.RUNNING and step.current is not None
+        rate = 0.0
+        if running and decision is not None and decision.predicted_iteration_seconds > 0:
+            rate = 1.0 / decision.predicted_iteration_seconds
+        record.progress = updated_progress(
+            record.progress,
+            cluster.reports_of.get(job.uid, ()),
+            incarnation=step.current.incarnation if step.current is not None else job.last_incarnation,
+            running_gpus=step.current.gpus if running and step.current is not None else 0,
+            elapsed_seconds=max(0.0, monotonic - record.updated_at),
+            model_iterations_per_second=rate,
+        )
+        record.updated_at = monotonic
+
+    def _actions(self, job: LiveJob, *, planned: bool) -> list[Action]:
+        step = job.step
+        if step.phase == Phase.FAILED and (self._out_of_restarts(job) or not _failure_is_recorded(job)):
+            return []  # without a restart its pods stay, with their logs
+        # A new leader starts nothing before its first plan.
+        return [action for action in step.actions if planned or not isinstance(action, CreateIncarnation)]
+
+    def _out_of_restarts(self, job: LiveJob) -> bool:
+        return (
+            job.step.counts_as_failure
+            and self._records[job.view.uid].restarts > job.view.spec.failure_policy.max_restarts
+        )
+
+    def _outcome(self, job: LiveJob) -> tuple[str, str]:
+        """How the job has ended, "Succeeded" or "Failed", and why; two empty strings while it has not."""
+        view, step = job.view, job.step
+        if step.phase == Phase.COMPLETE:
+            number = 0 if step.current is None else step.current.incarnation
+            return "Succeeded", f"all ranks of incarnation {number} ended with exit code 0"
+        if step.phase == Phase.FAILED and self._out_of_restarts(job):
+            allowed = view.spec.failure_policy.max_restarts
+            return "Failed", f"{step.failure}; failurePolicy.maxRestarts {allowed} allows no further restart"
+        energy = view.spec.energy
+        spent = job.memory.progress.budget_spent(energy.budget_kilojoules)
+        if spent and energy.on_exhausted == "Fail" and step.phase == Phase.WAITING:
+            return (
+                "Failed",
+                f"the energy budget of {energy.budget_kilojoules} kJ is spent, and energy.onExhausted is Fail",
+            )
+        return "", ""
+
+    def _status(
+        self,
+        job: LiveJob,
+        nodes: Mapping[str, NodeInfo],
+        decision: JobDecision | None,
+        limits: Mapping[tuple[str, str], PodLimit],
+        epoch: int,
+        now: datetime,
+        monotonic: float,
+    ) -> EnergyAwareJobStatus | None:
+        """The status to write now; None where nothing in it is new."""
+        try:
+            facts = self._facts(job, decision, limits, epoch, now)
+            if facts is None:
+                return None
+            return self._updates.due(job.view, facts, self._records[job.view.uid].status, nodes, monotonic)
+        except Exception:
+            logger.exception("job status not written", job=job.view.key)
+            return None
+
+    def _facts(
+        self,
+        job: LiveJob,
+        decision: JobDecision | None,
+        limits: Mapping[tuple[str, str], PodLimit],
+        epoch: int,
+        now: datetime,
+    ) -> JobFacts | None:
+        """What the job's status is made from; None before a new leader's first plan, which knows less than the status."""
+        view, memory, record = job.view, job.memory, self._records[job.view.uid]
+        outcome, message = self._outcome(job)
+        wants = wants_gpus(view, memory.progress, memory.refusal)
+        seen = view.status.observed_generation == view.generation
+        if wants and decision is None and not outcome and seen:
+            return None
+        nothing = PodLimit()
+        pods = [
+            limits.get((pod.namespace, pod.name), nothing) for pod in job.pods if not pod.finished and not pod.deleting
+        ]
+        return JobFacts(
+            progress=memory.progress,
+            step=job.step,
+            decision=decision if wants else None,
+            epoch=epoch,
+            granted=job.step.phase == Phase.RUNNING and all(pod.acknowledged for pod in pods),
+            restarts=record.restarts,
+            now=now,
+            last_failed=record.counted_incarnation,
+            applied_milliwatts=max((pod.highest_milliwatts for pod in pods), default=0),
+            outcome=outcome,
+            outcome_message=message,
+            refusal=memory.refusal,
+            last_resize=record.last_resize,
+        )
+
+    def _expired(self, jobs: Iterable[EnergyAwareJob], now: datetime) -> list[EnergyAwareJob]:
+        """Finished jobs whose time to live is over; looked for once per status interval, as there can be thousands."""
+        interval = timedelta(seconds=self._status_interval_seconds)
+        if self._expiry_checked is not None and now - self._expiry_checked < interval:
+            return []
+        self._expiry_checked = now
+        expired = []
+        for job in jobs:
+            ttl_seconds, ended = job.spec.ttl_seconds_after_finished, job.status.completion_time
+            if ttl_seconds is None or ended is None or job.deleting or not job.finished:
+                continue
+            if (now - ended).total_seconds() >= ttl_seconds:
+                expired.append(job)
+        return expired
+
+
+def _failure_is_recorded(job: LiveJob) -> bool:
+    """The status has the failure of the incarnation that is to be removed: then no operator, however many come and go,
+    loses it or counts it again."""
+    current = job.step.current
+    if not job.step.counts_as_failure or current is None:
+        return True
+    return (job.view.status.last_failed_incarnation or 0) >= current.incarnation
+
+
+def _late_energy(cluster: ClusterState) -> list[tuple[EnergyAwareJob, EnergyAwareJobStatus]]:
+    """Statuses of ended jobs whose last pods are reported to have used more energy than their statuses have."""
+    writes = []
+    for uid, reports in cluster.reports_of.items():
+        job = cluster.jobs.get(uid)
+        if job is None or not job.finished or job.deleting:
+            continue
+        before = recorded_progress(job)
+        progress = add_energy(before, reports)
+        if progress.consumed_millijoules != before.consumed_millijoules:
+            writes.append((job, energy_status(job, progress)))
+    return writes

@@ -1,0 +1,206 @@
+"""The objects that one incarnation of a training job consists of: an Indexed Job of gated pods and a headless Service.
+
+The environment given to the containers is the pod contract of docs/api.md: what Flyball's own client reads, and what
+torchrun and JAX read.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection
+from typing import Any
+
+from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.names import (
+    ANNOTATION_ALLOCATION,
+    FLYBALL_API_VERSION,
+    LABEL_COMPLETION_INDEX,
+    LABEL_HOSTNAME,
+    LABEL_INCARNATION,
+    LABEL_JOB_NAME,
+    LABEL_JOB_UID,
+    PLACEMENT_GATE,
+)
+from flyball_api.workloads import DEFAULT_GPU_RESOURCES, placement_annotation
+
+JsonObject = dict[str, Any]
+
+RENDEZVOUS_PORT = 29400
+# A volume of this name, where the template mounts one, is where checkpoints go.
+CHECKPOINT_VOLUME = "checkpoint"
+# Where a pod finds the agent's socket: its own folder of the node's, named by its UID, so that no other pod's is in sight.
+SOCKET_VOLUME = "flyball-socket"
+SOCKET_MOUNT = "/run/flyball"
+SOCKET_NAME = "flyball.sock"
+POD_UID_VARIABLE = "FLYBALL_POD_UID"
+
+
+def incarnation_name(job: EnergyAwareJob, incarnation: int) -> str:
+    return f"{job.name}-{incarnation}"
+
+
+def incarnation_labels(job: EnergyAwareJob, incarnation: int) -> dict[str, str]:
+    return {LABEL_JOB_NAME: job.name, LABEL_JOB_UID: job.uid, LABEL_INCARNATION: str(incarnation)}
+
+
+def _owner(job: EnergyAwareJob) -> JsonObject:
+    return {
+        "apiVersion": FLYBALL_API_VERSION,
+        "kind": "EnergyAwareJob",
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _environment(
+    job: EnergyAwareJob, incarnation: int, nodes: tuple[tuple[str, int], ...], container: JsonObject, with_socket: bool
+) -> list[Any]:
+    name = incarnation_name(job, incarnation)
+    gpus_per_node = nodes[0][1]
+    rank = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{LABEL_COMPLETION_INDEX}']"}}}
+    master = f"{name}-0.{name}.{job.namespace}"
+    values: list[JsonObject] = [
+        {"name": "FLYBALL_JOB", "value": job.key},
+        {"name": "FLYBALL_INCARNATION", "value": str(incarnation)},
+        {"name": "FLYBALL_WORLD_SIZE", "value": str(sum(gpus for _, gpus in nodes))},
+        {"name": "FLYBALL_LOCAL_GPUS", "value": str(gpus_per_node)},
+        {"name": "PET_NNODES", "value": str(len(nodes))},
+        {"name": "PET_NPROC_PER_NODE", "value": str(gpus_per_node)},
+        {"name": "PET_NODE_RANK", **rank},
+        {"name": "PET_MASTER_ADDR", "value": master},
+        {"name": "PET_MASTER_PORT", "value": str(RENDEZVOUS_PORT)},
+        {"name": "JAX_COORDINATOR_ADDRESS", "value": f"{master}:{RENDEZVOUS_PORT}"},
+        {"name": "JAX_NUM_PROCESSES", "value": str(len(nodes))},
+        {"name": "JAX_PROCESS_ID", **rank},
+    ]
+    mounts = [
+        mount["mountPath"] for mount in container.get("volumeMounts") or () if mount.get("name") == CHECKPOINT_VOLUME
+    ]
+    if mounts:
+        values.append({"name": "FLYBALL_CHECKPOINT_DIR", "value": mounts[0]})
+    if with_socket:
+        values += [
+            {"name": POD_UID_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+            {"name": "FLYBALL_SOCKET", "value": f"{SOCKET_MOUNT}/{SOCKET_NAME}"},
+        ]
+    # What the user set by hand wins: a launcher with other ideas about ports or ranks must not be overruled.
+    own = {variable.get("name") for variable in container.get("env") or ()}
+    return [*(container.get("env") or ()), *(value for value in values if value["name"] not in own)]
+
+
+def incarnation_job(
+    job: EnergyAwareJob,
+    incarnation: int,
+    nodes: tuple[tuple[str, int], ...],
+    socket_directory: str = "",
+    gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES,
+) -> JsonObject:
+    """The Indexed Job of one incarnation on `(node, gpus)`, one pod a node, every pod gated.
+
+    `socket_directory` is where on their nodes the agents serve training processes; empty: pods get no socket.
+    `gpu_resources` names the extended resources whose units are GPUs, of which a pod gets none but the job's.
+    Raises ValueError where the nodes' shares differ (an Indexed Job has one template) or the template cannot be used.
+    """
+    shares = {gpus for _, gpus in nodes}
+    if len(shares) != 1:
+        raise ValueError(f"EnergyAwareJob {job.key}: every node must give the same number of GPUs, not {nodes}")
+    try:
+        template = _template(job, incarnation, nodes, socket_directory, gpu_resources)
+    except (KeyError, TypeError, AttributeError) as error:
+        # The schema leaves the template free, and only the API server knows what a pod is; this much must hold before.
+        raise ValueError(f"EnergyAwareJob {job.key}: spec.template is no PodTemplateSpec: {error!r}") from error
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": incarnation_name(job, incarnation),
+            "namespace": job.namespace,
+            "labels": incarnation_labels(job, incarnation),
+            "annotations": {ANNOTATION_ALLOCATION: placement_annotation(nodes)},
+            "ownerReferences": [_owner(job)],
+        },
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": len(nodes),
+            "parallelism": len(nodes),
+            # One lost rank ends the whole step: the operator starts the next incarnation from the checkpoint.
+            "backoffLimit": 0,
+            "template": template,
+        },
+    }
+
+
+def _template(
+    job: EnergyAwareJob,
+    incarnation: int,
+    nodes: tuple[tuple[str, int], ...],
+    socket_directory: str,
+    gpu_resources: Collection[str],
+) -> JsonObject:
+    template = copy.deepcopy(job.spec.template)
+    metadata = template["metadata"] = template.get("metadata") or {}
+    metadata["labels"] = {**(metadata.get("labels") or {}), **incarnation_labels(job, incarnation)}
+    spec = template["spec"] = template.get("spec") or {}
+    containers = spec.get("containers")
+    if not containers:
+        raise ValueError(f"EnergyAwareJob {job.key}: spec.template.spec.containers must name at least one container")
+    if LABEL_HOSTNAME in (spec.get("nodeSelector") or {}):
+        raise ValueError(
+            f"EnergyAwareJob {job.key}: spec.template.spec.nodeSelector must not name {LABEL_HOSTNAME}, "
+            "by which Flyball gives each pod its node (use labels that several nodes share)"
+        )
+    everyone = [*containers, *(spec.get("initContainers") or ())]
+    for container in everyone:
+        limits = (container.get("resources") or {}).get("limits") or {}
+        for name in sorted({job.spec.gpus.resource_name, *gpu_resources}):
+            if name in limits and not (container is everyone[0] and name == job.spec.gpus.resource_name):
+                raise ValueError(
+                    f"EnergyAwareJob {job.key}: container {container.get('name')} asks for {name}, but only the first "
+                    f"container gets GPUs, by {job.spec.gpus.resource_name} (take the limit out; spec.gpus says how many)"
+                )
+    spec["restartPolicy"] = "Never"
+    spec["subdomain"] = incarnation_name(job, incarnation)
+    spec["schedulingGates"] = [
+        *(gate for gate in spec.get("schedulingGates") or () if gate.get("name") != PLACEMENT_GATE),
+        {"name": PLACEMENT_GATE},
+    ]
+    for container in everyone:
+        container["env"] = _environment(job, incarnation, nodes, container, bool(socket_directory))
+        if socket_directory:
+            container["volumeMounts"] = [
+                *(container.get("volumeMounts") or ()),
+                {"name": SOCKET_VOLUME, "mountPath": SOCKET_MOUNT, "subPathExpr": f"$({POD_UID_VARIABLE})"},
+            ]
+    if socket_directory:
+        volume = {"name": SOCKET_VOLUME, "hostPath": {"path": socket_directory, "type": "DirectoryOrCreate"}}
+        spec["volumes"] = [*(spec.get("volumes") or ()), volume]
+    # The first container is the trainer; a GPU cannot be shared between containers of a pod.
+    resources = containers[0]["resources"] = containers[0].get("resources") or {}
+    gpus = {job.spec.gpus.resource_name: str(nodes[0][1])}
+    resources["limits"] = {**(resources.get("limits") or {}), **gpus}
+    if job.spec.gpus.resource_name in (resources.get("requests") or {}):
+        resources["requests"] |= gpus  # the API server wants the two to be equal
+    return template
+
+
+def incarnation_service(job: EnergyAwareJob, incarnation: int) -> JsonObject:
+    """The headless Service that gives the ranks of one incarnation their names before they are ready."""
+    name = incarnation_name(job, incarnation)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": name,
+            "namespace": job.namespace,
+            "labels": incarnation_labels(job, incarnation),
+            "ownerReferences": [_owner(job)],
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": incarnation_labels(job, incarnation),
+            "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT}],
+        },
+    }

@@ -1,0 +1,73 @@
+"""What the operator knows of a job beside its spec, and whether the plan should count it in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from flyball_api.energy_aware_job import EnergyAwareJob, JobAllocation
+from flyball_api.workloads import IncarnationView
+from flyball_planner.snapshot import Allocation
+
+from flyball_operator.jobs.progress import JobProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why no pods can be made of a job's spec as it stands: the reason of its condition `Admitted`, and what is wrong."""
+
+    reason: str
+    message: str
+
+
+def unknown_gpu_resource(job: EnergyAwareJob, gpu_resources: Collection[str]) -> Refusal | None:
+    """The refusal of a job that asks for its GPUs by a resource that is none of `gpu_resources`; None where it is one.
+
+    Pods that ask for another resource would wait for ever: nobody would count their GPUs, nor reserve watts for them.
+    """
+    resource_name = job.spec.gpus.resource_name
+    if resource_name in gpu_resources or not job.managed_by_flyball:
+        return None
+    known = ", ".join(gpu_resources)
+    return Refusal(
+        "UnknownGpuResource",
+        f"spec.gpus.resourceName {resource_name} is none of the resources that the operator counts GPUs by ({known}): "
+        "name one of them, or have the operator started with this one among its --gpu-resource",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobMemory:
+    """What is known of a job beside its spec: its progress, the allocation it holds or is being given, whether all its pods
+    run, whether any of them holds a GPU, and why no pods can be made of it, if so."""
+
+    progress: JobProgress
+    current: Allocation | None
+    running: bool
+    holds_gpus: bool = True
+    refusal: Refusal | None = None
+
+
+def wants_gpus(job: EnergyAwareJob, progress: JobProgress, refusal: Refusal | None) -> bool:
+    """Whether the plan should count the job in: not ended, suspended, someone else's, refused or out of its budget."""
+    energy = job.spec.energy
+    return (
+        not job.finished
+        and not job.deleting
+        and not job.spec.suspend
+        and job.managed_by_flyball
+        and refusal is None
+        and not (progress.budget_spent(energy.budget_kilojoules) and energy.on_exhausted in ("Suspend", "Fail"))
+    )
+
+
+def recorded_allocation(job: EnergyAwareJob, incarnations: Iterable[IncarnationView]) -> Allocation | None:
+    """What a job was last given, from its own status or, where that was not written, from the newest live incarnation."""
+    recorded = job.status.allocation or JobAllocation(gpus=0)
+    nodes = tuple((node.name, node.gpus) for node in recorded.nodes)
+    if not nodes:
+        live = [item for item in incarnations if not item.deleting]
+        if not live:
+            return None
+        nodes = max(live, key=lambda item: item.incarnation).nodes
+    return Allocation(nodes, recorded.clock_megahertz or 0, float(recorded.power_limit_watts or 0))

@@ -1,0 +1,139 @@
+"""A job's progress: iterations done and millijoules spent, exact across incarnations, restarts and lost messages.
+
+Agents report totals, never increments, per pod; the operator keeps the largest total seen of each (incarnation, node)
+and folds the finished ones into one settled sum. Incarnations are settled in order, so that one number tells which are,
+and a report that comes late or again is never counted twice. Everything is in the job's own status, so that a new leader
+goes on where the old one stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyUse, Progress
+from flyball_api.gpu_node import PodReport
+
+# Above this, old incarnations are settled though they are still reported. With the present one, of at most 8192 nodes,
+# status.energy.incarnations stays below its bound of 16384.
+MAX_OPEN_ENTRIES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """What a job has done and used.
+
+    `open_millijoules` maps "<incarnation>/<node>" to the largest total reported; every incarnation up to
+    `settled_incarnation` is in `settled_millijoules`.
+    """
+
+    iterations: float = 0.0
+    iterations_per_second: float = 0.0
+    estimated: bool = False
+    last_report: datetime | None = None
+    settled_millijoules: int = 0
+    settled_incarnation: int = 0
+    open_millijoules: Mapping[str, int] = field(default_factory=dict)
+    watts: float = 0.0
+    clock_megahertz: int = 0
+    attained_gpu_seconds: float = 0.0
+
+    @property
+    def consumed_millijoules(self) -> int:
+        return self.settled_millijoules + sum(self.open_millijoules.values())
+
+    def budget_spent(self, budget_kilojoules: int | None) -> bool:
+        return budget_kilojoules is not None and self.consumed_millijoules >= budget_kilojoules * 1_000_000
+
+
+def _incarnation_of(key: str) -> int | None:
+    number = key.partition("/")[0]
+    return int(number) if number.isdecimal() else None
+
+
+def recorded_progress(job: EnergyAwareJob) -> JobProgress:
+    """The progress that the job's status has; an entry that no operator wrote counts as settled."""
+    recorded, energy = job.status.progress or Progress(), job.status.energy or EnergyUse()
+    entries = {entry.key: entry.millijoules for entry in energy.incarnations}
+    foreign = [key for key in entries if _incarnation_of(key) is None]
+    return JobProgress(
+        iterations=float(recorded.iterations),
+        iterations_per_second=recorded.iterations_per_kilosecond / 1000.0,
+        estimated=recorded.estimated,
+        last_report=recorded.last_report_time,
+        settled_millijoules=energy.settled_millijoules + sum(entries.pop(key) for key in foreign),
+        settled_incarnation=energy.settled_incarnation,
+        open_millijoules=entries,
+        attained_gpu_seconds=float(recorded.attained_gpu_seconds),
+    )
+
+
+def add_energy(progress: JobProgress, reports: Iterable[tuple[str, PodReport]]) -> JobProgress:
+    """The progress with the largest totals of `reports` of `(node, report)`; nothing is settled."""
+    entries = dict(progress.open_millijoules)
+    for node, report in reports:
+        if report.incarnation > progress.settled_incarnation:
+            key = f"{report.incarnation}/{node}"
+            entries[key] = max(entries.get(key, 0), report.energy_millijoules)
+    return replace(progress, open_millijoules=entries)
+
+
+def _settle(progress: JobProgress, reported: set[int], incarnation: int) -> JobProgress:
+    """The progress with those incarnations settled, from the oldest on, that came before `incarnation` and that nobody
+    reports any more: a total can rise until its agent has dropped it."""
+    entries, settled, last = dict(progress.open_millijoules), progress.settled_millijoules, progress.settled_incarnation
+    numbers = {key: _incarnation_of(key) or 0 for key in entries}
+    for number in sorted(set(numbers.values())):
+        if number >= incarnation or (number in reported and len(entries) <= MAX_OPEN_ENTRIES):
+            break
+        settled += sum(entries.pop(key) for key, of in numbers.items() if of == number)
+        last = number
+    return replace(progress, open_millijoules=entries, settled_millijoules=settled, settled_incarnation=last)
+
+
+def updated_progress(
+    progress: JobProgress,
+    reports: Iterable[tuple[str, PodReport]],
+    *,
+    incarnation: int,
+    running_gpus: int,
+    elapsed_seconds: float,
+    model_iterations_per_second: float,
+) -> JobProgress:
+    """The progress after taking in `reports` of `(node, report)` and `elapsed_seconds` of running on `running_gpus` GPUs.
+
+    `incarnation` is the one that counts now. A job whose script reports nothing advances by the model's rate instead, and
+    its progress is marked as an estimate.
+    """
+    reports = list(reports)
+    reporting = [report for _, report in reports if report.last_report_time is not None]
+    iterations, last_report = progress.iterations, progress.last_report
+    if reporting:
+        reported = float(max(report.iterations for report in reporting))
+        # What the script reports first replaces any estimate, even where it is lower.
+        iterations = reported if progress.estimated else max(iterations, reported)
+        last_report = max(
+            time for time in (last_report, *(report.last_report_time for report in reporting)) if time is not None
+        )
+    now = [
+        report
+        for report in reporting
+        if report.incarnation == incarnation and not report.ended and report.microseconds_per_iteration > 0
+    ]
+    rate = max((1e6 / report.microseconds_per_iteration for report in now), default=0.0)
+    estimated = last_report is None and running_gpus > 0
+    if estimated:
+        rate = model_iterations_per_second
+        iterations += rate * elapsed_seconds
+    settled = _settle(add_energy(progress, reports), {report.incarnation for _, report in reports}, incarnation)
+    return replace(
+        settled,
+        iterations=iterations,
+        iterations_per_second=rate,
+        estimated=estimated or (progress.estimated and not reporting),
+        last_report=last_report,
+        watts=sum(1e3 * report.millijoules_per_iteration / report.microseconds_per_iteration for report in now),
+        clock_megahertz=max((report.clock_megahertz for report in now), default=0),
+        attained_gpu_seconds=progress.attained_gpu_seconds + running_gpus * elapsed_seconds,
+    )

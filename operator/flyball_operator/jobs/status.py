@@ -1,0 +1,372 @@
+"""EnergyAwareJob.status: what the planner wants, what is observed, what the job has cost and will cost, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import msgspec
+import numpy as np
+from flyball_api.conditions import Condition, merge_conditions
+from flyball_api.energy_aware_job import (
+    MAX_EXPLANATION_LENGTH,
+    EnergyAwareJob,
+    EnergyAwareJobStatus,
+    EnergyUse,
+    FrontierPoint,
+    IncarnationEnergy,
+    JobAllocation,
+    JobSummary,
+    NodeGpus,
+    Progress,
+)
+from flyball_api.times import format_time, whole_second
+from flyball_api.units import MILLIWATTS_PER_WATT, allowed_watts
+from flyball_planner.models.job import JobModel
+from flyball_planner.snapshot import Admission, JobDecision
+
+from flyball_operator.jobs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.progress import JobProgress
+
+FRONTIER_POINTS = 32
+# An end further away (a century) is not worth naming, and may be beyond the calendar.
+LONGEST_REMAINING_SECONDS = 100 * 365 * 86400.0
+
+_STEPS = frozenset(str(phase) for phase in Phase)
+# The reasons that each condition can have; docs/api.md lists the same.
+REASONS: dict[str, frozenset[str]] = {
+    "Admitted": frozenset(
+        {
+            *(str(admission) for admission in Admission),
+            "Planning",
+            "Suspended",
+            "InvalidSpec",
+            "UnknownGpuResource",
+            "Succeeded",
+            "Failed",
+        }
+    ),
+    "Placed": _STEPS | {"PodsBound"},
+    "PodsReady": _STEPS | {"AllRanksReady"},
+    "Resizing": _STEPS,
+    "PowerLimitsEnforced": frozenset({"LimitsAcknowledged", "WaitingForAcknowledgements", "NotPlaced"}),
+    "BudgetHealthy": frozenset({"NoBudget", "WithinBudget", "ProjectedOverBudget", "Exhausted"}),
+    "DeadlineAtRisk": frozenset({"NoAllocationMeetsIt", "OnTime", "NoDeadline"}),
+    "Succeeded": frozenset({"Succeeded"}),
+    "Failed": frozenset({"Failed"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """Everything that a status is made from, beside the job itself.
+
+    `granted`: every running pod has its planned limit in a grant that its agent acknowledged; `applied_milliwatts` is the
+    highest limit read back from the job's GPUs (0: none known). `last_failed` is the last incarnation that `restarts`
+    counts. `outcome` is "Succeeded" or "Failed" once the job has ended; `refusal` says why no pods can be made of it.
+    """
+
+    progress: JobProgress
+    step: JobStep
+    decision: JobDecision | None
+    epoch: int
+    granted: bool
+    restarts: int
+    now: datetime
+    last_failed: int = 0
+    applied_milliwatts: int = 0
+    outcome: str = ""
+    outcome_message: str = ""
+    refusal: Refusal | None = None
+    last_resize: datetime | None = None
+    frontier: tuple[FrontierPoint, ...] = ()
+
+
+def _admitted(job: EnergyAwareJob, facts: JobFacts) -> Condition:
+    decision = facts.decision
+    if facts.outcome:
+        return Condition("Admitted", False, facts.outcome, facts.outcome_message)
+    if facts.refusal is not None:
+        return Condition("Admitted", False, facts.refusal.reason, facts.refusal.message)
+    if job.spec.suspend or not job.managed_by_flyball:
+        held = "spec.suspend is true" if job.spec.suspend else f"spec.managedBy is {job.spec.managed_by}"
+        return Condition("Admitted", False, "Suspended", held)
+    energy = job.spec.energy
+    if facts.progress.budget_spent(energy.budget_kilojoules) and energy.on_exhausted in ("Suspend", "Fail"):
+        follows = {
+            "Suspend": "raise energy.budgetKilojoules to go on",
+            "Fail": "energy.onExhausted is Fail: it ends when its pods have left",
+        }
+        return Condition(
+            "Admitted",
+            False,
+            "WaitingForBudget",
+            f"the energy budget of {energy.budget_kilojoules} kJ is spent; {follows[energy.on_exhausted]}",
+        )
+    if decision is None:
+        return Condition("Admitted", None, "Planning", "the first plan with this job is on its way")
+    return Condition(
+        "Admitted", decision.admission == Admission.ADMITTED, str(decision.admission), decision.explanation
+    )
+
+
+def _projected_kilojoules(job: EnergyAwareJob, facts: JobFacts) -> float | None:
+    """Energy at the end, if the job goes on as planned; None where its end or its plan is not known."""
+    consumed = facts.progress.consumed_millijoules / 1e6
+    if facts.outcome:
+        return consumed
+    decision = facts.decision
+    if job.spec.training.iterations is None or decision is None or decision.allocation is None:
+        return None
+    remaining = max(0.0, job.spec.training.iterations - facts.progress.iterations)
+    joules = decision.predicted_gpu_watts * decision.allocation.gpus * decision.predicted_iteration_seconds
+    return consumed + remaining * joules / 1e3
+
+
+def _conditions(job: EnergyAwareJob, facts: JobFacts, projected: float | None) -> list[Condition]:
+    step, decision = facts.step, facts.decision
+    placed = step.current is not None and step.phase in (Phase.STARTING, Phase.RUNNING, Phase.COMPLETE)
+    ready = step.phase == Phase.RUNNING
+    wants = decision is not None and decision.allocation is not None
+    resizing = step.phase == Phase.STOPPING or (wants and step.phase in (Phase.CREATING, Phase.GATED))
+    budget = job.spec.energy.budget_kilojoules
+    if budget is None:
+        healthy: Condition = Condition("BudgetHealthy", True, "NoBudget", "no energy budget is set")
+    else:
+        total = facts.progress.consumed_millijoules / 1e6 if projected is None else projected
+        spent = facts.progress.budget_spent(budget)
+        healthy = Condition(
+            "BudgetHealthy",
+            total <= budget and not spent,
+            "Exhausted" if spent else "WithinBudget" if total <= budget else "ProjectedOverBudget",
+            f"{total:.0f} kJ at the end of {budget} kJ allowed",
+        )
+    late = decision is not None and decision.deadline_at_risk
+    nearest = (
+        ""
+        if decision is None
+        or decision.nearest_deadline_seconds is None
+        or decision.nearest_deadline_seconds > LONGEST_REMAINING_SECONDS
+        else (
+            f"; the earliest possible is {format_time(facts.now + timedelta(seconds=decision.nearest_deadline_seconds))}"
+        )
+    )
+    conditions = [
+        _admitted(job, facts),
+        Condition("Placed", placed, "PodsBound" if placed else str(step.phase)),
+        Condition("PodsReady", ready, "AllRanksReady" if ready else str(step.phase)),
+        Condition("Resizing", resizing, str(step.phase)),
+        Condition(
+            "PowerLimitsEnforced",
+            facts.granted,
+            "LimitsAcknowledged" if facts.granted else "WaitingForAcknowledgements" if placed else "NotPlaced",
+        ),
+        healthy,
+        Condition(
+            "DeadlineAtRisk",
+            late,
+            "NoAllocationMeetsIt" if late else "OnTime" if job.spec.deadline else "NoDeadline",
+            f"no allocation now possible meets {format_time(job.spec.deadline)}{nearest}"
+            if late and job.spec.deadline
+            else "",
+        ),
+    ]
+    if facts.outcome:
+        conditions.append(Condition(facts.outcome, True, facts.outcome, facts.outcome_message))
+    return conditions
+
+
+def _state(job: EnergyAwareJob, facts: JobFacts, conditions: list[Condition]) -> str:
+    """The one word that a user should see first."""
+    if facts.outcome:
+        return facts.outcome
+    admitted = conditions[0]
+    if facts.step.phase == Phase.STOPPING:
+        return "Stopping" if not admitted.status else "Resizing"
+    if not admitted.status:
+        return admitted.reason
+    if facts.step.phase == Phase.RUNNING:
+        return "DeadlineAtRisk" if facts.decision is not None and facts.decision.deadline_at_risk else "Running"
+    return "Starting"
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours = seconds / 60, seconds / 3600
+    if minutes < 2:
+        return f"{seconds:.0f}s"
+    return f"{minutes:.0f}m" if hours < 2 else f"{hours:.0f}h" if hours < 48 else f"{hours / 24:.0f}d"
+
+
+def _kilojoules(value: float) -> str:
+    return f"{value:.1f} kJ" if value < 1000 else f"{value / 1e3:.1f} MJ" if value < 1e6 else f"{value / 1e6:.1f} GJ"
+
+
+def _summary(job: EnergyAwareJob, facts: JobFacts, remaining_seconds: float | None) -> JobSummary:
+    progress, decision = facts.progress, facts.decision
+    running = facts.step.phase == Phase.RUNNING
+    iterations, budget = job.spec.training.iterations, job.spec.energy.budget_kilojoules
+    done = "" if iterations is None else f"{100 * min(1.0, progress.iterations / max(1, iterations)):.0f}%"
+    planned_clock = decision.allocation.clock_megahertz if decision and decision.allocation else 0
+    return JobSummary(
+        clock=f"{progress.clock_megahertz or planned_clock} MHz" if running else "",
+        power=f"{progress.watts:.0f} W" if running and progress.watts else "",
+        progress=done or f"{progress.iterations:.0f}",
+        energy=_kilojoules(progress.consumed_millijoules / 1e6),
+        budget="" if not budget else f"{100 * progress.consumed_millijoules / (budget * 1e6):.0f}%",
+        eta="" if remaining_seconds is None or facts.outcome else _duration(remaining_seconds),
+    )
+
+
+def _energy(progress: JobProgress, projected_kilojoules: float | None, watts: float) -> EnergyUse:
+    return EnergyUse(
+        consumed_kilojoules=progress.consumed_millijoules // 1_000_000,
+        projected_kilojoules=None if projected_kilojoules is None else round(projected_kilojoules),
+        watts=round(watts),
+        settled_millijoules=progress.settled_millijoules,
+        settled_incarnation=progress.settled_incarnation,
+        incarnations=tuple(IncarnationEnergy(*item) for item in sorted(progress.open_millijoules.items())),
+    )
+
+
+def energy_status(job: EnergyAwareJob, progress: JobProgress) -> EnergyAwareJobStatus:
+    """The status of a job that has ended, with the one thing that can still change: what its last pods have used."""
+    kilojoules = progress.consumed_millijoules / 1e6
+    summary = msgspec.structs.replace(job.status.summary or JobSummary(), energy=_kilojoules(kilojoules))
+    return msgspec.structs.replace(job.status, energy=_energy(progress, kilojoules, 0.0), summary=summary)
+
+
+def _allocation(job: EnergyAwareJob, facts: JobFacts) -> JobAllocation | None:
+    """What the plan wants the job to have; None for a job that has never had anything."""
+    current, decision = facts.step.current, facts.decision
+    number = max(job.last_incarnation, 0 if current is None else current.incarnation)
+    if decision is not None and decision.allocation is not None and not facts.outcome:
+        return JobAllocation(
+            gpus=decision.allocation.gpus,
+            epoch=facts.epoch,
+            incarnation=number,
+            nodes=tuple(NodeGpus(*item) for item in decision.allocation.nodes),
+            clock_megahertz=decision.allocation.clock_megahertz,
+            power_limit_watts=allowed_watts(decision.allocation.power_limit_watts),
+        )
+    return JobAllocation(gpus=0, epoch=facts.epoch, incarnation=number) if number else None
+
+
+def _applied(facts: JobFacts) -> JobAllocation | None:
+    """What the job's pods hold; None unless all of them run."""
+    current = facts.step.current
+    if current is None or facts.step.phase != Phase.RUNNING:
+        return None
+    return JobAllocation(
+        gpus=current.gpus,
+        epoch=facts.epoch,
+        incarnation=current.incarnation,
+        nodes=tuple(NodeGpus(*item) for item in current.nodes),
+        clock_megahertz=facts.progress.clock_megahertz,
+        power_limit_watts=round(facts.applied_milliwatts / MILLIWATTS_PER_WATT) or None,
+    )
+
+
+def _remaining_seconds(job: EnergyAwareJob, facts: JobFacts) -> float | None:
+    """Time to the end at the present pace; None where there is no pace or no end, or none within a century."""
+    iterations, progress = job.spec.training.iterations, facts.progress
+    if iterations is None or progress.iterations_per_second <= 0 or facts.step.phase != Phase.RUNNING:
+        return None
+    seconds = max(0.0, iterations - progress.iterations) / progress.iterations_per_second
+    return seconds if seconds <= LONGEST_REMAINING_SECONDS else None
+
+
+def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
+    """The whole status of `job`."""
+    progress, before = facts.progress, job.status
+    projected = _projected_kilojoules(job, facts)
+    conditions = _conditions(job, facts, projected)
+    now, applied, remaining_seconds = whole_second(facts.now), _applied(facts), _remaining_seconds(job, facts)
+    return EnergyAwareJobStatus(
+        observed_generation=job.generation,
+        conditions=merge_conditions(before.conditions, conditions, job.generation, facts.now),
+        allocation=_allocation(job, facts),
+        applied=applied,
+        progress=Progress(
+            iterations=int(progress.iterations),
+            iterations_per_kilosecond=round(progress.iterations_per_second * 1000),
+            attained_gpu_seconds=int(progress.attained_gpu_seconds),
+            estimated=progress.estimated,
+            last_report_time=None if progress.last_report is None else whole_second(progress.last_report),
+            estimated_completion_time=None
+            if remaining_seconds is None
+            else whole_second(facts.now + timedelta(seconds=remaining_seconds)),
+        ),
+        energy=_energy(progress, projected, progress.watts),
+        frontier=facts.frontier or None,
+        explanation=conditions[0].message[:MAX_EXPLANATION_LENGTH],
+        state=_state(job, facts, conditions),
+        summary=_summary(job, facts, remaining_seconds),
+        restarts=facts.restarts,
+        last_failed_incarnation=facts.last_failed or None,
+        start_time=before.start_time or (now if applied else None),
+        last_resize_time=facts.last_resize,
+        completion_time=before.completion_time or (now if facts.outcome else None),
+    )
+
+
+def significant_fields(status: EnergyAwareJobStatus) -> tuple[object, ...]:
+    """The part of a status whose change is worth a write at once: everything but figures that move by themselves."""
+    applied, allocation = status.applied, status.allocation
+    return (
+        status.observed_generation,
+        [(item.type, item.status, item.reason) for item in status.conditions],
+        # A new leader alone is not worth a write.
+        None if allocation is None else msgspec.structs.replace(allocation, epoch=None),
+        None if applied is None else (applied.incarnation, applied.gpus),
+        status.state,
+        status.restarts or 0,
+        status.last_resize_time,
+        status.completion_time,
+    )
+
+
+def remaining_frontier(
+    job: EnergyAwareJob, model: JobModel, iterations_done: float, gpus_per_node: int
+) -> tuple[FrontierPoint, ...]:
+    """What time costs for the rest of a job: over all its sizes and clocks, the points that no other beats in both.
+
+    At most 32 points, from the fastest to the thriftiest, as EnergyAwareJob.status.frontier has them.
+    """
+    spec, iterations = job.spec, job.spec.training.iterations
+    if iterations is None:
+        return ()
+    remaining = max(0.0, iterations - iterations_done)
+    clocks = [
+        clock
+        for clock in model.gpu_model.clocks_megahertz
+        if (spec.clocks.min_megahertz or 0) <= clock <= (spec.clocks.max_megahertz or clock)
+    ]
+    if not clocks:
+        return ()
+    sizes = [spec.gpus.min * 2**step for step in range((spec.gpus.max // spec.gpus.min).bit_length())]
+    curves = model.curves(
+        np.array(sizes),
+        np.array([-(-size // gpus_per_node) for size in sizes]),
+        spec.training.global_batch_size,
+        clocks,
+    )
+    # Whole seconds and kilojoules, as the status has them: of what is equal then, one is enough.
+    points = sorted(
+        (
+            round(float(curves.seconds[row, column]) * remaining),
+            round(float(curves.joules[row, column]) * remaining / 1e3),
+            size,
+            clock,
+        )
+        for row, size in enumerate(sizes)
+        for column, clock in enumerate(clocks)
+    )
+    frontier: list[tuple[int, int, int, int]] = []
+    for point in points:
+        if not frontier or point[1] < frontier[-1][1]:
+            frontier.append(point)
+    if len(frontier) > FRONTIER_POINTS:
+        last = len(frontier) - 1
+        frontier = [frontier[round(index * last / (FRONTIER_POINTS - 1))] for index in range(FRONTIER_POINTS)]
+    return tuple(FrontierPoint(gpus, clock, seconds, kilojoules) for seconds, kilojoules, gpus, clock in frontier)

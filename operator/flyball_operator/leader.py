@@ -1,0 +1,215 @@
+"""What the leading operator does in each cycle: read the cluster, let the controllers decide, execute their decisions.
+
+Everything a cycle decides follows from API objects (and from a few timers), so a cycle that fails, an operator that dies
+and one that takes over all lead to the same end. What the controllers remember ends with the term and could be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime
+from typing import Any
+
+from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_kube.logs import get_logger
+from flyball_planner.snapshot import ClusterSnapshot
+
+from flyball_operator.jobs.controller import JobAction, JobController, JobsStep
+from flyball_operator.learning.learner import Learner
+from flyball_operator.outcome import WriteResult, combined
+from flyball_operator.planning.plans import Plans
+from flyball_operator.planning.snapshot import build_snapshot
+from flyball_operator.power.controller import (
+    PLAN_GRACE_SECONDS,
+    Answered,
+    PowerController,
+    PowerInstructions,
+    PowerState,
+    SendGrant,
+)
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.report.metrics import OperatorMetrics
+from flyball_operator.report.reporter import Reporter
+from flyball_operator.settings import Settings
+from flyball_operator.watches import Watches
+from flyball_operator.writes.background import Background
+from flyball_operator.writes.executor import Executor
+from flyball_operator.writes.job_actions import take_action
+from flyball_operator.writes.profiles import write_profiles
+
+logger = get_logger(__name__)
+
+# Figures are worth less than steps: few of their writes at a time, so that they never crowd out the others.
+STATUS_WRITES_AT_ONCE = 4
+SHORTEST_PAUSE_SECONDS = 0.05
+
+
+class LeaderTerm:
+    """The cycles of one leader under one epoch; a new term starts with new controllers."""
+
+    def __init__(
+        self,
+        epoch: int,
+        settings: Settings,
+        watches: Watches,
+        power: PowerController,
+        jobs: JobController,
+        plans: Plans,
+        learner: Learner,
+        executor: Executor,
+        reporter: Reporter,
+        metrics: OperatorMetrics,
+        background: Background,
+        wall_clock: Callable[[], datetime],
+    ) -> None:
+        self._epoch = epoch
+        self._settings = settings
+        self._watches = watches
+        self._power = power
+        self._jobs = jobs
+        self._plans = plans
+        self._learner = learner
+        self._executor = executor
+        self._reporter = reporter
+        self._metrics = metrics
+        self._background = background
+        self._wall_clock = wall_clock
+        self._statuses_may_write = asyncio.Event()
+        self._status_slots = asyncio.Semaphore(STATUS_WRITES_AT_ONCE)
+
+    def cycle(self, now: datetime, monotonic: float) -> float:
+        """One cycle; returns the seconds after which the next is due even if nothing changes.
+
+        It awaits nothing: all that it starts follows from one state of the cluster, and no answer that hangs holds up the
+        next cycle's cuts.
+        """
+        # 1. Read what stands, and what every node may draw now.
+        cluster = self._watches.cluster()
+        # A finished plan is taken before anything is derived from the one in force: the next one must start from it.
+        self._plans.take(cluster.jobs, monotonic)
+        state = self._power.observe(cluster, now, monotonic)
+        # 2. Decide on the jobs, and plan in another process if what plans depend on has changed.
+        self._learner.observe(cluster, state.nodes)
+        jobs = self._jobs.step(
+            cluster,
+            state.nodes,
+            self._plans.in_force.decisions,
+            epoch=self._epoch,
+            now=now,
+            monotonic=monotonic,
+            statuses_wait=state.cutting,
+            status_writes={uid for uid in cluster.jobs if self._background.busy(("status", uid))},
+        )
+        if state.all_read:
+            self._plans.start(lambda: self._snapshot(state, jobs, now), monotonic)
+        # 3. Decide on power: what each node should be granted, and what of it may be sent now.
+        status_writes = {cap.uid for cap in cluster.caps if self._background.busy(("cap", cap.uid))}
+        instructions = self._power.step(state, self._plans.in_force, now, monotonic, status_writes)
+        # 4. Execute: grants first, then one safe step for each job, then the statuses.
+        for send in instructions.sends:
+            self._send_grant(send)
+        for info in instructions.untaint:
+            if not self._background.busy(("taint", info.name)):
+                self._background.start(("taint", info.name), self._executor.remove_startup_taint(info))
+        self._start_job_actions(jobs, instructions, state.nodes)
+        for write in instructions.cap_statuses:
+            self._background.start(("cap", write.cap.uid), self._reporter.write_cap(write))
+        (self._statuses_may_write.clear if state.cutting else self._statuses_may_write.set)()
+        self._start_statuses(jobs)
+        if not state.cutting and not self._background.busy("profiles"):
+            profiles = self._learner.due_writes(monotonic)
+            if profiles:
+                self._background.start("profiles", write_profiles(self._executor, self._learner, profiles))
+        self._reporter.announce_nodes(state.nodes)
+        self._observe(state, jobs, instructions)
+        return self._pause(state)
+
+    async def close(self) -> None:
+        """Give up the plan that is being made and the writes that are under way."""
+        self._plans.cancel()
+        await self._background.stop()
+
+    def _snapshot(self, state: PowerState, jobs: JobsStep, now: datetime) -> ClusterSnapshot:
+        return build_snapshot(
+            nodes=state.nodes,
+            rules=state.caps.rules,
+            budgets=state.planning_budgets(),
+            jobs=[(job.view, job.memory) for job in jobs.jobs.values()],
+            models_of=lambda job: self._learner.models_for(job, state.nodes),
+            now=now,
+            restart_seconds=self._settings.restart_seconds,
+            guard_fraction=self._settings.guard_fraction,
+            consolidation=self._settings.consolidation,
+        )
+
+    def _send_grant(self, send: SendGrant) -> None:
+        name, grant = send.node.name, send.grant
+        logger.info(
+            "grant",
+            node=name,
+            epoch=grant.epoch,
+            generation=grant.generation,
+            grant_watts=grant.bound.limit_milliwatts / MILLIWATTS_PER_WATT,
+            committed_watts=grant.committed.limit_milliwatts / MILLIWATTS_PER_WATT,
+            reason="waiting for freed watts" if send.waits else "as planned",
+        )
+        self._background.start(
+            ("grant", name),
+            self._executor.write_grant(send.node, grant),
+            lambda result: self._grant_answered(send, result),
+        )
+
+    def _grant_answered(self, send: SendGrant, result: WriteResult) -> None:
+        invalid = send.grant if result.invalid else None
+        if self._power.handle(Answered(send.node.name, result.outcome, invalid)):
+            self._reporter.announce_refused_grant(send.node, result.invalid)
+            self._background.wake()  # a cut must not wait for the next try
+
+    def _start_job_actions(
+        self, jobs: JobsStep, instructions: PowerInstructions, nodes: Mapping[str, NodeInfo]
+    ) -> None:
+        hostnames = {name: info.node.hostname for name, info in nodes.items() if info.node is not None}
+
+        async def take(actions: list[JobAction]) -> WriteResult:
+            results = []
+            for item in actions:
+                results.append(await take_action(self._executor, item, hostnames))
+                self._jobs.answered(item, results[-1], self._wall_clock())
+            return combined(results)
+
+        for uid, actions in jobs.actions_of(instructions.is_reserved).items():
+            if not self._background.busy(("job", uid)):
+                self._background.start(("job", uid), take(actions))
+
+    def _start_statuses(self, jobs: JobsStep) -> None:
+        async def in_turn(write: Coroutine[Any, Any, WriteResult]) -> WriteResult:
+            try:
+                async with self._status_slots:
+                    await self._statuses_may_write.wait()  # those that queued up before a cap fell wait for it too
+                    return await write
+            finally:
+                write.close()
+
+        background = self._background
+        for live, status in jobs.statuses:
+            background.start(("status", live.view.uid), in_turn(self._reporter.write_job(live, status)))
+        for job, status in jobs.late_energy:
+            background.start(("status", job.uid), in_turn(self._executor.write_job_status(job, status)))
+        for job in jobs.expired:
+            if not background.busy(("expiry", job.uid)):
+                background.start(("expiry", job.uid), in_turn(self._executor.delete_job(job)))
+
+    def _observe(self, state: PowerState, jobs: JobsStep, instructions: PowerInstructions) -> None:
+        self._metrics.observe_convergence(instructions.owing)
+        self._metrics.observe_caps(state.caps.states, self._plans.in_force.infeasible)
+        self._metrics.observe_jobs(jobs.jobs.values())
+        self._metrics.observe_nodes(state.nodes.values())
+        self._metrics.observe_ages(self._watches.ages())
+
+    def _pause(self, state: PowerState) -> float:
+        pauses = [self._settings.replan_seconds, self._settings.status_interval_seconds]
+        pauses += [cap.effective.next_change_seconds for cap in state.caps.states]
+        if self._plans.in_force.next_is_near:
+            pauses.append(PLAN_GRACE_SECONDS)
+        return max(SHORTEST_PAUSE_SECONDS, min(pauses))

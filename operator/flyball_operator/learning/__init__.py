@@ -1,0 +1,1 @@
+"""What each kind of job does on each GPU model, learned from the agents' reports."""

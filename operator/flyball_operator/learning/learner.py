@@ -1,0 +1,414 @@
+"""Learns how long an iteration of each kind of job takes on each GPU model, and its energy, from the agents' reports.
+
+Reports are joined to windows, and models are fitted to the windows. What is learned is stored in EnergyProfile objects;
+losing one costs the time to learn it again, so no failure in here may reach the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Protocol
+
+from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.energy_profile import EnergyProfileStatus, read_energy_profile
+from flyball_api.gpu_node import PodReport
+from flyball_api.reading import InvalidObject
+from flyball_api.workloads import IncarnationView
+from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_kube.logs import get_logger
+from flyball_kube.resources import ENERGY_PROFILES
+from flyball_kube.session import JsonObject
+from flyball_planner.fitting.fit import FittedModel, errors_of, fit
+from flyball_planner.models.gpu import GpuModel, gpu_model_for
+from flyball_planner.models.job import JobModel
+from flyball_planner.models.priors import REFERENCE_PRODUCT, model_class_prior
+
+from flyball_operator.learning.profiles import (
+    Fit,
+    Point,
+    Profile,
+    ProfileKey,
+    Summary,
+    moved,
+    profile_object,
+    profile_of,
+    profile_status,
+)
+from flyball_operator.learning.windows import Track, observations, read_window
+from flyball_operator.outcome import WriteResult
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.watches import ClusterState
+
+logger = get_logger(__name__)
+
+MIN_WINDOWS_TO_FIT = 2
+REFIT_SECONDS = 10.0
+# A mean that moves by less is the same.
+SIGNIFICANT_SHARE = 0.02
+# A stored fit whose errors differ by more than this from those recorded with it was made for another GPU.
+SAME_ERROR = 0.01
+WRITE_SECONDS = 60.0
+MAX_WRITES = 10
+MAX_PROFILES = 5000
+PAGE_SIZE = 500
+
+
+class _Origin(Enum):
+    """Where a fit comes from: STORED by another process, which may have known the GPU as something else, or OWN: made
+    here, or found here to predict as it did when it was made."""
+
+    STORED = "stored"
+    OWN = "own"
+
+
+class _ObjectState(Enum):
+    """How the EnergyProfile object stands to what is known: not there, possibly behind, or up to date."""
+
+    MISSING = "missing"
+    BEHIND = "behind"
+    CURRENT = "current"
+
+
+@dataclass(slots=True)
+class _FitState:
+    """The fit of one profile: `due` where observations have changed since it was last looked at, `points` and `at` what
+    the newest fit was made of and when, `last` that fit and its prior: where the next one begins its search."""
+
+    origin: _Origin = _Origin.OWN
+    due: bool = False
+    points: Mapping[Point, Summary] = field(default_factory=dict)
+    at: float = -math.inf
+    last: tuple[JobModel, FittedModel] | None = None
+
+    def redo(self) -> None:
+        """Have the profile fitted again, whether or not anything new is observed."""
+        self.points, self.due = {}, True
+
+
+@dataclass(slots=True)
+class _ObjectRecord:
+    """The EnergyProfile object of one profile: what it holds, and when a write of it was last attempted."""
+
+    state: _ObjectState = _ObjectState.MISSING
+    profile: Profile | None = None
+    status: EnergyProfileStatus = EnergyProfileStatus()  # noqa: RUF009 - frozen
+    attempted_at: float = -math.inf
+
+    def outdated(self) -> None:
+        """Note that the profile has changed since the object was last compared with it."""
+        if self.state is _ObjectState.CURRENT:
+            self.state = _ObjectState.BEHIND
+
+    def lacks(self, profile: Profile) -> bool:
+        """Whether the object lacks something of `profile` that matters."""
+        if self.profile is None:
+            return profile.fit is not None
+        return self.profile.fit != profile.fit or moved(self.profile.points, profile.points, SIGNIFICANT_SHARE)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One profile at work, with its fit's models by GPU model."""
+
+    profile: Profile
+    prior: JobModel | None = None
+    owner: dict[str, str] | None = None
+    models: dict[GpuModel, JobModel] = field(default_factory=dict)
+    fit: _FitState = field(default_factory=_FitState)
+    stored: _ObjectRecord = field(default_factory=_ObjectRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileWrite:
+    """One EnergyProfile to be written: made first unless it `exists`, then given its status."""
+
+    profile: Profile
+    object: JsonObject
+    status: EnergyProfileStatus
+    exists: bool
+
+
+class ProfileReader(Protocol):
+    """What the learner needs of a session to the API server."""
+
+    async def get(self, path: str, **params: str) -> JsonObject: ...
+
+
+class Learner:
+    """Observes, fits and remembers; `on_change` is called when a model has changed.
+
+    Fits (tens of milliseconds each) are made in a thread, one at a time.
+    """
+
+    def __init__(
+        self,
+        session: ProfileReader,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._session = session
+        self._on_change = on_change
+        self._wall_clock = wall_clock
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._entries: dict[ProfileKey, _Entry] = {}
+        self._tracks: dict[str, Track] = {}
+        self._fitting: asyncio.Task[None] | None = None
+        self._cluster_of: Mapping[str, NodeInfo] | None = None
+        self._cluster: tuple[GpuModel, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def profile(self, key: ProfileKey) -> Profile | None:
+        """What is known under a key."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.profile
+
+    async def load(self) -> None:
+        """Take in the EnergyProfiles that there are, beside what is known already. Never raises."""
+        params = {"limit": str(PAGE_SIZE)}
+        try:
+            while True:
+                page = await self._session.get(ENERGY_PROFILES.path(), **params)
+                for raw in page.get("items") or ():
+                    self._load_one(raw)
+                if not page["metadata"].get("continue"):
+                    return
+                params["continue"] = page["metadata"]["continue"]
+        except (ApiError, ApiUnreachable) as error:
+            logger.warning("EnergyProfiles cannot be read: what they hold is learned again", error=str(error))
+
+    def _load_one(self, raw: JsonObject) -> None:
+        try:
+            stored = read_energy_profile(raw)
+        except InvalidObject as error:
+            logger.warning("EnergyProfile left out: it cannot be read", error=str(error))
+            return
+        for problem in stored.problems:
+            logger.warning("part of an EnergyProfile left out", profile=stored.metadata.key, error=problem)
+        loaded = profile_of(stored)
+        if stored.metadata.name != loaded.key.object_name or stored.metadata.deleting:
+            return
+        entry = self._entry(loaded.key)
+        entry.profile = entry.profile.merged(loaded)
+        entry.stored.profile, entry.stored.status = loaded, stored.status
+        entry.stored.state = _ObjectState.BEHIND  # what this process learned itself may not be in it
+        entry.models.clear()
+        taken = loaded.fit is not None and entry.profile.fit is loaded.fit
+        entry.fit.origin = _Origin.STORED if taken else _Origin.OWN
+        if entry.profile.fit is not None and not entry.fit.points:
+            entry.fit.points = loaded.points
+
+    def _entry(self, key: ProfileKey) -> _Entry:
+        """The entry of a key, made if need be; beyond MAX_PROFILES, the one that was used longest ago is forgotten."""
+        entry = self._entries.pop(key) if key in self._entries else _Entry(Profile(key))
+        self._entries[key] = entry
+        if len(self._entries) > MAX_PROFILES:
+            del self._entries[next(iter(self._entries))]
+        return entry
+
+    def observe(self, cluster: ClusterState, nodes: Mapping[str, NodeInfo]) -> None:
+        """Take in what the agents have reported since the last call, and have the next profile fitted that needs it."""
+        for uid, reports in cluster.reports_of.items():
+            job, incarnations = cluster.jobs.get(uid), cluster.incarnations.get(uid)
+            if job is not None and incarnations:
+                newest = max(incarnations, key=lambda item: item.incarnation)
+                self._observe_job(job, newest, reports, nodes)
+        for uid in self._tracks.keys() - cluster.reports_of.keys():
+            del self._tracks[uid]
+        self._fit_next()
+
+    def _observe_job(
+        self,
+        job: EnergyAwareJob,
+        incarnation: IncarnationView,
+        reports: Iterable[tuple[str, PodReport]],
+        nodes: Mapping[str, NodeInfo],
+    ) -> None:
+        track = self._tracks.get(job.uid)
+        if track is None or track.incarnation != incarnation.incarnation:
+            track = self._tracks[job.uid] = Track(incarnation.incarnation)
+        own = {node: report for node, report in reports if report.incarnation == incarnation.incarnation}
+        reported = {node: report.last_report_time for node, report in own.items()}
+        if len(own) < len(incarnation.nodes) or any(
+            last is None or last == track.reported.get(node) for node, last in reported.items()
+        ):
+            return  # the window is not whole yet
+        track.reported = reported
+        window = read_window(own, incarnation, nodes)
+        if window is None or not track.takes(window):
+            return
+        entry = self._entry(ProfileKey(job.namespace, job.profile_key, window.gpu_model.product))
+        last = max(at for at in reported.values() if at is not None)
+        entry.profile = entry.profile.with_window(window.point, window.seconds, window.joules, last)
+        entry.fit.due = True
+        entry.stored.outdated()
+        entry.prior = model_class_prior(job.spec.training.model_class, window.gpu_model)
+        # A job that shares its key with nobody takes its profile with it when it is deleted.
+        entry.owner = {"name": job.name, "uid": job.uid} if job.profile_key == job.name else None
+
+    def _fit_next(self) -> None:
+        if self._fitting is not None and not self._fitting.done():
+            return
+        now = self._clock()
+        for entry in self._entries.values():
+            if not entry.fit.due or entry.prior is None or now - entry.fit.at < REFIT_SECONDS:
+                continue
+            entry.fit.due = False
+            if entry.profile.samples >= MIN_WINDOWS_TO_FIT and moved(
+                entry.fit.points, entry.profile.points, SIGNIFICANT_SHARE
+            ):
+                entry.fit.at, entry.fit.points = now, entry.profile.points
+                self._fitting = asyncio.create_task(self._fit(entry, entry.prior, entry.profile))
+                return
+
+    async def _fit(self, entry: _Entry, prior: JobModel, profile: Profile) -> None:
+        of, last = entry.fit.last or (None, None)
+        if of != prior:
+            last = None  # under one key, another class or other GPUs
+        try:
+            fitted = await asyncio.to_thread(fit, prior, observations(profile.points), last=last)
+        except Exception:
+            logger.exception("profile cannot be fitted; its old model stands", profile=profile.key.path)
+            entry.fit.last = None  # if it was that which led astray, the next fit begins anew
+            return
+        entry.fit.last, entry.fit.origin = (prior, fitted), _Origin.OWN
+        entry.profile = replace(entry.profile, fit=_as_fit(fitted, profile.samples, self._wall_clock()))
+        entry.models.clear()
+        entry.stored.outdated()
+        self._on_change()
+
+    def models_for(self, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> tuple[JobModel, ...]:
+        """The job's models, one for each GPU model of the cluster that it was fitted on, the best known first.
+
+        Without any, the prior of its class on the cluster's most common GPU model. Never empty.
+        """
+        found = []
+        for gpu_model in self._gpu_models(nodes):
+            entry = self._entries.get(ProfileKey(job.namespace, job.profile_key, gpu_model.product))
+            model = None if entry is None else self._fitted(entry, gpu_model, job.spec.training.model_class)
+            if entry is not None and model is not None:
+                found.append((entry.profile.samples, model))
+        if found:
+            return tuple(model for _, model in sorted(found, key=lambda item: -item[0]))
+        common = next(iter(self._gpu_models(nodes)), None) or gpu_model_for(REFERENCE_PRODUCT)
+        assert common is not None  # noqa: S101 - the catalogue has its own reference
+        return (model_class_prior(job.spec.training.model_class, common),)
+
+    def model_for(self, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> JobModel:
+        """The job's best known model."""
+        return self.models_for(job, nodes)[0]
+
+    @staticmethod
+    def _fitted(entry: _Entry, gpu_model: GpuModel, model_class: str) -> JobModel | None:
+        known, learned = entry.models.get(gpu_model), entry.profile.fit
+        if known is not None or learned is None:
+            return known
+        try:
+            model = learned.model(gpu_model)
+        except ValueError as error:
+            logger.warning(
+                "fit left out; the prior of the job's class is used", profile=entry.profile.key.path, error=str(error)
+            )
+            entry.profile = replace(entry.profile, fit=None)
+            entry.fit.redo()
+            return None
+        entry.models[gpu_model] = model
+        if entry.fit.origin is _Origin.STORED:
+            entry.fit.origin = _Origin.OWN
+            if _was_made_for_another_gpu(model, learned, entry.profile):
+                entry.prior = entry.prior or model_class_prior(model_class, gpu_model)
+                entry.fit.redo()
+        return model
+
+    def _gpu_models(self, nodes: Mapping[str, NodeInfo]) -> tuple[GpuModel, ...]:
+        """The cluster's GPU models, the most common first, one for each product; worked out once per cycle."""
+        if self._cluster_of is not nodes:
+            gpus: Counter[GpuModel] = Counter()
+            for info in nodes.values():
+                if info.gpu_model is not None:
+                    gpus[info.gpu_model] += info.gpus
+            by_product: dict[str, GpuModel] = {}
+            for gpu_model, _ in sorted(gpus.items(), key=lambda item: (-item[1], item[0].product)):
+                by_product.setdefault(gpu_model.product, gpu_model)
+            self._cluster_of, self._cluster = nodes, tuple(by_product.values())
+        return self._cluster
+
+    def due_writes(self, monotonic: float) -> list[ProfileWrite]:
+        """The profiles with something new to be stored, each at most once a minute and a few at a time."""
+        due = []
+        for entry in self._entries.values():
+            stored = entry.stored
+            if stored.state is _ObjectState.CURRENT or monotonic - stored.attempted_at < WRITE_SECONDS:
+                continue
+            if stored.lacks(entry.profile):
+                due.append(entry)
+            elif stored.state is _ObjectState.BEHIND:
+                stored.state = _ObjectState.CURRENT
+        due.sort(key=lambda entry: entry.stored.attempted_at)
+        return [self._write(entry, monotonic) for entry in due[:MAX_WRITES]]
+
+    def _write(self, entry: _Entry, monotonic: float) -> ProfileWrite:
+        entry.stored.attempted_at = monotonic
+        status = profile_status(entry.profile, entry.stored.status, self._wall_clock())
+        exists = entry.stored.state is not _ObjectState.MISSING
+        return ProfileWrite(entry.profile, profile_object(entry.profile.key, entry.owner), status, exists)
+
+    def answered(self, write: ProfileWrite, result: WriteResult) -> None:
+        """Take in what became of a write: stored, or learned again where the object was deleted meanwhile."""
+        key = write.profile.key
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        if result.done:
+            entry.stored.profile, entry.stored.status = write.profile, write.status
+            same = entry.profile is write.profile
+            entry.stored.state = _ObjectState.CURRENT if same else _ObjectState.BEHIND
+        elif result.not_found and write.exists:
+            logger.info("EnergyProfile deleted: what it held is learned again", profile=key.path)
+            del self._entries[key]
+
+
+def _was_made_for_another_gpu(model: JobModel, learned: Fit, profile: Profile) -> bool:
+    """Whether a stored fit predicts its own observations otherwise than it did when it was made.
+
+    Watts are fitted over the GPU model's voltage, so that with another knee, slope or idle power the same parameters
+    mean something else. What was measured still stands.
+    """
+    try:
+        found = errors_of(model, observations(profile.points))
+    except ValueError as error:
+        logger.warning("observations left out", profile=profile.key.path, error=str(error))
+        return False
+    stated = ((found.time_mape, learned.time_error), (found.energy_mape, learned.energy_error))
+    if not any(abs(now - before) > SAME_ERROR for now, before in stated):  # what is NaN was not measured
+        return False
+    logger.info(
+        "fitted again: its fit is of another GPU model",
+        profile=profile.key.path,
+        energy_error=round(learned.energy_error, 4),
+        energy_error_now=round(found.energy_mape, 4),
+    )
+    return True
+
+
+def _as_fit(fitted: FittedModel, samples: int, now: datetime) -> Fit:
+    def known(error: float) -> float:
+        return error if math.isfinite(error) else 0.0
+
+    return Fit(
+        fitted.model.parameters(),
+        fitted.standard_errors,
+        known(fitted.errors.time_mape),
+        known(fitted.errors.energy_mape),
+        samples,
+        now.replace(microsecond=0),
+    )

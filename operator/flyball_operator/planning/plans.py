@@ -1,0 +1,131 @@
+"""The plan in force during one leader term, and the next one, which another process makes meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_kube.logs import get_logger
+from flyball_planner.snapshot import ClusterSnapshot, JobDecision, Plan
+
+from flyball_operator.planning.snapshot import planning_key
+from flyball_operator.planning.worker import PlanFailed
+from flyball_operator.power.controller import PlanInForce
+
+logger = get_logger(__name__)
+
+
+class Planner(Protocol):
+    """What makes plans."""
+
+    async def plan(self, snapshot: ClusterSnapshot, policy: str) -> Plan: ...
+
+
+class PlanMetrics(Protocol):
+    """Where the time and the failures of plans are counted."""
+
+    def observe_plan(self, seconds: float) -> None: ...
+
+    def count_action(self, kind: str) -> None: ...
+
+
+class Plans:
+    """Makes one plan at a time, where what plans depend on has changed or at the latest after `replan_seconds`.
+
+    `wake` is called when a plan has become ready; `take` then puts it in force.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        policy: str,
+        replan_seconds: float,
+        epoch: int,
+        wake: Callable[[], None],
+        metrics: PlanMetrics,
+    ) -> None:
+        self._planner = planner
+        self._policy = policy
+        self._replan_seconds = replan_seconds
+        self._epoch = epoch
+        self._wake = wake
+        self._metrics = metrics
+        self._decisions: dict[str, JobDecision] = {}
+        self._infeasible: frozenset[str] = frozenset()
+        self._next: asyncio.Task[Plan] | None = None
+        self._next_key: ClusterSnapshot | None = None
+        self._next_since = 0.0
+        self._taken_key: ClusterSnapshot | None = None
+        self._taken_at = float("-inf")
+
+    @property
+    def in_force(self) -> PlanInForce:
+        return PlanInForce(self._decisions, self._infeasible, next_is_near=self._next is not None)
+
+    def start(self, snapshot: Callable[[], ClusterSnapshot], monotonic: float) -> None:
+        """Begin the next plan if one is due and none is being made."""
+        if self._next is not None:
+            return
+        planned_for = snapshot()
+        key = planning_key(planned_for)
+        if key == self._taken_key and monotonic - self._taken_at < self._replan_seconds:
+            return
+        self._next_key = key
+        self._next_since = monotonic
+        self._next = asyncio.create_task(self._planner.plan(planned_for, self._policy))
+        self._next.add_done_callback(lambda task: self._wake())
+
+    def take(self, jobs: Mapping[str, EnergyAwareJob], monotonic: float) -> None:
+        """Put a plan that has become ready in force, for the jobs that still exist; a failed one leaves the old plan."""
+        if self._next is None or not self._next.done():
+            return
+        task, self._next = self._next, None
+        self._taken_at = monotonic
+        self._taken_key = self._next_key
+        try:
+            plan = task.result()
+        except PlanFailed as error:
+            self._metrics.count_action("plan-failed")
+            logger.error("no new plan", error=str(error))
+            return
+        nodes = 0 if self._taken_key is None else len(self._taken_key.nodes)
+        seconds = round(monotonic - self._next_since, 3)
+        self._metrics.observe_plan(seconds)
+        before, self._decisions = (
+            self._decisions,
+            {decision.uid: decision for decision in plan.decisions if decision.uid in jobs},
+        )
+        self._infeasible = frozenset(outcome.name for outcome in plan.caps if not outcome.feasible)
+        if not before:
+            logger.info(
+                "first plan",
+                epoch=self._epoch,
+                jobs=len(plan.decisions),
+                nodes=nodes,
+                seconds=round(seconds, 3),
+            )
+        for uid, decision in self._decisions.items():
+            old = before.get(uid)
+            if old is None or (old.allocation, old.admission) != (decision.allocation, decision.admission):
+                self._log(jobs[uid], decision)
+
+    def cancel(self) -> None:
+        """Give up the plan that is being made."""
+        if self._next is not None:
+            self._next.cancel()
+
+    def _log(self, job: EnergyAwareJob, decision: JobDecision) -> None:
+        allocation = decision.allocation
+        logger.info(
+            "plan",
+            job=job.key,
+            epoch=self._epoch,
+            gpus=0 if allocation is None else allocation.gpus,
+            nodes=[] if allocation is None else [name for name, _ in allocation.nodes],
+            clock_megahertz=None if allocation is None else allocation.clock_megahertz,
+            power_limit_watts=None if allocation is None else round(allocation.power_limit_watts),
+            reason=str(decision.admission),
+            why=decision.explanation,
+        )

@@ -1,0 +1,182 @@
+"""From API objects to the planner's snapshot: which jobs want GPUs now, on which nodes, under which caps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_planner.models.job import JobModel
+from flyball_planner.snapshot import (
+    CapConstraint,
+    ClusterSnapshot,
+    Consolidation,
+    Enforcement,
+    JobState,
+    NodeState,
+    Objective,
+)
+
+from flyball_operator.jobs.memory import JobMemory, wants_gpus
+from flyball_operator.power.bound import CapBudget
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.reservations import NO_RULES, NodeRules, foreign_gpu_milliwatts, lost_gpu_milliwatts
+
+
+def job_state(
+    job: EnergyAwareJob,
+    memory: JobMemory,
+    models: Sequence[JobModel],
+    now: datetime,
+    resized: datetime | None,
+    schedulable: frozenset[str],
+    eligible: frozenset[str] | None = None,
+) -> JobState:
+    """One job as the planner sees it at `now`.
+
+    The first of `models` is the one known best; `resized` is when it last began to run or to wait or got another size;
+    `schedulable` names the nodes that pods can start on, `eligible` those that offer the GPUs it asks for (None: all).
+    """
+    seconds_since_resize = None if resized is None else (now - resized).total_seconds()
+    progress = memory.progress
+    current = memory.current
+    if current is not None and not memory.holds_gpus and any(name not in schedulable for name, _ in current.nodes):
+        # It holds nothing yet, and could not start there: it is as free to be placed as on its first day.
+        current = None
+    budget, iterations = job.spec.energy.budget_kilojoules, job.spec.training.iterations
+    spent = progress.budget_spent(budget)
+    return JobState(
+        uid=job.uid,
+        name=job.key,
+        gpus_min=job.spec.gpus.min,
+        gpus_max=job.spec.gpus.max,
+        global_batch_size=job.spec.training.global_batch_size,
+        model=models[0],
+        models_elsewhere=tuple(models[1:]),
+        submit_time_seconds=job.created.timestamp(),
+        max_local_batch_size=job.spec.training.max_local_batch_size,
+        remaining_iterations=None if iterations is None else max(1.0, iterations - progress.iterations),
+        attained_gpu_seconds=progress.attained_gpu_seconds,
+        priority=job.spec.priority,
+        objective=Objective(job.spec.objective),
+        seconds_to_deadline=None if job.spec.deadline is None else (job.spec.deadline - now).total_seconds(),
+        remaining_energy_joules=None
+        if budget is None
+        else max(0.0, budget * 1e3 - progress.consumed_millijoules / 1e3),
+        throttled=spent and job.spec.energy.on_exhausted == "Throttle",
+        clock_min_megahertz=job.spec.clocks.min_megahertz,
+        clock_max_megahertz=job.spec.clocks.max_megahertz,
+        power_limit_max_watts=job.spec.power_limit.max_watts,
+        resizable=current is None
+        or (
+            job.elastic
+            and memory.running
+            and (
+                seconds_since_resize is None or seconds_since_resize >= job.spec.elasticity.min_seconds_between_resizes
+            )
+        ),
+        current=current,
+        eligible_nodes=eligible,
+        since_seconds=None if resized is None else resized.timestamp(),
+    )
+
+
+def node_state(info: NodeInfo, rules: NodeRules) -> NodeState | None:
+    """One node as the planner sees it; None where its GPU model is unknown: it cannot be planned with."""
+    model = info.gpu_model
+    if model is None:
+        return None
+    return NodeState(
+        name=info.name,
+        gpu_model=model,
+        gpus=info.gpus,
+        schedulable=info.schedulable,
+        foreign_gpus=info.foreign_gpus,
+        lost_gpus=info.lost_gpus,
+        foreign_power_limit_watts=foreign_gpu_milliwatts(info, rules) / MILLIWATTS_PER_WATT,
+        lost_power_limit_watts=lost_gpu_milliwatts(info) / MILLIWATTS_PER_WATT,
+        idle_power_limit_watts=info.min_limit_milliwatts / MILLIWATTS_PER_WATT,
+        fixed_bound_watts=None if info.commandable else info.power.committed.limit_milliwatts / MILLIWATTS_PER_WATT,
+    )
+
+
+def _eligible_nodes(job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> frozenset[str] | None:
+    """The nodes whose GPUs go by the resource that the job asks for; None where no node offers another one only."""
+    other = {
+        name
+        for name, info in nodes.items()
+        if info.node is not None
+        and info.node.gpu_resources
+        and job.spec.gpus.resource_name not in info.node.gpu_resources
+    }
+    return frozenset(nodes.keys() - other) if other else None
+
+
+def build_snapshot(
+    *,
+    nodes: Mapping[str, NodeInfo],
+    rules: Mapping[str, NodeRules],
+    budgets: Iterable[CapBudget],
+    jobs: Iterable[tuple[EnergyAwareJob, JobMemory]],
+    models_of: Callable[[EnergyAwareJob], Sequence[JobModel]],
+    now: datetime,
+    restart_seconds: float,
+    guard_fraction: float,
+    consolidation: Consolidation | None = None,
+) -> ClusterSnapshot:
+    """The planner's whole input; jobs in the order of submission, nodes and caps in the order of their names."""
+    node_states = tuple(
+        state
+        for name, info in sorted(nodes.items())
+        if (state := node_state(info, rules.get(name, NO_RULES))) is not None
+    )
+    known = {state.name for state in node_states}
+    caps = []
+    for budget in sorted(budgets, key=lambda item: item.name):
+        # Nodes of an unknown model cannot be planned with, but what they may draw is gone from the cap all the same.
+        unknown = sum(budget.counted(nodes[name].power.committed) for name in budget.nodes - known if name in nodes)
+        caps.append(
+            CapConstraint(
+                name=budget.name,
+                node_names=budget.nodes & known,
+                budget_watts=(budget.budget_milliwatts - unknown) / MILLIWATTS_PER_WATT,
+                enforcement=Enforcement.EXPECTED if budget.expected else Enforcement.HARD,
+            )
+        )
+    schedulable = frozenset(state.name for state in node_states if state.schedulable)
+    states = []
+    for job, memory in sorted(jobs, key=lambda item: (item[0].created, item[0].key)):
+        if not wants_gpus(job, memory.progress, memory.refusal):
+            continue
+        resized = job.status.last_resize_time
+        eligible = _eligible_nodes(job, nodes)
+        states.append(job_state(job, memory, models_of(job), now, resized, schedulable, eligible))
+    return ClusterSnapshot(
+        node_states,
+        tuple(states),
+        tuple(caps),
+        restart_seconds,
+        guard_fraction,
+        consolidation=consolidation,
+        now_seconds=now.timestamp(),
+    )
+
+
+def planning_key(snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    """The snapshot without what changes by the second: two equal keys need no new plan before the next regular one."""
+    return replace(
+        snapshot,
+        now_seconds=None,
+        jobs=tuple(
+            replace(
+                job,
+                remaining_iterations=None if job.remaining_iterations is None else 1.0,
+                attained_gpu_seconds=0.0,
+                seconds_to_deadline=None if job.seconds_to_deadline is None else 0.0,
+                remaining_energy_joules=None if job.remaining_energy_joules is None else 0.0,
+            )
+            for job in snapshot.jobs
+        ),
+    )

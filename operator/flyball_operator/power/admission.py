@@ -1,0 +1,254 @@
+"""Which grants may be sent now: down before up, and nothing raised until what it needs is provably free.
+
+The targets come from the plan; this module only decides which of them, or which part of each, can be sent at this moment
+without the sum of what the nodes may draw passing any cap (docs/power-safety.md, "Down before up").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from flyball_api.grant import Grant, JobGrant, OtherGpuLimits, PowerBound
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
+
+from flyball_operator.power.bound import CapBudget, NodePower
+
+
+@dataclass(frozen=True, slots=True)
+class GrantTarget:
+    """What one node should be granted by the plan, before any cap is looked at.
+
+    `job_bounds` has what each entry of `jobs` comes to, `rest` what everything else on the node does.
+    `min_limit_milliwatts` is the smallest limit of one of its GPUs (1 where nobody knows it: the agent sets the smallest).
+    """
+
+    node: str
+    other_gpus: OtherGpuLimits
+    lease_seconds: int
+    jobs: tuple[JobGrant, ...]
+    job_bounds: tuple[PowerBound, ...]
+    rest: PowerBound
+    min_limit_milliwatts: MilliwattsPerGpu
+
+    @property
+    def bound(self) -> PowerBound:
+        """What the node may draw under a grant of all of it."""
+        return sum(self.job_bounds, self.rest)
+
+
+def throttle(
+    targets: Iterable[GrantTarget], power: Mapping[str, NodePower], caps: Iterable[CapBudget], fixed: frozenset[str]
+) -> list[GrantTarget]:
+    """`targets` with job limits lowered, evenly towards the smallest limit, until every cap fits them.
+
+    A plan fits by itself; this holds a cap that fell a moment ago while the planner is still at work, or has failed.
+    `fixed` names the nodes that cannot be commanded: they count with all that they may draw. Where even the smallest
+    limits do not fit, everything under that cap goes to them.
+    """
+    by_node = {target.node: target for target in targets}
+    for cap in caps:
+        under = [by_node[node] for node in sorted(cap.nodes) if node in by_node]
+        movable = [target for target in under if target.node not in fixed]
+        immovable = sum(
+            cap.counted(power[target.node].committed | target.bound if target.node in fixed else target.rest)
+            for target in under
+        )
+        least = above_least = 0
+        for target in movable:
+            for job, bound in zip(target.jobs, target.job_bounds, strict=True):
+                smallest = min(target.min_limit_milliwatts * job.gpus, cap.counted(bound))
+                least += smallest
+                above_least += cap.counted(bound) - smallest
+        room = cap.budget_milliwatts - immovable - least
+        if above_least <= room or above_least == 0:
+            continue
+        share = max(0.0, room / above_least)
+        for target in movable:
+            by_node[target.node] = _throttled(target, share, cap)
+    return list(by_node.values())
+
+
+def _throttled(target: GrantTarget, share: float, cap: CapBudget) -> GrantTarget:
+    """One node's target with what the cap counts of each job above the smallest limit cut to `share` of it."""
+    jobs: list[JobGrant] = []
+    bounds: list[PowerBound] = []
+    for job, bound in zip(target.jobs, target.job_bounds, strict=True):
+        each = cap.counted(bound) // job.gpus
+        smallest = min(target.min_limit_milliwatts, each)
+        cut = max(target.min_limit_milliwatts, smallest + int((each - smallest) * share))
+        lowered = replace(job, power_limit_milliwatts=MilliwattsPerGpu(min(job.power_limit_milliwatts, cut)))
+        jobs.append(lowered)
+        limits = lowered.limit_milliwatts
+        bounds.append(PowerBound(limits, min(bound.expected_milliwatts, limits)))
+    return replace(target, jobs=tuple(jobs), job_bounds=tuple(bounds))
+
+
+def without_raises(target: GrantTarget, standing: Grant | None, committed: PowerBound) -> GrantTarget:
+    """The part of `target` that raises nothing on a node whose grant is `standing` and that may draw `committed` already.
+
+    Entries that the node does not have yet wait at the smallest limit, those it has keep the lower limit and clock, and
+    foreign pods' GPUs get no more room than they had. So a cut goes through whatever else on its node has to wait.
+    """
+    held = {} if standing is None else {(job.pod_name, job.uid): job for job in standing.jobs}
+    expected_left = committed.expected_milliwatts
+    jobs: list[JobGrant] = []
+    bounds: list[PowerBound] = []
+    for job, bound in zip(target.jobs, target.job_bounds, strict=True):
+        before = held.get((job.pod_name, job.uid))
+        limit = target.min_limit_milliwatts if before is None else before.power_limit_milliwatts
+        clock = job.clock_max_megahertz if before is None else min(job.clock_max_megahertz, before.clock_max_megahertz)
+        lowered = replace(
+            job,
+            power_limit_milliwatts=min(job.power_limit_milliwatts, limit),
+            clock_max_megahertz=clock,
+            clock_min_megahertz=min(job.clock_min_megahertz, clock),
+        )
+        limits = lowered.limit_milliwatts
+        # Under limits and clocks that stand already, no more can be drawn than was predicted of them.
+        expected = NodeMilliwatts(min(bound.expected_milliwatts, limits, expected_left))
+        expected_left = NodeMilliwatts(expected_left - expected)
+        jobs.append(lowered)
+        bounds.append(PowerBound(limits, expected))
+    limits_left = NodeMilliwatts(max(0, committed.limit_milliwatts - sum(bound.limit_milliwatts for bound in bounds)))
+    rest, other_gpus = target.rest, target.other_gpus
+    if not PowerBound(limits_left, expected_left).covers(rest):
+        rest = PowerBound(min(rest.limit_milliwatts, limits_left), min(rest.expected_milliwatts, expected_left))
+        other_gpus = _without_foreign_raise(other_gpus, OtherGpuLimits() if standing is None else standing.other_gpus)
+    return replace(target, other_gpus=other_gpus, jobs=tuple(jobs), job_bounds=tuple(bounds), rest=rest)
+
+
+def without_entries(target: GrantTarget) -> GrantTarget:
+    """`target` with every pod's GPUs at the smallest limit and no entry for any of them.
+
+    The agent tells apart pods by their entries alone: all of them count as foreign here, for which one limit stands.
+    """
+    gpus = sum(job.gpus for job in target.jobs)
+    rest = target.rest
+    for job, bound in zip(target.jobs, target.job_bounds, strict=True):
+        smallest = node_milliwatts(target.min_limit_milliwatts, job.gpus)
+        rest += PowerBound(smallest, min(bound.expected_milliwatts, smallest))
+    others = replace(
+        target.other_gpus,
+        foreign_gpus=target.other_gpus.foreign_gpus + gpus,
+        foreign_power_limit_milliwatts=target.min_limit_milliwatts,
+    )
+    return replace(target, other_gpus=others, jobs=(), job_bounds=(), rest=rest)
+
+
+def _without_foreign_raise(wanted: OtherGpuLimits, before: OtherGpuLimits) -> OtherGpuLimits:
+    """`wanted` with as many foreign GPUs provided for as before, at no higher limit (0 is the default, the highest)."""
+    limits = [
+        limit for limit in (wanted.foreign_power_limit_milliwatts, before.foreign_power_limit_milliwatts) if limit
+    ]
+    return replace(
+        wanted,
+        foreign_gpus=min(wanted.foreign_gpus, before.foreign_gpus),
+        foreign_power_limit_milliwatts=min(limits, default=MilliwattsPerGpu(0)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The grants to send now, by node, and the nodes whose raise waits for watts that others have yet to free.
+
+    `committed` has what each cap's nodes may draw with them, by the cap's name.
+    """
+
+    grants: dict[str, Grant]
+    waiting: tuple[str, ...]
+    committed: Mapping[str, NodeMilliwatts]
+
+
+def admit_grants(
+    targets: Iterable[GrantTarget],
+    power: Mapping[str, NodePower],
+    caps: Iterable[CapBudget],
+    epoch: int,
+    raises_allowed: bool = True,
+) -> Admission:
+    """Decide what to send now under leader epoch `epoch`, given every node's `power` and every cap's budget.
+
+    Cuts always go. A raise goes only where, for each cap over its node, the sum of what all nodes may draw still fits with
+    this node raised; else the part of it that raises nothing goes. Without `raises_allowed` no raise goes, whatever fits.
+    Nodes are taken in the order of their names, so that the same state always gives the same grants.
+    """
+    admitter = _Admitter(power, tuple(caps), epoch, raises_allowed)
+    grants: dict[str, Grant] = {}
+    waiting: list[str] = []
+    for target in sorted(targets, key=lambda item: item.node):
+        allowed, waits = admitter.allowed_part(target)
+        if waits:
+            waiting.append(target.node)
+        grant = None if allowed is None else admitter.grant_for(allowed)
+        if grant is not None:
+            grants[target.node] = grant
+            admitter.commit(target.node, grant.committed)
+    return Admission(grants, tuple(waiting), admitter.committed)
+
+
+class _Admitter:
+    """Keeps the sum under each cap while grants are admitted one after the other."""
+
+    def __init__(
+        self, power: Mapping[str, NodePower], caps: tuple[CapBudget, ...], epoch: int, raises_allowed: bool
+    ) -> None:
+        self._power = power
+        self._epoch = epoch
+        self._raises_allowed = raises_allowed
+        self._committed = {cap.name: cap.committed(power) for cap in caps}
+        self._caps_over: dict[str, list[CapBudget]] = {}
+        for cap in caps:
+            for node in cap.nodes:
+                self._caps_over.setdefault(node, []).append(cap)
+
+    @property
+    def committed(self) -> Mapping[str, NodeMilliwatts]:
+        """What each cap's nodes may draw with all that has been counted, by the cap's name."""
+        return self._committed
+
+    def allowed_part(self, target: GrantTarget) -> tuple[GrantTarget | None, bool]:
+        """What of the target may be granted now (None: nothing), and whether the rest of it waits."""
+        node = self._power[target.node]
+        if node.committed.covers(target.bound) or (
+            self._raises_allowed and self._fits(target.node, node.committed | target.bound)
+        ):
+            return target, False
+        lowered = without_raises(target, node.grant, node.committed)
+        # A first grant on a node at its defaults, and any cut, is covered by what the node may draw anyway.
+        return (lowered if node.committed.covers(lowered.bound) else None), True
+
+    def grant_for(self, target: GrantTarget) -> Grant | None:
+        """The grant to send for the target; None where the one that stands asks the same of the agent."""
+        node = self._power[target.node]
+        bound = target.bound
+        grant = Grant(
+            epoch=self._epoch,
+            generation=node.next_generation(self._epoch),
+            lease_seconds=target.lease_seconds,
+            bound=bound,
+            committed=node.committed | bound,
+            other_gpus=target.other_gpus,
+            jobs=target.jobs,
+        )
+        stands = (
+            node.grant is not None
+            and not node.unsettled
+            and node.grant.epoch == self._epoch
+            and node.grant.version >= node.accepted
+            and node.grant.same_content(grant)
+        )
+        return None if stands else grant
+
+    def commit(self, node: str, bound: PowerBound) -> None:
+        """Count the node with `bound` from now on."""
+        for cap in self._caps_over.get(node, ()):
+            self._committed[cap.name] = self._with(cap, node, bound)
+
+    def _fits(self, node: str, bound: PowerBound) -> bool:
+        """Whether every cap over the node still holds with the node at `bound`."""
+        return all(self._with(cap, node, bound) <= cap.budget_milliwatts for cap in self._caps_over.get(node, ()))
+
+    def _with(self, cap: CapBudget, node: str, bound: PowerBound) -> NodeMilliwatts:
+        before = cap.counted(self._power[node].committed)
+        return NodeMilliwatts(self._committed[cap.name] + cap.counted(bound) - before)

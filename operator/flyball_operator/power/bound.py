@@ -1,0 +1,88 @@
+"""The most that a node may draw, as far as anyone can prove: the arithmetic that the power promise stands on.
+
+For every cap, at every instant: the sum over its nodes of these bounds, plus the static overhead, is at most the cap
+(docs/power-safety.md, "The invariant"). A bound is derived from API objects alone, so that any operator, started at any
+moment, comes to the same figure as the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flyball_api.gpu_node import Acknowledgement, DriverSession
+from flyball_api.grant import Grant, GrantVersion, PowerBound
+from flyball_api.units import NodeMilliwatts
+
+NOTHING = PowerBound()
+NEVER = GrantVersion()  # before every version
+
+
+def committed_bound(
+    grant: Grant | None,
+    acknowledged: Acknowledgement | None,
+    session: DriverSession,
+    largest: NodeMilliwatts,
+    unseen: NodeMilliwatts = NodeMilliwatts(0),
+) -> PowerBound:
+    """The most that a node's GPUs may draw now, as far as its agent's last acknowledgement is still true.
+
+    `session` is the driver session that the agent last reported, `largest` what the node's GPUs come to at their largest
+    limits, `unseen` the share of it of GPUs that the agent has never seen and so never reads back. Of a node without an
+    acknowledgement in its present driver session nobody knows the limits: a reboot or driver load puts them to their
+    defaults, but somebody may have raised them since.
+    """
+    sent = NOTHING if grant is None else grant.committed | grant.bound
+    if acknowledged is None or acknowledged.session != session:
+        return sent | PowerBound(largest, largest)
+    if acknowledged.version > (NEVER if grant is None else grant.version):
+        # Its GPUNode was made anew, or the API server's store was restored: nobody knows what the agent's grant allows.
+        most = max(largest, acknowledged.limits_milliwatts)
+        return sent | PowerBound(most, most)
+    # What the grant in force allows a moment later (a pod that has yet to start) can be above what was read back; what
+    # was read back can be above the grant (a GPU that refused to be lowered): the higher of the two counts.
+    allowed = grant.bound if grant is not None and acknowledged.version == grant.version else sent
+    read_back = acknowledged.limits_milliwatts + unseen
+    above = NodeMilliwatts(max(0, read_back - allowed.limit_milliwatts))
+    # Nobody has predicted what is drawn above the grant: all of it may be.
+    return allowed + PowerBound(above, above)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePower:
+    """What the admission of grants knows of a node: the grant that stands (None: none yet) and the most it may draw.
+
+    `accepted` is the version that its agent acknowledged last, which the next grant must pass even where the GPUNode was
+    deleted and made again. `unsettled`: a grant was sent and nobody knows whether it arrived; only another write tells.
+    """
+
+    grant: Grant | None
+    committed: PowerBound
+    accepted: GrantVersion = NEVER
+    unsettled: bool = False
+
+    def next_generation(self, epoch: int) -> int:
+        """The generation of the next grant under the leader epoch `epoch`: above every one used before it."""
+        sent = 0 if self.grant is None else self.grant.generation
+        return max(sent, self.accepted.generation if self.accepted.epoch == epoch else 0) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class CapBudget:
+    """What a cap leaves to the GPUs of its nodes, its static overhead taken off.
+
+    `expected`: the cap adds up what is predicted to be drawn, not limits.
+    """
+
+    name: str
+    nodes: frozenset[str]
+    budget_milliwatts: NodeMilliwatts
+    expected: bool = False
+
+    def counted(self, bound: PowerBound) -> NodeMilliwatts:
+        """The figure of a bound that this cap adds up."""
+        return bound.expected_milliwatts if self.expected else bound.limit_milliwatts
+
+    def committed(self, power: Mapping[str, NodePower]) -> NodeMilliwatts:
+        """The most that the cap's nodes may draw at this instant."""
+        return NodeMilliwatts(sum(self.counted(power[node].committed) for node in self.nodes if node in power))

@@ -1,0 +1,182 @@
+"""How many watts a PowerCap allows at an instant: its base, its schedule, its energy budget, and its ramp.
+
+Pure: the instant, the time since the last evaluation and what was consumed are given. Schedules and budget periods are
+agreed with people, and so follow the wall clock in UTC; the ramp follows the caller's own, monotonic measure of time.
+Whatever is in doubt (a cron expression that cannot be read, a clock set back) is decided for fewer watts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cronsim import CronSim, CronSimError
+from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec
+
+# Rises are taken in steps, as each is a new plan for the cluster.
+RAMP_STEP_SECONDS = 5.0
+# An energy budget's watts move with what is drawn; they are worked out anew a hundred times a period, within these.
+BUDGET_STEPS = 100
+BUDGET_STEP_MIN_SECONDS = 1.0
+BUDGET_STEP_MAX_SECONDS = 60.0
+
+CRON_FIELDS = 5
+JOULES_PER_KILOJOULE = 1000.0
+SECOND = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyPeriod:
+    """A budget's period and the joules used in it so far; status.energyPeriod keeps it over restarts."""
+
+    start: datetime
+    consumed_joules: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LastEvaluation:
+    """What is remembered of a cap: the effective watts of the last evaluation (None: there was none), the seconds since,
+    and the energy period as last charged."""
+
+    effective_watts: float | None = None
+    elapsed_seconds: float = 0.0
+    energy_period: EnergyPeriod | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveCap:
+    """What a cap comes to: watts (static overhead included) and one sentence why.
+
+    `next_change_seconds` is when they must be worked out anew (infinite: only when the cap changes), `target_watts` where
+    the ramp leads, `problems` what the cap's owner must put right, `energy_period` what to remember.
+    """
+
+    watts: float
+    reason: str
+    next_change_seconds: float
+    target_watts: float
+    active_window: str | None = None
+    problems: tuple[str, ...] = ()
+    energy_period: EnergyPeriod | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    watts: float
+    reason: str
+    window: str | None = None
+
+
+def effective_cap(spec: PowerCapSpec, last: LastEvaluation, now: datetime, max_limit_watts: float) -> EffectiveCap:
+    """The watts that `spec` allows at `now`, the least of everything that limits them.
+
+    `max_limit_watts` is the sum of the largest limits of all GPUs under the cap, to which permilleOfMax refers.
+    Raises ValueError where `now` has no time zone.
+    """
+    if now.tzinfo is None:
+        raise ValueError(f"the time {now} has no time zone; schedules are in UTC")
+    now = now.astimezone(UTC)
+    limits = [_base(spec, max_limit_watts)]
+    problems: list[str] = []
+    next_change = math.inf
+    for window in spec.schedule:
+        try:
+            ends_in, begins_in = _window_edges(window, now)
+        except CronSimError as error:
+            problems.append(
+                f"schedule {window.name}: cron {window.cron!r}: {error}; until it is put right (five fields: minute, hour, "
+                f"day of month, month, day of week, in UTC), its {window.watts:g} W count all the time"
+            )
+            limits.append(_Limit(window.watts, f"schedule {window.name}, whose cron cannot be read", window.name))
+            continue
+        next_change = min(next_change, begins_in)
+        if ends_in is not None:
+            next_change = min(next_change, ends_in)
+            until = (now + timedelta(seconds=ends_in)).strftime("%Y-%m-%d %H:%M:%S UTC")
+            limits.append(_Limit(window.watts, f"schedule {window.name} until {until}", window.name))
+    period = None
+    if spec.energy_budget is not None:
+        period = current_period(spec.energy_budget, last.energy_period, now)
+        limit, step = _budget(spec, spec.energy_budget, period, now)
+        limits.append(limit)
+        next_change = min(next_change, step)
+    least = min(limits, key=lambda limit: limit.watts)
+    watts, reason = least.watts, f"{least.watts:.0f} W: {least.reason}"
+    ramp, before = spec.ramp_watts_per_second, last.effective_watts
+    if ramp is not None and before is not None and least.watts > before:
+        watts = min(least.watts, before + ramp * max(0.0, last.elapsed_seconds))
+        if watts < least.watts:
+            reason = f"{watts:.0f} W: rising by {ramp:g} W/s towards {reason}"
+            next_change = min(next_change, RAMP_STEP_SECONDS, (least.watts - watts) / ramp)
+    return EffectiveCap(watts, reason, next_change, least.watts, least.window, tuple(problems), period)
+
+
+def _base(spec: PowerCapSpec, max_limit_watts: float) -> _Limit:
+    if spec.watts is not None:
+        return _Limit(spec.watts, "the cap's watts")
+    permille = spec.permille_of_max or 0
+    overhead = f" and {spec.static_overhead_watts:g} W of overhead" if spec.static_overhead_watts else ""
+    return _Limit(
+        permille / 1000 * max_limit_watts + spec.static_overhead_watts,
+        f"{permille:g} permille of the {max_limit_watts:.0f} W of all GPUs at their largest limits{overhead}",
+    )
+
+
+def _window_edges(window: CapSchedule, now: datetime) -> tuple[float | None, float]:
+    """Seconds until the window ends (None: it is not open) and until it begins next; raises CronSimError."""
+    if len(window.cron.split()) != CRON_FIELDS:
+        raise CronSimError(f"it has {len(window.cron.split())} fields")
+    try:
+        begin = next(CronSim(window.cron, now), None)
+        # The search goes strictly back from its start: from the next whole second, `now` itself can be found.
+        last = next(CronSim(window.cron, now.replace(microsecond=0) + SECOND, reverse=True), None)
+    except (AssertionError, ValueError, OverflowError) as error:
+        raise CronSimError(f"it cannot be read ({error})") from error
+    begins_in = math.inf if begin is None else (begin - now).total_seconds()
+    ends_in = -1.0 if last is None else window.duration_seconds - (now - last).total_seconds()
+    return (ends_in if ends_in > 0 else None), begins_in
+
+
+def _budget(spec: PowerCapSpec, budget: EnergyBudget, period: EnergyPeriod, now: datetime) -> tuple[_Limit, float]:
+    """What is left of the budget, spread over what is left of its period, and the seconds until the next look."""
+    joules = max(0.0, budget.kilojoules * JOULES_PER_KILOJOULE - period.consumed_joules)
+    seconds = (period.start - now).total_seconds() + budget.period_seconds
+    step = min(BUDGET_STEP_MAX_SECONDS, max(BUDGET_STEP_MIN_SECONDS, budget.period_seconds / BUDGET_STEPS), seconds)
+    reason = f"{joules / JOULES_PER_KILOJOULE:.0f} of {budget.kilojoules:g} kJ are left for {seconds:.0f} s"
+    return _Limit(joules / seconds + spec.static_overhead_watts, reason), step
+
+
+def current_period(budget: EnergyBudget, known: EnergyPeriod | None, now: datetime) -> EnergyPeriod:
+    """The period that `now` is charged to: the known one while it lasts, else a new one.
+
+    A known period that begins next stays: a clock set back a little must not give its budget a second time. One that
+    begins later still came of a clock that was far ahead: what it was charged is charged now.
+    """
+    start = _period_start(budget, now)
+    if known is None or known.start < start:
+        return EnergyPeriod(start)
+    if (known.start - now).total_seconds() > budget.period_seconds:
+        return EnergyPeriod(start, known.consumed_joules)
+    return known
+
+
+def _period_start(budget: EnergyBudget, now: datetime) -> datetime:
+    """When the period of `now` began."""
+    seconds = math.floor(now.timestamp())
+    return datetime.fromtimestamp(seconds - seconds % budget.period_seconds, UTC)
+
+
+def charge_energy(
+    budget: EnergyBudget, known: EnergyPeriod | None, now: datetime, joules: float, seconds: float
+) -> EnergyPeriod:
+    """The period of `now` with `joules`, drawn over the last `seconds`, added; of a new one only the share since its start.
+
+    Raises ValueError on a negative or not finite number of joules or seconds.
+    """
+    if not (math.isfinite(joules) and math.isfinite(seconds) and joules >= 0 and seconds >= 0):
+        raise ValueError(f"{joules} J over {seconds} s cannot be charged (finite numbers, not below zero)")
+    period = current_period(budget, known, now)
+    if known is not None and period.start > known.start and seconds > 0:
+        joules *= min(1.0, (now - period.start).total_seconds() / seconds)
+    return EnergyPeriod(period.start, period.consumed_joules + joules)

@@ -1,0 +1,240 @@
+"""What each PowerCap comes to at this moment: its nodes, the watts it allows, and what is committed under it.
+
+A higher cap is used only once the cap's status has published it, so that at no instant do the limits exceed the cap that
+its status calls enforced. Caps count in whole watts, rounded down, because that is what the status can show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from flyball_api.power_cap import CapBreach, PowerCap, PowerCapSpec
+from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milliwatts, allowed_watts
+
+from flyball_operator.power.bound import CapBudget
+from flyball_operator.power.cap_schedule import EffectiveCap, EnergyPeriod, LastEvaluation, charge_energy, effective_cap
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.reservations import NO_RULES, NodeRules, least_bound, node_rules
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A time that more was measured than the cap allowed: the most watts above it, and the joules above it."""
+
+    since: datetime
+    watts: int
+    joules: float = 0.0
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapState:
+    """One cap now. The milliwatts of its nodes' GPUs are without the cap's static overhead, all watts are with it.
+
+    `doubts` has the nodes whose acknowledgement may not be true any more, and why; they count at their largest limits, and
+    `committed_if_believed` is the sum if they did not.
+    """
+
+    cap: PowerCap
+    spec: PowerCapSpec
+    nodes: frozenset[str]
+    effective: EffectiveCap
+    committed_milliwatts: NodeMilliwatts
+    least_milliwatts: NodeMilliwatts
+    measured_milliwatts: NodeMilliwatts
+    committed_if_believed: NodeMilliwatts
+    doubts: Mapping[str, str]
+    energy_period: EnergyPeriod | None = None
+    breach: Breach | None = None
+
+    @property
+    def name(self) -> str:
+        return self.cap.name
+
+    @property
+    def committed_watts(self) -> float:
+        """The most that the nodes may draw now."""
+        return self._watts(self.committed_milliwatts)
+
+    @property
+    def least_watts(self) -> float:
+        """What the nodes draw at most once everything under the cap is at its smallest limit."""
+        return self._watts(self.least_milliwatts)
+
+    @property
+    def measured_watts(self) -> float:
+        return self._watts(self.measured_milliwatts)
+
+    @property
+    def enforced(self) -> bool:
+        """Nothing under the cap may draw more than it allows."""
+        return self.committed_watts <= self.effective.watts
+
+    @property
+    def proof_stale(self) -> bool:
+        """Nothing but doubt of some nodes' acknowledgements keeps the cap from being enforced."""
+        return not self.enforced and self._watts(self.committed_if_believed) <= self.effective.watts
+
+    @property
+    def attainable(self) -> bool:
+        """The cap can be met by lowering limits."""
+        return self.least_watts <= self.effective.watts
+
+    def budget(self) -> CapBudget:
+        """What grants may use: by the lower of the cap and what its status has published."""
+        published = self.cap.status.effective_watts
+        return self._budget(self.effective.watts if published is None else min(self.effective.watts, published))
+
+    @property
+    def published_milliwatts(self) -> NodeMilliwatts | None:
+        """What the cap's status has published as committed, without the static overhead; None before its first status."""
+        watts = self.cap.status.committed_watts
+        return None if watts is None else NodeMilliwatts(allowed_milliwatts(watts - self.spec.static_overhead_watts))
+
+    def published_budget(self) -> CapBudget:
+        """What grants may use before another status is written: nothing above what the last one calls committed."""
+        budget, published = self.budget(), self.published_milliwatts
+        if published is None or published >= budget.budget_milliwatts:
+            return budget
+        return replace(budget, budget_milliwatts=published)
+
+    def watts_of(self, milliwatts: NodeMilliwatts) -> float:
+        """What the GPUs' milliwatts come to with the static overhead."""
+        return self._watts(milliwatts)
+
+    def planning_budget(self) -> CapBudget:
+        """What the plan should aim at: the cap alone."""
+        return self._budget(self.effective.watts)
+
+    def _budget(self, watts: float) -> CapBudget:
+        left = NodeMilliwatts(allowed_milliwatts(watts - self.spec.static_overhead_watts))
+        return CapBudget(self.name, self.nodes, left, self.spec.expected)
+
+    def _watts(self, milliwatts: NodeMilliwatts) -> float:
+        return self.spec.static_overhead_watts + milliwatts / MILLIWATTS_PER_WATT
+
+
+@dataclass(frozen=True, slots=True)
+class CapStates:
+    """Every cap at one instant, in the order of their names, and what they together ask of each node.
+
+    Of an `unreadable` cap nobody knows what it bounds; its `refusal` says why.
+    """
+
+    states: tuple[CapState, ...] = ()
+    unreadable: tuple[PowerCap, ...] = ()
+    rules: Mapping[str, NodeRules] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> list[str]:
+        """One sentence for each cap that cannot be read."""
+        return [cap.refusal for cap in self.unreadable]
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Of the last evaluation: the watts with their fraction (which a ramp goes on from), energy period, instant, breach."""
+
+    watts: float | None
+    energy_period: EnergyPeriod | None
+    at: float
+    breach: Breach | None
+
+
+class CapTracker:
+    """Evaluates every cap once per cycle; remembers ramps, energy periods and breaches (over restarts: the statuses do)."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, _Memory] = {}
+
+    def read(
+        self, caps: Iterable[PowerCap], nodes: Mapping[str, NodeInfo], now: datetime, monotonic: float
+    ) -> CapStates:
+        """All caps as of the wall clock's `now`; `monotonic` gives the seconds since the last call."""
+        readable: list[tuple[PowerCap, PowerCapSpec, frozenset[str]]] = []
+        unreadable = []
+        for cap in sorted(caps, key=lambda item: item.name):
+            if cap.spec is None:
+                unreadable.append(cap)
+                continue
+            under = cap.spec.node_selector.select((name, info.labels) for name, info in nodes.items())
+            readable.append((cap, cap.spec, under))
+        rules = node_rules((spec, under) for _, spec, under in readable)
+        states = tuple(
+            self._evaluate(cap, spec, {name: nodes[name] for name in under}, rules, now, monotonic)
+            for cap, spec, under in readable
+        )
+        for uid in self._memory.keys() - {cap.uid for cap, _, _ in readable}:
+            del self._memory[uid]
+        return CapStates(states, tuple(unreadable), rules)
+
+    def _evaluate(
+        self,
+        cap: PowerCap,
+        spec: PowerCapSpec,
+        under: Mapping[str, NodeInfo],
+        rules: Mapping[str, NodeRules],
+        now: datetime,
+        monotonic: float,
+    ) -> CapState:
+        memory = self._memory.get(cap.uid) or _recorded(cap, monotonic)
+        elapsed = max(0.0, monotonic - memory.at)
+        measured = NodeMilliwatts(sum(info.measured_milliwatts for info in under.values()))
+        period = memory.energy_period
+        if spec.energy_budget is not None:
+            joules = measured / MILLIWATTS_PER_WATT * elapsed
+            period = charge_energy(spec.energy_budget, period, now, joules, elapsed)
+        effective = effective_cap(
+            spec,
+            LastEvaluation(memory.watts, elapsed, period),
+            now,
+            sum(info.max_limits_milliwatts for info in under.values()) / MILLIWATTS_PER_WATT,
+        )
+        counts = CapBudget(cap.name, frozenset(under), NodeMilliwatts(0), spec.expected)
+        state = CapState(
+            cap=cap,
+            spec=spec,
+            nodes=counts.nodes,
+            effective=replace(effective, watts=float(allowed_watts(effective.watts))),
+            committed_milliwatts=counts.committed({name: info.power for name, info in under.items()}),
+            least_milliwatts=NodeMilliwatts(
+                sum(counts.counted(least_bound(info, rules.get(name, NO_RULES))) for name, info in under.items())
+            ),
+            measured_milliwatts=measured,
+            committed_if_believed=NodeMilliwatts(
+                sum(counts.counted(info.power_if_believed) for info in under.values())
+            ),
+            doubts={name: info.doubt for name, info in under.items() if info.doubt},
+            energy_period=(effective.energy_period or period) if spec.energy_budget is not None else None,
+        )
+        state = replace(state, breach=_breach(memory.breach, state, elapsed, now))
+        self._memory[cap.uid] = _Memory(effective.watts, effective.energy_period or period, monotonic, state.breach)
+        return state
+
+
+def _recorded(cap: PowerCap, monotonic: float) -> _Memory:
+    """What the operator before this one remembered of a cap, by its status."""
+    period, breach = cap.status.energy_period, cap.status.breach
+    return _Memory(
+        watts=cap.status.effective_watts,
+        energy_period=None if period is None else EnergyPeriod(period.start, period.consumed_kilojoules * 1e3),
+        at=monotonic,
+        breach=None if breach is None else _recorded_breach(breach),
+    )
+
+
+def _recorded_breach(breach: CapBreach) -> Breach:
+    return Breach(breach.since, breach.watts, float(breach.joules), breach.until)
+
+
+def _breach(before: Breach | None, state: CapState, elapsed: float, now: datetime) -> Breach | None:
+    """The last breach: since when measured watts were above the cap, the most of them, the joules above, and its end."""
+    over = state.measured_watts - state.effective.watts
+    goes_on = before if before is not None and before.until is None else None
+    if over <= 0:
+        return before if goes_on is None else replace(goes_on, until=now)
+    if goes_on is None:
+        return Breach(now, round(over))
+    return replace(goes_on, watts=max(goes_on.watts, round(over)), joules=goes_on.joules + over * elapsed)

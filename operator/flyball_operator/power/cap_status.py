@@ -1,0 +1,200 @@
+"""What PowerCap.status says of a cap, and which statuses are to be written now.
+
+A lower cap is published as not enforced until every limit under it is read back low enough; a higher one is published
+before anything is raised for it (`CapState.budget`). So the status never calls a cap enforced that the limits exceed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from flyball_api.conditions import Condition, merge_conditions
+from flyball_api.power_cap import CapBreach, CapEnergyPeriod, PowerCap, PowerCapStatus
+from flyball_api.times import whole_second
+from flyball_api.units import NodeMilliwatts, allowed_watts, held_watts
+from msgspec.structs import replace
+
+from flyball_operator.power.cap_state import Breach, CapState, CapStates
+
+JOULES_PER_KILOJOULE = 1000
+
+# The reasons that each condition can have; docs/api.md lists the same.
+REASONS: dict[str, frozenset[str]] = {
+    "Feasible": frozenset({"FloorsFit", "FloorsExceedCap", "Unreadable"}),
+    "Enforced": frozenset(
+        {"LimitsAcknowledged", "WaitingForAcknowledgements", "ProofStale", "Adopting", "Infeasible", "Unreadable"}
+    ),
+    "Breached": frozenset({"MeasuredOverCap", "WithinCap", "Unreadable"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GrantsUnderWay:
+    """What the grants of one step mean to statuses.
+
+    `waiting` nodes have yet to acknowledge a cut or to get a raise, and this leader has yet to grant `unadopted` ones.
+    `to_be_committed` has what each cap, by its name, comes to with the raises that are about to be sent.
+    """
+
+    waiting: int = 0
+    unadopted: frozenset[str] = frozenset()
+    to_be_committed: Mapping[str, NodeMilliwatts] = field(default_factory=dict)
+
+
+def cap_status(
+    state: CapState, feasible: bool, problems: Iterable[str], grants: GrantsUnderWay, now: datetime
+) -> PowerCapStatus:
+    """The status of a cap. What is committed is published before it is: a raise waits until its status has been written."""
+    cap, effective = state.cap, state.effective
+    enforced = _enforced(state, feasible, grants)
+    conditions = (
+        _feasible(state, feasible, problems),
+        enforced,
+        _breached(state),
+    )
+    period, breach = state.energy_period, state.breach
+    to_be_committed = state.watts_of(grants.to_be_committed.get(state.name, NodeMilliwatts(0)))
+    committed_watts = max(state.committed_watts, to_be_committed)
+    return PowerCapStatus(
+        observed_generation=cap.metadata.generation,
+        conditions=merge_conditions(cap.status.conditions, conditions, cap.metadata.generation, now),
+        effective_watts=int(effective.watts),
+        active_schedule=effective.active_window,
+        committed_watts=held_watts(committed_watts),
+        measured_watts=round(state.measured_watts),
+        headroom_watts=allowed_watts(effective.watts - committed_watts) if enforced.status else 0,
+        nodes=len(state.nodes),
+        breach=None if breach is None else _stored_breach(breach),
+        energy_period=None
+        if period is None
+        else CapEnergyPeriod(period.start, int(period.consumed_joules / JOULES_PER_KILOJOULE)),
+    )
+
+
+def _stored_breach(breach: Breach) -> CapBreach:
+    until = None if breach.until is None else whole_second(breach.until)
+    return CapBreach(whole_second(breach.since), until, breach.watts, int(breach.joules))
+
+
+def unreadable_status(cap: PowerCap, now: datetime) -> PowerCapStatus:
+    """The status of a cap that cannot be read: all of its conditions are unknown, and its figures stay as they were."""
+    message = f"{cap.refusal}; until it is put right, nothing is raised on any node"
+    conditions = [Condition(kind, None, "Unreadable", message) for kind in REASONS]
+    return replace(
+        cap.status,
+        observed_generation=cap.metadata.generation,
+        conditions=merge_conditions(cap.status.conditions, conditions, cap.metadata.generation, now),
+    )
+
+
+def _feasible(state: CapState, feasible: bool, problems: Iterable[str]) -> Condition:
+    return Condition(
+        "Feasible",
+        feasible,
+        "FloorsFit" if feasible else "FloorsExceedCap",
+        f"the nodes draw up to {state.least_watts:.0f} W at the least (smallest limits, foreign pods, unresponsive nodes, "
+        f"static overhead); {state.effective.reason}"
+        + "".join(f"; {problem}" for problem in (*state.effective.problems, *problems)),
+    )
+
+
+def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condition:
+    over = state.committed_watts - state.effective.watts
+    unadopted = state.nodes & grants.unadopted
+    if state.enforced and unadopted:
+        message = f"{len(unadopted)} nodes have yet to be given a grant by the operator that leads since a moment ago"
+        return Condition("Enforced", None, "Adopting", message)
+    if state.enforced:
+        message = (
+            f"the limits of {len(state.nodes)} nodes add up to {state.committed_watts:.0f} W at most, "
+            f"{-over:.0f} W under the cap"
+        )
+        return Condition("Enforced", True, "LimitsAcknowledged", message)
+    if state.proof_stale:
+        named = [f"{name}: {doubt}" for name, doubt in sorted(state.doubts.items())]
+        message = (
+            f"nobody can prove that the nodes draw less than {state.committed_watts:.0f} W, {over:.0f} W over the cap"
+        )
+        message += f"; {len(named)} of them count at their GPUs' largest limits ({'; '.join(named)})"
+        return Condition("Enforced", None, "ProofStale", message)
+    message = f"the nodes may still draw {state.committed_watts:.0f} W, {over:.0f} W over the cap"
+    if grants.waiting:
+        message += f"; {grants.waiting} nodes have yet to acknowledge their grant"
+    return Condition("Enforced", False, "WaitingForAcknowledgements" if feasible else "Infeasible", message)
+
+
+def _breached(state: CapState) -> Condition:
+    breached = state.measured_watts > state.effective.watts
+    return Condition(
+        "Breached",
+        breached,
+        "MeasuredOverCap" if breached else "WithinCap",
+        f"measured {state.measured_watts:.0f} W, cap {state.effective.watts:.0f} W",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CapStatusWrite:
+    """A cap's status that is to be written now."""
+
+    cap: PowerCap
+    status: PowerCapStatus
+
+
+class CapStatuses:
+    """Decides which caps' statuses to write: at once where the watts in force or their enforcement changed, where more is
+    committed, and where another leader wrote the last one; figures that move by themselves at most once per
+    `interval_seconds`."""
+
+    def __init__(self, interval_seconds: float, epoch: int) -> None:
+        self._epoch = epoch
+        self._interval_seconds = interval_seconds
+        self._written_at: dict[str, float] = {}  # by the cap's uid
+
+    def due(
+        self,
+        caps: CapStates,
+        infeasible: Collection[str],
+        grants: GrantsUnderWay,
+        now: datetime,
+        monotonic: float,
+        under_way: Collection[str] = (),
+    ) -> tuple[CapStatusWrite, ...]:
+        """The statuses to write now; `infeasible` names the caps that the plan cannot hold, and of the caps whose uids are
+        in `under_way` a status is being written.
+
+        A status that does not arrive is due again, because the copy of the cap that the next call is given lacks it.
+        """
+        statuses = [(cap, unreadable_status(cap, now)) for cap in caps.unreadable]
+        for state in caps.states:
+            feasible = state.attainable and state.name not in infeasible
+            statuses.append((state.cap, cap_status(state, feasible, caps.problems, grants, now)))
+        writes = []
+        for cap, unnumbered in statuses:
+            if cap.uid in under_way:
+                continue
+            status = replace(unnumbered, epoch=self._epoch)
+            if status != cap.status and (_urgent(cap.status, status) or self._interval_over(cap, monotonic)):
+                writes.append(CapStatusWrite(cap, status))
+                self._written_at[cap.uid] = monotonic
+        known = {cap.uid for cap, _ in statuses}
+        self._written_at = {uid: at for uid, at in self._written_at.items() if uid in known}
+        return tuple(writes)
+
+    def _interval_over(self, cap: PowerCap, monotonic: float) -> bool:
+        return monotonic - self._written_at.get(cap.uid, float("-inf")) >= self._interval_seconds
+
+
+def _urgent(before: PowerCapStatus, after: PowerCapStatus) -> bool:
+    """Whether the cap's watts, or what is known of its enforcement, are not what the status says, or more is committed."""
+    return (
+        (before.epoch, before.effective_watts) != (after.epoch, after.effective_watts)
+        or _enforcement(before) != _enforcement(after)
+        or (after.committed_watts or 0) > (before.committed_watts or 0)
+    )
+
+
+def _enforcement(status: PowerCapStatus) -> Mapping[str, str]:
+    return {item.type: item.status for item in status.conditions if item.type == "Enforced"}

@@ -1,0 +1,192 @@
+"""Each GPU node as the operator knows it now: Kubernetes' facts, the agent's report, and the most that it may draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from flyball_api.gpu_node import DriverSession, GpuNode
+from flyball_api.grant import PowerBound
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.workloads import NodeView, PodView
+from flyball_planner.models.gpu import GpuModel
+
+from flyball_operator.power.bound import NEVER, NodePower, committed_bound
+from flyball_operator.power.gpu_facts import UNKNOWN, GpuFacts, KnownGpus
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """One GPU node; `node` is None where only its GPUNode is left, `gpu_node` where it has none yet.
+
+    `gpu_model` is None where nobody knows what its GPUs are: such a node is reserved at the largest limit known
+    and never used. `lost_gpus` are those that its agent reports as unhealthy or does not see at all. `responsive` is False
+    while a grant sent to it has gone unacknowledged for too long.
+
+    `doubt` says why the last acknowledgement may not be true any more (empty: it is believed); the node then counts at the
+    largest limits of its GPUs, and `power_if_believed` is what it would count with otherwise.
+
+    `min_limit_milliwatts` is the smallest limit that every one of its GPUs accepts (0 where nobody knows it), and
+    `default_limit_milliwatts` the largest default limit of one of them. `max_limits_milliwatts` adds up the largest limits
+    of all its GPUs: the node's share of a cap that is given as permille of the maximum.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    node: NodeView | None
+    gpu_node: GpuNode | None
+    gpu_model: GpuModel | None
+    gpus: int
+    foreign_gpus: int
+    lost_gpus: int
+    power: NodePower
+    power_if_believed: PowerBound
+    doubt: str
+    responsive: bool
+    min_limit_milliwatts: MilliwattsPerGpu
+    default_limit_milliwatts: MilliwattsPerGpu
+    max_limits_milliwatts: NodeMilliwatts
+    measured_milliwatts: NodeMilliwatts
+
+    @property
+    def acknowledged(self) -> bool:
+        """The agent has acknowledged a grant since the last boot and driver load, so that the limits are known."""
+        return self.gpu_node is not None and self.gpu_node.acknowledged_since_driver_load
+
+    @property
+    def commandable(self) -> bool:
+        """Grants sent there take effect: it may be planned with."""
+        return self.acknowledged and not self.doubt and self.responsive and self.gpu_model is not None
+
+    @property
+    def schedulable(self) -> bool:
+        """Pods may be placed there."""
+        return self.commandable and self.node is not None and not self.node.cordoned
+
+
+def read_nodes(
+    nodes: Iterable[NodeView],
+    gpu_nodes: Mapping[str, GpuNode],
+    pods: Iterable[PodView],
+    unresponsive: frozenset[str],
+    silent: Mapping[str, float] | None = None,
+    known: KnownGpus | None = None,
+) -> dict[str, NodeInfo]:
+    """Every Node with GPUs, and every GPUNode whose Node is gone, keyed and ordered by name.
+
+    A node that vanished stays committed until someone deletes its GPUNode: that an API object is gone proves nothing about
+    the hardware. `silent` has the nodes whose agents have not reported for too long, and for how many seconds. `known` is
+    what is known of GPUs beside what they report now, and remembers it of each node; None: the catalogue.
+    """
+    known = KnownGpus() if known is None else known
+    by_name = {node.name: node for node in nodes if node.gpus > 0}
+    foreign: dict[str, int] = {}
+    for pod in pods:
+        if not pod.job_uid and pod.gpus and pod.node and not pod.finished:
+            foreign[pod.node] = foreign.get(pod.node, 0) + pod.gpus
+    silent = silent or {}
+    names = sorted(by_name.keys() | gpu_nodes.keys())
+    known.forget_all_but(names)
+    return {
+        name: _node_info(
+            name,
+            node := by_name.get(name),
+            gpu_node := gpu_nodes.get(name),
+            known.facts_of(name, node, gpu_node),
+            foreign.get(name, 0),
+            name not in unresponsive,
+            silent.get(name),
+        )
+        for name in names
+    }
+
+
+def _node_info(
+    name: str,
+    node: NodeView | None,
+    gpu_node: GpuNode | None,
+    facts: GpuFacts,
+    foreign_gpus: int,
+    responsive: bool,
+    silent_seconds: float | None,
+) -> NodeInfo:
+    power = _node_power(gpu_node, facts)
+    believed = power.committed
+    doubt = _doubt(node, gpu_node, silent_seconds)
+    if doubt:
+        power = replace(
+            power, committed=power.committed | PowerBound(facts.largest_milliwatts, facts.largest_milliwatts)
+        )
+    return NodeInfo(
+        name=name,
+        labels=node.labels if node is not None else gpu_node.labels if gpu_node is not None else {},
+        node=node,
+        gpu_node=gpu_node,
+        gpu_model=facts.model,
+        gpus=facts.gpus,
+        foreign_gpus=min(foreign_gpus, facts.gpus),
+        lost_gpus=facts.lost_gpus,
+        power=power,
+        power_if_believed=believed,
+        doubt=doubt,
+        responsive=responsive,
+        min_limit_milliwatts=facts.min_limit_milliwatts,
+        default_limit_milliwatts=facts.default_limit_milliwatts,
+        max_limits_milliwatts=facts.max_limits_milliwatts,
+        measured_milliwatts=facts.measured_milliwatts,
+    )
+
+
+def _node_power(gpu_node: GpuNode | None, facts: GpuFacts) -> NodePower:
+    largest, unseen = facts.largest_milliwatts, facts.unseen_milliwatts
+    if gpu_node is None:
+        return NodePower(None, committed_bound(None, None, DriverSession(), largest, unseen))
+    acknowledged = gpu_node.acknowledged
+    return NodePower(
+        gpu_node.grant,
+        committed_bound(gpu_node.grant, acknowledged, gpu_node.session, largest, unseen),
+        NEVER if acknowledged is None else acknowledged.version,
+    )
+
+
+def _doubt(node: NodeView | None, gpu_node: GpuNode | None, silent_seconds: float | None) -> str:
+    """Why what the agent acknowledged last may not be true any more; empty where nothing speaks against it.
+
+    Kubernetes' own signs come first: a reboot shows there within seconds, whatever becomes of the agent.
+    """
+    if gpu_node is None or gpu_node.acknowledged is None:
+        return ""  # there is nothing to doubt
+    if node is not None and node.boot_id and node.boot_id != gpu_node.acknowledged.boot_id:
+        return "it has booted since its agent's last acknowledgement"
+    if node is not None and not node.ready:
+        return "its Node is not ready"
+    if silent_seconds is not None:
+        return f"its agent has reported nothing for {silent_seconds:.0f} s"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodLimit:
+    """The highest limit read back from a pod's GPUs (0: none), and whether the grant that names it is acknowledged."""
+
+    highest_milliwatts: MilliwattsPerGpu = UNKNOWN
+    acknowledged: bool = False
+
+
+def pod_limits(nodes: Iterable[NodeInfo]) -> dict[tuple[str, str], PodLimit]:
+    """What is known of the limits of each pod, by its namespace and name."""
+    limits: dict[tuple[str, str], PodLimit] = {}
+    for info in nodes:
+        gpu_node = info.gpu_node
+        if gpu_node is None:
+            continue
+        if gpu_node.acknowledged_current and gpu_node.grant is not None:
+            limits |= {(job.namespace, job.pod_name): PodLimit(acknowledged=True) for job in gpu_node.grant.jobs}
+        for report in gpu_node.gpus:
+            if report.pod is not None:
+                pod = (report.pod.namespace, report.pod.name)
+                before = limits.get(pod, PodLimit())
+                limits[pod] = PodLimit(
+                    max(before.highest_milliwatts, report.limits.enforced_milliwatts or UNKNOWN), before.acknowledged
+                )
+    return limits

@@ -1,0 +1,77 @@
+"""What the GPUs are reserved at that no plan commands: those of pods outside Flyball, lost ones, and idle ones.
+
+The one place for these rules: the targets of grants, the least that a cap can be brought to and the planner's snapshot all
+take their figures from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flyball_api.grant import PowerBound
+from flyball_api.power_cap import PowerCapSpec
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, allowed_milliwatts, held_milliwatts, node_milliwatts
+
+from flyball_operator.power.node_info import NodeInfo
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRules:
+    """What the caps over one node ask of its GPUs beside their watts; a failsafe of 0 is the smallest limit."""
+
+    limit_foreign_pods: bool = False
+    failsafe_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
+
+
+NO_RULES = NodeRules()
+
+
+def node_rules(caps: Iterable[tuple[PowerCapSpec, frozenset[str]]]) -> dict[str, NodeRules]:
+    """What caps, each given with its nodes, together ask of every node under any of them: the strictest of each rule."""
+    rules: dict[str, NodeRules] = {}
+    for spec, nodes in caps:
+        failsafe = allowed_milliwatts(spec.failsafe_watts_per_gpu or 0)
+        for node in nodes:
+            before = rules.get(node, NO_RULES)
+            failsafes = [value for value in (before.failsafe_milliwatts, failsafe) if value]
+            rules[node] = NodeRules(
+                before.limit_foreign_pods or spec.foreign_pods == "Limit",
+                MilliwattsPerGpu(min(failsafes, default=0)),
+            )
+    return rules
+
+
+def foreign_gpu_milliwatts(node: NodeInfo, rules: NodeRules) -> MilliwattsPerGpu:
+    """What each GPU of a pod outside Flyball may draw: the default limit, unless a cap limits such pods."""
+    return node.min_limit_milliwatts if rules.limit_foreign_pods else node.default_limit_milliwatts
+
+
+def lost_gpu_milliwatts(node: NodeInfo) -> MilliwattsPerGpu:
+    """What each lost GPU may draw: its reset puts it back to its default limit, whatever was set before."""
+    return node.default_limit_milliwatts
+
+
+def reserved_milliwatts(node: NodeInfo, rules: NodeRules) -> NodeMilliwatts:
+    """What the node's foreign and lost GPUs may draw together."""
+    return NodeMilliwatts(
+        node_milliwatts(foreign_gpu_milliwatts(node, rules), node.foreign_gpus)
+        + node_milliwatts(lost_gpu_milliwatts(node), node.lost_gpus)
+    )
+
+
+def idle_bound(node: NodeInfo, gpus: int) -> PowerBound:
+    """What `gpus` GPUs without a pod may draw at the smallest limit, and what they are predicted to draw."""
+    predicted = node.min_limit_milliwatts
+    if node.gpu_model is not None:
+        predicted = min(predicted, MilliwattsPerGpu(held_milliwatts(node.gpu_model.idle_power_watts)))
+    return PowerBound(node_milliwatts(node.min_limit_milliwatts, gpus), node_milliwatts(predicted, gpus))
+
+
+def least_bound(node: NodeInfo, rules: NodeRules) -> PowerBound:
+    """The least that a node can be brought to; all that it may draw now while it cannot be commanded."""
+    if not node.commandable:
+        return node.power.committed
+    reserved = reserved_milliwatts(node, rules)
+    ours = max(0, node.gpus - node.foreign_gpus - node.lost_gpus)
+    return PowerBound(reserved, reserved) + idle_bound(node, ours)

@@ -1,0 +1,1 @@
+"""What users are shown: statuses, Events and metrics."""

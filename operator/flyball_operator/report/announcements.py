@@ -1,0 +1,188 @@
+"""What is worth a Kubernetes Event: the moments that a user or an SRE would look for.
+
+An Event follows from two statuses, the one before a write and the one after, so that each moment is recorded once,
+however often the leader changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flyball_api.conditions import StoredCondition
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.gpu_node import GpuNode
+from flyball_api.names import FLYBALL_API_VERSION
+from flyball_api.power_cap import PowerCap, PowerCapStatus
+from flyball_api.workloads import NodeView
+
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.report.events import Regarding
+
+Status = EnergyAwareJobStatus | PowerCapStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """One Event to be recorded: its reason in one word, what happened in a sentence, and what was being done."""
+
+    reason: str
+    note: str
+    action: str
+    warning: bool = False
+
+
+def regarding_job(job: EnergyAwareJob) -> Regarding:
+    return Regarding(FLYBALL_API_VERSION, "EnergyAwareJob", job.name, job.uid, job.namespace)
+
+
+def regarding_cap(cap: PowerCap) -> Regarding:
+    return Regarding(FLYBALL_API_VERSION, "PowerCap", cap.name, cap.uid)
+
+
+def regarding_node(node: NodeView) -> Regarding:
+    return Regarding("v1", "Node", node.name, node.uid)
+
+
+def regarding_gpu_node(gpu_node: GpuNode) -> Regarding:
+    return Regarding(FLYBALL_API_VERSION, "GPUNode", gpu_node.name, gpu_node.metadata.uid)
+
+
+class _Change:
+    """A condition before and after."""
+
+    def __init__(self, before: Status, after: Status, kind: str) -> None:
+        self._before, self._after = _condition(before, kind), _condition(after, kind)
+
+    @property
+    def message(self) -> str:
+        return self._after.message
+
+    def to_reason(self, reason: str) -> bool:
+        return self._after.reason == reason != self._before.reason
+
+    def to_status(self, status: str, *, after: str = "") -> bool:
+        """It has become `status`; where `after` is given, only from that one."""
+        was = self._before.status
+        return self._after.status == status != was and after in ("", was)
+
+    @property
+    def proven_again(self) -> bool:
+        """It is true, and was unknown because the proof of it had become stale."""
+        return self._after.is_true and self._before.reason == "ProofStale"
+
+
+def _condition(status: Status, kind: str) -> StoredCondition:
+    """A condition of a status, with an empty status and reason where it has none."""
+    return next((item for item in status.conditions if item.type == kind), StoredCondition(kind, ""))
+
+
+def _placed(status: EnergyAwareJobStatus) -> tuple[int, list[str]]:
+    allocation = status.allocation
+    return (0, []) if allocation is None else (allocation.gpus, [node.name for node in allocation.nodes])
+
+
+def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus, failure: str = "") -> list[Announcement]:
+    """The Events between a job's status and the next one, `after`; `failure` says how its last incarnation ended."""
+    before = job.status
+    found: list[Announcement] = []
+    if job.spec.unused_sections and before.observed_generation != job.generation:
+        named = " and ".join(f"spec.{section}" for section in job.spec.unused_sections)
+        note = f"{named} cannot be made use of yet: the job is planned as if it were not there"
+        found.append(Announcement("NotUsedYet", note, "Plan", warning=True))
+    admitted = _Change(before, after, "Admitted")
+    gpus, nodes = _placed(after)
+    gpus_before, nodes_before = _placed(before)
+    if admitted.to_reason("Admitted"):
+        where = f"{gpus} GPUs on {', '.join(nodes)}: " if nodes else ""
+        found.append(Announcement("Admitted", where + admitted.message, "Plan"))
+    elif nodes and nodes_before and (gpus, nodes) != (gpus_before, nodes_before):
+        was = f"{gpus_before} GPUs on {', '.join(nodes_before)}"
+        note = f"from {was} to {gpus} GPUs on {', '.join(nodes)}: {admitted.message}"
+        found.append(Announcement("Resized", note, "Resize"))
+    if admitted.to_reason("Preempted"):
+        found.append(Announcement("Preempted", admitted.message, "Plan"))
+    if admitted.to_reason("InvalidSpec"):
+        found.append(Announcement("InvalidSpec", admitted.message, "CreatePods", warning=True))
+    if admitted.to_reason("UnknownGpuResource"):
+        found.append(Announcement("UnknownGpuResource", admitted.message, "Plan", warning=True))
+    failed, succeeded = _Change(before, after, "Failed"), _Change(before, after, "Succeeded")
+    restarts = after.restarts or 0
+    if restarts > (before.restarts or 0) and not failed.to_status("True"):
+        note = f"incarnation {after.last_failed_incarnation} failed ({failure or 'no exit code'}); "
+        note += f"restart {restarts} of {job.spec.failure_policy.max_restarts}"
+        found.append(Announcement("Restarting", note, "Restart", warning=True))
+    if _Change(before, after, "DeadlineAtRisk").to_status("True"):
+        note = _Change(before, after, "DeadlineAtRisk").message
+        found.append(Announcement("DeadlineAtRisk", note, "Plan", warning=True))
+    budget = _Change(before, after, "BudgetHealthy")
+    if budget.to_reason("Exhausted"):
+        note = f"{budget.message}; energy.onExhausted is {job.spec.energy.on_exhausted}"
+        found.append(Announcement("BudgetExhausted", note, job.spec.energy.on_exhausted, warning=True))
+    if succeeded.to_status("True"):
+        found.append(Announcement("Succeeded", succeeded.message, "Finish"))
+    if failed.to_status("True"):
+        found.append(Announcement("Failed", failed.message, "Finish", warning=True))
+    return found
+
+
+def cap_announcements(before: PowerCapStatus, after: PowerCapStatus) -> list[Announcement]:
+    """The Events between a cap's status and the next one, `after`.
+
+    A cap that was lowered takes a moment to be enforced: no warning. One that was not and is exceeded is worth one.
+    """
+    found: list[Announcement] = []
+    feasible, enforced = _Change(before, after, "Feasible"), _Change(before, after, "Enforced")
+    breached = _Change(before, after, "Breached")
+    if feasible.to_reason("Unreadable"):
+        return [Announcement("Unreadable", feasible.message, "Read", warning=True)]
+    if feasible.to_status("False"):
+        found.append(Announcement("Infeasible", feasible.message, "Enforce", warning=True))
+    if feasible.to_status("True", after="False"):
+        found.append(Announcement("Feasible", feasible.message, "Enforce"))
+    if enforced.to_status("False", after="True"):
+        lowered = (after.effective_watts or 0) < (before.effective_watts or 0)
+        if lowered:
+            note = f"from {before.effective_watts} W to {after.effective_watts} W: {enforced.message}"
+            found.append(Announcement("Lowering", note, "Enforce"))
+        else:
+            found.append(Announcement("NotEnforced", enforced.message, "Enforce", warning=True))
+    if enforced.to_reason("ProofStale"):
+        found.append(Announcement("ProofStale", enforced.message, "Enforce", warning=True))
+    if enforced.to_status("True", after="False") or enforced.proven_again:
+        found.append(Announcement("Enforced", enforced.message, "Enforce"))
+    if breached.to_status("True"):
+        found.append(Announcement("Breached", breached.message, "Measure", warning=True))
+    return found
+
+
+def node_readiness(info: NodeInfo) -> str:
+    """A node's state, as far as Events go: "new", "doubted", "unresponsive" or "ready"."""
+    if not info.acknowledged:
+        return "new"
+    if info.doubt:
+        return "doubted"
+    return "ready" if info.responsive else "unresponsive"
+
+
+def node_announcement(before: str, after: str, committed_watts: float) -> Announcement | None:
+    """The Event of a node that goes from one state to another; None where that is not worth one."""
+    if after == before:
+        return None
+    if after == "unresponsive":
+        note = f"its agent has not acknowledged what it was granted; its {committed_watts:.0f} W stay reserved"
+        return Announcement("NodeUnresponsive", note, "Grant", warning=True)
+    if after == "doubted":
+        note = "what its agent acknowledged may not be true any more; "
+        note += f"{committed_watts:.0f} W are reserved, the most that it can draw"
+        return Announcement("NodeProofStale", note, "Grant", warning=True)
+    if after == "ready" and before in ("unresponsive", "doubted"):
+        return Announcement("NodeAnswers", "its agent acknowledges its grants again", "Grant")
+    if after == "ready":
+        return Announcement("NodeArrived", "its agent has acknowledged its first grant: jobs may run there", "Grant")
+    return None
+
+
+def refused_grant_announcement(message: str) -> Announcement:
+    """The Event of a node whose grant the API server refuses for what it says of the jobs there."""
+    note = f"the API server refuses the grant of the jobs here; all their GPUs get the smallest limit: {message}"
+    return Announcement("GrantRefused", note, "Grant", warning=True)

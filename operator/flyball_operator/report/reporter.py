@@ -1,0 +1,90 @@
+"""Writes the statuses of caps and jobs, and records the Kubernetes Events that follow from what changed in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.power_cap import PowerCap, PowerCapStatus
+from flyball_api.units import MILLIWATTS_PER_WATT
+
+from flyball_operator.jobs.controller import LiveJob
+from flyball_operator.outcome import WriteResult
+from flyball_operator.power.cap_status import CapStatusWrite
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.report.announcements import (
+    Announcement,
+    cap_announcements,
+    job_announcements,
+    node_announcement,
+    node_readiness,
+    refused_grant_announcement,
+    regarding_cap,
+    regarding_gpu_node,
+    regarding_job,
+    regarding_node,
+)
+from flyball_operator.report.events import Regarding
+
+JsonObject = dict[str, Any]
+
+
+class StatusWrites(Protocol):
+    """What the reporter needs of the executor."""
+
+    async def write_cap_status(self, cap: PowerCap, status: PowerCapStatus) -> WriteResult: ...
+
+    async def write_job_status(self, job: EnergyAwareJob, status: EnergyAwareJobStatus) -> WriteResult: ...
+
+
+class EventSink(Protocol):
+    """Where Events are recorded."""
+
+    def record(self, regarding: Regarding, reason: str, note: str, *, action: str, warning: bool = False) -> None: ...
+
+
+class Reporter:
+    """Writes statuses, and records the Events that follow from what changed in them."""
+
+    def __init__(self, executor: StatusWrites, events: EventSink | None = None) -> None:
+        self._executor = executor
+        self._events = events
+        self._node_states: dict[str, str] | None = None
+
+    async def write_cap(self, item: CapStatusWrite) -> WriteResult:
+        """Write a cap's new status, and record the Events that follow from what changed in it."""
+        result = await self._executor.write_cap_status(item.cap, item.status)
+        if result.done:
+            self._announce(regarding_cap(item.cap), cap_announcements(item.cap.status, item.status))
+        return result
+
+    async def write_job(self, job: LiveJob, status: EnergyAwareJobStatus) -> WriteResult:
+        """Write a job's new status, and record the Events that follow from what changed in it."""
+        result = await self._executor.write_job_status(job.view, status)
+        if result.done:
+            self._announce(regarding_job(job.view), job_announcements(job.view, status, job.step.failure))
+        return result
+
+    def announce_nodes(self, nodes: Mapping[str, NodeInfo]) -> None:
+        """Record which nodes arrived, stopped answering or answer again; those that a new leader finds are not new."""
+        states = {name: node_readiness(info) for name, info in nodes.items()}
+        before, self._node_states = self._node_states, states
+        if before is None:
+            return
+        for name, info in nodes.items():
+            watts = info.power.committed.limit_milliwatts / MILLIWATTS_PER_WATT
+            announcement = node_announcement(before.get(name, "new"), states[name], watts)
+            if announcement is not None and info.node is not None:
+                self._announce(regarding_node(info.node), [announcement])
+
+    def announce_refused_grant(self, info: NodeInfo, message: str) -> None:
+        """Record that the API server takes no grant of a node with the entries of its jobs, and what is sent instead."""
+        if info.gpu_node is not None:
+            self._announce(regarding_gpu_node(info.gpu_node), [refused_grant_announcement(message)])
+
+    def _announce(self, regarding: Regarding, announcements: Iterable[Announcement]) -> None:
+        if self._events is None:
+            return
+        for item in announcements:
+            self._events.record(regarding, item.reason, item.note, action=item.action, warning=item.warning)

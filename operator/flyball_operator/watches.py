@@ -1,0 +1,146 @@
+"""Everything the operator watches, as informers over one session, and one consistent view of it per cycle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
+from flyball_api.gpu_node import GpuNode, PodReport, read_gpu_node
+from flyball_api.names import LABEL_JOB_UID
+from flyball_api.power_cap import PowerCap, read_power_cap
+from flyball_api.workloads import (
+    IncarnationView,
+    NodeView,
+    PodView,
+    read_incarnation,
+    read_node,
+    read_pod,
+)
+from flyball_kube.informer import Informer
+from flyball_kube.logs import get_logger
+from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, JOBS, NODES, PODS, POWER_CAPS, Resource
+from flyball_kube.session import ApiSession, JsonObject
+
+from flyball_operator.ownership import PodOwners, is_of_living_job
+
+logger = get_logger(__name__)
+
+T = TypeVar("T", EnergyAwareJob, PowerCap, GpuNode)
+
+
+def logging_problems(read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:
+    """`read`, with a log line for what of an object's status cannot be read, once for as long as it is the same."""
+    logged: dict[str, tuple[str, ...]] = {}
+
+    def reading(raw: Mapping[str, Any]) -> T:
+        found = read(raw)
+        key, problems = found.metadata.key, found.problems
+        if problems != logged.get(key, ()):
+            for problem in problems:
+                logger.warning("part of an object left out", kind=raw.get("kind"), object=key, error=problem)
+            logged.pop(key, None)
+            if problems:
+                logged[key] = problems
+        return found
+
+    return reading
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """What the API server has, as of one cycle; `unread` names the caps and GPUNodes that cannot be read.
+
+    `age_seconds` is how long ago the oldest of the copies of caps, Nodes and GPUNodes was last proven fresh.
+    """
+
+    jobs: dict[str, EnergyAwareJob]  # by uid
+    caps: list[PowerCap]
+    gpu_nodes: dict[str, GpuNode]
+    nodes: list[NodeView]
+    pods: list[PodView]  # those that hold or want GPUs
+    incarnations: dict[str, list[IncarnationView]]  # by the job's uid
+    pods_of: dict[str, list[PodView]]  # by the job's uid
+    reports_of: dict[str, list[tuple[str, PodReport]]]  # by the job's uid, with the node
+    unread: tuple[str, ...]
+    age_seconds: float
+
+
+class Watches:
+    """The informers; `wake` is called at each change. `gpu_resources` names the extended resources whose units are GPUs."""
+
+    def __init__(self, session: ApiSession, wake: Callable[[], None], gpu_resources: Collection[str]) -> None:
+        def on_change(key: str) -> None:
+            wake()
+
+        self.jobs = Informer(session, ENERGY_AWARE_JOBS, logging_problems(read_energy_aware_job), on_change=on_change)
+        self.caps = Informer(session, POWER_CAPS, logging_problems(read_power_cap), on_change=on_change)
+        self.gpu_nodes = Informer(session, GPU_NODES, logging_problems(read_gpu_node), on_change=on_change)
+        self.nodes = Informer(session, NODES, partial(read_node, gpu_resources=gpu_resources), on_change=on_change)
+        self.pods = Informer(session, PODS, partial(read_pod, gpu_resources=gpu_resources), on_change=on_change)
+        self.incarnations = Informer(
+            session, JOBS, read_incarnation, on_change=on_change, params={"labelSelector": LABEL_JOB_UID}
+        )
+        self._of: dict[Resource, Informer[Any]] = {
+            ENERGY_AWARE_JOBS: self.jobs,
+            POWER_CAPS: self.caps,
+            GPU_NODES: self.gpu_nodes,
+            NODES: self.nodes,
+            PODS: self.pods,
+            JOBS: self.incarnations,
+        }
+        self._owners = PodOwners()
+
+    def runs(self) -> list[Coroutine[Any, Any, None]]:
+        """One coroutine per informer, to be run as tasks."""
+        return [informer.run() for informer in self._of.values()]
+
+    async def wait_synced(self) -> None:
+        await asyncio.gather(*(informer.wait_synced() for informer in self._of.values()))
+
+    async def refresh(self) -> None:
+        """Return once Nodes, GPUNodes and PowerCaps have been listed anew, as of a moment after this call."""
+        await asyncio.gather(self.nodes.refresh(), self.gpu_nodes.refresh(), self.caps.refresh())
+
+    def absorb(self, resource: Resource, raw: JsonObject) -> None:
+        """Take in what a write of ours returned."""
+        informer = self._of.get(resource)
+        if informer is not None:
+            informer.absorb(raw)
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since each informer was last proven fresh, by the resource's plural name."""
+        return {resource.plural: informer.age_seconds() for resource, informer in self._of.items()}
+
+    def cluster(self) -> ClusterState:
+        """One view of all of them; nothing in it changes afterwards."""
+        jobs = {job.uid: job for job in self.jobs}
+        by_uid = {item.uid: item for item in self.incarnations if is_of_living_job(item, jobs)}
+        incarnations: dict[str, list[IncarnationView]] = {}
+        for incarnation in by_uid.values():
+            incarnations.setdefault(incarnation.job_uid, []).append(incarnation)
+        pods = self._owners.attributed((pod for pod in self.pods if pod.gpus or pod.job_uid), jobs, by_uid)
+        pods_of: dict[str, list[PodView]] = {}
+        for pod in pods:
+            if pod.job_uid:
+                pods_of.setdefault(pod.job_uid, []).append(pod)
+        reports_of: dict[str, list[tuple[str, PodReport]]] = {}
+        gpu_nodes = {view.name: view for view in self.gpu_nodes}
+        for name in sorted(gpu_nodes):
+            for report in gpu_nodes[name].status.jobs:
+                reports_of.setdefault(report.uid, []).append((name, report))
+        return ClusterState(
+            jobs=jobs,
+            caps=list(self.caps),
+            gpu_nodes=gpu_nodes,
+            nodes=list(self.nodes),
+            pods=pods,
+            incarnations=incarnations,
+            pods_of=pods_of,
+            reports_of=reports_of,
+            unread=tuple(sorted([*self.caps.invalid, *self.gpu_nodes.invalid])),
+            age_seconds=max(self.gpu_nodes.age_seconds(), self.caps.age_seconds(), self.nodes.age_seconds()),
+        )

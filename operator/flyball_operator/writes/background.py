@@ -1,0 +1,86 @@
+"""Writes that go on while the loop decides: one at a time for each object, so that no cycle waits for the API server.
+
+A cycle that awaited a hundred writes could not answer a cap that falls meanwhile. What is under way is known by its key;
+until it has ended, nothing else is started for that object, and the next cycle decides from what the API then says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any
+
+from flyball_kube.logs import get_logger
+
+from flyball_operator.outcome import UNKNOWN, WriteResult
+from flyball_operator.writes.lease import LeadershipLost
+
+logger = get_logger(__name__)
+
+
+# A server that refuses connections answers at once: without a pause the loop would do nothing but ask it.
+RETRY_SECONDS = 0.5
+
+
+class Background:
+    """Writes under way by key; `wake` is called when one has ended: at once after success, else after RETRY_SECONDS."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._tasks: dict[Hashable, asyncio.Task[WriteResult]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def busy(self, key: Hashable) -> bool:
+        """Whether something is under way for this object."""
+        return key in self._tasks
+
+    def wake(self) -> None:
+        """Ask for the cycle that the end of a write brings now, not after a pause."""
+        self._wake()
+
+    def start(
+        self,
+        key: Hashable,
+        write: Coroutine[Any, Any, WriteResult],
+        answered: Callable[[WriteResult], object] = lambda result: None,
+    ) -> None:
+        """Start `write` for an object that is not busy; raises ValueError where it is.
+
+        `answered` is called with what became of it once the object is no longer busy, before `wake`.
+        """
+        if key in self._tasks:
+            write.close()
+            raise ValueError(f"{key}: a write is under way already; ask busy() first")
+        task = asyncio.create_task(self._run(key, write))
+        self._tasks[key] = task
+        task.add_done_callback(lambda ended: self._ended(key, ended, answered))
+
+    def _ended(self, key: Hashable, task: asyncio.Task[WriteResult], answered: Callable[[WriteResult], object]) -> None:
+        del self._tasks[key]
+        answered(UNKNOWN if task.cancelled() else task.result())
+        if task.cancelled():
+            return
+        if task.result().done:
+            self._wake()
+        else:
+            task.get_loop().call_later(RETRY_SECONDS, self._wake)
+
+    @staticmethod
+    async def _run(key: Hashable, write: Coroutine[Any, Any, WriteResult]) -> WriteResult:
+        try:
+            return await write
+        except LeadershipLost as error:
+            # The loop finds it out by its own check.
+            logger.info("not written: the lease is lost", object=key, error=str(error))
+        except Exception:
+            logger.exception("a write failed unexpectedly", object=key)
+        return UNKNOWN
+
+    async def stop(self) -> None:
+        """Cancel what is under way and wait for its end."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

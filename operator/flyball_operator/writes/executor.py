@@ -1,0 +1,231 @@
+"""Every write that the operator makes to the API server, each sent only while this process still leads.
+
+All of them are idempotent. An object that another writer changed first, that exists already or that is gone already is no
+failure: the next cycle decides anew from what is then there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from typing import Any
+
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.energy_profile import EnergyProfileStatus
+from flyball_api.gpu_node import gpu_node_object
+from flyball_api.grant import Grant, grant_spec
+from flyball_api.names import LABEL_HOSTNAME, PLACEMENT_GATE, STARTUP_TAINT
+from flyball_api.power_cap import PowerCap, PowerCapStatus
+from flyball_api.reading import to_patch
+from flyball_api.workloads import PodView
+from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_kube.logs import get_logger
+from flyball_kube.resources import (
+    ENERGY_AWARE_JOBS,
+    ENERGY_PROFILES,
+    GPU_NODES,
+    JOBS,
+    NODES,
+    PODS,
+    POWER_CAPS,
+    SERVICES,
+    Resource,
+)
+from flyball_kube.session import JSON_PATCH, ApiSession, JsonObject
+
+from flyball_operator.jobs.lifecycle import OpenGates, StopIncarnation
+from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
+from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult, combined
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.writes.lease import LeadershipLost
+
+logger = get_logger(__name__)
+
+# The API server stops tracking who set which field of an object whose list is overwritten with one empty entry, until
+# someone applies it server-side. A GPUNode has one writer for its spec and one for its status, and the tracking is more
+# than half of what a write of one costs the server (docs/decisions.md).
+UNTRACKED_FIELDS: list[JsonObject] = [{}]
+
+
+class Executor:
+    """Sends writes under one epoch; `check` raises LeadershipLost, `absorb` takes in what a write returned.
+
+    `training_socket_directory`: where on their nodes agents serve training processes (empty: nowhere); `gpu_resources`:
+    the extended resources whose units are GPUs.
+    """
+
+    def __init__(
+        self,
+        session: ApiSession,
+        check: Callable[[], None],
+        absorb: Callable[[Resource, JsonObject], None],
+        count: Callable[[str], None] = lambda kind: None,
+        training_socket_directory: str = "",
+        *,
+        gpu_resources: Collection[str],
+    ) -> None:
+        self._session = session
+        self._check = check
+        self._absorb = absorb
+        self._count = count
+        self._training_socket_directory = training_socket_directory
+        self._gpu_resources = gpu_resources
+
+    async def _write(
+        self,
+        kind: str,
+        resource: Resource,
+        call: Callable[[], Awaitable[JsonObject]],
+    ) -> WriteResult:
+        """Make one write. Raises LeadershipLost before anything is sent."""
+        # Nothing is counted as written that is not: the session checks once more when the request has its turn.
+        self._check()
+        self._count(kind)
+        try:
+            answer = await call()
+        except ApiError as error:
+            level = logging.DEBUG if error.conflict or error.not_found else logging.WARNING
+            logger.log(level, "write refused", write=kind, error=str(error))
+            outcome = Outcome.REFUSED if error.status < 500 else Outcome.UNKNOWN
+            return WriteResult(outcome, error.message if error.invalid else "", error.not_found)
+        except ApiUnreachable as error:
+            logger.warning("write unanswered", write=kind, error=str(error))
+            return UNKNOWN
+        if answer.get("kind") == resource.kind:
+            self._absorb(resource, answer)
+        return DONE
+
+    async def all(self, writes: Iterable[Coroutine[Any, Any, WriteResult]]) -> list[WriteResult]:
+        """Make independent writes side by side; raises LeadershipLost once all of them have ended, if any did."""
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        for result in results:
+            if isinstance(result, LeadershipLost):
+                raise result
+        for result in results:
+            if isinstance(result, BaseException):
+                logger.error("a write failed unexpectedly", exc_info=result)
+        return [UNKNOWN if isinstance(result, BaseException) else result for result in results]
+
+    async def write_grant(self, info: NodeInfo, grant: Grant) -> WriteResult:
+        """Put a grant into the node's GPUNode, which must not have changed since it was read; make it where missing."""
+        gpu_node = info.gpu_node
+        if gpu_node is None:
+            labels = {} if info.node is None else dict(info.node.labels)
+            body = gpu_node_object(info.name, labels, grant)
+            return await self._write("create-gpunode", GPU_NODES, lambda: self._session.create(GPU_NODES.path(), body))
+        patch: JsonObject = {
+            "metadata": {"resourceVersion": gpu_node.metadata.resource_version, "managedFields": UNTRACKED_FIELDS},
+            "spec": grant_spec(grant),
+        }
+        if info.node is not None and info.node.labels != gpu_node.labels:
+            patch["metadata"]["labels"] = {
+                **{key: None for key in gpu_node.labels if key not in info.node.labels},
+                **info.node.labels,
+            }
+        before = 0 if gpu_node.grant is None else gpu_node.grant.bound.limit_milliwatts
+        kind = "lower-grant" if grant.bound.limit_milliwatts < before else "write-grant"
+        path = GPU_NODES.path(name=info.name)
+        return await self._write(kind, GPU_NODES, lambda: self._session.patch(path, patch))
+
+    async def remove_startup_taint(self, info: NodeInfo) -> WriteResult:
+        """Open a node for pods, now that its agent has acknowledged its first grant."""
+        path = NODES.path(name=info.name)
+
+        async def patch() -> JsonObject:
+            node = await self._session.get(path)
+            taints = [taint for taint in node["spec"].get("taints") or () if taint.get("key") != STARTUP_TAINT]
+            body = {
+                "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
+                "spec": {"taints": taints or None},
+            }
+            self._check()
+            return await self._session.patch(path, body)
+
+        return await self._write("remove-taint", NODES, patch)
+
+    async def create_incarnation(
+        self, job: EnergyAwareJob, incarnation: int, nodes: tuple[tuple[str, int], ...]
+    ) -> WriteResult:
+        """Make the Service and the gated Job of an incarnation."""
+        try:
+            batch_job = incarnation_job(job, incarnation, nodes, self._training_socket_directory, self._gpu_resources)
+            service = incarnation_service(job, incarnation)
+        except ValueError as error:
+            return WriteResult(Outcome.REFUSED, invalid=str(error))
+        await self._write(
+            "create-service", SERVICES, lambda: self._session.create(SERVICES.path(job.namespace), service)
+        )
+        return await self._write(
+            "create-incarnation", JOBS, lambda: self._session.create(JOBS.path(job.namespace), batch_job)
+        )
+
+    async def stop_incarnation(self, action: StopIncarnation) -> WriteResult:
+        """Delete an incarnation's Job, and with it, by the garbage collector, its pods and their Service."""
+        item = action.incarnation
+        options = {"propagationPolicy": "Background", "preconditions": {"uid": item.uid}}
+        done = await self._write(
+            "stop-incarnation",
+            JOBS,
+            lambda: self._session.delete(JOBS.path(item.namespace, item.name), options),
+        )
+        await self._write(
+            "delete-service", SERVICES, lambda: self._session.delete(SERVICES.path(item.namespace, item.name))
+        )
+        return done
+
+    async def open_gates(self, action: OpenGates, hostnames: Mapping[str, str]) -> WriteResult:
+        """Give each pod its node, by the node's hostname label, and take its gate away; done where all took effect."""
+        return combined(await self.all(self._open_gate(pod, hostnames.get(node, node)) for pod, node in action.pods))
+
+    async def _open_gate(self, pod: PodView, hostname: str) -> WriteResult:
+        path = PODS.path(pod.namespace, pod.name)
+
+        async def patch() -> JsonObject:
+            raw = await self._session.get(path)
+            gates = raw["spec"].get("schedulingGates") or []
+            selector = raw["spec"].get("nodeSelector") or {}
+            body = [
+                # The pod that was decided on: not one of the same name made since, and not one changed by another.
+                {"op": "test", "path": "/metadata/uid", "value": pod.uid},
+                {"op": "test", "path": "/metadata/resourceVersion", "value": raw["metadata"]["resourceVersion"]},
+                {"op": "add", "path": "/spec/nodeSelector", "value": {**selector, LABEL_HOSTNAME: hostname}},
+                {
+                    "op": "replace",
+                    "path": "/spec/schedulingGates",
+                    "value": [gate for gate in gates if gate.get("name") != PLACEMENT_GATE],
+                },
+            ]
+            self._check()
+            return await self._session.patch(path, body, JSON_PATCH)
+
+        return await self._write("open-gate", PODS, patch)
+
+    async def write_job_status(self, job: EnergyAwareJob, status: EnergyAwareJobStatus) -> WriteResult:
+        path = ENERGY_AWARE_JOBS.path(job.namespace, job.name, "status")
+        body = {"metadata": {"uid": job.uid}, "status": to_patch(status)}
+        return await self._write("job-status", ENERGY_AWARE_JOBS, lambda: self._session.patch(path, body))
+
+    async def write_cap_status(self, cap: PowerCap, status: PowerCapStatus) -> WriteResult:
+        path = POWER_CAPS.path(name=cap.name, subresource="status")
+        # Of the cap as it was read: a status that arrives late, or of an earlier leader, must not stand over a newer one.
+        metadata = {"uid": cap.uid, "resourceVersion": cap.metadata.resource_version}
+        body = {"metadata": metadata, "status": to_patch(status)}
+        return await self._write("cap-status", POWER_CAPS, lambda: self._session.patch(path, body))
+
+    async def write_profile(self, profile: JsonObject, status: EnergyProfileStatus, *, exists: bool) -> WriteResult:
+        """Put what was learned into an EnergyProfile, made first unless it `exists`."""
+        metadata = profile["metadata"]
+        if not exists:
+            collection = ENERGY_PROFILES.path(metadata["namespace"])
+            await self._write("create-profile", ENERGY_PROFILES, lambda: self._session.create(collection, profile))
+        path = ENERGY_PROFILES.path(metadata["namespace"], metadata["name"], "status")
+        return await self._write(
+            "profile-status", ENERGY_PROFILES, lambda: self._session.patch(path, {"status": to_patch(status)})
+        )
+
+    async def delete_job(self, job: EnergyAwareJob) -> WriteResult:
+        """Remove a finished EnergyAwareJob whose time to live is over."""
+        path = ENERGY_AWARE_JOBS.path(job.namespace, job.name)
+        options = {"propagationPolicy": "Background", "preconditions": {"uid": job.uid}}
+        return await self._write("delete-finished-job", ENERGY_AWARE_JOBS, lambda: self._session.delete(path, options))

@@ -1,0 +1,45 @@
+"""Takes the steps that the job controller decided on: the next incarnation made, an old one stopped, gates opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_kube.logs import get_logger
+
+from flyball_operator.jobs.controller import JobAction
+from flyball_operator.jobs.lifecycle import CreateIncarnation, OpenGates, StopIncarnation
+from flyball_operator.outcome import WriteResult
+
+logger = get_logger(__name__)
+
+
+class JobWrites(Protocol):
+    """What the steps of a job need of the executor."""
+
+    async def create_incarnation(
+        self, job: EnergyAwareJob, incarnation: int, nodes: tuple[tuple[str, int], ...]
+    ) -> WriteResult: ...
+
+    async def stop_incarnation(self, action: StopIncarnation) -> WriteResult: ...
+
+    async def open_gates(self, action: OpenGates, hostnames: Mapping[str, str]) -> WriteResult: ...
+
+
+async def take_action(executor: JobWrites, item: JobAction, hostnames: Mapping[str, str]) -> WriteResult:
+    """Take one action for one job; `hostnames` gives the hostname label of each node."""
+    job, action = item.job, item.action
+    match action:
+        case StopIncarnation(incarnation, reason):
+            event, number = "stop", incarnation.incarnation
+            result = await executor.stop_incarnation(action)
+        case OpenGates(pods):
+            event, number, reason = "start", pods[0][0].incarnation, "every old pod is gone and the watts are reserved"
+            result = await executor.open_gates(action, hostnames)
+        case CreateIncarnation(_, number, nodes):
+            event = "create"
+            result = await executor.create_incarnation(job, number, nodes)
+            reason = result.invalid or f"on {', '.join(name for name, _ in nodes)}"
+    logger.info(event, job=job.key, incarnation=number, reason=reason, done=result.done)
+    return result

@@ -1,0 +1,1 @@
+"""A job's model fitted to what was measured while it ran."""

@@ -1,0 +1,193 @@
+"""Pools: nodes that are alike to the planner in everything but how many of their GPUs are free.
+
+Two nodes are in one pool when they have the same GPU model and buddy cell, the same idle watts, the same caps over them and
+the same jobs allowed on them. Allocation then works with pools, of which there are few, and placement with nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from flyball_planner.models.gpu import GpuModel
+from flyball_planner.snapshot import CapConstraint, JobState, NodeState
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A set of interchangeable nodes. `cell_gpus` is the largest power of two within a node: what one node gives a job.
+
+    Pools of one `group` differ only by caps and idle watts, so one job may span them. `capacities` holds each node's
+    GPUs that jobs may hold: 0 where nothing new may be placed. Nodes that cannot be commanded have pools of their own,
+    without room and without caps: what they hold is fixed, whatever runs there.
+    """
+
+    index: int
+    group: int
+    gpu_model: GpuModel
+    cell_gpus: int
+    cap_indices: tuple[int, ...]
+    idle_limit_watts: float
+    idle_draw_watts: float
+    selector: tuple[bool, ...]
+    node_names: tuple[str, ...]
+    capacities: tuple[int, ...]
+
+    @property
+    def levels(self) -> int:
+        """Buddy levels 0..levels: cells of 2^level GPUs."""
+        return self.cell_gpus.bit_length() - 1
+
+
+def cell_of(gpus: int) -> int:
+    """The largest power of two within a node of so many GPUs: its largest buddy cell (0 for a node without GPUs)."""
+    return 1 << (gpus.bit_length() - 1) if gpus > 0 else 0
+
+
+def shape(gpus: int, cell_gpus: int) -> tuple[int, int]:
+    """(nodes, GPUs on each) that a job of `gpus` takes where one node gives `cell_gpus`.
+
+    Every pod of an Indexed Job is alike, so each node gives the same number: for powers of two, one cell of one node, or
+    whole cells of gpus/cell nodes (PowerFlow section 5.3).
+    """
+    nodes = -(-gpus // cell_gpus)
+    while gpus % nodes:
+        nodes += 1
+    return nodes, gpus // nodes
+
+
+def level_of(gpus_on_node: int) -> int:
+    """The buddy level of the smallest cell that holds so many GPUs of one node."""
+    return (gpus_on_node - 1).bit_length()
+
+
+def idle_limit_watts(node: NodeState) -> float:
+    """What an idle GPU of the node is allowed: the node's own figure, or the model's smallest limit."""
+    return node.gpu_model.min_power_limit_watts if node.idle_power_limit_watts is None else node.idle_power_limit_watts
+
+
+def unified_models(nodes: Iterable[NodeState]) -> dict[GpuModel, GpuModel]:
+    """For each GPU model as some node reports it, the model to plan jobs with.
+
+    Boards of one product may report limits or clocks that differ a little. What all of them can do is what a job that
+    spans them can be given, and keeps them in one pool; boards without a common range stay apart.
+    """
+    by_product: dict[str, list[GpuModel]] = {}
+    for node in nodes:
+        models = by_product.setdefault(node.gpu_model.product, [])
+        if node.gpu_model not in models:
+            models.append(node.gpu_model)
+    unified: dict[GpuModel, GpuModel] = {}
+    for models in by_product.values():
+        common = _common(models)
+        for model in models:
+            unified[model] = common or model
+    return unified
+
+
+def _common(models: Sequence[GpuModel]) -> GpuModel | None:
+    if len(models) == 1:
+        return models[0]
+    lowest = max(model.min_power_limit_watts for model in models)
+    highest = min(model.max_power_limit_watts for model in models)
+    clocks = sorted(set.intersection(*(set(model.clocks_megahertz) for model in models)))
+    if lowest > highest or not clocks:
+        return None
+    base = max(models, key=lambda model: (model.idle_power_watts, model.clocks_megahertz, model.max_power_limit_watts))
+    default = min(max(min(model.default_power_limit_watts for model in models), lowest), highest)
+    idle = min(base.idle_power_watts, highest)
+    return replace(
+        base,
+        min_power_limit_watts=lowest,
+        max_power_limit_watts=highest,
+        default_power_limit_watts=default,
+        idle_power_watts=idle,
+        clocks_megahertz=tuple(clocks),
+    )
+
+
+class _Likeness(NamedTuple):
+    gpu_model: GpuModel
+    cell_gpus: int
+    cap_indices: tuple[int, ...]
+    idle_limit_watts: float
+    idle_draw_watts: float
+    selector: tuple[bool, ...]
+    commandable: bool
+
+
+def build_pools(
+    nodes: Iterable[NodeState], caps: Sequence[CapConstraint], selectors: Sequence[frozenset[str]]
+) -> tuple[tuple[Pool, ...], dict[str, tuple[int, int]]]:
+    """The pools of a cluster, and each node's (pool, position within it).
+
+    `cap_indices` index `caps`. Pools and their nodes are ordered by name, so that the order of `nodes` does not matter.
+    """
+    nodes = sorted(nodes, key=lambda node: node.name)
+    models = unified_models(nodes)
+    caps_of = _caps_of_nodes(caps)
+    members: dict[_Likeness, list[NodeState]] = {}
+    for node in nodes:
+        if node.gpus == 0:
+            continue
+        commandable = node.fixed_bound_watts is None
+        key = _Likeness(
+            models[node.gpu_model],
+            cell_of(node.gpus),
+            caps_of.get(node.name, ()) if commandable else (),
+            idle_limit_watts(node),
+            node.gpu_model.idle_power_watts,
+            tuple(node.name in selector for selector in selectors),
+            commandable,
+        )
+        members.setdefault(key, []).append(node)
+    groups: dict[tuple[GpuModel, int, tuple[bool, ...]], int] = {}
+    pools: list[Pool] = []
+    position: dict[str, tuple[int, int]] = {}
+    for key, alike in members.items():
+        index = len(pools)
+        pools.append(
+            Pool(
+                index=index,
+                group=groups.setdefault((key.gpu_model, key.cell_gpus, key.selector), len(groups)),
+                gpu_model=key.gpu_model,
+                cell_gpus=key.cell_gpus,
+                cap_indices=key.cap_indices,
+                idle_limit_watts=key.idle_limit_watts,
+                idle_draw_watts=key.idle_draw_watts,
+                selector=key.selector,
+                node_names=tuple(node.name for node in alike),
+                capacities=tuple(_capacity(node) for node in alike),
+            )
+        )
+        for place, node in enumerate(alike):
+            position[node.name] = (index, place)
+    return tuple(pools), position
+
+
+def _capacity(node: NodeState) -> int:
+    open_to_jobs = node.schedulable and not node.evacuate and node.fixed_bound_watts is None
+    return node.usable_gpus if open_to_jobs else 0
+
+
+def selectors_of(jobs: Iterable[JobState]) -> tuple[frozenset[str], ...]:
+    """The distinct sets of nodes that jobs are bound to, in a fixed order."""
+    distinct = {job.eligible_nodes for job in jobs if job.eligible_nodes is not None}
+    return tuple(sorted(distinct, key=sorted))
+
+
+def _caps_of_nodes(caps: Sequence[CapConstraint]) -> dict[str, tuple[int, ...]]:
+    by_node: dict[str, list[int]] = {}
+    for index, cap in enumerate(caps):
+        for name in cap.node_names:
+            by_node.setdefault(name, []).append(index)
+    return {name: tuple(indices) for name, indices in by_node.items()}
+
+
+def eligible_pools(job: JobState, pools: Sequence[Pool], selectors: Sequence[frozenset[str]]) -> tuple[int, ...]:
+    """The pools whose nodes the job's pods may go to."""
+    if job.eligible_nodes is None:
+        return tuple(pool.index for pool in pools)
+    column = selectors.index(job.eligible_nodes)
+    return tuple(pool.index for pool in pools if pool.selector[column])

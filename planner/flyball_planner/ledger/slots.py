@@ -1,0 +1,80 @@
+"""Room by count: whether jobs of given sizes fit the free GPUs of a pool, without saying yet which node each gets.
+
+Sizes are powers of two, so each divides the next, and descending first fit never fails where anything fits: a set of
+cells fits nodes with free counts c_i exactly when, at every level l, the cells of at least 2^l GPUs, counted in units of
+2^l, are no more than the sum of floor(c_i / 2^l). Each pool keeps that difference per level, so a test or a change costs
+a few additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flyball_planner.ledger.pools import Pool, level_of
+
+
+class Slots:
+    """Room in every pool, in two readings.
+
+    *Free* room leaves every unchanged job where it is; *open* room lets every movable one migrate. Jobs whose nodes are
+    still to be chosen are demand on both. GPUs are counted, never numbered: which device a pod gets is the kubelet's word.
+    """
+
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        self._pools = pools
+        self._capacities = [pool.capacities for pool in pools]
+        self.free = [list(pool.capacities) for pool in pools]
+        self.open = [list(pool.capacities) for pool in pools]
+        self.free_room = [_rooms(pool) for pool in pools]
+        self.open_room = [_rooms(pool) for pool in pools]
+
+    def hold(self, pool: int, place: int, gpus: int, movable: bool) -> None:
+        """An unchanged job holds GPUs of one node (on a node that is closed to new jobs it takes nobody's room)."""
+        if self._capacities[pool][place]:
+            self._occupy(self.free[pool], self.free_room[pool], place, gpus)
+            if movable:
+                _demand(self.open_room[pool], level_of(gpus), 1)
+            else:
+                self._occupy(self.open[pool], self.open_room[pool], place, gpus)
+
+    def release(self, pool: int, place: int, gpus: int, movable: bool) -> None:
+        """The inverse of `hold`."""
+        if self._capacities[pool][place]:
+            self._occupy(self.free[pool], self.free_room[pool], place, -gpus)
+            if movable:
+                _demand(self.open_room[pool], level_of(gpus), -1)
+            else:
+                self._occupy(self.open[pool], self.open_room[pool], place, -gpus)
+
+    def demand(self, pool: int, level: int, cells: int) -> None:
+        """Cells of 2^level GPUs whose nodes are still to be chosen (negative: no longer wanted)."""
+        _demand(self.free_room[pool], level, cells)
+        _demand(self.open_room[pool], level, cells)
+
+    def fits(self, pool: int, level: int, cells: int, migrate: bool) -> bool:
+        """Whether so many more cells of 2^level GPUs have room, with every unchanged job in place or with migrations."""
+        room = self.open_room[pool] if migrate else self.free_room[pool]
+        if level >= len(room) or room[level] < cells:
+            return False
+        return level == 0 or all(room[lower] >= cells << (level - lower) for lower in range(level))
+
+    def most_cells(self, pool: int, level: int, migrate: bool) -> int:
+        """How many more cells of 2^level GPUs have room."""
+        room = self.open_room[pool] if migrate else self.free_room[pool]
+        return max(0, min(room[lower] >> (level - lower) for lower in range(level + 1))) if level < len(room) else 0
+
+    @staticmethod
+    def _occupy(counts: list[int], room: list[int], place: int, gpus: int) -> None:
+        before = counts[place]
+        after = counts[place] = before - gpus
+        for level in range(len(room)):
+            room[level] += (after >> level) - (before >> level)
+
+
+def _rooms(pool: Pool) -> list[int]:
+    return [sum(capacity >> level for capacity in pool.capacities) for level in range(pool.levels + 1)]
+
+
+def _demand(room: list[int], level: int, cells: int) -> None:
+    for lower in range(min(level, len(room) - 1) + 1):
+        room[lower] -= cells << (level - lower)

@@ -1,0 +1,1 @@
+"""Which nodes a job's GPUs are on, and which nodes can be emptied."""

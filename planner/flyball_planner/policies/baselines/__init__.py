@@ -1,0 +1,1 @@
+"""Scheduling policies from the literature, each in a module of its own."""

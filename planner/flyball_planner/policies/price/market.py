@@ -1,0 +1,207 @@
+"""The market of the policy `price`: at which price of a GPU-second the jobs want as many GPUs as there are.
+
+An iteration of a job at n GPUs and clock f takes T(n, f) seconds and E(n, f) joules, of which its GPUs would draw
+P_sunk*n*T unused as well. GPU-seconds have a price m now, and a lower one m' on average over the time that the job will
+still run: half of today's price is taken to stay, half to go as the backlog of work is done. So
+
+    v     = min over (n, f) of (1 + m'*n) * T + l * (E - P_sunk*n*T)      what an iteration is worth
+    (n, f) = argmax of (v - l * (E - P_sunk*n*T)) / T - m*n               what the job takes at today's price
+
+With m' = m the two are one: the job runs where an iteration costs least. A job that lasts longer than the backlog waits
+with growing until the GPUs are cheap, which lets the short ones grow first; that is what an order by remaining time does
+in AFS, and what heSRPT proves best where nobody arrives, but here it fades as the backlog does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyball_planner.policies.price.nodes import fill_nodes
+from flyball_planner.policies.view import Array, ClusterView, JobView, Performance
+
+BISECTIONS = 12
+FIRST_GPU_PRICE, HIGHEST_GPU_PRICE = 0.01, 1e6  # job-seconds for a GPU-second: from where to where it is looked for
+FIRST_JOULE_PRICE, HIGHEST_JOULE_PRICE, CAP_BISECTIONS = 1e-4, 1e3, 6
+LASTING_SHARE = 0.5  # of today's price of a GPU-second, that outlasts the backlog
+NEVER = 1e30  # seconds and joules of what is barred
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """What the jobs want at one pair of prices: size positions, GPUs in all, and what each size would cost each job."""
+
+    rows: Indices
+    gpus: float
+    costs: Array  # (jobs, sizes)
+
+
+class Market:
+    """Who wants what at which prices. Arrays are (jobs, sizes[, clocks]); sizes that a job lacks never win."""
+
+    def __init__(self, view: ClusterView, jobs: Sequence[JobView]) -> None:
+        self.view = view
+        width = max(len(job.performance.sizes) for job in jobs)
+        tables = {id(job.performance): job.performance for job in jobs}
+        slot = {key: index for index, key in enumerate(tables)}
+        pick = np.array([slot[id(job.performance)] for job in jobs])
+        padded = [_padded(table, width) for table in tables.values()]
+        self.sizes, self.seconds, self.joules = (np.stack(part)[pick] for part in zip(*padded, strict=True))
+        self.dear_joules = self.joules - view.sunk_gpu_watts * self.sizes[:, :, None] * self.seconds
+        self.remaining = np.array([max(job.remaining_iterations, 1e-9) for job in jobs])
+        current = np.array([job.performance.position[job.gpus] if job.gpus else -1 for job in jobs])
+        self.everyone = np.arange(len(jobs))
+        elsewhere = np.ones(self.sizes.shape, dtype=bool)
+        elsewhere[self.everyone, current] = current < 0
+        fixed = np.array([bool(job.gpus) and not job.resizable for job in jobs])
+        restart = np.array([job.restart_seconds if job.gpus else 0.0 for job in jobs])
+        self.restart_seconds = np.where(elsewhere, restart[:, None], 0.0)
+        lacking = np.arange(width)[None, :] >= np.array([len(job.performance.sizes) for job in jobs])[:, None]
+        self.barred = lacking | (fixed[:, None] & elsewhere)
+        present = np.maximum(current, 0)
+        self.lasting_seconds = self.remaining * self.seconds[self.everyone, present].min(axis=1)
+        least_gpu_seconds = (self.seconds * self.sizes[:, :, None]).min(axis=(1, 2))
+        self.backlog_seconds = float(self.remaining @ least_gpu_seconds) / view.gpus
+        self._bar_broken_promises(jobs)
+
+    def _bar_broken_promises(self, jobs: Sequence[JobView]) -> None:
+        """Leave out the clocks and sizes with which a job would miss its deadline or spend more than its budget.
+
+        Where none is left, a job that is late gets the fastest there is, and one that is short of joules the thriftiest.
+        """
+        for index, job in enumerate(jobs):
+            if job.deadline_seconds is None and job.remaining_energy_joules is None:
+                continue
+            seconds, joules = self.seconds[index], self.joules[index]
+            allowed = np.repeat(~self.barred[index][:, None], seconds.shape[1], axis=1)
+            for limit, need in (
+                (job.remaining_energy_joules, job.remaining_iterations * joules),
+                (
+                    None if job.deadline_seconds is None else job.deadline_seconds - self.view.now_seconds,
+                    job.remaining_iterations * seconds + self.restart_seconds[index][:, None],
+                ),
+            ):
+                if limit is None:
+                    continue
+                keeps = allowed & (need <= limit)
+                if not keeps.any():
+                    keeps = need == np.where(allowed, need, np.inf).min()
+                allowed = keeps & allowed
+            self.barred[index] |= ~allowed.any(axis=1)
+            self.seconds[index][~allowed] = NEVER
+            self.dear_joules[index][~allowed] = NEVER
+
+    def clear(self, joule_price: float) -> tuple[Indices, Indices]:
+        """(size positions, clock positions) at the price of a GPU-second at which the GPUs suffice."""
+        wanting = self._demand(0.0, joule_price)
+        if wanting.gpus <= self.view.gpus:
+            return fill_nodes(self, wanting.rows, self._clocks(wanting.rows, 0.0, joule_price), joule_price)
+        low, high = 0.0, FIRST_GPU_PRICE
+        fitting = self._demand(high, joule_price)
+        while fitting.gpus > self.view.gpus and high < HIGHEST_GPU_PRICE:
+            low, wanting = high, fitting
+            high *= 4.0
+            fitting = self._demand(high, joule_price)
+        if fitting.gpus > self.view.gpus:
+            rows = self._squeeze(fitting)
+            return rows, self._clocks(rows, high, joule_price)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2 if low == 0 else math.sqrt(low * high)
+            found = self._demand(middle, joule_price)
+            if found.gpus <= self.view.gpus:
+                high, fitting = middle, found
+            else:
+                low, wanting = middle, found
+        rows = self._fill(fitting, wanting)
+        return rows, self._clocks(rows, high, joule_price)
+
+    def clear_under(self, joule_price: float, limit_watts: float) -> tuple[Indices, Indices]:
+        """The same at the lowest price of a joule, from `joule_price` up, at which the watts fit."""
+        low, high = joule_price, max(2.0 * joule_price, FIRST_JOULE_PRICE)
+        rows, clocks = self.clear(high)
+        while self.watts(rows, clocks) > limit_watts and high < HIGHEST_JOULE_PRICE:
+            low, high = high, high * 4.0
+            rows, clocks = self.clear(high)
+        for _ in range(CAP_BISECTIONS):
+            middle = (low + high) / 2 if low == 0 else math.sqrt(low * high)
+            found = self.clear(middle)
+            if self.watts(*found) > limit_watts:
+                low = middle
+            else:
+                high, (rows, clocks) = middle, found
+        return rows, clocks
+
+    def watts(self, rows: Indices, clocks: Indices) -> float:
+        """What a cap counts: the draw with its guard, and the GPUs that stay idle."""
+        draw = float((self.joules[self.everyone, rows, clocks] / self.seconds[self.everyone, rows, clocks]).sum())
+        idle = self.view.gpus - float(self.sizes[self.everyone, rows].sum())
+        return draw * (1.0 + self.view.guard_fraction) + idle * self.view.idle_gpu_watts
+
+    def _demand(self, gpu_price: float, joule_price: float) -> _Demand:
+        """What everybody takes at these prices. `costs` is what a size would cost over the job's life, up to a constant."""
+        dear = joule_price * self.dear_joules
+        worth = self._worth(gpu_price, dear)
+        rate = (1.0 + gpu_price * self.sizes) + ((dear - worth[:, None, None]) / self.seconds).min(axis=2)
+        costs = self.lasting_seconds[:, None] * rate
+        dear_watts = self.sizes * (self.view.idle_gpu_watts - self.view.sunk_gpu_watts)
+        costs += self.restart_seconds * (1.0 + gpu_price * self.sizes + joule_price * dear_watts)
+        costs[self.barred] = np.inf
+        rows = costs.argmin(axis=1)
+        return _Demand(rows, float(self.sizes[self.everyone, rows].sum()), costs)
+
+    def _worth(self, gpu_price: float, dear: Array) -> Array:
+        """Job-seconds that an iteration of each job is worth (`v` above), (jobs,)."""
+        drained = np.maximum(self.backlog_seconds, 1e-9)
+        lasts = self.lasting_seconds
+        # The price falls evenly while the backlog is done, and the job pays its mean.
+        falling = np.where(lasts < drained, 1.0 - lasts / (2.0 * drained), drained / (2.0 * np.maximum(lasts, drained)))
+        expected = gpu_price * (LASTING_SHARE + (1.0 - LASTING_SHARE) * falling)
+        costs = (1.0 + expected[:, None] * self.sizes)[:, :, None] * self.seconds + dear
+        costs[self.barred] = np.inf
+        worth: Array = costs.min(axis=(1, 2))
+        return worth
+
+    def _clocks(self, rows: Indices, gpu_price: float, joule_price: float) -> Indices:
+        worth = self._worth(gpu_price, joule_price * self.dear_joules)
+        seconds, joules = self.seconds[self.everyone, rows], self.dear_joules[self.everyone, rows]
+        chosen: Indices = ((joule_price * joules - worth[:, None]) / seconds).argmin(axis=1)
+        return chosen
+
+    def _fill(self, fitting: _Demand, wanting: _Demand) -> Indices:
+        """Of those who would take more at a slightly lower price, the ones who gain most for each GPU get what is left."""
+        rows = fitting.rows.copy()
+        left = self.view.gpus - fitting.gpus
+        more = self.sizes[self.everyone, wanting.rows] - self.sizes[self.everyone, rows]
+        gain = wanting.costs[self.everyone, rows] - wanting.costs[self.everyone, wanting.rows]
+        candidates = np.flatnonzero(more > 0)
+        for index in candidates[np.lexsort((candidates, -gain[candidates] / more[candidates]))].tolist():
+            if more[index] <= left:
+                left -= more[index]
+                rows[index] = wanting.rows[index]
+        return rows
+
+    def _squeeze(self, demand: _Demand) -> Indices:
+        """Where restarts are too dear for anybody to give way: down to the smallest size, least loss for each GPU first."""
+        rows = demand.rows.copy()
+        over = demand.gpus - self.view.gpus
+        smallest = (~self.barred).argmax(axis=1)
+        freed = self.sizes[self.everyone, rows] - self.sizes[self.everyone, smallest]
+        loss = demand.costs[self.everyone, smallest] - demand.costs[self.everyone, rows]
+        candidates = np.flatnonzero(freed > 0)
+        for index in candidates[np.lexsort((candidates, loss[candidates] / freed[candidates]))].tolist():
+            if over <= 0:
+                break
+            over -= freed[index]
+            rows[index] = smallest[index]
+        return rows
+
+
+def _padded(table: Performance, width: int) -> tuple[Array, Array, Array]:
+    """Sizes, seconds and joules of a table with its last size repeated up to `width`."""
+    last = [min(row, len(table.sizes) - 1) for row in range(width)]
+    return np.array(table.sizes, dtype=np.float64)[last], table.seconds[last], table.joules[last]

@@ -1,0 +1,1 @@
+"""Strict PowerFlow: greedy steps of energy and time under the power caps."""

@@ -1,0 +1,337 @@
+"""Making room: other jobs go down a size, or are paused, so that one job gets in or grows.
+
+Every attempt is made on the plan's state itself and taken back where it fails, so no job is shrunk for nothing; after a
+success, jobs that were shrunk without need get their sizes back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from flyball_planner.ledger.options import ADMISSION, BASE, LOWEST, Option
+from flyball_planner.ledger.returns import NO_GAIN, Cut, Growth, Stepper
+from flyball_planner.ledger.state import Candidate, FormerState, PlanState
+from flyball_planner.powerflow.relocation import relocate_others
+
+SAME_RETURN = 1e-6  # relative: R cancels in a return, and what rounding leaves of it must not restart anyone
+
+Accept = Callable[[Cut, float], bool]  # a cut, and the seconds lost before it
+# What the taker had, what it would get, and the seconds that others lose for it.
+Enough = Callable[[FormerState, Option, float], bool]
+
+
+class Giver(NamedTuple):
+    """A candidate that can give GPUs, cheapest first; valid as long as it has `gpus`."""
+
+    seconds_per_gpu: float  # lost for each GPU freed
+    candidate_index: int
+    gpus: int
+
+
+class Target(NamedTuple):
+    """Where room is wanted, for which clock the power must do, and whether movable jobs may migrate for it."""
+
+    pools: tuple[int, ...]
+    clock: int
+    migrate: bool
+
+
+class Room:
+    """Who can give GPUs, cheapest first; kept between attempts, so that a thousand waiting jobs do not sort it as often."""
+
+    def __init__(self, state: PlanState, candidates: Sequence[Candidate], stepper: Stepper) -> None:
+        self._state = state
+        self._candidates = candidates
+        self._stepper = stepper
+        self._heaps: dict[frozenset[int], list[Giver]] = {}
+        self._everywhere = frozenset(pool.index for pool in state.pools)
+        self._least_anywhere: float | None = None
+        self.touched: set[int] = set()  # the candidates whose state an attempt may have changed, by index
+
+    def make(self, candidate: Candidate, gpus: int, target: Target, accept: Accept, enough: Enough) -> bool:
+        """Give `candidate` a size by shrinking others, in their own pools, as far as `accept` allows it for each.
+
+        `enough` decides in the end whether what was found is worth the seconds that the others lose.
+        """
+        heap = self._heap(self.relevant_pools(candidate, gpus, target))
+        if not self._first_accepted(heap, candidate, accept):
+            return False
+        self._least_anywhere = None
+        self.touched.add(candidate.index)
+        before = candidate.contribution
+        own_former = self._state.leave(candidate)
+        taken: list[tuple[Candidate, FormerState]] = []
+        popped: list[Giver] = []
+        spent = 0.0
+        made = False
+        while heap and not made:
+            entry = heappop(heap)
+            giver = self._candidates[entry.candidate_index]
+            if giver is candidate:
+                popped.append(entry)
+                continue
+            cut = self._valid_cut(entry)
+            if cut is None:
+                continue
+            popped.append(entry)
+            if not accept(cut, spent):
+                break
+            if not self._shrink(giver, cut, taken):
+                continue
+            spent += cut.loss_seconds
+            following = self._entry(giver)
+            if following is not None:
+                heappush(heap, following)
+            found = self._state.find(candidate, gpus, target.clock, target.migrate, before, target.pools)
+            if found is not None:
+                if not enough(own_former, found.option, spent):
+                    break
+                self._state.float_at(candidate, *found)
+                self._give_back(taken, target.clock)
+                made = True
+        if not made:
+            for giver, former in reversed(taken):
+                self._state.go_back(giver, former)
+            self._state.go_back(candidate, own_former)
+        for entry in popped:
+            current = self._entry(self._candidates[entry.candidate_index])
+            if current is not None:
+                heappush(heap, current)
+        return made
+
+    def _first_accepted(self, heap: list[Giver], candidate: Candidate, accept: Accept) -> bool:
+        """A quick no, before anything is moved: False where even the cheapest giver would give too much."""
+        cut: Cut | None = None
+        while heap and (cut := self._valid_cut(heap[0])) is None:
+            heappop(heap)
+        return cut is not None and (heap[0].candidate_index == candidate.index or accept(cut, 0.0))
+
+    def _shrink(self, giver: Candidate, cut: Cut, taken: list[tuple[Candidate, FormerState]]) -> bool:
+        given = giver.contribution
+        former = self._state.leave(giver)
+        own = [pool for pool, _ in former.parts]
+        smaller = self._state.find(giver, cut.gpus, LOWEST, migrate=False, previous=given, pools=own)
+        if smaller is None:
+            self._state.go_back(giver, former)
+            return False
+        self._state.float_at(giver, *smaller)
+        self.touched.add(giver.index)
+        taken.append((giver, former))
+        return True
+
+    def cheapest(self, candidate: Candidate, gpus: int, target: Target) -> float:
+        """Seconds lost per GPU by the cheapest giver: no attempt that gains less per GPU can succeed."""
+        return self._cheapest_in(self.relevant_pools(candidate, gpus, target))
+
+    def cheapest_anywhere(self) -> float:
+        """The same over all pools: a bound that is the same for every candidate, until the next attempt."""
+        if self._least_anywhere is None:
+            self._least_anywhere = self._cheapest_in(self._everywhere)
+        return self._least_anywhere
+
+    def _cheapest_in(self, pools: frozenset[int]) -> float:
+        heap = self._heap(pools)
+        while heap and self._valid_cut(heap[0]) is None:
+            heappop(heap)
+        return heap[0].seconds_per_gpu if heap else math.inf
+
+    def relevant_pools(self, candidate: Candidate, gpus: int, target: Target) -> frozenset[int]:
+        """The pools whose GPUs would help: those of the target, or where power is short all that share a cap with them."""
+        state = self._state
+        if not any(
+            (option := state.book.at(candidate.index, pool, gpus)) is not None
+            and state.slots.fits(pool, *state.cells(pool, gpus, option), migrate=target.migrate)
+            for pool in target.pools
+        ):
+            return frozenset(target.pools)
+        caps = {cap for pool in target.pools for cap in state.pools[pool].cap_indices}
+        return frozenset(pool.index for pool in state.pools if caps.intersection(pool.cap_indices))
+
+    def _heap(self, pools: frozenset[int]) -> list[Giver]:
+        if pools not in self._heaps:
+            entries = []
+            for candidate in self._candidates:
+                if any(pool in pools for pool, _ in candidate.parts):
+                    entry = self._entry(candidate)
+                    if entry is not None:
+                        entries.append(entry)
+            heapify(entries)
+            self._heaps[pools] = entries
+        return self._heaps[pools]
+
+    def _entry(self, candidate: Candidate) -> Giver | None:
+        cut = self._stepper.cut(candidate)
+        if cut is None or self._stepper.ends_before_a_restart(candidate):
+            return None
+        return Giver(cut.loss_seconds / cut.freed_gpus, candidate.index, candidate.gpus)
+
+    def _valid_cut(self, entry: Giver) -> Cut | None:
+        """The cut that an entry stands for, unless its candidate has changed since."""
+        giver = self._candidates[entry.candidate_index]
+        if giver.gpus != entry.gpus:
+            return None
+        cut = self._stepper.cut(giver)
+        return (
+            cut
+            if cut is not None and cut.loss_seconds / cut.freed_gpus <= entry.seconds_per_gpu * (1 + 1e-12)
+            else None
+        )
+
+    def _give_back(self, taken: list[tuple[Candidate, FormerState]], clock: int) -> None:
+        """Undo, last taken first, each cut without which the taker still fits."""
+        for giver, former in reversed(taken):
+            smaller = self._state.leave(giver)
+            if not restore(self._state, giver, former, clock):
+                self._state.go_back(giver, smaller)
+
+
+def restore(state: PlanState, candidate: Candidate, former: FormerState, clock: int) -> bool:
+    """Put a candidate that has left back to a former state, if there is room and power for it now."""
+    if former.option is None:
+        return False
+    if former.staying:
+        if state.can_stay(candidate, clock, ()):
+            state.stay(candidate)
+            return True
+        return False
+    if state.can_float(former.option, former.parts, clock):
+        state.float_at(candidate, former.option, former.parts)
+        return True
+    return False
+
+
+def admit(state: PlanState, candidates: Sequence[Candidate], stepper: Stepper) -> bool:
+    """Waiting jobs get their base size, or else their smallest, highest priority and then shortest remaining time first."""
+    waiting = [
+        candidate
+        for candidate in candidates
+        if candidate.option is None and candidate.ladder and candidate.pools and not candidate.unplaceable
+    ]
+    if not waiting:
+        return False
+    room = Room(state, candidates, stepper)
+    changed = False
+    for candidate in sorted(waiting, key=lambda candidate: _admission_order(candidate, stepper)):
+        changed |= (
+            _fits_as_it_is(state, candidate, stepper)
+            or relocate_others(state, candidates, candidate, stepper)
+            or room.make(candidate, candidate.ladder[0], _admission_target(candidate), _anyone, _whatever_it_costs)
+            or _preempt(state, candidates, room, candidate, stepper)
+        )
+    return changed
+
+
+def _admission_order(candidate: Candidate, stepper: Stepper) -> tuple[float, ...] | tuple[object, ...]:
+    option = stepper.option(candidate, stepper.base_gpus(candidate))
+    seconds = math.inf if option is None else candidate.remaining * option.seconds
+    return (-candidate.job.priority, not candidate.displaced, seconds, *candidate.order)
+
+
+def _admission_target(candidate: Candidate) -> Target:
+    """A waiting job gets in wherever it may go, and others may migrate for it."""
+    return Target(candidate.pools, ADMISSION, migrate=True)
+
+
+def _anyone(cut: Cut, lost_before: float) -> bool:
+    return True
+
+
+def _whatever_it_costs(former: FormerState, found: Option, lost: float) -> bool:
+    return True
+
+
+def _fits_as_it_is(state: PlanState, candidate: Candidate, stepper: Stepper) -> bool:
+    base = stepper.base_gpus(candidate)
+    for gpus in reversed([size for size in candidate.ladder if size <= base]):
+        found = state.find(candidate, gpus, ADMISSION, migrate=True)
+        if found is not None:
+            state.float_at(candidate, *found)
+            return True
+    return False
+
+
+def _preempt(
+    state: PlanState, candidates: Sequence[Candidate], room: Room, candidate: Candidate, stepper: Stepper
+) -> bool:
+    """Pause jobs of lower priority, the lowest and latest first, until the candidate fits; nobody where it never does."""
+    pools = room.relevant_pools(candidate, candidate.ladder[0], _admission_target(candidate))
+    lower = [
+        other
+        for other in candidates
+        if other.option is not None
+        and other.job.priority < candidate.job.priority
+        and any(pool in pools for pool, _ in other.parts)
+    ]
+    lower.sort(key=lambda other: (-other.job.priority, *other.order))
+    paused: list[tuple[Candidate, FormerState]] = []
+    fitted = False
+    while lower and not fitted:
+        other = lower.pop()
+        paused.append((other, state.leave(other)))
+        fitted = _fits_as_it_is(state, candidate, stepper)
+    if paused and not fitted:
+        fitted = room.make(candidate, candidate.ladder[0], _admission_target(candidate), _anyone, _whatever_it_costs)
+    if not fitted:
+        for other, former in reversed(paused):
+            state.go_back(other, former)
+        return False
+    for other, former in reversed(paused):
+        if not restore(state, other, former, ADMISSION):
+            other.preempted_by = candidate
+    return True
+
+
+def exchange(
+    state: PlanState, candidates: Sequence[Candidate], stepper: Stepper, blocked: Sequence[tuple[Growth, Candidate]]
+) -> bool:
+    """GPUs and watts go from jobs with small marginal returns to one with a larger, if all their restarts are paid for."""
+    room = Room(state, candidates, stepper)
+    changed = False
+    for was_blocked, candidate in sorted(blocked, key=lambda item: (item[0].rank, item[1].index)):
+        step = stepper.growth(candidate) if candidate.index in room.touched else was_blocked
+        if step is None or step.gain_seconds / (step.gpus - candidate.gpus) <= room.cheapest_anywhere():
+            continue
+        promised = stepper.option(candidate, step.gpus)
+        assert promised is not None  # noqa: S101 - a step is made of an option
+        as_fast = tuple(
+            pool
+            for pool in candidate.pools
+            if (option := state.book.at(candidate.index, pool, step.gpus)) is not None
+            and option.seconds <= promised.seconds * (1 + NO_GAIN)
+        )
+        target = Target(as_fast, BASE, migrate=False)
+        if step.gain_seconds / (step.gpus - candidate.gpus) <= room.cheapest(candidate, step.gpus, target):
+            continue
+        changed |= room.make(candidate, step.gpus, target, _worse_than(step), _pays(candidate, stepper))
+    return changed
+
+
+def _worse_than(step: Growth) -> Accept:
+    """Cuts of less return than the step has, as long as all of them together cost less than it gains."""
+
+    def accept(cut: Cut, lost_before: float) -> bool:
+        if lost_before + cut.loss_seconds >= step.gain_seconds:
+            return False
+        if step.joules <= 0:
+            return True
+        least = (1 - SAME_RETURN) * step.gain_seconds / step.joules
+        return cut.saved_joules > 0 and cut.loss_seconds / cut.saved_joules < least
+
+    return accept
+
+
+def _pays(candidate: Candidate, stepper: Stepper) -> Enough:
+    """What the taker really gets must gain more than the others lose (a late job's deadline is worth any of that)."""
+
+    def enough(former: FormerState, found: Option, lost: float) -> bool:
+        if former.option is None or not stepper.takes(candidate, former, found):
+            return False
+        if found.gpus <= stepper.base_gpus(candidate, former.parts):
+            return True
+        restart = stepper.restart(former.staying)
+        return candidate.remaining * (former.option.seconds - found.seconds) - restart > lost
+
+    return enough

@@ -1,0 +1,1 @@
+"""The simulated cluster while time passes: nodes, running jobs, what they draw."""

@@ -1,0 +1,1 @@
+"""Many simulations: swept, run in parallel, kept, and compared."""

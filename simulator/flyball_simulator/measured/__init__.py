@@ -1,0 +1,1 @@
+"""What the simulated hardware does: measured throughputs and power, and the noise of measurements."""

@@ -1,0 +1,1 @@
+"""Traces of jobs, and the workloads drawn from them."""

@@ -1,0 +1,1 @@
+"""Studies: methods replayed on measured data, and every figure drawn of them."""

@@ -1,0 +1,1 @@
+"""Kareus' search on measured tables and on a modelled pipeline."""

@@ -1,0 +1,1 @@
+"""Figures of pipelines' frontiers and schedules."""

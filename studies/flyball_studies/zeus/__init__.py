@@ -1,0 +1,1 @@
+"""Zeus replayed on recorded training runs."""

@@ -1,0 +1,250 @@
+"""A recurring job replayed from its trace: Zeus, grid search with pruning, and the default, recurrence by recurrence.
+
+Zeus, section 6.1: the training trace says how many epochs a run needs (one recorded seed drawn per run), the power
+trace how long an epoch takes and at how many watts. The optimisers see only what a real run would show them. Every
+policy faces the same draws: the n-th run at a batch size needs the same epochs whoever starts it.
+
+A recurrence is one arrival of the job, and ends when its target is reached: what failed and stopped runs cost on the
+way counts to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from flyball_frontiers.zeus.cost import energy_time_cost
+from flyball_frontiers.zeus.power_limit import LeastCost
+from flyball_frontiers.zeus.profiler import SLICE_SECONDS, Reading, SliceProfiler
+from flyball_frontiers.zeus.recurring import STOP_FACTOR, RecurringJob
+
+from flyball_studies.zeus.trace import WorkloadTrace
+
+MOST_TRIES = 20
+"""Runs of one recurrence before a replay gives up: the target is then out of reach."""
+
+READINGS_PER_SLICE = 16
+"""Iteration boundaries within one slice of a profile; only the grain of the replayed profile."""
+
+
+class Policy(StrEnum):
+    ZEUS = "Zeus"
+    GRID_SEARCH = "Grid search"
+    DEFAULT = "Default"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRun:
+    """One run of a recurrence: its configuration and what it took. `power_limit_watts`: of all but profiled slices."""
+
+    batch_size: int
+    power_limit_watts: int
+    time_seconds: float
+    energy_joules: float
+    cost_joules: float
+    epochs: float
+    reached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """One arrival of the job: its runs in order, the last of which reached the target."""
+
+    runs: tuple[TrialRun, ...]
+
+    @property
+    def time_seconds(self) -> float:
+        return math.fsum(run.time_seconds for run in self.runs)
+
+    @property
+    def energy_joules(self) -> float:
+        return math.fsum(run.energy_joules for run in self.runs)
+
+    @property
+    def cost_joules(self) -> float:
+        return math.fsum(run.cost_joules for run in self.runs)
+
+
+@dataclass
+class ReplayedCluster:
+    """Runs of one workload as its trace recorded them, counting draws so that policies can be compared."""
+
+    trace: WorkloadTrace
+    energy_weight: float
+    seed: int
+    slice_seconds: float = SLICE_SECONDS
+    _runs: dict[int, int] = field(default_factory=dict)
+
+    def epochs_needed(self, batch_size: int) -> float | None:
+        """Epochs to the target of the next run at this batch size; None where it never gets there."""
+        run = self._runs.get(batch_size, 0)
+        self._runs[batch_size] = run + 1
+        draw = np.random.default_rng([self.seed, batch_size, run])
+        found = self.trace.epochs[batch_size]
+        return found[int(draw.integers(len(found)))]
+
+    def run(self, batch_size: int, power_limit_watts: int, cost_limit_joules: float | None = None) -> TrialRun:
+        """One run at a configuration, stopped where its cost meets the limit or its epochs the maximum."""
+        return self._continued(batch_size, power_limit_watts, cost_limit_joules, 0.0, 0.0, 0.0)
+
+    def run_profiled(self, batch_size: int, cost_limit_joules: float | None) -> TrialRun:
+        """A first run at a batch size: profile the power limits in slices, then run on at the best (section 4.2).
+
+        Where an epoch is shorter than the slices of all limits, they share it evenly, as in the artifact's replay.
+        """
+        by_limit = self.trace.profiles[batch_size]
+        shortest = min(profile.seconds for profile in by_limit.values())
+        profiler = SliceProfiler(
+            tuple(1000 * watts for watts in by_limit),
+            LeastCost(self.energy_weight),
+            slice_seconds=min(self.slice_seconds, shortest / len(by_limit)),
+            settle_seconds=0.0,
+        )
+        time = energy = epochs = 0.0
+        while not profiler.done:
+            limit = profiler.wanted_power_limit_milliwatts
+            profiler = profiler.advance(Reading(epochs, time, energy, limit))
+            if profiler.done or profiler.wanted_power_limit_milliwatts != limit:
+                continue
+            step = profiler.slice_seconds / READINGS_PER_SLICE * (1 + 1e-9)
+            profile = by_limit[limit // 1000]
+            time, energy = time + step, energy + step * profile.average_power_watts
+            epochs += step / profile.seconds
+        best = profiler.wanted_power_limit_milliwatts // 1000
+        return self._continued(batch_size, best, cost_limit_joules, time, energy, epochs)
+
+    def _continued(
+        self, batch_size: int, power_limit_watts: int, limit: float | None, time: float, energy: float, epochs: float
+    ) -> TrialRun:
+        """A run from where a profile left it to its target, its cost limit or its last epoch."""
+        profile = self.trace.profiles[batch_size][power_limit_watts]
+        needed = self.epochs_needed(batch_size)
+        reached = self.trace.reaches(batch_size, needed)
+        wanted = float(self.trace.maximum_epochs if needed is None or not reached else needed)
+        rest = max(0.0, wanted - epochs)
+        per_epoch = self._cost(profile.joules, profile.seconds)
+        if limit is not None and self._cost(energy, time) + rest * per_epoch > limit:
+            rest, reached = max(0.0, limit - self._cost(energy, time)) / per_epoch, False
+        time, energy = time + rest * profile.seconds, energy + rest * profile.joules
+        return TrialRun(batch_size, power_limit_watts, time, energy, self._cost(energy, time), epochs + rest, reached)
+
+    def _cost(self, energy: float, time: float) -> float:
+        return energy_time_cost(energy, time, self.energy_weight, self.trace.maximum_power_watts)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One policy's recurrences on one workload, and the regret against the best configuration (equations 8 and 9)."""
+
+    trace: WorkloadTrace
+    policy: Policy
+    energy_weight: float
+    recurrences: tuple[Recurrence, ...]
+
+    def cumulative_regret(self) -> np.ndarray:
+        """Joules, shape (recurrences,): cost so far above that of the best configuration every time."""
+        best = self.trace.expected_cost(*self.trace.optimum(self.energy_weight), self.energy_weight)
+        return np.cumsum([recurrence.cost_joules - best for recurrence in self.recurrences])
+
+    def converged(self, last: int = 5) -> tuple[float, float]:
+        """Mean (seconds, joules) of the last recurrences: where the policy converged to (section 6.2 takes five)."""
+        tail = self.recurrences[-last:]
+        return (
+            math.fsum(recurrence.time_seconds for recurrence in tail) / len(tail),
+            math.fsum(recurrence.energy_joules for recurrence in tail) / len(tail),
+        )
+
+
+@dataclass(frozen=True)
+class ZeusReplay(Replay):
+    """Zeus's recurrences, and what it has learnt by their end."""
+
+    final_state: RecurringJob
+
+
+def recurrences_of_paper(trace: WorkloadTrace) -> int:
+    """2 * |B| * |P|: grid search finishes and can still exploit its choice (section 6.2)."""
+    return 2 * len(trace.batch_sizes) * len(trace.power_limits_watts)
+
+
+def replay_zeus(
+    trace: WorkloadTrace,
+    energy_weight: float,
+    seed: int,
+    recurrences: int,
+    stop_factor: float = STOP_FACTOR,
+    window: int | None = None,
+    job: RecurringJob | None = None,
+) -> ZeusReplay:
+    """Zeus on a workload; `job` continues a known job (as one carried from another GPU model)."""
+    cluster = ReplayedCluster(trace, energy_weight, seed)
+    state = job or RecurringJob(trace.batch_sizes, trace.default_batch_size, seed, stop_factor, window)
+    limits: dict[int, int] = {}
+
+    def once() -> TrialRun:
+        nonlocal state
+        state, decision = state.decide()
+        size = decision.batch_size
+        if size in limits:
+            run = cluster.run(size, limits[size], decision.cost_limit_joules)
+        else:
+            run = cluster.run_profiled(size, decision.cost_limit_joules)
+            limits[size] = run.power_limit_watts
+        state = state.finish(decision.number, run.cost_joules, run.reached, run.epochs)
+        return run
+
+    repeated = _repeat(once, recurrences, trace)
+    return ZeusReplay(trace, Policy.ZEUS, energy_weight, repeated, state)
+
+
+def replay_grid_search(trace: WorkloadTrace, energy_weight: float, seed: int, recurrences: int) -> Replay:
+    """Grid search with pruning (section 6.1): each configuration once, then the cheapest seen, for ever.
+
+    The default batch size at the largest limit comes first; a batch size that fails is left out from then on.
+    """
+    cluster = ReplayedCluster(trace, energy_weight, seed)
+    limits = sorted(trace.power_limits_watts, reverse=True)
+    sizes = sorted(trace.batch_sizes, key=lambda size: (size != trace.default_batch_size, size))
+    left = [(size, limit) for size in sizes for limit in limits]
+    found: dict[tuple[int, int], float] = {}
+
+    def once() -> TrialRun:
+        nonlocal left
+        size, limit = left[0] if left else min(found, key=lambda configuration: (found[configuration], configuration))
+        run = cluster.run(size, limit)
+        if not run.reached:
+            left = [configuration for configuration in left if configuration[0] != size]
+            for configuration in [configuration for configuration in found if configuration[0] == size]:
+                del found[configuration]
+        elif left:
+            found[left.pop(0)] = run.cost_joules
+        return run
+
+    return Replay(trace, Policy.GRID_SEARCH, energy_weight, _repeat(once, recurrences, trace))
+
+
+def replay_default(trace: WorkloadTrace, energy_weight: float, seed: int, recurrences: int) -> Replay:
+    """The default batch size at the largest power limit, every time (section 6.1)."""
+    cluster = ReplayedCluster(trace, energy_weight, seed)
+    limit = trace.power_limits_watts[-1]
+    return Replay(
+        trace,
+        Policy.DEFAULT,
+        energy_weight,
+        _repeat(lambda: cluster.run(trace.default_batch_size, limit), recurrences, trace),
+    )
+
+
+def _repeat(once: Callable[[], TrialRun], recurrences: int, trace: WorkloadTrace) -> tuple[Recurrence, ...]:
+    finished: list[Recurrence] = []
+    for number in range(recurrences):
+        runs = [once()]
+        while not runs[-1].reached:
+            if len(runs) == MOST_TRIES:
+                raise RuntimeError(f"{trace.title}: recurrence {number} missed its target {MOST_TRIES} times in a row")
+            runs.append(once())
+        finished.append(Recurrence(tuple(runs)))
+    return tuple(finished)

@@ -1,0 +1,132 @@
+"""Puts Flyball's API into a cluster: the CRDs, the namespace, RBAC and admission policies, and the agents' DaemonSet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from flyball_api.manifests import manifests
+from flyball_api.names import DEFAULT_NAMESPACE, LABEL_GPU_PRODUCT
+
+from flyball_testbed.controlplane.api import ApiClient, Json
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+BASE_DIRECTORY = REPOSITORY / "deploy" / "base"
+
+OPERATOR = "flyball-operator"
+AGENT = "flyball-agent"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+AGENT_COMPONENT = "agent"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+NAMESPACE_KIND = "Namespace"
+
+
+def read_manifests(directory: Path) -> list[Json]:
+    """Every manifest of a folder's `*.yaml`, namespaces first, because the others may be in them.
+
+    Raises FileNotFoundError where the folder has none.
+    """
+    files = sorted(directory.glob("*.yaml"))
+    if not files:
+        raise FileNotFoundError(f"no manifests in {directory} (*.yaml)")
+    found = [manifest for file in files for manifest in yaml.safe_load_all(file.read_text()) if manifest]
+    return sorted(found, key=lambda manifest: bool(manifest["kind"] != NAMESPACE_KIND))
+
+
+def apply_crds(api: ApiClient, crds: Sequence[Json], *, timeout_seconds: float = 60.0) -> list[str]:
+    """Apply CustomResourceDefinitions and wait until each is served. The names, in order."""
+    api.for_each(api.apply, crds)
+    for crd in crds:
+        name = crd["metadata"]["name"]
+        api.wait_for(f"{CRDS}/{name}", _established, timeout_seconds=timeout_seconds, what="Established")
+        spec = crd["spec"]
+        for version in spec["versions"]:
+            if version["served"]:
+                # Established comes a moment before the API server routes requests to it.
+                api.wait_for(
+                    f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}?limit=1",
+                    lambda collection: collection is not None,
+                    timeout_seconds=timeout_seconds,
+                    what="served",
+                )
+    return [crd["metadata"]["name"] for crd in crds]
+
+
+def _established(crd: Json | None) -> bool:
+    conditions = (crd or {}).get("status", {}).get("conditions") or []
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
+
+
+def install_api(api: ApiClient) -> list[str]:
+    """Apply the repository's CRDs and base manifests (server-side, so again and again changes nothing).
+
+    The names of the CRDs. Raises FileNotFoundError where there are no base manifests, ApiError where one is refused.
+    """
+    names = apply_crds(api, manifests())
+    base = read_manifests(BASE_DIRECTORY)
+    api.for_each(api.apply, [manifest for manifest in base if manifest["kind"] == NAMESPACE_KIND])
+    api.for_each(api.apply, [manifest for manifest in base if manifest["kind"] != NAMESPACE_KIND])
+    return names
+
+
+def agent_daemon_set() -> Json:
+    """The DaemonSet whose simulated pods carry the agents' identity: one pod on each node with GPUs, taint or not.
+
+    The agents themselves run as ordinary processes, each with a token bound to its pod.
+    """
+    labels = {"app.kubernetes.io/name": "flyball", COMPONENT_LABEL: AGENT_COMPONENT}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": AGENT, "namespace": DEFAULT_NAMESPACE, "labels": labels},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            # After a change every pod is replaced at once: they are markers, nothing runs in them.
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "serviceAccountName": AGENT,
+                    "terminationGracePeriodSeconds": 1,
+                    "priorityClassName": "system-node-critical",
+                    "tolerations": [{"operator": "Exists"}],
+                    "affinity": {
+                        "nodeAffinity": {
+                            "requiredDuringSchedulingIgnoredDuringExecution": {
+                                "nodeSelectorTerms": [
+                                    {"matchExpressions": [{"key": LABEL_GPU_PRODUCT, "operator": "Exists"}]}
+                                ]
+                            }
+                        }
+                    },
+                    "containers": [{"name": "agent", "image": "flyball.dev/simulated-agent"}],
+                },
+            },
+        },
+    }
+
+
+def install_agent_daemon_set(api: ApiClient) -> None:
+    """Create the agents' DaemonSet. Raises LookupError where the agents' service account does not exist."""
+    if api.get_or_none(f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/serviceaccounts/{AGENT}") is None:
+        raise LookupError(f"no service account {DEFAULT_NAMESPACE}/{AGENT}: install the API first")
+    api.apply(agent_daemon_set())
+
+
+AGENT_PODS = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/pods?labelSelector={COMPONENT_LABEL}%3D{AGENT_COMPONENT}"
+
+
+def agent_pods(api: ApiClient) -> dict[str, str]:
+    """The agents' pods that run: node -> name of the pod."""
+    return running_pods(api.get(AGENT_PODS))
+
+
+def running_pods(pods: Json) -> dict[str, str]:
+    """The running pods of a collection that has one on each node: node -> name of the pod."""
+    return {
+        pod["spec"]["nodeName"]: pod["metadata"]["name"]
+        for pod in pods["items"]
+        if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+    }

@@ -1,0 +1,239 @@
+"""One simulated site: a cluster, its GPUs, the node agents, the training processes, the operator and the referee.
+
+Every part is a process of its own that dies with this one, so that any of them can be killed and started again, as in a
+machine room, and nothing outlives the demo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from flyball_api.names import DEFAULT_NAMESPACE
+from flyball_simulated_gpu.catalogue import CATALOGUE
+from flyball_simulated_gpu.physics import DeviceConstants
+
+from flyball_testbed.controlplane.cluster import DevCluster
+from flyball_testbed.controlplane.control_plane import Options
+from flyball_testbed.controlplane.nodes import DEFAULT_GPU_PRODUCT
+from flyball_testbed.controlplane.processes import Process, wait_until
+from flyball_testbed.controlplane.programs.binaries import Report
+from flyball_testbed.workload.devices import create_hardware
+
+AGENTS, WORKLOAD, REFEREE, OPERATOR = "agent-host", "workload-host", "referee", "operator"
+STOP_SECONDS = 10.0
+REFEREE_READY_SECONDS = 30.0
+
+
+class PartError(Exception):
+    """A part of the site ended by itself; the message has the end of its log."""
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """What a site is made of. Durations in seconds; `operator_arguments` are added to the operator's command line."""
+
+    nodes: int = 16
+    gpus_per_node: int = 8
+    product: str = DEFAULT_GPU_PRODUCT
+    pod_start_delay_seconds: float = 0.5
+    restore_seconds: float = 0.5
+    save_seconds: float = 0.5
+    noise: float = 0.02
+    status_interval_seconds: float = 2.0
+    operator_arguments: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def constants(self) -> DeviceConstants:
+        return CATALOGUE[self.product]
+
+    @property
+    def max_watts(self) -> int:
+        """What all GPUs may draw at their largest limits."""
+        return self.gpus * self.constants.max_limit_milliwatts // 1000
+
+
+class Site:
+    """A running site; a context manager. `directory` is temporary, and short: Unix sockets' paths must fit into 107 bytes.
+
+    `out` takes what remains: the referee's files and every part's log.
+    """
+
+    def __init__(self, plan: SitePlan, out: Path) -> None:
+        self.plan = plan
+        self.out = out
+        self.directory = Path(tempfile.mkdtemp(prefix="flyball-demo-"))
+        self.logs = self.directory / "logs"
+        self.logs.mkdir()
+        self.parts: dict[str, Process] = {}
+        self._commands: dict[str, Callable[[], list[str]]] = {
+            AGENTS: self._agents_command,
+            WORKLOAD: self._workload_command,
+            REFEREE: self._referee_command,
+            OPERATOR: self._operator_command,
+        }
+        self._cluster: DevCluster | None = None
+
+    @classmethod
+    def start(cls, plan: SitePlan, out: Path, report: Report = lambda _line: None) -> Self:
+        """Start every part. Raises what the cluster's start raises; whatever fails, nothing is left running."""
+        out.mkdir(parents=True, exist_ok=True)
+        site = cls(plan, out)
+        try:
+            site._start(report)
+        except BaseException:
+            site.stop()
+            raise
+        return site
+
+    def _start(self, report: Report) -> None:
+        report("starting the control plane: etcd, kube-apiserver, controller manager, scheduler, kwok")
+        self._cluster = DevCluster.start(
+            self.plan.nodes,
+            self.plan.gpus_per_node,
+            product=self.plan.product,
+            directory=self.directory / "cluster",
+            options=Options(pod_start_delay_seconds=self.plan.pod_start_delay_seconds),
+            report=report,
+        )
+        create_hardware(self.hardware, self.cluster.node_names(), self.plan.constants, self.plan.gpus_per_node)
+        report(f"starting {self.plan.nodes} node agents, the training processes, the operator and the referee")
+        for name in (REFEREE, AGENTS, WORKLOAD, OPERATOR):
+            self.start_part(name)
+        if not wait_until(lambda: bool(self.referee_summary()) or not self.running(REFEREE), REFEREE_READY_SECONDS):
+            raise PartError(f"the referee has written nothing after {REFEREE_READY_SECONDS:g} s")
+        self.check()
+
+    @property
+    def cluster(self) -> DevCluster:
+        assert self._cluster is not None, "the site has been started"  # noqa: S101 - for the type checker
+        return self._cluster
+
+    @property
+    def hardware(self) -> Path:
+        return self.directory / "hardware"
+
+    @property
+    def sockets(self) -> Path:
+        return self.directory / "s"
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def start_part(self, name: str) -> Process:
+        """Start a part (again): one of AGENTS, WORKLOAD, REFEREE, OPERATOR."""
+        process = Process.spawn(
+            name, self._commands[name](), log_path=self.logs / f"{name}.log", environment=_quiet_threads()
+        )
+        self.parts[name] = process
+        return process
+
+    def running(self, name: str) -> bool:
+        return name in self.parts and self.parts[name].is_running()
+
+    def check(self) -> None:
+        """Raises PartError where a part has ended by itself."""
+        for name, process in self.parts.items():
+            if not process.is_running():
+                raise PartError(
+                    f"{name} ended with status {process.exit_status}; the end of its log:\n{process.log_tail(15)}"
+                )
+
+    def _agents_command(self) -> list[str]:
+        return _module(
+            "workload.agent_host",
+            {
+                "--cluster": self.cluster.directory,
+                "--hardware": self.hardware,
+                "--sockets": self.sockets,
+                "--state": self.directory / "agents",
+                "--status-interval-seconds": self.plan.status_interval_seconds,
+                "--operator-namespace": DEFAULT_NAMESPACE,
+            },
+        )
+
+    def _workload_command(self) -> list[str]:
+        return _module(
+            "workload.host",
+            {
+                "--kubeconfig": self.cluster.kubeconfig,
+                "--hardware": self.hardware,
+                "--sockets": self.sockets,
+                "--state": self.directory / "workload",
+                "--noise": self.plan.noise,
+                "--restore-seconds": self.plan.restore_seconds,
+                "--save-seconds": self.plan.save_seconds,
+            },
+        )
+
+    def _referee_command(self) -> list[str]:
+        return _module(
+            "referee",
+            {
+                "--hardware": self.hardware,
+                "--csv": self.out / "referee.csv",
+                "--summary": self.directory / "referee.json",
+                "--kubeconfig": self.cluster.kubeconfig,
+            },
+        )
+
+    def _operator_command(self) -> list[str]:
+        kubeconfig = self.cluster.operator_kubeconfig()
+        program = str(Path(sysconfig.get_path("scripts")) / "flyball")
+        command = [program, "operator", "run", "--kubeconfig", str(kubeconfig), "--namespace", DEFAULT_NAMESPACE]
+        return [*command, "--metrics-port", "0", "--probe-port", "0", *self.plan.operator_arguments]
+
+    def referee_summary(self) -> dict[str, Any]:
+        """The referee's summary; empty while there is none."""
+        try:
+            summary: dict[str, Any] = json.loads((self.directory / "referee.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return summary
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop every part and the cluster, keep the logs in `out`, and remove the rest."""
+        for name in (REFEREE, OPERATOR, WORKLOAD, AGENTS):
+            if name in self.parts:
+                self.parts[name].stop(STOP_SECONDS)
+        if self._cluster is not None:
+            self._cluster.stop()
+            self._cluster = None
+        shutil.rmtree(self.out / "logs", ignore_errors=True)
+        shutil.copytree(self.logs, self.out / "logs")
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(self.directory / "referee.json", self.out)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _module(name: str, arguments: Mapping[str, object]) -> list[str]:
+    words = [str(word) for pair in arguments.items() for word in pair]
+    return [sys.executable, "-m", f"flyball_testbed.{name}", *words]
+
+
+def _quiet_threads() -> dict[str, str]:
+    """Numerical libraries that start a thread a core fight each other on a small machine."""
+    return {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}

@@ -1,0 +1,82 @@
+"""What the workload host needs to know of a pod that holds GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flyball_api.names import LABEL_INCARNATION, LABEL_JOB_UID
+
+from flyball_testbed.controlplane.stages import (
+    ANNOTATION_PREFIX,
+    GPU_RESOURCE_SUFFIX,
+    OUTCOME_ANNOTATION,
+    STOPPED_ANNOTATION,
+)
+
+# The environment from which a simulated trainer reads its task; it stands in the pod template of the submitted job.
+MODEL_CLASS_VARIABLE = "DEVCLUSTER_MODEL_CLASS"
+ITERATIONS_VARIABLE = "DEVCLUSTER_ITERATIONS"
+GLOBAL_BATCH_VARIABLE = "DEVCLUSTER_GLOBAL_BATCH"
+WORLD_SIZE_VARIABLE = "FLYBALL_WORLD_SIZE"
+# How busy a pod that is no simulated training keeps its GPUs (0..1).
+ACTIVITY_ANNOTATION = f"{ANNOTATION_PREFIX}/activity"
+
+IncarnationKey = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPod:
+    """One pod with GPUs, as the API has it now."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str | None
+    gpus: int
+    phase: str
+    deleting: bool
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> GpuPod:
+        """From a Pod object. Raises ValueError for a GPU count that is no whole number."""
+        metadata, spec = raw["metadata"], raw["spec"]
+        gpus = 0
+        environment: dict[str, str] = {}
+        for container in spec.get("containers") or []:
+            limits = (container.get("resources") or {}).get("limits") or {}
+            gpus += sum(int(count) for name, count in limits.items() if name.endswith(GPU_RESOURCE_SUFFIX))
+            environment |= {
+                variable["name"]: variable["value"] for variable in container.get("env") or [] if "value" in variable
+            }
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            node=spec.get("nodeName"),
+            gpus=gpus,
+            phase=(raw.get("status") or {}).get("phase", "Pending"),
+            deleting="deletionTimestamp" in metadata,
+            labels=metadata.get("labels") or {},
+            annotations=metadata.get("annotations") or {},
+            environment=environment,
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def incarnation(self) -> IncarnationKey | None:
+        """(job uid, number) of the Flyball incarnation that the pod belongs to; None for any other pod."""
+        uid, number = self.labels.get(LABEL_JOB_UID), self.labels.get(LABEL_INCARNATION, "")
+        return (uid, int(number)) if uid and number.isdigit() else None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its annotations have it already that its processes have left."""
+        return self.annotations.get(STOPPED_ANNOTATION) == "true" or OUTCOME_ANNOTATION in self.annotations

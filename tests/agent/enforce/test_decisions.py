@@ -1,0 +1,309 @@
+"""The pure decisions: what each GPU should be, in which order, and that no order of outcomes passes the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from flyball_agent.enforce.decisions import (
+    Mode,
+    SetClockLock,
+    SetLimit,
+    acknowledgement_due,
+    clock_locks,
+    drift_of,
+    judge,
+    limit_cuts,
+    limit_raises,
+    mode_of,
+    targets_of,
+    total_held_milliwatts,
+)
+from flyball_agent.enforce.gpu_state import UNLOCKED, ClockLock, GpuFailure, GpuState, Holders, PodName, Purpose
+from flyball_agent.gpu.gpu import GpuLimits, PowerLimitReading
+from flyball_api.gpu_node import Acknowledgement, DriverSession
+from flyball_api.grant import Grant, GrantVersion, JobGrant, OtherGpuLimits, PowerBound
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+
+POD, OTHER = PodName("research", "gpt2-1-0"), PodName("kube-system", "daemon")
+JOB = JobGrant("research", "gpt2", "u-1", 1, "gpt2-1-0", 2, MilliwattsPerGpu(250_000), 1000, 1300)
+
+
+def limits(clocks: tuple[int, ...] = tuple(range(210, 1411, 15))) -> GpuLimits:
+    return GpuLimits(MilliwattsPerGpu(100_000), MilliwattsPerGpu(400_000), MilliwattsPerGpu(400_000), clocks)
+
+
+LIMITS = limits()
+
+
+def gpu(
+    name: str, held: int = 400_000, *, requested: int | None = None, usable: bool = True, **fields: Any
+) -> GpuState:
+    """A GPU whose limit is requested (as much as it holds, if nothing else is said), and holds `held` milliwatts."""
+    wanted = MilliwattsPerGpu(held if requested is None else requested)
+    limit = PowerLimitReading(wanted, MilliwattsPerGpu(held)) if usable else None
+    return GpuState(name, 0, "A100", LIMITS, MilliwattsPerGpu(held), limit=limit, **fields)
+
+
+def grant(bound: int = 800_000, *, jobs: tuple[JobGrant, ...] = (), **others: int) -> Grant:
+    return Grant(1, 1, 30, PowerBound(NodeMilliwatts(bound)), other_gpus=OtherGpuLimits(**others), jobs=jobs)  # type: ignore[arg-type]
+
+
+def job(number: int, limit: int) -> JobGrant:
+    return replace(JOB, uid=f"u-{number}", pod_name=f"p-{number}", power_limit_milliwatts=MilliwattsPerGpu(limit))
+
+
+def test_modes() -> None:
+    gpus = [gpu("a"), gpu("b")]
+    assert mode_of(None, gpus, lease_valid=True) is Mode.ADOPTING
+    assert mode_of(grant(), gpus, lease_valid=True) is Mode.GRANTED
+    assert mode_of(grant(), gpus, lease_valid=False) is Mode.FAILSAFE
+    for lease_valid in (True, False):
+        assert mode_of(grant(200_000), gpus, lease_valid) is Mode.FLOOR
+
+
+def test_each_gpu_gets_what_its_pods_are_granted() -> None:
+    gpus = [gpu("job", pods=(POD,)), gpu("idle"), gpu("foreign", pods=(OTHER,))]
+    targets = targets_of(grant(jobs=(JOB,)), gpus, Mode.GRANTED)
+    assert (targets["job"].limit_milliwatts, targets["job"].lock) == (250_000, ClockLock(990, 1290))
+    assert (targets["idle"].limit_milliwatts, targets["idle"].lock) == (100_000, UNLOCKED)
+    assert (targets["foreign"].purpose, targets["foreign"].limit_milliwatts) == (Purpose.UNTOUCHED, None)
+    assert targets["foreign"].lock is None
+
+
+def test_foreign_gpus_are_touched_only_as_far_as_they_are_reserved() -> None:
+    gpus = [gpu("a", pods=(OTHER,)), gpu("b", pods=(OTHER,), lock=ClockLock(900, 900))]
+    targets = targets_of(grant(foreign_gpus=1), gpus, Mode.GRANTED)
+    assert targets["a"].limit_milliwatts == 400_000  # 0 in the grant: the GPU's default
+    assert targets["b"].limit_milliwatts is None
+    assert targets["b"].lock == UNLOCKED  # ours, left over from a job
+    targets = targets_of(grant(foreign_gpus=2, foreign_power_limit_milliwatts=180_000), gpus, Mode.GRANTED)
+    assert [targets[name].limit_milliwatts for name in "ab"] == [180_000, 180_000]
+
+
+def test_a_shared_gpu_gets_the_least_of_its_jobs_and_is_foreign_where_one_is() -> None:
+    second = replace(JOB, uid="u-2", pod_name="bert-1-0", power_limit_milliwatts=MilliwattsPerGpu(200_000))
+    shared = (POD, PodName("research", "bert-1-0"))
+    targets = targets_of(grant(jobs=(JOB, second)), [gpu("a", pods=shared)], Mode.GRANTED)
+    assert targets["a"].limit_milliwatts == 200_000
+    targets = targets_of(grant(jobs=(JOB,)), [gpu("a", pods=shared)], Mode.GRANTED)
+    assert targets["a"].purpose is Purpose.UNTOUCHED
+
+
+def test_failsafe_only_ever_lowers_a_target() -> None:
+    gpus = [gpu("job", pods=(POD,)), gpu("idle"), gpu("foreign", pods=(OTHER,))]
+    targets = targets_of(grant(jobs=(JOB,), failsafe_power_limit_milliwatts=180_000), gpus, Mode.FAILSAFE)
+    assert targets["job"].limit_milliwatts == 180_000
+    assert targets["idle"].limit_milliwatts == 100_000
+    assert targets["foreign"].limit_milliwatts is None
+    assert targets_of(grant(jobs=(JOB,)), gpus, Mode.FAILSAFE)["job"].limit_milliwatts == 100_000
+
+
+def test_a_gpu_of_which_it_is_not_known_who_holds_it_is_never_idle() -> None:
+    gpus = [gpu("a", holders=Holders.UNRESOLVED), gpu("b", 300_000, holders=Holders.UNRESOLVED)]
+    targets = targets_of(grant(foreign_gpus=1, foreign_power_limit_milliwatts=180_000), gpus, Mode.GRANTED)
+    assert (targets["a"].purpose, targets["a"].limit_milliwatts) == (Purpose.FOREIGN, 180_000)
+    assert (targets["b"].purpose, targets["b"].limit_milliwatts) == (Purpose.UNTOUCHED, None)
+
+
+def test_before_the_pods_are_listed_gpus_keep_what_they_have_within_the_bound() -> None:
+    unlisted = Holders.NOT_LISTED
+    gpus = [
+        gpu("a", 400_000, holders=unlisted),
+        gpu("b", 200_000, holders=unlisted),
+        gpu("lost", 300_000, usable=False),
+    ]
+    targets = targets_of(grant(900_000, jobs=(JOB,)), gpus, Mode.GRANTED)
+    assert [targets[name].limit_milliwatts for name in "ab"] == [400_000, 200_000]
+    assert targets["a"].lock is None
+    assert targets["a"].purpose is Purpose.UNKNOWN
+    targets = targets_of(grant(700_000), gpus, Mode.GRANTED)
+    assert [targets[name].limit_milliwatts for name in "ab"] == [250_000, 150_000]  # 200 of the 400 W above the min
+    targets = targets_of(grant(100_000), gpus, Mode.GRANTED)
+    assert [targets[name].limit_milliwatts for name in "ab"] == [100_000, 100_000]
+    targets = targets_of(grant(900_000, failsafe_power_limit_milliwatts=150_000), gpus, Mode.FAILSAFE)
+    assert [targets[name].limit_milliwatts for name in "ab"] == [150_000, 150_000]
+
+
+def test_a_limit_that_settles_is_not_cut_for_twice() -> None:
+    settling = gpu("a", 400_000, requested=250_000, holders=Holders.NOT_LISTED)
+    assert targets_of(grant(250_000), [settling], Mode.GRANTED)["a"].limit_milliwatts == 250_000
+
+
+def test_limits_out_of_the_gpus_range_are_clamped() -> None:
+    gpus = [gpu("a", pods=(POD,))]
+    low = replace(JOB, power_limit_milliwatts=MilliwattsPerGpu(1))
+    assert targets_of(grant(jobs=(low,)), gpus, Mode.GRANTED)["a"].limit_milliwatts == 100_000
+    high = replace(JOB, power_limit_milliwatts=MilliwattsPerGpu(10**9))
+    assert targets_of(grant(jobs=(high,)), gpus, Mode.GRANTED)["a"].limit_milliwatts == 400_000
+
+
+def test_cuts_come_first_then_raises_within_what_is_free() -> None:
+    gpus = [gpu("idle", 400_000), gpu("job", 100_000, pods=(POD,))]
+    wanted = grant(350_000, jobs=(JOB,))
+    targets = targets_of(wanted, gpus, Mode.GRANTED)
+    assert limit_cuts(gpus, targets) == [set_limit("idle", 400_000, 100_000)]
+    assert limit_raises(gpus, targets, wanted.bound.limit_milliwatts) == []  # nothing before the cut is read back
+    after = [gpu("idle", 100_000), gpus[1]]
+    assert limit_raises(after, targets, wanted.bound.limit_milliwatts) == [set_limit("job", 100_000, 250_000)]
+
+
+def set_limit(name: str, old: int, new: int) -> SetLimit:
+    return SetLimit(name, MilliwattsPerGpu(old), MilliwattsPerGpu(new))
+
+
+def above(gpus: list[GpuState], granted: Grant) -> list[str]:
+    """The GPUs that are found to hold more than their targets."""
+    targets = targets_of(granted, gpus, Mode.GRANTED)
+    return [one.uuid for one in judge(gpus, targets, 0, 1).gpus if one.above_since_ns is not None]
+
+
+def test_the_watts_of_a_gpu_whose_limit_stays_up_are_missing_for_the_raise() -> None:
+    gpus = [gpu("stuck", 300_000), gpu("job", 100_000, pods=(POD,))]
+    targets = targets_of(grant(jobs=(JOB,)), gpus, Mode.GRANTED)
+    assert limit_raises(gpus, targets, NodeMilliwatts(450_000)) == [set_limit("job", 100_000, 150_000)]
+    assert above(gpus, grant(jobs=(JOB,))) == ["stuck"]
+
+
+def test_a_limit_that_still_settles_counts_as_the_old_one() -> None:
+    settling = gpu("a", 400_000, requested=100_000)
+    assert limit_cuts([settling], targets_of(grant(), [settling], Mode.GRANTED)) == []  # asked for already
+    assert above([settling], grant()) == ["a"]  # but not there yet
+
+
+def test_a_lost_gpu_keeps_its_watts_and_is_not_called() -> None:
+    gpus = [gpu("lost", 400_000, usable=False), gpu("job", 100_000, pods=(POD,))]
+    targets = targets_of(grant(jobs=(JOB,)), gpus, Mode.GRANTED)
+    assert limit_cuts(gpus, targets) == []
+    assert clock_locks(gpus, targets) == [SetClockLock("job", ClockLock(990, 1290))]
+    assert limit_raises(gpus, targets, NodeMilliwatts(550_000)) == [set_limit("job", 100_000, 150_000)]
+    assert above(gpus, grant(jobs=(JOB,))) == []
+
+
+def test_locks_are_set_where_they_differ_or_nobody_knows() -> None:
+    gpus = [gpu("new"), gpu("free", lock=UNLOCKED), gpu("ours", lock=ClockLock(900, 900))]
+    targets = targets_of(grant(), gpus, Mode.GRANTED)
+    assert clock_locks(gpus, targets) == [SetClockLock("new", UNLOCKED), SetClockLock("ours", UNLOCKED)]
+    unlockable = gpus[0].changed(limits=limits(clocks=()))
+    assert clock_locks([unlockable], targets_of(grant(), [unlockable], Mode.GRANTED)) == []
+
+
+def test_a_limit_that_somebody_else_changed_is_drift_but_for_an_untouched_gpu() -> None:
+    changed = gpu("a", 300_000, ours_milliwatts=MilliwattsPerGpu(250_000), purpose=Purpose.JOB)
+    assert drift_of(changed) == "a: limit 250000 mW was changed to 300000 mW"
+    for same in (
+        changed.changed(purpose=Purpose.UNTOUCHED),
+        changed.changed(ours_milliwatts=None),
+        changed.changed(ours_milliwatts=MilliwattsPerGpu(300_000)),
+        gpu("a", usable=False, ours_milliwatts=MilliwattsPerGpu(250_000), purpose=Purpose.JOB),
+    ):
+        assert drift_of(same) is None
+
+
+def test_a_limit_above_its_target_is_waited_for_and_then_stays() -> None:
+    gpus = [gpu("a", 300_000)]
+    targets = targets_of(grant(), gpus, Mode.GRANTED)
+    first = judge(gpus, targets, 1000, 50)
+    assert (first.settling, first.may_acknowledge) == (True, False)
+    later = judge(first.gpus, targets, 1049, 50)
+    assert later == first
+    last = judge(later.gpus, targets, 1050, 50)
+    assert (last.settling, last.may_acknowledge, last.gpus[0].stays_above) == (False, True, True)
+    down = judge([last.gpus[0].changed(held_milliwatts=MilliwattsPerGpu(100_000))], targets, 1051, 50)
+    assert (down.gpus[0].above_since_ns, down.gpus[0].stays_above) == (None, False)
+
+
+@pytest.mark.parametrize(("keeps_limits", "may"), [(True, True), (False, False)])
+def test_nothing_is_acknowledged_while_a_gpu_may_hold_anything(keeps_limits: bool, may: bool) -> None:
+    failed = gpu("a", usable=False, failure=GpuFailure("Lost", "it is gone", keeps_limits))
+    judgement = judge([failed, gpu("b", 100_000)], {}, 0, 50)
+    assert (judgement.settling, judgement.may_acknowledge) == (False, may)
+
+
+VERSION, SESSION = GrantVersion(1, 2), DriverSession("boot-1", "1.0")
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "total", "may_acknowledge", "due"),
+    [
+        (None, 500, True, True),
+        (None, 500, False, False),
+        ((VERSION, SESSION, 500), 500, True, False),  # no news
+        ((VERSION, SESSION, 500), 400, True, True),  # less is held
+        ((VERSION, SESSION, 500), 400, False, False),
+        ((VERSION, SESSION, 500), 600, False, True),  # more is held: published at once
+        ((GrantVersion(1, 1), SESSION, 500), 600, False, False),  # of another grant: once it is in force
+        ((GrantVersion(1, 1), SESSION, 500), 500, True, True),
+        ((VERSION, DriverSession("boot-1", "1.1"), 500), 500, True, True),
+    ],
+)
+def test_what_is_acknowledged_when(
+    acknowledged: tuple[GrantVersion, DriverSession, int] | None, total: int, may_acknowledge: bool, due: bool
+) -> None:
+    last = None
+    if acknowledged is not None:
+        version, session, milliwatts = acknowledged
+        last = Acknowledgement(*version, NodeMilliwatts(milliwatts), session.boot_id, session.driver_load)
+    assert acknowledgement_due(last, VERSION, SESSION, NodeMilliwatts(total), may_acknowledge) is due
+
+
+MILLIWATTS = st.integers(100_000, 400_000)
+LOW_OR_ANY = st.just(100_000) | MILLIWATTS
+RARELY = st.sampled_from([False, False, False, True])
+
+
+@settings(max_examples=examples(500))
+@given(
+    st.lists(st.tuples(LOW_OR_ANY, MILLIWATTS, RARELY, RARELY), min_size=1, max_size=8),
+    st.floats(0, 1.2),
+    st.lists(st.sampled_from(["done", "done", "lie", "late"]), min_size=16, max_size=16),
+    st.randoms(use_true_random=False),
+)
+def test_no_order_of_sets_and_no_lie_passes_the_larger_of_grant_and_before(
+    rows: list[tuple[int, int, bool, bool]], grant_share: float, outcomes: list[str], random: Random
+) -> None:
+    """Sets of one round in any order, each done, ignored, or enforced late: the true total stays within the bound."""
+    requested = {f"g{i}": row[0] for i, row in enumerate(rows)}
+    enforced = dict(requested)
+    usable = {f"g{i}": not row[2] for i, row in enumerate(rows)}
+    pods = {f"g{i}": () if row[3] else (PodName("research", f"p-{i}"),) for i, row in enumerate(rows)}
+
+    def read() -> list[GpuState]:
+        return [
+            gpu(name, max(requested[name], enforced[name]), requested=requested[name], usable=ok, pods=pods[name])
+            for name, ok in usable.items()
+        ]
+
+    jobs = tuple(job(i, row[1]) for i, row in enumerate(rows))
+    targets = targets_of(grant(jobs=jobs), read(), Mode.GRANTED)
+    granted = NodeMilliwatts(round(grant_share * sum(target.limit_milliwatts or 0 for target in targets.values())))
+    bound = max(granted, total_held_milliwatts(read()))
+    outcome = iter(outcomes)
+    decisions: tuple[Callable[[], list[SetLimit]], ...] = (
+        lambda: limit_cuts(read(), targets),
+        lambda: limit_raises(read(), targets, granted),
+    )
+    for decide in decisions:
+        sets = decide()
+        random.shuffle(sets)
+        for change in sets:
+            what = next(outcome)
+            if what == "lie":
+                continue
+            requested[change.uuid] = change.new_milliwatts
+            if what == "done":
+                enforced[change.uuid] = change.new_milliwatts
+            true_total = sum(max(requested[name], enforced[name]) for name in requested)
+            assert true_total <= bound
+    if all(what == "done" for what in outcomes):
+        wanted = {name: target.limit_milliwatts or 0 for name, target in targets.items()}
+        below = [name for name, ok in usable.items() if ok and requested[name] < wanted[name]]
+        room = granted - sum(requested.values())
+        assert not below or room <= 0  # nothing is held back that the grant would allow

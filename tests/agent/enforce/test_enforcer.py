@@ -1,0 +1,872 @@
+"""The enforcer on virtual hardware: convergence, fencing, leases, drift, faults, and crashes at every write."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Never
+
+import pytest
+from flyball_agent.enforce.adoption import unnamed_uuid
+from flyball_agent.enforce.decisions import Mode
+from flyball_agent.enforce.enforcer import ROUNDS_BEFORE_EXIT, Enforcer
+from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.enforce.journal import Disk, Journal, request_forget
+from flyball_agent.gpu.calls import DriverCalls, ThreadedCalls
+from flyball_agent.gpu.gpu import Gpu, GpuDriver, GpuLost, GpuReading, UnknownDriverError, UnopenedGpu
+from flyball_agent.gpu.simulated import SimulatedDriver, SimulatedGpu
+from flyball_simulated_gpu import physics
+from flyball_simulated_gpu.catalogue import CATALOGUE
+from flyball_simulated_gpu.device import DeviceFault
+from flyball_simulated_gpu.virtual import VirtualNode
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.agent_doubles import QuickDisk
+from tests.support.examples import examples
+from tests.support.gpu_node_specs import gpu_node_spec, job_grant
+
+A100 = CATALOGUE["NVIDIA-A100-SXM4-40GB"]
+SECOND = 1_000_000_000
+GPUS = 4
+MIN_LIMITS = GPUS * 100_000
+
+
+class Rig:
+    """One virtual node, its journal on disk, and an enforcer that can be killed and started again."""
+
+    def __init__(self, folder: Path, disk: Disk | None = None, gpus: int = GPUS) -> None:
+        self.now_ns = 1000 * SECOND
+        self.folder = folder
+        self.disk = disk or QuickDisk()
+        self.node = VirtualNode("node-0", [A100] * gpus, lambda: self.now_ns)
+        self.driver = SimulatedDriver(self.node)
+        self.pods: dict[str, tuple[PodName, ...]] = {}
+        self.start()
+
+    def start(self, driver: GpuDriver | None = None, calls: DriverCalls | None = None) -> None:
+        self.journal = Journal(self.folder, "node-0", disk=self.disk)
+        self.enforcer = Enforcer(
+            "node-0",
+            driver or self.driver,
+            self.journal,
+            clock_ns=lambda: self.now_ns,
+            wall_seconds=lambda: 0.0,
+            calls=calls,
+        )
+        self.enforcer.set_pods(self.pods)
+
+    def restart(self, **keywords: Any) -> None:
+        self.enforcer.close()
+        self.start(**keywords)
+
+    def hold(self, pod: str, *indexes: int) -> None:
+        """Let a pod hold just these GPUs."""
+        name = PodName("research", pod)
+        for index, device in enumerate(self.node.devices):
+            others = tuple(other for other in self.pods.get(device.uuid, ()) if other != name)
+            self.pods[device.uuid] = (*others, name) if index in indexes else others
+        self.enforcer.set_pods(self.pods)
+
+    def step(self, seconds: float = 0.0) -> None:
+        self.now_ns += round(seconds * SECOND)
+        asyncio.run(self.enforcer.step())
+
+    def limits(self) -> list[int]:
+        return [device.read().requested_limit_milliwatts for device in self.node.devices]
+
+    def locks(self) -> list[tuple[int, int]]:
+        return [(d.read().locked_min_megahertz, d.read().locked_max_megahertz) for d in self.node.devices]
+
+    @property
+    def acknowledged(self) -> tuple[int, int, int] | None:
+        ack = self.enforcer.state.acknowledged
+        return None if ack is None else (ack.epoch, ack.generation, ack.limits_milliwatts)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path)
+    yield rig
+    rig.enforcer.close()
+
+
+def test_before_the_first_spec_everything_stays_as_it_is(rig: Rig) -> None:
+    rig.node.devices[0].set_power_limit_milliwatts(150_000)
+    rig.step()
+    assert rig.enforcer.state.mode is Mode.ADOPTING
+    assert rig.limits() == [150_000, 400_000, 400_000, 400_000]
+    assert rig.acknowledged is None
+
+
+def test_on_arrival_the_min_limit_is_applied_and_acknowledged(rig: Rig) -> None:
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert rig.enforcer.state.mode is Mode.FLOOR
+    assert rig.limits() == [100_000] * GPUS
+    assert rig.acknowledged == (1, 1, MIN_LIMITS)
+    assert rig.enforcer.state.acknowledged.boot_id == "boot-1"
+
+
+def test_jobs_get_their_limit_and_clock_within_one_step(rig: Rig) -> None:
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    rig.hold("gpt2", 1, 2)
+    rig.enforcer.accept(gpu_node_spec(2, 700_000, job_grant("gpt2", 250_000, clocks=(900, 1005))))
+    rig.step()
+    assert rig.enforcer.state.mode is Mode.GRANTED
+    assert rig.limits() == [100_000, 250_000, 250_000, 100_000]
+    assert rig.locks() == [(0, 0), (900, 1005), (900, 1005), (0, 0)]
+    assert rig.acknowledged == (1, 2, 700_000)
+    rig.hold("gpt2")  # the pod has gone
+    rig.step()
+    assert rig.limits() == [100_000] * GPUS
+    assert rig.locks() == [(0, 0)] * GPUS
+
+
+def test_older_grants_are_refused_also_after_a_restart(rig: Rig) -> None:
+    rig.enforcer.accept(gpu_node_spec(5, MIN_LIMITS, epoch=2))
+    rig.step()
+    for stale in (gpu_node_spec(4, 1_600_000, epoch=2), gpu_node_spec(99, 1_600_000, epoch=1)):
+        assert not rig.enforcer.accept(stale)
+    assert rig.enforcer.state.counts.refused_grants == 2
+    rig.restart()
+    assert not rig.enforcer.accept(gpu_node_spec(4, 1_600_000, epoch=2))
+    assert not rig.enforcer.state.confirmed  # an older grant at the API server confirms nothing
+    assert rig.enforcer.accept(
+        gpu_node_spec(5, MIN_LIMITS, epoch=2)
+    )  # the same is seen there: raises are allowed again
+    assert not rig.enforcer.accept(gpu_node_spec(5, MIN_LIMITS, epoch=2))  # and once more is no news
+    assert rig.enforcer.state.counts.refused_grants == 1
+    assert rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS, epoch=3))
+    rig.step()
+    assert rig.acknowledged == (3, 1, MIN_LIMITS)
+
+
+def test_an_invalid_spec_is_said_and_the_old_one_holds(rig: Rig) -> None:
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    assert not rig.enforcer.accept({**gpu_node_spec(2, 10**6), "boundMilliwatts": float("inf")})
+    assert "spec.boundMilliwatts" in rig.enforcer.state.invalid_grant
+    rig.step()
+    assert rig.acknowledged == (1, 1, MIN_LIMITS)
+    rig.enforcer.accept(gpu_node_spec(2, MIN_LIMITS))
+    assert rig.enforcer.state.invalid_grant is None
+
+
+def test_the_lease_ends_steps_down_and_comes_back_with_a_renewal(rig: Rig) -> None:
+    rig.hold("gpt2", 0, 1)
+    rig.enforcer.accept(
+        gpu_node_spec(1, 900_000, job_grant("gpt2", 350_000), lease=10, failsafePowerLimitMilliwatts=150_000)
+    )
+    rig.step()
+    assert rig.limits() == [350_000, 350_000, 100_000, 100_000]
+    rig.step(6)
+    rig.enforcer.renew_lease(1)
+    rig.step(9)
+    assert rig.enforcer.state.mode is Mode.GRANTED
+    rig.step(1)
+    assert rig.enforcer.state.mode is Mode.FAILSAFE
+    assert rig.limits() == [150_000, 150_000, 100_000, 100_000]
+    assert rig.enforcer.lease_remaining_seconds() == 0
+    assert rig.enforcer.state.counts.lease_expiries == 1
+    assert rig.enforcer.renew_lease(1)
+    rig.step()
+    assert rig.limits() == [350_000, 350_000, 100_000, 100_000]
+
+
+def test_in_failsafe_nothing_is_raised_whatever_changes(rig: Rig) -> None:
+    rig.hold("gpt2", 0)
+    rig.enforcer.accept(
+        gpu_node_spec(1, 800_000, job_grant("gpt2", 350_000), lease=1, failsafePowerLimitMilliwatts=300_000)
+    )
+    rig.step()
+    rig.step(5)
+    assert rig.limits() == [300_000, 100_000, 100_000, 100_000]
+    rig.hold("gpt2", 0, 1)
+    rig.step(1)
+    assert rig.limits() == [300_000, 100_000, 100_000, 100_000]
+
+
+def test_a_spec_at_the_min_limit_needs_no_lease(rig: Rig) -> None:
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS, lease=1))
+    rig.step(100)
+    assert rig.enforcer.state.mode is Mode.FLOOR
+    assert rig.enforcer.state.counts.lease_expiries == 0
+
+
+def test_a_restart_adopts_without_a_spike_and_does_not_extend_the_lease(rig: Rig) -> None:
+    rig.hold("gpt2", 0, 1)
+    rig.enforcer.accept(gpu_node_spec(1, 900_000, job_grant("gpt2", 350_000), lease=10))
+    rig.step()
+    before = rig.limits()
+    rig.now_ns += 8 * SECOND
+    rig.restart()
+    seen = watch_sets(rig)
+    rig.step()
+    assert rig.limits() == before
+    assert seen == []  # not one limit was set
+    assert rig.acknowledged == (1, 1, 900_000)
+    rig.step(2)
+    assert rig.enforcer.state.mode is Mode.FAILSAFE
+
+
+def test_after_a_reboot_the_min_limit_is_applied_until_the_operator_is_seen(rig: Rig) -> None:
+    rig.hold("gpt2", 0, 1)
+    rig.enforcer.accept(gpu_node_spec(1, 900_000, job_grant("gpt2", 350_000), lease=1000))
+    rig.step()
+    rig.node.reboot("boot-2")
+    rig.restart()
+    assert rig.limits() == [400_000] * GPUS
+    rig.step()
+    assert rig.enforcer.state.mode is Mode.FAILSAFE
+    assert rig.limits() == [100_000] * GPUS
+    assert rig.acknowledged == (1, 1, MIN_LIMITS)
+    assert rig.enforcer.state.acknowledged.boot_id == "boot-2"
+    rig.enforcer.renew_lease(1)
+    rig.step()
+    assert rig.limits() == [100_000] * GPUS  # by the journal alone nothing is raised
+    rig.enforcer.accept(gpu_node_spec(1, 900_000, job_grant("gpt2", 350_000), lease=1000))
+    rig.step()
+    assert rig.limits() == [350_000, 350_000, 100_000, 100_000]
+
+
+@pytest.mark.parametrize("damage", ["disk full", "line spoilt", "record lost"])
+def test_a_journal_older_than_the_acknowledgement_raises_nothing(tmp_path: Path, damage: str) -> None:
+    """A cut was acknowledged, and the restarted agent's journal knows only the grant before it."""
+    disk = FullDisk()
+    rig = Rig(tmp_path, disk)
+    rig.hold("gpt2", 0, 1)
+    first, cut = (
+        gpu_node_spec(1, 900_000, job_grant("gpt2", 350_000), lease=60),
+        gpu_node_spec(2, 600_000, job_grant("gpt2", 200_000), lease=60),
+    )
+    rig.enforcer.accept(first)
+    rig.step()
+    disk.full = damage == "disk full"
+    rig.enforcer.accept(cut)
+    rig.step()
+    assert rig.limits() == [200_000, 200_000, 100_000, 100_000]
+    assert rig.acknowledged == ((1, 1, 900_000) if damage == "disk full" else (1, 2, 600_000))
+    disk.full = False
+    rig.enforcer.close()
+    if damage != "disk full":
+        spoil_last_grant(tmp_path, lost=damage == "record lost")
+    rig.start()
+    assert rig.enforcer.state.grant.version == (1, 1)
+    seen = watch_sets(rig)
+    for _ in range(3):
+        rig.step(1)
+        assert rig.enforcer.state.mode is Mode.GRANTED
+    assert seen == []
+    # The API server has the cut; only then does anything move, and within it.
+    rig.enforcer.accept(cut)
+    rig.step()
+    assert rig.limits() == [200_000, 200_000, 100_000, 100_000]
+    assert rig.acknowledged == (1, 2, 600_000)
+    rig.enforcer.close()
+
+
+def spoil_last_grant(folder: Path, *, lost: bool) -> None:
+    """Flip a byte of the journal's last accepted grant, or take its line away."""
+    (file,) = [path for path in folder.iterdir() if b'"accept"' in path.read_bytes()]
+    lines = file.read_bytes().splitlines(keepends=True)
+    last = max(index for index, line in enumerate(lines) if b'"accept"' in line)
+    spoilt = b"" if lost else lines[last].replace(b"600000", b"700000", 1)
+    assert spoilt != lines[last]
+    lines[last] = spoilt
+    file.write_bytes(b"".join(lines))
+
+
+def test_a_new_leaders_heartbeat_arms_no_grant_of_the_one_before(rig: Rig) -> None:
+    """After an outage in which caps may have fallen, only what the new leader has granted itself comes back."""
+    rig.hold("gpt2", 0, 1)
+    rig.enforcer.accept(gpu_node_spec(1, 900_000, job_grant("gpt2", 350_000), lease=10))
+    rig.step()
+    rig.step(20)
+    assert rig.enforcer.state.mode is Mode.FAILSAFE
+    assert not rig.enforcer.renew_lease(2)
+    rig.step(1)
+    assert rig.limits() == [100_000] * GPUS
+    rig.enforcer.accept(gpu_node_spec(1, 600_000, job_grant("gpt2", 200_000), epoch=2, lease=10))
+    rig.step()
+    assert rig.limits() == [200_000, 200_000, 100_000, 100_000]
+    rig.now_ns += 9 * SECOND
+    assert not rig.enforcer.renew_lease(1)  # nor does a leader that is no more keep the new one's alive
+    rig.step(1)
+    assert rig.enforcer.state.mode is Mode.FAILSAFE
+
+
+def test_a_reloaded_driver_is_a_new_driver_session_and_put_down_within_a_step(rig: Rig) -> None:
+    rig.hold("gpt2", 0)
+    rig.enforcer.accept(gpu_node_spec(1, 700_000, job_grant("gpt2", 300_000, clocks=(900, 900))))
+    rig.step()
+    first = rig.enforcer.state.acknowledged.driver_load
+    rig.node.reload_driver()
+    rig.step(1)
+    assert rig.limits() == [300_000, 100_000, 100_000, 100_000]
+    assert rig.locks()[0] == (900, 900)
+    assert rig.enforcer.state.acknowledged.driver_load != first
+    assert rig.enforcer.state.counts.drift_corrections == 0
+
+
+@pytest.mark.parametrize("while_away", [False, True])
+def test_a_counter_that_falls_back_is_a_new_driver_session(rig: Rig, while_away: bool) -> None:
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step(10)
+    rig.step(10)
+    first = rig.enforcer.state.acknowledged.driver_load
+    rig.journal.commit(rig.enforcer.driver_record())
+    if while_away:
+        rig.enforcer.close()
+    rig.node.devices[0].reset_energy_counter()
+    if while_away:
+        rig.start()
+    rig.step(1)
+    assert rig.enforcer.state.acknowledged.driver_load != first
+    assert rig.enforcer.state.counts.counter_resets == 1
+    again = rig.enforcer.state.session.driver_load
+    rig.restart()
+    rig.step(1)
+    assert rig.enforcer.state.session.driver_load == again
+
+
+def test_drift_is_put_back_within_one_step_and_counted(rig: Rig) -> None:
+    rig.hold("gpt2", 0)
+    rig.enforcer.accept(gpu_node_spec(1, 650_000, job_grant("gpt2", 300_000)))
+    rig.step()
+    rig.node.devices[0].set_power_limit_milliwatts(400_000)
+    rig.node.devices[1].set_power_limit_milliwatts(390_000)
+    rig.step(1)
+    assert rig.limits() == [300_000, 100_000, 100_000, 100_000]
+    assert rig.enforcer.state.counts.drift_corrections == 2
+    first = rig.enforcer.state.last_drift
+    assert first is not None
+    assert first.message.startswith(rig.node.devices[0].uuid)
+    rig.node.devices[0].set_power_limit_milliwatts(120_000)  # somebody took watts away: given back
+    rig.step(1)
+    assert rig.limits()[0] == 300_000
+    rig.step(1)
+    assert rig.enforcer.state.counts.drift_corrections == 3
+
+
+def test_the_gpus_of_foreign_pods_are_left_alone_until_they_are_reserved(rig: Rig) -> None:
+    rig.pods[rig.node.devices[3].uuid] = (PodName("other", "inference"),)
+    rig.enforcer.set_pods(rig.pods)
+    rig.enforcer.accept(gpu_node_spec(1, 700_000))
+    rig.step()
+    assert rig.limits() == [100_000, 100_000, 100_000, 400_000]
+    assert rig.acknowledged == (1, 1, 700_000)
+    rig.node.devices[3].set_power_limit_milliwatts(222_000)  # its owner's business
+    rig.step(1)
+    assert rig.limits()[3] == 222_000
+    assert rig.enforcer.state.counts.drift_corrections == 0
+    rig.enforcer.accept(gpu_node_spec(2, 700_000, foreignGpus=1, foreignPowerLimitMilliwatts=180_000))
+    rig.step()
+    assert rig.limits()[3] == 180_000
+
+
+def test_one_lost_gpu_keeps_its_watts_and_stops_nobody(rig: Rig) -> None:
+    rig.hold("gpt2", 0, 1)
+    rig.enforcer.accept(gpu_node_spec(1, 800_000, job_grant("gpt2", 300_000)))
+    rig.step()
+    rig.node.devices[0].flags |= DeviceFault.LOST
+    rig.enforcer.accept(gpu_node_spec(2, 700_000, job_grant("gpt2", 200_000)))
+    rig.step()
+    assert rig.limits()[1:] == [200_000, 100_000, 100_000]
+    assert rig.enforcer.state.gpus[rig.node.devices[0].uuid].failure.reason == "Lost"
+    assert rig.acknowledged == (1, 2, 700_000)  # 300 W of the lost one among them
+    rig.node.devices[0].flags = DeviceFault(0)
+    rig.step(1)
+    assert rig.limits()[0] == 200_000
+    assert rig.acknowledged == (1, 2, 600_000)
+
+
+def test_a_gpu_that_is_not_found_any_more_stays_reserved(rig: Rig) -> None:
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    uuid = rig.node.devices[3].uuid
+
+    class Without(SimulatedDriver):
+        def gpus(self) -> Sequence[Gpu]:
+            return [gpu for gpu in super().gpus() if gpu.uuid != uuid]
+
+    rig.restart(driver=Without(rig.node))
+    rig.step()
+    missing = rig.enforcer.state.gpus[uuid]
+    assert (missing.usable, missing.index, missing.model) == (False, -1, A100.product_name)
+    assert "not found now" in missing.failure.message
+    # The journal's last set of it was 400 -> 100 W; what it holds now nobody can read.
+    assert rig.acknowledged == (1, 1, 300_000 + 400_000)
+
+
+def test_a_gpu_that_cannot_be_opened_and_does_not_say_its_uuid_is_the_one_that_is_missing(rig: Rig) -> None:
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    uuid = rig.node.devices[3].uuid
+    lost = UnopenedGpu(3, "", "", None, GpuLost("handle", "GPU 3", 15))
+    unknown = UnopenedGpu(4, "", "", None, GpuLost("handle", "GPU 4", 15))
+
+    class Without(SimulatedDriver):
+        unopened = (lost, unknown)
+
+        def gpus(self) -> Sequence[Gpu]:
+            return [gpu for gpu in super().gpus() if gpu.uuid != uuid]
+
+    rig.restart(driver=Without(rig.node))
+    rig.step()
+    gpus = rig.enforcer.state.gpus
+    assert set(gpus) == {device.uuid for device in rig.node.devices} | {unnamed_uuid(4)}
+    assert gpus[uuid].failure is not None
+    assert gpus[uuid].failure.reason == "Lost"
+    assert (gpus[unnamed_uuid(4)].index, gpus[unnamed_uuid(4)].held_milliwatts) == (4, 400_000)
+    assert rig.acknowledged == (1, 1, 300_000 + 2 * 400_000)
+
+
+def test_a_gpu_that_was_replaced_counts_until_it_is_forgotten(rig: Rig) -> None:
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    uuid = rig.node.devices[3].uuid
+
+    class Without(SimulatedDriver):
+        def gpus(self) -> Sequence[Gpu]:
+            return [gpu for gpu in super().gpus() if gpu.uuid != uuid]
+
+    rig.restart(driver=Without(rig.node))
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000 + 400_000)
+    present = rig.node.devices[0].uuid
+    request_forget(rig.folder, "node-0", uuid)
+    request_forget(rig.folder, "node-0", present)
+    asked = rig.journal.take_forget_requests()
+    assert asked == [uuid, present]
+    assert rig.journal.take_forget_requests() == []
+    rig.enforcer.forget(asked)
+    rig.step()
+    assert rig.acknowledged == (1, 1, 300_000)  # what is there is never forgotten
+    rig.restart(driver=Without(rig.node))
+    assert uuid not in rig.enforcer.state.gpus
+    with pytest.raises(ValueError, match=f"GPU {uuid} is not remembered"):
+        request_forget(rig.folder, "node-0", uuid)
+
+
+def test_a_gpu_that_refuses_its_limit_is_asked_less_and_less(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    rig.node.devices[0].flags |= DeviceFault.SETTERS_FAIL
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS, lease=10**6))
+    rig.step()
+    asked = rig.enforcer.state.counts.applied["lower"]
+    for _ in range(600):
+        rig.step(1)
+    again = rig.enforcer.state.counts.applied["lower"] - asked
+    assert 10 <= again <= 9 + 6 + 600 // 60 + 1  # in each of ten rounds, then with pauses of up to a minute
+    lines = [record for record in caplog.records if record.msg["event"] == "limit"]  # type: ignore[index]
+    assert len(lines) == GPUS  # each change once
+    assert rig.acknowledged == (1, 1, 300_000 + 400_000)
+    rig.enforcer.accept(gpu_node_spec(2, 450_000, idlePowerLimitMilliwatts=110_000, lease=10**6))
+    rig.node.devices[0].flags = DeviceFault(0)
+    rig.step()
+    assert rig.limits() == [110_000] * GPUS  # another limit is asked for at once
+
+
+def test_a_setter_that_lies_blocks_the_acknowledgement_then_is_reported(rig: Rig) -> None:
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.node.devices[0].flags |= DeviceFault.SETTERS_LIE
+    rig.step()
+    assert rig.acknowledged is None
+    assert rig.enforcer.state.settling
+    rig.hold("gpt2", 1)
+    rig.enforcer.accept(gpu_node_spec(2, 700_000, job_grant("gpt2", 300_000)))
+    rig.step()
+    assert rig.limits() == [400_000, 100_000, 100_000, 100_000]  # no watt for the job: the liar holds them
+    assert rig.acknowledged is None
+    rig.step(3)
+    assert rig.acknowledged == (1, 2, 700_000)
+    liar = rig.enforcer.state.gpus[rig.node.devices[0].uuid]
+    assert liar.stays_above
+    assert "reads back 400000 mW" in liar.set_error
+    rig.node.devices[0].flags = DeviceFault(0)
+    rig.step(1)
+    assert rig.limits() == [100_000, 300_000, 100_000, 100_000]
+    assert rig.acknowledged == (1, 2, 600_000)
+    assert rig.enforcer.state.gpus[liar.uuid].set_error is None
+
+
+def test_a_gpu_above_the_grant_is_told_never_hidden(rig: Rig) -> None:
+    for device in rig.node.devices[:2]:
+        device.flags |= DeviceFault.SETTERS_FAIL
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    rig.step(3)
+    assert rig.acknowledged == (1, 1, 1_000_000)  # far above the grant of 400 W, and said so
+
+
+def test_a_late_limit_is_waited_for_before_anything_is_raised(rig: Rig) -> None:
+    rig.node.settle_milliseconds = 500
+    rig.hold("gpt2", 0)
+    rig.enforcer.accept(gpu_node_spec(1, 700_000, job_grant("gpt2", 400_000)))
+    rig.step()
+    assert rig.acknowledged is None
+    rig.hold("gpt2", 1)
+    rig.hold("bert", 0)
+    rig.enforcer.accept(gpu_node_spec(2, 700_000, job_grant("bert", 100_000), job_grant("gpt2", 400_000)))
+    rig.step(0.6)
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]  # 0 still holds 400 W, and 1 may not have them yet
+    assert rig.enforcer.state.settling
+    rig.step(0.6)
+    assert rig.limits() == [100_000, 400_000, 100_000, 100_000]
+    assert rig.acknowledged == (1, 2, 700_000)
+
+
+def test_an_out_of_band_cap_is_no_drift_and_its_room_is_not_given_away(rig: Rig) -> None:
+    rig.hold("gpt2", 0, 1)
+    rig.enforcer.accept(gpu_node_spec(1, 800_000, job_grant("gpt2", 300_000)))
+    rig.step()
+    rig.node.devices[0].set_out_of_band_cap_milliwatts(120_000)
+    rig.step(1)
+    assert rig.limits() == [300_000, 300_000, 100_000, 100_000]
+    assert rig.enforcer.state.counts.drift_corrections == 0
+    assert rig.acknowledged == (1, 1, 800_000)
+
+
+def test_a_hung_gpu_is_not_acknowledged_for_and_others_are_served(tmp_path: Path) -> None:
+    """Through threads, with a call that really does not return."""
+    rig = Rig(tmp_path)
+    release, hang = threading.Event(), threading.Event()
+
+    class Hanging(SimulatedGpu):
+        def read(self) -> GpuReading:
+            if hang.is_set():
+                release.wait(60)
+            return super().read()
+
+    class Driver(SimulatedDriver):
+        def __init__(self, node: VirtualNode) -> None:
+            super().__init__(node)
+            self._gpus[0] = Hanging(node.devices[0])
+
+    rig.hold("gpt2", 1)
+    rig.restart(driver=Driver(rig.node), calls=ThreadedCalls(deadline_seconds=0.2))
+    rig.enforcer.accept(gpu_node_spec(1, 650_000, job_grant("gpt2", 300_000)))
+
+    async def scenario() -> None:
+        await rig.enforcer.step()
+        assert rig.acknowledged == (1, 1, 600_000)
+        hang.set()
+        rig.enforcer.accept(gpu_node_spec(2, 650_000, job_grant("gpt2", 200_000)))
+        await rig.enforcer.step()
+        assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+        assert rig.enforcer.state.gpus[rig.node.devices[0].uuid].failure.reason == "CallTimedOut"
+        assert rig.acknowledged == (1, 1, 600_000)  # not for generation 2
+        hang.clear()
+        release.set()
+        async with asyncio.timeout(20):
+            while rig.acknowledged != (1, 2, 500_000):
+                await rig.enforcer.step()
+
+    asyncio.run(scenario())
+    rig.enforcer.close()
+
+
+def test_a_driver_that_stays_broken_ends_the_process_and_one_bad_gpu_does_not(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(gpu: SimulatedGpu) -> Never:
+        raise UnknownDriverError("read", gpu.uuid, 999)
+
+    rig.step()
+    monkeypatch.setattr(SimulatedGpu, "read", broken)
+    for _ in range(ROUNDS_BEFORE_EXIT - 1):
+        rig.step(1)
+    assert rig.enforcer.state.must_exit is None
+    rig.step(1)
+    assert "NVML error 999" in rig.enforcer.state.must_exit
+
+
+def test_no_permission_on_every_gpu_ends_the_process_with_a_sentence(rig: Rig) -> None:
+    for device in rig.node.devices[1:]:
+        device.flags |= DeviceFault.NO_PERMISSION
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    for _ in range(ROUNDS_BEFORE_EXIT + 2):
+        rig.node.devices[0].set_power_limit_milliwatts(400_000)  # this one can still be set, each time
+        rig.step(1)
+    assert rig.enforcer.state.must_exit is None
+    rig.node.devices[0].flags |= DeviceFault.NO_PERMISSION
+    for _ in range(3 * ROUNDS_BEFORE_EXIT):  # the others are asked less and less by now
+        rig.step(1)
+    assert "CAP_SYS_ADMIN" in rig.enforcer.state.must_exit
+
+
+class FullDisk(QuickDisk):
+    full = False
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        return super().write(descriptor, data)
+
+
+def test_a_full_disk_keeps_enforcing_and_refuses_increases(tmp_path: Path) -> None:
+    disk = FullDisk()
+    rig = Rig(tmp_path, disk)
+    rig.hold("gpt2", 0)
+    rig.hold("bert", 1)
+    rig.enforcer.accept(gpu_node_spec(1, 800_000, job_grant("gpt2", 300_000), job_grant("bert", 200_000)))
+    rig.step()
+    disk.full = True
+    rig.enforcer.accept(gpu_node_spec(2, 800_000, job_grant("gpt2", 150_000), job_grant("bert", 350_000)))
+    rig.step()
+    assert rig.limits() == [150_000, 200_000, 100_000, 100_000]
+    assert "No space left" in rig.journal.degraded
+    assert rig.acknowledged[:2] == (1, 1)  # what cannot be remembered is not promised
+    assert not rig.enforcer.accept(gpu_node_spec(1, 1_600_000))  # fenced in memory
+    disk.full = False
+    rig.step(1)
+    assert rig.limits() == [150_000, 350_000, 100_000, 100_000]
+    assert rig.journal.degraded is None
+    assert rig.acknowledged[:2] == (1, 2)
+    rig.restart()
+    assert rig.enforcer.state.grant.version == (1, 2)
+    rig.enforcer.close()
+
+
+def test_a_disk_that_comes_back_heals_the_journal_without_a_grant_too(tmp_path: Path) -> None:
+    disk = FullDisk()
+    disk.full = True
+    rig = Rig(tmp_path, disk)
+    rig.step()
+    assert rig.enforcer.state.journal_error is not None
+    disk.full = False
+    rig.step()
+    assert rig.enforcer.state.journal_error is None
+    rig.enforcer.close()
+
+
+def test_no_cut_waits_for_the_disk_and_no_raise_or_acknowledgement_goes_before_it(tmp_path: Path) -> None:
+    seen: list[tuple[list[int], object]] = []
+
+    class WatchedDisk(QuickDisk):
+        def sync(self, descriptor: int) -> None:
+            seen.append((rig.limits(), rig.acknowledged))
+
+    rig = Rig(tmp_path, gpus=2)
+    rig.disk = WatchedDisk()
+    rig.restart()
+    seen.clear()
+    rig.enforcer.accept(gpu_node_spec(1, 200_000))
+    rig.step()
+    assert seen == [([100_000, 100_000], None)]  # after the cuts, before the acknowledgement
+    seen.clear()
+    rig.hold("gpt2", 0)
+    rig.enforcer.accept(gpu_node_spec(2, 400_000, job_grant("gpt2", 300_000)))
+    rig.step()
+    assert seen[0] == ([100_000, 100_000], (1, 1, 200_000))  # before the raise
+    assert rig.acknowledged == (1, 2, 400_000)
+    rig.enforcer.close()
+
+
+def watch_sets(rig: Rig) -> list[tuple[str, int, int]]:
+    """Every physical set from now on: (uuid, before, after)."""
+    seen: list[tuple[str, int, int]] = []
+    for device in rig.node.devices:
+        real = type(device).set_power_limit_milliwatts
+
+        def record(limit: int, device: Any = device, real: Any = real) -> None:
+            seen.append((device.uuid, device.state.requested_limit_milliwatts, limit))
+            real(device, limit)
+
+        device.set_power_limit_milliwatts = record
+    return seen
+
+
+class Crash(BaseException):
+    pass
+
+
+class CrashingDisk(QuickDisk):
+    """Dies in its n-th write or rename, half done."""
+
+    def __init__(self) -> None:
+        self.left = 10**9
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        self.left -= 1
+        if self.left < 0:
+            super().write(descriptor, data[: len(data) // 2])
+            raise Crash
+        return super().write(descriptor, data)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Crash
+        super().replace(source, target)
+
+
+def crash_scenario(rig: Rig) -> None:
+    """A grant moves from one job to another and back, with a stale spec in between."""
+    rig.hold("gpt2", 0, 1)
+    rig.hold("bert", 2, 3)
+    rig.enforcer.accept(gpu_node_spec(1, 900_000, job_grant("gpt2", 300_000), job_grant("bert", 150_000)))
+    rig.step()
+    rig.enforcer.accept(gpu_node_spec(2, 900_000, job_grant("gpt2", 100_000), job_grant("bert", 350_000)))
+    rig.step(1)
+    rig.enforcer.accept(gpu_node_spec(3, 600_000, job_grant("gpt2", 200_000), job_grant("bert", 100_000)))
+    rig.step(1)
+
+
+@pytest.mark.parametrize("where", ["journal", "before a set", "after a set"])
+def test_a_kill_at_any_write_or_set_raises_nothing_and_forgets_no_grant(tmp_path: Path, where: str) -> None:
+    kills = 0
+    for count in range(100):
+        disk = CrashingDisk()
+        rig = Rig(tmp_path / where / str(count), disk)
+        bound = sum(rig.limits())  # at the defaults, as at power on
+        sets_left = [count if where != "journal" else 10**9]
+        for device in rig.node.devices:
+            real = type(device).set_power_limit_milliwatts
+
+            def dying(limit: int, device: Any = device, real: Any = real, sets_left: list[int] = sets_left) -> None:
+                sets_left[0] -= 1
+                if sets_left[0] < 0 and where == "before a set":
+                    raise Crash
+                real(device, limit)
+                if sets_left[0] < 0:
+                    raise Crash
+
+            device.set_power_limit_milliwatts = dying
+        if where == "journal":
+            disk.left = count
+        died = False
+        try:
+            crash_scenario(rig)
+        except Crash:
+            died = True
+        kills += died
+        limits = rig.limits()
+        top_generation = rig.enforcer.state.grant.generation if rig.enforcer.state.grant else 0
+        for device in rig.node.devices:
+            del device.set_power_limit_milliwatts
+        disk.left = 10**9
+        rig.restart()
+        seen = watch_sets(rig)
+        known = 0 if rig.enforcer.state.grant is None else rig.enforcer.state.grant.generation
+        assert known in (top_generation, top_generation - 1)
+        assert known > 0 or limits == [400_000] * GPUS  # nothing was set by a spec that the journal does not know
+        before = sum(limits)
+        rig.step(0.5)
+        total = before
+        for _, old, new in seen:
+            total += new - old
+            grant = rig.enforcer.state.grant.bound.limit_milliwatts if rig.enforcer.state.grant else 0
+            assert total <= max(before, grant)
+        assert total <= bound
+        if known:
+            assert rig.acknowledged[:2] == (1, known)
+            assert rig.acknowledged[2] == sum(rig.limits()) <= rig.enforcer.state.grant.bound.limit_milliwatts
+            assert not rig.enforcer.accept(gpu_node_spec(known - 1, 1_600_000))
+        rig.enforcer.close()
+        if not died:
+            break
+    assert kills > 8
+
+
+ACTIONS = st.one_of(
+    st.tuples(
+        st.just("spec"), st.integers(0, 1_700_000), st.lists(st.integers(50_000, 450_000), min_size=2, max_size=2)
+    ),
+    st.tuples(st.just("stale"), st.integers(0, 1_700_000)),
+    st.tuples(st.just("hold"), st.sampled_from(["a", "b"]), st.sets(st.integers(0, GPUS - 1))),
+    st.tuples(
+        st.just("fault"),
+        st.integers(0, GPUS - 1),
+        st.sampled_from([0, *DeviceFault]),
+    ),
+    st.tuples(st.just("time"), st.floats(0, 20)),
+    st.tuples(st.just("renew")),
+    st.tuples(st.just("restart")),
+    st.tuples(st.just("settle"), st.sampled_from([0, 300, 5000])),
+    st.tuples(st.just("step")),
+)
+
+
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(low=st.booleans(), grant=st.integers(MIN_LIMITS, 1_700_000), actions=st.lists(ACTIONS, min_size=3, max_size=25))
+def test_whatever_happens_the_total_is_never_above_the_larger_of_grant_and_before(
+    tmp_path_factory: pytest.TempPathFactory, low: bool, grant: int, actions: list[Any]
+) -> None:
+    """Random specs, faults, pods, time and restarts; after every physical set the true total is within its bound."""
+    rig = Rig(tmp_path_factory.mktemp("chaos"))
+    state = {"bound": true_total(rig), "generation": 0}
+
+    def check() -> None:
+        assert true_total(rig) <= state["bound"]
+
+    for device in rig.node.devices:
+        real = type(device).set_power_limit_milliwatts
+
+        def checked(limit: int, device: Any = device, real: Any = real) -> None:
+            before = device.read().requested_limit_milliwatts
+            if limit > before:
+                assert rig.enforcer.lease_remaining_seconds() > 0 or rig.enforcer.state.mode is Mode.FLOOR
+            real(device, limit)
+            check()
+
+        device.set_power_limit_milliwatts = checked
+    # From the min limits with every GPU in use, or from wherever the first actions lead from the defaults.
+    prefix = (
+        [("spec", MIN_LIMITS, [100_000] * 2), ("step",), ("hold", "a", {0, 1}), ("hold", "b", {2, 3})] if low else []
+    )
+    prefix += [("spec", grant, [400_000] * 2), ("step",)] if low else []
+    for action, *values in [*prefix, *actions, ("step",), ("time", 5.0), ("step",)]:
+        if action == "spec":
+            state["generation"] += 1
+            grant, (first, second) = values
+            state["bound"] = max(true_total(rig), grant)
+            new = gpu_node_spec(state["generation"], grant, job_grant("a", first), job_grant("b", second), lease=10)
+            assert rig.enforcer.accept(new)
+        elif action == "stale" and state["generation"] > 0:
+            assert not rig.enforcer.accept(gpu_node_spec(state["generation"] - 1, values[0]))
+        elif action == "hold":
+            rig.hold(values[0], *values[1])
+        elif action == "fault":
+            rig.node.devices[values[0]].flags = DeviceFault(values[1])
+        elif action == "time":
+            rig.now_ns += round(values[0] * SECOND)
+        elif action == "renew":
+            rig.enforcer.renew_lease(1)
+        elif action == "restart":
+            rig.restart()
+        elif action == "settle":
+            rig.node.settle_milliseconds = values[0]
+        else:
+            rig.step()
+            check()
+            ack = rig.enforcer.state.acknowledged
+            if ack is not None:
+                readable = all(gpu.limit is not None for gpu in rig.enforcer.state.gpus.values())
+                if readable and ack.generation == state["generation"] and not rig.enforcer.state.settling:
+                    assert ack.limits_milliwatts >= true_total(rig)
+    rig.enforcer.close()
+
+
+def true_total(rig: Rig) -> int:
+    return sum(
+        max(state.requested_limit_milliwatts, state.enforced_limit_milliwatts)
+        for state in (device.read() for device in rig.node.devices)
+    )
+
+
+def test_power_follows_the_limits_on_busy_gpus(rig: Rig) -> None:
+    for device in rig.node.devices:
+        device.set_activity(1.0)
+    rig.hold("gpt2", 0, 1, 2, 3)
+    rig.enforcer.accept(gpu_node_spec(1, 800_000, job_grant("gpt2", 200_000, gpus=4)))
+    rig.step()
+    draw = sum(device.read().power_milliwatts for device in rig.node.devices)
+    assert draw <= 800_000
+    expected = physics.operating_point(A100, 200_000, *rig.locks()[0], 1.0)[1]
+    assert draw == 4 * expected

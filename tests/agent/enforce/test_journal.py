@@ -1,0 +1,356 @@
+"""The journal: nothing is lost at a crash in any write, whatever is torn is skipped, a failing disk is survived."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from flyball_agent.enforce.journal import (
+    Accepted,
+    Disk,
+    DriverLoad,
+    DriverSeen,
+    EnergyTotals,
+    FoundGpu,
+    FoundGpus,
+    GrantLease,
+    Intent,
+    Intents,
+    Journal,
+    JournalError,
+    JournalHeld,
+    JournalOfAnotherNode,
+    JournalState,
+    Record,
+    decode,
+    encode,
+    found_gpus,
+)
+from flyball_api.grant import Grant, JobGrant, PowerBound
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+
+from tests.support.agent_doubles import QuickDisk
+from tests.support.examples import examples
+
+JOB = JobGrant("research", "gpt2", "u-1", 1, "gpt2-1-0", 2, MilliwattsPerGpu(250_000), 900, 1005)
+
+
+def grant(generation: int, bound: int, *jobs: JobGrant) -> Grant:
+    return Grant(1, generation, 30, PowerBound(NodeMilliwatts(bound)), jobs=jobs)
+
+
+def intent(uuid: str, old: int, new: int) -> Intent:
+    return Intent(uuid, MilliwattsPerGpu(old), MilliwattsPerGpu(new))
+
+
+LIMITS = tuple(MilliwattsPerGpu(limit) for limit in (100_000, 400_000, 400_000, 400_000))
+HISTORY: list[Record] = [
+    FoundGpus((FoundGpu("GPU-a", "A100", *LIMITS),)),
+    DriverSeen(DriverLoad("boot-1", "1", 0)),
+    Accepted.of(grant(1, 200_000), GrantLease("boot-1", 30)),
+    Intents(1, 1, (intent("GPU-a", 400_000, 100_000),)),
+    GrantLease("boot-1", 60),
+    Accepted.of(grant(2, 500_000, JOB), GrantLease("boot-1", 90)),
+    Intents(1, 2, (intent("GPU-a", 100_000, 250_000),)),
+    EnergyTotals({"idle": 5}),
+]
+
+
+def states(records: Sequence[Record]) -> list[str]:
+    """The state after each number of records."""
+    state, after = JournalState("node-0"), [repr(JournalState("node-0"))]
+    for record in records:
+        state.apply(record)
+        after.append(repr(state))
+    return after
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "node-0")
+    for record in HISTORY:
+        journal.commit(record)
+    journal.close()
+    again = Journal(tmp_path, "node-0")
+    assert repr(again.state) == states(HISTORY)[-1]
+    assert again.state.grant == grant(2, 500_000, JOB)
+    assert again.state.lease == GrantLease("boot-1", 90)
+    assert again.state.intents == {"GPU-a": intent("GPU-a", 100_000, 250_000)}
+    assert again.unreadable_records == 0
+    again.close()
+
+
+def test_a_lease_holds_in_its_boot_only() -> None:
+    lease = GrantLease("boot-1", 100)
+    assert lease.valid("boot-1", 99)
+    assert not lease.valid("boot-1", 100)
+    assert not lease.valid("boot-2", 5)
+
+
+class Crash(BaseException):
+    pass
+
+
+class CrashingDisk(QuickDisk):
+    """Dies at its n-th byte written, or at its n-th other call; what was written before is on the disk."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+
+    def spend(self, amount: int = 1) -> None:
+        if self.budget < amount:
+            self.budget = 0
+            raise Crash
+        self.budget -= amount
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        affordable = min(len(data), self.budget)
+        super().write(descriptor, data[:affordable])
+        self.budget -= affordable
+        if affordable < len(data):
+            raise Crash
+        return len(data)
+
+    def sync(self, descriptor: int) -> None:
+        self.spend()
+        super().sync(descriptor)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self.spend()
+        super().replace(source, target)
+
+
+def run_until_crash(folder: Path, budget: int, max_bytes: int) -> int | None:
+    """How many records were committed before the crash; None where there was none."""
+    committed = 0
+    disk = CrashingDisk(10**9)
+    journal = Journal(folder, "node-0", disk=disk, max_bytes=max_bytes)
+    disk.budget = budget
+    try:
+        for record in HISTORY:
+            journal.commit(record)
+            committed += 1
+    except Crash:
+        return committed
+    finally:
+        journal.close()
+    return None
+
+
+EVERY = 100 // examples(100)
+"""Each byte in the full profile of examples, each tenth in the fast one."""
+
+
+@pytest.mark.parametrize("max_bytes", [100_000, 700], ids=["append", "compact"])
+def test_a_crash_at_any_byte_and_any_call_loses_nothing_that_was_committed(tmp_path: Path, max_bytes: int) -> None:
+    after = states(HISTORY)
+    budget, crashes = 0, 0
+    while True:
+        folder = tmp_path / str(budget)
+        committed = run_until_crash(folder, budget, max_bytes)
+        if committed is None:
+            break
+        crashes += 1
+        found = Journal(folder, "node-0", max_bytes=max_bytes, disk=QuickDisk())
+        # The record in flight may have got there whole; nothing else, and never less.
+        assert repr(found.state) in (after[committed], after[committed + 1])
+        assert found.unreadable_records <= 1
+        assert found.degraded is None
+        found.commit(*HISTORY)  # and it can be used
+        found.close()
+        budget += EVERY
+    assert crashes > 900 // EVERY
+
+
+def test_a_spoilt_line_in_the_middle_is_skipped_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "node-0.journal"
+    lines = [encode(record) for record in HISTORY]
+    lines[3] = lines[3].replace(b"100000", b"999999")  # no longer what was summed
+    path.write_bytes(b"".join(lines[:4]) + b"\n\xff\xfe garbage\n12345678 {}\n" + b"".join(lines[4:]))
+    journal = Journal(tmp_path, "node-0")
+    assert journal.unreadable_records == 3
+    assert repr(journal.state) == states(HISTORY[:3] + HISTORY[4:])[-1]
+    journal.close()
+    clean = Journal(tmp_path, "node-0")
+    assert clean.unreadable_records == 0
+    clean.close()
+
+
+def line(record: object) -> bytes:
+    """A line whose checksum is right, whatever it holds."""
+    payload = json.dumps(record).encode()
+    return b"%08x %s" % (zlib.crc32(payload), payload)
+
+
+def test_the_names_on_the_disk_stay_what_they_are() -> None:
+    """Journals outlive versions: whoever changes these must be able to read the old ones."""
+    spec = {"epoch": 1, "generation": 2, "leaseSeconds": 30, "boundMilliwatts": 5}
+    for raw, record in (
+        ({"t": "lease", "boot": "b", "deadline": 7}, GrantLease("b", 7)),
+        ({"t": "accept", "spec": spec, "boot": "b", "deadline": 7}, Accepted(spec, "b", 7)),
+        ({"t": "intent", "e": 1, "g": 2, "sets": [["GPU-a", 4, 3]]}, Intents(1, 2, (intent("GPU-a", 4, 3),))),
+        (
+            {"t": "boards", "boards": [["GPU-a", "A100", 1, 2, 3, 4]]},
+            FoundGpus((FoundGpu("GPU-a", "A100", *(MilliwattsPerGpu(limit) for limit in (1, 2, 3, 4))),)),
+        ),
+        (
+            {"t": "driver", "driver": {"boot": "b", "driver": "580", "resets": 1, "counters": {"GPU-a": 9}}},
+            DriverSeen(DriverLoad("b", "580", 1, {"GPU-a": 9})),
+        ),
+        ({"t": "energy", "energy": {"idle": 5}}, EnergyTotals({"idle": 5})),
+    ):
+        assert decode(line(raw)) == record
+        assert json.loads(encode(record)[9:]) == raw
+    newer = {"t": "lease", "boot": "b", "deadline": 7, "fromTheFuture": True}
+    assert decode(line(newer)) == GrantLease("b", 7)
+
+
+def test_lines_that_check_but_are_no_records_are_refused() -> None:
+    assert decode(b"") is None
+    assert decode(b"zzzzzzzz {}") is None
+    for raw in ([1, 2], {}, {"t": "lease"}, {"t": "unheard-of"}, {"t": "lease", "boot": "b", "deadline": "7"}):
+        assert decode(line(raw)) is None
+
+
+def test_an_accepted_grant_that_cannot_be_followed_is_skipped_and_counted(tmp_path: Path) -> None:
+    good = encode(HISTORY[2])
+    bad = line({"t": "accept", "spec": {"epoch": 1}, "boot": "boot-1", "deadline": 90}) + b"\n"
+    (tmp_path / "node-0.journal").write_bytes(good + bad)
+    journal = Journal(tmp_path, "node-0")
+    assert (journal.state.grant, journal.unreadable_records) == (grant(1, 200_000), 1)
+    journal.close()
+
+
+def test_the_file_stays_within_its_bound(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "node-0", max_bytes=4000)
+    for number in range(500):
+        journal.commit(GrantLease("boot-1", number), durable=False)
+        assert journal.path.stat().st_size <= 4000
+    assert journal.rewrites > 2
+    journal.close()
+    again = Journal(tmp_path, "node-0")
+    assert again.state.lease == GrantLease("boot-1", 499)
+    again.close()
+
+
+class FailingDisk(Disk):
+    """Refuses one kind of call while `failing` names it."""
+
+    def __init__(self) -> None:
+        self.failing: str | None = None
+        self.code = errno.ENOSPC
+
+    def _maybe(self, name: str) -> None:
+        if self.failing in (name, "all"):
+            raise OSError(self.code, os.strerror(self.code))
+
+    def open(self, path: Path, flags: int) -> int:
+        self._maybe("open")
+        return super().open(path, flags)
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        if self.failing in ("write", "all") and len(data) > 1:
+            super().write(descriptor, data[: len(data) // 2])  # a full disk takes what fits
+        self._maybe("write")
+        return super().write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        self._maybe("sync")
+        super().sync(descriptor)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._maybe("replace")
+        super().replace(source, target)
+
+
+@pytest.mark.parametrize("kind", ["write", "sync", "all"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_failing_disk_degrades_keeps_the_state_and_heals(tmp_path: Path, kind: str, code: int) -> None:
+    disk = FailingDisk()
+    journal = Journal(tmp_path, "node-0", disk=disk)
+    journal.commit(HISTORY[2])
+    disk.failing, disk.code = kind, code
+    with pytest.raises(JournalError, match=os.strerror(code)):
+        journal.commit(HISTORY[5])
+    assert journal.degraded is not None
+    assert journal.state.grant.version == (1, 2)  # remembered in memory: an older grant stays refused
+    with pytest.raises(JournalError):
+        journal.commit(HISTORY[6])
+    assert not journal.retry()
+    disk.failing = None
+    assert journal.retry()
+    assert journal.degraded is None
+    journal.close()
+    again = Journal(tmp_path, "node-0")
+    assert again.state.grant.version == (1, 2)
+    assert again.state.intents["GPU-a"].new_milliwatts == 250_000
+    again.close()
+
+
+def test_a_folder_that_cannot_be_made_degrades_from_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    journal = Journal(tmp_path / "file" / "below", "node-0")
+    assert journal.degraded is not None
+    with pytest.raises(JournalError):
+        journal.commit(HISTORY[0])
+    journal.close()
+
+
+def test_one_agent_at_a_time(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "node-0")
+    with pytest.raises(JournalHeld, match="another agent"):
+        Journal(tmp_path, "node-0")
+    Journal(tmp_path, "node-1").close()
+    journal.close()
+    Journal(tmp_path, "node-0").close()
+
+
+WRITER = """
+import sys
+from flyball_agent.enforce.journal import Accepted, GrantLease, Journal
+from flyball_api.grant import Grant, PowerBound
+journal = Journal(sys.argv[1], "node-0", max_bytes=2000)
+generation = journal.state.grant.generation if journal.state.grant else 0
+while True:
+    generation += 1
+    journal.commit(Accepted.of(Grant(1, generation, 30, PowerBound(1)), GrantLease("b", generation)))
+    sys.stdout.write(f"{generation}\\n")
+    sys.stdout.flush()
+"""
+
+
+def test_a_process_that_is_killed_forgets_no_grant_that_it_announced(tmp_path: Path) -> None:
+    on_disk = 0
+    for _ in range(5):
+        process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        lines = [process.stdout.readline() for _ in range(40)]
+        process.send_signal(signal.SIGKILL)
+        lines += process.stdout.read().splitlines(keepends=True)
+        process.wait()
+        announced = [int(line) for line in lines if line.endswith("\n")]
+        assert announced == list(range(on_disk + 1, announced[-1] + 1))
+        journal = Journal(tmp_path, "node-0")
+        assert journal.state.grant is not None
+        on_disk = journal.state.grant.generation
+        journal.close()
+        assert on_disk in (announced[-1], announced[-1] + 1)  # one may be written and not announced yet
+
+
+def test_the_journal_of_another_node_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "node-0")
+    journal.commit(found_gpus([FoundGpu("GPU-1", "A100", *[MilliwattsPerGpu(100_000)] * 4)]))
+    journal.close()
+    (tmp_path / "node-0.journal").rename(tmp_path / "node-1.journal")
+    before = (tmp_path / "node-1.journal").read_bytes()
+    with pytest.raises(
+        JournalOfAnotherNode, match=r"was written on node node-0, and this is node node-1.*Move it away"
+    ):
+        Journal(tmp_path, "node-1")
+    assert (tmp_path / "node-1.journal").read_bytes() == before

@@ -1,0 +1,266 @@
+"""The training socket: what it answers, and that no pod can hurt anybody by it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from flyball_agent.energy.observations import StepReport
+from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.training_sockets import (
+    BODY_SECONDS,
+    IDLE_SECONDS,
+    MAX_BODY_BYTES,
+    MAX_CONNECTIONS,
+    REQUEST_BURST,
+    SOCKET_NAME,
+    TrainingSockets,
+)
+
+POD, OTHER = PodName("research", "gpt2-1-0"), PodName("research", "bert-1-0")
+REPORT = {"iterations": 100, "windowIterations": 10, "windowSeconds": 2.5, "localBatchSize": 32}
+
+
+class Backend:
+    """Remembers what it was told; knows one pod."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[PodName, StepReport]] = []
+        self.known = {POD, OTHER}
+
+    def report_steps(self, pod: PodName, report: StepReport) -> bool:
+        if pod not in self.known:
+            return False
+        self.reports.append((pod, report))
+        return True
+
+    def granted(self, pod: PodName) -> dict[str, int]:
+        return {"clockMegahertz": 1005, "powerLimitMilliwatts": 250_000}
+
+    def energy(self, pod: PodName) -> dict[str, int] | None:
+        return {"energyMillijoules": 42, "powerMilliwatts": 7} if pod in self.known else None
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="fs", dir="/tmp"))  # short: a Unix socket's path has 107 bytes
+    yield path
+    shutil.rmtree(path)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+Served = tuple[Backend, TrainingSockets, Path, Clock]
+
+
+@pytest.fixture
+async def served(folder: Path) -> AsyncIterator[Served]:
+    """Two pods' sockets, with a clock that the test moves: (backend, sockets, folder, clock)."""
+    backend, clock = Backend(), Clock()
+    sockets = TrainingSockets(backend, folder, monotonic=clock)
+    await sockets.sync({"uid-1": POD, "uid-2": OTHER})
+    yield backend, sockets, folder, clock
+    await sockets.close()
+
+
+def client(folder: Path, uid: str = "uid-1") -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        "http://flyball", connector=aiohttp.UnixConnector(str(folder / uid / SOCKET_NAME)), raise_for_status=False
+    )
+
+
+async def refusal(answer: aiohttp.ClientResponse) -> tuple[int, str]:
+    body = await answer.json()
+    assert set(body) == {"error"}
+    assert body["error"]["message"]
+    return answer.status, body["error"]["reason"]
+
+
+async def test_steps_are_taken_for_the_pod_whose_folder_it_is(served: Served) -> None:
+    backend, _, folder, _ = served
+    async with client(folder) as one, client(folder, "uid-2") as two:
+        for session in (one, two):
+            async with session.post("/v1/steps", json=REPORT) as answer:
+                assert answer.status == 200
+                assert await answer.json() == {"clockMegahertz": 1005, "powerLimitMilliwatts": 250_000}
+        async with one.get("/v1/energy") as answer:
+            assert await answer.json() == {"energyMillijoules": 42, "powerMilliwatts": 7}
+    assert backend.reports == [(POD, StepReport(100, 10, 2.5, 32)), (OTHER, StepReport(100, 10, 2.5, 32))]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "expected"),
+    [
+        ("POST", "/v1/steps", b"{", (400, "NotJson")),
+        ("POST", "/v1/steps", b"\xff\xfe", (400, "NotJson")),
+        ("POST", "/v1/steps", b"[1]", (422, "Invalid")),
+        ("POST", "/v1/steps", json.dumps({**REPORT, "iterations": -1}).encode(), (422, "Invalid")),
+        ("POST", "/v1/steps", b'{"iterations": 1e400}', (400, "NotJson")),
+        ("POST", "/v1/steps", b"[" * 4000, (400, "NotJson")),
+        ("POST", "/v1/steps", b"x" * (MAX_BODY_BYTES + 1), (413, "TooLarge")),
+        ("GET", "/v1/steps", None, (405, "MethodNotAllowed")),
+        ("PUT", "/v1/energy", b"{}", (405, "MethodNotAllowed")),
+        ("GET", "/../../etc/passwd", None, (404, "NotFound")),
+        ("POST", "/v1/clocks", b"{}", (404, "NotFound")),
+    ],
+)
+async def test_what_cannot_be_is_refused_in_words(
+    served: Served, method: str, path: str, body: bytes | None, expected: tuple[int, str]
+) -> None:
+    backend, _, folder, _ = served
+    async with client(folder) as session, session.request(method, path, data=body) as answer:
+        assert await refusal(answer) == expected
+    assert backend.reports == []
+
+
+async def test_a_pod_that_is_governed_by_nobody_is_told(served: Served) -> None:
+    backend, _, folder, _ = served
+    backend.known = set()
+    async with client(folder) as session:
+        async with session.post("/v1/steps", json=REPORT) as answer:
+            assert await refusal(answer) == (409, "NotGoverned")
+        async with session.get("/v1/energy") as answer:
+            assert await refusal(answer) == (409, "NotGoverned")
+
+
+async def test_one_pods_flood_is_cut_and_leaves_the_other_alone(served: Served) -> None:
+    backend, _, folder, clock = served
+    statuses = []
+    async with client(folder) as flooder, client(folder, "uid-2") as other:
+        for _ in range(int(REQUEST_BURST) + 5):
+            async with flooder.post("/v1/steps", json=REPORT) as answer:
+                statuses.append(answer.status)
+        assert statuses == [200] * int(REQUEST_BURST) + [429] * 5
+        async with other.post("/v1/steps", json=REPORT) as answer:
+            assert answer.status == 200
+        clock.now += 1.0
+        async with flooder.post("/v1/steps", json=REPORT) as answer:
+            assert answer.status == 200
+    assert len(backend.reports) == REQUEST_BURST + 2
+
+
+async def test_a_body_without_a_declared_length_is_cut_at_the_bound(served: Served) -> None:
+    backend, _, folder, _ = served
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b" " * 1000
+
+    async with client(folder) as session:
+        try:
+            async with session.post("/v1/steps", data=endless()) as answer:
+                assert await refusal(answer) == (413, "TooLarge")
+        except aiohttp.ClientError:
+            pass  # the server may close while the client still writes: refused all the same
+    assert backend.reports == []
+
+
+async def test_a_body_that_does_not_come_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flyball_agent.training_sockets.BODY_SECONDS", 0.05)
+    assert BODY_SECONDS > 1
+    _, _, folder, _ = served
+    reader, writer = await asyncio.open_unix_connection(folder / "uid-1" / SOCKET_NAME)
+    writer.write(b"POST /v1/steps HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+    answer = await asyncio.wait_for(reader.read(), 20)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"TooSlow" in answer
+    writer.close()
+
+
+async def test_a_head_without_end_is_refused(served: Served) -> None:
+    _, _, folder, _ = served
+    reader, writer = await asyncio.open_unix_connection(folder / "uid-1" / SOCKET_NAME)
+    writer.write(b"GET /v1/energy HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n")
+    answer = await asyncio.wait_for(reader.read(), 20)
+    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
+    writer.close()
+
+
+async def test_connections_are_bounded_and_silent_ones_are_closed(served: Served) -> None:
+    _, sockets, folder, clock = served
+    path = folder / "uid-1" / SOCKET_NAME
+    silent = [await asyncio.open_unix_connection(path) for _ in range(MAX_CONNECTIONS)]
+    for reader, writer in silent[:1]:
+        writer.write(b"GET /v1/energy HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    surplus, _ = await asyncio.open_unix_connection(path)
+    assert await asyncio.wait_for(surplus.read(), 20) == b""
+    async with client(folder, "uid-2") as other, other.get("/v1/energy") as answer:
+        assert answer.status == 200  # another pod's socket is its own
+    sockets.reap()
+    clock.now += IDLE_SECONDS + 1
+    sockets.reap()
+    for reader, _ in silent:
+        await asyncio.wait_for(reader.read(), 20)  # ends: closed by the server
+    async with client(folder) as session, session.get("/v1/energy") as answer:
+        assert answer.status == 200
+
+
+async def test_sockets_come_and_go_with_their_pods(served: Served) -> None:
+    _, sockets, folder, _ = served
+    assert oct((folder / "uid-1" / SOCKET_NAME).stat().st_mode & 0o777) == "0o666"
+    (folder / "uid-2" / "kept").write_text("somebody else's")
+    await sockets.sync({"uid-3": POD})
+    assert sorted(os.listdir(folder)) == ["uid-2", "uid-3"]
+    assert os.listdir(folder / "uid-2") == ["kept"]
+    assert len(sockets) == 1
+
+
+async def test_a_socket_left_by_a_killed_agent_is_taken_over(folder: Path) -> None:
+    left = await asyncio.start_unix_server(lambda reader, writer: None, make(folder / "uid-1" / SOCKET_NAME))
+    sockets = TrainingSockets(Backend(), folder)
+    await sockets.sync({"uid-1": POD})
+    assert sockets.failed == {}
+    async with client(folder) as session, session.get("/v1/energy") as answer:
+        assert answer.status == 200
+    await sockets.close()
+    left.close()
+
+
+async def test_a_pod_reaches_the_next_agent_through_the_folder_that_it_mounted(folder: Path) -> None:
+    sockets = TrainingSockets(Backend(), folder)
+    await sockets.sync({"uid-1": POD})
+    mounted = os.open(folder / "uid-1", os.O_PATH | os.O_DIRECTORY)  # as a bind mount holds the folder, not its name
+    await sockets.close()
+    sockets = TrainingSockets(Backend(), folder)
+    await sockets.sync({"uid-1": POD})
+    connector = aiohttp.UnixConnector(f"/proc/self/fd/{mounted}/{SOCKET_NAME}")
+    async with aiohttp.ClientSession("http://pod", connector=connector) as session, session.get("/v1/energy") as answer:
+        assert answer.status == 200
+    os.close(mounted)
+    await sockets.sync({})
+    assert os.listdir(folder) == []  # the pod is gone
+    await sockets.close()
+
+
+def make(path: Path) -> Path:
+    path.parent.mkdir()
+    return path
+
+
+async def test_a_socket_that_cannot_be_made_is_named_and_tried_again(folder: Path) -> None:
+    sockets = TrainingSockets(Backend(), folder)
+    long = "x" * 150
+    (folder / "uid-1").write_text("a file where the folder should be")
+    await sockets.sync({long: POD, "uid-1": OTHER, "../up": POD, "uid-2": OTHER})
+    assert len(sockets) == 1
+    assert "longer than the 107 bytes" in sockets.failed[long]
+    assert "is no pod's UID" in sockets.failed["../up"]
+    assert "uid-1" in sockets.failed
+    (folder / "uid-1").unlink()
+    await sockets.sync({"uid-1": OTHER})
+    assert sockets.failed == {}
+    assert len(sockets) == 1
+    await sockets.close()

@@ -1,0 +1,57 @@
+"""GPUNodes: which acknowledgement counts, and what the GPUs come to that nobody has measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flyball_api.gpu_node import GpuNode, gpu_node_object, read_gpu_node
+from flyball_api.grant import Grant, JobGrant, PowerBound
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+
+JOBS = tuple(JobGrant("team", uid, uid, 1, f"{uid}-p", 1, MilliwattsPerGpu(100), 0, 1410) for uid in ("a", "b"))
+GRANT = Grant(3, 5, 60, PowerBound(NodeMilliwatts(200), NodeMilliwatts(150)), jobs=JOBS)
+
+
+def gpu_node(**status: Any) -> GpuNode:
+    raw = gpu_node_object("n", {"rack": "r1"}, GRANT)
+    raw["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+    return read_gpu_node({**raw, "status": {"bootID": "boot-1", "driverSession": "driver-1", **status}})
+
+
+def test_a_grant_is_read_back_as_it_was_written() -> None:
+    node = gpu_node()
+    assert node.grant == GRANT
+    assert node.labels == {"rack": "r1"}
+
+
+def test_jobs_listed_in_another_order_are_the_same_grant() -> None:
+    raw = gpu_node_object("n", {}, GRANT)
+    raw["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+    raw["spec"]["jobs"].reverse()
+    assert read_gpu_node(raw).grant == GRANT
+
+
+@pytest.mark.parametrize(
+    ("changes", "since_driver_load", "current"),
+    [
+        (None, False, False),  # nothing acknowledged
+        ({}, True, True),
+        ({"generation": 4}, True, False),
+        ({"epoch": 4}, True, False),
+        ({"bootID": "boot-0"}, False, False),
+        ({"driverSession": "driver-0"}, False, False),
+    ],
+)
+def test_only_the_grant_that_stands_acknowledged_since_the_last_driver_load_is_current(
+    changes: dict[str, Any] | None, since_driver_load: bool, current: bool
+) -> None:
+    acknowledged = {
+        "epoch": 3,
+        "generation": 5,
+        "limitsMilliwatts": 200,
+        "bootID": "boot-1",
+        "driverSession": "driver-1",
+    }
+    node = gpu_node() if changes is None else gpu_node(acknowledged={**acknowledged, **changes})
+    assert (node.acknowledged_since_driver_load, node.acknowledged_current) == (since_driver_load, current)

@@ -1,0 +1,132 @@
+"""The grant on its way through GPUNode.spec: it comes back as it was written, and what is none is refused with its path."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from flyball_api.grant import (
+    Grant,
+    GrantVersion,
+    JobGrant,
+    OtherGpuLimits,
+    PowerBound,
+    grant_spec,
+    read_grant,
+)
+from flyball_api.reading import InvalidObject
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from hypothesis import given
+from hypothesis import strategies as st
+
+COUNTS = st.integers(0, 10**9)
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=63)
+BOUNDS = st.builds(PowerBound, COUNTS, COUNTS)
+JOBS = st.builds(JobGrant, NAMES, NAMES, NAMES, COUNTS, NAMES, COUNTS, COUNTS, COUNTS, COUNTS)
+GRANTS = st.builds(
+    Grant,
+    epoch=COUNTS,
+    generation=COUNTS,
+    lease_seconds=COUNTS,
+    bound=BOUNDS,
+    committed=BOUNDS,
+    other_gpus=st.builds(OtherGpuLimits, COUNTS, COUNTS, COUNTS, COUNTS),
+    jobs=st.lists(JOBS, max_size=3).map(lambda jobs: tuple(sorted(jobs, key=lambda job: (job.uid, job.pod_name)))),
+)
+
+
+def bound(limit: int, expected: int) -> PowerBound:
+    return PowerBound(NodeMilliwatts(limit), NodeMilliwatts(expected))
+
+
+def job(**fields: Any) -> dict[str, Any]:
+    return {
+        "namespace": "team",
+        "name": "gpt2",
+        "uid": "5c1f",
+        "podName": "gpt2-0",
+        "powerLimitMilliwatts": 1,
+        **fields,
+    }
+
+
+def spec(**fields: Any) -> dict[str, Any]:
+    return {"epoch": 1, "generation": 2, "leaseSeconds": 60, "boundMilliwatts": 400_000, **fields}
+
+
+@given(GRANTS)
+def test_a_grant_survives_the_way_to_json_and_back(grant: Grant) -> None:
+    assert read_grant(grant_spec(grant)) == grant
+
+
+def test_fields_that_an_older_writer_leaves_out_have_their_defaults() -> None:
+    grant = read_grant(spec(jobs=[job()]))
+    assert grant.version == GrantVersion(1, 2) == (1, 2)
+    assert grant.other_gpus == OtherGpuLimits()
+    assert (grant.jobs[0].gpus, grant.jobs[0].clock_max_megahertz) == (0, 0)
+
+
+def test_fields_of_a_newer_version_are_passed_over() -> None:
+    assert read_grant(spec(novelty={"deep": [1]}, jobs=[job(novelty=1)])) == read_grant(spec(jobs=[job()]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where"),
+    [
+        (None, "spec: Expected `object`"),
+        ([], "spec: Expected `object`"),
+        ({}, "spec: Object missing required field `epoch`"),
+        (spec(epoch="7"), "spec.epoch: Expected `int`, got `str`"),
+        (spec(epoch=True), "spec.epoch: Expected `int`, got `bool`"),
+        (spec(epoch=1.5), "spec.epoch: Expected `int`, got `float`"),
+        (spec(generation=-1), "spec.generation: Expected `int` >= 0"),
+        (spec(boundMilliwatts=2**63), "spec.boundMilliwatts: Expected `int` <="),
+        (spec(otherGpus=3), "spec.otherGpus: Expected `object`"),
+        (spec(otherGpus={"foreignGpus": -1}), "spec.otherGpus.foreignGpus: Expected `int` >= 0"),
+        (spec(jobs={}), "spec.jobs: Expected `array`"),
+        (spec(jobs=[job()] * 257), "spec.jobs: Expected `array` of length <= 256"),
+        (spec(jobs=[job(), 7]), "spec.jobs[1]: Expected `object`"),
+        (spec(jobs=[job(), {"name": "x"}]), "spec.jobs[1]: Object missing required field `namespace`"),
+        (spec(jobs=[job(), job(podName="")]), "spec.jobs[1].podName: Expected `str` of length >= 1"),
+        (spec(jobs=[job(name="n" * 254)]), "spec.jobs[0].name: Expected `str` of length <= 253"),
+        (spec(jobs=[job(clockMegahertz={"max": "x"})]), "spec.jobs[0].clockMegahertz.max: Expected `int`"),
+    ],
+)
+def test_what_is_no_grant_is_refused_with_its_path(wrong: Any, where: str) -> None:
+    with pytest.raises(InvalidObject) as refusal:
+        read_grant(wrong)
+    assert str(refusal.value).startswith(where)
+
+
+FIELDS = st.sampled_from([*spec(), "jobs", "otherGpus"]) | st.text()
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(FIELDS, inner),
+)
+
+
+@given(ANY_JSON)
+def test_nothing_but_a_refusal_comes_of_any_json(anything: Any) -> None:
+    with contextlib.suppress(InvalidObject):
+        read_grant(anything)
+
+
+def test_the_higher_of_two_bounds_takes_each_figure_by_itself() -> None:
+    assert bound(5, 1) | bound(3, 2) == bound(5, 2)
+    assert bound(5, 1) + bound(3, 2) == bound(8, 3)
+    assert bound(5, 2).covers(bound(5, 2))
+    assert not bound(5, 2).covers(bound(5, 3))
+    assert not bound(5, 2).covers(bound(6, 0))
+
+
+def test_grants_of_other_versions_can_ask_the_same() -> None:
+    given = read_grant(spec(jobs=[job()]))
+    later = read_grant(spec(epoch=9, committedMilliwatts=8, jobs=[job()]))
+    assert given.same_content(later)
+    assert not given.same_content(read_grant(spec(jobs=[job(powerLimitMilliwatts=2)])))
+
+
+def test_a_pods_limits_add_up_over_its_gpus() -> None:
+    granted = JobGrant("team", "gpt2", "5c1f", 1, "gpt2-0", 4, MilliwattsPerGpu(250_000))
+    assert granted.limit_milliwatts == 1_000_000

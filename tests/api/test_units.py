@@ -1,0 +1,91 @@
+"""Watts to milliwatts: what is allowed is rounded down, what is held up, and whole watts stay what they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from flyball_api.units import (
+    MilliwattsPerGpu,
+    allowed_milliwatts,
+    allowed_watts,
+    held_milliwatts,
+    held_watts,
+    node_milliwatts,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.mark.parametrize(
+    ("watts", "allowed", "held"),
+    [
+        (0.0, 0, 0),
+        (250.0, 250_000, 250_000),
+        (0.1 + 0.2, 300, 300),  # 0.30000000000000004
+        (250.0005, 250_000, 250_001),
+        (250.9999, 250_999, 251_000),
+        (-0.5, -500, -500),
+    ],
+)
+def test_milliwatts_are_rounded_down_where_allowed_and_up_where_held(watts: float, allowed: int, held: int) -> None:
+    assert (allowed_milliwatts(watts), held_milliwatts(watts)) == (allowed, held)
+
+
+@pytest.mark.parametrize(
+    ("watts", "allowed", "held"), [(40_000.0, 40_000, 40_000), (39_999.99999999, 40_000, 40_000), (1.5, 1, 2)]
+)
+def test_whole_watts_are_rounded_likewise(watts: float, allowed: int, held: int) -> None:
+    assert (allowed_watts(watts), held_watts(watts)) == (allowed, held)
+
+
+@given(st.integers(0, 10**12))
+def test_whole_milliwatts_survive_the_way_through_watts(milliwatts: int) -> None:
+    assert allowed_milliwatts(milliwatts / 1000) == milliwatts == held_milliwatts(milliwatts / 1000)
+
+
+@given(st.floats(0, 1e7))
+def test_what_is_allowed_is_never_above_what_is_held(watts: float) -> None:
+    assert allowed_milliwatts(watts) <= held_milliwatts(watts) <= allowed_milliwatts(watts) + 1
+
+
+def test_a_node_draws_what_its_gpus_draw_together() -> None:
+    assert node_milliwatts(MilliwattsPerGpu(250_000), 8) == 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (
+            "node_milliwatts(NodeMilliwatts(800_000), 8)",
+            'has incompatible type "NodeMilliwatts"; expected "MilliwattsPerGpu"',
+        ),
+        (
+            "PowerBound(MilliwattsPerGpu(100_000))",
+            'has incompatible type "MilliwattsPerGpu"; expected "NodeMilliwatts"',
+        ),
+        ("PowerBound(node_milliwatts(MilliwattsPerGpu(100_000), 8))", ""),
+    ],
+)
+def test_one_gpus_watts_and_a_nodes_cannot_be_mixed_up(line: str, error: str, tmp_path: Path) -> None:
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(
+        "from flyball_api.grant import PowerBound\n"
+        "from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts\n"
+        f"{line}\n"
+    )
+    root = Path(__file__).parents[2]
+    # In a process of its own: mypy changes the recursion limit of the one that it runs in.
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        str(root / "pyproject.toml"),
+        "--cache-dir",
+        str(tmp_path),
+    ]
+    found = subprocess.run([*command, str(snippet)], capture_output=True, text=True, check=False, cwd=root).stdout
+    assert error in found if error else "Success" in found

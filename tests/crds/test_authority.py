@@ -1,0 +1,190 @@
+"""Who may write what, beyond what RBAC can say: grants, Flyball's labels, and what the operator's own account may do."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from flyball_api.names import DEFAULT_NAMESPACE
+from flyball_kube.errors import ApiError
+from flyball_testbed.controlplane import install
+from flyball_testbed.controlplane.api import ApiClient, Json
+from flyball_testbed.controlplane.cluster import DevCluster
+
+from tests.support.waiting import wait_until
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ACCOUNT = "attacker"
+BINDING = "test-cluster-admin-who-attacks"
+NODE = "node-of-grants"
+LABELS = {"flyball.dev/job-uid": "x"}
+NOT_THE_OPERATOR = "only the operator (system:serviceaccount:flyball-system:flyball-operator) writes the spec"
+NOT_YOUR_LABELS = "labels flyball.dev/* of pods and Jobs are the operator's"
+DRY = {"dryRun": "All"}
+
+
+def refusal(call: Callable[..., Any], *arguments: Any) -> str:
+    """Why the API server refuses a call; "" where it does not."""
+    try:
+        call(*arguments)
+    except ApiError as error:
+        return error.message
+    return ""
+
+
+@pytest.fixture(scope="module")
+def attacker(control_plane: DevCluster, kinds: Any) -> Iterator[ApiClient]:
+    """An account that RBAC allows everything, once the policies are in force."""
+    api, plane = control_plane.api, control_plane.control_plane
+    api.create(f"/api/v1/namespaces/{kinds.namespace}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": kinds.namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    api.create(f"{RBAC}/clusterrolebindings", {"metadata": {"name": BINDING}, "roleRef": role, "subjects": [subject]})
+    client = plane.api_with_token(plane.token(kinds.namespace, ACCOUNT))
+    grant = kinds.object("GPUNode", name="another")
+    wait_until(lambda: NOT_THE_OPERATOR in refusal(kinds.try_create, grant, client), seconds=30)
+    wait_until(lambda: NOT_YOUR_LABELS in refusal(try_pod, client, kinds, LABELS), seconds=30)
+    yield client
+    client.close()
+    api.delete(f"{RBAC}/clusterrolebindings/{BINDING}")
+
+
+@pytest.fixture(scope="module")
+def operator(control_plane: DevCluster) -> Iterator[ApiClient]:
+    plane = control_plane.control_plane
+    client = plane.api_with_token(plane.token(DEFAULT_NAMESPACE, install.OPERATOR))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def gpu_node(kinds: Any, operator: ApiClient) -> Iterator[str]:
+    """The path of a GPUNode, made by the operator."""
+    operator.create(kinds.path("GPUNode"), kinds.object("GPUNode", name=NODE))
+    yield kinds.path("GPUNode", NODE)
+    kinds.api.delete(kinds.path("GPUNode", NODE))
+    kinds.api.wait_gone(kinds.path("GPUNode", NODE))
+
+
+def try_pod(api: ApiClient, kinds: Any, labels: Json) -> None:
+    pod = {
+        "metadata": {"name": "pod", "namespace": kinds.namespace, "labels": labels},
+        "spec": {"containers": [{"name": "trainer", "image": "trainer"}]},
+    }
+    api.request("POST", f"/api/v1/namespaces/{kinds.namespace}/pods", pod, query=DRY)
+
+
+def batch_job(kinds: Any, **metadata: Any) -> Json:
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "trainer", "image": "trainer"}]}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "tried", "namespace": kinds.namespace, **metadata},
+        "spec": {"template": template},
+    }
+
+
+def try_job(api: ApiClient, kinds: Any, job: Json) -> None:
+    api.request("POST", f"/apis/batch/v1/namespaces/{kinds.namespace}/jobs", job, query=DRY)
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [{"spec": {"generation": 11, "boundMilliwatts": 900_000}}, {"metadata": {"labels": {"row": "b"}}}],
+    ids=["spec", "labels"],
+)
+def test_only_the_operator_writes_a_grant(attacker: ApiClient, operator: ApiClient, gpu_node: str, patch: Json) -> None:
+    assert NOT_THE_OPERATOR in refusal(attacker.patch, gpu_node, patch)
+    operator.patch(gpu_node, patch)
+
+
+def test_others_may_still_annotate_and_delete_a_gpu_node(attacker: ApiClient, gpu_node: str) -> None:
+    attacker.patch(gpu_node, {"metadata": {"annotations": {"note": "out for repair"}}})
+    attacker.delete(gpu_node)
+
+
+def test_what_is_committed_falls_only_once_the_grant_is_acknowledged(
+    kinds: Any, operator: ApiClient, gpu_node: str
+) -> None:
+    operator.patch(gpu_node, {"spec": {"committedMilliwatts": 3_200_000, "generation": 11}})
+    lower = {"spec": {"generation": 12, "committedMilliwatts": 1_000_000}}
+    assert "must not fall below 3200000 and 800000 while (epoch, generation) (3, 11)" in refusal(
+        operator.patch, gpu_node, lower
+    )
+
+    def acknowledge(generation: int) -> None:
+        acknowledged = {
+            "epoch": 3,
+            "generation": generation,
+            "time": "2030-01-01T00:00:00Z",
+            "limitsMilliwatts": 800_000,
+            "bootID": "boot",
+            "driverSession": "driver",
+        }
+        kinds.api.patch(f"{gpu_node}/status", {"status": {"acknowledged": acknowledged}})
+
+    acknowledge(10)
+    assert "must not fall below" in refusal(operator.patch, gpu_node, lower)
+    acknowledge(11)
+    assert operator.patch(gpu_node, lower)["spec"]["committedMilliwatts"] == 1_000_000
+
+
+def test_flyballs_labels_are_not_the_users_to_set(attacker: ApiClient, kinds: Any) -> None:
+    assert NOT_YOUR_LABELS in refusal(try_pod, attacker, kinds, LABELS)
+    assert NOT_YOUR_LABELS in refusal(try_job, attacker, kinds, batch_job(kinds, labels=LABELS))
+    in_template = batch_job(kinds, labels={"app": "train"})  # without any, those of the template become the Job's
+    in_template["spec"]["template"]["metadata"] = {"labels": LABELS}
+    assert "labels flyball.dev/* of a Job's template" in refusal(try_job, attacker, kinds, in_template)
+    allocation = batch_job(kinds, annotations={"flyball.dev/allocation": '{"nodes": [["n2", 64]]}'})
+    assert "the annotation flyball.dev/allocation of a Job" in refusal(try_job, attacker, kinds, allocation)
+
+
+def test_users_jobs_and_pods_are_taken_as_ever(attacker: ApiClient, kinds: Any) -> None:
+    try_pod(attacker, kinds, {"app": "web"})
+    job = batch_job(kinds, labels={"app": "train"}, annotations={"note": "mine"})
+    job["spec"]["template"]["metadata"] = {"labels": {"app": "train"}}
+    try_job(attacker, kinds, job)
+    # The pods of such Jobs are made by the Job controller.
+    path = f"/apis/batch/v1/namespaces/{kinds.namespace}/jobs"
+    job["metadata"]["name"] = "stored"
+    attacker.create(path, job)
+    pods = f"/api/v1/namespaces/{kinds.namespace}/pods"
+    wait_until(lambda: len(kinds.api.get(pods)["items"]) == 1, seconds=30)
+    attacker.delete(f"{path}/stored")
+
+
+def test_the_operator_makes_jobs_of_energy_aware_jobs_only(
+    attacker: ApiClient, operator: ApiClient, kinds: Any
+) -> None:
+    owner = {"apiVersion": "flyball.dev/v1alpha1", "kind": "EnergyAwareJob", "name": "train", "uid": "u"}
+    bare = batch_job(kinds, labels=LABELS)
+    assert "the operator makes Jobs only for EnergyAwareJobs" in refusal(try_job, operator, kinds, bare)
+    owned = batch_job(kinds, labels=LABELS, ownerReferences=[owner])
+    assert "the operator makes Jobs only for EnergyAwareJobs" in refusal(try_job, operator, kinds, owned)
+    owned["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+    try_job(operator, kinds, owned)
+
+
+def test_the_operator_changes_nothing_of_a_node_but_its_taint(
+    attacker: ApiClient, operator: ApiClient, kinds: Any
+) -> None:
+    other = {"key": "maintenance", "value": "soon", "effect": "NoSchedule"}
+    ours = {"key": "flyball.dev/unacknowledged", "effect": "NoSchedule"}
+    node = kinds.api.create("/api/v1/nodes", {"metadata": {"name": "bare"}, "spec": {"taints": [other, ours]}})
+    path = "/api/v1/nodes/bare"
+    try:
+        for patch in (
+            {"spec": {"taints": [ours]}},
+            {"spec": {"taints": [other, {**other, "key": "more"}]}},
+            {"spec": {"unschedulable": True}},
+            {"metadata": {"labels": {"row": "b"}}},
+            {"metadata": {"annotations": {"note": "x"}}},
+        ):
+            assert "the operator changes" in refusal(operator.patch, path, patch), patch
+        taints = copy.deepcopy(node["spec"]["taints"])
+        operator.patch(path, {"spec": {"taints": [taint for taint in taints if taint["key"] != ours["key"]]}})
+        operator.patch(path, {"spec": {"taints": taints}})
+    finally:
+        kinds.api.delete(path)

@@ -1,0 +1,65 @@
+"""A refresh: a list that began after it was asked for, whatever the watch brings meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from flyball_kube.errors import ApiUnreachable
+from flyball_kube.informer import Informer
+from flyball_kube.resources import NODES
+from flyball_kube.session import JsonObject
+
+from tests.support.waiting import until
+
+
+class BehindSession:
+    """An API server whose lists are right, and whose watches bring nothing at all; `failures` lists fail first."""
+
+    def __init__(self) -> None:
+        self.names = ["a"]
+        self.version = 10
+        self.lists = self.watches = self.failures = 0
+
+    async def get(self, path: str, **params: str) -> JsonObject:
+        self.lists += 1
+        if self.failures:
+            self.failures -= 1
+            raise ApiUnreachable("cut off by the test")
+        items = [{"metadata": {"name": name, "resourceVersion": str(self.version)}} for name in self.names]
+        return {"metadata": {"resourceVersion": str(self.version)}, "items": items}
+
+    async def watch(self, path: str, **options: Any) -> AsyncIterator[JsonObject]:
+        self.watches += 1
+        await asyncio.Event().wait()
+        yield {}
+
+
+async def test_a_refresh_brings_what_a_watch_that_is_behind_has_missed() -> None:
+    session: Any = BehindSession()
+    informer: Informer[str] = Informer(session, NODES, lambda raw: str(raw["metadata"]["resourceVersion"]))
+    running = asyncio.create_task(informer.run())
+    await until(lambda: session.watches == 1)
+    assert dict(informer.items()) == {"a": "10"}
+    session.names, session.version = ["b"], 20
+    await informer.refresh()
+    assert dict(informer.items()) == {"b": "20"}
+    await until(lambda: session.watches == 2)
+    assert informer.broken_watches == 0
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert running.cancelled()
+
+
+async def test_a_refresh_lasts_until_a_list_has_come() -> None:
+    session: Any = BehindSession()
+    informer: Informer[str] = Informer(session, NODES, lambda raw: str(raw["metadata"]["resourceVersion"]))
+    running = asyncio.create_task(informer.run())
+    await until(lambda: session.watches == 1)
+    session.version, session.failures = 20, 1
+    await asyncio.gather(informer.refresh(), informer.refresh())
+    assert session.lists == 3
+    assert dict(informer.items()) == {"a": "20"}
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

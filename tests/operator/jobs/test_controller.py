@@ -1,0 +1,509 @@
+"""The job controller over several cycles and operators: nothing is counted twice, lost, or written again unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, IncarnationEnergy, read_energy_aware_job
+from flyball_api.gpu_node import GpuNode, read_gpu_node
+from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodView
+from flyball_operator.jobs.controller import JobController, JobsStep
+from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, OpenGates, StopIncarnation
+from flyball_operator.outcome import DONE, Outcome, WriteResult
+from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.watches import ClusterState
+from flyball_operator.writes.job_actions import take_action
+from flyball_planner.models.gpu import gpu_model_for
+from flyball_planner.models.job import JobModel
+from flyball_planner.models.priors import model_class_prior
+from flyball_planner.snapshot import JobDecision
+
+from tests.support.operator_objects import (
+    A100,
+    FLOOR,
+    NOW,
+    Json,
+    as_stored,
+    decision,
+    grant,
+    incarnation_view,
+    job_grant,
+    node_view,
+    pod_view,
+    raw_device,
+    raw_gpu_node,
+    raw_job,
+    raw_report,
+    running_pod,
+)
+
+UID = "uid-train"
+A = ("a", 4)
+INTERVAL = 5.0
+
+MODEL = gpu_model_for(A100)
+assert MODEL is not None
+PRIOR = model_class_prior("resnet50", MODEL)
+
+
+class Priors:
+    def model_for(self, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> JobModel:
+        return PRIOR
+
+
+class RecordingWrites:
+    """Refuses or takes what it is asked to, as the API server would."""
+
+    def __init__(self, invalid: str = "") -> None:
+        self.result = WriteResult(Outcome.REFUSED, invalid) if invalid else DONE
+        self.taken: list[str] = []
+
+    async def create_incarnation(
+        self, job: EnergyAwareJob, incarnation: int, nodes: tuple[tuple[str, int], ...]
+    ) -> WriteResult:
+        self.taken.append(f"create {incarnation}")
+        return self.result
+
+    async def stop_incarnation(self, action: StopIncarnation) -> WriteResult:
+        self.taken.append(f"stop {action.incarnation.incarnation}")
+        return self.result
+
+    async def open_gates(self, action: OpenGates, hostnames: Mapping[str, str]) -> WriteResult:
+        self.taken.append(f"open {len(action.pods)}")
+        return self.result
+
+
+@dataclass
+class Cluster:
+    """One job and what stands of it, as cycles of one or several operators find it."""
+
+    raw: Json = field(default_factory=raw_job)
+    incarnations: Sequence[IncarnationView] = ()
+    pods: Sequence[PodView] = ()
+    decisions: dict[str, JobDecision] = field(default_factory=lambda: {UID: decision(UID, A)})
+    gpu_nodes: dict[str, GpuNode] = field(default_factory=dict)
+    now: datetime = NOW
+    monotonic: float = 100.0
+    epoch: int = 1
+    controller: JobController = field(default_factory=lambda: JobController(INTERVAL, Priors(), DEFAULT_GPU_RESOURCES))
+    step: JobsStep = field(default_factory=lambda: JobsStep({}, (), (), (), (), ()))
+
+    def world(self) -> ClusterState:
+        job = read_energy_aware_job(self.raw)
+        reports: dict[str, list[Any]] = {}
+        for name, view in self.gpu_nodes.items():
+            for report in view.status.jobs:
+                reports.setdefault(report.uid, []).append((name, report))
+        return ClusterState(
+            jobs={job.uid: job},
+            caps=[],
+            gpu_nodes=self.gpu_nodes,
+            nodes=[node_view("a"), node_view("b")],
+            pods=list(self.pods),
+            incarnations={job.uid: list(self.incarnations)},
+            pods_of={job.uid: list(self.pods)},
+            reports_of=reports,
+            unread=(),
+            age_seconds=0.0,
+        )
+
+    def cycle(self, seconds: float = 0.0, world: ClusterState | None = None, **keywords: Any) -> list[Action]:
+        """One step, whose statuses are written; returns the actions that need no watts."""
+        self.now += timedelta(seconds=seconds)
+        self.monotonic += seconds
+        world = world or self.world()
+        nodes = read_nodes(world.nodes, world.gpu_nodes, world.pods, frozenset())
+        self.step = self.controller.step(
+            world,
+            nodes,
+            self.decisions,
+            epoch=self.epoch,
+            now=self.now,
+            monotonic=self.monotonic,
+            **keywords,
+        )
+        for _, status in self.step.statuses:
+            self.raw["status"] = as_stored(status)
+        return [item.action for item in self.step.actions]
+
+    def statuses(self, seconds: float = 0.0) -> list[Json]:
+        """The statuses that one cycle writes."""
+        self.cycle(seconds)
+        return [as_stored(status) for _, status in self.step.statuses]
+
+    def take(self, writes: RecordingWrites) -> None:
+        """Take the actions of the last step."""
+        for item in self.step.actions:
+            self.controller.answered(item, asyncio.run(take_action(writes, item, {})), self.now)
+
+    def new_operator(self) -> None:
+        self.controller = JobController(INTERVAL, Priors(), DEFAULT_GPU_RESOURCES)
+
+    def run_on(self, number: int) -> None:
+        """Incarnation `number` runs."""
+        self.incarnations = [incarnation_view(UID, number, A)]
+        self.pods = [running_pod(f"p{number}", "a", uid=UID, incarnation=number, gpus=4)]
+
+    def fail(self, number: int, exit_code: int = 1) -> None:
+        self.incarnations = [incarnation_view(UID, number, A, condition="Failed")]
+        self.pods = [
+            pod_view(f"p{number}", uid=UID, incarnation=number, gpus=4, node="a", phase="Failed", exit_code=exit_code)
+        ]
+
+    @property
+    def status(self) -> Json:
+        return dict(self.raw["status"])
+
+
+# --- failures ----------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_incarnation_is_removed_once_its_failure_is_in_the_status() -> None:
+    cluster = Cluster()
+    cluster.fail(1)
+    assert cluster.cycle() == []
+    assert (cluster.status["restarts"], cluster.status["lastFailedIncarnation"]) == (1, 1)
+    (stop,) = cluster.cycle()
+    assert isinstance(stop, StopIncarnation)
+    assert cluster.status["restarts"] == 1
+
+
+@pytest.mark.parametrize("dies", ["before the write", "after the write", "after the stop"])
+def test_a_failure_is_neither_lost_nor_counted_twice_by_the_next_operator(dies: str) -> None:
+    cluster = Cluster()
+    cluster.fail(1)
+    cluster.cycle(statuses_wait=dies == "before the write")
+    if dies != "before the write":
+        cluster.cycle()
+    cluster.new_operator()
+    if dies == "after the stop":
+        cluster.incarnations, cluster.pods = (), ()
+    for _ in range(3):
+        cluster.cycle()
+    assert cluster.status["restarts"] == 1
+    cluster.fail(2)
+    cluster.cycle()
+    assert (cluster.status["restarts"], cluster.status["lastFailedIncarnation"]) == (2, 2)
+
+
+def test_clean_stops_do_not_count() -> None:
+    cluster = Cluster()
+    cluster.fail(1, exit_code=143)
+    (stop,) = cluster.cycle()
+    assert isinstance(stop, StopIncarnation)
+    assert cluster.status["restarts"] == 0
+
+
+def test_after_the_last_restart_the_job_fails_and_keeps_its_pods() -> None:
+    cluster = Cluster(raw_job(failurePolicy={"maxRestarts": 1}))
+    for number in (1, 2):
+        cluster.fail(number)
+        cluster.cycle()
+        actions = cluster.cycle()
+        assert [type(action) for action in actions] == ([StopIncarnation] if number == 1 else [])
+    assert cluster.status["state"] == "Failed"
+    assert "exit code 1; failurePolicy.maxRestarts 1 allows no further restart" in cluster.status["explanation"]
+    assert cluster.step.jobs == {}  # it has ended
+
+
+def test_a_complete_incarnation_ends_the_job() -> None:
+    cluster = Cluster(incarnations=[incarnation_view(UID, 1, A, condition="Complete")])
+    assert cluster.cycle() == []
+    assert cluster.status["state"] == "Succeeded"
+
+
+def test_a_budget_that_is_spent_ends_the_job_once_its_pods_have_left() -> None:
+    raw = raw_job(
+        energy={"budgetKilojoules": 1, "onExhausted": "Fail"}, status={"energy": {"settledMillijoules": 10**6}}
+    )
+    cluster = Cluster(raw)
+    cluster.run_on(1)
+    (stop,) = cluster.cycle()
+    assert isinstance(stop, StopIncarnation)
+    assert cluster.status["state"] == "Stopping"
+    cluster.incarnations, cluster.pods = (), ()
+    cluster.cycle()
+    assert cluster.status["state"] == "Failed"
+
+
+# --- starting ----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_leader_starts_nothing_before_its_first_plan() -> None:
+    cluster = Cluster(raw_job(status={"allocation": {"nodes": [{"name": "a", "gpus": 4}], "gpus": 4}}), decisions={})
+    assert cluster.cycle() == []
+    cluster.decisions = {UID: decision(UID, A)}
+    assert cluster.cycle() == [CreateIncarnation(UID, 1, (A,))]
+
+
+def test_a_new_leader_leaves_alone_what_runs_as_recorded() -> None:
+    cluster = Cluster(
+        raw_job(status={"allocation": {"nodes": [{"name": "a", "gpus": 4}], "incarnation": 1}}), decisions={}
+    )
+    cluster.run_on(1)
+    assert cluster.cycle() == []
+
+
+def test_a_stop_is_explained_by_the_plan_that_it_follows_from() -> None:
+    cluster = Cluster(decisions={UID: replace(decision(UID, ("b", 4)), explanation="node b is free of others")})
+    cluster.run_on(1)
+    (stop,) = cluster.cycle()
+    assert isinstance(stop, StopIncarnation)
+    assert stop.reason == "node b is free of others"
+    # Suspended, it is in no plan any more; the last one still says why it had to go.
+    cluster.raw["spec"]["suspend"] = True
+    cluster.decisions = {}
+    (stop,) = cluster.cycle()
+    assert isinstance(stop, StopIncarnation)
+    assert stop.reason == "node b is free of others"
+
+
+def test_gates_open_for_all_pods_of_a_job_or_for_none() -> None:
+    pods = [pod_view(f"p{index}", uid=UID, gpus=4, index=index, gated=True) for index in (0, 1)]
+    cluster = Cluster(
+        incarnations=[incarnation_view(UID, 1, A, ("b", 4))],
+        pods=pods,
+        decisions={UID: decision(UID, A, ("b", 4))},
+    )
+    assert cluster.cycle() == []
+    assert cluster.step.gates == [], "nothing runs under a number that the status does not have"
+    cluster.cycle()
+    for reserved, opens in (("", False), (("p0",), False), (("p0", "p1"), True)):
+        actions = cluster.step.actions_of(lambda pod, names=reserved: pod.name in names)  # type: ignore[misc]
+        assert [type(item.action) for item in actions.get(UID, ())] == [OpenGates] * opens
+
+
+def test_an_older_incarnation_is_stopped_before_the_gates_of_the_newest_open() -> None:
+    cluster = Cluster(
+        incarnations=[incarnation_view(UID, 1, A), incarnation_view(UID, 2, A)],
+        pods=[pod_view("p2", uid=UID, incarnation=2, gpus=4, gated=True)],
+    )
+    cluster.cycle()
+    cluster.cycle()  # with the number in the status
+    (actions,) = cluster.step.actions_of(lambda pod: True).values()
+    assert [type(item.action) for item in actions] == [StopIncarnation, OpenGates]
+
+
+def test_what_the_api_server_refuses_is_said_and_not_tried_again_by_any_operator() -> None:
+    cluster = Cluster()
+    cluster.cycle()
+    writes = RecordingWrites("spec.containers[0].name: Invalid value")
+    cluster.take(writes)
+    assert writes.taken == ["create 1"]
+    for _ in range(2):
+        assert cluster.cycle(INTERVAL) == []
+        assert cluster.step.jobs[UID].memory.refusal is not None
+        assert (cluster.status["state"], cluster.status["explanation"]) == (
+            "InvalidSpec",
+            "spec.containers[0].name: Invalid value",
+        )
+        cluster.new_operator()
+    # A new spec is tried.
+    cluster.raw["metadata"]["generation"] = 2
+    assert cluster.cycle() == [CreateIncarnation(UID, 1, (A,))]
+    assert cluster.step.jobs[UID].memory.refusal is None
+
+
+def test_a_refusal_of_an_older_spec_says_nothing_of_the_present_one() -> None:
+    cluster = Cluster()
+    cluster.cycle()
+    (item,) = cluster.step.actions
+    cluster.raw["metadata"]["generation"] = 2  # while the Job of the first is under way
+    cluster.cycle()
+    cluster.controller.answered(item, WriteResult(Outcome.REFUSED, invalid="no image"), cluster.now)
+    assert cluster.cycle() == [CreateIncarnation(UID, 1, (A,))]
+
+
+@pytest.mark.parametrize("result", [WriteResult(Outcome.REFUSED), WriteResult(Outcome.UNKNOWN)])
+def test_a_start_that_failed_for_another_reason_is_tried_again(result: WriteResult) -> None:
+    cluster = Cluster()
+    for _ in range(2):
+        assert cluster.cycle() == [CreateIncarnation(UID, 1, (A,))]
+        cluster.controller.answered(cluster.step.actions[0], result, cluster.now)
+    assert "lastResizeTime" not in cluster.status
+
+
+def test_an_answer_for_a_job_that_is_gone_changes_nothing() -> None:
+    cluster = Cluster()
+    cluster.cycle()
+    (item,) = cluster.step.actions
+    cluster.raw["metadata"]["deletionTimestamp"] = "2030-06-01T11:59:00Z"
+    assert cluster.cycle() == []
+    cluster.controller.answered(item, DONE, cluster.now)
+    assert cluster.step.jobs == {}
+
+
+def test_a_resize_is_remembered() -> None:
+    cluster = Cluster()
+    cluster.cycle()
+    cluster.take(RecordingWrites())
+    cluster.cycle()
+    assert cluster.status["lastResizeTime"] == "2030-06-01T12:00:00Z"
+    cluster.new_operator()
+    cluster.cycle(60)
+    assert cluster.status["lastResizeTime"] == "2030-06-01T12:00:00Z"
+
+
+# --- statuses ----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_unless_something_is_new() -> None:
+    cluster = Cluster(decisions={UID: decision(UID)})
+    assert len(cluster.statuses()) == 1
+    for _ in range(3):
+        assert cluster.statuses(10 * INTERVAL) == []
+    cluster.new_operator()
+    assert cluster.statuses() == []
+
+
+def test_a_new_leader_says_nothing_before_its_first_plan_and_little_after_it() -> None:
+    cluster = Cluster()
+    cluster.run_on(1)
+    (before,) = cluster.statuses()
+    decisions, cluster.decisions = cluster.decisions, {}
+    cluster.new_operator()
+    for _ in range(3):
+        assert cluster.statuses(INTERVAL) == []
+    assert cluster.status["allocation"] == before["allocation"]
+    cluster.decisions = decisions
+    cluster.cycle(1.0)
+    cluster.epoch = 2
+    assert cluster.statuses(1.0) == []  # that another leads now is no reason for a write
+
+
+def test_a_job_that_was_resumed_is_told_to_be_planned() -> None:
+    cluster = Cluster(raw_job(suspend=True), decisions={})
+    assert cluster.statuses()[0]["state"] == "Suspended"
+    cluster.raw["spec"]["suspend"] = False
+    cluster.raw["metadata"]["generation"] = 2
+    assert cluster.statuses()[0]["state"] == "Planning"
+
+
+def test_what_happened_is_written_at_once_and_new_figures_at_the_interval() -> None:
+    cluster = Cluster()
+    cluster.run_on(1)
+    assert len(cluster.statuses()) == 1
+    assert cluster.statuses(1.0) == []  # only figures have moved
+    assert len(cluster.statuses(INTERVAL)) == 1
+    cluster.decisions = {UID: decision(UID, A, clock=900)}
+    (status,) = cluster.statuses()
+    assert status["allocation"]["clockMegahertz"] == 900
+
+
+def test_statuses_wait_while_a_cap_is_brought_down_and_for_their_own_last_write() -> None:
+    cluster = Cluster()
+    cluster.run_on(1)
+    for waiting in ({"statuses_wait": True}, {"status_writes": {UID}}):
+        cluster.cycle(INTERVAL, **waiting)
+        assert cluster.step.statuses == []
+    assert len(cluster.statuses()) == 1
+
+
+def with_limits(*, acknowledged: bool) -> dict[str, GpuNode]:
+    """Node a, its first four GPUs held by the job's pod, at limits between 250 and 280 W."""
+    devices = [
+        raw_device(index, pod=("team", "p1") if index < 4 else None, enforcedMilliwatts=250_000 + 10_000 * index)
+        for index in range(8)
+    ]
+    given = grant(8 * FLOOR, jobs=(job_grant(UID, 280_000, 4, pod="p1"),))
+    raw = raw_gpu_node("a", given, devices=devices, limits=8 * FLOOR, acknowledged=(1, 1 if acknowledged else 0))
+    return {"a": read_gpu_node(raw)}
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_the_applied_limit_is_the_one_read_back(acknowledged: bool) -> None:
+    cluster = Cluster(gpu_nodes=with_limits(acknowledged=acknowledged))
+    cluster.run_on(1)
+    (status,) = cluster.statuses()
+    assert status["applied"]["powerLimitWatts"] == 280
+    enforced = next(item for item in status["conditions"] if item["type"] == "PowerLimitsEnforced")
+    assert enforced["status"] == str(acknowledged)
+
+
+def test_a_limit_that_nobody_has_read_back_is_not_claimed() -> None:
+    cluster = Cluster()
+    cluster.run_on(1)
+    (status,) = cluster.statuses()
+    assert "powerLimitWatts" not in status["applied"]
+
+
+def test_energy_reported_after_the_end_is_still_counted() -> None:
+    cluster = Cluster(incarnations=[incarnation_view(UID, 1, A, condition="Complete")])
+
+    def report(millijoules: int) -> None:
+        raw = raw_gpu_node("a", grant(8 * FLOOR), reports=[raw_report(UID, 1, millijoules)])
+        cluster.gpu_nodes = {"a": read_gpu_node(raw)}
+
+    report(5)
+    cluster.cycle()
+    assert cluster.status["state"] == "Succeeded"
+    report(9)
+    cluster.cycle(status_writes={UID})
+    assert cluster.step.late_energy == []  # its last status is still being written
+    cluster.cycle()
+    ((_, late),) = cluster.step.late_energy
+    assert late.energy is not None
+    assert late.energy.incarnations == (IncarnationEnergy("1/a", 9),)
+    cluster.raw["status"] = as_stored(late)
+    cluster.cycle()
+    assert cluster.step.late_energy == []
+
+
+def test_a_script_that_reports_nothing_advances_by_the_plans_rate() -> None:
+    cluster = Cluster(decisions={UID: decision(UID, A, predicted_iteration_seconds=0.5)})
+    cluster.run_on(1)
+    cluster.cycle()
+    cluster.cycle(10.0)
+    progress = cluster.step.jobs[UID].memory.progress
+    assert (progress.iterations, progress.estimated, progress.attained_gpu_seconds) == (20.0, True, 40.0)
+
+
+def test_a_job_that_cannot_be_understood_does_not_end_the_cycle(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+    world = cluster.world()
+    nonsense = EnergyAwareJobStatus(energy=5)  # type: ignore[arg-type]
+    broken = replace(read_energy_aware_job(raw_job("broken")), status=nonsense)
+    cluster.cycle(world=replace(world, jobs={**world.jobs, broken.uid: broken}))
+    assert list(cluster.step.jobs) == [UID]
+    assert "team/broken" in caplog.text
+
+
+# --- the end -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ttl", "expired"), [(59, 60, False), (60, 60, True), (10**6, None, False), (0, 0, True)]
+)
+def test_ended_jobs_are_removed_after_their_time(seconds: int, ttl: int | None, expired: bool) -> None:
+    spec = {} if ttl is None else {"ttlSecondsAfterFinished": ttl}
+    status: Json = {
+        "conditions": [{"type": "Succeeded", "status": "True"}],
+        "completionTime": "2030-06-01T12:00:00Z",
+    }
+    cluster = Cluster(raw_job(status=status, **spec))
+    cluster.cycle(seconds)
+    assert [job.uid for job in cluster.step.expired] == [UID] * expired
+
+
+def test_expired_jobs_are_looked_for_once_per_interval() -> None:
+    status: Json = {
+        "conditions": [{"type": "Failed", "status": "True"}],
+        "completionTime": "2030-06-01T12:00:00Z",
+    }
+    cluster = Cluster(raw_job(status=status, ttlSecondsAfterFinished=0))
+    found = []
+    for _ in range(4):
+        cluster.cycle(INTERVAL / 2)
+        found.append(len(cluster.step.expired))
+    assert found == [1, 0, 1, 0]
+
+
+def test_jobs_that_have_not_ended_do_not_expire() -> None:
+    cluster = Cluster(raw_job(ttlSecondsAfterFinished=0))
+    cluster.cycle()
+    assert cluster.step.expired == []

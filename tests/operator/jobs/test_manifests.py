@@ -1,0 +1,216 @@
+"""The objects of an incarnation, against the pod contract of docs/api.md."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flyball_api.workloads import read_incarnation
+from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
+
+from tests.support.operator_objects import Json, job_view
+
+NODES = (("a", 4), ("b", 4))
+REFERENCE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+CHECKPOINT = {"name": "checkpoint", "mountPath": "/ckpt"}
+
+
+def job_with(*containers: Json, **pod: Any) -> Json:
+    """The pod template's spec after making incarnation 3 of `team/train` on two nodes."""
+    view = job_view(template={"spec": {"containers": list(containers), **pod}})
+    return dict(incarnation_job(view, 3, NODES, "/var/run/flyball")["spec"]["template"]["spec"])
+
+
+def environment(container: Json) -> dict[str, str]:
+    """Variables by name; a reference to a field by its path."""
+    return {
+        item["name"]: item["value"] if "value" in item else item["valueFrom"]["fieldRef"]["fieldPath"]
+        for item in container["env"]
+    }
+
+
+def trainer(**fields: Any) -> Json:
+    return {"name": "trainer", "image": "trainer", **fields}
+
+
+def test_the_environment_is_the_one_that_the_reference_promises() -> None:
+    section = REFERENCE.split("### Pod contract")[1].split("- **Start**")[0]
+    promised = set(re.findall(r"`((?:FLYBALL|PET|JAX)_[A-Z_]+)`", section))
+    assert len(promised) >= 12
+    given = environment(job_with(trainer(volumeMounts=[CHECKPOINT]))["containers"][0])
+    assert promised == set(given) - {"FLYBALL_POD_UID"}
+
+
+def test_the_environments_values() -> None:
+    rank = "metadata.labels['batch.kubernetes.io/job-completion-index']"
+    assert environment(
+        job_with(trainer(volumeMounts=[{"name": "data", "mountPath": "/data"}, CHECKPOINT]))["containers"][0]
+    ) == {
+        "FLYBALL_JOB": "team/train",
+        "FLYBALL_INCARNATION": "3",
+        "FLYBALL_WORLD_SIZE": "8",
+        "FLYBALL_LOCAL_GPUS": "4",
+        "FLYBALL_CHECKPOINT_DIR": "/ckpt",
+        "FLYBALL_POD_UID": "metadata.uid",
+        "FLYBALL_SOCKET": "/run/flyball/flyball.sock",
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "4",
+        "PET_NODE_RANK": rank,
+        "PET_MASTER_ADDR": "train-3-0.train-3.team",
+        "PET_MASTER_PORT": "29400",
+        "JAX_COORDINATOR_ADDRESS": "train-3-0.train-3.team:29400",
+        "JAX_NUM_PROCESSES": "2",
+        "JAX_PROCESS_ID": rank,
+    }
+
+
+def test_what_the_user_sets_wins() -> None:
+    own = [{"name": "PET_MASTER_PORT", "value": "1234"}, {"name": "LR", "value": "0.1"}]
+    variables = job_with(trainer(env=own))["containers"][0]["env"]
+    assert variables[:2] == own
+    names = [item["name"] for item in variables]
+    assert len(names) == len(set(names))
+
+
+def test_every_container_gets_it_and_only_the_first_gets_gpus() -> None:
+    spec = job_with(trainer(), {"name": "sidecar"}, initContainers=[{"name": "fetch"}])
+    for container in (*spec["containers"], *spec["initContainers"]):
+        assert environment(container)["FLYBALL_JOB"] == "team/train"
+    assert [container.get("resources") for container in spec["containers"]] == [
+        {"limits": {"nvidia.com/gpu": "4"}},
+        None,
+    ]
+
+
+def test_without_a_checkpoint_volume_there_is_no_directory_and_with_two_mounts_the_first_counts() -> None:
+    assert "FLYBALL_CHECKPOINT_DIR" not in environment(job_with(trainer())["containers"][0])
+    twice = trainer(volumeMounts=[CHECKPOINT, {"name": "checkpoint", "mountPath": "/again"}])
+    variables = job_with(twice)["containers"][0]["env"]
+    assert [item["value"] for item in variables if item["name"] == "FLYBALL_CHECKPOINT_DIR"] == ["/ckpt"]
+
+
+def test_a_pod_sees_its_own_folder_of_sockets_only() -> None:
+    spec = job_with(trainer(volumeMounts=[CHECKPOINT]), volumes=[{"name": "checkpoint", "emptyDir": {}}])
+    assert spec["containers"][0]["volumeMounts"] == [
+        CHECKPOINT,
+        {"name": "flyball-socket", "mountPath": "/run/flyball", "subPathExpr": "$(FLYBALL_POD_UID)"},
+    ]
+    assert spec["volumes"][-1]["hostPath"] == {"path": "/var/run/flyball", "type": "DirectoryOrCreate"}
+    without = incarnation_job(job_view(), 1, NODES)["spec"]["template"]["spec"]
+    assert "volumes" not in without
+    assert "FLYBALL_SOCKET" not in environment(without["containers"][0])
+
+
+def test_an_indexed_job_of_gated_pods_one_a_node() -> None:
+    made = incarnation_job(job_view(), 3, NODES)
+    assert made["metadata"]["name"] == "train-3"
+    spec = made["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"], spec["backoffLimit"]) == (
+        "Indexed",
+        2,
+        2,
+        0,
+    )
+    pod = spec["template"]["spec"]
+    assert pod["schedulingGates"] == [{"name": "flyball.dev/placement"}]
+    assert (pod["restartPolicy"], pod["subdomain"]) == ("Never", "train-3")
+    owner = made["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["name"], owner["uid"], owner["controller"]) == (
+        "EnergyAwareJob",
+        "train",
+        "uid-train",
+        True,
+    )
+
+
+def test_labels_tell_pods_job_and_service_apart_from_others() -> None:
+    labels = {
+        "flyball.dev/job-name": "train",
+        "flyball.dev/job-uid": "uid-train",
+        "flyball.dev/incarnation": "3",
+    }
+    view = job_view(
+        template={"metadata": {"labels": {"team": "x"}}, "spec": {"containers": [trainer()]}},
+    )
+    made, service = incarnation_job(view, 3, NODES), incarnation_service(view, 3)
+    assert made["metadata"]["labels"] == labels
+    assert made["spec"]["template"]["metadata"]["labels"] == {"team": "x", **labels}
+    assert service["spec"]["selector"] == service["metadata"]["labels"] == labels
+    assert (service["metadata"]["name"], service["spec"]["clusterIP"]) == ("train-3", "None")
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_the_allocation_can_be_read_back() -> None:
+    made = incarnation_job(job_view(), 3, NODES)
+    view = read_incarnation(made)
+    assert (view.job_uid, view.incarnation, view.nodes, view.gpus) == ("uid-train", 3, NODES, 8)
+
+
+def test_the_users_own_gates_stay_and_ours_is_there_once() -> None:
+    theirs = [{"name": "flyball.dev/placement"}, {"name": "example.org/license"}]
+    assert job_with(trainer(), schedulingGates=theirs)["schedulingGates"] == [
+        {"name": "example.org/license"},
+        {"name": "flyball.dev/placement"},
+    ]
+
+
+def test_gpus_of_the_template_are_overwritten_by_the_allocations() -> None:
+    asked = trainer(resources={"limits": {"nvidia.com/gpu": 8, "cpu": 4}, "requests": {"nvidia.com/gpu": 8, "cpu": 1}})
+    assert job_with(asked)["containers"][0]["resources"] == {
+        "limits": {"nvidia.com/gpu": "4", "cpu": 4},
+        "requests": {"nvidia.com/gpu": "4", "cpu": 1},
+    }
+
+
+def test_another_resource_name() -> None:
+    view = job_view(gpus={"min": 1, "max": 8, "resourceName": "example.com/gpu"})
+    limits = incarnation_job(view, 1, NODES)["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"example.com/gpu": "4"}
+
+
+def test_the_jobs_own_template_is_left_alone() -> None:
+    view = job_view(template={"metadata": None, "spec": {"containers": [trainer(env=None)]}})
+    before = copy.deepcopy(view.spec.template)
+    incarnation_job(view, 1, NODES, "/sockets")
+    incarnation_job(view, 2, NODES, "/sockets")
+    assert view.spec.template == before
+
+
+def test_unequal_shares_are_refused() -> None:
+    with pytest.raises(ValueError, match="team/train: every node must give the same number of GPUs"):
+        incarnation_job(job_view(), 1, (("a", 4), ("b", 8)))
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ({}, "must name at least one container"),
+        ({"spec": None}, "must name at least one container"),
+        ({"spec": {"containers": []}}, "must name at least one container"),
+        ({"spec": {"containers": "all of them"}}, "no PodTemplateSpec"),
+        ({"spec": {"containers": [5]}}, "no PodTemplateSpec"),
+        ({"spec": [], "metadata": 3}, "no PodTemplateSpec"),
+        ({"spec": {"containers": [trainer(env=7)]}}, "no PodTemplateSpec"),
+        ({"spec": {"containers": [trainer(volumeMounts=[{"name": "checkpoint"}])]}}, "no PodTemplateSpec"),
+        ({"spec": {"containers": [trainer()], "schedulingGates": ["mine"]}}, "no PodTemplateSpec"),
+        (
+            {"spec": {"containers": [trainer()], "nodeSelector": {"kubernetes.io/hostname": "a"}}},
+            "must not name kubernetes.io/hostname",
+        ),
+        (
+            {"spec": {"containers": [trainer(), {"name": "eval", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}},
+            "container eval asks for nvidia.com/gpu",
+        ),
+        (
+            {"spec": {"containers": [{**trainer(), "resources": {"limits": {"example.com/gpu": 1}}}]}},
+            "container trainer asks for example.com/gpu, but only the first container gets GPUs, by nvidia.com/gpu",
+        ),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused_by_name(template: Json, words: str) -> None:
+    with pytest.raises(ValueError, match="EnergyAwareJob team/train: ") as caught:
+        incarnation_job(job_view(template=template), 1, NODES, gpu_resources=["nvidia.com/gpu", "example.com/gpu"])
+    assert words in str(caught.value)

@@ -1,0 +1,458 @@
+"""EnergyAwareJob.status: as the CRD has it, with the reasons of the reference, and no news where there is none."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, FrontierPoint, read_energy_aware_job
+from flyball_operator.jobs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.status import (
+    FRONTIER_POINTS,
+    REASONS,
+    JobFacts,
+    energy_status,
+    job_status,
+    remaining_frontier,
+    significant_fields,
+)
+from flyball_planner.models.gpu import gpu_model_for
+from flyball_planner.models.priors import model_class_prior
+from flyball_planner.snapshot import Admission, JobDecision
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.crd_schema import assert_valid
+from tests.support.examples import examples
+from tests.support.operator_objects import (
+    A100,
+    NOW,
+    Json,
+    as_stored,
+    decision,
+    incarnation_view,
+    job_view,
+    raw_job,
+)
+
+REFERENCE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+NODES = (("a", 4), ("b", 4))
+DECISION = decision("uid-train", *NODES, watts=312.5, clock=1200)
+RUNNING = JobStep(Phase.RUNNING, incarnation_view("uid-train", 2, *NODES))
+WAITING = JobStep(Phase.WAITING)
+BOOKS = JobProgress(
+    iterations=250.0,
+    iterations_per_second=2.0,
+    last_report=NOW,
+    settled_millijoules=3_000_000,
+    settled_incarnation=1,
+    open_millijoules={"2/a": 2_000_000, "2/b": 1_500_000},
+    watts=2100.4,
+    clock_megahertz=1185,
+    attained_gpu_seconds=1000.0,
+)
+
+
+def facts(**fields: Any) -> JobFacts:
+    """A job that runs as planned, but for `fields`."""
+    base = JobFacts(BOOKS, RUNNING, DECISION, 7, True, 0, NOW, applied_milliwatts=305_000)
+    return replace(base, **fields)
+
+
+def conditions(status: Json) -> dict[str, Json]:
+    return {item["type"]: item for item in status["conditions"]}
+
+
+def stored(status: EnergyAwareJobStatus) -> Json:
+    """The status as the API server has it after the write."""
+    kept = as_stored(status)
+    assert_valid("EnergyAwareJob", "status", kept)
+    return kept
+
+
+def made(job: EnergyAwareJob, facts: JobFacts) -> Json:
+    """The status that is made of `facts`, as JSON."""
+    return stored(job_status(job, facts))
+
+
+def after(job: EnergyAwareJob, status: EnergyAwareJobStatus) -> EnergyAwareJob:
+    """The job as it is read after the status was written."""
+    raw = {**raw_job(), "status": stored(status)}
+    return replace(job, status=read_energy_aware_job(raw).status)
+
+
+# --- what a running job says ----------------------------------------------------------------------------------------
+
+
+def test_a_running_job() -> None:
+    status = made(job_view(), facts())
+    assert status["observedGeneration"] == 1
+    nodes = [{"name": "a", "gpus": 4}, {"name": "b", "gpus": 4}]
+    assert status["allocation"] == {
+        "epoch": 7,
+        "incarnation": 2,
+        "gpus": 8,
+        "nodes": nodes,
+        "clockMegahertz": 1200,
+        "powerLimitWatts": 312,
+    }
+    # What is observed: the clock measured, the limit read back.
+    assert status["applied"] == {
+        "epoch": 7,
+        "incarnation": 2,
+        "gpus": 8,
+        "nodes": nodes,
+        "clockMegahertz": 1185,
+        "powerLimitWatts": 305,
+    }
+    assert status["progress"] == {
+        "iterations": 250,
+        "iterationsPerKilosecond": 2000,
+        "attainedGpuSeconds": 1000,
+        "estimated": False,
+        "lastReportTime": "2030-06-01T12:00:00Z",
+        "estimatedCompletionTime": "2030-06-01T12:06:15Z",  # 750 iterations at 2 a second
+    }
+    assert status["energy"] == {
+        "consumedKilojoules": 6,
+        "settledMillijoules": 3_000_000,
+        "settledIncarnation": 1,
+        "incarnations": [{"key": "2/a", "millijoules": 2_000_000}, {"key": "2/b", "millijoules": 1_500_000}],
+        "projectedKilojoules": round(6.5 + 750 * 8 * 250.0 * 0.5 / 1e3),
+        "watts": 2100,
+    }
+    assert status["summary"] == {
+        "clock": "1185 MHz",
+        "power": "2100 W",
+        "progress": "25%",
+        "energy": "6.5 kJ",
+        "budget": "",
+        "eta": "6m",
+    }
+    assert (status["state"], status["explanation"]) == ("Running", "because the test says so")
+    assert status["startTime"] == "2030-06-01T12:00:00Z"
+    assert "completionTime" not in status
+    said = {kind: (item["status"], item["reason"]) for kind, item in conditions(status).items()}
+    assert said == {
+        "Admitted": ("True", "Admitted"),
+        "Placed": ("True", "PodsBound"),
+        "PodsReady": ("True", "AllRanksReady"),
+        "Resizing": ("False", "Running"),
+        "PowerLimitsEnforced": ("True", "LimitsAcknowledged"),
+        "BudgetHealthy": ("True", "NoBudget"),
+        "DeadlineAtRisk": ("False", "NoDeadline"),
+    }
+
+
+def test_a_limit_that_nobody_has_read_back_is_not_claimed() -> None:
+    assert "powerLimitWatts" not in made(job_view(), facts(applied_milliwatts=0))["applied"]
+
+
+def test_a_job_that_waits() -> None:
+    waiting = JobDecision("uid-train", None, Admission.WAITING_FOR_POWER, "150 W short")
+    status = made(job_view(), facts(step=WAITING, decision=waiting, progress=JobProgress(), granted=False))
+    assert status["state"] == "WaitingForPower"
+    assert status["explanation"] == "150 W short"
+    assert "allocation" not in status
+    assert "applied" not in status
+    assert "startTime" not in status
+    assert status["summary"]["eta"] == ""
+
+
+def test_a_paused_job_keeps_its_incarnations_number() -> None:
+    job = job_view(status={"allocation": {"incarnation": 4, "gpus": 8}}, suspend=True)
+    status = made(job, facts(step=WAITING, decision=None, granted=False))
+    assert status["allocation"] == {"epoch": 7, "incarnation": 4, "gpus": 0, "nodes": []}
+    assert status["state"] == "Suspended"
+
+
+@pytest.mark.parametrize(
+    ("spec", "changes", "status", "reason"),
+    [
+        ({}, {}, "True", "Admitted"),
+        ({}, {"decision": None}, "Unknown", "Planning"),
+        ({"suspend": True}, {}, "False", "Suspended"),
+        ({"managedBy": "someone.else/controller"}, {}, "False", "Suspended"),
+        ({}, {"refusal": Refusal("InvalidSpec", "spec.containers: no")}, "False", "InvalidSpec"),
+        ({"energy": {"budgetKilojoules": 6, "onExhausted": "Suspend"}}, {}, "False", "WaitingForBudget"),
+        ({"energy": {"budgetKilojoules": 6, "onExhausted": "Fail"}}, {}, "False", "WaitingForBudget"),
+        ({"energy": {"budgetKilojoules": 6, "onExhausted": "Throttle"}}, {}, "True", "Admitted"),
+        ({}, {"outcome": "Succeeded", "outcome_message": "done"}, "False", "Succeeded"),
+        ({"suspend": True}, {"outcome": "Failed", "outcome_message": "no"}, "False", "Failed"),
+    ],
+)
+def test_admitted(spec: Json, changes: Json, status: str, reason: str) -> None:
+    admitted = conditions(made(job_view(**spec), facts(**changes)))["Admitted"]
+    assert (admitted["status"], admitted["reason"]) == (status, reason)
+
+
+@pytest.mark.parametrize(
+    ("budget", "status", "reason"),
+    [
+        (None, "True", "NoBudget"),
+        (10_000, "True", "WithinBudget"),
+        (100, "False", "ProjectedOverBudget"),
+        (6, "False", "Exhausted"),
+    ],
+)
+def test_budget(budget: int | None, status: str, reason: str) -> None:
+    spec: Json = {} if budget is None else {"energy": {"budgetKilojoules": budget}}
+    healthy = conditions(made(job_view(**spec), facts()))["BudgetHealthy"]
+    assert (healthy["status"], healthy["reason"]) == (status, reason)
+
+
+def test_deadline() -> None:
+    job = job_view(deadline="2030-06-01T13:00:00Z")
+    late = replace(DECISION, deadline_at_risk=True, nearest_deadline_seconds=7200.0)
+    status = made(job, facts(decision=late))
+    risk = conditions(status)["DeadlineAtRisk"]
+    assert (risk["status"], risk["reason"]) == ("True", "NoAllocationMeetsIt")
+    assert "2030-06-01T13:00:00Z" in risk["message"]
+    assert "2030-06-01T14:00:00Z" in risk["message"]
+    assert status["state"] == "DeadlineAtRisk"
+    on_time = conditions(made(job, facts()))["DeadlineAtRisk"]
+    assert (on_time["status"], on_time["reason"]) == ("False", "OnTime")
+
+
+@pytest.mark.parametrize(
+    ("phase", "placed", "ready", "resizing"),
+    [
+        (Phase.WAITING, False, False, False),
+        (Phase.STOPPING, False, False, True),
+        (Phase.CREATING, False, False, True),
+        (Phase.GATED, False, False, True),
+        (Phase.STARTING, True, False, False),
+        (Phase.RUNNING, True, True, False),
+        (Phase.COMPLETE, True, False, False),
+        (Phase.FAILED, False, False, False),
+    ],
+)
+def test_every_step(phase: Phase, placed: bool, ready: bool, resizing: bool) -> None:
+    step = JobStep(phase, None if phase == Phase.WAITING else RUNNING.current)
+    said = conditions(made(job_view(), facts(step=step, granted=phase == Phase.RUNNING)))
+    assert said["Placed"]["status"] == str(placed)
+    assert said["PodsReady"]["status"] == str(ready)
+    assert said["Resizing"]["status"] == str(resizing)
+    assert said["Resizing"]["reason"] == str(phase)
+
+
+@pytest.mark.parametrize("outcome", ["Succeeded", "Failed"])
+def test_the_end(outcome: str) -> None:
+    done = facts(step=JobStep(Phase.COMPLETE, RUNNING.current), outcome=outcome, outcome_message="in so many words")
+    job = after(job_view(), job_status(job_view(), facts()))
+    status = made(job, done)
+    assert conditions(status)[outcome]["status"] == "True"
+    assert job_view(status=status).finished
+    assert (status["state"], status["explanation"]) == (outcome, "in so many words")
+    assert status["completionTime"] == "2030-06-01T12:00:00Z"
+    assert status["allocation"]["gpus"] == 0
+    assert "applied" not in status
+    assert status["energy"]["projectedKilojoules"] == 6
+
+
+@pytest.mark.parametrize("rate", [1e-68, 1e-9])
+def test_a_job_that_hardly_advances_has_no_end_worth_naming(rate: float) -> None:
+    progress = JobProgress(iterations_per_second=rate)
+    status = made(job_view(), facts(progress=progress))
+    assert "estimatedCompletionTime" not in status["progress"]
+    assert status["summary"]["eta"] == ""
+    late = facts(decision=replace(DECISION, deadline_at_risk=True, nearest_deadline_seconds=1e30))
+    at_risk = conditions(made(job_view(deadline="2030-06-02T00:00:00Z"), late))["DeadlineAtRisk"]
+    assert "earliest possible" not in at_risk["message"]
+
+
+def test_words_of_any_length_fit() -> None:
+    for changes in (
+        {"refusal": Refusal("InvalidSpec", "x" * 5000)},
+        {"decision": replace(DECISION, explanation="y" * 5000)},
+    ):
+        made(job_view(), facts(**changes))
+
+
+def test_failures_that_were_counted() -> None:
+    status = made(job_view(), facts(restarts=2, last_failed=5))
+    assert (status["restarts"], status["lastFailedIncarnation"]) == (2, 5)
+    assert "lastFailedIncarnation" not in made(job_view(), facts())
+
+
+def test_energy_that_is_reported_after_the_end() -> None:
+    job = after(job_view(), job_status(job_view(), facts(outcome="Succeeded")))
+    late = energy_status(job, replace(BOOKS, open_millijoules={"2/a": 3_000_000, "2/b": 1_500_000}))
+    before, merged = stored(job.status), stored(late)
+    assert merged["energy"]["consumedKilojoules"] == 7
+    assert merged["summary"] == {**before["summary"], "energy": "7.5 kJ"}
+    assert {**merged, "energy": None, "summary": None} == {**before, "energy": None, "summary": None}
+
+
+@pytest.mark.parametrize(
+    ("kilojoules", "words"), [(0.0, "0.0 kJ"), (999.0, "999.0 kJ"), (1500.0, "1.5 MJ"), (2.5e6, "2.5 GJ")]
+)
+def test_energy_for_people(kilojoules: float, words: str) -> None:
+    progress = JobProgress(settled_millijoules=int(kilojoules * 1e6))
+    assert made(job_view(), facts(progress=progress))["summary"]["energy"] == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(5, "5s"), (119, "119s"), (150, "2m"), (7100, "118m"), (7300, "2h"), (3600 * 49, "2d")]
+)
+def test_times_for_people(seconds: int, words: str) -> None:
+    job = job_view(training={"globalBatchSize": 256, "iterations": seconds})
+    progress = JobProgress(iterations=0.0, iterations_per_second=1.0)
+    assert made(job, facts(progress=progress))["summary"]["eta"] == words
+
+
+# --- in general --------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def any_facts(draw: st.DrawFn) -> tuple[EnergyAwareJob, JobFacts]:
+    spec: Json = {}
+    if draw(st.booleans()):
+        spec["energy"] = {
+            "budgetKilojoules": draw(st.integers(1, 10)),
+            "onExhausted": draw(st.sampled_from(["Throttle", "Suspend", "Fail"])),
+        }
+    if draw(st.booleans()):
+        spec["deadline"] = "2030-06-02T00:00:00Z"
+    if draw(st.booleans()):
+        spec["training"] = {"globalBatchSize": 256}  # nothing is known about the end
+    spec["suspend"] = draw(st.booleans())
+    if draw(st.booleans()):
+        spec["managedBy"] = draw(st.sampled_from(["flyball.dev/operator", "else.where/queue"]))
+    phase = draw(st.sampled_from(list(Phase)))
+    current = None if phase == Phase.WAITING else draw(st.sampled_from([None, RUNNING.current]))
+    planned = draw(
+        st.none()
+        | st.builds(
+            JobDecision,
+            uid=st.just("uid-train"),
+            allocation=st.sampled_from([None, DECISION.allocation]),
+            admission=st.sampled_from(list(Admission)),
+            explanation=st.text(max_size=20),
+            predicted_iteration_seconds=st.floats(0.0, 1e6),
+            predicted_gpu_watts=st.floats(0.0, 1e4),
+            deadline_at_risk=st.booleans(),
+            nearest_deadline_seconds=st.none() | st.floats(0.0, 1e7),
+        )
+    )
+    progress = JobProgress(
+        iterations=draw(st.floats(0.0, 1e9)),
+        iterations_per_second=draw(st.floats(0.0, 1e3)),
+        estimated=draw(st.booleans()),
+        last_report=draw(st.sampled_from([None, NOW])),
+        settled_millijoules=draw(st.integers(0, 10**15)),
+        open_millijoules=draw(st.dictionaries(st.sampled_from(["1/a", "2/b"]), st.integers(0, 10**12))),
+        watts=draw(st.floats(0.0, 1e6)),
+        clock_megahertz=draw(st.integers(0, 3000)),
+        attained_gpu_seconds=draw(st.floats(0.0, 1e9)),
+    )
+    some_facts = JobFacts(
+        progress=progress,
+        step=JobStep(phase, current),
+        decision=planned,
+        epoch=draw(st.integers(0, 10)),
+        granted=draw(st.booleans()),
+        restarts=draw(st.integers(0, 5)),
+        now=NOW,
+        last_failed=draw(st.integers(0, 5)),
+        applied_milliwatts=draw(st.integers(0, 700_000)),
+        outcome=draw(st.sampled_from(["", "", "Succeeded", "Failed"])),
+        outcome_message=draw(st.text(max_size=20)),
+        refusal=draw(st.sampled_from([None, None, Refusal("InvalidSpec", "no such image")])),
+        last_resize=draw(st.sampled_from([None, NOW - timedelta(minutes=30)])),
+        frontier=draw(st.sampled_from([(), (FrontierPoint(1, 900, 5, 6),)])),
+    )
+    return job_view(**spec), some_facts
+
+
+@given(any_facts())
+@settings(max_examples=examples(150))
+def test_any_status_is_as_the_crd_has_it_and_says_nothing_new_the_second_time(
+    case: tuple[EnergyAwareJob, JobFacts],
+) -> None:
+    job, some_facts = case
+    status = job_status(job, some_facts)
+    kept = stored(status)
+    for kind, item in conditions(kept).items():
+        assert item["reason"] in REASONS[kind]
+    again = after(job, status)
+    second = job_status(again, some_facts)
+    assert (second, stored(second)) == (again.status, kept)
+    assert significant_fields(second) == significant_fields(again.status)
+    later = job_status(again, replace(some_facts, now=NOW + timedelta(hours=1)))
+    assert [item.last_transition_time for item in later.conditions] == [
+        item.last_transition_time for item in status.conditions
+    ]
+
+
+def test_the_reference_lists_the_same_reasons() -> None:
+    section = REFERENCE.split("## EnergyAwareJob")[1].split("## PowerCap")[0]
+    rows = re.findall(r"^\| (`[A-Z].*?) \| (.*) \|$", section, re.MULTILINE)
+    steps = {str(phase) for phase in Phase}
+    listed: dict[str, set[str]] = {}
+    for kinds, reasons in rows:
+        words = set(re.findall(r"`([A-Z][A-Za-z]+)`", reasons))
+        for kind in re.findall(r"`([A-Za-z]+)`", kinds):
+            listed[kind] = words | (steps if "the step" in reasons else {kind} if "the same word" in reasons else set())
+    assert listed == {kind: set(reasons) for kind, reasons in REASONS.items()}
+    placed = next(reasons for kinds, reasons in rows if "`Placed`" in kinds)
+    assert steps <= set(re.findall(r"`([A-Z][A-Za-z]+)`", placed))  # and what a step is
+
+
+# --- what time costs for the rest -----------------------------------------------------------------------------------
+
+MODEL = gpu_model_for(A100)
+assert MODEL is not None
+PRIOR = model_class_prior("resnet50", MODEL)
+
+
+@given(
+    low=st.sampled_from([1, 2, 4]),
+    doublings=st.integers(0, 5),
+    iterations=st.integers(1, 10**7),
+    done=st.floats(0.0, 1e7),
+    clocks=st.none() | st.tuples(st.integers(200, 1500), st.integers(200, 1500)),
+)
+@settings(max_examples=examples(60))
+def test_the_frontier_is_pareto_bounded_and_as_the_crd_has_it(
+    low: int, doublings: int, iterations: int, done: float, clocks: tuple[int, int] | None
+) -> None:
+    bounds = {} if clocks is None else {"clocks": {"minMegahertz": clocks[0], "maxMegahertz": clocks[1]}}
+    job = job_view(
+        gpus={"min": low, "max": low * 2**doublings},
+        training={"globalBatchSize": 1024, "iterations": iterations},
+        **bounds,
+    )
+    points = remaining_frontier(job, PRIOR, done, 8)
+    assert len(points) <= FRONTIER_POINTS
+    for faster, slower in pairwise(points):
+        assert faster.seconds < slower.seconds
+        assert faster.kilojoules > slower.kilojoules
+    for point in points:
+        assert low <= point.gpus <= low * 2**doublings
+        assert clocks is None or clocks[0] <= point.clock_megahertz <= clocks[1]
+    made(job, facts(frontier=points))
+    if clocks is None:
+        assert points
+
+
+def test_the_frontier_begins_with_the_fastest_and_ends_with_the_thriftiest() -> None:
+    job = job_view(gpus={"min": 1, "max": 8}, training={"globalBatchSize": 1024, "iterations": 100_000})
+    points = remaining_frontier(job, PRIOR, 0.0, 8)
+    curves = PRIOR.curves(8, 1, 1024)
+    assert points[0].seconds == round(float(curves.seconds.min()) * 100_000)
+    thrifty = min(float(PRIOR.curves(size, 1, 1024).joules.min()) for size in (1, 2, 4, 8))
+    assert points[-1].kilojoules == round(thrifty * 100)
+    assert points[-1].gpus < points[0].gpus
+
+
+def test_no_frontier_without_an_end_or_a_clock() -> None:
+    assert remaining_frontier(job_view(training={"globalBatchSize": 64}), PRIOR, 0.0, 8) == ()
+    assert remaining_frontier(job_view(clocks={"minMegahertz": 1, "maxMegahertz": 2}), PRIOR, 0.0, 8) == ()

@@ -1,0 +1,267 @@
+"""From API objects to the planner's snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.workloads import read_node
+from flyball_operator.jobs.memory import JobMemory, Refusal, wants_gpus
+from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.planning.snapshot import (
+    build_snapshot,
+    node_state,
+    planning_key,
+)
+from flyball_operator.power.admission import CapBudget
+from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.targets import NodeRules
+from flyball_planner.models.gpu import gpu_model_for
+from flyball_planner.models.priors import model_class_prior
+from flyball_planner.planner import plan
+from flyball_planner.snapshot import Allocation, ClusterSnapshot, Enforcement, JobState, Objective
+
+from tests.support.operator_objects import (
+    A100,
+    DEFAULT,
+    FLOOR,
+    NOW,
+    Json,
+    gpu_node_view,
+    grant,
+    job_view,
+    node_view,
+    raw_device,
+    raw_node,
+    ready_node,
+    running_pod,
+)
+
+MODEL = gpu_model_for(A100)
+assert MODEL is not None
+PRIOR = model_class_prior("resnet50", MODEL)
+ALLOCATION = Allocation((("a", 4),), 1200, 300.0)
+IDLE = JobMemory(JobProgress(), None, running=False, holds_gpus=False)
+
+
+def snapshot_of(
+    jobs: list[tuple[EnergyAwareJob, JobMemory]],
+    nodes: list[NodeInfo] | None = None,
+    rules: dict[str, NodeRules] | None = None,
+    budgets: list[CapBudget] | None = None,
+) -> ClusterSnapshot:
+    return build_snapshot(
+        nodes={picture.name: picture for picture in nodes or [ready_node("a")]},
+        rules=rules or {},
+        budgets=budgets or [],
+        jobs=jobs,
+        models_of=lambda job: (PRIOR,),
+        now=NOW,
+        restart_seconds=30.0,
+        guard_fraction=0.05,
+    )
+
+
+def state_of(memory: JobMemory = IDLE, nodes: list[NodeInfo] | None = None, **spec: Any) -> JobState:
+    (state,) = snapshot_of([(job_view(**spec), memory)], nodes).jobs
+    return state
+
+
+# --- jobs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_job() -> None:
+    state = state_of()
+    assert (state.uid, state.name, state.gpus_min, state.gpus_max) == ("uid-train", "team/train", 1, 8)
+    assert (state.global_batch_size, state.remaining_iterations, state.model) == (256, 1000, PRIOR)
+    assert state.submit_time_seconds == (NOW - timedelta(hours=1)).timestamp()
+    assert (state.objective, state.current, state.resizable, state.throttled) == (Objective.BALANCED, None, True, False)
+    assert (state.seconds_to_deadline, state.remaining_energy_joules) == (None, None)
+
+
+def test_a_job_under_way() -> None:
+    progress = JobProgress(iterations=400.0, settled_millijoules=30_000_000, attained_gpu_seconds=99.0)
+    state = state_of(
+        JobMemory(progress, ALLOCATION, running=True),
+        energy={"budgetKilojoules": 100, "onExhausted": "Suspend"},
+        deadline="2030-06-01T13:00:00Z",
+        clocks={"minMegahertz": 900, "maxMegahertz": 1200},
+        powerLimit={"maxWatts": 350},
+        objective="Time",
+        priority=5,
+        elasticity={"mode": "CheckpointRestart", "minSecondsBetweenResizes": 60},
+    )
+    assert (state.remaining_iterations, state.remaining_energy_joules) == (600, 70_000.0)
+    assert (state.seconds_to_deadline, state.attained_gpu_seconds) == (3600.0, 99.0)
+    assert (state.clock_min_megahertz, state.clock_max_megahertz, state.power_limit_max_watts) == (900, 1200, 350)
+    assert (state.objective, state.priority, state.current, state.resizable) == (Objective.TIME, 5, ALLOCATION, True)
+
+
+@pytest.mark.parametrize(
+    ("running", "mode", "seconds_ago", "resizable"),
+    [
+        (True, "CheckpointRestart", None, True),
+        (True, "CheckpointRestart", 600, True),
+        (True, "CheckpointRestart", 599, False),
+        (False, "CheckpointRestart", 3600, False),  # it is on its way already
+        (True, "Never", 3600, False),
+    ],
+)
+def test_resizable(running: bool, mode: str, seconds_ago: int | None, resizable: bool) -> None:
+    status: Json = {}
+    if seconds_ago is not None:
+        status["lastResizeTime"] = (NOW - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    state = state_of(JobMemory(JobProgress(), ALLOCATION, running), elasticity={"mode": mode}, status=status)
+    assert state.resizable is resizable
+    assert state.since_seconds == (None if seconds_ago is None else NOW.timestamp() - seconds_ago)
+
+
+@pytest.mark.parametrize(
+    ("node", "holds_gpus", "stays"),
+    [
+        ({}, False, True),
+        ({"unschedulable": True}, True, True),  # a cordon restarts nothing
+        ({"unschedulable": True}, False, False),  # but nothing could start there
+        ({"ready": False}, False, False),
+    ],
+)
+def test_a_job_that_holds_nothing_is_not_bound_to_a_node_where_it_cannot_start(
+    node: Json, holds_gpus: bool, stays: bool
+) -> None:
+    memory = JobMemory(JobProgress(), ALLOCATION, running=False, holds_gpus=holds_gpus)
+    state = state_of(memory, [ready_node("a", **node), ready_node("b")])
+    assert (state.current == ALLOCATION) is stays
+    assert state.resizable is not stays
+
+
+@pytest.mark.parametrize(
+    ("action", "wants", "throttled"), [("Throttle", True, True), ("Suspend", False, False), ("Fail", False, False)]
+)
+def test_a_spent_budget(action: str, wants: bool, throttled: bool) -> None:
+    memory = JobMemory(JobProgress(settled_millijoules=5_000_000), ALLOCATION, running=True)
+    states = snapshot_of([(job_view(energy={"budgetKilojoules": 5, "onExhausted": action}), memory)]).jobs
+    assert bool(states) is wants
+    assert [state.throttled for state in states] == [throttled] * wants
+    assert [state.remaining_energy_joules for state in states] == [0.0] * wants
+
+
+@pytest.mark.parametrize(
+    ("spec", "refused", "wants"),
+    [
+        ({}, False, True),
+        ({}, True, False),
+        ({"suspend": True}, False, False),
+        ({"managedBy": "someone.else/queue"}, False, False),
+        ({"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}, False, False),
+        ({"status": {"conditions": [{"type": "Failed", "status": "True"}]}}, False, False),
+    ],
+)
+def test_who_wants_gpus(spec: Json, refused: bool, wants: bool) -> None:
+    job = job_view(**spec)
+    refusal = Refusal("InvalidSpec", "spec.containers: Required value") if refused else None
+    assert wants_gpus(job, JobProgress(), refusal) is wants
+    memory = JobMemory(JobProgress(), None, running=False, refusal=refusal)
+    assert bool(snapshot_of([(job, memory)]).jobs) is wants
+
+
+def test_work_that_is_overdue_still_has_an_end() -> None:
+    assert state_of(JobMemory(JobProgress(iterations=5000.0), None, running=False)).remaining_iterations == 1.0
+    assert state_of(training={"globalBatchSize": 256}).remaining_iterations is None
+
+
+def test_jobs_come_in_the_order_of_their_submission() -> None:
+    jobs = [(job_view(name), IDLE) for name in ("b", "c", "a")]
+    assert [state.name for state in snapshot_of(jobs).jobs] == ["team/a", "team/b", "team/c"]
+
+
+# --- nodes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_can_be_planned_with() -> None:
+    state = node_state(ready_node("a"), NodeRules())
+    assert state is not None
+    assert (state.name, state.gpus, state.schedulable, state.fixed_bound_watts) == ("a", 8, True, None)
+    assert (state.idle_power_limit_watts, state.lost_power_limit_watts) == (100.0, 400.0)
+
+
+def test_gpus_that_are_not_ours_or_lost() -> None:
+    pods = (running_pod("theirs", "a", gpus=2),)
+    devices = [raw_device(index, healthy=index > 0) for index in range(8)]
+    state = node_state(ready_node("a", pods=pods, devices=devices), NodeRules())
+    limited = node_state(ready_node("a", pods=pods), NodeRules(limit_foreign_pods=True))
+    assert state is not None
+    assert limited is not None
+    assert (state.foreign_gpus, state.foreign_power_limit_watts, state.lost_gpus) == (2, 400.0, 1)
+    assert limited.foreign_power_limit_watts == 100.0
+
+
+def test_a_node_that_cannot_be_commanded_holds_what_it_holds() -> None:
+    view = gpu_node_view("a", grant(8 * FLOOR), limits=8 * 250_000)
+    picture = read_nodes([node_view("a")], {"a": view}, [], frozenset(["a"]))["a"]
+    state = node_state(picture, NodeRules())
+    assert state is not None
+    assert (state.fixed_bound_watts, state.schedulable) == (2000.0, False)
+
+
+def test_nodes_of_unknown_gpus_count_against_their_caps_all_the_same() -> None:
+    unknown = read_nodes([node_view("x", 2, product="Unheard-Of")], {}, [], frozenset())["x"]
+    budgets = [CapBudget("row", frozenset(["a", "x"]), 10_000_000), CapBudget("other", frozenset(["a"]), 5_000_000)]
+    snapshot = snapshot_of([], [ready_node("a"), unknown], budgets=budgets)
+    assert [node.name for node in snapshot.nodes] == ["a"]
+    assert [(cap.name, cap.budget_watts, cap.node_names) for cap in snapshot.caps] == [
+        ("other", 5000.0, frozenset(["a"])),
+        ("row", 10_000.0 - 2 * 1400.0, frozenset(["a"])),
+    ]
+
+
+def test_caps() -> None:
+    budgets = [CapBudget("hard", frozenset(["a"]), 1_500_500), CapBudget("soft", frozenset(["a"]), 1, expected=True)]
+    hard, soft = snapshot_of([], budgets=budgets).caps
+    assert (hard.budget_watts, hard.enforcement) == (1500.5, Enforcement.HARD)
+    assert (soft.budget_watts, soft.enforcement) == (0.001, Enforcement.EXPECTED)
+
+
+# --- when to plan again ------------------------------------------------------------------------------------------
+
+
+def test_only_what_moves_by_itself_is_left_out_of_the_key() -> None:
+    spec: Json = {"energy": {"budgetKilojoules": 100}, "deadline": "2030-06-02T00:00:00Z"}
+
+    def key(progress: JobProgress, **changes: Any) -> ClusterSnapshot:
+        return planning_key(snapshot_of([(job_view(**spec, **changes), JobMemory(progress, ALLOCATION, True))]))
+
+    first = key(JobProgress())
+    assert key(JobProgress(iterations=9.0, settled_millijoules=5, attained_gpu_seconds=7.0)) == first
+    assert key(JobProgress(settled_millijoules=10**8)) != first  # the budget is spent
+    assert key(JobProgress(), priority=1) != first
+    now = snapshot_of([])
+    assert now.now_seconds == NOW.timestamp()
+    assert planning_key(replace(now, now_seconds=NOW.timestamp() + 1.0)) == planning_key(now)
+
+
+def test_the_planner_takes_it() -> None:
+    budgets = [CapBudget("row", frozenset(["a"]), 8 * DEFAULT)]
+    snapshot = snapshot_of([(job_view(), IDLE)], budgets=budgets)
+    decided = plan(snapshot).decision("uid-train")
+    assert decided is not None
+    assert decided.allocation is not None
+
+
+def test_a_job_goes_to_nodes_that_offer_what_it_asks_for() -> None:
+    names = ["nvidia.com/gpu", "example.com/gpu"]
+    views = [read_node(raw_node("a"), names), read_node(raw_node("b", resource="example.com/gpu"), names)]
+    found = read_nodes(
+        views, {name: gpu_node_view(name, grant(8 * FLOOR), limits=8 * FLOOR) for name in "abc"}, [], frozenset()
+    )
+    jobs = [
+        (job_view("any"), IDLE),
+        (job_view("theirs", gpus={"min": 1, "max": 8, "resourceName": "example.com/gpu"}), IDLE),
+    ]
+    states = {state.name: state.eligible_nodes for state in snapshot_of(jobs, list(found.values())).jobs}
+    # c has a GPUNode only: nobody knows what it will offer.
+    assert states == {"team/any": {"a", "c"}, "team/theirs": {"b", "c"}}
+    alike = [ready_node("a"), ready_node("b")]
+    assert snapshot_of(jobs[:1], alike).jobs[0].eligible_nodes is None

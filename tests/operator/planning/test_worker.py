@@ -1,0 +1,126 @@
+"""The planner's process: whatever becomes of one plan, the next one works."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from flyball_operator.planning.worker import PlanFailed, PlanWorker
+from flyball_planner.snapshot import ClusterSnapshot
+
+from tests.support.planner_doubles import answers_by_policy, never_starts
+
+EMPTY: Any = "no snapshot: the double does not look at it"
+
+
+@pytest_asyncio.fixture
+async def worker() -> AsyncIterator[PlanWorker]:
+    """A worker that does what the policy says."""
+    made = PlanWorker(30.0, answers_by_policy)
+    yield made
+    made.stop()
+
+
+async def pid_of(worker: PlanWorker) -> int:
+    return int((await worker.plan(EMPTY, "pid")).migrations[0])
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_the_real_planner_answers() -> None:
+    worker = PlanWorker(60.0)
+    try:
+        for policy in ("powerflow-strict", "srtf+zeus"):
+            plan = await worker.plan(ClusterSnapshot((), ()), policy)
+            assert plan.decisions == ()
+        with pytest.raises(PlanFailed, match="the planner raised ValueError"):
+            await worker.plan(ClusterSnapshot((), ()), "unheard-of")
+    finally:
+        worker.stop()
+
+
+async def test_one_process_serves_many_plans(worker: PlanWorker) -> None:
+    first = await pid_of(worker)
+    assert first != os.getpid()
+    assert await pid_of(worker) == first
+
+
+async def test_what_the_planner_raises_is_told_and_costs_no_process(worker: PlanWorker) -> None:
+    first = await pid_of(worker)
+    with pytest.raises(PlanFailed, match="the planner raised ValueError: the snapshot makes no sense"):
+        await worker.plan(EMPTY, "raise")
+    assert await pid_of(worker) == first
+
+
+async def test_a_plan_that_passes_its_deadline_ends_its_process() -> None:
+    worker = PlanWorker(2.0, answers_by_policy)
+    try:
+        first = await pid_of(worker)
+        with pytest.raises(PlanFailed, match="passed its deadline of 2 s"):
+            await worker.plan(EMPTY, "hang")
+        assert not is_running(first)
+        assert is_running(await pid_of(worker))
+    finally:
+        worker.stop()
+
+
+@pytest.mark.parametrize("policy", ["die", "unsendable"])
+async def test_a_process_that_dies_is_replaced(worker: PlanWorker, policy: str) -> None:
+    with pytest.raises(PlanFailed, match="the planner's process died"):
+        await worker.plan(EMPTY, policy)
+    assert is_running(await pid_of(worker))
+
+
+async def test_a_snapshot_that_cannot_be_sent_fails_its_plan_only(worker: PlanWorker) -> None:
+    with pytest.raises(PlanFailed):
+        await worker.plan(threading.Lock(), "pid")  # type: ignore[arg-type]
+    assert is_running(await pid_of(worker))
+
+
+async def test_a_process_that_never_serves_is_told() -> None:
+    worker = PlanWorker(30.0, never_starts)
+    try:
+        for _ in range(2):
+            with pytest.raises(PlanFailed, match="the planner's process died"):
+                await worker.plan(EMPTY, "pid")
+    finally:
+        worker.stop()
+
+
+async def under_way(worker: PlanWorker) -> asyncio.Future[Any]:
+    """A plan that hangs, after it was begun."""
+    plan = asyncio.ensure_future(worker.plan(EMPTY, "hang"))
+    await asyncio.sleep(0)
+    return plan
+
+
+async def test_a_cancelled_plans_answer_is_not_the_next_ones(worker: PlanWorker) -> None:
+    first = await pid_of(worker)
+    hanging = await under_way(worker)
+    hanging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hanging
+    assert not is_running(first)
+    assert await pid_of(worker) != first
+
+
+async def test_stopping_ends_the_process_and_a_plan_under_way() -> None:
+    worker = PlanWorker(30.0, answers_by_policy)
+    worker.stop()  # nothing runs yet
+    first = await pid_of(worker)
+    hanging = await under_way(worker)
+    worker.stop()
+    assert not is_running(first)
+    with pytest.raises(PlanFailed, match="died"):
+        await hanging

@@ -1,0 +1,245 @@
+"""What a PowerCap allows at an instant: tables for the words of the API, properties for its promises."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec
+from flyball_operator.power.cap_schedule import (
+    EffectiveCap,
+    EnergyPeriod,
+    LastEvaluation,
+    charge_energy,
+    current_period,
+    effective_cap,
+)
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)  # a Monday
+MAX_WATTS = 16_000.0
+NEW = LastEvaluation()
+LUNCH = CapSchedule("lunch", "0 12 * * 1-5", 3600, 3000)
+PEAK = CapSchedule("peak", "30 12 * * *", 600, 2000)
+
+
+def at(
+    spec: PowerCapSpec, now: datetime = NOON, last: LastEvaluation = NEW, max_watts: float = MAX_WATTS
+) -> EffectiveCap:
+    return effective_cap(spec, last, now, max_watts)
+
+
+def test_the_base_is_the_watts_or_the_share_of_the_largest_limits_and_the_overhead() -> None:
+    assert at(PowerCapSpec(watts=5000, static_overhead_watts=500)).watts == 5000
+    effective = at(PowerCapSpec(permille_of_max=600, static_overhead_watts=500))
+    assert effective.watts == 0.6 * MAX_WATTS + 500
+    assert effective.next_change_seconds == math.inf
+    assert "600 permille of the 16000 W" in effective.reason
+
+
+@pytest.mark.parametrize(
+    ("minutes", "watts", "window", "next_change_seconds"),
+    [
+        (-30, 5000, None, 30 * 60),
+        (0, 3000, "lunch", 30 * 60),  # open at its very second; the peak begins next
+        (30, 2000, "peak", 600),
+        (39.5, 2000, "peak", 30),
+        (40, 3000, "lunch", 20 * 60),  # closed at its very end
+        (60, 5000, None, 23 * 3600),
+    ],
+)
+def test_the_lowest_open_window_counts(
+    minutes: float, watts: float, window: str | None, next_change_seconds: float
+) -> None:
+    effective = at(PowerCapSpec(watts=5000, schedule=(LUNCH, PEAK)), NOON + timedelta(minutes=minutes))
+    assert (effective.watts, effective.active_window) == (watts, window)
+    assert effective.next_change_seconds == next_change_seconds
+    assert window is None or window in effective.reason
+
+
+def test_a_window_open_within_a_second_counts_from_that_second_on() -> None:
+    spec = PowerCapSpec(watts=5000, schedule=(LUNCH,))
+    assert at(spec, NOON + timedelta(microseconds=1)).watts == 3000
+    before = at(spec, NOON - timedelta(microseconds=1))
+    assert before.watts == 5000
+    assert before.next_change_seconds == pytest.approx(1e-6)
+
+
+def test_a_window_longer_than_its_interval_is_open_throughout() -> None:
+    spec = PowerCapSpec(watts=5000, schedule=(CapSchedule("always", "0 * * * *", 7200, 1000),))
+    assert all(at(spec, NOON + timedelta(minutes=17 * step)).watts == 1000 for step in range(20))
+
+
+def test_a_window_above_the_base_does_not_raise_it() -> None:
+    spec = PowerCapSpec(permille_of_max=100, schedule=(LUNCH,))
+    effective = at(spec)
+    assert (effective.watts, effective.active_window) == (1600, None)
+
+
+def test_times_of_other_zones_are_read_in_utc() -> None:
+    spec = PowerCapSpec(watts=5000, schedule=(LUNCH,))
+    assert at(spec, datetime.fromisoformat("2026-03-02T17:30:00+05:00")).watts == 3000
+    with pytest.raises(ValueError, match="no time zone"):
+        at(spec, datetime(2026, 3, 2, 12))
+
+
+@pytest.mark.parametrize(
+    "cron", ["61 * * * *", "0 12 * *", "0 0 12 * * *", "@daily", "", "0 12 * * MON-", "0 0 31 2 *", "*/0 * * * *"]
+)
+def test_a_cron_that_cannot_be_read_counts_all_the_time_and_is_reported(cron: str) -> None:
+    spec = PowerCapSpec(watts=5000, schedule=(CapSchedule("bad", cron, 60, 3500), PEAK))
+    effective = at(spec)
+    assert effective.watts == 3500
+    (problem,) = effective.problems
+    assert problem.startswith(f"schedule bad: cron {cron!r}: ")
+    assert "five fields" in problem
+    assert at(spec, NOON + timedelta(minutes=30)).watts == 2000
+
+
+def test_a_budget_is_spread_over_what_is_left_of_its_period() -> None:
+    budget = EnergyBudget(3600, 3600)
+    spec = PowerCapSpec(watts=5000, static_overhead_watts=100, energy_budget=budget)
+    fresh = at(spec)
+    assert fresh.energy_period == EnergyPeriod(NOON)
+    assert fresh.watts == 1000 + 100
+    assert fresh.next_change_seconds == 36
+    half = LastEvaluation(energy_period=EnergyPeriod(NOON, 2_700_000))
+    assert at(spec, NOON + timedelta(minutes=30), half).watts == pytest.approx(900_000 / 1800 + 100)
+    spent = LastEvaluation(energy_period=EnergyPeriod(NOON, 4_000_000))
+    assert at(spec, NOON + timedelta(minutes=30), spent).watts == 100
+    late = at(spec, NOON + timedelta(seconds=3599), spent)
+    assert late.next_change_seconds == 1
+    assert at(spec, NOON + timedelta(hours=1), spent).watts == 1100
+
+
+def test_energy_drawn_across_the_edge_of_a_period_is_shared() -> None:
+    budget = EnergyBudget(3600, 3600)
+    before = EnergyPeriod(NOON - timedelta(hours=1), 1000)
+    assert charge_energy(budget, before, NOON + timedelta(seconds=20), 500, 100) == EnergyPeriod(NOON, 100)
+    assert charge_energy(budget, EnergyPeriod(NOON, 1000), NOON + timedelta(seconds=20), 500, 100) == EnergyPeriod(
+        NOON, 1500
+    )
+    # The operator was away for a day: what one period of it can have used is what its length gives.
+    assert charge_energy(budget, EnergyPeriod(NOON - timedelta(days=1)), NOON, 86_400, 86_400).consumed_joules == 0
+    for joules, seconds in ((-1.0, 1.0), (math.nan, 1.0), (1.0, -1.0), (math.inf, 1.0)):
+        with pytest.raises(ValueError, match="cannot be charged"):
+            charge_energy(budget, None, NOON, joules, seconds)
+
+
+def test_a_clock_set_back_does_not_give_the_budget_again() -> None:
+    budget = EnergyBudget(3600, 3600)
+    known = EnergyPeriod(NOON, 3_000_000)
+    assert current_period(budget, known, NOON - timedelta(seconds=1)) == known
+    assert current_period(budget, known, NOON - timedelta(days=300)).consumed_joules == 3_000_000
+    # ... and a clock that had been a year ahead does not leave the watts of an hour to be spread over a year.
+    spec = PowerCapSpec(watts=5000, energy_budget=budget)
+    assert at(spec, NOON - timedelta(days=300), LastEvaluation(energy_period=known)).watts == pytest.approx(
+        600_000 / 3600
+    )
+
+
+def test_a_rise_is_ramped_and_a_cut_is_not() -> None:
+    spec = PowerCapSpec(watts=5000, ramp_watts_per_second=100)
+    assert at(spec).watts == 5000  # nothing was allowed before, nothing rises
+    rising = at(spec, last=LastEvaluation(2000, 3))
+    assert (rising.watts, rising.target_watts, rising.next_change_seconds) == (2300, 5000, 5)
+    assert "rising by 100 W/s towards 5000 W" in rising.reason
+    nearly = at(spec, last=LastEvaluation(4800, 1))
+    assert (nearly.watts, nearly.next_change_seconds) == (4900, 1)
+    arrived = at(spec, last=LastEvaluation(4900, 1))
+    assert (arrived.watts, arrived.next_change_seconds) == (5000, math.inf)
+    assert at(spec, last=LastEvaluation(9000, 0)).watts == 5000
+    assert at(spec, last=LastEvaluation(2000, -7)).watts == 2000
+
+
+# --- properties ---------------------------------------------------------------------------------------------------
+
+watts = st.floats(1, 1e6)
+instants = st.datetimes(datetime(2024, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC))
+minutes, hours = st.integers(0, 59), st.integers(0, 23)
+crons = st.one_of(
+    st.builds("{} {} * * *".format, minutes, hours),
+    st.builds("*/{} * * * *".format, st.integers(1, 59)),
+    st.builds("{} {} {} * *".format, minutes, hours, st.integers(1, 28)),
+    st.builds("{} {} * * {}".format, minutes, hours, st.integers(0, 7)),
+)
+garbage = st.text("0123456789*/,- MONL#", max_size=12)
+budgets = st.builds(EnergyBudget, st.floats(1, 1e6), st.integers(60, 10**6))
+
+
+def windows(crons: st.SearchStrategy[str]) -> st.SearchStrategy[CapSchedule]:
+    return st.builds(CapSchedule, st.sampled_from(["a", "b", "c"]), crons, st.integers(1, 200_000), watts)
+
+
+def specs_with(
+    schedules: st.SearchStrategy[list[CapSchedule]], budgets: st.SearchStrategy[EnergyBudget | None]
+) -> st.SearchStrategy[PowerCapSpec]:
+    return st.builds(
+        PowerCapSpec,
+        watts=watts,
+        static_overhead_watts=st.floats(0, 100),
+        schedule=schedules.map(tuple),
+        energy_budget=budgets,
+        ramp_watts_per_second=st.none() | st.floats(0.1, 1e4),
+    )
+
+
+specs = specs_with(st.lists(windows(crons | garbage), max_size=3), st.none() | budgets)
+scheduled_specs = specs_with(st.lists(windows(crons), min_size=1, max_size=3), st.none())
+states = st.builds(LastEvaluation, st.none() | watts, st.floats(0, 1e5))
+
+
+@given(specs, states, instants)
+def test_no_bound_is_ever_passed(spec: PowerCapSpec, last: LastEvaluation, now: datetime) -> None:
+    effective = effective_cap(spec, last, now, MAX_WATTS)
+    assert spec.watts is not None
+    assert 0 <= effective.watts <= effective.target_watts <= spec.watts
+    assert effective.next_change_seconds > 0
+    assert effective.active_window is None or any(window.watts >= effective.watts for window in spec.schedule)
+
+
+@given(specs, states, instants)
+def test_a_ramp_never_delays_a_cut_and_bounds_every_rise(
+    spec: PowerCapSpec, last: LastEvaluation, now: datetime
+) -> None:
+    effective = effective_cap(spec, last, now, MAX_WATTS)
+    unramped = effective_cap(spec, NEW, now, MAX_WATTS)
+    assert effective.target_watts == unramped.watts
+    if last.effective_watts is None or unramped.watts <= last.effective_watts:
+        assert effective.watts == unramped.watts
+    elif spec.ramp_watts_per_second is not None:
+        bound = last.effective_watts + spec.ramp_watts_per_second * last.elapsed_seconds
+        assert effective.watts == min(unramped.watts, bound)
+
+
+@given(scheduled_specs, instants)
+def test_nothing_changes_before_the_next_change_unless_energy_is_drawn(spec: PowerCapSpec, now: datetime) -> None:
+    effective = effective_cap(spec, NEW, now, MAX_WATTS)
+    assert effective.next_change_seconds < math.inf
+    for share in (0.25, 0.999):
+        later = now + timedelta(seconds=share * effective.next_change_seconds)
+        assume(later < now + timedelta(seconds=effective.next_change_seconds))
+        assert effective_cap(spec, NEW, later, MAX_WATTS).watts == effective.watts
+
+
+@given(
+    budget=st.builds(EnergyBudget, st.floats(1, 1e5), st.integers(60, 10**5)),
+    overhead=st.floats(0, 1000),
+    start=instants,
+    steps=st.lists(st.tuples(st.floats(0.05, 1.0), st.floats(0, 1)), min_size=1, max_size=60),
+)
+def test_a_budget_is_never_overspent_by_a_draw_below_the_effective_watts(
+    budget: EnergyBudget, overhead: float, start: datetime, steps: list[tuple[float, float]]
+) -> None:
+    spec = PowerCapSpec(watts=1e6 + overhead, static_overhead_watts=overhead, energy_budget=budget)
+    now, period = start, None
+    for share, load in steps:
+        effective = effective_cap(spec, LastEvaluation(energy_period=period), now, MAX_WATTS)
+        seconds = share * effective.next_change_seconds
+        now += timedelta(seconds=seconds)
+        period = charge_energy(
+            budget, effective.energy_period, now, load * (effective.watts - overhead) * seconds, seconds
+        )
+        assert period.consumed_joules <= budget.kilojoules * 1000 * (1 + 1e-9)

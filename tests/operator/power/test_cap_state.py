@@ -1,0 +1,408 @@
+"""What caps come to and what their statuses may say: never "enforced" above what the limits can be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flyball_api.power_cap import PowerCap, PowerCapStatus, read_power_cap
+from flyball_api.reading import to_patch
+from flyball_operator.power.cap_state import CapState, CapTracker
+from flyball_operator.power.cap_status import REASONS, GrantsUnderWay, cap_status, unreadable_status
+from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.reservations import NodeRules
+
+from tests.support.crd_schema import assert_valid
+from tests.support.operator_objects import (
+    DEFAULT,
+    FLOOR,
+    NOW,
+    Json,
+    cap_view,
+    gpu_node_view,
+    grant,
+    node_view,
+    raw_device,
+    ready_node,
+    running_pod,
+)
+
+NO_GRANTS = GrantsUnderWay()
+REFERENCE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+
+
+def holding(name: str, watts: int, *, unresponsive: bool = False, ready: bool = True, **keywords: Any) -> NodeInfo:
+    """A node of eight A100s whose limits add up to so many watts, as read back."""
+    view = gpu_node_view(name, grant(watts * 1000), limits=watts * 1000, **keywords)
+    node = node_view(name, ready=ready)
+    return read_nodes([node], {name: view}, [], frozenset([name] if unresponsive else []))[name]
+
+
+def stored(status: PowerCapStatus) -> Json:
+    """A status as the API server stores it, and as the next operator reads it."""
+    kept: Json = {key: value for key, value in to_patch(status).items() if value is not None}
+    if kept.get("breach"):
+        kept["breach"] = {key: value for key, value in kept["breach"].items() if value is not None}
+    read = read_power_cap({"metadata": {"name": "row"}, "spec": {"watts": 1}, "status": kept})
+    assert (read.status, read.problems) == (status, ())
+    assert_valid("PowerCap", "status", kept)
+    return kept
+
+
+class Site:
+    """A cap over some nodes, read and published over and over."""
+
+    def __init__(self, *nodes: NodeInfo, **spec: Any) -> None:
+        self.nodes = {info.name: info for info in nodes}
+        self.spec: Json = spec
+        self.status: Json = {}
+        self.tracker = CapTracker()
+        self.now, self.monotonic = NOW, 1000.0
+
+    @property
+    def view(self) -> PowerCap:
+        return cap_view(status=self.status, **self.spec)
+
+    def read(self, seconds: float = 0.0) -> CapState:
+        self.now += timedelta(seconds=seconds)
+        self.monotonic += seconds
+        caps = self.tracker.read([self.view], self.nodes, self.now, self.monotonic)
+        assert caps.problems == []
+        (state,) = caps.states
+        return state
+
+    def publish(self, state: CapState, *, feasible: bool | None = None, grants: GrantsUnderWay = NO_GRANTS) -> Json:
+        """Write the status, as the API server stores it."""
+        fits = state.attainable if feasible is None else feasible
+        status = cap_status(state, fits, [], grants, self.now)
+        self.status = stored(status)
+        for kind, item in self.conditions().items():
+            assert item["reason"] in REASONS[kind]
+        return self.status
+
+    def conditions(self) -> dict[str, Json]:
+        return {item["type"]: item for item in self.status["conditions"]}
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        item = self.conditions()[kind]
+        return item["status"], item["reason"]
+
+
+# --- one reading -------------------------------------------------------------------------------------------------
+
+
+def test_a_cap_that_is_held() -> None:
+    site = Site(holding("a", 1600), holding("b", 800), watts=3000, staticOverheadWatts=100)
+    reading = site.read()
+    assert reading.nodes == {"a", "b"}
+    assert (reading.committed_watts, reading.least_watts) == (2500.0, 1700.0)
+    assert reading.measured_watts == 100 + 16 * 58
+    status = site.publish(reading)
+    assert (status["effectiveWatts"], status["committedWatts"], status["headroomWatts"]) == (3000, 2500, 500)
+    assert (status["measuredWatts"], status["nodes"]) == (1028, 2)
+    assert [site.condition(kind) for kind in REASONS] == [
+        ("True", "FloorsFit"),
+        ("True", "LimitsAcknowledged"),
+        ("False", "WithinCap"),
+    ]
+
+
+def test_only_the_nodes_that_the_selector_takes_count() -> None:
+    view = gpu_node_view("b", grant(FLOOR))
+    other = read_nodes([node_view("b", product="NVIDIA-H100-80GB-HBM3")], {"b": view}, [], frozenset())["b"]
+    selector = {"matchLabels": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}}
+    assert Site(holding("a", 800), other, watts=3000, nodeSelector=selector).read().nodes == {"a"}
+
+
+def test_a_cap_by_permille_of_what_the_gpus_can_draw_at_most() -> None:
+    site = Site(holding("a", 800), permilleOfMax=333, staticOverheadWatts=10)
+    reading = site.read()
+    assert reading.effective.watts == 1075.0  # 333 permille of 3200 W are 1065.6 W: whole watts, rounded down
+    assert reading.budget().budget_milliwatts == 1_065_000
+    assert site.publish(reading)["effectiveWatts"] == 1075
+
+
+def test_what_is_predicted_counts_under_expected() -> None:
+    view = gpu_node_view("a", grant(1600_000, expected=900_000), limits=1600_000)
+    info = read_nodes([node_view("a")], {"a": view}, [], frozenset())["a"]
+    reading = Site(info, watts=1000, enforcement="Expected").read()
+    assert (reading.committed_watts, reading.enforced) == (900.0, True)
+    assert reading.least_watts == 8 * 58  # idle GPUs draw less than their smallest limit
+    assert reading.budget().expected
+    hard = Site(info, watts=1000).read()
+    assert (hard.committed_watts, hard.enforced, hard.least_watts) == (1600.0, False, 800.0)
+
+
+@pytest.mark.parametrize(("foreign", "floor"), [("Reserve", 6 * 100 + 2 * 400), ("Limit", 8 * 100)])
+def test_the_least_with_foreign_pods(foreign: str, floor: int) -> None:
+    info = ready_node("a", pods=(running_pod("theirs", "a", gpus=2),))
+    assert Site(info, watts=5000, foreignPods=foreign).read().least_watts == floor
+
+
+def test_another_caps_word_on_foreign_pods_counts_for_a_node_under_both() -> None:
+    info = ready_node("a", pods=(running_pod("theirs", "a", gpus=2),))
+    caps = [cap_view("row", watts=5000), cap_view("rack", watts=5000, foreignPods="Limit")]
+    states = CapTracker().read(caps, {"a": info}, NOW, 0.0).states
+    assert [state.least_watts for state in states] == [800.0, 800.0]
+
+
+def test_the_least_with_lost_gpus_and_nodes_that_cannot_be_commanded() -> None:
+    lost = ready_node("a", devices=[raw_device(index, healthy=index > 0) for index in range(8)])
+    silent = holding("b", 2000, unresponsive=True)
+    assert Site(lost, silent, watts=9000).read().least_watts == 400 + 7 * 100 + 2000
+
+
+# --- a cap that moves --------------------------------------------------------------------------------------------
+
+
+def test_a_lower_cap_is_published_as_not_enforced_until_the_limits_are_read_back() -> None:
+    site = Site(holding("a", 2400), watts=2500)
+    site.publish(site.read())
+    assert site.condition("Enforced") == ("True", "LimitsAcknowledged")
+    site.spec["watts"] = 1000
+    reading = site.read()
+    assert reading.budget().budget_milliwatts == 1_000_000  # what may be granted falls at once
+    status = site.publish(reading, grants=GrantsUnderWay(1))
+    assert (status["effectiveWatts"], status["headroomWatts"]) == (1000, 0)
+    assert site.condition("Enforced") == ("False", "WaitingForAcknowledgements")
+    assert "1400 W over the cap; 1 nodes have yet to acknowledge" in site.conditions()["Enforced"]["message"]
+    site.nodes["a"] = holding("a", 1000)
+    site.publish(site.read())
+    assert site.condition("Enforced") == ("True", "LimitsAcknowledged")
+
+
+def test_a_higher_cap_is_published_before_anything_is_granted_for_it() -> None:
+    site = Site(holding("a", 900), watts=1000, staticOverheadWatts=50)
+    site.publish(site.read())
+    site.spec["watts"] = 2000
+    reading = site.read()
+    assert reading.planning_budget().budget_milliwatts == 1_950_000  # the plan may aim at it
+    assert reading.budget().budget_milliwatts == 950_000
+    site.publish(reading)
+    assert site.read().budget().budget_milliwatts == 1_950_000
+
+
+def test_a_cap_that_never_had_a_status_has_told_nobody_of_less() -> None:
+    assert Site(holding("a", 900), watts=1000).read().budget().budget_milliwatts == 1_000_000
+
+
+def test_a_cap_of_just_the_least_can_be_held_and_is_no_doubt_of_anybodys() -> None:
+    state = Site(holding("a", 800), watts=800).read()
+    assert (state.attainable, state.enforced, state.proof_stale) == (True, True, False)
+
+
+def test_a_cap_below_the_least_is_infeasible_and_never_enforced() -> None:
+    site = Site(holding("a", 800), watts=700)
+    site.publish(site.read())
+    assert site.condition("Feasible") == ("False", "FloorsExceedCap")
+    assert site.condition("Enforced") == ("False", "Infeasible")
+
+
+def test_a_reboot_ends_enforcement_at_once() -> None:
+    site = Site(holding("a", 900), watts=1000)
+    site.publish(site.read())
+    site.nodes["a"] = holding("a", 900, acknowledged_on=("boot-0", "driver-1"))
+    reading = site.read()
+    assert reading.committed_watts == 3200.0
+    site.publish(reading)
+    assert site.condition("Enforced")[0] == "False"
+
+
+def test_a_cap_that_only_doubted_nodes_keep_from_being_enforced_has_a_stale_proof() -> None:
+    site = Site(holding("a", 900), holding("b", 800), watts=2000)
+    site.publish(site.read())
+    assert site.condition("Enforced") == ("True", "LimitsAcknowledged")
+    site.nodes["b"] = holding("b", 800, ready=False)
+    reading = site.read()
+    assert reading.committed_watts == 900 + 3200
+    site.publish(reading)
+    assert site.condition("Enforced") == ("Unknown", "ProofStale")
+    assert "b: its Node is not ready" in site.conditions()["Enforced"]["message"]
+    # A node that has yet to be cut is another reason, and a cap that holds all that the doubted can draw needs no proof.
+    site.nodes["a"] = holding("a", 1300)
+    site.publish(site.read())
+    assert site.condition("Enforced") == ("False", "Infeasible")
+    site.spec["watts"] = 4500
+    site.publish(site.read())
+    assert site.condition("Enforced") == ("True", "LimitsAcknowledged")
+
+
+# --- ramps -------------------------------------------------------------------------------------------------------
+
+
+def test_a_ramp_takes_its_time_upwards_and_none_downwards() -> None:
+    site = Site(holding("a", 800), watts=1000, rampWattsPerSecond=10)
+    site.publish(site.read())
+    site.spec["watts"] = 2000
+    watts = []
+    for seconds in (0.0, 1.0, 4.0, 0.25):
+        reading = site.read(seconds)
+        site.publish(reading)
+        watts.append(reading.effective.watts)
+    assert watts == [1000.0, 1010.0, 1050.0, 1052.0]
+    site.spec["watts"] = 900
+    assert site.read().effective.watts == 900.0
+
+
+def test_no_time_of_a_ramp_is_lost_to_whole_watts() -> None:
+    site = Site(holding("a", 800), watts=1000, rampWattsPerSecond=1)
+    site.publish(site.read())
+    site.spec["watts"] = 2000
+    for _ in range(100):
+        reading = site.read(0.25)
+        site.publish(reading)
+        assert reading.effective.watts == int(reading.effective.watts)
+    assert reading.effective.watts == 1025.0
+
+
+def test_the_next_operator_goes_on_where_the_status_stands() -> None:
+    site = Site(holding("a", 800), watts=1000, rampWattsPerSecond=10)
+    site.publish(site.read())
+    site.spec["watts"] = 2000
+    site.read()
+    site.publish(site.read(5.0))
+    site.tracker = CapTracker()
+    assert site.read(100.0).effective.watts == 1050.0
+    assert site.read(1.0).effective.watts == 1060.0
+
+
+# --- energy budgets ----------------------------------------------------------------------------------------------
+
+
+def with_draw(watts: int) -> NodeInfo:
+    devices = [{**raw_device(index), "powerMilliwatts": watts * 125} for index in range(8)]
+    return holding("a", 800, devices=devices)
+
+
+def test_an_energy_budget_is_charged_with_what_is_measured() -> None:
+    budget = {"kilojoules": 3600, "periodSeconds": 3600}
+    site = Site(with_draw(1200), watts=5000, energyBudget=budget)
+    assert site.read().effective.watts == 1000.0  # 3600 kJ over the hour that begins now
+    reading = site.read(1800.0)
+    assert reading.effective.watts == 800.0  # 2160 of 3600 kJ are used at half-time
+    assert site.publish(reading)["energyPeriod"] == {"start": "2030-06-01T12:00:00Z", "consumedKilojoules": 2160}
+    site.tracker = CapTracker()
+    assert site.read().effective.watts == 800.0
+
+
+def test_energy_is_charged_once_while_a_ramp_rises() -> None:
+    budget = {"kilojoules": 100_000, "periodSeconds": 3600}
+    site = Site(with_draw(1000), watts=1000, rampWattsPerSecond=1, energyBudget=budget)
+    site.publish(site.read())
+    site.spec["watts"] = 5000
+    for _ in range(40):
+        site.publish(site.read(0.25))
+    assert site.status["energyPeriod"]["consumedKilojoules"] == 10
+
+
+def test_a_budget_that_is_taken_away_leaves_no_trace() -> None:
+    site = Site(with_draw(1000), watts=5000, energyBudget={"kilojoules": 3600, "periodSeconds": 3600})
+    assert "energyPeriod" in site.publish(site.read())
+    del site.spec["energyBudget"]
+    assert "energyPeriod" not in site.publish(site.read())
+
+
+# --- breaches ----------------------------------------------------------------------------------------------------
+
+
+def test_a_breach_is_told_with_its_time_its_worst_and_its_joules() -> None:
+    site = Site(with_draw(1500), watts=1500)
+    assert "breach" not in site.publish(site.read())
+    site.nodes["a"] = with_draw(1600)
+    assert site.publish(site.read(1.0))["breach"] == {"since": "2030-06-01T12:00:01Z", "watts": 100, "joules": 0}
+    assert site.condition("Breached") == ("True", "MeasuredOverCap")
+    site.nodes["a"] = with_draw(1800)
+    assert site.publish(site.read(2.0))["breach"] == {"since": "2030-06-01T12:00:01Z", "watts": 300, "joules": 600}
+    site.nodes["a"] = with_draw(1000)
+    ended = site.publish(site.read(1.0))["breach"]
+    assert ended == {"since": "2030-06-01T12:00:01Z", "until": "2030-06-01T12:00:04Z", "watts": 300, "joules": 600}
+    assert site.condition("Breached") == ("False", "WithinCap")
+    site.tracker = CapTracker()
+    assert site.publish(site.read(60.0))["breach"] == ended  # the last one stays to be seen
+    site.nodes["a"] = with_draw(1600)
+    again = site.publish(site.read(1.0))["breach"]
+    assert again == {"since": "2030-06-01T12:01:05Z", "watts": 100, "joules": 0}  # without the former one's end
+
+
+# --- schedules, several caps, caps that cannot be read ---------------------------------------------------------------
+
+
+def test_a_schedule_in_force_is_named_and_forgotten_when_it_ends() -> None:
+    noon = {"name": "noon", "cron": "0 12 * * *", "durationSeconds": 600, "watts": 1200}
+    site = Site(holding("a", 800), watts=2000, schedule=[noon])
+    status = site.publish(site.read())
+    assert (status["effectiveWatts"], status["activeSchedule"]) == (1200, "noon")
+    status = site.publish(site.read(601.0))
+    assert status["effectiveWatts"] == 2000
+    assert "activeSchedule" not in status
+
+
+def test_caps_are_read_in_the_order_of_their_names_each_with_a_memory_of_its_own() -> None:
+    caps = [cap_view("b", watts=10, rampWattsPerSecond=1), cap_view("a", watts=20)]
+    tracker = CapTracker()
+    nodes = {"n": holding("n", 800)}
+    first = tracker.read(caps, nodes, NOW, 0.0).states
+    assert [state.name for state in first] == ["a", "b"]
+    tracker.read([caps[1]], nodes, NOW, 1.0)
+    faster = cap_view("b", watts=50, rampWattsPerSecond=1)
+    later = tracker.read([faster], nodes, NOW, 2.0).states
+    assert later[0].effective.watts == 50.0  # a cap that was gone and came back is a new one
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"watts": 1, "permilleOfMax": 1},
+        {"watts": 10, "nodeSelector": {"matchExpressions": [{"key": "x", "operator": "Near"}]}},
+        {"watts": 10, "schedule": [{"name": "x"}]},
+    ],
+)
+def test_a_cap_that_cannot_be_read_has_unknown_conditions_and_keeps_its_figures(spec: Json) -> None:
+    before = cap_view(status={"effectiveWatts": 10, "conditions": [{"type": "Enforced", "status": "True"}]}, **spec)
+    caps = CapTracker().read([before, cap_view("good", watts=5000)], {"a": holding("a", 800)}, NOW, 0.0)
+    assert [state.name for state in caps.states] == ["good"]
+    assert caps.unreadable == (before,)
+    assert caps.problems == [before.refusal]
+    assert before.refusal.startswith("PowerCap row: ")
+    status = unreadable_status(before, NOW)
+    assert {item.type: (item.status, item.reason) for item in status.conditions} == dict.fromkeys(
+        REASONS, ("Unknown", "Unreadable")
+    )
+    assert all(before.refusal in item.message for item in status.conditions)
+    assert (status.effective_watts, status.observed_generation) == (10, 1)
+    stored(status)
+
+
+def test_the_strictest_of_each_rule_counts() -> None:
+    def rules(*specs: Mapping[str, Any]) -> NodeRules:
+        caps = [cap_view(str(index), watts=9000, **spec) for index, spec in enumerate(specs)]
+        return CapTracker().read(caps, {"a": holding("a", 800)}, NOW, 0.0).rules["a"]
+
+    assert rules({}) == NodeRules(False, 0)
+    assert rules({}, {"foreignPods": "Limit"}) == NodeRules(True, 0)
+    assert rules({"failsafeWattsPerGpu": 200}, {}) == NodeRules(False, 200_000)
+    assert rules({"failsafeWattsPerGpu": 200}, {"failsafeWattsPerGpu": 150}) == NodeRules(False, 150_000)
+
+
+def test_the_default_of_gpus_in_the_fixture_is_what_the_figures_above_say() -> None:
+    assert (FLOOR, DEFAULT) == (100_000, 400_000)
+
+
+def test_the_reference_lists_the_same_reasons() -> None:
+    section = REFERENCE.split("## PowerCap")[1].split("## GPUNode")[0]
+    rows = re.findall(r"^\| (`[A-Z]\w+`|all three) \| (.*) \|$", section, re.MULTILINE)
+    listed = {kind.strip("`"): set(re.findall(r"`([A-Z][A-Za-z]+)`", reasons)) for kind, reasons in rows}
+    for_all = listed.pop("all three")
+    assert {kind: reasons | for_all for kind, reasons in listed.items()} == {
+        kind: set(reasons) for kind, reasons in REASONS.items()
+    }
+
+
+def test_states_are_taken_with_a_time_zone() -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        CapTracker().read([cap_view(watts=1)], {}, datetime(2030, 1, 1), 0.0)

@@ -1,0 +1,580 @@
+"""The power controller, cycle by cycle: what counts while a grant's fate is unknown, what waits for a plan, and each guard
+that keeps a raise, another status or one grant too many back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from flyball_api.gpu_node import GpuNode, read_gpu_node
+from flyball_api.power_cap import PowerCap
+from flyball_operator.outcome import Outcome
+from flyball_operator.power.controller import (
+    CUT_YIELD_SECONDS,
+    MAX_GRANTS_AT_ONCE,
+    PLAN_GRACE_SECONDS,
+    Answered,
+    PlanInForce,
+    PowerController,
+    PowerInstructions,
+    PowerSettings,
+    PowerState,
+)
+from flyball_operator.settings import Settings
+from flyball_operator.watches import ClusterState
+from flyball_planner.snapshot import JobDecision
+
+from tests.support.operator_objects import (
+    A100,
+    NOW,
+    cap_view,
+    decision,
+    gpu_node_view,
+    grant,
+    incarnation_view,
+    job_grant,
+    node_view,
+    pod_view,
+    raw_gpu_node,
+    running_pod,
+)
+
+WATTS = 300  # of each GPU, by the plan
+GUARDED_MILLIWATTS = 262_500  # that each is expected to draw at most: the plan's 250 W and the guard band
+
+
+class Bench:
+    """One leader over nodes of eight GPUs, a job of eight GPUs on each, at the smallest limits."""
+
+    def __init__(self, nodes: Sequence[str] = "ab", epoch: int = 1, **settings: Any) -> None:
+        self.time = 0.0
+        self.nodes = nodes
+        self.age_seconds = 0.0
+        self.unread: tuple[str, ...] = ()
+        self.plan_is_near = False
+        self.infeasible: tuple[str, ...] = ()
+        self.answer: Outcome | None = Outcome.DONE  # of every grant; None: none within the cycle
+        self.controller = PowerController(epoch, PowerSettings(**settings))
+        self.gpu_nodes: dict[str, GpuNode] = {}
+        self.decisions: dict[str, JobDecision] = {}
+        for node in nodes:
+            self.put(node, 100)
+            self.wants(node, WATTS)
+
+    def put(self, node: str, watts: int, *, epoch: int = 1, generation: int = 1, version: str = "7") -> None:
+        """The API server has a grant of so many watts for each GPU, and its agent has acknowledged it."""
+        jobs = (job_grant(f"uid-{node}", watts * 1000, 8, pod=f"pod-{node}", clock=1200),)
+        expected = min(watts * 8000, GUARDED_MILLIWATTS * 8)
+        given = grant(watts * 8000, epoch=epoch, generation=generation, jobs=jobs, expected=expected)
+        raw = raw_gpu_node(node, given, limits=watts * 8000)
+        raw["metadata"]["resourceVersion"] = version
+        self.gpu_nodes[node] = read_gpu_node(raw)
+
+    def wants(self, node: str, watts: float) -> None:
+        """The plan gives each GPU of the node's job so many watts."""
+        self.decisions[f"uid-{node}"] = decision(f"uid-{node}", (node, 8), watts=float(watts))
+
+    def cluster(self, *caps: PowerCap) -> ClusterState:
+        pods = {f"uid-{node}": [running_pod(f"pod-{node}", node, uid=f"uid-{node}", gpus=8)] for node in self.nodes}
+        return ClusterState(
+            jobs={},
+            caps=list(caps),
+            gpu_nodes=dict(self.gpu_nodes),
+            nodes=[node_view(node) for node in self.nodes],
+            pods=[pod for of_job in pods.values() for pod in of_job],
+            incarnations={f"uid-{node}": [incarnation_view(f"uid-{node}", 1, (node, 8))] for node in self.nodes},
+            pods_of=pods,
+            reports_of={},
+            unread=self.unread,
+            age_seconds=self.age_seconds,
+        )
+
+    def observe(self, *caps: PowerCap) -> PowerState:
+        return self.controller.observe(self.cluster(*caps), self.now, self.time)
+
+    @property
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.time)
+
+    def step(self, *caps: PowerCap) -> PowerInstructions:
+        """One cycle, and the answers to what it sent."""
+        plan = PlanInForce(self.decisions, self.infeasible, self.plan_is_near)
+        state = self.observe(*caps)
+        instructions = self.controller.step(state, plan, self.now, self.time)
+        if self.answer is not None:
+            for send in instructions.sends:
+                self.controller.handle(Answered(send.node.name, self.answer))
+        return instructions
+
+    def sent(self, *caps: PowerCap) -> list[tuple[str, int]]:
+        """What is sent in one cycle, as node and watts."""
+        return [(item.node.name, item.grant.bound.limit_milliwatts // 1000) for item in self.step(*caps).sends]
+
+
+def row(watts: int, **spec: Any) -> PowerCap:
+    """A cap over all nodes, published already."""
+    return cap_view("row", watts=watts, status={"effectiveWatts": watts}, **spec)
+
+
+# --- grants whose fate is not known ----------------------------------------------------------------------------------
+
+
+def test_raises_go_as_far_as_the_cap_does() -> None:
+    assert Bench().sent(row(4800)) == [("a", 2400), ("b", 2400)]
+    assert Bench().sent(row(3200)) == [("a", 1600), ("b", 1600)]
+
+
+@pytest.mark.parametrize("then", [Outcome.REFUSED, Outcome.UNKNOWN])
+def test_a_raise_that_may_have_arrived_counts_until_its_object_is_seen(then: Outcome) -> None:
+    bench = Bench()
+    bench.wants("b", 100)
+    bench.answer = Outcome.UNKNOWN
+    assert bench.sent(row(3200)) == [("a", 2400)]
+    # The plan changes its mind: b is to have what a was to have.
+    bench.wants("a", 100)
+    bench.wants("b", 300)
+    # A conflict is just what an object that took the first grant answers to the second.
+    bench.answer = then
+    for _ in range(3):
+        assert [node for node, watts in bench.sent(row(3200)) if watts > 800] == []
+        assert bench.observe(row(3200)).nodes["a"].power.committed.limit_milliwatts == 2400_000
+    # The object is seen: with the first grant, which is acknowledged, and then taken back.
+    bench.answer = Outcome.DONE
+    bench.put("a", 300, generation=2, version="8")
+    assert bench.sent(row(3200)) == [("a", 800)]
+    bench.put("a", 100, generation=3, version="9")
+    assert bench.sent(row(3200)) == [("b", 2400)]
+
+
+def test_a_raise_that_was_refused_frees_its_watts() -> None:
+    bench = Bench()
+    bench.wants("b", 100)
+    bench.answer = Outcome.REFUSED
+    assert bench.sent(row(3200)) == [("a", 2400)]
+    bench.wants("a", 100)
+    bench.wants("b", 300)
+    assert bench.sent(row(3200)) == [("b", 2400)]
+
+
+def test_a_raise_under_way_counts_before_it_is_answered() -> None:
+    bench = Bench()
+    bench.wants("b", 100)
+    bench.answer = None
+    assert bench.sent(row(3200)) == [("a", 2400)]
+    bench.wants("b", 300)
+    assert bench.sent(row(3200)) == []
+
+
+def test_what_stands_is_not_sent_again_unless_an_unanswered_grant_may_have_changed_it() -> None:
+    bench = Bench()
+    bench.put("a", 300)
+    bench.put("b", 300)
+    assert bench.sent(row(4800)) == []
+    bench.answer = Outcome.UNKNOWN
+    assert bench.sent(row(3200)) == [("a", 1600), ("b", 1600)]
+    # The plan wants what our copy shows as standing: the lost write may have changed it.
+    assert bench.sent(row(4800)) == [("a", 2400), ("b", 2400)]
+
+
+def test_an_unanswered_grant_counts_with_all_that_it_commits() -> None:
+    """Also what an agent may hold by an earlier grant that this one's author knew of."""
+    bench = Bench()
+    bench.gpu_nodes["a"] = gpu_node_view("a", grant(800_000, committed=2400_000, generation=2), limits=800_000)
+    bench.gpu_nodes["a"] = replace(
+        bench.gpu_nodes["a"],
+        status=replace_acknowledged(bench.gpu_nodes["a"], generation=1),
+    )
+    bench.answer = Outcome.UNKNOWN
+    bench.wants("a", 100)
+    assert bench.sent(row(3200)) == [("a", 800)]  # the job's pod is named newly; b has to wait
+    assert bench.observe(row(3200)).nodes["a"].power.committed.limit_milliwatts == 2400_000
+
+
+def replace_acknowledged(gpu_node: GpuNode, *, generation: int) -> Any:
+    """The status of a GPUNode whose agent has acknowledged another generation."""
+    assert gpu_node.acknowledged is not None
+    return msgspec.structs.replace(
+        gpu_node.status, acknowledged=msgspec.structs.replace(gpu_node.acknowledged, generation=generation)
+    )
+
+
+def test_a_node_that_is_gone_leaves_no_unanswered_grant() -> None:
+    bench = Bench()
+    bench.answer = Outcome.UNKNOWN
+    assert bench.sent(row(4800)) == [("a", 2400), ("b", 2400)]
+    del bench.gpu_nodes["b"]
+    bench.nodes = "a"
+    assert bench.observe(row(4800)).nodes.keys() == {"a"}
+
+
+def test_the_first_grant_of_a_node_needs_no_object_and_counts_at_the_defaults() -> None:
+    bench = Bench()
+    del bench.gpu_nodes["b"]
+    bench.answer = Outcome.UNKNOWN
+    assert bench.sent(row(4800)) == [("a", 1600), ("b", 800)]
+    assert bench.observe(row(4800)).nodes["b"].power.committed.limit_milliwatts == 3200_000
+
+
+def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
+    bench = Bench()
+    bench.controller.handle(Answered("a", Outcome.REFUSED))
+    assert bench.sent(row(4800)) == [("a", 2400), ("b", 2400)]
+
+
+# --- what allows a raise -----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_raised_while_a_former_leaders_grant_stands() -> None:
+    bench = Bench(epoch=2)
+    assert bench.sent(row(4800)) == [("a", 800), ("b", 800)]
+    bench.put("a", 100, epoch=2, version="8")
+    assert bench.sent(row(4800)) == [("b", 800)]
+    bench.put("b", 100, epoch=2, version="8")
+    assert bench.sent(row(4800)) == [("a", 2400), ("b", 2400)]
+
+
+def test_a_gpu_node_without_a_grant_is_no_former_leaders() -> None:
+    bench = Bench()
+    bench.gpu_nodes["b"] = gpu_node_view("b", None)
+    assert bench.sent(row(6400)) == [("b", 800), ("a", 2400)]
+
+
+def test_an_old_copy_raises_nothing_and_still_cuts() -> None:
+    bench = Bench(stale_after_seconds=90.0)
+    bench.put("b", 300)
+    bench.age_seconds = 90.1
+    bench.wants("b", 200)
+    assert bench.sent(row(4800)) == [("b", 1600)]  # and a, whose raise would fit, has to wait
+    bench.age_seconds = 90.0
+    assert bench.sent(row(4800)) == [("b", 1600), ("a", 2400)]
+
+
+@pytest.mark.parametrize(
+    ("unread", "caps"),
+    [
+        ((), [row(4800), cap_view("hall")]),  # without watts nobody knows what the hall may draw
+        (("GPUNode c: not as the CRD has it",), [row(4800)]),
+    ],
+    ids=["a cap", "a GPUNode"],
+)
+def test_what_cannot_be_read_lets_nothing_rise_and_still_cuts(unread: tuple[str, ...], caps: list[PowerCap]) -> None:
+    bench = Bench()
+    bench.put("b", 300)
+    bench.wants("b", 200)
+    bench.unread = unread
+    assert bench.sent(*caps) == [("b", 1600)]
+    assert not bench.observe(*caps).all_read
+    bench.unread = ()
+    bench.put("b", 200, generation=2, version="8")
+    assert bench.sent(row(4800)) == [("a", 2400)]
+    assert bench.observe(row(4800)).all_read
+
+
+def test_more_is_committed_only_once_the_status_of_the_cap_says_so() -> None:
+    bench = Bench()
+    cap = cap_view("row", watts=4800, status={"effectiveWatts": 4800, "committedWatts": 1600, "epoch": 1})
+    bench.put("b", 300)
+    bench.wants("b", 200)
+    instructions = bench.step(cap)  # b's cut waits for no status
+    assert [(send.node.name, send.grant.bound.limit_milliwatts) for send in instructions.sends] == [("b", 1600_000)]
+    (write,) = instructions.cap_statuses
+    assert write.status.committed_watts == 4800  # what b may draw until it acknowledges, and a's raise
+    assert ("a", 2400) in bench.sent(replace(cap, status=write.status))
+
+
+def test_no_more_is_published_than_the_cap_allows() -> None:
+    bench = Bench()
+    cap = cap_view("row", watts=3200, status={"effectiveWatts": 3200, "committedWatts": 1600, "epoch": 1})
+    (write,) = bench.step(cap).cap_statuses
+    assert write.status.committed_watts == 3200
+    (enforced,) = (item for item in write.status.conditions if item.type == "Enforced")
+    assert (enforced.status, write.status.headroom_watts) == ("True", 0)
+
+
+def test_a_new_leader_calls_no_cap_enforced_before_every_node_has_a_grant_of_its_own() -> None:
+    bench = Bench(epoch=2)
+    (write,) = bench.step(row(4800)).cap_statuses
+    (enforced,) = (item for item in write.status.conditions if item.type == "Enforced")
+    assert (enforced.status, enforced.reason, write.status.epoch) == ("Unknown", "Adopting", 2)
+    for node in "ab":
+        bench.put(node, 100, epoch=2, version="8")
+    (write,) = bench.step(replace(row(4800), status=write.status)).cap_statuses
+    (enforced,) = (item for item in write.status.conditions if item.type == "Enforced")
+    assert enforced.is_true
+
+
+def test_the_status_of_an_earlier_leader_is_replaced_at_once() -> None:
+    bench = Bench()
+    (first,) = bench.step(row(4800)).cap_statuses
+    cap = replace(row(4800), status=first.status)
+    assert bench.step(cap).cap_statuses == ()
+    earlier = replace(cap, status=msgspec.structs.replace(first.status, epoch=0))
+    assert [write.status.epoch for write in bench.step(earlier).cap_statuses] == [1]
+
+
+def test_a_cap_whose_status_is_being_written_gets_no_second_one() -> None:
+    bench = Bench()
+    state = bench.observe(row(4800))
+    assert bench.controller.step(state, PlanInForce(), bench.now, 0.0, {"uid-row"}).cap_statuses == ()
+    assert len(bench.controller.step(state, PlanInForce(), bench.now, 0.0).cap_statuses) == 1
+
+
+# --- waiting for a plan ------------------------------------------------------------------------------------------------
+
+
+def test_grants_wait_for_a_plan_that_is_near_and_not_for_one_after_the_other() -> None:
+    bench = Bench()
+    bench.plan_is_near = True  # a ramp moves its cap all the time: each plan that ends is followed by the next
+    sent = []
+    for _ in range(20):
+        sent.append(bool(bench.sent(row(3200))))
+        bench.time += PLAN_GRACE_SECONDS / 4
+    assert sent[:4] == [False] * 4
+    assert all(sent[4:])
+
+
+def test_the_wait_for_a_plan_begins_anew_once_a_plan_has_fitted() -> None:
+    bench = Bench()
+    bench.plan_is_near = True
+    assert bench.sent(row(3200)) == []
+    bench.time += PLAN_GRACE_SECONDS
+    assert bench.sent(row(4800)) != []
+    assert bench.sent(row(3200)) == []
+
+
+def test_what_fits_its_caps_waits_for_no_plan() -> None:
+    bench = Bench()
+    bench.plan_is_near = True
+    assert bench.sent(row(4800)) == [("a", 2400), ("b", 2400)]
+
+
+def test_what_does_not_fit_waits_for_no_plan_that_nobody_makes() -> None:
+    assert Bench().sent(row(3200)) == [("a", 1600), ("b", 1600)]
+
+
+# --- other statuses and a cut -------------------------------------------------------------------------------------------
+
+
+def test_a_cut_takes_the_api_servers_time_for_a_moment() -> None:
+    bench = Bench()
+    bench.put("a", 300)
+    bench.put("b", 300)
+    assert not bench.observe(row(4800)).cutting
+    for _ in range(3):
+        assert bench.observe(row(3200)).cutting
+        bench.time += CUT_YIELD_SECONDS / 3 - 0.01
+    bench.time += 0.04  # a cap may stay unmet for ever: then everybody else goes on
+    assert not bench.observe(row(3200)).cutting
+    # Once it is met the next cut is a new one.
+    bench.put("a", 200)
+    bench.put("b", 200)
+    assert not bench.observe(row(3200)).cutting
+    assert bench.observe(row(1600)).cutting
+
+
+def test_a_cap_that_no_cut_can_meet_takes_nobodys_time() -> None:
+    bench = Bench()
+    bench.put("a", 300)
+    assert not bench.observe(row(1599)).cutting  # the smallest limits add up to 1600 W
+    assert bench.observe(row(1600)).cutting
+
+
+# --- not too many at once ------------------------------------------------------------------------------------------------
+
+
+def test_more_nodes_than_may_be_sent_to_at_once_are_sent_to_deepest_cuts_first() -> None:
+    nodes = [f"n{index:03}" for index in range(MAX_GRANTS_AT_ONCE + 2)]
+    bench = Bench(nodes)
+    shallow, deep = nodes[-2:]
+    bench.put(shallow, 350)
+    bench.put(deep, 400)
+    sent = bench.sent(row(2400 * len(nodes)))
+    assert len(sent) == MAX_GRANTS_AT_ONCE
+    assert sent[:2] == [(deep, 2400), (shallow, 2400)]
+    assert [node for node, _ in sent[2:]] == nodes[: MAX_GRANTS_AT_ONCE - 2]
+
+
+def test_grants_under_way_leave_room_for_fewer() -> None:
+    nodes = [f"n{index:03}" for index in range(MAX_GRANTS_AT_ONCE + 4)]
+    bench = Bench(nodes)
+    bench.answer = None
+    assert len(bench.sent(row(2400 * len(nodes)))) == MAX_GRANTS_AT_ONCE
+    assert bench.sent(row(2400 * len(nodes))) == []
+    for node in nodes[:3]:
+        bench.controller.handle(Answered(node, Outcome.DONE))
+    # Three of those that have found no room: the first three are not sent to again, their objects being unseen...
+    later = [node for node, _ in bench.sent(row(2400 * len(nodes)))]
+    assert later == nodes[:3]  # ...but, as nobody has seen what became of them, sent to anew, in order
+    assert bench.sent(row(2400 * len(nodes))) == []
+
+
+def test_a_node_is_sent_one_grant_at_a_time() -> None:
+    bench = Bench()
+    bench.answer = None
+    assert bench.sent(row(4800)) == [("a", 2400), ("b", 2400)]
+    bench.put("a", 300, generation=2, version="8")
+    assert bench.sent(row(1600)) == []  # the answer to the first is still to come
+    bench.controller.handle(Answered("a", Outcome.DONE))
+    assert bench.sent(row(1600)) == [("a", 800)]
+
+
+# --- instructions beside grants ------------------------------------------------------------------------------------------
+
+
+def test_a_grant_says_whether_a_part_of_it_waits() -> None:
+    bench = Bench()
+    bench.put("b", 300)
+    bench.wants("b", 200)
+    instructions = bench.step(row(3200))
+    assert {send.node.name: send.waits for send in instructions.sends} == {"b": False}  # a's grant stands as it is
+    bench = Bench(epoch=2)
+    assert [send.waits for send in bench.step(row(4800)).sends] == [True, True]
+
+
+def test_a_cap_is_told_how_many_nodes_are_not_there_yet() -> None:
+    bench = Bench()
+    bench.put("a", 300)
+    bench.put("b", 300)
+    (write,) = bench.step(row(3200)).cap_statuses
+    enforced = next(item for item in write.status.conditions if item.type == "Enforced")
+    assert "2 nodes have yet to acknowledge their grant" in enforced.message
+    assert bench.step(row(3200)).owing == 0
+
+
+def test_nodes_owe_an_acknowledgement_and_are_unresponsive_after_the_timeout() -> None:
+    bench = Bench(acknowledge_timeout_seconds=10.0)
+    acknowledged = bench.gpu_nodes["a"]
+    given = grant(800_000, generation=2)
+    bench.gpu_nodes["a"] = replace(gpu_node_view("a", given, limits=800_000), status=acknowledged.status)
+    assert bench.step(row(4800)).owing == 1
+    assert bench.observe(row(4800)).nodes["a"].responsive
+    bench.time = 10.1
+    assert not bench.observe(row(4800)).nodes["a"].responsive
+
+
+def test_a_node_whose_agent_reports_nothing_any_more_counts_at_its_largest_limits() -> None:
+    bench = Bench(report_timeout_seconds=75.0)
+    for watts in (101, 102):  # silence, a report, silence
+        assert bench.observe(row(4800)).nodes["a"].doubt == ""
+        bench.time += 75.1
+        state = bench.observe(row(4800))
+        assert state.nodes["a"].power.committed.limit_milliwatts == 3200_000
+        assert [cap.proof_stale for cap in state.caps.states] == [True]
+        bench.put("a", watts)
+
+
+def test_a_node_in_doubt_is_not_opened_and_its_grant_is_not_raised() -> None:
+    bench = Bench("ab")
+    taints = [{"key": "flyball.dev/unacknowledged", "effect": "NoSchedule"}]
+    doubted = node_view("a", ready=False, taints=taints)
+    cluster = replace(bench.cluster(row(9600)), nodes=[doubted, node_view("b", taints=taints)])
+    state = bench.controller.observe(cluster, NOW, 0.0)
+    instructions = bench.controller.step(state, PlanInForce(bench.decisions), NOW, 0.0)
+    assert [info.name for info in instructions.untaint] == ["b"]
+    assert [(send.node.name, send.grant.bound.limit_milliwatts) for send in instructions.sends] == [
+        ("a", 800_000),
+        ("b", 2400_000),
+    ]
+
+
+def test_a_cap_that_the_plan_cannot_hold_is_published_as_infeasible() -> None:
+    bench = Bench()
+    bench.infeasible = ("row",)
+    (write,) = bench.step(row(4800)).cap_statuses
+    feasible = next(item for item in write.status.conditions if item.type == "Feasible")
+    assert feasible.status == "False"
+
+
+def test_statuses_are_due_at_the_interval_that_is_set() -> None:
+    bench = Bench(status_interval_seconds=7.0)
+    first = bench.step(row(4800))
+    cap = replace(row(4800), status=first.cap_statuses[0].status)
+    bench.put("a", 101)  # a figure
+    bench.time = 6.9
+    assert bench.step(cap).cap_statuses == ()
+    bench.time = 7.0
+    assert len(bench.step(cap).cap_statuses) == 1
+
+
+@pytest.mark.parametrize(
+    ("taint", "acknowledged", "opened"), [(True, True, True), (False, True, False), (True, False, False)]
+)
+def test_a_node_is_opened_once_its_agent_has_acknowledged(taint: bool, acknowledged: bool, opened: bool) -> None:
+    bench = Bench("a")
+    taints = [{"key": "flyball.dev/unacknowledged", "effect": "NoSchedule"}] if taint else []
+    cluster = replace(bench.cluster(), nodes=[node_view("a", taints=taints)])
+    if not acknowledged:
+        cluster = replace(cluster, gpu_nodes={"a": gpu_node_view("a", grant(800_000))})
+    state = bench.controller.observe(cluster, NOW, 0.0)
+    instructions = bench.controller.step(state, PlanInForce(), NOW, 0.0)
+    assert [info.name for info in instructions.untaint] == (["a"] if opened else [])
+    gone = replace(cluster, nodes=[])
+    assert bench.controller.step(bench.controller.observe(gone, NOW, 0.0), PlanInForce(), NOW, 0.0).untaint == ()
+
+
+def test_a_pods_watts_are_reserved_once_the_api_server_has_the_grant_that_it_should_have() -> None:
+    bench = Bench()
+    pods = {node: pod_view(f"pod-{node}", uid=f"uid-{node}") for node in "ab"}
+    bench.put("a", 300)
+    first = bench.step(row(4800))
+    assert {node: first.is_reserved(pod) for node, pod in pods.items()} == {"a": True, "b": False}
+    bench.put("b", 300, generation=2, version="8")
+    assert all(bench.step(row(4800)).is_reserved(pod) for pod in pods.values())
+    # While a plan is near that fits a lower cap, what was wanted before goes on counting.
+    bench.plan_is_near = True
+    assert all(bench.step(row(3200)).is_reserved(pod) for pod in pods.values())
+    bench.plan_is_near = False
+    assert not any(bench.step(row(3200)).is_reserved(pod) for pod in pods.values())
+
+
+def test_the_lease_and_the_guard_band_are_those_that_are_set() -> None:
+    bench = Bench("a", grant_lease_seconds=17, guard_fraction=0.0)
+    (send,) = bench.step(row(4800)).sends
+    assert send.grant.lease_seconds == 17
+    assert send.grant.bound.expected_milliwatts == 8 * 250_000
+
+
+def test_nodes_are_read_with_the_gpu_models_that_the_operator_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "a100.yaml"
+    path.write_text(
+        f"product: {A100}\nlimits: [100, 400, 400]\nidle: 41\nclocks: [210, 1410, 15]\nknee: 1000\nslope: 0.7\n",
+        encoding="utf-8",
+    )
+    bench = Bench(gpu_models=Settings(gpu_model_files=(path,)).gpu_models)
+    models = [info.gpu_model for info in bench.observe().nodes.values()]
+    assert [None if model is None else (model.idle_power_watts, model.knee_megahertz) for model in models] == [
+        (41.0, 1000.0),
+        (41.0, 1000.0),
+    ]
+
+
+# --- grants that the API server does not take -------------------------------------------------------------------------
+
+
+def test_a_cut_goes_through_where_the_api_server_refuses_the_entries_of_a_node() -> None:
+    """One entry that it does not take must not keep every grant from the node, cuts included."""
+    bench = Bench("a")
+    bench.put("a", 300)
+    bench.answer = None
+    first = bench.step(row(1000)).sends[0]
+    assert first.grant.jobs
+    assert bench.controller.handle(Answered("a", Outcome.REFUSED, first.grant))
+    second = bench.step(row(1000)).sends[0].grant
+    assert (second.jobs, second.bound.limit_milliwatts) == ((), 800_000)
+    others = second.other_gpus
+    assert (others.foreign_gpus, others.foreign_power_limit_milliwatts) == (8, 100_000)  # the agent cuts all of them
+    assert not bench.controller.handle(Answered("a", Outcome.REFUSED, second))  # nothing is left to leave out
+    assert bench.step(row(1000)).sends[0].grant.jobs == ()
+
+
+def test_other_entries_are_tried_anew() -> None:
+    bench = Bench("a")
+    bench.answer = None
+    refused = grant(800_000, jobs=(job_grant("uid-ghost", 100_000, 8),))
+    assert bench.controller.handle(Answered("a", Outcome.REFUSED, refused))
+    assert bench.step(row(4000)).sends[0].grant.jobs

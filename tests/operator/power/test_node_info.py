@@ -1,0 +1,279 @@
+"""Each node as one info: what it is, what it may draw, and whether it can be planned with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flyball_api.gpu_node import GpuNode, read_gpu_node
+from flyball_api.grant import PowerBound
+from flyball_api.workloads import PodView, read_node
+from flyball_operator.power.gpu_facts import KnownGpus
+from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.settings import Settings
+from flyball_planner.models.gpu import LARGEST_DEFAULT_LIMIT_WATTS
+
+from tests.support.operator_objects import (
+    A100,
+    DEFAULT,
+    FLOOR,
+    Json,
+    gpu_node_view,
+    grant,
+    node_view,
+    pod_view,
+    raw_device,
+    raw_gpu_node,
+    raw_node,
+    ready_node,
+    running_pod,
+)
+
+UNKNOWN = round(LARGEST_DEFAULT_LIMIT_WATTS * 1000)
+
+
+def info_of(gpu_node: GpuNode | None, *, gpus: int = 8, product: str = A100, silent: bool = False) -> NodeInfo:
+    views = {} if gpu_node is None else {"a": gpu_node}
+    return read_nodes([node_view("a", gpus, product=product)], views, [], frozenset(["a"] if silent else []))["a"]
+
+
+def test_a_new_node_is_reserved_at_its_defaults_by_the_catalogue() -> None:
+    info = info_of(None)
+    assert info.power.committed == PowerBound(8 * DEFAULT, 8 * DEFAULT)
+    assert info.power.grant is None
+    assert (info.min_limit_milliwatts, info.default_limit_milliwatts, info.max_limits_milliwatts) == (
+        FLOOR,
+        DEFAULT,
+        8 * DEFAULT,
+    )
+    assert not info.acknowledged
+    assert not info.commandable
+
+
+def test_gpus_that_nobody_knows_are_reserved_at_the_largest_default_there_is() -> None:
+    info = info_of(None, product="Unheard-Of")
+    assert info.power.committed.limit_milliwatts == 8 * UNKNOWN
+    assert (info.min_limit_milliwatts, info.default_limit_milliwatts) == (0, UNKNOWN)
+    assert not info.commandable
+
+
+def test_the_agents_word_on_them_is_taken() -> None:
+    devices = [
+        raw_device(index, minMilliwatts=150_000, defaultMilliwatts=300_000, maxMilliwatts=350_000) for index in range(8)
+    ]
+    info = info_of(gpu_node_view("a", grant(8 * 150_000), devices=devices, limits=8 * 150_000), product="Unheard-Of")
+    assert info.commandable
+    assert info.gpu_model is not None
+    assert info.gpu_model.min_power_limit_watts == 150.0
+    assert info.gpu_model.clocks_megahertz[0] == 210
+    assert info.gpu_model.clocks_megahertz[-1] == 1410
+    assert (info.min_limit_milliwatts, info.default_limit_milliwatts, info.max_limits_milliwatts) == (
+        150_000,
+        300_000,
+        8 * 350_000,
+    )
+
+
+@pytest.mark.parametrize("product", [A100, "Unheard-Of"])
+def test_a_report_of_more_than_such_gpus_have_moves_no_other_node(
+    product: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An inflated largest limit would lift a cap that is a share of it, an inflated smallest one take the others' watts.
+
+    What nobody knows the GPUs of must be taken as it is reported.
+    """
+    huge = 9_000_000
+    devices = [raw_device(index, minMilliwatts=huge, maxMilliwatts=huge) for index in range(8)]
+    info = info_of(gpu_node_view("a", grant(8 * FLOOR), devices=devices, limits=8 * FLOOR), product=product)
+    believed = (DEFAULT, 8 * DEFAULT) if product == A100 else (huge, 8 * huge)
+    assert (info.min_limit_milliwatts, info.max_limits_milliwatts) == believed
+    assert ("above what such GPUs have" in caplog.text) == (product == A100)
+
+
+def test_a_first_grant_without_an_answer_changes_nothing() -> None:
+    """Once written, the GPUNode has no devices yet: they must not count a second time."""
+    sent = grant(8 * FLOOR, committed=8 * DEFAULT)
+    assert info_of(gpu_node_view("a", sent, devices=0)).power.committed == PowerBound(8 * DEFAULT, 8 * DEFAULT)
+    assert info_of(gpu_node_view("a", sent)).power.committed == PowerBound(8 * DEFAULT, 8 * DEFAULT)
+
+
+def test_an_acknowledged_node_holds_what_it_was_granted() -> None:
+    info = ready_node("a")
+    assert info.power.committed == PowerBound(8 * FLOOR, 8 * FLOOR)
+    assert info.power.accepted == (1, 1)
+    assert info.commandable
+    assert info.schedulable
+
+
+def test_a_rebooted_node_may_draw_the_most_that_its_gpus_can() -> None:
+    devices = [raw_device(index, maxMilliwatts=450_000) for index in range(8)]
+    acknowledged_on = ("boot-0", "driver-1")
+    view = gpu_node_view("a", grant(8 * FLOOR), devices=devices, limits=8 * FLOOR, acknowledged_on=acknowledged_on)
+    info = info_of(view)
+    assert info.power.committed == PowerBound(8 * 450_000, 8 * 450_000)
+    assert not info.commandable
+
+
+BOOTED = {"status": {"nodeInfo": {"bootID": "boot-2"}}}
+
+
+def doubted_info(node: Json | None, silent: float | None = None) -> NodeInfo:
+    """A node that has acknowledged 100 W of each of its GPUs, which can be set to 450 W; `node` changes its Node."""
+    devices = [raw_device(index, maxMilliwatts=450_000) for index in range(8)]
+    view = gpu_node_view("a", grant(8 * FLOOR), devices=devices, limits=8 * FLOOR)
+    raw = raw_node("a", 8)
+    raw["status"] |= {} if node is None else node["status"]
+    return read_nodes([read_node(raw)], {"a": view}, [], frozenset(), silent={} if silent is None else {"a": silent})[
+        "a"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("node", "silent", "doubt"),
+    [
+        (BOOTED, None, "it has booted since its agent's last acknowledgement"),
+        ({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, None, "its Node is not ready"),
+        ({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, None, "its Node is not ready"),
+        ({"status": {"conditions": []}}, None, "its Node is not ready"),
+        (None, 80.2, "its agent has reported nothing for 80 s"),
+    ],
+    ids=["booted", "not ready", "unknown", "never said", "silent"],
+)
+def test_an_acknowledgement_that_may_not_be_true_any_more_counts_for_nothing(
+    node: Json | None, silent: float | None, doubt: str
+) -> None:
+    """A boot without an agent behind it is seen by the Node alone, and a dead agent by its silence."""
+    info = doubted_info(node, silent)
+    assert info.doubt == doubt
+    assert info.power.committed == PowerBound(8 * 450_000, 8 * 450_000)
+    assert info.power_if_believed == PowerBound(8 * FLOOR, 8 * FLOOR)
+    assert not info.commandable
+    assert not info.schedulable
+
+
+@pytest.mark.parametrize("boot", ["boot-1", ""])
+def test_a_node_in_the_boot_of_its_acknowledgement_is_believed(boot: str) -> None:
+    """So is one whose kubelet reports no boot."""
+    info = doubted_info({"status": {"nodeInfo": {"bootID": boot}}})
+    assert (info.doubt, info.power.committed) == ("", PowerBound(8 * FLOOR, 8 * FLOOR))
+    assert info.schedulable
+
+
+def test_a_node_that_nothing_was_acknowledged_of_is_new_and_not_in_doubt() -> None:
+    raw = raw_node("a", 8, ready=False)
+    assert read_nodes([read_node(raw)], {}, [], frozenset())["a"].doubt == ""
+
+
+def test_a_gpu_that_the_agent_does_not_see_is_lost_and_may_draw_the_most_that_it_can() -> None:
+    info = ready_node("a", devices=7)
+    assert info.gpus == 8
+    assert info.lost_gpus == 1
+    # The agent's grant provides for the smallest limit only; of the eighth nobody reads the limit back.
+    assert info.power.committed.limit_milliwatts == 8 * FLOOR + DEFAULT
+
+
+def test_unhealthy_gpus_are_lost() -> None:
+    devices = [raw_device(index, healthy=index != 3) for index in range(8)]
+    assert ready_node("a", devices=devices).lost_gpus == 1
+
+
+def test_more_gpus_than_the_node_says() -> None:
+    assert ready_node("a", gpus=4, devices=8).gpus == 8
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"minMilliwatts": 0, "maxMilliwatts": 0, "defaultMilliwatts": 0},
+        {"minMilliwatts": 500_000},
+        {"defaultMilliwatts": 450_000},
+        {"maxMilliwatts": 1},
+    ],
+)
+@pytest.mark.parametrize("how_many", [1, 8])
+def test_gpus_that_report_nonsense_do_not_end_the_cycle(nonsense: Json, how_many: int) -> None:
+    devices = [raw_device(index, **(nonsense if index < how_many else {})) for index in range(8)]
+    info = info_of(gpu_node_view("a", grant(8 * FLOOR), devices=devices))
+    assert info.gpu_model is not None  # the others', or the catalogue's
+    assert info.gpu_model.min_power_limit_watts == 100.0
+    assert info.power.committed.limit_milliwatts >= 8 * DEFAULT  # unknown limits are reserved like known ones
+    assert info.min_limit_milliwatts >= FLOOR
+    assert info.default_limit_milliwatts >= DEFAULT
+
+
+def test_clocks_that_report_nonsense_do_not_either() -> None:
+    device = {**raw_device(0), "clocksMegahertz": {"min": 0, "max": 1410, "step": 15}}
+    assert info_of(gpu_node_view("a", grant(FLOOR), devices=[device]), gpus=1).gpu_model is not None
+
+
+@pytest.mark.parametrize(
+    ("pods", "foreign"),
+    [
+        ([running_pod("theirs", "a", gpus=3), running_pod("more", "a", gpus=1)], 4),
+        ([running_pod("ours", "a", gpus=3, uid="uid-train")], 0),
+        ([running_pod("elsewhere", "b", gpus=3)], 0),
+        ([pod_view("done", gpus=3, node="a", phase="Succeeded")], 0),
+        ([pod_view("waiting", gpus=3)], 0),
+        ([running_pod("greedy", "a", gpus=12)], 8),
+    ],
+)
+def test_foreign_pods(pods: list[PodView], foreign: int) -> None:
+    assert read_nodes([node_view("a")], {}, pods, frozenset())["a"].foreign_gpus == foreign
+
+
+def test_a_node_that_vanished_keeps_its_hold_and_its_labels_until_its_gpu_node_is_deleted() -> None:
+    raw = raw_gpu_node("a", grant(8 * FLOOR), limits=8 * 250_000)
+    raw["metadata"]["labels"] = {"rack": "r1"}
+    nodes = read_nodes([], {"a": read_gpu_node(raw)}, [], frozenset())
+    assert nodes["a"].power.committed.limit_milliwatts == 8 * 250_000
+    assert nodes["a"].labels == {"rack": "r1"}
+    assert nodes["a"].commandable
+    assert not nodes["a"].schedulable
+
+
+def test_nodes_without_gpus_are_no_nodes_of_ours() -> None:
+    assert read_nodes([node_view("cpu", 0)], {}, [], frozenset()) == {}
+
+
+def test_no_pods_for_a_node_that_cannot_take_them() -> None:
+    info = ready_node("a", unschedulable=True)
+    assert info.commandable
+    assert not info.schedulable
+
+
+def test_a_silent_node_is_planned_around() -> None:
+    info = info_of(gpu_node_view("a", grant(8 * FLOOR), limits=8 * FLOOR), silent=True)
+    assert info.acknowledged
+    assert not info.commandable
+
+
+def test_measured_watts_are_the_sum_of_the_devices() -> None:
+    assert ready_node("a").measured_milliwatts == 8 * 58_000
+    assert info_of(None).measured_milliwatts == 0
+
+
+def test_pictures_come_in_the_order_of_their_names() -> None:
+    view = gpu_node_view("b", grant(FLOOR))
+    assert list(read_nodes([node_view("c"), node_view("a")], {"b": view}, [], frozenset())) == ["a", "b", "c"]
+
+
+def test_what_was_calibrated_stands_over_the_catalogue_and_what_a_device_says_over_both(tmp_path: Path) -> None:
+    """The product is unknown to the catalogue, and idles at 33 W by its file; limits and clocks are the devices'."""
+    path = tmp_path / "board.yaml"
+    path.write_text(
+        "product: Unheard-Of\nlimits: [100, 300, 250]\nidle: 33\nclocks: [300, 1500, 15]\n"
+        "knee: 1200\nslope: 0.7\nspeed: 0.5\n"
+    )
+    models = Settings(gpu_model_files=(path,)).gpu_models
+    node = [node_view("a", 8, product="Unheard-Of")]
+    silent = read_nodes(node, {}, [], frozenset(), known=KnownGpus(models))["a"]
+    assert silent.gpu_model == models["Unheard-Of"]
+    assert silent.default_limit_milliwatts == 250_000
+    devices = [raw_device(index, defaultMilliwatts=200_000, model="Unheard-Of") for index in range(8)]
+    told = read_nodes(node, {"a": gpu_node_view("a", None, devices=devices)}, [], frozenset(), known=KnownGpus(models))[
+        "a"
+    ]
+    assert told.gpu_model is not None
+    assert (told.gpu_model.idle_power_watts, told.gpu_model.knee_megahertz) == (33.0, 1200.0)
+    assert told.gpu_model.default_power_limit_watts == 200.0
+    assert Settings().gpu_models.keys() == models.keys() - {"Unheard-Of"}

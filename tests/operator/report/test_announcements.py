@@ -1,0 +1,269 @@
+"""Which moments become Events: each once, told by two statuses."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flyball_api.conditions import StoredCondition
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
+from flyball_api.power_cap import PowerCapStatus
+from flyball_operator.jobs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.status import JobFacts, job_status
+from flyball_operator.power.node_info import read_nodes
+from flyball_operator.report import announcements
+from flyball_operator.report.announcements import (
+    Announcement,
+    cap_announcements,
+    job_announcements,
+    node_announcement,
+    node_readiness,
+    regarding_cap,
+    regarding_job,
+    regarding_node,
+)
+from flyball_operator.report.events import Regarding
+from flyball_planner.snapshot import Admission, JobDecision
+
+from tests.support.operator_objects import (
+    FLOOR,
+    NOW,
+    as_stored,
+    cap_view,
+    decision,
+    gpu_node_view,
+    grant,
+    incarnation_view,
+    job_view,
+    node_view,
+    raw_job,
+    ready_node,
+)
+
+A, B = ("a", 4), ("b", 4)
+PLAN = decision("uid-train", A)
+RUNNING = JobStep(Phase.RUNNING, incarnation_view("uid-train", 1, A))
+
+
+class Life:
+    """A job whose statuses are written one after the other."""
+
+    def __init__(self, **spec: Any) -> None:
+        self.spec = spec
+        self.status = EnergyAwareJobStatus()
+
+    @property
+    def job(self) -> EnergyAwareJob:
+        return replace(job_view(**self.spec), status=self.status)
+
+    def write(self, failure: str = "", **facts: Any) -> list[Announcement]:
+        base = JobFacts(JobProgress(), RUNNING, PLAN, 1, True, 0, NOW)
+        status = job_status(self.job, replace(base, **facts))
+        said = job_announcements(self.job, status, failure)
+        self.status = read_energy_aware_job(raw_job(status=as_stored(status))).status
+        # The same status once more is no news.
+        assert job_announcements(self.job, self.status, failure) == []
+        return said
+
+
+def reasons(said: list[Announcement]) -> list[str]:
+    return [item.reason for item in said]
+
+
+def test_an_ordinary_life() -> None:
+    life = Life()
+    waiting = JobDecision("uid-train", None, Admission.WAITING_FOR_GPUS, "all are taken")
+    assert life.write(decision=None, step=JobStep(Phase.WAITING)) == []
+    assert life.write(decision=waiting, step=JobStep(Phase.WAITING)) == []
+    (admitted,) = life.write(step=JobStep(Phase.CREATING))
+    assert admitted == Announcement("Admitted", "4 GPUs on a: because the test says so", "Plan")
+    assert life.write() == []
+    (resized,) = life.write(decision=decision("uid-train", A, B))
+    assert resized.reason == "Resized"
+    assert resized.note == "from 4 GPUs on a to 8 GPUs on a, b: because the test says so"
+    assert life.write(decision=decision("uid-train", A, B, clock=900)) == []  # a clock is no resize
+    assert reasons(life.write(decision=decision("uid-train", B))) == ["Resized"]  # a move is
+    (done,) = life.write(step=JobStep(Phase.COMPLETE, RUNNING.current), outcome="Succeeded", outcome_message="all 0")
+    assert done == Announcement("Succeeded", "all 0", "Finish")
+
+
+def test_failures_and_restarts() -> None:
+    life = Life(failurePolicy={"maxRestarts": 1})
+    life.write()
+    (restarting,) = life.write("exit code 1", restarts=1, last_failed=1)
+    assert restarting.warning
+    assert restarting.note == "incarnation 1 failed (exit code 1); restart 1 of 1"
+    (failed,) = life.write(
+        "exit code 1", restarts=2, last_failed=2, outcome="Failed", outcome_message="no further restart"
+    )
+    assert failed == Announcement("Failed", "no further restart", "Finish", warning=True)
+
+
+def test_preempted_and_admitted_again() -> None:
+    life = Life()
+    life.write()
+    gone = JobDecision("uid-train", None, Admission.PREEMPTED, "urgent came first")
+    assert life.write(decision=gone, step=JobStep(Phase.STOPPING)) == [
+        Announcement("Preempted", "urgent came first", "Plan")
+    ]
+    assert reasons(life.write()) == ["Admitted"]
+
+
+def test_a_deadline_at_risk_and_a_spent_budget() -> None:
+    life = Life(deadline="2030-06-01T12:30:00Z", energy={"budgetKilojoules": 5, "onExhausted": "Throttle"})
+    life.write()
+    (late,) = life.write(decision=replace(PLAN, deadline_at_risk=True))
+    assert (late.reason, late.warning) == ("DeadlineAtRisk", True)
+    assert "2030-06-01T12:30:00Z" in late.note
+    (spent,) = life.write(
+        progress=JobProgress(settled_millijoules=5_000_000), decision=replace(PLAN, deadline_at_risk=True)
+    )
+    assert (spent.reason, spent.action, spent.warning) == ("BudgetExhausted", "Throttle", True)
+    assert "energy.onExhausted is Throttle" in spent.note
+
+
+def test_an_invalid_spec() -> None:
+    life = Life()
+    (refused,) = life.write(
+        refusal=Refusal("InvalidSpec", "spec.containers[0].image: Required value"), step=JobStep(Phase.WAITING)
+    )
+    assert refused == Announcement(
+        "InvalidSpec", "spec.containers[0].image: Required value", "CreatePods", warning=True
+    )
+
+
+def test_an_unknown_gpu_resource() -> None:
+    refusal = Refusal("UnknownGpuResource", "spec.gpus.resourceName x/gpu is none of ...")
+    (refused,) = Life().write(refusal=refusal, decision=None, step=JobStep(Phase.WAITING))
+    assert refused == Announcement("UnknownGpuResource", refusal.message, "Plan", warning=True)
+
+
+def test_sections_that_are_not_used_yet_are_told_once_for_each_spec() -> None:
+    life = Life(pipeline={"stages": 2}, recurrence={"batchSizes": [256]})
+    said = life.write(decision=None, step=JobStep(Phase.WAITING))
+    assert reasons(said) == ["NotUsedYet"]
+    assert "spec.pipeline and spec.recurrence" in said[0].note
+    assert reasons(life.write()) == ["Admitted"]
+
+
+# --- caps --------------------------------------------------------------------------------------------------------
+
+
+def cap_status(
+    watts: int, *, feasible: str = "True", enforced: str = "True", breached: str = "False"
+) -> PowerCapStatus:
+    def item(kind: str, status: str) -> StoredCondition:
+        return StoredCondition(kind, status, "X", f"{kind} is {status}")
+
+    conditions = (item("Feasible", feasible), item("Enforced", enforced), item("Breached", breached))
+    return PowerCapStatus(effective_watts=watts, conditions=conditions)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told", "warnings"),
+    [
+        (PowerCapStatus(), cap_status(100), [], 0),
+        (cap_status(100), cap_status(100), [], 0),
+        (cap_status(100), cap_status(200), [], 0),  # a higher cap is enforced from the start
+        (cap_status(100), cap_status(50, enforced="False"), ["Lowering"], 0),
+        (cap_status(50, enforced="False"), cap_status(50), ["Enforced"], 0),
+        (cap_status(100), cap_status(100, enforced="False"), ["NotEnforced"], 1),
+        (PowerCapStatus(), cap_status(100, enforced="False"), [], 0),
+        (PowerCapStatus(), cap_status(10, feasible="False", enforced="False"), ["Infeasible"], 1),
+        (
+            cap_status(100),
+            cap_status(10, feasible="False", enforced="False"),
+            ["Infeasible", "Lowering"],
+            1,
+        ),
+        (
+            cap_status(10, feasible="False", enforced="False"),
+            cap_status(100),
+            ["Feasible", "Enforced"],
+            0,
+        ),
+        (cap_status(100), cap_status(100, breached="True"), ["Breached"], 1),
+        (cap_status(100, breached="True"), cap_status(100), [], 0),
+    ],
+)
+def test_what_is_told_of_a_cap(before: PowerCapStatus, after: PowerCapStatus, told: list[str], warnings: int) -> None:
+    said = cap_announcements(before, after)
+    assert reasons(said) == told
+    assert sum(item.warning for item in said) == warnings
+    assert all(item.note for item in said)
+
+
+def test_a_cap_that_cannot_be_read() -> None:
+    unread = PowerCapStatus(
+        conditions=tuple(
+            StoredCondition(kind, "Unknown", "Unreadable", "why") for kind in ("Feasible", "Enforced", "Breached")
+        )
+    )
+    assert cap_announcements(cap_status(100), unread) == [Announcement("Unreadable", "why", "Read", warning=True)]
+    assert cap_announcements(unread, unread) == []
+    assert cap_announcements(unread, cap_status(100)) == []
+
+
+def test_a_proof_that_becomes_stale_and_is_renewed() -> None:
+    stale = PowerCapStatus(
+        conditions=(StoredCondition("Enforced", "Unknown", "ProofStale", "a: its Node is not ready"),)
+    )
+    before = cap_status(100)
+    assert [item.reason for item in cap_announcements(before, stale)] == ["ProofStale"]
+    assert cap_announcements(stale, stale) == []
+    assert "Enforced" in [item.reason for item in cap_announcements(stale, before)]
+
+
+# --- nodes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ("new", "new", None),
+        ("new", "ready", "NodeArrived"),
+        ("ready", "ready", None),
+        ("ready", "unresponsive", "NodeUnresponsive"),
+        ("unresponsive", "unresponsive", None),
+        ("unresponsive", "ready", "NodeAnswers"),
+        ("ready", "doubted", "NodeProofStale"),
+        ("doubted", "doubted", None),
+        ("doubted", "ready", "NodeAnswers"),
+        ("ready", "new", None),  # it has rebooted; that it is back will be told
+    ],
+)
+def test_what_is_told_of_a_node(before: str, after: str, reason: str | None) -> None:
+    said = node_announcement(before, after, 3200.0)
+    assert (said.reason if said else None) == reason
+    assert (said is not None and said.warning) is (reason in ("NodeUnresponsive", "NodeProofStale"))
+
+
+def test_states_of_nodes() -> None:
+    new = read_nodes([node_view("a")], {}, [], frozenset())["a"]
+    view = gpu_node_view("a", grant(8 * FLOOR), limits=8 * FLOOR)
+    unresponsive = read_nodes([node_view("a")], {"a": view}, [], frozenset(["a"]))["a"]
+    states = [node_readiness(info) for info in (new, unresponsive, ready_node("a"), ready_node("a", ready=False))]
+    assert states == ["new", "unresponsive", "ready", "doubted"]
+
+
+def test_the_reference_lists_every_reason_and_which_are_warnings() -> None:
+    section = (Path(__file__).parents[3] / "docs" / "api.md").read_text().split("## Events")[1].split("\n## ")[0]
+    listed = {reason: bool(star) for star, reason in re.findall(r"(\*?)`([A-Z][A-Za-z]+)`", section)}
+    calls = re.findall(r'Announcement\(\s*"([A-Z][A-Za-z]+)"[^\n]*', inspect.getsource(announcements))
+    assert set(listed) == set(calls)
+    warned = re.findall(r'Announcement\("([A-Z][A-Za-z]+)"[^\n]*warning=True\)', inspect.getsource(announcements))
+    assert {reason for reason, warning in listed.items() if warning} == set(warned)
+
+
+def test_whom_events_speak_of() -> None:
+    assert regarding_job(job_view()) == Regarding(
+        "flyball.dev/v1alpha1", "EnergyAwareJob", "train", "uid-train", "team"
+    )
+    assert regarding_cap(cap_view(watts=1)) == Regarding("flyball.dev/v1alpha1", "PowerCap", "row", "uid-row")
+    assert regarding_node(node_view("a")) == Regarding("v1", "Node", "a", "uid-of-a")

@@ -1,0 +1,300 @@
+"""One leader term: what the controllers decide is executed, grants first, and nothing waits that could hold up a cut."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flyball_api.gpu_node import GpuNode, read_gpu_node
+from flyball_api.grant import Grant
+from flyball_api.power_cap import PowerCap, PowerCapStatus
+from flyball_operator.jobs.controller import JobsStep
+from flyball_operator.leader import LeaderTerm
+from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
+from flyball_operator.planning.plans import Plans
+from flyball_operator.power.controller import PowerController, PowerSettings
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.report.metrics import OperatorMetrics
+from flyball_operator.report.reporter import Reporter
+from flyball_operator.settings import Settings
+from flyball_operator.watches import ClusterState
+from flyball_operator.writes.background import Background
+from flyball_planner.snapshot import CapOutcome, ClusterSnapshot, Plan
+
+from tests.support.operator_objects import NOW, Json, cap_view, grant, node_view, raw_gpu_node
+
+
+class Writes:
+    """In the executor's place: takes everything, in order; what is in `held` waits until it is set."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.news = asyncio.Condition()
+        self.held: dict[str, asyncio.Event] = {}
+        self.result = DONE
+
+    async def _made(self, kind: str, name: str) -> WriteResult:
+        self.made.append(f"{kind} {name}")
+        async with self.news:
+            self.news.notify_all()
+        if kind in self.held:
+            await self.held[kind].wait()
+        return self.result
+
+    async def wait_for(self, write: str) -> None:
+        """Wait until this write has been made."""
+        async with self.news:
+            await self.news.wait_for(lambda: write in self.made)
+
+    async def write_grant(self, info: NodeInfo, grant: Grant) -> WriteResult:
+        return await self._made("grant", info.name)
+
+    async def remove_startup_taint(self, info: NodeInfo) -> WriteResult:
+        return await self._made("untaint", info.name)
+
+    async def write_cap_status(self, cap: PowerCap, status: PowerCapStatus) -> WriteResult:
+        return await self._made("cap", cap.name)
+
+    async def write_job_status(self, job: Any, status: Json) -> WriteResult:
+        return await self._made("job", job.name)
+
+
+class NoJobs:
+    """In a job controller's place: the statuses in `late` are due in the next cycle that lets them."""
+
+    def __init__(self) -> None:
+        self.late: list[tuple[Any, Json]] = []
+
+    def step(self, *arguments: object, statuses_wait: bool, **more: object) -> JobsStep:
+        late: list[tuple[Any, Json]] = []
+        if not statuses_wait:
+            late, self.late = self.late, []
+        return JobsStep({}, [], [], [], late, [])
+
+
+class NothingLearned:
+    """In a learner's place: counts the cycles in which profiles may be written."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def observe(self, *arguments: object) -> None: ...
+
+    def due_writes(self, monotonic: float) -> list[object]:
+        self.asked += 1
+        return []
+
+
+class Planner:
+    """Makes the plans that it is given, once they are there."""
+
+    def __init__(self) -> None:
+        self.asked: list[ClusterSnapshot] = []
+        self.plan_made: asyncio.Future[Plan] = asyncio.get_running_loop().create_future()
+
+    async def plan(self, snapshot: ClusterSnapshot, policy: str) -> Plan:
+        self.asked.append(snapshot)
+        return await self.plan_made
+
+
+class Bench:
+    """A term over node a, whose agent has acknowledged 2,400 W, under a cap."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.writes, self.learner, self.planner, self.jobs = Writes(), NothingLearned(), Planner(), NoJobs()
+        self.gpu_nodes: dict[str, GpuNode] = {"a": self.node("a", 300)}
+        self.taints: list[Json] = []
+        self.unread: tuple[str, ...] = ()
+        self.caps: list[PowerCap] = []
+        self.woken = asyncio.Event()
+        self.background = Background(self.woken.set)
+        self.metrics = OperatorMetrics()
+        unchecked: Any = SimpleNamespace(cluster=self.cluster, ages=dict)
+        learner: Any = self.learner
+        executor: Any = self.writes
+        jobs: Any = self.jobs
+        self.term = LeaderTerm(
+            1,
+            Settings(),
+            unchecked,
+            power=PowerController(1, PowerSettings()),
+            jobs=jobs,
+            plans=Plans(self.planner, "powerflow-strict", 10.0, 1, self.woken.set, self.metrics),
+            learner=learner,
+            executor=executor,
+            reporter=Reporter(executor),
+            metrics=self.metrics,
+            background=self.background,
+            wall_clock=lambda: NOW,
+        )
+
+    @staticmethod
+    def node(name: str, watts: int, version: str = "7") -> GpuNode:
+        raw = raw_gpu_node(name, grant(watts * 8000), limits=watts * 8000)
+        raw["metadata"]["resourceVersion"] = version
+        return read_gpu_node(raw)
+
+    def cluster(self) -> ClusterState:
+        return ClusterState(
+            jobs={},
+            caps=self.caps,
+            gpu_nodes=self.gpu_nodes,
+            nodes=[node_view(name, taints=self.taints) for name in self.gpu_nodes],
+            pods=[],
+            incarnations={},
+            pods_of={},
+            reports_of={},
+            unread=self.unread,
+            age_seconds=0.0,
+        )
+
+    async def cycle(self, seconds: float = 0.0) -> float:
+        self.time += seconds
+        pause = self.term.cycle(NOW + timedelta(seconds=self.time), self.time)
+        await asyncio.sleep(0)  # what it has started has begun
+        return pause
+
+    async def settle(self) -> None:
+        """Wait until every write under way that nothing holds has ended."""
+        await asyncio.gather(*(task for key, task in self.background._tasks.items() if not self.held(key)))
+        await asyncio.sleep(0)  # what their ends call has been called
+
+    async def plan_ready(self) -> None:
+        """Wait until the plan that is being made is ready to be taken."""
+        making = self.term._plans._next
+        assert making is not None
+        await asyncio.wait([making])
+
+    def held(self, key: Any) -> bool:
+        return key[0] in self.writes.held or (key[0] == "status" and "job" in self.writes.held)
+
+
+def row(watts: int, published: int | None = None) -> PowerCap:
+    return cap_view("row", watts=watts, status={"effectiveWatts": published or watts})
+
+
+async def test_a_cut_waits_for_no_status() -> None:
+    """Neither for one of its own cycle nor for one of a cycle before, which the API server has yet to answer."""
+    bench = Bench()
+    bench.caps = [row(3000, published=2500)]
+    bench.writes.held["cap"] = asyncio.Event()
+    await bench.cycle()
+    await bench.writes.wait_for("cap row")
+    await bench.settle()
+    bench.writes.made.clear()
+    bench.caps = [row(1000, published=2500)]
+    await bench.cycle(0.1)
+    await bench.writes.wait_for("grant a")
+    assert "cap row" not in bench.writes.made  # one status of a cap at a time
+    bench.writes.held.pop("cap").set()
+    await bench.settle()
+    assert bench.woken.is_set()
+    await bench.cycle(0.1)
+    await bench.writes.wait_for("cap row")
+    await bench.term.close()
+
+
+async def test_what_became_of_a_grant_reaches_the_controller() -> None:
+    bench = Bench()
+    bench.caps = [row(1000)]
+    bench.writes.held["grant"] = asyncio.Event()
+    await bench.cycle()
+    await bench.cycle()
+    assert bench.writes.made.count("grant a") == 1  # its answer is still to come
+    bench.writes.held.pop("grant").set()
+    await bench.settle()
+    assert bench.woken.is_set()
+    await bench.cycle()
+    await bench.settle()
+    assert bench.writes.made.count("grant a") == 2  # nobody has seen yet what became of the first
+
+
+async def test_other_statuses_wait_while_a_cap_is_cut_also_those_in_the_queue() -> None:
+    bench = Bench()
+    bench.caps = [row(3000)]
+    bench.jobs.late = [(SimpleNamespace(uid=f"uid-{name}", name=name), {}) for name in "pqrstu"]
+    bench.writes.held["job"] = asyncio.Event()
+    await bench.cycle()
+    await bench.writes.wait_for("job s")
+    assert [item for item in bench.writes.made if item.startswith("job")] == ["job p", "job q", "job r", "job s"]
+    assert bench.learner.asked == 1
+    bench.caps = [row(1000)]
+    await bench.cycle()
+    assert bench.learner.asked == 1
+    bench.writes.held.pop("job").set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert "job t" not in bench.writes.made  # there is a slot for it, but a cap is on its way down
+    bench.gpu_nodes = {"a": bench.node("a", 100, "8")}
+    await bench.cycle()
+    await bench.settle()
+    assert {"job t", "job u"} <= set(bench.writes.made)
+    assert bench.learner.asked == 2
+
+
+async def test_a_queue_of_statuses_keeps_no_grant() -> None:
+    bench = Bench()
+    bench.jobs.late = [(SimpleNamespace(uid=f"uid-{index}", name=str(index)), {}) for index in range(300)]
+    bench.writes.held["job"] = asyncio.Event()
+    bench.caps = [row(3000)]
+    await bench.cycle()
+    bench.caps = [row(1000)]
+    await bench.cycle()
+    await bench.writes.wait_for("grant a")
+    await bench.term.close()
+
+
+async def test_a_node_is_opened_by_one_write_at_a_time() -> None:
+    bench = Bench()
+    bench.taints = [{"key": "flyball.dev/unacknowledged"}]
+    bench.writes.held["untaint"] = asyncio.Event()
+    await bench.cycle()
+    await bench.cycle()
+    await asyncio.sleep(0)
+    assert bench.writes.made.count("untaint a") == 1
+    await bench.term.close()
+
+
+async def test_plans_are_made_of_what_is_whole_and_taken_when_they_are_ready() -> None:
+    bench = Bench()
+    bench.caps = [row(3000)]
+    bench.unread = ("GPUNode b",)
+    await bench.cycle()
+    await asyncio.sleep(0)
+    assert bench.planner.asked == []
+    bench.unread = ()
+    pause = await bench.cycle()
+    assert pause < 1.0  # a plan is near
+    await asyncio.sleep(0)
+    assert [node.name for node in bench.planner.asked[0].nodes] == ["a"]
+    assert [cap.budget_watts for cap in bench.planner.asked[0].caps] == [3000.0]
+    outcome = CapOutcome("row", 3100.0, feasible=False, committed_at_min_watts=3100.0)
+    bench.planner.plan_made.set_result(Plan((), (outcome,)))
+    await bench.plan_ready()
+    bench.writes.made.clear()
+    pause = await bench.cycle(5.0)
+    assert pause == Settings().status_interval_seconds
+    assert "cap row" in bench.writes.made  # which says now that the plan cannot hold it
+
+
+@pytest.mark.parametrize(("watts", "pause"), [(3010, 0.1), (3001, 0.05)])
+async def test_the_next_cycle_is_due_when_a_cap_changes_by_itself(watts: int, pause: float) -> None:
+    bench = Bench()
+    bench.caps = [cap_view("row", watts=watts, rampWattsPerSecond=100, status={"effectiveWatts": 3000})]
+    assert await bench.cycle() == pytest.approx(pause)
+    await bench.term.close()
+
+
+async def test_a_write_that_fails_is_no_failure_of_the_cycle() -> None:
+    bench = Bench()
+    bench.caps = [row(1000)]
+    bench.writes.result = UNKNOWN
+    await bench.cycle()
+    await bench.settle()
+    await bench.cycle()
+    await bench.settle()
+    assert bench.writes.made.count("grant a") == 2

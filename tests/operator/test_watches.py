@@ -1,0 +1,185 @@
+"""One view of the cluster: what belongs to a job, and what only says so."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+from flyball_api.gpu_node import read_gpu_node
+from flyball_api.workloads import DEFAULT_GPU_RESOURCES
+from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, JOBS, NODES, PODS, POWER_CAPS, Resource
+from flyball_operator.watches import ClusterState, Watches, logging_problems
+
+from tests.support.operator_objects import (
+    FLOOR,
+    Json,
+    grant,
+    raw_batch_job,
+    raw_gpu_node,
+    raw_job,
+    raw_node,
+    raw_pod,
+    raw_report,
+)
+
+KINDS: tuple[tuple[str, Resource], ...] = (
+    ("jobs", ENERGY_AWARE_JOBS),
+    ("caps", POWER_CAPS),
+    ("gpu_nodes", GPU_NODES),
+    ("nodes", NODES),
+    ("pods", PODS),
+    ("incarnations", JOBS),
+)
+
+
+class Lists:
+    """An API server that lists what it is given, and whose watches end at once."""
+
+    def __init__(self, **objects: list[Json]) -> None:
+        self.put(**objects)
+
+    def put(self, **objects: list[Json]) -> None:
+        """Have just these objects from now on."""
+        self._objects = {resource.path(): objects.get(kind, []) for kind, resource in KINDS}
+
+    async def get(self, path: str, **params: str) -> Json:
+        items = self._objects[path]
+        for index, raw in enumerate(items):
+            raw["metadata"]["resourceVersion"] = str(index + 1)
+        return {"metadata": {"resourceVersion": "100"}, "items": items}
+
+
+async def watches_of(session: Any, gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES) -> Watches:
+    watches = Watches(session, lambda: None, gpu_resources)
+    await relist(watches)
+    return watches
+
+
+async def relist(watches: Watches) -> None:
+    for kind, _ in KINDS:
+        await getattr(watches, kind)._relist()
+
+
+async def cluster_of(gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES, **objects: list[Json]) -> ClusterState:
+    return (await watches_of(Lists(**objects), gpu_resources)).cluster()
+
+
+async def test_what_belongs_together() -> None:
+    cluster = await cluster_of(
+        jobs=[raw_job()],
+        nodes=[raw_node("a")],
+        gpu_nodes=[raw_gpu_node("a", grant(8 * FLOOR), reports=[raw_report("uid-train", 1, 5)])],
+        pods=[
+            raw_pod("p", uid="uid-train", gpus=4, node="a"),
+            raw_pod("theirs", gpus=1, node="a"),
+            raw_pod("web", gpus=0, node="a"),
+        ],
+        incarnations=[raw_batch_job("uid-train", 1, (("a", 4),))],
+    )
+    assert list(cluster.jobs) == ["uid-train"]
+    assert [pod.name for pod in cluster.pods] == ["p", "theirs"]  # pods without GPUs are nobody's business
+    assert [pod.name for pod in cluster.pods_of["uid-train"]] == ["p"]
+    assert [item.incarnation for items in cluster.incarnations.values() for item in items] == [1]
+    assert [(node, report.energy_millijoules) for node, report in cluster.reports_of["uid-train"]] == [("a", 5)]
+    assert cluster.unread == ()
+
+
+async def test_labels_set_in_another_namespace_make_nothing_a_jobs_own() -> None:
+    cluster = await cluster_of(
+        jobs=[raw_job()],
+        pods=[raw_pod("spoof", uid="uid-train", gpus=4, node="a", namespace="others")],
+        incarnations=[raw_batch_job("uid-train", 99, (("a", 4),), namespace="others")],
+    )
+    assert cluster.pods_of == {}
+    assert cluster.incarnations == {}
+    assert [(pod.name, pod.job_uid) for pod in cluster.pods] == [("spoof", "")]  # a foreign pod: its GPUs are reserved
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        raw_pod("p", uid="x", gpus=1, node="a", controlled=False),
+        raw_pod("p", uid="uid-train", gpus=1, node="a", controlled=False),
+        raw_pod("p", uid="uid-train", gpus=64, incarnation=2),
+        raw_pod("p", uid="uid-train", gpus=1, node="a", incarnation=3),
+        raw_pod("p", uid="uid-gone", gpus=1, node="a"),
+    ],
+    ids=["no such job", "no controller", "forged Job", "no such Job", "job gone"],
+)
+async def test_a_pod_is_a_jobs_own_only_by_what_controls_it(pod: Json) -> None:
+    """Labels are anybody's to set; a batch Job can be made by anybody, too."""
+    cluster = await cluster_of(
+        jobs=[raw_job()],
+        pods=[pod],
+        incarnations=[
+            raw_batch_job("uid-train", 1, (("a", 4),)),
+            raw_batch_job("uid-train", 2, (("a", 64),), controlled=False),
+            raw_batch_job("uid-gone", 1, (("a", 4),)),
+            raw_batch_job("uid-train", 99_999_999_999, (("a", 4),)),
+        ],
+    )
+    assert [(pod.name, pod.job_uid) for pod in cluster.pods] == [("p", "")]
+    assert {uid: [item.incarnation for item in items] for uid, items in cluster.incarnations.items()} == {
+        "uid-train": [1]
+    }
+
+
+async def test_a_pods_incarnation_is_its_jobs_whatever_its_labels_say() -> None:
+    pod = raw_pod("p", uid="uid-train", gpus=4, node="a")
+    pod["metadata"]["labels"] |= {"flyball.dev/job-uid": "x", "flyball.dev/incarnation": "7"}
+    cluster = await cluster_of(jobs=[raw_job()], pods=[pod], incarnations=[raw_batch_job("uid-train", 1, (("a", 4),))])
+    assert [(pod.job_name, pod.job_uid, pod.incarnation) for pod in cluster.pods] == [("train", "uid-train", 1)]
+
+
+async def test_what_a_job_that_is_gone_leaves_behind_is_still_its_own() -> None:
+    """The Job is gone while its pods still hold their GPUs, which must not be given the default limit meanwhile."""
+    job, pod = raw_job(), raw_pod("left", uid="uid-train", gpus=4, node="a")
+    session = Lists(jobs=[job], pods=[pod], incarnations=[raw_batch_job("uid-train", 1, (("a", 4),))])
+    watches = await watches_of(session)
+    assert [pod.name for pod in watches.cluster().pods_of["uid-train"]] == ["left"]
+    session.put(pods=[pod])
+    await relist(watches)
+    cluster = watches.cluster()
+    assert [pod.name for pod in cluster.pods_of["uid-train"]] == ["left"]
+    assert cluster.incarnations == {}
+
+
+@pytest.mark.parametrize(("namespace", "ours"), [("team", True), ("others", False)])
+async def test_a_new_operator_waits_for_pods_that_leave_after_their_job(namespace: str, ours: bool) -> None:
+    pod = raw_pod("left", uid="uid-train", gpus=4, node="a", deleting=True, namespace=namespace)
+    cluster = await cluster_of(jobs=[raw_job()], pods=[pod])
+    assert list(cluster.pods_of) == (["uid-train"] if ours else [])
+
+
+async def test_what_cannot_be_read_is_named() -> None:
+    broken = raw_gpu_node("broken", grant(100))
+    broken["spec"] = {"generation": 1}
+    cap: Json = {"metadata": {"name": "nameless", "labels": 3}, "spec": {}}
+    cluster = await cluster_of(gpu_nodes=[broken, raw_gpu_node("a", grant(100))], caps=[cap])
+    assert list(cluster.gpu_nodes) == ["a"]
+    assert cluster.unread == ("broken", "nameless")
+
+
+async def test_gpus_are_counted_by_the_names_that_the_operator_is_given() -> None:
+    pod = raw_pod("p", gpus=0)
+    pod["spec"]["containers"][0]["resources"]["limits"] = {"example.com/gpu": "4"}
+    objects = {"nodes": [raw_node("a", 8, resource="example.com/gpu")], "pods": [pod]}
+    unknown = await cluster_of(**objects)
+    assert ([node.gpus for node in unknown.nodes], unknown.pods) == ([0], [])
+    known = await cluster_of(["nvidia.com/gpu", "example.com/gpu"], **objects)
+    assert ([node.gpus for node in known.nodes], [pod.gpus for pod in known.pods]) == ([8], [4])
+
+
+def test_an_unreadable_part_of_a_status_is_logged_once_and_again_where_it_changes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    read = logging_problems(read_gpu_node)
+    raw = raw_gpu_node("a", grant(8 * FLOOR))
+    raw["status"]["mode"] = 7
+    for _ in range(3):
+        assert len(read(raw).gpus) == 8
+    assert caplog.text.count("status.mode: Expected `str`") == 1
+    read({**raw, "status": {}})
+    read(raw)
+    assert caplog.text.count("status.mode: Expected `str`") == 2

@@ -1,0 +1,71 @@
+"""Writes in the background: one at a time for each object, whatever becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
+from flyball_operator.writes import background as module
+from flyball_operator.writes.background import Background
+from flyball_operator.writes.lease import LeadershipLost
+
+
+async def test_one_write_at_a_time_for_each_object() -> None:
+    woken = asyncio.Event()
+    background = Background(woken.set)
+    goes_on = asyncio.Event()
+
+    async def write() -> WriteResult:
+        await goes_on.wait()
+        return DONE
+
+    background.start("a", write())
+    assert background.busy("a")
+    assert not background.busy("b")
+    with pytest.raises(ValueError, match="under way already"):
+        background.start("a", write())
+    assert not woken.is_set()
+    goes_on.set()
+    await woken.wait()
+    assert not background.busy("a")
+    assert len(background) == 0
+
+
+@pytest.mark.parametrize("failure", [None, LeadershipLost("gone"), RuntimeError("broken")])
+async def test_a_write_that_fails_wakes_the_loop_later(
+    failure: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    woken = asyncio.Event()
+    background = Background(woken.set)
+
+    async def write() -> WriteResult:
+        if failure is not None:
+            raise failure
+        return UNKNOWN
+
+    background.start("a", write())
+    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+    assert not background.busy("a")
+    assert not woken.is_set()
+    await woken.wait()
+
+
+async def test_stopping_cancels_what_is_under_way() -> None:
+    background = Background(lambda: None)
+    cancelled = asyncio.Event()
+
+    async def write() -> WriteResult:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return DONE
+
+    background.start("a", write())
+    await asyncio.sleep(0)
+    await background.stop()
+    assert cancelled.is_set()
+    assert not background.busy("a")

@@ -1,0 +1,288 @@
+"""Every write: fenced, against the object that was read, and no failure where another writer was first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flyball_api.energy_aware_job import EnergyAwareJobStatus
+from flyball_api.gpu_node import read_gpu_node
+from flyball_api.grant import OtherGpuLimits
+from flyball_api.power_cap import PowerCapStatus
+from flyball_api.reading import to_patch
+from flyball_api.workloads import DEFAULT_GPU_RESOURCES
+from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_kube.resources import GPU_NODES, Resource
+from flyball_operator.jobs.lifecycle import OpenGates, StopIncarnation
+from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
+from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.writes.executor import Executor
+from flyball_operator.writes.lease import LeadershipLost
+
+from tests.support.operator_objects import (
+    FLOOR,
+    Json,
+    cap_view,
+    grant,
+    incarnation_view,
+    job_view,
+    node_view,
+    pod_view,
+    raw_gpu_node,
+    raw_node,
+    raw_pod,
+)
+
+
+class Server:
+    """Remembers what it is asked; `answers` maps "METHOD path" to what it answers or raises."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.asked: list[tuple[str, str, Any]] = []
+
+    def _answer(self, method: str, path: str, body: Any) -> Json:
+        self.asked.append((method, path, body))
+        answer = self.answers.get(f"{method} {path}", {})
+        if isinstance(answer, Exception):
+            raise answer
+        return dict(answer)
+
+    async def get(self, path: str) -> Json:
+        return self._answer("GET", path, None)
+
+    async def create(self, path: str, body: Json) -> Json:
+        return self._answer("POST", path, body)
+
+    async def patch(self, path: str, body: Any, content_type: str = "") -> Json:
+        return self._answer("PATCH", path, body)
+
+    async def delete(self, path: str, options: Json | None = None) -> Json:
+        return self._answer("DELETE", path, options)
+
+
+def error(status: int, message: str = "why") -> ApiError:
+    return ApiError(status, "Reason", message, "request")
+
+
+class Desk:
+    """An executor on a server, under a lease that may be lost before the n-th check."""
+
+    def __init__(self, loses_at: int = 10**6) -> None:
+        self.server: Any = Server()
+        self.absorbed: list[tuple[Resource, Json]] = []
+        self.counted: list[str] = []
+        self.checks = 0
+        self.loses_at = loses_at
+        self.executor = Executor(
+            self.server,
+            self.check,
+            lambda resource, raw: self.absorbed.append((resource, raw)),
+            self.counted.append,
+            gpu_resources=DEFAULT_GPU_RESOURCES,
+        )
+
+    def check(self) -> None:
+        self.checks += 1
+        if self.checks >= self.loses_at:
+            raise LeadershipLost("the lease is another's")
+
+
+GPU_NODE = "/apis/flyball.dev/v1alpha1/gpunodes/a"
+
+
+def info(given: bool = True) -> NodeInfo:
+    raw = raw_gpu_node("a", grant(8 * FLOOR), limits=8 * FLOOR)
+    raw["metadata"]["labels"] = {"old": "label"}
+    views = {"a": read_gpu_node(raw)} if given else {}
+    return read_nodes([node_view("a")], views, [], frozenset())["a"]
+
+
+# --- grants ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_grant_replaces_the_one_that_was_read_and_no_other() -> None:
+    desk = Desk()
+    desk.server.answers[f"PATCH {GPU_NODE}"] = {"kind": "GPUNode", "metadata": {"name": "a"}}
+    sent = grant(5 * FLOOR, generation=2, other_gpus=OtherGpuLimits(foreign_gpus=1))
+    assert (await desk.executor.write_grant(info(), sent)).done
+    ((method, path, body),) = desk.server.asked
+    assert (method, path) == ("PATCH", GPU_NODE)
+    assert body["metadata"]["resourceVersion"] == "7"
+    assert body["metadata"]["managedFields"] == [{}]
+    assert body["metadata"]["labels"] == {**dict(info().labels), "old": None}
+    assert (body["spec"]["generation"], body["spec"]["otherGpus"]["foreignGpus"]) == (2, 1)
+    assert desk.absorbed == [(GPU_NODES, {"kind": "GPUNode", "metadata": {"name": "a"}})]
+    assert desk.counted == ["lower-grant"]
+
+
+async def test_a_first_grant_makes_its_object() -> None:
+    desk = Desk()
+    assert (await desk.executor.write_grant(info(given=False), grant(8 * FLOOR))).done
+    ((method, path, body),) = desk.server.asked
+    assert (method, path) == ("POST", GPU_NODE.rpartition("/")[0])
+    assert body["metadata"] == {"name": "a", "labels": dict(info().labels)}
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (error(409), WriteResult(Outcome.REFUSED)),
+        (error(404), WriteResult(Outcome.REFUSED, not_found=True)),
+        (error(422), WriteResult(Outcome.REFUSED, invalid="why")),
+        (error(500), WriteResult(Outcome.UNKNOWN)),  # it may have taken effect all the same
+        (error(504), WriteResult(Outcome.UNKNOWN)),
+        (ApiUnreachable("no answer"), WriteResult(Outcome.UNKNOWN)),
+    ],
+)
+async def test_only_a_4xx_answer_proves_that_a_write_took_no_effect(answer: Exception, result: WriteResult) -> None:
+    desk = Desk()
+    desk.server.answers[f"PATCH {GPU_NODE}"] = answer
+    assert await desk.executor.write_grant(info(), grant(1)) == result
+
+
+async def test_nothing_is_sent_once_the_lease_is_lost() -> None:
+    desk = Desk(loses_at=1)
+    with pytest.raises(LeadershipLost):
+        await desk.executor.write_grant(info(), grant(1))
+    assert desk.server.asked == []
+
+
+async def test_independent_writes_all_end_before_the_loss_is_told() -> None:
+    desk = Desk(loses_at=2)
+    calls = [desk.executor.write_cap_status(cap_view(name, watts=1), PowerCapStatus()) for name in ("x", "y", "z")]
+    with pytest.raises(LeadershipLost):
+        await desk.executor.all(calls)
+    assert len(desk.server.asked) == 1
+    desk = Desk()
+    desk.server.answers["PATCH /apis/flyball.dev/v1alpha1/powercaps/x/status"] = RuntimeError("unexpected")
+    calls = [desk.executor.write_cap_status(cap_view(name, watts=1), PowerCapStatus()) for name in ("x", "y")]
+    assert await desk.executor.all(calls) == [UNKNOWN, DONE]
+
+
+# --- nodes and pods ----------------------------------------------------------------------------------------------
+
+
+async def test_only_our_taint_is_removed() -> None:
+    desk = Desk()
+    node = raw_node("a", taints=[{"key": "flyball.dev/unacknowledged"}, {"key": "theirs"}])
+    desk.server.answers["GET /api/v1/nodes/a"] = node
+    assert (await desk.executor.remove_startup_taint(info())).done
+    assert desk.server.asked[-1] == (
+        "PATCH",
+        "/api/v1/nodes/a",
+        {"metadata": {"resourceVersion": "1"}, "spec": {"taints": [{"key": "theirs"}]}},
+    )
+
+
+POD = "/api/v1/namespaces/team/pods/p"
+
+
+async def test_a_gate_is_opened_towards_its_node_and_others_stay() -> None:
+    desk = Desk()
+    raw = raw_pod("p", uid="uid-train", gated=True)
+    raw["spec"]["schedulingGates"].append({"name": "theirs"})
+    raw["spec"]["nodeSelector"] = {"disk": "fast"}
+    desk.server.answers[f"GET {POD}"] = raw
+    opened = OpenGates(((pod_view("p", uid="uid-train", gated=True), "a"),))
+    assert (await desk.executor.open_gates(opened, {"a": "host-of-a"})).done
+    assert desk.server.asked[-1][2] == [
+        {"op": "test", "path": "/metadata/uid", "value": "pod-p"},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "5"},
+        {
+            "op": "add",
+            "path": "/spec/nodeSelector",
+            "value": {"disk": "fast", "kubernetes.io/hostname": "host-of-a"},
+        },
+        {"op": "replace", "path": "/spec/schedulingGates", "value": [{"name": "theirs"}]},
+    ]
+
+
+async def test_a_gate_stays_shut_where_the_lease_is_lost_between_look_and_write() -> None:
+    desk = Desk(loses_at=2)
+    desk.server.answers[f"GET {POD}"] = raw_pod("p", gated=True)
+    with pytest.raises(LeadershipLost):
+        await desk.executor.open_gates(OpenGates(((pod_view("p", gated=True), "a"),)), {})
+    assert [method for method, _, _ in desk.server.asked] == ["GET"]
+
+
+async def test_one_pod_that_is_gone_leaves_the_others_to_be_opened() -> None:
+    desk = Desk()
+    desk.server.answers[f"GET {POD}"] = error(404)
+    desk.server.answers["GET /api/v1/namespaces/team/pods/q"] = raw_pod("q", gated=True)
+    pods = tuple((pod_view(name, gated=True), "a") for name in "pq")
+    assert not (await desk.executor.open_gates(OpenGates(pods), {})).done
+    assert desk.server.asked[-1][:2] == ("PATCH", "/api/v1/namespaces/team/pods/q")
+
+
+# --- incarnations ------------------------------------------------------------------------------------------------
+
+BATCH_JOBS = "/apis/batch/v1/namespaces/team/jobs"
+
+
+@pytest.mark.parametrize(
+    ("answer", "made", "words"),
+    [
+        ({"kind": "Job", "metadata": {"name": "train-1"}}, True, ""),
+        (error(422, "spec.containers[0].name: Invalid value"), False, "spec.containers[0].name: Invalid value"),
+        (error(403, "exceeded quota"), False, ""),  # may pass; it is tried again
+        (error(409), False, ""),
+        (ApiUnreachable("no answer"), False, ""),
+    ],
+)
+async def test_an_incarnation_is_made_or_refused_in_the_servers_words(answer: Any, made: bool, words: str) -> None:
+    desk = Desk()
+    desk.server.answers[f"POST {BATCH_JOBS}"] = answer
+    desk.server.answers["POST /api/v1/namespaces/team/services"] = error(409)  # it is there already
+    result = await desk.executor.create_incarnation(job_view(), 1, (("a", 4),))
+    assert (result.done, result.invalid) == (made, words)
+
+
+async def test_a_template_that_no_job_can_be_made_of_asks_the_server_nothing() -> None:
+    desk = Desk()
+    result = await desk.executor.create_incarnation(job_view(template={}), 1, (("a", 4),))
+    assert result.outcome is Outcome.REFUSED
+    assert "must name at least one container" in result.invalid
+    assert desk.server.asked == []
+
+
+async def test_stopping_deletes_the_very_job_and_its_service() -> None:
+    desk = Desk()
+    desk.server.answers[f"DELETE {BATCH_JOBS}/train-1"] = error(404)
+    stopped = StopIncarnation(incarnation_view("uid-train", 1, ("a", 4)), "why")
+    assert not (await desk.executor.stop_incarnation(stopped)).done
+    assert [(method, path) for method, path, _ in desk.server.asked] == [
+        ("DELETE", f"{BATCH_JOBS}/train-1"),
+        ("DELETE", "/api/v1/namespaces/team/services/train-1"),
+    ]
+    assert desk.server.asked[0][2] == {
+        "propagationPolicy": "Background",
+        "preconditions": {"uid": "batch-uid-train-1"},
+    }
+
+
+async def test_statuses_and_deletions_are_of_the_object_that_was_read() -> None:
+    desk = Desk()
+    await desk.executor.write_job_status(job_view(), EnergyAwareJobStatus(state="Running"))
+    await desk.executor.write_cap_status(cap_view(watts=1), PowerCapStatus(nodes=1))
+    await desk.executor.delete_job(job_view())
+    assert desk.server.asked == [
+        (
+            "PATCH",
+            "/apis/flyball.dev/v1alpha1/namespaces/team/energyawarejobs/train/status",
+            {"metadata": {"uid": "uid-train"}, "status": to_patch(EnergyAwareJobStatus(state="Running"))},
+        ),
+        (
+            "PATCH",
+            "/apis/flyball.dev/v1alpha1/powercaps/row/status",
+            {
+                "metadata": {"uid": "uid-row", "resourceVersion": "12"},
+                "status": to_patch(PowerCapStatus(nodes=1)),
+            },
+        ),
+        (
+            "DELETE",
+            "/apis/flyball.dev/v1alpha1/namespaces/team/energyawarejobs/train",
+            {"propagationPolicy": "Background", "preconditions": {"uid": "uid-train"}},
+        ),
+    ]

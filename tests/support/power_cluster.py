@@ -1,0 +1,577 @@
+"""A small cluster under the power protocol, for tests: everything real but the transport, the hardware and the clock.
+
+The leader is the real PowerController over a copy of the API's objects that may lag, the agents take the real decisions,
+and between them grants, reports and statuses are answered, refused, lost on the way, lost on the way back, or land long
+after they were given up. `check` says what must hold after every action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import cache
+
+import msgspec
+from flyball_agent.enforce import decisions
+from flyball_agent.enforce.gpu_state import GpuState, PodName
+from flyball_agent.enforce.grant import supersedes
+from flyball_agent.gpu.gpu import GpuLimits, PowerLimitReading
+from flyball_api.gpu_node import (
+    Acknowledgement,
+    DriverSession,
+    GpuClocks,
+    GpuNode,
+    GpuNodeStatus,
+    GpuReport,
+    PowerLimits,
+)
+from flyball_api.grant import Grant, PowerBound
+from flyball_api.power_cap import PowerCap, PowerCapSpec, PowerCapStatus
+from flyball_api.reading import ObjectMeta
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.workloads import IncarnationView, NodeView, PodView
+from flyball_operator.outcome import Outcome
+from flyball_operator.power import controller as controller_module
+from flyball_operator.power.bound import committed_bound
+from flyball_operator.power.controller import Answered, PlanInForce, PowerController, PowerSettings, SendGrant
+from flyball_operator.power.reservations import NO_RULES, least_bound
+from flyball_operator.watches import ClusterState
+from flyball_planner.models.gpu import GpuModel
+from flyball_planner.snapshot import JobDecision
+
+from tests.support.operator_objects import A100, NOW, decision, incarnation_view, node_view, running_pod
+
+GPUS = 2
+NODES = ("a", "b", "c")
+LABELS = {"a": {"row": "1"}, "b": {"row": "1", "rack": "1"}, "c": {"rack": "1"}}
+MIN, DEFAULT, LARGEST = 100, 400, 450  # watts of one GPU
+AT_ONCE = 2  # grants under way: fewer than there are nodes
+STALE_SECONDS = 90.0
+SETTLE_NS = 2
+GPU_LIMITS = GpuLimits(MilliwattsPerGpu(MIN * 1000), MilliwattsPerGpu(LARGEST * 1000), MilliwattsPerGpu(DEFAULT * 1000))
+REPORTED_LIMITS = PowerLimits(GPU_LIMITS.min_milliwatts, GPU_LIMITS.max_milliwatts, GPU_LIMITS.default_milliwatts)
+LARGEST_OF_NODE = NodeMilliwatts(GPUS * LARGEST * 1000)
+
+SELECTORS = {"hall": {}, "row": {"matchLabels": {"row": "1"}}, "rack": {"matchLabels": {"rack": "1"}}}
+UNDER = {"hall": NODES, "row": ("a", "b"), "rack": ("b", "c")}
+OVERHEAD_WATTS = {"hall": 50, "row": 0, "rack": 10}
+
+
+def cap_watts(name: str, tenths: int) -> int:
+    return OVERHEAD_WATTS[name] + len(UNDER[name]) * GPUS * LARGEST * tenths // 10
+
+
+@cache
+def gpu_model() -> GpuModel:
+    """What is known of the GPUs before any agent reports them."""
+    return GpuModel.from_device(
+        A100,
+        min_power_limit_watts=MIN,
+        max_power_limit_watts=LARGEST,
+        default_power_limit_watts=DEFAULT,
+        clocks_megahertz=tuple(range(210, 1411, 15)),
+    )
+
+
+@cache
+def node(name: str) -> NodeView:
+    return msgspec.structs.replace(node_view(name, GPUS), labels=LABELS[name])
+
+
+@cache
+def pod(name: str, index: int) -> PodView:
+    """A pod of one GPU on a node: of a job of ours, or with the last index a foreign one."""
+    uid = f"uid-{name}-{index}" if index < GPUS else ""
+    return running_pod(f"{name}-{index}", name, uid=uid, gpus=1)
+
+
+@cache
+def incarnation(name: str, index: int) -> IncarnationView:
+    return incarnation_view(f"uid-{name}-{index}", 1, (name, 1))
+
+
+@cache
+def planned(name: str, index: int, watts: int, share: float) -> JobDecision:
+    return decision(f"uid-{name}-{index}", (name, 1), watts=float(watts), predicted_watts=watts * share)
+
+
+@dataclass
+class Agent:
+    """One node: the limits of its hardware, and its agent, which keeps what it accepted over restarts."""
+
+    name: str
+    boot: int = 0
+    accepted: Grant | None = None
+    lease_valid: bool = True
+    acknowledged: Acknowledgement | None = None
+    stuck: set[int] = field(default_factory=set)  # GPUs whose setter reports success and does nothing
+    pods: dict[int, int] = field(default_factory=dict)  # which pod, by its index, holds which GPU
+    gpus: list[GpuState] = field(default_factory=list)
+    reports: int = 0
+
+    def __post_init__(self) -> None:
+        self.gpus = [
+            GpuState(f"GPU-{self.name}-{index}", index, A100, GPU_LIMITS, GPU_LIMITS.default_milliwatts)
+            for index in range(GPUS)
+        ]
+        self.start()
+
+    @property
+    def session(self) -> DriverSession:
+        return DriverSession(f"boot-{self.boot}", "driver-1")
+
+    @property
+    def limits_milliwatts(self) -> int:
+        return sum(gpu.held_milliwatts for gpu in self.gpus)
+
+    def start(self) -> None:
+        """Boot: every limit is at its default, and every setter works."""
+        self.stuck = set()
+        for index in range(GPUS):
+            self.put(index, GPU_LIMITS.default_milliwatts)
+            self.gpus[index] = self.gpus[index].changed(above_since_ns=None, stays_above=False)
+
+    def put(self, index: int, milliwatts: MilliwattsPerGpu) -> None:
+        limit = PowerLimitReading(milliwatts, milliwatts)
+        self.gpus[index] = self.gpus[index].changed(held_milliwatts=milliwatts, limit=limit)
+
+    def tick(self, grant: Grant | None, now_ns: int, steps: int) -> None:
+        """One round of at most `steps` sets, cuts first, as the enforcer makes it; then judge what may be acknowledged."""
+        if grant is not None and supersedes(grant.version, None if self.accepted is None else self.accepted.version):
+            self.accepted = grant
+            self.gpus = [gpu.changed(above_since_ns=None, stays_above=False) for gpu in self.gpus]
+        held = {gpu: PodName("team", f"{self.name}-{index}") for index, gpu in self.pods.items()}
+        self.gpus = [gpu.changed(pods=(held[index],) if index in held else ()) for index, gpu in enumerate(self.gpus)]
+        mode = decisions.mode_of(self.accepted, self.gpus, self.lease_valid)
+        if self.accepted is None:
+            return
+        targets = decisions.targets_of(self.accepted, self.gpus, mode)
+        steps = self._set(decisions.limit_cuts(self.gpus, targets), steps)
+        if mode is not decisions.Mode.FAILSAFE:
+            bound = self.accepted.bound.limit_milliwatts
+            steps = self._set(decisions.limit_raises(self.gpus, targets, bound), steps)
+        if steps == 0:
+            return  # it stopped on the way
+        judgement = decisions.judge(self.gpus, targets, now_ns, SETTLE_NS)
+        self.gpus = list(judgement.gpus)
+        total = decisions.total_held_milliwatts(self.gpus)
+        version = self.accepted.version
+        if decisions.acknowledgement_due(self.acknowledged, version, self.session, total, judgement.may_acknowledge):
+            self.acknowledged = Acknowledgement(*version, total, *self.session)
+
+    def _set(self, sets: list[decisions.SetLimit], steps: int) -> int:
+        """Make the sets that there are steps for; returns the steps left."""
+        indices = {gpu.uuid: index for index, gpu in enumerate(self.gpus)}
+        for change in sets[:steps]:
+            if indices[change.uuid] not in self.stuck:
+                self.put(indices[change.uuid], change.new_milliwatts)
+        return max(0, steps - len(sets))
+
+    def status(self) -> GpuNodeStatus:
+        """What the agent reports."""
+        self.reports += 1  # no report is like the one before: the energy counters go on
+        reports = tuple(
+            GpuReport(
+                gpu.uuid, gpu.index, A100, REPORTED_LIMITS, GpuClocks(210, 1410, 15), energy_millijoules=self.reports
+            )
+            for gpu in self.gpus
+        )
+        return GpuNodeStatus(*self.session, devices=reports, acknowledged=self.acknowledged)
+
+
+class ApiServer:
+    """GPUNodes and PowerCaps, and every change of them in order."""
+
+    def __init__(self) -> None:
+        self.gpu_nodes: dict[str, GpuNode] = {}
+        self.caps: dict[str, PowerCap] = {}
+        self.log: list[GpuNode | PowerCap] = []
+        self.reboots: list[int] = []  # where in the log
+        self.version = 0
+
+    def put(self, item: GpuNode | PowerCap) -> GpuNode | PowerCap:
+        self.version += 1
+        metadata = msgspec.structs.replace(item.metadata, resource_version=str(self.version))
+        item = replace(item, metadata=metadata)
+        self.log.append(item)
+        if isinstance(item, GpuNode):
+            self.gpu_nodes[item.name] = item
+        else:
+            self.caps[item.name] = item
+        return item
+
+    def grant(self, name: str, replaced: str | None, grant: Grant) -> GpuNode | None:
+        """Take a grant if the GPUNode has not changed since it was read; None where that is refused."""
+        before = self.gpu_nodes.get(name)
+        if replaced is None:
+            if before is not None:
+                return None
+            before = GpuNode(ObjectMeta(name, uid=f"uid-{name}", labels=LABELS[name]), None, GpuNodeStatus())
+        elif before is None or before.metadata.resource_version != replaced:
+            return None
+        # What the CRD's transition rule demands.
+        assert before.grant is None or grant.version > before.grant.version
+        after = self.put(replace(before, grant=grant))
+        assert isinstance(after, GpuNode)
+        return after
+
+    def reported(self, name: str, status: GpuNodeStatus) -> None:
+        before = self.gpu_nodes.get(name)
+        if before is not None and before.status != status:
+            self.put(replace(before, status=status))
+
+    def committed(self, name: str) -> PowerBound:
+        """The most that the node may draw by the objects as they are."""
+        item = self.gpu_nodes.get(name)
+        if item is None:
+            return committed_bound(None, None, DriverSession(), LARGEST_OF_NODE)
+        return committed_bound(item.grant, item.acknowledged, item.session, LARGEST_OF_NODE)
+
+
+@dataclass
+class Write:
+    """A grant on its way; `answered`: its sender has given it up."""
+
+    term: Term
+    node: str
+    replaced: str | None
+    grant: Grant
+    answered: bool = False
+
+
+class Term:
+    """One leader: its controller, and its copy of what the API server has."""
+
+    def __init__(self, epoch: int, api: ApiServer, behind: int) -> None:
+        self.epoch = epoch
+        self.api = api
+        self.controller = PowerController(
+            epoch, PowerSettings(stale_after_seconds=STALE_SECONDS, gpu_models={A100: gpu_model()})
+        )
+        self.gpu_nodes: dict[str, GpuNode] = {}
+        self.caps: dict[str, PowerCap] = {}
+        self.seen = 0
+        self.deliver(len(api.log) - behind)
+
+    def deliver(self, upto: int) -> None:
+        """The watch brings the changes up to here."""
+        for item in self.api.log[self.seen : max(self.seen, upto)]:
+            self.absorb(item)
+        self.seen = max(self.seen, upto)
+
+    def absorb(self, item: GpuNode | PowerCap) -> None:
+        copy: dict[str, GpuNode] | dict[str, PowerCap] = self.gpu_nodes if isinstance(item, GpuNode) else self.caps
+        known = copy.get(item.name)
+        if known is None or int(known.metadata.resource_version) < int(item.metadata.resource_version):
+            copy[item.name] = item  # type: ignore[assignment]
+
+    @property
+    def age_seconds(self) -> float:
+        """A watch that has missed a reboot is one that nobody has proven fresh for long (docs/power-safety.md)."""
+        return STALE_SECONDS + 1.0 if any(at >= self.seen for at in self.api.reboots) else STALE_SECONDS
+
+
+@contextmanager
+def few_grants_at_once() -> Iterator[None]:
+    usual, controller_module.MAX_GRANTS_AT_ONCE = controller_module.MAX_GRANTS_AT_ONCE, AT_ONCE
+    try:
+        yield
+    finally:
+        controller_module.MAX_GRANTS_AT_ONCE = usual
+
+
+class PowerCluster:
+    """Three nodes of two GPUs under three overlapping caps, led by one operator after the other."""
+
+    def __init__(self) -> None:
+        self.api = ApiServer()
+        self.agents = {name: Agent(name) for name in NODES}
+        self.plan: dict[tuple[str, int], tuple[int, float]] = {}
+        self.pods: set[tuple[str, int]] = {(name, index) for name in NODES for index in range(GPUS)}
+        self.writes: list[Write] = []
+        self.unreadable: set[str] = set()  # names of a GPUNode or a cap that the leader cannot read
+        self.seconds = 0.0
+        self.plan_is_near = False
+        # What the leader has known of each cap, whether it finds it enforced, and whether it has held since.
+        self.known_watts: dict[str, int] = {}
+        self.found_enforced: dict[str, bool] = {}
+        self.holds: dict[str, bool] = {}
+        # Caps whose status says Enforced from before something that was nobody's command.
+        self.void_claims: set[str] = set()
+
+    def begin(
+        self,
+        tenths: list[int],
+        expected: list[bool],
+        wishes: list[tuple[int, float]],
+        rounds: int,
+    ) -> None:
+        """Make the caps, of so many tenths of the most that their nodes can draw, and go so many rounds without a fault."""
+        for name, share, is_expected in zip(SELECTORS, tenths, expected, strict=True):
+            spec = msgspec.convert(
+                {
+                    "watts": cap_watts(name, share),
+                    "nodeSelector": SELECTORS[name],
+                    "staticOverheadWatts": OVERHEAD_WATTS[name],
+                    "enforcement": "Expected" if is_expected else "Hard",
+                },
+                PowerCapSpec,
+            )
+            self.api.put(PowerCap(ObjectMeta(name, uid=name, generation=1), spec, "", PowerCapStatus()))
+        self.plan_changes(wishes, near=False)
+        self.term = Term(1, self.api, 0)
+        for agent in self.agents.values():
+            agent.pods = {index: index for index in range(GPUS)}
+        for _ in range(rounds):
+            self.clean_round()
+
+    def clean_round(self) -> None:
+        """Everything arrives, and every agent does what it should."""
+        self.term.deliver(len(self.api.log))
+        self.cycle(["answered"] * AT_ONCE, ["answered"] * 3, 3.0)
+        for name in NODES:
+            self.tick(name, 9, reports=True)
+
+    # --- the operator ----------------------------------------------------------------------------------------------
+
+    def operator_cycle(
+        self, sent: list[str], statuses: list[str], seconds: float, behind: int, unreadable: str
+    ) -> None:
+        self.unreadable = {unreadable}
+        self.term.deliver(len(self.api.log) - behind)
+        self.cycle(sent, statuses, seconds)
+        self.unreadable = set()
+
+    def agents_tick(self, ticks: list[tuple[int, bool]]) -> None:
+        for name, (steps, reports) in zip(NODES, ticks, strict=True):
+            if steps:
+                self.tick(name, steps, reports)
+
+    def cycle(self, sent: list[str], statuses: list[str], seconds: float) -> None:
+        self.seconds += seconds
+        term = self.term
+        state = term.controller.observe(self.cluster(), NOW + timedelta(seconds=self.seconds), self.seconds)
+        decided = {f"uid-{name}-{index}": planned(name, index, *wish) for (name, index), wish in self.plan.items()}
+        instructions = term.controller.step(
+            state,
+            PlanInForce(decided, next_is_near=self.plan_is_near),
+            NOW + timedelta(seconds=self.seconds),
+            self.seconds,
+        )
+        self.found_enforced = {cap.name: cap.enforced for cap in state.caps.states}
+        for info in state.nodes.values():
+            if info.doubt:  # a silent agent, for instance, is nobody's command either
+                self.forget(info.name)
+        assert len(instructions.sends) <= AT_ONCE
+        for send, fate in zip(instructions.sends, sent, strict=False):
+            self.send(send, fate)
+        for write, fate in zip(instructions.cap_statuses, statuses, strict=False):
+            if fate != "lost":
+                item = self.api.put(replace(self.api.caps[write.cap.name], status=write.status))
+                if fate == "answered":
+                    term.absorb(item)
+        if term.age_seconds <= STALE_SECONDS:
+            self.void_claims -= {
+                cap.name for cap in state.caps.states if self.claims_enforced(cap.name) == cap.enforced
+            }
+
+    def cluster(self) -> ClusterState:
+        """What the leader sees of the cluster, by its copy."""
+        term = self.term
+        return ClusterState(
+            jobs={},
+            caps=[
+                replace(cap, spec=None, refusal=f"PowerCap {name}: spec") if name in self.unreadable else cap
+                for name, cap in term.caps.items()
+            ],
+            gpu_nodes={name: item for name, item in term.gpu_nodes.items() if name not in self.unreadable},
+            nodes=[node(name) for name in NODES],
+            pods=[pod(name, index) for name, index in sorted(self.pods)],
+            incarnations={f"uid-{name}-{index}": [incarnation(name, index)] for name in NODES for index in range(GPUS)},
+            pods_of={},
+            reports_of={},
+            unread=tuple(sorted(self.unreadable & set(NODES))),
+            age_seconds=term.age_seconds,
+        )
+
+    def send(self, send: SendGrant, fate: str) -> None:
+        gpu_node = send.node.gpu_node
+        replaced = None if gpu_node is None else gpu_node.metadata.resource_version
+        write = Write(self.term, send.node.name, replaced, send.grant)
+        self.writes.append(write)
+        assert sum(not item.answered for item in self.writes if item.term is self.term) <= AT_ONCE
+        assert len({item.node for item in self.writes if item.term is self.term and not item.answered}) == sum(
+            not item.answered for item in self.writes if item.term is self.term
+        )
+        if fate != "slow":
+            self.resolve(write, fate)
+
+    def resolve(self, write: Write, fate: str) -> None:
+        """Bring a write to its end, or for a zombie to its sender's giving up."""
+        outcome = Outcome.UNKNOWN
+        if fate in ("answered", "answer lost"):
+            after = self.api.grant(write.node, write.replaced, write.grant)
+            if fate == "answered":
+                outcome = Outcome.REFUSED if after is None else Outcome.DONE
+                if after is not None:
+                    write.term.absorb(after)
+        elif fate == "refused":
+            outcome = Outcome.REFUSED
+        if not write.answered:
+            write.answered = True
+            write.term.controller.handle(Answered(write.node, outcome))
+        if fate not in ("zombie", "slow"):
+            self.writes.remove(write)
+
+    def a_write_under_way_ends(self, which: int, fate: str) -> None:
+        if self.writes:
+            self.resolve(self.writes[which % len(self.writes)], fate)
+
+    # --- people ------------------------------------------------------------------------------------------------------
+
+    def cap_changes(self, name: str, tenths: int) -> None:
+        before = self.api.caps[name]
+        assert before.spec is not None
+        spec = msgspec.structs.replace(before.spec, watts=cap_watts(name, tenths))
+        metadata = msgspec.structs.replace(before.metadata, generation=before.metadata.generation + 1)
+        self.api.put(replace(before, metadata=metadata, spec=spec))
+
+    def plan_changes(self, wishes: list[tuple[int, float]], near: bool) -> None:
+        """A new plan is in force; `near`: the one after it is being made."""
+        places = [(name, index) for name in NODES for index in range(GPUS)]
+        self.plan = dict(zip(places, wishes, strict=True))
+        self.plan_is_near = near
+
+    def pod_comes_or_goes(self, name: str, index: int, seen: bool, gpu: int | None) -> None:
+        """For the operator and for the hardware, which may know differently; the last pod is a foreign one."""
+        (self.pods.add if seen else self.pods.discard)((name, index))
+        held = self.agents[name].pods
+        held.pop(index, None)
+        if gpu is not None and gpu not in held.values():
+            held[index] = gpu
+
+    # --- the agents ----------------------------------------------------------------------------------------------------
+
+    def tick(self, name: str, steps: int, reports: bool) -> None:
+        agent, item = self.agents[name], self.api.gpu_nodes.get(name)
+        agent.tick(None if item is None else item.grant, int(self.seconds), steps)
+        if not reports:
+            return
+        self.api.reported(name, agent.status())
+        item = self.api.gpu_nodes.get(name)
+        if item is None or item.grant is None or item.acknowledged is None or not item.acknowledged_current:
+            return
+        if item.acknowledged.limits_milliwatts > item.grant.bound.limit_milliwatts:
+            # A GPU that will not go down may draw all that it holds, which nobody has predicted.
+            self.forget(name, expected_only=True)
+
+    def fault(self, name: str, fault: str, behind: int) -> None:
+        agent = self.agents[name]
+        if fault == "leader changes":
+            # Nothing but the API's objects reaches the next leader, and perhaps an old copy of them; writes of the last
+            # one that are under way may yet land.
+            self.term = Term(self.term.epoch + 1, self.api, behind)
+            self.found_enforced = {}
+        elif fault == "setter lies":
+            agent.stuck.add(0)
+        elif fault == "reboot":
+            # Nobody's command; the caps over it are not enforced from the moment that the agent reports it.
+            agent.boot += 1
+            agent.start()
+            if name in self.api.gpu_nodes:
+                self.api.reboots.append(len(self.api.log))
+                self.api.reported(name, agent.status())
+            self.forget(name)
+        else:
+            agent.lease_valid = fault == "lease is renewed"
+
+    def forget(self, name: str, *, expected_only: bool = False) -> None:
+        """Nobody's command lets the caps over this node be passed."""
+        for cap, nodes in UNDER.items():
+            if name in nodes and (not expected_only or self.is_expected(cap)):
+                self.holds[cap] = False
+                self.void_claims.add(cap)
+
+    def claims_enforced(self, cap: str) -> bool:
+        """Whether the cap's status says Enforced."""
+        return any(item.type == "Enforced" and item.is_true for item in self.api.caps[cap].status.conditions)
+
+    # --- what must hold -------------------------------------------------------------------------------------------------
+
+    def is_expected(self, name: str) -> bool:
+        spec = self.api.caps[name].spec
+        return spec is not None and spec.expected
+
+    def may_draw(self, cap: str) -> int:
+        """The sum under a cap, with every grant that may yet land."""
+        total = 0
+        for name in UNDER[cap]:
+            bound = self.api.committed(name)
+            item = self.api.gpu_nodes.get(name)
+            version = None if item is None else item.metadata.resource_version
+            for write in self.writes:
+                if write.node == name and write.replaced == version:
+                    bound = bound | write.grant.committed
+            total += bound.expected_milliwatts if self.is_expected(cap) else bound.limit_milliwatts
+        return total
+
+    def _no_node_holds_more_than_it_may_draw(self) -> None:
+        for name, agent in self.agents.items():
+            assert agent.limits_milliwatts <= self.api.committed(name).limit_milliwatts, name
+
+    def _a_cap_that_holds_goes_on_holding(self) -> None:
+        for name, cap in self.term.caps.items():
+            if name not in self.unreadable and cap.spec is not None and cap.spec.watts is not None:
+                if self.known_watts.get(name) != cap.spec.watts:
+                    self.holds[name] = False
+                self.known_watts[name] = cap.spec.watts
+            budget = (self.known_watts.get(name, 0) - OVERHEAD_WATTS[name]) * 1000
+            within = self.may_draw(name) <= budget
+            assert within or not self.holds.get(name), f"{name}: {self.may_draw(name)} mW of {budget} mW"
+            # A leader that counts a grant which is lost, but might have arrived, may go on counting it.
+            self.holds[name] = within and self.found_enforced.get(name, False)
+
+    def _an_enforced_cap_is_kept_by_the_hardware(self) -> None:
+        # A new leader's first word comes before its grants stand everywhere (docs/power-safety.md, "What is not held").
+        adopted = all(item.grant is None or item.grant.epoch == self.term.epoch for item in self.api.gpu_nodes.values())
+        for name, cap in self.api.caps.items():
+            if not adopted or not self.claims_enforced(name) or name in self.void_claims or self.is_expected(name):
+                continue
+            watts = cap.status.effective_watts
+            assert watts is not None
+            drawn = sum(self.agents[node].limits_milliwatts for node in UNDER[name])
+            assert drawn <= (watts - OVERHEAD_WATTS[name]) * 1000, name
+
+    # --- and at the end -------------------------------------------------------------------------------------------------
+
+    def comes_to_rest(self) -> None:
+        """Once the faults cease everything comes to rest, and what can be met is enforced."""
+        self.plan_is_near = False
+        for agent in self.agents.values():
+            agent.stuck.clear()
+            agent.lease_valid = True
+            agent.pods = {index: index for index in range(GPUS) if (agent.name, index) in self.pods}
+        for write in list(self.writes):
+            self.resolve(write, "lost")
+        for _ in range(14):
+            self.clean_round()
+            self.check()
+        self.term.deliver(len(self.api.log))
+        state = self.term.controller.observe(self.cluster(), NOW + timedelta(seconds=self.seconds), self.seconds)
+        for cap in state.caps.states:
+            # Jobs are not paused here: at the least, every GPU draws its smallest limit.
+            least = sum(least_bound(state.nodes[name], NO_RULES).limit_milliwatts for name in cap.nodes)
+            assert cap.enforced or cap.budget().budget_milliwatts < least, cap.name
+        for name in NODES:
+            item = self.api.gpu_nodes[name]
+            assert item.acknowledged_current, name
+            assert item.grant is not None
+            assert item.grant.epoch == self.term.epoch
+
+    def check(self) -> None:
+        """What must hold after every action."""
+        self._no_node_holds_more_than_it_may_draw()
+        self._a_cap_that_holds_goes_on_holding()
+        self._an_enforced_cap_is_kept_by_the_hardware()

@@ -1,0 +1,223 @@
+"""What the cluster tests do to a running site: submit, wait for a state, count what is left, ask the referee."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flyball_testbed.controlplane.api import ApiClient, Json
+from flyball_testbed.referee.hardware import HardwareReader
+from flyball_testbed.site import Site
+
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+GROUP = "/apis/flyball.dev/v1alpha1"
+CAPS = f"{GROUP}/powercaps"
+GPU_NODES = f"{GROUP}/gpunodes"
+
+
+def job_manifest(
+    name: str,
+    namespace: str,
+    *,
+    gpus: tuple[int, int],
+    iterations: int,
+    model_class: str = "resnet50",
+    batch: int = 256,
+    seconds_between_resizes: int = 0,
+    resource_name: str = "nvidia.com/gpu",
+    **spec: Any,
+) -> Json:
+    """An EnergyAwareJob whose pods train in the workload host."""
+    environment = {
+        "DEVCLUSTER_MODEL_CLASS": model_class,
+        "DEVCLUSTER_GLOBAL_BATCH": str(batch),
+        "DEVCLUSTER_ITERATIONS": str(iterations),
+    }
+    trainer = {
+        "name": "trainer",
+        "image": "flyball.dev/simulated-trainer",
+        "env": [{"name": key, "value": value} for key, value in environment.items()],
+    }
+    return {
+        "apiVersion": "flyball.dev/v1alpha1",
+        "kind": "EnergyAwareJob",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "gpus": {"min": gpus[0], "max": gpus[1], "resourceName": resource_name},
+            "training": {"globalBatchSize": batch, "iterations": iterations, "modelClass": model_class},
+            "elasticity": {"mode": "CheckpointRestart", "minSecondsBetweenResizes": seconds_between_resizes},
+            "template": {"spec": {"terminationGracePeriodSeconds": 20, "containers": [trainer]}},
+            **spec,
+        },
+    }
+
+
+def condition(raw: Json | None, kind: str) -> str:
+    """The status of a condition of an object: "True", "False", "Unknown", or "" where there is none."""
+    listed = ((raw or {}).get("status") or {}).get("conditions") or ()
+    return next((str(item["status"]) for item in listed if item["type"] == kind), "")
+
+
+def reason(raw: Json | None, kind: str) -> str:
+    """The reason of a condition of an object, or ""."""
+    listed = ((raw or {}).get("status") or {}).get("conditions") or ()
+    return next((str(item["reason"]) for item in listed if item["type"] == kind), "")
+
+
+def is_enforced_at(cap: Json | None, watts: int) -> bool:
+    """Whether a PowerCap's status calls it enforced at these watts."""
+    return ((cap or {}).get("status") or {}).get("effectiveWatts") == watts and condition(cap, "Enforced") == "True"
+
+
+def applied_gpus(raw: Json | None) -> int:
+    return int((((raw or {}).get("status") or {}).get("applied") or {}).get("gpus") or 0)
+
+
+@dataclass
+class Bench:
+    """A running site and a namespace of the test's own in it.
+
+    Caps are the test's own, too: what the methods below call `site` is, in the API and for the referee, a cap with the
+    namespace before its name.
+    """
+
+    site: Site
+    namespace: str
+    caps: set[str] = field(default_factory=set)
+    labelled: set[tuple[str, str]] = field(default_factory=set)
+
+    @property
+    def api(self) -> ApiClient:
+        return self.site.cluster.api
+
+    # --- jobs ------------------------------------------------------------------------------------------------------
+
+    def path(self, name: str) -> str:
+        return f"{GROUP}/namespaces/{self.namespace}/energyawarejobs/{name}"
+
+    def submit(self, name: str, **keywords: Any) -> Json:
+        """Create a job; see `job_manifest`."""
+        return self.api.create(
+            f"{GROUP}/namespaces/{self.namespace}/energyawarejobs", job_manifest(name, self.namespace, **keywords)
+        )
+
+    def job(self, name: str) -> Json | None:
+        return self.api.get_or_none(self.path(name))
+
+    def change(self, name: str, **spec: Any) -> None:
+        self.api.patch(self.path(name), {"spec": spec})
+
+    def wait_job(self, name: str, holds: Callable[[Json | None], bool], what: str, seconds: float = 0.0) -> Json:
+        """The job once `holds` is true of it; fails with its status otherwise."""
+        seen: list[Json | None] = [None]
+
+        def look() -> bool:
+            seen[0] = self.job(name)
+            return holds(seen[0])
+
+        self.wait(look, lambda: f"{name}: {what}; its status: {(seen[0] or {}).get('status')}", seconds)
+        return seen[0] or {}
+
+    def wait_running(self, name: str, gpus: int | None = None) -> Json:
+        """The job once all its pods are ready, at `gpus` GPUs where given."""
+        return self.wait_job(
+            name,
+            lambda raw: condition(raw, "PodsReady") == "True" and gpus in (None, applied_gpus(raw)),
+            f"running on {gpus or 'some'} GPUs",
+        )
+
+    def wait_succeeded(self, name: str, seconds: float = 0.0) -> Json:
+        return self.wait_job(name, lambda raw: condition(raw, "Succeeded") == "True", "succeeded", seconds)
+
+    def objects(self, collection: str, group: str = "/api/v1") -> list[Json]:
+        """Everything of one kind in the test's namespace."""
+        return self.api.list_objects(f"{group}/namespaces/{self.namespace}/{collection}")
+
+    # --- power -----------------------------------------------------------------------------------------------------
+
+    def set_cap(self, name: str, watts: int, **spec: Any) -> None:
+        """Create or change a cap; over the whole site unless `nodeSelector` says otherwise."""
+        self.caps.add(name)
+        self.api.apply(
+            {
+                "apiVersion": "flyball.dev/v1alpha1",
+                "kind": "PowerCap",
+                "metadata": {"name": self.cap_name(name)},
+                "spec": {"watts": watts, **spec},
+            }
+        )
+
+    def cap_name(self, name: str) -> str:
+        """The name of one of the test's caps in the API."""
+        return f"{self.namespace}-{name}"
+
+    def cap(self, name: str) -> Json | None:
+        return self.api.get_or_none(f"{CAPS}/{self.cap_name(name)}")
+
+    def label_node(self, node: str, label: str, value: str) -> None:
+        """Label a node for the time of the test."""
+        self.labelled.add((node, label))
+        self.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {label: value}}})
+
+    def wait_enforced(self, name: str, watts: int, seconds: float = 0.0) -> Json:
+        """The cap once its status says that these watts are enforced."""
+        seen: list[Json | None] = [None]
+
+        def look() -> bool:
+            seen[0] = self.cap(name)
+            return is_enforced_at(seen[0], watts)
+
+        self.wait(look, lambda: f"{name} enforced at {watts} W; its status: {(seen[0] or {}).get('status')}", seconds)
+        return seen[0] or {}
+
+    def gpu_nodes(self) -> list[Json]:
+        return self.api.list_objects(GPU_NODES)
+
+    def limits_watts(self) -> float:
+        """The sum of all limits as the hardware has them at this moment, read as the referee reads it."""
+        sample = HardwareReader(self.site.hardware).read()
+        assert sample is not None, "the site has hardware"
+        return float(sample.limits.sum()) / 1000
+
+    def floor_watts(self) -> float:
+        return self.site.plan.gpus * self.site.plan.constants.min_limit_milliwatts / 1000
+
+    def wait_at_floor(self) -> None:
+        """Wait until no limit of the site stands above the smallest."""
+        self.wait(lambda: self.limits_watts() <= self.floor_watts(), lambda: f"limits at {self.limits_watts()} W")
+
+    def overshoot_watts(self, cap: str) -> float:
+        """The most that limits or true draw were above the cap while it was reported as enforced."""
+        tally = self.site.referee_summary()["caps"][self.cap_name(cap)]
+        return max(float(tally["max_limits_over_watts"]), float(tally["max_true_over_watts"]))
+
+    def judged_seconds(self, cap: str) -> float:
+        """For how long the referee could judge the cap: a zero overshoot of nothing proves nothing."""
+        return float(
+            (self.site.referee_summary().get("caps") or {}).get(self.cap_name(cap), {}).get("judged_seconds", 0.0)
+        )
+
+    # --- waiting ---------------------------------------------------------------------------------------------------
+
+    def wait(self, holds: Callable[[], bool], what: Callable[[], str], seconds: float = 0.0) -> None:
+        """Wait until `holds`; fails, with `what()`, after `seconds` (PATIENCE_SECONDS by default)."""
+        wait_until(holds, what, seconds or PATIENCE_SECONDS)
+
+    def clean(self) -> None:
+        """Delete the test's jobs, caps and labels, and wait until nothing of them is left, in no grant either."""
+        for raw in self.objects("energyawarejobs", GROUP):
+            self.api.delete(self.path(raw["metadata"]["name"]))
+        for name in self.caps:
+            self.api.delete(f"{CAPS}/{self.cap_name(name)}")
+        for node, label in self.labelled:
+            self.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {label: None}}})
+        self.wait(
+            lambda: not self.objects("pods") and not self.objects("jobs", "/apis/batch/v1"),
+            lambda: f"no pods and no Jobs in {self.namespace}",
+        )
+        self.wait(
+            lambda: not any(node["spec"].get("jobs") for node in self.gpu_nodes()),
+            lambda: f"no grant for a job; GPUNodes: {[node['spec'] for node in self.gpu_nodes()]}",
+        )

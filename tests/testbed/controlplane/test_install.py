@@ -1,0 +1,84 @@
+"""Flyball's API in the cluster, as the repository's manifests define it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flyball_testbed.controlplane.api import Json
+from flyball_testbed.controlplane.cluster import DevCluster
+from flyball_testbed.controlplane.install import (
+    AGENT,
+    BASE_DIRECTORY,
+    CRDS,
+    install_agent_daemon_set,
+    install_api,
+    read_manifests,
+)
+
+from tests.support.control_plane import IsolatedCluster
+
+
+def test_the_repositorys_crds_are_served(control_plane: DevCluster) -> None:
+    resources = control_plane.api.get("/apis/flyball.dev/v1alpha1")["resources"]
+    kinds = {resource["kind"] for resource in resources if "/" not in resource["name"]}
+    assert kinds == {"EnergyAwareJob", "PowerCap", "GPUNode", "EnergyProfile"}
+
+
+def test_every_base_manifest_is_there(control_plane: DevCluster) -> None:
+    manifests = read_manifests(BASE_DIRECTORY)
+    assert manifests[0]["kind"] == "Namespace"
+    for manifest in manifests:
+        found = control_plane.api.get(control_plane.api.path_of(manifest))
+        assert found["metadata"]["name"] == manifest["metadata"]["name"]
+
+
+def test_installing_again_changes_nothing(control_plane: DevCluster) -> None:
+    def generations() -> dict[str, int]:
+        return {crd["metadata"]["name"]: crd["metadata"]["generation"] for crd in control_plane.api.list_objects(CRDS)}
+
+    before = generations()
+    install_api(control_plane.api)
+    install_agent_daemon_set(control_plane.api)
+    assert generations() == before
+
+
+def test_an_owned_object_goes_with_its_custom_owner_at_once(cluster: IsolatedCluster) -> None:
+    """The garbage collector knows the CRDs from its start; one installed later it meets after up to 30 s."""
+    profile = {
+        "apiVersion": "flyball.dev/v1alpha1",
+        "kind": "EnergyProfile",
+        "metadata": {"name": "owner"},
+        "spec": {"profileKey": "gpt2", "gpuModel": "NVIDIA-A100-SXM4-40GB"},
+    }
+    owner = cluster.api.create(cluster.path("energyprofiles", group="/apis/flyball.dev/v1alpha1"), profile)
+    reference = {
+        "apiVersion": "flyball.dev/v1alpha1",
+        "kind": "EnergyProfile",
+        "name": "owner",
+        "uid": owner["metadata"]["uid"],
+    }
+    cluster.api.create(cluster.path("configmaps"), {"metadata": {"name": "owned", "ownerReferences": [reference]}})
+    cluster.api.delete(cluster.path("energyprofiles", "owner", "/apis/flyball.dev/v1alpha1"))
+    cluster.api.wait_gone(cluster.path("configmaps", "owned"), timeout_seconds=15)
+
+
+def test_namespaces_go_before_what_is_in_them(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("{kind: Role, metadata: {name: r}}\n---\n{kind: Service, metadata: {name: s}}\n")
+    (tmp_path / "z.yaml").write_text("---\n{kind: Namespace, metadata: {name: n}}\n---\n")
+    kinds = [manifest["kind"] for manifest in read_manifests(tmp_path)]
+    assert kinds == ["Namespace", "Role", "Service"]
+
+
+def test_an_empty_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+        read_manifests(tmp_path)
+
+
+def test_the_agents_need_their_account() -> None:
+    class NoAccounts:
+        def get_or_none(self, path: str) -> Json | None:
+            return None
+
+    with pytest.raises(LookupError, match=f"{AGENT}: install the API first"):
+        install_agent_daemon_set(NoAccounts())  # type: ignore[arg-type]
