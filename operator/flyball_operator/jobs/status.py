@@ -30,6 +30,7 @@ from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
 
 FRONTIER_POINTS = 32
+ESTIMATE_MARK = "~"  # before what the model says because the job itself reports nothing
 # An end further away (a century) is not worth naming, and may be beyond the calendar.
 LONGEST_REMAINING_SECONDS = 100 * 365 * 86400.0
 
@@ -119,6 +120,8 @@ def _projected_kilojoules(job: EnergyAwareJob, facts: JobFacts) -> float | None:
     decision = facts.decision
     if job.spec.training.iterations is None or decision is None or decision.allocation is None:
         return None
+    if _beyond_estimate(job, facts.progress):
+        return None
     remaining = max(0.0, job.spec.training.iterations - facts.progress.iterations)
     joules = decision.predicted_gpu_watts * decision.allocation.gpus * decision.predicted_iteration_seconds
     return consumed + remaining * joules / 1e3
@@ -202,19 +205,37 @@ def _kilojoules(value: float) -> str:
     return f"{value:.1f} kJ" if value < 1000 else f"{value / 1e3:.1f} MJ" if value < 1e6 else f"{value / 1e6:.1f} GJ"
 
 
+def _progress_words(progress: JobProgress, iterations: int | None, *, ended: bool) -> str:
+    """How far the job is: a share of its iterations where it has a number of them, marked where it is estimated.
+
+    The model may be ahead of a job that says nothing, so that an estimate alone never calls a job done.
+    """
+    mark = ESTIMATE_MARK if progress.estimated else ""
+    if iterations is None:
+        return f"{mark}{progress.iterations:.0f}"
+    percent = min(100.0, 100.0 * progress.iterations / max(1, iterations))
+    return f"{mark}{min(percent, 99.0) if progress.estimated and not ended else percent:.0f}%"
+
+
+def _beyond_estimate(job: EnergyAwareJob, progress: JobProgress) -> bool:
+    """By the model the job is at its end and yet it goes on: what remains is then unknown, not nothing."""
+    iterations = job.spec.training.iterations
+    return progress.estimated and iterations is not None and progress.iterations >= iterations
+
+
 def _summary(job: EnergyAwareJob, facts: JobFacts, remaining_seconds: float | None) -> JobSummary:
     progress, decision = facts.progress, facts.decision
     running = facts.step.phase == Phase.RUNNING
     iterations, budget = job.spec.training.iterations, job.spec.energy.budget_kilojoules
-    done = "" if iterations is None else f"{100 * min(1.0, progress.iterations / max(1, iterations)):.0f}%"
+    guess = ESTIMATE_MARK if progress.estimated else ""
     planned_clock = decision.allocation.clock_megahertz if decision and decision.allocation else 0
     return JobSummary(
         clock=f"{progress.clock_megahertz or planned_clock} MHz" if running else "",
         power=f"{progress.watts:.0f} W" if running and progress.watts else "",
-        progress=done or f"{progress.iterations:.0f}",
+        progress=_progress_words(progress, iterations, ended=bool(facts.outcome)),
         energy=_kilojoules(progress.consumed_millijoules / 1e6),
         budget="" if not budget else f"{100 * progress.consumed_millijoules / (budget * 1e6):.0f}%",
-        eta="" if remaining_seconds is None or facts.outcome else _duration(remaining_seconds),
+        eta="" if remaining_seconds is None or facts.outcome else guess + _duration(remaining_seconds),
     )
 
 
@@ -271,6 +292,8 @@ def _remaining_seconds(job: EnergyAwareJob, facts: JobFacts) -> float | None:
     """Time to the end at the present pace; None where there is no pace or no end, or none within a century."""
     iterations, progress = job.spec.training.iterations, facts.progress
     if iterations is None or progress.iterations_per_second <= 0 or facts.step.phase != Phase.RUNNING:
+        return None
+    if _beyond_estimate(job, progress):
         return None
     seconds = max(0.0, iterations - progress.iterations) / progress.iterations_per_second
     return seconds if seconds <= LONGEST_REMAINING_SECONDS else None

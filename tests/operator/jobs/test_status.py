@@ -268,6 +268,33 @@ def test_a_job_that_hardly_advances_has_no_end_worth_naming(rate: float) -> None
     assert "earliest possible" not in at_risk["message"]
 
 
+@pytest.mark.parametrize(
+    ("iterations", "progress", "eta", "end_known"),
+    [(250.0, "~25%", "~6m", True), (999.0, "~99%", "~0s", True), (1000.0, "~99%", "", False), (5e6, "~99%", "", False)],
+)
+def test_progress_without_reports_is_said_to_be_estimated(
+    iterations: float, progress: str, eta: str, end_known: bool
+) -> None:
+    silent = replace(BOOKS, iterations=iterations, estimated=True, last_report=None)
+    status = made(job_view(), facts(progress=silent))
+    assert status["progress"]["estimated"]
+    assert (status["summary"]["progress"], status["summary"]["eta"]) == (progress, eta)
+    # By the model it should have ended, and it has not: nobody knows when it will, nor what it will have cost.
+    assert ("estimatedCompletionTime" in status["progress"]) == end_known
+    assert ("projectedKilojoules" in status["energy"]) == end_known
+
+
+def test_only_the_end_makes_an_estimate_whole() -> None:
+    silent = replace(BOOKS, iterations=1000.0, estimated=True, last_report=None)
+    status = made(job_view(), facts(progress=silent, outcome="Succeeded"))
+    assert (status["summary"]["progress"], status["state"]) == ("~100%", "Succeeded")
+
+
+def test_progress_that_was_reported_is_not_called_an_estimate() -> None:
+    status = made(job_view(), facts(progress=replace(BOOKS, iterations=1000.0)))
+    assert (status["summary"]["progress"], status["summary"]["eta"]) == ("100%", "0s")
+
+
 def test_words_of_any_length_fit() -> None:
     for changes in (
         {"refusal": Refusal("InvalidSpec", "x" * 5000)},
