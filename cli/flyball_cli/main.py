@@ -30,6 +30,11 @@ EXTRAS = {
     "matplotlib": "studies",
     "xgboost": "kareus",
     "highspy": "frontiers",
+    "numpy": "planner",
+    "scipy": "planner",
+    "kopf": "operator",
+    "grpc": "agent",
+    "trustme": "testbed",
 }  # what brings a library that is optional
 
 
