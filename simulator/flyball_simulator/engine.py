@@ -22,7 +22,7 @@ from flyball_simulator.cluster.meter import WATT_TOLERANCE, ConservationError, M
 from flyball_simulator.cluster.node_switching import NodeSwitching
 from flyball_simulator.cluster.nodes import Nodes
 from flyball_simulator.cluster.runs import Phase, Run, restart_seconds
-from flyball_simulator.knowledge import Predictor, decision_clocks
+from flyball_simulator.knowledge import Predictor, decision_clocks, nearest_clock
 from flyball_simulator.measured.oracle import Oracle
 from flyball_simulator.settings import NodeEvent, Sample, SimulationResult, SimulationSettings
 from flyball_simulator.workloads.workload import SimulatedJob
@@ -60,7 +60,7 @@ class Simulation:
         self.gpu: GpuModel = gpu
         self.policy: Policy = policy_named(settings.policy)
         self.clocks = decision_clocks(gpu)
-        self.clock_index = _nearest_clock(self.clocks, settings.clock_megahertz)
+        self.clock_index = nearest_clock(self.clocks, settings.clock_megahertz)
         self.agenda = Agenda()
         self.nodes = Nodes(settings.gpus // settings.gpus_per_node, settings.gpus_per_node)
         self.meter = Meter(settings.gpus, settings.gpus_per_node, gpu.idle_power_watts, settings.node_overhead_watts)
@@ -395,10 +395,3 @@ class Simulation:
             wall_seconds=wall_seconds,
             samples=tuple(self.samples),
         )
-
-
-def _nearest_clock(clocks: Sequence[int], wanted_megahertz: int | None) -> int:
-    """The position of the clock nearest to the wanted one; of the highest where none is wanted."""
-    if wanted_megahertz is None:
-        return len(clocks) - 1
-    return min(range(len(clocks)), key=lambda index: (abs(clocks[index] - wanted_megahertz), index))

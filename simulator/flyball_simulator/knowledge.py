@@ -9,6 +9,7 @@ measured nevertheless, as PowerFlow does, and pays for it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -189,3 +190,10 @@ def decision_clocks(gpu: GpuModel, spacing_megahertz: int = 30, lowest_fraction:
         if not chosen or chosen[-1] - clock >= spacing_megahertz:
             chosen.append(clock)
     return tuple(reversed(chosen))
+
+
+def nearest_clock(clocks: Sequence[int], wanted_megahertz: int | None) -> int:
+    """The position of the clock nearest to the wanted one; of the highest where none is wanted."""
+    if wanted_megahertz is None:
+        return len(clocks) - 1
+    return min(range(len(clocks)), key=lambda index: (abs(clocks[index] - wanted_megahertz), index))

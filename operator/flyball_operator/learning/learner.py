@@ -10,13 +10,12 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from enum import Enum
 from typing import Protocol
 
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.energy_profile import EnergyProfileStatus, read_energy_profile
+from flyball_api.energy_profile import read_energy_profile
 from flyball_api.gpu_node import PodReport
 from flyball_api.reading import InvalidObject
 from flyball_api.workloads import IncarnationView
@@ -31,15 +30,14 @@ from flyball_planner.models.priors import REFERENCE_PRODUCT, model_class_prior
 
 from flyball_operator.learning.profiles import (
     Fit,
-    Point,
     Profile,
     ProfileKey,
-    Summary,
     moved,
     profile_object,
     profile_of,
     profile_status,
 )
+from flyball_operator.learning.records import SIGNIFICANT_SHARE, Entry, ObjectState, Origin, ProfileWrite
 from flyball_operator.learning.windows import Track, observations, read_window
 from flyball_operator.outcome import WriteResult
 from flyball_operator.power.node_info import NodeInfo
@@ -49,89 +47,12 @@ logger = get_logger(__name__)
 
 MIN_WINDOWS_TO_FIT = 2
 REFIT_SECONDS = 10.0
-# A mean that moves by less is the same.
-SIGNIFICANT_SHARE = 0.02
 # A stored fit whose errors differ by more than this from those recorded with it was made for another GPU.
 SAME_ERROR = 0.01
 WRITE_SECONDS = 60.0
 MAX_WRITES = 10
 MAX_PROFILES = 5000
 PAGE_SIZE = 500
-
-
-class _Origin(Enum):
-    """Where a fit comes from: STORED by another process, which may have known the GPU as something else, or OWN: made
-    here, or found here to predict as it did when it was made."""
-
-    STORED = "stored"
-    OWN = "own"
-
-
-class _ObjectState(Enum):
-    """How the EnergyProfile object stands to what is known: not there, possibly behind, or up to date."""
-
-    MISSING = "missing"
-    BEHIND = "behind"
-    CURRENT = "current"
-
-
-@dataclass(slots=True)
-class _FitState:
-    """The fit of one profile: `due` where observations have changed since it was last looked at, `points` and `at` what
-    the newest fit was made of and when, `last` that fit and its prior: where the next one begins its search."""
-
-    origin: _Origin = _Origin.OWN
-    due: bool = False
-    points: Mapping[Point, Summary] = field(default_factory=dict)
-    at: float = -math.inf
-    last: tuple[JobModel, FittedModel] | None = None
-
-    def redo(self) -> None:
-        """Have the profile fitted again, whether or not anything new is observed."""
-        self.points, self.due = {}, True
-
-
-@dataclass(slots=True)
-class _ObjectRecord:
-    """The EnergyProfile object of one profile: what it holds, and when a write of it was last attempted."""
-
-    state: _ObjectState = _ObjectState.MISSING
-    profile: Profile | None = None
-    status: EnergyProfileStatus = EnergyProfileStatus()  # noqa: RUF009 - frozen
-    attempted_at: float = -math.inf
-
-    def outdated(self) -> None:
-        """Note that the profile has changed since the object was last compared with it."""
-        if self.state is _ObjectState.CURRENT:
-            self.state = _ObjectState.BEHIND
-
-    def lacks(self, profile: Profile) -> bool:
-        """Whether the object lacks something of `profile` that matters."""
-        if self.profile is None:
-            return profile.fit is not None
-        return self.profile.fit != profile.fit or moved(self.profile.points, profile.points, SIGNIFICANT_SHARE)
-
-
-@dataclass(slots=True)
-class _Entry:
-    """One profile at work, with its fit's models by GPU model."""
-
-    profile: Profile
-    prior: JobModel | None = None
-    owner: dict[str, str] | None = None
-    models: dict[GpuModel, JobModel] = field(default_factory=dict)
-    fit: _FitState = field(default_factory=_FitState)
-    stored: _ObjectRecord = field(default_factory=_ObjectRecord)
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileWrite:
-    """One EnergyProfile to be written: made first unless it `exists`, then given its status."""
-
-    profile: Profile
-    object: JsonObject
-    status: EnergyProfileStatus
-    exists: bool
 
 
 class ProfileReader(Protocol):
@@ -158,7 +79,7 @@ class Learner:
         self._on_change = on_change
         self._wall_clock = wall_clock
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
-        self._entries: dict[ProfileKey, _Entry] = {}
+        self._entries: dict[ProfileKey, Entry] = {}
         self._tracks: dict[str, Track] = {}
         self._fitting: asyncio.Task[None] | None = None
         self._cluster_of: Mapping[str, NodeInfo] | None = None
@@ -200,16 +121,16 @@ class Learner:
         entry = self._entry(loaded.key)
         entry.profile = entry.profile.merged(loaded)
         entry.stored.profile, entry.stored.status = loaded, stored.status
-        entry.stored.state = _ObjectState.BEHIND  # what this process learned itself may not be in it
+        entry.stored.state = ObjectState.BEHIND  # what this process learned itself may not be in it
         entry.models.clear()
         taken = loaded.fit is not None and entry.profile.fit is loaded.fit
-        entry.fit.origin = _Origin.STORED if taken else _Origin.OWN
+        entry.fit.origin = Origin.STORED if taken else Origin.OWN
         if entry.profile.fit is not None and not entry.fit.points:
             entry.fit.points = loaded.points
 
-    def _entry(self, key: ProfileKey) -> _Entry:
+    def _entry(self, key: ProfileKey) -> Entry:
         """The entry of a key, made if need be; beyond MAX_PROFILES, the one that was used longest ago is forgotten."""
-        entry = self._entries.pop(key) if key in self._entries else _Entry(Profile(key))
+        entry = self._entries.pop(key) if key in self._entries else Entry(Profile(key))
         self._entries[key] = entry
         if len(self._entries) > MAX_PROFILES:
             del self._entries[next(iter(self._entries))]
@@ -270,7 +191,7 @@ class Learner:
                 self._fitting = asyncio.create_task(self._fit(entry, entry.prior, entry.profile))
                 return
 
-    async def _fit(self, entry: _Entry, prior: JobModel, profile: Profile) -> None:
+    async def _fit(self, entry: Entry, prior: JobModel, profile: Profile) -> None:
         of, last = entry.fit.last or (None, None)
         if of != prior:
             last = None  # under one key, another class or other GPUs
@@ -280,7 +201,7 @@ class Learner:
             logger.exception("profile cannot be fitted; its old model stands", profile=profile.key.path)
             entry.fit.last = None  # if it was that which led astray, the next fit begins anew
             return
-        entry.fit.last, entry.fit.origin = (prior, fitted), _Origin.OWN
+        entry.fit.last, entry.fit.origin = (prior, fitted), Origin.OWN
         entry.profile = replace(entry.profile, fit=_as_fit(fitted, profile.samples, self._wall_clock()))
         entry.models.clear()
         entry.stored.outdated()
@@ -308,7 +229,7 @@ class Learner:
         return self.models_for(job, nodes)[0]
 
     @staticmethod
-    def _fitted(entry: _Entry, gpu_model: GpuModel, model_class: str) -> JobModel | None:
+    def _fitted(entry: Entry, gpu_model: GpuModel, model_class: str) -> JobModel | None:
         known, learned = entry.models.get(gpu_model), entry.profile.fit
         if known is not None or learned is None:
             return known
@@ -322,8 +243,8 @@ class Learner:
             entry.fit.redo()
             return None
         entry.models[gpu_model] = model
-        if entry.fit.origin is _Origin.STORED:
-            entry.fit.origin = _Origin.OWN
+        if entry.fit.origin is Origin.STORED:
+            entry.fit.origin = Origin.OWN
             if _was_made_for_another_gpu(model, learned, entry.profile):
                 entry.prior = entry.prior or model_class_prior(model_class, gpu_model)
                 entry.fit.redo()
@@ -347,19 +268,19 @@ class Learner:
         due = []
         for entry in self._entries.values():
             stored = entry.stored
-            if stored.state is _ObjectState.CURRENT or monotonic - stored.attempted_at < WRITE_SECONDS:
+            if stored.state is ObjectState.CURRENT or monotonic - stored.attempted_at < WRITE_SECONDS:
                 continue
             if stored.lacks(entry.profile):
                 due.append(entry)
-            elif stored.state is _ObjectState.BEHIND:
-                stored.state = _ObjectState.CURRENT
+            elif stored.state is ObjectState.BEHIND:
+                stored.state = ObjectState.CURRENT
         due.sort(key=lambda entry: entry.stored.attempted_at)
         return [self._write(entry, monotonic) for entry in due[:MAX_WRITES]]
 
-    def _write(self, entry: _Entry, monotonic: float) -> ProfileWrite:
+    def _write(self, entry: Entry, monotonic: float) -> ProfileWrite:
         entry.stored.attempted_at = monotonic
         status = profile_status(entry.profile, entry.stored.status, self._wall_clock())
-        exists = entry.stored.state is not _ObjectState.MISSING
+        exists = entry.stored.state is not ObjectState.MISSING
         return ProfileWrite(entry.profile, profile_object(entry.profile.key, entry.owner), status, exists)
 
     def answered(self, write: ProfileWrite, result: WriteResult) -> None:
@@ -371,7 +292,7 @@ class Learner:
         if result.done:
             entry.stored.profile, entry.stored.status = write.profile, write.status
             same = entry.profile is write.profile
-            entry.stored.state = _ObjectState.CURRENT if same else _ObjectState.BEHIND
+            entry.stored.state = ObjectState.CURRENT if same else ObjectState.BEHIND
         elif result.not_found and write.exists:
             logger.info("EnergyProfile deleted: what it held is learned again", profile=key.path)
             del self._entries[key]

@@ -1,0 +1,94 @@
+"""What is remembered of each profile at work: its fit, and how its EnergyProfile object stands to what was observed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from flyball_api.energy_profile import EnergyProfileStatus
+from flyball_kube.session import JsonObject
+from flyball_planner.fitting.fit import FittedModel
+from flyball_planner.models.gpu import GpuModel
+from flyball_planner.models.job import JobModel
+
+from flyball_operator.learning.profiles import Point, Profile, Summary, moved
+
+# A mean that moves by less is the same.
+SIGNIFICANT_SHARE = 0.02
+
+
+class Origin(Enum):
+    """Where a fit comes from: STORED by another process, which may have known the GPU as something else, or OWN: made
+    here, or found here to predict as it did when it was made."""
+
+    STORED = "stored"
+    OWN = "own"
+
+
+class ObjectState(Enum):
+    """How the EnergyProfile object stands to what is known: not there, possibly behind, or up to date."""
+
+    MISSING = "missing"
+    BEHIND = "behind"
+    CURRENT = "current"
+
+
+@dataclass(slots=True)
+class FitState:
+    """The fit of one profile: `due` where observations have changed since it was last looked at, `points` and `at` what
+    the newest fit was made of and when, `last` that fit and its prior: where the next one begins its search."""
+
+    origin: Origin = Origin.OWN
+    due: bool = False
+    points: Mapping[Point, Summary] = field(default_factory=dict)
+    at: float = -math.inf
+    last: tuple[JobModel, FittedModel] | None = None
+
+    def redo(self) -> None:
+        """Have the profile fitted again, whether or not anything new is observed."""
+        self.points, self.due = {}, True
+
+
+@dataclass(slots=True)
+class ObjectRecord:
+    """The EnergyProfile object of one profile: what it holds, and when a write of it was last attempted."""
+
+    state: ObjectState = ObjectState.MISSING
+    profile: Profile | None = None
+    status: EnergyProfileStatus = EnergyProfileStatus()  # noqa: RUF009 - frozen
+    attempted_at: float = -math.inf
+
+    def outdated(self) -> None:
+        """Note that the profile has changed since the object was last compared with it."""
+        if self.state is ObjectState.CURRENT:
+            self.state = ObjectState.BEHIND
+
+    def lacks(self, profile: Profile) -> bool:
+        """Whether the object lacks something of `profile` that matters."""
+        if self.profile is None:
+            return profile.fit is not None
+        return self.profile.fit != profile.fit or moved(self.profile.points, profile.points, SIGNIFICANT_SHARE)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One profile at work, with its fit's models by GPU model."""
+
+    profile: Profile
+    prior: JobModel | None = None
+    owner: dict[str, str] | None = None
+    models: dict[GpuModel, JobModel] = field(default_factory=dict)
+    fit: FitState = field(default_factory=FitState)
+    stored: ObjectRecord = field(default_factory=ObjectRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileWrite:
+    """One EnergyProfile to be written: made first unless it `exists`, then given its status."""
+
+    profile: Profile
+    object: JsonObject
+    status: EnergyProfileStatus
+    exists: bool
