@@ -152,13 +152,14 @@ def test_memory_of_a_process() -> None:
 
 
 def test_processor_time_of_a_process_and_its_children(tmp_path: Path) -> None:
-    work = "import time\nwhile time.process_time() < 0.2: pass\nprint('done', flush=True)\ntime.sleep(600)"
+    work = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\ntime.sleep(600)"
     before = processor_seconds(os.getpid())
     process = spawn(tmp_path, "/bin/sh", "-c", f'{sys.executable} -c "$0" & wait', work)
     try:
         assert wait_until(lambda: process.log_tail() == "done", 30)
-        assert processor_seconds(process.pid) >= 0.19  # the shell's child; the clock has ticks of a hundredth
-        assert processor_seconds(os.getpid()) - before >= 0.19  # started by another thread of ours
+        # The clock has ticks of a hundredth, and each process' is cut off to them.
+        assert processor_seconds(process.pid) >= 0.25  # the shell's child
+        assert processor_seconds(os.getpid()) - before >= 0.25  # started by another thread of ours
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # the child too
     assert process.wait(30)
