@@ -29,12 +29,21 @@ def register(app: typer.Typer) -> None:
         from flyball_agent.enforce.journal import JournalHeld, JournalOfAnotherNode
         from flyball_agent.gpu.gpu import GpuError
         from flyball_agent.main import AgentFailed, ServerTooOld, run_agent
+        from flyball_kube.credentials import CredentialsError
         from flyball_kube.logs import configure_logging
 
         configure_logging(logs)
         try:
             asyncio.run(run_agent(options))
-        except (AgentFailed, GpuError, JournalHeld, JournalOfAnotherNode, OSError, ServerTooOld) as error:
+        except (
+            AgentFailed,
+            CredentialsError,
+            GpuError,
+            JournalHeld,
+            JournalOfAnotherNode,
+            OSError,
+            ServerTooOld,
+        ) as error:
             typer.echo(f"flyball agent: {error}", err=True)
             raise typer.Exit(1) from error
 

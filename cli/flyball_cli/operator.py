@@ -21,8 +21,14 @@ def register(app: typer.Typer) -> None:
         Any number may run at once: one leads, by a Lease, and the others stand by. Stopping it raises no limit; node
         agents hold what they were granted until their lease on it ends, and then step down.
         """
+        from flyball_kube.credentials import CredentialsError, load_configuration
         from flyball_kube.logs import configure_logging
         from flyball_operator.main import run as run_operator
 
         configure_logging(logs)
+        try:
+            load_configuration(settings.kubeconfig)
+        except CredentialsError as error:
+            typer.echo(f"flyball operator: {error}", err=True)
+            raise typer.Exit(1) from error
         run_operator(settings)

@@ -1,25 +1,22 @@
 """One authenticated connection pool to the API server that speaks raw JSON objects.
 
-Credentials come from the official client's configuration loader (kubeconfig, exec plugins, in-cluster token
-rotation). The objects stay plain dicts: the client's generated models take several times as long to build as the JSON
-takes to parse (benchmarks/parsing.py), and a relist of 10,000 objects would block the loop that holds the cap.
+The objects stay plain dicts: the official client's generated models take several times as long to build as the JSON takes
+to parse (benchmarks/parsing.py), and a relist of 10,000 objects would block the loop that holds the cap.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import os
-import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
 import orjson
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.config import load_incluster_config, load_kube_config
 
+from flyball_kube.credentials import Configuration, CredentialsError, load_configuration, ssl_context
 from flyball_kube.errors import ApiError, ApiUnreachable
 
 JsonObject = dict[str, Any]
@@ -31,43 +28,6 @@ APPLY_PATCH = "application/apply-patch+yaml"
 # A watch line is one object; etcd refuses objects above 1.5 MiB, so that a longer line is no Kubernetes answer.
 MAX_WATCH_LINE_BYTES = 8 * 1024 * 1024
 
-SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-
-
-def ssl_context(configuration: Configuration) -> ssl.SSLContext | bool:
-    """The TLS context for a configuration; False where it names a plain HTTP address.
-
-    Python 3.13 began to refuse certificate authorities without the extensions that RFC 5280 asks for. Clusters set up
-    years ago have such ones, and every other Kubernetes client takes them, so that one flag is cleared; chain, dates and
-    host name are verified all the same.
-    """
-    if not str(configuration.host).startswith("https"):
-        return False
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
-    if not configuration.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-async def load_configuration(kubeconfig: Path | str | None = None, context: str | None = None) -> Configuration:
-    """The official client's configuration from `kubeconfig`, else the pod's service account, else the default file."""
-    configuration = Configuration()
-    if kubeconfig is None and SERVICE_ACCOUNT_TOKEN.exists():  # noqa: ASYNC240 - once, at the start
-        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        return configuration
-    path = kubeconfig or os.environ.get("KUBECONFIG")
-    await load_kube_config(  # type: ignore[no-untyped-call]
-        config_file=None if path is None else str(path),
-        context=context,
-        client_configuration=configuration,
-        persist_config=False,
-    )
-    return configuration
-
 
 class ApiSession:
     """Raw JSON calls to one API server as one user; use it as an async context manager or call `close`.
@@ -78,7 +38,8 @@ class ApiSession:
 
     def __init__(self, configuration: Configuration, timeout_seconds: float = 10.0, connections: int = 32) -> None:
         self._configuration = configuration
-        self._base = str(configuration.host).rstrip("/")
+        self._base = configuration.host.rstrip("/")
+        self._way: dict[str, Any] = {"proxy": configuration.proxy, "server_hostname": configuration.server_name}
         self._timeout_seconds = timeout_seconds
         self._http = aiohttp.ClientSession(
             # Watches hold a connection each, for as long as they run: they must not use up the pool of the calls.
@@ -100,8 +61,8 @@ class ApiSession:
     async def connect(
         cls, kubeconfig: Path | str | None = None, context: str | None = None, timeout_seconds: float = 10.0
     ) -> Self:
-        """Open a session with the credentials of `load_configuration`."""
-        return cls(await load_configuration(kubeconfig, context), timeout_seconds=timeout_seconds)
+        """Open a session with the credentials of `load_configuration`; raises CredentialsError."""
+        return cls(await asyncio.to_thread(load_configuration, kubeconfig, context), timeout_seconds=timeout_seconds)
 
     async def __aenter__(self) -> Self:
         return self
@@ -114,13 +75,17 @@ class ApiSession:
 
     async def _headers(self, content_type: str | None) -> dict[str, str]:
         headers = {"Accept": "application/json"}
-        # Asked for at each call: the in-cluster token is rotated on disk, and the loader's hook reads it again.
-        token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        # Asked for at each call: a pod's token is rotated on disk.
+        token = await self._configuration.tokens.token()
         if token:
-            headers["Authorization"] = token
+            headers["Authorization"] = f"Bearer {token}"
         if content_type is not None:
             headers["Content-Type"] = content_type
         return headers
+
+    def _refused(self, status: int) -> None:
+        if status == HTTPStatus.UNAUTHORIZED:
+            self._configuration.tokens.refused()
 
     async def request(
         self,
@@ -149,13 +114,15 @@ class ApiSession:
                     data=data,
                     headers=headers,
                     timeout=aiohttp.ClientTimeout(total=None),  # the wait for a slot counts too
+                    **self._way,
                 ) as answer:
                     raw = await answer.read()
                     status = answer.status
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, CredentialsError, TimeoutError, OSError) as error:
             raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}") from error
         parsed = _parse(raw, described, status)
         if status >= 400:
+            self._refused(status)
             raise ApiError.from_answer(status, parsed, described)
         if not isinstance(parsed, dict):
             raise ApiUnreachable(f"{described}: the answer is not a JSON object")
@@ -199,8 +166,10 @@ class ApiSession:
                 params={**params, "watch": "true"},
                 headers=await self._headers(None),
                 timeout=timeout,
+                **self._way,
             ) as answer:
                 if answer.status >= 400:
+                    self._refused(answer.status)
                     raw = await answer.read()
                     raise ApiError.from_answer(answer.status, _parse(raw, described, answer.status), described)
                 buffer = bytearray()
@@ -218,7 +187,7 @@ class ApiSession:
                             if not isinstance(event, dict):
                                 raise ApiUnreachable(f"{described}: an event is not a JSON object")
                             yield event
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, CredentialsError, TimeoutError, OSError) as error:
             raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}") from error
 
 

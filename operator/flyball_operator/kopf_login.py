@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import kopf
-from flyball_kube.session import load_configuration, ssl_context
+from flyball_kube.credentials import load_configuration, ssl_context
 
 # Pauses between kopf's attempts at a request, in seconds.
 FIRST_PAUSES_SECONDS = (1.0, 2.0, 5.0, 10.0)
@@ -39,13 +39,12 @@ class EndlessPauses:
 
 async def connection(kubeconfig: Path | None) -> Connection:
     """Where and as whom to connect, as `load_configuration` finds it; raises what that raises."""
-    configuration = await load_configuration(kubeconfig)
+    configuration = load_configuration(kubeconfig)
     tls = ssl_context(configuration)
-    authorization = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-    scheme, _, token = (authorization or "").rpartition(" ")
+    token = await configuration.tokens.token()
     return Connection(
-        server=str(configuration.host),
+        server=configuration.host,
         tls=tls if isinstance(tls, ssl.SSLContext) else None,
-        scheme=scheme or None,
+        scheme="Bearer" if token else None,
         token=token or None,
     )

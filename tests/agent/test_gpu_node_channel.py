@@ -18,8 +18,9 @@ from flyball_agent.gpu_node_channel import GpuNodeChannel, PodUids
 from flyball_agent.lease_watch import LeaseWatch
 from flyball_agent.pod_resources import PodGpus
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
+from flyball_kube.credentials import load_configuration
 from flyball_kube.resources import GPU_NODES, LEASES
-from flyball_kube.session import ApiSession, load_configuration
+from flyball_kube.session import ApiSession
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.virtual import VirtualNode
 from flyball_testbed.controlplane.cluster import DevCluster
@@ -98,8 +99,8 @@ async def run_node(
     namespace: str = DEFAULT_NAMESPACE,
 ) -> Node:
     proxy = await stack.enter_async_context(Proxy(int(devcluster.control_plane.server_url.rpartition(":")[2])))
-    admin = await stack.enter_async_context(ApiSession(await load_configuration(devcluster.kubeconfig)))
-    configuration = await load_configuration(user or devcluster.kubeconfig)
+    admin = await stack.enter_async_context(ApiSession(load_configuration(devcluster.kubeconfig)))
+    configuration = load_configuration(user or devcluster.kubeconfig)
     configuration.host = f"https://127.0.0.1:{proxy.port}"
     session = await stack.enter_async_context(ApiSession(configuration, timeout_seconds=2.0))
     node = Node(name, admin, session, proxy, folder, namespace)

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from flyball_kube import server_version
 from flyball_kube.backoff import Backoff
+from flyball_kube.credentials import Configuration
 from flyball_kube.server_version import ServerTooOld, require_ordered_versions
 from flyball_kube.session import ApiSession
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.hardware_file import create_node_file
-from kubernetes.aio.client import Configuration
 
 
 @asynccontextmanager
@@ -38,8 +38,7 @@ async def server(*answers: tuple[str, bytes]) -> AsyncIterator[tuple[ApiSession,
         writer.close()
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    configuration = Configuration()
-    configuration.host = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    configuration = Configuration(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
     async with listening, ApiSession(configuration) as session:
         yield session, requests
 

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from flyball_kube.credentials import Configuration, TokenFile, load_configuration
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import JOBS, NODES, Resource
-from flyball_kube.session import JSON_PATCH, ApiSession, load_configuration
-from kubernetes.aio.client import Configuration
+from flyball_kube.session import JSON_PATCH, ApiSession
 
 from tests.support.control_plane import IsolatedCluster
 from tests.support.waiting import until
@@ -63,16 +63,12 @@ async def test_what_an_account_may_not_do_is_an_error_with_the_reason(cluster: I
 
 
 async def test_a_rotated_token_is_read_again(cluster: IsolatedCluster, tmp_path: Path) -> None:
-    """A pod's token is replaced on disk before it ends; a session that outlives it goes on."""
+    """A pod's token is replaced on disk before it ends; a session goes on, and looks at once where it is refused."""
     plane = cluster.devcluster.control_plane
-    configuration = await load_configuration(plane.kubeconfig())
-    configuration.cert_file = configuration.key_file = None
+    configuration = load_configuration(plane.kubeconfig())
+    configuration.client_certificate = configuration.client_key = None
     token_file = tmp_path / "token"
-
-    async def refresh(refreshed: Configuration) -> None:
-        refreshed.api_key["BearerToken"] = f"Bearer {token_file.read_text()}"
-
-    configuration.refresh_api_key_hook = refresh  # type: ignore[assignment]
+    configuration.tokens = TokenFile(token_file, monotonic=lambda: 0.0)  # by age alone it is never read again
     async with ApiSession(configuration) as session:
         token_file.write_text("expired")
         with pytest.raises(ApiError) as refused:
@@ -81,7 +77,10 @@ async def test_a_rotated_token_is_read_again(cluster: IsolatedCluster, tmp_path:
         token_file.write_text(plane.token(cluster.namespace, "default"))
         assert (await session.get("/api"))["versions"] == ["v1"]
         token_file.unlink()
-        with pytest.raises(ApiUnreachable, match="FileNotFoundError"):
+        assert (await session.get("/api"))["versions"] == ["v1"]
+    configuration.tokens = TokenFile(token_file)
+    async with ApiSession(configuration) as session:
+        with pytest.raises(ApiUnreachable, match="token: No such file or directory"):
             await session.get("/api")
 
 
@@ -95,7 +94,7 @@ async def test_an_api_server_that_does_not_answer_is_given_up_in_time(way: Way) 
 
 
 async def test_the_wait_for_a_free_slot_counts_into_the_timeout(way: Way, cluster: IsolatedCluster) -> None:
-    configuration = await load_configuration(cluster.devcluster.control_plane.kubeconfig())
+    configuration = load_configuration(cluster.devcluster.control_plane.kubeconfig())
     configuration.host = f"https://127.0.0.1:{way.proxy.port}"
     async with ApiSession(configuration, timeout_seconds=30, connections=1) as session:
         way.proxy.silent = True
@@ -164,8 +163,7 @@ async def middlebox(answer: bytes) -> AsyncIterator[ApiSession]:
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    configuration = Configuration()
-    configuration.host = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    configuration = Configuration(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     try:
         async with server, ApiSession(configuration) as session:
             yield session

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from flyball_kube.credentials import Configuration
 from flyball_kube.session import ApiSession
-from kubernetes.aio.client import Configuration
 
 
 class TooLate(Exception):
@@ -14,8 +14,7 @@ class TooLate(Exception):
 
 
 async def test_what_ended_while_a_request_waited_for_its_turn_is_not_sent() -> None:
-    configuration = Configuration()
-    configuration.host = "http://127.0.0.1:1"
+    configuration = Configuration("http://127.0.0.1:1")
     held = True
 
     def check() -> None:

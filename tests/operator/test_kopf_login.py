@@ -11,7 +11,7 @@ from typing import Any
 import kopf
 import pytest
 import trustme
-from flyball_kube import session
+from flyball_kube import credentials
 from flyball_operator import main
 from flyball_operator.kopf_login import LAST_PAUSE_SECONDS, EndlessPauses, connection
 from flyball_operator.settings import Settings
@@ -20,16 +20,12 @@ from flyball_operator.settings import Settings
 @pytest.fixture
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pod's service account and environment, as the kubelet provides them."""
-    from kubernetes.aio.config import incluster_config
-
     authority = trustme.CA()
     (tmp_path / "token").write_text("a-service-accounts-token")
     authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    monkeypatch.setattr(session, "SERVICE_ACCOUNT_TOKEN", tmp_path / "token")
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(credentials, "SERVICE_ACCOUNT_FOLDER", tmp_path)
     return tmp_path
 
 
@@ -37,7 +33,7 @@ async def test_in_a_pod_kopf_connects_by_address_not_by_name(pod: Path) -> None:
     """The cluster's DNS may fail; the address stands in every pod's environment."""
     found = await connection(None)
     assert found.server == "https://10.96.0.1:443"
-    assert found.as_http_headers() == {"Authorization": "bearer a-service-accounts-token"}
+    assert found.as_http_headers() == {"Authorization": "Bearer a-service-accounts-token"}
     assert found.as_ssl_context().get_ca_certs() != []
 
 
@@ -141,9 +137,7 @@ async def test_an_old_authority_is_trusted_and_a_wrong_name_is_not(
 
     monkeypatch.setattr(ssl, "create_default_context", as_python_313)
     authority, server = _old_authority(tmp_path, vouched_for)
-    configuration = session.Configuration()
-    configuration.host, configuration.ssl_ca_cert = "https://127.0.0.1", str(authority)
-    ours = session.ssl_context(configuration)
+    ours = credentials.ssl_context(credentials.Configuration("https://127.0.0.1", authority=authority.read_text()))
     assert isinstance(ours, ssl.SSLContext)
     if trusted:
         await _shake_hands(server, ours)

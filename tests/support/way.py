@@ -6,9 +6,10 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from flyball_kube.credentials import load_configuration
 from flyball_kube.informer import Informer
 from flyball_kube.resources import Resource
-from flyball_kube.session import ApiSession, JsonObject, load_configuration
+from flyball_kube.session import ApiSession, JsonObject
 from flyball_testbed.controlplane.cluster import DevCluster
 
 from tests.support.proxy import Proxy
@@ -71,9 +72,9 @@ async def open_way(stack: AsyncExitStack, devcluster: DevCluster, namespace: str
     """Sessions to `devcluster`, one of them through a proxy, closed by `stack`."""
     kubeconfig = devcluster.control_plane.kubeconfig()
     proxy = await stack.enter_async_context(Proxy(int(devcluster.control_plane.server_url.rpartition(":")[2])))
-    configuration = await load_configuration(kubeconfig)
+    configuration = load_configuration(kubeconfig)
     direct = await stack.enter_async_context(ApiSession(configuration))
-    around = await load_configuration(kubeconfig)
+    around = load_configuration(kubeconfig)
     around.host = f"https://127.0.0.1:{proxy.port}"
     session = await stack.enter_async_context(ApiSession(around, timeout_seconds=PATIENCE_SECONDS))
     return Way(direct, session, proxy, namespace)

@@ -15,8 +15,9 @@ from flyball_api.energy_profile import EnergyProfileStatus, read_energy_profile
 from flyball_api.gpu_node import PodReport
 from flyball_api.reading import to_patch
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView
+from flyball_kube.credentials import Configuration, load_configuration
 from flyball_kube.resources import ENERGY_AWARE_JOBS, ENERGY_PROFILES
-from flyball_kube.session import ApiSession, JsonObject, load_configuration
+from flyball_kube.session import ApiSession, JsonObject
 from flyball_operator.learning import learner as learner_module
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.profiles import (
@@ -43,7 +44,6 @@ from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import model_class_prior
 from hypothesis import given
 from hypothesis import strategies as st
-from kubernetes.aio.client import Configuration
 from msgspec import structs
 
 from tests.support.operator_objects import incarnation_view, job_view, ready_node
@@ -613,7 +613,7 @@ async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest_asyncio.fixture
 async def session(cluster: Any) -> AsyncIterator[ApiSession]:
-    async with ApiSession(await load_configuration(cluster.devcluster.control_plane.kubeconfig())) as session:
+    async with ApiSession(load_configuration(cluster.devcluster.control_plane.kubeconfig())) as session:
         yield session
 
 
@@ -746,8 +746,7 @@ async def test_a_profile_as_large_as_it_gets_is_accepted_and_read_back(session: 
 
 
 async def test_loading_without_an_api_server_does_not_raise() -> None:
-    configuration = Configuration()
-    configuration.host = "http://127.0.0.1:9"  # discard: nobody listens
+    configuration = Configuration("http://127.0.0.1:9")  # discard: nobody listens
     async with ApiSession(configuration) as session:
         known = Learner(session)
         await known.load()

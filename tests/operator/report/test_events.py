@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest_asyncio
+from flyball_kube.credentials import load_configuration
 from flyball_kube.errors import ApiUnreachable
 from flyball_kube.resources import EVENTS
-from flyball_kube.session import ApiSession, JsonObject, load_configuration
+from flyball_kube.session import ApiSession, JsonObject
 from flyball_operator.report import events
 from flyball_operator.report.events import EventRecorder, Regarding
 
@@ -70,7 +71,7 @@ class FlakySession(ApiSession):
 
 @pytest_asyncio.fixture
 async def recording(cluster: Any) -> AsyncIterator[Recording]:
-    configuration = await load_configuration(cluster.devcluster.control_plane.kubeconfig())
+    configuration = load_configuration(cluster.devcluster.control_plane.kubeconfig())
     async with FlakySession(configuration) as session:
         recording = Recording(session, cluster.namespace)
         task = asyncio.create_task(recording.recorder.run())

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from flyball_kube.credentials import load_configuration
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import LEASES
-from flyball_kube.session import ApiSession, JsonObject, load_configuration
+from flyball_kube.session import ApiSession, JsonObject
 from flyball_operator.writes.lease import MAX_DURATION_SECONDS, LeaderLease, LeadershipLost, boottime_seconds
 
 from tests.support.waiting import PATIENCE_SECONDS, until
@@ -130,7 +131,7 @@ class Court:
 
 @pytest_asyncio.fixture
 async def court(cluster: Any) -> AsyncIterator[Court]:
-    configuration = await load_configuration(cluster.devcluster.control_plane.kubeconfig())
+    configuration = load_configuration(cluster.devcluster.control_plane.kubeconfig())
     async with AsyncExitStack() as stack:
         candidates: list[Candidate] = []
 
