@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
         journal_dir: Annotated[Path, typer.Option(help="Where the node's journal lies.")] = Path("/var/lib/flyball"),
     ) -> None:
         """Let the node's agent count a GPU no more that was taken out; until then it counts at its largest limit."""
-        from flyball_agent.enforce.journal import request_forget
+        from flyball_agent.enforce.requests import request_forget
 
         try:
             request_forget(journal_dir, node_name, gpu)

@@ -24,7 +24,9 @@ from flyball_agent.energy.pods import PodOnGpus
 from flyball_agent.energy.record import EnergyRecord
 from flyball_agent.enforce.enforcer import NANOSECONDS, Enforcer
 from flyball_agent.enforce.gpu_state import Holders, PodName
-from flyball_agent.enforce.journal import EnergyTotals, Journal, JournalError
+from flyball_agent.enforce.journal import Journal, JournalError
+from flyball_agent.enforce.records import EnergyTotals
+from flyball_agent.enforce.requests import Requests
 from flyball_agent.gpu.calls import DriverCalls
 from flyball_agent.gpu.gpu import GpuDriver
 from flyball_agent.pod_resources import PodGpus, PodResources, PodResourcesError
@@ -73,6 +75,7 @@ class NodeAgent:
         self._log = get_logger(__name__, node=node)
         self._driver = driver
         self._journal = journal
+        self._requests = Requests(journal.path.parent, node)
         self._pod_resources = pod_resources
         self._tick_seconds = tick_seconds
         self._clock_ns = clock_ns
@@ -187,7 +190,7 @@ class NodeAgent:
     async def tick(self) -> None:
         """One round: enforce, account for energy, observe jobs, journal, and announce what is new."""
         state = self.state
-        self.enforcer.forget(self._journal.take_forget_requests())
+        self.enforcer.forget(self._requests.take_forgotten())
         await self.enforcer.step()
         now_ns = self._clock_ns()
         # Until the pods are listed, nothing is accounted for: whose it is will be known then, and counters wait.
@@ -311,7 +314,7 @@ class NodeAgent:
         self._journalled_ns = now_ns
         energy = EnergyTotals(self._attribution.record(self.state.jobs).to_json())
         with contextlib.suppress(JournalError):
-            self._journal.commit(energy, self.enforcer.driver_record(), durable=False)
+            self._journal.note(energy, self.enforcer.driver_record())
 
     # ---- what training processes may ask -------------------------------------------------------------------------
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from flyball_kube.logs import get_logger
 from flyball_kube.server_version import ServerTooOld, require_ordered_versions
 from flyball_kube.session import ApiSession
 
+from flyball_agent import off_loop
 from flyball_agent.agent import AgentFailed, NodeAgent
 from flyball_agent.enforce.journal import Journal, JournalHeld
 from flyball_agent.gpu.gpu import DriverUnavailable, GpuDriver
@@ -84,27 +83,12 @@ async def open_off_loop(opening: Callable[[], GpuDriver]) -> GpuDriver:
 
     Raises what `opening` does, and DriverUnavailable where it takes longer than `DRIVER_OPEN_SECONDS`.
     """
-    opened: Future[GpuDriver] = Future()
-
-    def work() -> None:
-        try:
-            result = opening()
-        except BaseException as error:
-            with contextlib.suppress(InvalidStateError):  # nobody waits any more
-                opened.set_exception(error)
-        else:
-            with contextlib.suppress(InvalidStateError):
-                opened.set_result(result)
-
-    threading.Thread(target=work, name="open-driver", daemon=True).start()
-    waiting = asyncio.wrap_future(opened)
-    done, _ = await asyncio.wait([waiting], timeout=DRIVER_SLOW_SECONDS)
-    if not done:
+    opened = off_loop.begin(opening, "open-driver")
+    if not await off_loop.done_within(opened, DRIVER_SLOW_SECONDS):
         logger.warning("the driver is slow to open")
-        done, _ = await asyncio.wait([waiting], timeout=DRIVER_OPEN_SECONDS - DRIVER_SLOW_SECONDS)
-    if not done:
-        raise DriverUnavailable("open", detail=f"the driver did not open within {DRIVER_OPEN_SECONDS:g} s")
-    return waiting.result()
+        if not await off_loop.done_within(opened, DRIVER_OPEN_SECONDS - DRIVER_SLOW_SECONDS):
+            raise DriverUnavailable("open", detail=f"the driver did not open within {DRIVER_OPEN_SECONDS:g} s")
+    return opened.result()
 
 
 async def run_agent(options: AgentOptions) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import yaml
 from flyball_agent import main
-from flyball_agent.enforce.journal import FoundGpu, Journal, found_gpus
+from flyball_agent.enforce.journal import Journal
+from flyball_agent.enforce.records import FoundGpu, found_gpus
+from flyball_agent.enforce.requests import Requests
 from flyball_agent.options import AgentOptions
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
 from flyball_api.units import MilliwattsPerGpu
@@ -81,9 +83,9 @@ def test_a_gpu_that_was_taken_out_is_forgotten_on_request_and_a_strange_one_is_r
     assert "node-0.journal" in result.stderr
     journal = Journal(tmp_path, "node-0")  # as of a running agent: the request needs no lock
     watts = MilliwattsPerGpu(100_000)
-    journal.commit(found_gpus([FoundGpu("GPU-1", "A100", watts, watts, watts, watts)]))
+    journal.note(found_gpus([FoundGpu("GPU-1", "A100", watts, watts, watts, watts)]))
     assert CliRunner().invoke(build_app(), [*arguments, "GPU-1"]).exit_code == 0
-    assert journal.take_forget_requests() == ["GPU-1"]
+    assert Requests(tmp_path, "node-0").take_forgotten() == ["GPU-1"]
     result = CliRunner().invoke(build_app(), [*arguments, "GPU-2"])
     assert result.exit_code == 1
     assert "GPU GPU-2 is not remembered (remembered: GPU-1)" in " ".join(result.stderr.split())

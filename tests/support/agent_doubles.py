@@ -20,8 +20,8 @@ class QuickDisk(Disk):
     def sync(self, descriptor: int) -> None:
         pass
 
-    def replace(self, source: Path, target: Path) -> None:
-        source.replace(target)
+    def sync_folder(self, path: Path) -> None:
+        pass
 
 
 class VirtualClock:

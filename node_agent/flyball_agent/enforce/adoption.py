@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from flyball_api.units import MilliwattsPerGpu
 
 from flyball_agent.enforce.gpu_state import GpuFailure, GpuState, Holders
-from flyball_agent.enforce.journal import JournalState
+from flyball_agent.enforce.records import JournalState
 from flyball_agent.gpu.gpu import Gpu, GpuError, GpuLimits, GpuNotFound, UnopenedGpu
 
 # No GPU of which nothing else is known draws more than this.

@@ -10,7 +10,8 @@ import contextlib
 
 from flyball_api.gpu_node import DriverSession
 
-from flyball_agent.enforce.journal import DriverLoad, DriverSeen, Journal, JournalError
+from flyball_agent.enforce.journal import Journal, JournalError
+from flyball_agent.enforce.records import DriverLoad, DriverSeen
 from flyball_agent.gpu.gpu import GpuDriver
 
 
@@ -61,4 +62,4 @@ class DriverSessionTracker:
 
     def _write(self) -> None:
         with contextlib.suppress(JournalError):
-            self._journal.commit(self.record())
+            self._journal.note(self.record())

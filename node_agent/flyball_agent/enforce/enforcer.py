@@ -26,7 +26,8 @@ from flyball_agent.enforce.decisions import Mode, SetLimit, Target
 from flyball_agent.enforce.driver_session import DriverSessionTracker
 from flyball_agent.enforce.gpu_state import GpuState, Holders, PodName
 from flyball_agent.enforce.grant import accepted_grant, supersedes
-from flyball_agent.enforce.journal import (
+from flyball_agent.enforce.journal import Journal, JournalError
+from flyball_agent.enforce.records import (
     Accepted,
     DriverSeen,
     Forgotten,
@@ -34,8 +35,6 @@ from flyball_agent.enforce.journal import (
     GrantLease,
     Intent,
     Intents,
-    Journal,
-    JournalError,
     found_gpus,
 )
 from flyball_agent.enforce.state import Drift, EnforcerState
@@ -152,7 +151,7 @@ class Enforcer:
         state.counts.lease_renewals += 1
         # Not synced: the deadline is void after a reboot, and a mere crash of this process loses nothing written.
         with contextlib.suppress(JournalError):
-            self._journal.commit(state.lease, durable=False)
+            self._journal.note(state.lease)
         return state.mode is Mode.FAILSAFE
 
     def set_pods(self, pods_of: Mapping[str, tuple[PodName, ...]], *, all_resolved: bool = True) -> bool:
@@ -205,17 +204,19 @@ class Enforcer:
             await self._set_limits(grant, decisions.limit_cuts(self._gpus(), targets), "lower")
             await self._set_locks(targets)
             await self._set_persistence()
-            self._journal.retry()
-            # A newer grant or the lease's end may have come while the driver was busy: then the next round decides.
-            decided = state.grant is grant and self._mode_now() is state.mode
-            if decided and state.confirmed and state.mode is not Mode.FAILSAFE:
+            await self._journal.tidy()
+            if self._still_decided(grant) and state.confirmed and state.mode is not Mode.FAILSAFE:
                 raises = decisions.limit_raises(self._gpus(), targets, grant.bound.limit_milliwatts)
                 await self._set_limits(grant, raises, "raise")
         else:
-            self._journal.retry()
+            await self._journal.tidy()
         if state.grant is grant:
-            self._judge(targets)
+            await self._judge(targets)
         state.journal_error = self._journal.degraded
+
+    def _still_decided(self, grant: Grant) -> bool:
+        """Whether the round still goes by this: a newer grant or the lease's end may come while driver or disk are busy."""
+        return self.state.grant is grant and self._mode_now() is self.state.mode
 
     def _mode_now(self) -> Mode:
         lease = self.state.lease
@@ -303,14 +304,15 @@ class Enforcer:
             return
         intents = tuple(Intent(change.uuid, change.old_milliwatts, change.new_milliwatts) for change in sets)
         try:
-            if kind == "raise":
-                self._journal.commit(Intents(*grant.version, intents))
-            else:  # no cut waits for a disk; what is written here is synced before it is acknowledged
-                self._journal.note(Intents(*grant.version, intents))
+            self._journal.note(Intents(*grant.version, intents))
+            if kind == "raise":  # no cut waits for a disk; what is written here is synced before it is acknowledged
+                await self._journal.sync()
         except JournalError as error:
             self._log.error("journal", error=str(error))
         if kind == "raise" and self._journal.degraded is not None:
             return  # what cannot be remembered may not be given
+        if kind == "raise" and not self._still_decided(grant):
+            return  # a newer grant, or the lease's end, came while the disk was busy
         started_ns = self._clock_ns()
         drivers = [self._drivers[change.uuid] for change in sets]
         done = await self._calls.each(
@@ -397,24 +399,27 @@ class Enforcer:
             lock_now = change.lock if isinstance(error, NotSupported) else gpu.lock
             self._put(gpu.changed(lock=lock_now, lock_refused=str(error)))
 
-    def _judge(self, targets: Mapping[str, Target]) -> None:
+    async def _judge(self, targets: Mapping[str, Target]) -> None:
         """Acknowledge what holds; keep looking soon while a limit settles."""
         state = self.state
         judgement = decisions.judge(self._gpus(), targets, self._clock_ns(), self._settle_ns)
         for gpu in judgement.gpus:
             self._put(gpu)
         state.settling = judgement.settling
-        if state.grant is None or not any(gpu.usable for gpu in judgement.gpus):
+        grant = state.grant
+        if grant is None or not any(gpu.usable for gpu in judgement.gpus):
             return
-        version, session, last = state.grant.version, state.session, state.acknowledged
+        version, session, last = grant.version, state.session, state.acknowledged
         total = state.held_milliwatts
         if not decisions.acknowledgement_due(last, version, session, total, judgement.may_acknowledge):
             return
         if last is None or (last.version, last.session) != (version, session):
-            with contextlib.suppress(JournalError):
-                self._journal.sync()
-            if self._journal.degraded is not None:
+            try:
+                await self._journal.sync()
+            except JournalError:
                 return  # a restart would not know what is promised here
+            if not self._still_decided(grant):
+                return
         state.acknowledged = Acknowledgement(
             epoch=version.epoch,
             generation=version.generation,
@@ -457,7 +462,7 @@ class Enforcer:
             self._log.warning("GPU forgotten", uuid=uuid)
         if gone:
             with contextlib.suppress(JournalError):
-                self._journal.commit(Forgotten(tuple(gone)))
+                self._journal.note(Forgotten(tuple(gone)))
 
     def close(self) -> bool:
         """Stop; every limit and lock stays as it is. True where no driver call is under way any more."""

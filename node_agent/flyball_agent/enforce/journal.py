@@ -7,9 +7,10 @@
 - the energy totals;
 - the node's name: limits and energy of one node mean nothing on another.
 
-A record is `<crc32 of the rest, 8 hex digits> <JSON>\\n`. A torn tail, or any line that does not check or is no record, is
-skipped and counted; later lines still hold. Where the file outgrows its bound it is written anew beside and renamed over.
-Where the disk fails, the state is kept in memory, `degraded` says why, and the next write that succeeds writes it whole.
+A torn tail, or any line that does not check or is no record, is skipped and counted; later lines still hold. Where the file
+outgrows its bound it is written anew beside and renamed over. Where the disk fails, or hangs, the state is kept in memory,
+`degraded` says why, and the next write that succeeds writes it whole. Only appending happens on the event loop, which no
+kill of the process loses; whatever waits for the disk does so in a thread with a deadline.
 """
 
 from __future__ import annotations
@@ -17,23 +18,21 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
-from flyball_api.grant import Grant, GrantVersion, grant_spec
 from flyball_api.reading import InvalidObject
-from flyball_api.units import MilliwattsPerGpu
-from msgspec import Struct
 
-from flyball_agent.enforce.grant import accepted_grant
+from flyball_agent import off_loop
+from flyball_agent.enforce.records import JournalState, Record, decode, encode
 
 DEFAULT_MAX_BYTES = 256 * 1024
-FORGET_SUFFIX = ".forget"
-MAX_GPUS = 256
+# A disk that takes longer to sync a few lines does not take them at all, for all that a raise can wait for.
+DISK_SECONDS = 2.0
+
+T = TypeVar("T")
 
 
 class JournalError(Exception):
@@ -48,175 +47,8 @@ class JournalOfAnotherNode(Exception):
     """The journal was written on another node."""
 
 
-# ---- the records: their fields' names on the disk are part of the format ------------------------------------------
-
-
-class GrantLease(Struct, frozen=True, tag_field="t", tag="lease"):
-    """Until when the grant holds: nanoseconds of CLOCK_BOOTTIME, in the boot of `boot_id` only."""
-
-    boot_id: str = msgspec.field(name="boot")
-    deadline_ns: int = msgspec.field(name="deadline")
-
-    def valid(self, boot_id: str, now_ns: int) -> bool:
-        return boot_id == self.boot_id and now_ns < self.deadline_ns
-
-
-class Accepted(Struct, frozen=True, tag_field="t", tag="accept"):
-    """A grant was accepted, as GPUNode.spec has it, and a lease with it."""
-
-    spec: dict[str, Any]
-    boot_id: str = msgspec.field(name="boot")
-    deadline_ns: int = msgspec.field(name="deadline")
-
-    @classmethod
-    def of(cls, grant: Grant, lease: GrantLease) -> Accepted:
-        return cls(grant_spec(grant), lease.boot_id, lease.deadline_ns)
-
-
-class Intent(Struct, frozen=True, array_like=True):
-    """One set of a power limit, as it was meant."""
-
-    uuid: str
-    old_milliwatts: MilliwattsPerGpu
-    new_milliwatts: MilliwattsPerGpu
-
-
-class Intents(Struct, frozen=True, tag_field="t", tag="intent"):
-    """The limits that are about to be set under one grant."""
-
-    epoch: int = msgspec.field(name="e")
-    generation: int = msgspec.field(name="g")
-    sets: tuple[Intent, ...]
-
-
-class FoundGpu(Struct, frozen=True, array_like=True):
-    """A GPU as it was when the agent first saw it: what a release gives back, and what a missing one may draw."""
-
-    uuid: str
-    model: str
-    min_milliwatts: MilliwattsPerGpu
-    max_milliwatts: MilliwattsPerGpu
-    default_milliwatts: MilliwattsPerGpu
-    found_milliwatts: MilliwattsPerGpu
-
-
-class FoundGpus(Struct, frozen=True, tag_field="t", tag="boards"):
-    """GPUs that the agent had not seen before."""
-
-    gpus: tuple[FoundGpu, ...] = msgspec.field(name="boards")
-
-
-class Forgotten(Struct, frozen=True, tag_field="t", tag="forget"):
-    """GPUs that are gone for good, by UUID."""
-
-    uuids: tuple[str, ...]
-
-
-class OfNode(Struct, frozen=True, tag_field="t", tag="node"):
-    """The node that this is the journal of."""
-
-    node: str
-
-
-class DriverLoad(Struct, frozen=True):
-    """Which load of the driver the GPUs' limits belong to, and what their energy counters were in it (millijoules)."""
-
-    boot_id: str = msgspec.field(name="boot")
-    driver_load: str = msgspec.field(name="driver")
-    resets: int = 0
-    counters_millijoules: dict[str, int] = msgspec.field(name="counters", default_factory=dict)
-
-
-class DriverSeen(Struct, frozen=True, tag_field="t", tag="driver"):
-    """The driver as it is now."""
-
-    driver: DriverLoad
-
-
-class EnergyTotals(Struct, frozen=True, tag_field="t", tag="energy"):
-    """The energy accounts, which alone know what their record means (`flyball_agent.energy.record`)."""
-
-    energy: dict[str, Any]
-
-
-Record = Accepted | GrantLease | Intents | FoundGpus | Forgotten | OfNode | DriverSeen | EnergyTotals
-
-_DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
-_ENCODER = msgspec.json.Encoder()
-
-
-@dataclass(slots=True)
-class JournalState:
-    """Everything that the records add up to."""
-
-    node: str = ""
-    grant: Grant | None = None
-    lease: GrantLease | None = None
-    gpus: dict[str, FoundGpu] = field(default_factory=dict)
-    intents: dict[str, Intent] = field(default_factory=dict)  # the last of each GPU
-    intent_version: GrantVersion = field(default_factory=GrantVersion)
-    driver: DriverLoad | None = None
-    energy: dict[str, Any] = field(default_factory=dict)
-
-    def apply(self, record: Record) -> None:
-        """Add one record. Raises InvalidObject where it holds no grant."""
-        match record:
-            case Accepted():
-                self.grant = accepted_grant(record.spec)
-                self.lease = GrantLease(record.boot_id, record.deadline_ns)
-            case GrantLease():
-                self.lease = record
-            case Intents():
-                self.intent_version = GrantVersion(record.epoch, record.generation)
-                self.intents.update((intent.uuid, intent) for intent in record.sets)
-            case FoundGpus():
-                self.gpus.update((gpu.uuid, gpu) for gpu in record.gpus)
-            case Forgotten():
-                for uuid in record.uuids:
-                    self.gpus.pop(uuid, None)
-                    self.intents.pop(uuid, None)
-            case OfNode():
-                self.node = record.node
-            case DriverSeen():
-                self.driver = record.driver
-            case EnergyTotals():
-                self.energy = record.energy
-
-    def records(self) -> list[Record]:
-        """The fewest records that add up to this state."""
-        records: list[Record] = [OfNode(self.node)] if self.node else []
-        if self.gpus:
-            records.append(found_gpus(self.gpus.values()))
-        if self.driver is not None:
-            records.append(DriverSeen(self.driver))
-        if self.grant is not None and self.lease is not None:
-            records.append(Accepted.of(self.grant, self.lease))
-        if self.intents:
-            records.append(Intents(*self.intent_version, tuple(self.intents.values())))
-        if self.energy:
-            records.append(EnergyTotals(self.energy))
-        return records
-
-
-def found_gpus(gpus: Iterable[FoundGpu]) -> FoundGpus:
-    return FoundGpus(tuple(gpus)[:MAX_GPUS])
-
-
-def encode(record: Record) -> bytes:
-    payload = _ENCODER.encode(record)
-    return b"%08x %s\n" % (zlib.crc32(payload), payload)
-
-
-def decode(line: bytes) -> Record | None:
-    """The record of one line (without its newline), or None where it does not check or is none."""
-    if len(line) < 10 or line[8:9] != b" ":
-        return None
-    try:
-        if int(line[:8], 16) != zlib.crc32(line[9:]):
-            return None
-        return _DECODER.decode(line[9:])
-    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
-        return None
+def journal_path(folder: str | os.PathLike[str], node: str) -> Path:
+    return Path(folder) / f"{node}.journal"
 
 
 class Disk:
@@ -231,10 +63,12 @@ class Disk:
     def sync(self, descriptor: int) -> None:
         os.fdatasync(descriptor)
 
-    def replace(self, source: Path, target: Path) -> None:
-        """Rename, and see the new name onto the disk."""
+    def rename(self, source: Path, target: Path) -> None:
         source.replace(target)
-        folder = os.open(target.parent, os.O_RDONLY | os.O_CLOEXEC)
+
+    def sync_folder(self, path: Path) -> None:
+        """See a new name onto the disk."""
+        folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
         finally:
@@ -242,9 +76,10 @@ class Disk:
 
 
 class Journal:
-    """The journal of one node's agent: `<folder>/<node>.journal`. One agent at a time.
+    """The journal of one node's agent: `<folder>/<node>.journal`. One agent at a time; one event loop owns it.
 
-    Not thread-safe: one control loop owns it. Raises JournalHeld where another agent has it, and JournalOfAnotherNode for
+    `note` adds records and waits for no disk, `sync` sees all of them onto it, `tidy` once a round bounds the file and
+    heals it. Opening it reads and writes in place. Raises JournalHeld where another agent has it, and JournalOfAnotherNode for
     a file that was brought here from another node, which it leaves as it is; a disk that cannot even be read or made
     leaves an empty, degraded journal.
     """
@@ -256,18 +91,23 @@ class Journal:
         *,
         max_bytes: int = DEFAULT_MAX_BYTES,
         disk: Disk | None = None,
+        disk_seconds: float = DISK_SECONDS,
     ) -> None:
-        self.path = Path(folder) / f"{node}.journal"
+        self.path = journal_path(folder, node)
         self.state = JournalState()
         self.degraded: str | None = None
         self.unreadable_records = 0
         self.rewrites = 0
         self._max_bytes = max_bytes
         self._disk = disk or Disk()
+        self._disk_seconds = disk_seconds
         self._descriptor = -1
         self._lock = -1
         self._size = 0
         self._unsynced = False
+        self._fresh = self.path.with_suffix(".new")
+        self._late: Future[Any] | None = None
+        self._since_snapshot: list[bytes] | None = None  # what was noted while the file is written anew
         self._hold()
         try:
             self._read()
@@ -281,28 +121,11 @@ class Journal:
             )
         self.state.node = node
         # Always a fresh file: it repairs a torn tail, and shows at once whether the disk takes writes.
-        with contextlib.suppress(JournalError):
-            self._rewrite()
-
-    def commit(self, *records: Record, durable: bool = True) -> None:
-        """Add the records; with `durable`, they and all before them are on the disk when this returns.
-
-        The state has them in any case. Raises JournalError where the disk has not.
-        """
-        for record in records:
-            self.state.apply(record)
-        data = b"".join(encode(record) for record in records)
-        if self.degraded is not None or self._size + len(data) > self._max_bytes:
-            self._rewrite()
-            return
         try:
-            self._write(self._descriptor, data)
-            self._size += len(data)
-            self._unsynced = True
+            self._swap_in(self._write_fresh(self._snapshot()))
+            self._see_onto_disk(self._descriptor)
         except OSError as error:
-            raise self._degrade("write", error) from error
-        if durable:
-            self.sync()
+            self._degrade("rewrite", error)
 
     def note(self, *records: Record) -> None:
         """Add the records without waiting for the disk: a kill of this process does not lose them, `sync` makes sure.
@@ -311,9 +134,14 @@ class Journal:
         """
         for record in records:
             self.state.apply(record)
+        data = b"".join(encode(record) for record in records)
+        if self._since_snapshot is not None:
+            self._since_snapshot.append(data)
         if self.degraded is not None:
             raise JournalError(self.degraded)
-        data = b"".join(encode(record) for record in records)
+        if self._size + len(data) > 2 * self._max_bytes:  # nobody has tidied: it is written anew before it takes more
+            self.degraded = f"{self.path}: more than {self._max_bytes} bytes came at once"
+            raise JournalError(self.degraded)
         try:
             self._write(self._descriptor, data)
         except OSError as error:
@@ -321,33 +149,21 @@ class Journal:
         self._size += len(data)
         self._unsynced = True
 
-    def sync(self) -> None:
-        """Put everything committed so far onto the disk. Raises JournalError."""
-        if self.degraded is not None:
-            self._rewrite()
+    async def sync(self) -> None:
+        """Put everything noted so far onto the disk. Raises JournalError where that fails or takes too long."""
+        if self.degraded is not None or self._size > self._max_bytes:
+            await self._rewrite()
         elif self._unsynced:
-            try:
-                self._disk.sync(self._descriptor)
-            except OSError as error:
-                raise self._degrade("sync", error) from error
             self._unsynced = False
+            descriptor = self._descriptor
+            await self._off_loop("sync", lambda: self._disk.sync(descriptor))
 
-    def retry(self) -> bool:
-        """Where the disk had failed, try to write the state whole; True where the journal is sound."""
-        if self.degraded is not None:
+    async def tidy(self) -> bool:
+        """Write the file anew where it has outgrown its bound or its disk had failed; True where the journal is sound."""
+        if self.degraded is not None or self._size > self._max_bytes:
             with contextlib.suppress(JournalError):
-                self._rewrite()
+                await self._rewrite()
         return self.degraded is None
-
-    def take_forget_requests(self) -> list[str]:
-        """The UUIDs of GPUs that `request_forget` named since the last call."""
-        path = self.path.with_suffix(FORGET_SUFFIX)
-        try:
-            uuids = path.read_text().split()
-            path.unlink()
-        except (OSError, ValueError):
-            return []
-        return uuids
 
     def close(self) -> None:
         for descriptor in (self._descriptor, self._lock):
@@ -390,44 +206,69 @@ class Journal:
         while view:
             view = view[self._disk.write(descriptor, bytes(view)) :]
 
-    def _rewrite(self) -> None:
+    def _snapshot(self) -> bytes:
+        return b"".join(encode(record) for record in self.state.records())
+
+    async def _rewrite(self) -> None:
         """Write the state whole, beside the old file, and rename it over: a crash leaves the one or the other."""
-        data = b"".join(encode(record) for record in self.state.records())
-        fresh = self.path.with_suffix(".new")
-        descriptor = -1
+        data, self._since_snapshot = self._snapshot(), []
         try:
-            descriptor = self._disk.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+            descriptor = await self._off_loop("rewrite", lambda: self._write_fresh(data), os.close)
+            self._swap_in(descriptor)
+        except OSError as error:
+            raise self._degrade("rewrite", error) from error
+        finally:
+            self._since_snapshot = None
+        await self._off_loop("rewrite", lambda: self._see_onto_disk(descriptor))
+
+    def _write_fresh(self, data: bytes) -> int:
+        """A new file beside the journal with this in it; its descriptor."""
+        descriptor = self._disk.open(self._fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        try:
             self._write(descriptor, data)
             self._disk.sync(descriptor)
-            self._disk.replace(fresh, self.path)
-        except OSError as error:
-            if descriptor >= 0:
-                os.close(descriptor)
-            raise self._degrade("rewrite", error) from error
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _swap_in(self, descriptor: int) -> None:
+        """Put the new file, with what was noted since it was begun, in the old one's place."""
+        try:
+            self._write(descriptor, b"".join(self._since_snapshot or ()))
+            self._disk.rename(self._fresh, self.path)
+        except OSError:
+            os.close(descriptor)
+            raise
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._descriptor, self._size, self._unsynced = descriptor, len(data), False
+        self._descriptor, self._size = descriptor, os.fstat(descriptor).st_size
+        self._unsynced = False
         self.degraded = None
         self.rewrites += 1
+
+    def _see_onto_disk(self, descriptor: int) -> None:
+        self._disk.sync(descriptor)
+        self._disk.sync_folder(self.path.parent)
+
+    async def _off_loop(self, doing: str, call: Callable[[], T], discard: Callable[[T], None] | None = None) -> T:
+        """What the call returns. Raises JournalError; a late one goes on, and until it has returned there is no other."""
+        if self._late is not None:
+            if not self._late.done():
+                raise JournalError(self.degraded)
+            self._late = None
+        future = off_loop.begin(call, "journal")
+        try:
+            if await off_loop.done_within(future, self._disk_seconds):
+                return future.result()
+        except OSError as error:
+            raise self._degrade(doing, error) from error
+        self._late = future
+        if discard is not None:
+            future.add_done_callback(lambda late: None if late.exception() else discard(late.result()))
+        self.degraded = f"{self.path}: {doing}: the disk has not answered within {self._disk_seconds:g} s"
+        raise JournalError(self.degraded)
 
     def _degrade(self, doing: str, error: OSError) -> JournalError:
         self.degraded = f"{self.path}: {doing}: {error.strerror or error}"
         return JournalError(self.degraded)
-
-
-def request_forget(folder: str | os.PathLike[str], node: str, uuid: str) -> None:
-    """Ask the node's agent, running now or later, to forget a GPU that is gone for good.
-
-    Raises FileNotFoundError where the node has no journal there, and ValueError for a GPU that it does not remember.
-    """
-    path = Path(folder) / f"{node}.journal"
-    state = JournalState()
-    for line in path.read_bytes().split(b"\n"):
-        record = decode(line)
-        if isinstance(record, FoundGpus | Forgotten):
-            state.apply(record)
-    if uuid not in state.gpus:
-        known = ", ".join(sorted(state.gpus)) or "none"
-        raise ValueError(f"{path}: GPU {uuid} is not remembered (remembered: {known})")
-    with path.with_suffix(FORGET_SUFFIX).open("a") as requests:
-        requests.write(f"{uuid}\n")

@@ -11,7 +11,7 @@ from flyball_api.units import NodeMilliwatts
 
 from flyball_agent.enforce.decisions import Mode, total_held_milliwatts
 from flyball_agent.enforce.gpu_state import GpuState, PodName
-from flyball_agent.enforce.journal import GrantLease
+from flyball_agent.enforce.records import GrantLease
 
 
 @dataclass(slots=True)

@@ -14,7 +14,8 @@ from flyball_agent.enforce.adoption import unnamed_uuid
 from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.enforcer import ROUNDS_BEFORE_EXIT, Enforcer
 from flyball_agent.enforce.gpu_state import PodName
-from flyball_agent.enforce.journal import Disk, Journal, request_forget
+from flyball_agent.enforce.journal import Disk, Journal
+from flyball_agent.enforce.requests import Requests, request_forget
 from flyball_agent.gpu.calls import DriverCalls, ThreadedCalls
 from flyball_agent.gpu.gpu import Gpu, GpuDriver, GpuLost, GpuReading, UnknownDriverError, UnopenedGpu
 from flyball_agent.gpu.simulated import SimulatedDriver, SimulatedGpu
@@ -28,6 +29,7 @@ from hypothesis import strategies as st
 from tests.support.agent_doubles import QuickDisk
 from tests.support.examples import examples
 from tests.support.gpu_node_specs import gpu_node_spec, job_grant
+from tests.support.waiting import until
 
 A100 = CATALOGUE["NVIDIA-A100-SXM4-40GB"]
 SECOND = 1_000_000_000
@@ -319,7 +321,7 @@ def test_a_counter_that_falls_back_is_a_new_driver_session(rig: Rig, while_away:
     rig.step(10)
     rig.step(10)
     first = rig.enforcer.state.acknowledged.driver_load
-    rig.journal.commit(rig.enforcer.driver_record())
+    rig.journal.note(rig.enforcer.driver_record())
     if while_away:
         rig.enforcer.close()
     rig.node.devices[0].reset_energy_counter()
@@ -441,9 +443,10 @@ def test_a_gpu_that_was_replaced_counts_until_it_is_forgotten(rig: Rig) -> None:
     present = rig.node.devices[0].uuid
     request_forget(rig.folder, "node-0", uuid)
     request_forget(rig.folder, "node-0", present)
-    asked = rig.journal.take_forget_requests()
+    requests = Requests(rig.folder, "node-0")
+    asked = requests.take_forgotten()
     assert asked == [uuid, present]
-    assert rig.journal.take_forget_requests() == []
+    assert requests.take_forgotten() == []
     rig.enforcer.forget(asked)
     rig.step()
     assert rig.acknowledged == (1, 1, 300_000)  # what is there is never forgotten
@@ -600,6 +603,73 @@ def test_no_permission_on_every_gpu_ends_the_process_with_a_sentence(rig: Rig) -
     assert "CAP_SYS_ADMIN" in rig.enforcer.state.must_exit
 
 
+class StuckDisk(QuickDisk):
+    """Does not come back from a sync while it is `stuck`."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.free.set()
+        self.waiting = 0
+
+    def sync(self, descriptor: int) -> None:
+        self.waiting += 1
+        self.free.wait(60)
+
+
+async def test_a_disk_that_hangs_delays_no_cut_and_stops_no_round(tmp_path: Path) -> None:
+    disk = StuckDisk()
+    rig = Rig(tmp_path, disk)
+    rig.enforcer.close()
+    rig.journal = Journal(tmp_path, "node-0", disk=disk, disk_seconds=0.05)
+    rig.enforcer = Enforcer("node-0", rig.driver, rig.journal, clock_ns=lambda: rig.now_ns)
+    rig.hold("gpt2", 0, 1)
+    rig.enforcer.accept(gpu_node_spec(1, 900_000, job_grant("gpt2", 350_000), lease=10))
+    await rig.enforcer.step()
+    assert rig.limits() == [350_000, 350_000, 100_000, 100_000]
+    disk.free.clear()
+    rig.enforcer.accept(gpu_node_spec(2, 700_000, job_grant("gpt2", 200_000), lease=10))
+    await rig.enforcer.step()
+    assert rig.limits() == [200_000, 200_000, 100_000, 100_000]
+    assert rig.acknowledged == (1, 1, 900_000)
+    assert "has not answered" in rig.enforcer.state.journal_error
+    rig.enforcer.accept(gpu_node_spec(3, 900_000, job_grant("gpt2", 350_000), lease=10))
+    waiting = disk.waiting
+    await rig.enforcer.step()
+    assert rig.limits() == [200_000, 200_000, 100_000, 100_000]  # no raise without the disk
+    assert disk.waiting == waiting  # nor one thread more
+    rig.now_ns += 20 * SECOND
+    await rig.enforcer.step()
+    assert rig.limits() == [100_000] * GPUS  # and the lease's end is enforced
+    disk.free.set()
+    rig.enforcer.renew_lease(1)
+    await until(lambda: threading.active_count() == 1)
+    await rig.enforcer.step()
+    assert rig.limits() == [350_000, 350_000, 100_000, 100_000]
+    assert rig.acknowledged == (1, 3, 900_000)
+    rig.enforcer.close()
+
+
+async def test_a_grant_that_comes_while_the_disk_is_busy_stops_the_raise(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    await rig.enforcer.step()
+    rig.enforcer.close()
+    disk = StuckDisk()
+    rig.disk = disk
+    rig.start()
+    rig.hold("gpt2", 0, 1)
+    rig.enforcer.accept(gpu_node_spec(2, 900_000, job_grant("gpt2", 350_000)))
+    disk.free.clear()
+    waiting = disk.waiting
+    step = asyncio.create_task(rig.enforcer.step())
+    await until(lambda: disk.waiting > waiting)
+    rig.enforcer.accept(gpu_node_spec(3, MIN_LIMITS))
+    disk.free.set()
+    await step
+    assert rig.limits() == [100_000] * GPUS
+    rig.enforcer.close()
+
+
 class FullDisk(QuickDisk):
     full = False
 
@@ -699,11 +769,11 @@ class CrashingDisk(QuickDisk):
             raise Crash
         return super().write(descriptor, data)
 
-    def replace(self, source: Path, target: Path) -> None:
+    def rename(self, source: Path, target: Path) -> None:
         self.left -= 1
         if self.left < 0:
             raise Crash
-        super().replace(source, target)
+        super().rename(source, target)
 
 
 def crash_scenario(rig: Rig) -> None:

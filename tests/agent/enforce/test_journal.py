@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -13,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from flyball_agent.enforce.journal import (
+from flyball_agent.enforce.journal import Disk, Journal, JournalError, JournalHeld, JournalOfAnotherNode
+from flyball_agent.enforce.records import (
     Accepted,
-    Disk,
     DriverLoad,
     DriverSeen,
     EnergyTotals,
@@ -24,10 +25,6 @@ from flyball_agent.enforce.journal import (
     GrantLease,
     Intent,
     Intents,
-    Journal,
-    JournalError,
-    JournalHeld,
-    JournalOfAnotherNode,
     JournalState,
     Record,
     decode,
@@ -64,6 +61,20 @@ HISTORY: list[Record] = [
 ]
 
 
+def commit(journal: Journal, *records: Record) -> None:
+    """Add records and see them onto the disk."""
+
+    async def work() -> None:
+        journal.note(*records)
+        await journal.sync()
+
+    asyncio.run(work())
+
+
+def tidy(journal: Journal) -> bool:
+    return asyncio.run(journal.tidy())
+
+
 def states(records: Sequence[Record]) -> list[str]:
     """The state after each number of records."""
     state, after = JournalState("node-0"), [repr(JournalState("node-0"))]
@@ -76,7 +87,7 @@ def states(records: Sequence[Record]) -> list[str]:
 def test_everything_comes_back(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "node-0")
     for record in HISTORY:
-        journal.commit(record)
+        commit(journal, record)
     journal.close()
     again = Journal(tmp_path, "node-0")
     assert repr(again.state) == states(HISTORY)[-1]
@@ -122,9 +133,12 @@ class CrashingDisk(QuickDisk):
         self.spend()
         super().sync(descriptor)
 
-    def replace(self, source: Path, target: Path) -> None:
+    def rename(self, source: Path, target: Path) -> None:
         self.spend()
-        super().replace(source, target)
+        super().rename(source, target)
+
+    def sync_folder(self, path: Path) -> None:
+        self.spend()
 
 
 def run_until_crash(folder: Path, budget: int, max_bytes: int) -> int | None:
@@ -135,7 +149,7 @@ def run_until_crash(folder: Path, budget: int, max_bytes: int) -> int | None:
     disk.budget = budget
     try:
         for record in HISTORY:
-            journal.commit(record)
+            commit(journal, record)
             committed += 1
     except Crash:
         return committed
@@ -163,7 +177,8 @@ def test_a_crash_at_any_byte_and_any_call_loses_nothing_that_was_committed(tmp_p
         assert repr(found.state) in (after[committed], after[committed + 1])
         assert found.unreadable_records <= 1
         assert found.degraded is None
-        found.commit(*HISTORY)  # and it can be used
+        for record in HISTORY:  # and it can be used
+            commit(found, record)
         found.close()
         budget += EVERY
     assert crashes > 900 // EVERY
@@ -231,8 +246,11 @@ def test_an_accepted_grant_that_cannot_be_followed_is_skipped_and_counted(tmp_pa
 def test_the_file_stays_within_its_bound(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "node-0", max_bytes=4000)
     for number in range(500):
-        journal.commit(GrantLease("boot-1", number), durable=False)
-        assert journal.path.stat().st_size <= 4000
+        journal.note(GrantLease("boot-1", number))
+        assert journal.path.stat().st_size <= 2 * 4000
+        if number % 7 == 0:
+            tidy(journal)
+            assert journal.path.stat().st_size <= 4000
     assert journal.rewrites > 2
     journal.close()
     again = Journal(tmp_path, "node-0")
@@ -265,9 +283,9 @@ class FailingDisk(Disk):
         self._maybe("sync")
         super().sync(descriptor)
 
-    def replace(self, source: Path, target: Path) -> None:
-        self._maybe("replace")
-        super().replace(source, target)
+    def rename(self, source: Path, target: Path) -> None:
+        self._maybe("rename")
+        super().rename(source, target)
 
 
 @pytest.mark.parametrize("kind", ["write", "sync", "all"])
@@ -275,17 +293,17 @@ class FailingDisk(Disk):
 def test_a_failing_disk_degrades_keeps_the_state_and_heals(tmp_path: Path, kind: str, code: int) -> None:
     disk = FailingDisk()
     journal = Journal(tmp_path, "node-0", disk=disk)
-    journal.commit(HISTORY[2])
+    commit(journal, HISTORY[2])
     disk.failing, disk.code = kind, code
     with pytest.raises(JournalError, match=os.strerror(code)):
-        journal.commit(HISTORY[5])
+        commit(journal, HISTORY[5])
     assert journal.degraded is not None
     assert journal.state.grant.version == (1, 2)  # remembered in memory: an older grant stays refused
     with pytest.raises(JournalError):
-        journal.commit(HISTORY[6])
-    assert not journal.retry()
+        commit(journal, HISTORY[6])
+    assert not tidy(journal)
     disk.failing = None
-    assert journal.retry()
+    assert tidy(journal)
     assert journal.degraded is None
     journal.close()
     again = Journal(tmp_path, "node-0")
@@ -299,7 +317,7 @@ def test_a_folder_that_cannot_be_made_degrades_from_the_start(tmp_path: Path) ->
     journal = Journal(tmp_path / "file" / "below", "node-0")
     assert journal.degraded is not None
     with pytest.raises(JournalError):
-        journal.commit(HISTORY[0])
+        commit(journal, HISTORY[0])
     journal.close()
 
 
@@ -313,14 +331,16 @@ def test_one_agent_at_a_time(tmp_path: Path) -> None:
 
 
 WRITER = """
-import sys
-from flyball_agent.enforce.journal import Accepted, GrantLease, Journal
+import asyncio, sys
+from flyball_agent.enforce.journal import Journal
+from flyball_agent.enforce.records import Accepted, GrantLease
 from flyball_api.grant import Grant, PowerBound
 journal = Journal(sys.argv[1], "node-0", max_bytes=2000)
 generation = journal.state.grant.generation if journal.state.grant else 0
 while True:
     generation += 1
-    journal.commit(Accepted.of(Grant(1, generation, 30, PowerBound(1)), GrantLease("b", generation)))
+    journal.note(Accepted.of(Grant(1, generation, 30, PowerBound(1)), GrantLease("b", generation)))
+    asyncio.run(journal.sync())
     sys.stdout.write(f"{generation}\\n")
     sys.stdout.flush()
 """
@@ -345,7 +365,7 @@ def test_a_process_that_is_killed_forgets_no_grant_that_it_announced(tmp_path: P
 
 def test_the_journal_of_another_node_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "node-0")
-    journal.commit(found_gpus([FoundGpu("GPU-1", "A100", *[MilliwattsPerGpu(100_000)] * 4)]))
+    commit(journal, found_gpus([FoundGpu("GPU-1", "A100", *[MilliwattsPerGpu(100_000)] * 4)]))
     journal.close()
     (tmp_path / "node-0.journal").rename(tmp_path / "node-1.journal")
     before = (tmp_path / "node-1.journal").read_bytes()

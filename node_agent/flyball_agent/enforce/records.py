@@ -1,0 +1,188 @@
+"""What the journal remembers: its records, one checksummed JSON line each, and what they add up to.
+
+A record is `<crc32 of the rest, 8 hex digits> <JSON>\n`. The names of fields and tags are part of the format.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from flyball_api.grant import Grant, GrantVersion, grant_spec
+from flyball_api.units import MilliwattsPerGpu
+from msgspec import Struct
+
+from flyball_agent.enforce.grant import accepted_grant
+
+MAX_GPUS = 256
+
+
+class GrantLease(Struct, frozen=True, tag_field="t", tag="lease"):
+    """Until when the grant holds: nanoseconds of CLOCK_BOOTTIME, in the boot of `boot_id` only."""
+
+    boot_id: str = msgspec.field(name="boot")
+    deadline_ns: int = msgspec.field(name="deadline")
+
+    def valid(self, boot_id: str, now_ns: int) -> bool:
+        return boot_id == self.boot_id and now_ns < self.deadline_ns
+
+
+class Accepted(Struct, frozen=True, tag_field="t", tag="accept"):
+    """A grant was accepted, as GPUNode.spec has it, and a lease with it."""
+
+    spec: dict[str, Any]
+    boot_id: str = msgspec.field(name="boot")
+    deadline_ns: int = msgspec.field(name="deadline")
+
+    @classmethod
+    def of(cls, grant: Grant, lease: GrantLease) -> Accepted:
+        return cls(grant_spec(grant), lease.boot_id, lease.deadline_ns)
+
+
+class Intent(Struct, frozen=True, array_like=True):
+    """One set of a power limit, as it was meant."""
+
+    uuid: str
+    old_milliwatts: MilliwattsPerGpu
+    new_milliwatts: MilliwattsPerGpu
+
+
+class Intents(Struct, frozen=True, tag_field="t", tag="intent"):
+    """The limits that are about to be set under one grant."""
+
+    epoch: int = msgspec.field(name="e")
+    generation: int = msgspec.field(name="g")
+    sets: tuple[Intent, ...]
+
+
+class FoundGpu(Struct, frozen=True, array_like=True):
+    """A GPU as it was when the agent first saw it: what a release gives back, and what a missing one may draw."""
+
+    uuid: str
+    model: str
+    min_milliwatts: MilliwattsPerGpu
+    max_milliwatts: MilliwattsPerGpu
+    default_milliwatts: MilliwattsPerGpu
+    found_milliwatts: MilliwattsPerGpu
+
+
+class FoundGpus(Struct, frozen=True, tag_field="t", tag="boards"):
+    """GPUs that the agent had not seen before."""
+
+    gpus: tuple[FoundGpu, ...] = msgspec.field(name="boards")
+
+
+class Forgotten(Struct, frozen=True, tag_field="t", tag="forget"):
+    """GPUs that are gone for good, by UUID."""
+
+    uuids: tuple[str, ...]
+
+
+class OfNode(Struct, frozen=True, tag_field="t", tag="node"):
+    """The node that this is the journal of."""
+
+    node: str
+
+
+class DriverLoad(Struct, frozen=True):
+    """Which load of the driver the GPUs' limits belong to, and what their energy counters were in it (millijoules)."""
+
+    boot_id: str = msgspec.field(name="boot")
+    driver_load: str = msgspec.field(name="driver")
+    resets: int = 0
+    counters_millijoules: dict[str, int] = msgspec.field(name="counters", default_factory=dict)
+
+
+class DriverSeen(Struct, frozen=True, tag_field="t", tag="driver"):
+    """The driver as it is now."""
+
+    driver: DriverLoad
+
+
+class EnergyTotals(Struct, frozen=True, tag_field="t", tag="energy"):
+    """The energy accounts, which alone know what their record means (`flyball_agent.energy.record`)."""
+
+    energy: dict[str, Any]
+
+
+Record = Accepted | GrantLease | Intents | FoundGpus | Forgotten | OfNode | DriverSeen | EnergyTotals
+
+_DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+_ENCODER = msgspec.json.Encoder()
+
+
+@dataclass(slots=True)
+class JournalState:
+    """Everything that the records add up to."""
+
+    node: str = ""
+    grant: Grant | None = None
+    lease: GrantLease | None = None
+    gpus: dict[str, FoundGpu] = field(default_factory=dict)
+    intents: dict[str, Intent] = field(default_factory=dict)  # the last of each GPU
+    intent_version: GrantVersion = field(default_factory=GrantVersion)
+    driver: DriverLoad | None = None
+    energy: dict[str, Any] = field(default_factory=dict)
+
+    def apply(self, record: Record) -> None:
+        """Add one record. Raises InvalidObject where it holds no grant."""
+        match record:
+            case Accepted():
+                self.grant = accepted_grant(record.spec)
+                self.lease = GrantLease(record.boot_id, record.deadline_ns)
+            case GrantLease():
+                self.lease = record
+            case Intents():
+                self.intent_version = GrantVersion(record.epoch, record.generation)
+                self.intents.update((intent.uuid, intent) for intent in record.sets)
+            case FoundGpus():
+                self.gpus.update((gpu.uuid, gpu) for gpu in record.gpus)
+            case Forgotten():
+                for uuid in record.uuids:
+                    self.gpus.pop(uuid, None)
+                    self.intents.pop(uuid, None)
+            case OfNode():
+                self.node = record.node
+            case DriverSeen():
+                self.driver = record.driver
+            case EnergyTotals():
+                self.energy = record.energy
+
+    def records(self) -> list[Record]:
+        """The fewest records that add up to this state."""
+        records: list[Record] = [OfNode(self.node)] if self.node else []
+        if self.gpus:
+            records.append(found_gpus(self.gpus.values()))
+        if self.driver is not None:
+            records.append(DriverSeen(self.driver))
+        if self.grant is not None and self.lease is not None:
+            records.append(Accepted.of(self.grant, self.lease))
+        if self.intents:
+            records.append(Intents(*self.intent_version, tuple(self.intents.values())))
+        if self.energy:
+            records.append(EnergyTotals(self.energy))
+        return records
+
+
+def found_gpus(gpus: Iterable[FoundGpu]) -> FoundGpus:
+    return FoundGpus(tuple(gpus)[:MAX_GPUS])
+
+
+def encode(record: Record) -> bytes:
+    payload = _ENCODER.encode(record)
+    return b"%08x %s\n" % (zlib.crc32(payload), payload)
+
+
+def decode(line: bytes) -> Record | None:
+    """The record of one line (without its newline), or None where it does not check or is none."""
+    if len(line) < 10 or line[8:9] != b" ":
+        return None
+    try:
+        if int(line[:8], 16) != zlib.crc32(line[9:]):
+            return None
+        return _DECODER.decode(line[9:])
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return None
