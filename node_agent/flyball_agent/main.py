@@ -48,9 +48,9 @@ def open_driver(options: AgentOptions) -> GpuDriver:
         from flyball_agent.gpu.simulated import SimulatedDriver
 
         return SimulatedDriver.open(options.hardware_file("gpus"))
-    from flyball_agent.gpu.nvml import NvmlDriver
+    from flyball_agent.gpu.worker_driver import WorkerDriver
 
-    return NvmlDriver(options.nvml_library)
+    return WorkerDriver(options.nvml_library)
 
 
 def open_pods(options: AgentOptions) -> PodResources:

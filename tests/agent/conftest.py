@@ -45,7 +45,7 @@ def nvml_library() -> Path:
     return build_nvml_library()
 
 
-@pytest.fixture(params=["virtual", "file", "nvml"])
+@pytest.fixture(params=["virtual", "file", "nvml", "worker"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DriverBench]:
     """A node of two A100s behind each of the drivers."""
     if request.param == "virtual":
@@ -68,10 +68,11 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             driver = SimulatedDriver.open(path)
         else:
             from flyball_agent.gpu.nvml import NvmlDriver
+            from flyball_agent.gpu.worker_driver import WorkerDriver
 
             library = request.getfixturevalue("nvml_library")
             monkeypatch.setenv("FLYBALL_SIMULATED_GPUS", str(path))
             monkeypatch.setenv("FLYBALL_SIMULATED_PRIVILEGED", "1")
-            driver = NvmlDriver(library)
+            driver = NvmlDriver(library) if request.param == "nvml" else WorkerDriver(library)
         yield DriverBench(kind=request.param, driver=driver, node=node, wait=wait_until)
         driver.close()

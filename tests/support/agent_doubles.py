@@ -57,7 +57,7 @@ class Pods:
 class DriverBench:
     """A node of two A100s: the driver as the agent has it, the hardware behind it, and a wait for a condition of it.
 
-    `node` is a VirtualNode or a SimulatedNode, by `kind`: "virtual", "file" or "nvml".
+    `node` is a VirtualNode or a SimulatedNode, by `kind`: "virtual", "file", "nvml" or "worker".
     """
 
     kind: str

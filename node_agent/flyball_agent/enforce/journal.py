@@ -79,8 +79,8 @@ class Journal:
     """The journal of one node's agent: `<folder>/<node>.journal`. One agent at a time; one event loop owns it.
 
     `note` adds records and waits for no disk, `sync` sees all of them onto it, `tidy` once a round bounds the file and
-    heals it. Opening it reads and writes in place. Raises JournalHeld where another agent has it, and JournalOfAnotherNode for
-    a file that was brought here from another node, which it leaves as it is; a disk that cannot even be read or made
+    heals it. Opening it reads and writes in place. Raises JournalHeld where another agent has it, and JournalOfAnotherNode
+    for a file that was brought here from another node, which it leaves as it is; a disk that cannot even be read or made
     leaves an empty, degraded journal.
     """
 

@@ -47,7 +47,7 @@ class DirectCalls(DriverCalls):
         return results
 
 
-class _Lane:
+class Lane:
     """One GPU's thread. Daemonic: a call that never returns must not hold the process."""
 
     def __init__(self, uuid: str) -> None:
@@ -87,12 +87,12 @@ class ThreadedCalls(DriverCalls):
 
     def __init__(self, deadline_seconds: float = DEFAULT_DEADLINE_SECONDS) -> None:
         self.deadline_seconds = deadline_seconds
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
 
     async def each(self, operation: str, calls: Sequence[tuple[str, Callable[[], T]]]) -> list[T | GpuError]:
-        submitted: list[tuple[str, _Lane, Future[T] | None]] = []
+        submitted: list[tuple[str, Lane, Future[T] | None]] = []
         for uuid, call in calls:
-            lane = self._lanes.get(uuid) or self._lanes.setdefault(uuid, _Lane(uuid))
+            lane = self._lanes.get(uuid) or self._lanes.setdefault(uuid, Lane(uuid))
             if lane.abandoned is not None and lane.abandoned.done():
                 lane.abandoned = None
             submitted.append((uuid, lane, None if lane.abandoned is not None else lane.submit(call)))

@@ -39,6 +39,7 @@ class GpuError(Exception):
         self.operation = operation
         self.uuid = uuid
         self.code = code
+        self.detail = detail
 
 
 class NotSupported(GpuError):

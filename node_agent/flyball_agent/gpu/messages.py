@@ -1,0 +1,170 @@
+"""What passes between an agent and its driver's worker process: one packet of MessagePack a message."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import msgspec
+from flyball_api.units import MilliwattsPerGpu
+from msgspec import Struct
+
+from flyball_agent.gpu.gpu import (
+    CallTimedOut,
+    DriverUnavailable,
+    Gpu,
+    GpuError,
+    GpuLimits,
+    GpuLost,
+    GpuNotFound,
+    GpuReading,
+    ImplausibleReading,
+    InvalidArgument,
+    LibraryMismatch,
+    LimitUnsupported,
+    NoPermission,
+    NotSupported,
+    PowerLimitReading,
+    ResetRequired,
+    UnknownDriverError,
+    UnopenedGpu,
+)
+
+# 256 GPUs with all their clocks are a third of this.
+MAX_PACKET_BYTES = 160 * 1024
+
+
+class Read(Struct, frozen=True, tag=True):
+    def on(self, gpu: Gpu) -> GpuReading:
+        return gpu.read()
+
+
+class ReadPowerLimit(Struct, frozen=True, tag=True):
+    def on(self, gpu: Gpu) -> PowerLimitReading:
+        return gpu.read_power_limit()
+
+
+class SetPowerLimit(Struct, frozen=True, tag=True):
+    limit_milliwatts: MilliwattsPerGpu
+
+    def on(self, gpu: Gpu) -> None:
+        gpu.set_power_limit_milliwatts(self.limit_milliwatts)
+
+
+class LockClocks(Struct, frozen=True, tag=True):
+    min_megahertz: int
+    max_megahertz: int
+
+    def on(self, gpu: Gpu) -> None:
+        gpu.set_locked_clocks_megahertz(self.min_megahertz, self.max_megahertz)
+
+
+class UnlockClocks(Struct, frozen=True, tag=True):
+    def on(self, gpu: Gpu) -> None:
+        gpu.reset_locked_clocks()
+
+
+class EnablePersistence(Struct, frozen=True, tag=True):
+    def on(self, gpu: Gpu) -> None:
+        gpu.enable_persistence_mode()
+
+
+GpuCall = Read | ReadPowerLimit | SetPowerLimit | LockClocks | UnlockClocks | EnablePersistence
+
+
+class Request(Struct, frozen=True):
+    """One call on one GPU; the answer has its `number`."""
+
+    number: int
+    uuid: str
+    call: GpuCall
+
+
+class ShownGpu(Struct, frozen=True):
+    """One GPU that the driver opened."""
+
+    uuid: str
+    index: int
+    model: str
+    limits: GpuLimits
+
+
+class Opened(Struct, frozen=True, tag=True):
+    """The driver is open; the worker's first word, or `Failed` is."""
+
+    boot_id: str
+    driver_load: str
+    version: str
+    gpus: tuple[ShownGpu, ...]
+    unopened: tuple[UnopenedGpu, ...]
+
+
+class Done(Struct, frozen=True, tag=True):
+    """What a call returned."""
+
+    number: int
+    reading: GpuReading | None = None
+    limit: PowerLimitReading | None = None
+
+
+class Failed(Struct, frozen=True, tag=True):
+    """What a call raised, or (number 0) why the driver cannot be opened."""
+
+    number: int
+    error: GpuError
+
+
+Answer = Opened | Done | Failed
+
+_ERRORS: dict[str, type[GpuError]] = {
+    kind.__name__: kind
+    for kind in (
+        CallTimedOut,
+        DriverUnavailable,
+        GpuError,
+        GpuLost,
+        GpuNotFound,
+        ImplausibleReading,
+        InvalidArgument,
+        LibraryMismatch,
+        LimitUnsupported,
+        NoPermission,
+        NotSupported,
+        ResetRequired,
+        UnknownDriverError,
+    )
+}
+
+
+def _encode_error(value: Any) -> Any:
+    if isinstance(value, GpuError):
+        return [type(value).__name__, value.operation, value.uuid, value.code, value.detail]
+    raise NotImplementedError(f"{type(value).__name__} is not sent")
+
+
+def _decode_error(kind: type, value: Any) -> Any:
+    if kind is GpuError:
+        name, operation, uuid, code, detail = value
+        return _ERRORS.get(name, UnknownDriverError)(operation, uuid, code, detail)
+    raise NotImplementedError(f"{kind} is not sent")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_error)
+_answers = msgspec.msgpack.Decoder(Answer, dec_hook=_decode_error)
+_requests = msgspec.msgpack.Decoder(Request)
+
+
+def send(connection: socket.socket, message: Request | Answer) -> None:
+    """Send one packet. Raises OSError."""
+    connection.send(_encoder.encode(message))
+
+
+def receive_answer(connection: socket.socket) -> Answer | None:
+    """The next answer; None at the end. Raises OSError, or msgspec's ValidationError for what is none."""
+    packet = connection.recv(MAX_PACKET_BYTES)
+    return _answers.decode(packet) if packet else None
+
+
+def receive_request(connection: socket.socket) -> Request | None:
+    packet = connection.recv(MAX_PACKET_BYTES)
+    return _requests.decode(packet) if packet else None

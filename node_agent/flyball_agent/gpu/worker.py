@@ -1,0 +1,99 @@
+"""The process that makes NVML's calls: `python -m flyball_agent.gpu.worker DESCRIPTOR [LIBRARY]`, started by the agent.
+
+A call that never returns, or in which the library crashes, is then no more than a process that can be left behind: it holds
+neither the journal nor the agent. It ends when the agent does, which closes the other end of its socket.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+from flyball_agent.gpu.calls import Lane
+from flyball_agent.gpu.gpu import (
+    DriverUnavailable,
+    Gpu,
+    GpuDriver,
+    GpuError,
+    GpuNotFound,
+    GpuReading,
+    PowerLimitReading,
+    UnknownDriverError,
+)
+from flyball_agent.gpu.messages import (
+    Answer,
+    Done,
+    Failed,
+    Opened,
+    Request,
+    ShownGpu,
+    receive_request,
+    send,
+)
+
+
+class _Worker:
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._lanes: dict[str, Lane] = {}
+
+    def answer(self, answer: Answer) -> None:
+        try:
+            with self._sending:
+                send(self._connection, answer)
+        except OSError:
+            os._exit(0)  # nobody listens any more
+
+    def serve(self, driver: GpuDriver) -> None:
+        gpus = {gpu.uuid: gpu for gpu in driver.gpus()}
+        shown = tuple(ShownGpu(gpu.uuid, gpu.index, gpu.model, gpu.limits) for gpu in gpus.values())
+        self.answer(Opened(driver.boot_id, driver.driver_load, driver.version, shown, tuple(driver.unopened)))
+        while (request := receive_request(self._connection)) is not None:
+            gpu = gpus.get(request.uuid)
+            if gpu is None:
+                self.answer(Failed(request.number, GpuNotFound("find", request.uuid)))
+                continue
+            lane = self._lanes.get(request.uuid) or self._lanes.setdefault(request.uuid, Lane(request.uuid))
+            lane.submit(lambda gpu=gpu, request=request: self._make(gpu, request))  # type: ignore[misc]
+
+    def _make(self, gpu: Gpu, request: Request) -> None:
+        try:
+            result = request.call.on(gpu)
+        except GpuError as error:
+            self.answer(Failed(request.number, error))
+        except Exception as error:  # a defect of ours is this call's failure, and no other's
+            self.answer(Failed(request.number, UnknownDriverError("call", gpu.uuid, detail=repr(error))))
+        else:
+            reading = result if isinstance(result, GpuReading) else None
+            limit = result if isinstance(result, PowerLimitReading) else None
+            self.answer(Done(request.number, reading, limit))
+
+
+def main(arguments: list[str]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent, which then closes the socket
+    connection = socket.socket(fileno=int(arguments[0]))
+    worker = _Worker(connection)
+    try:
+        from flyball_agent.gpu.nvml import NvmlDriver
+
+        driver = NvmlDriver(Path(arguments[1]) if len(arguments) > 1 else None)
+    except GpuError as error:
+        worker.answer(Failed(0, error))
+        os._exit(1)
+    except ImportError as error:
+        worker.answer(Failed(0, DriverUnavailable("import", detail=str(error))))
+        os._exit(1)
+    try:
+        worker.serve(driver)
+    finally:
+        # No clean shutdown of the library: a call of its own may be under way, and the kernel closes everything anyway.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

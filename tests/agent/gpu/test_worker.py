@@ -1,0 +1,122 @@
+"""NVML in a process of its own: what hangs or crashes there costs the agent nothing but the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flyball_agent.enforce.enforcer import Enforcer
+from flyball_agent.enforce.journal import Journal
+from flyball_agent.gpu.calls import ThreadedCalls
+from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuLost, LibraryMismatch
+from flyball_agent.gpu.messages import MAX_PACKET_BYTES, Opened, ShownGpu, _encoder
+from flyball_agent.gpu.worker_driver import WorkerDriver
+from flyball_simulated_gpu.catalogue import CATALOGUE
+from flyball_simulated_gpu.device import DeviceFault
+from flyball_simulated_gpu.hardware_file import create_node_file
+from flyball_simulated_gpu.shared import SimulatedNode
+
+from tests.support.gpu_node_specs import gpu_node_spec
+from tests.support.waiting import until, wait_until
+
+A100 = CATALOGUE["NVIDIA-A100-SXM4-40GB"]
+
+
+@pytest.fixture
+def hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedNode]:
+    create_node_file(tmp_path / "node.gpus", [A100] * 2)
+    monkeypatch.setenv("FLYBALL_SIMULATED_GPUS", str(tmp_path / "node.gpus"))
+    monkeypatch.setenv("FLYBALL_SIMULATED_PRIVILEGED", "1")
+    with SimulatedNode.open(tmp_path / "node.gpus") as node:
+        yield node
+
+
+def open_files(process: int) -> list[str]:
+    return [os.readlink(file) for file in Path(f"/proc/{process}/fd").iterdir()]
+
+
+def ended(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+async def test_a_gpu_that_hangs_there_costs_one_gpu_and_the_worker_holds_nothing_of_ours(
+    hardware: SimulatedNode, nvml_library: Path, tmp_path: Path
+) -> None:
+    journal = Journal(tmp_path / "journal", "node")
+    driver = WorkerDriver(nvml_library)
+    assert not [file for file in open_files(driver.process_id) if "journal" in file]
+    enforcer = Enforcer("node", driver, journal, calls=ThreadedCalls(deadline_seconds=0.5))
+    enforcer.set_pods({})
+    enforcer.accept(gpu_node_spec(1, 800_000, idlePowerLimitMilliwatts=200_000))
+    await enforcer.step()
+    assert enforcer.state.acknowledged is not None
+    hardware.devices[0].flags |= DeviceFault.HANG
+    enforcer.accept(gpu_node_spec(2, 800_000, idlePowerLimitMilliwatts=150_000))
+    await enforcer.step()
+    limits = [device.read().requested_limit_milliwatts for device in hardware.devices]
+    assert limits == [200_000, 150_000]
+    failure = enforcer.state.gpus[hardware.devices[0].uuid].failure
+    assert failure is not None
+    assert failure.reason == CallTimedOut.reason
+    worker = driver.process_id
+    enforcer.close()
+    driver.close()  # while the call still hangs
+    wait_until(lambda: ended(worker))
+    Journal(tmp_path / "journal", "node").close()  # the next one gets it at once
+
+
+async def test_a_worker_that_crashes_fails_every_call_and_nothing_else(
+    hardware: SimulatedNode, nvml_library: Path
+) -> None:
+    driver = WorkerDriver(nvml_library)
+    hardware.devices[0].flags |= DeviceFault.HANG
+    waiting = asyncio.create_task(asyncio.to_thread(driver.gpus()[0].read))
+    await until(lambda: bool(driver._waiting))
+    os.kill(driver.process_id, signal.SIGSEGV)
+    with pytest.raises(DriverUnavailable, match="worker has ended"):
+        await waiting
+    with pytest.raises(DriverUnavailable, match="worker has ended"):
+        driver.gpus()[1].read()
+    driver.close()
+
+
+def test_errors_keep_their_kind_and_their_words(hardware: SimulatedNode, nvml_library: Path) -> None:
+    driver = WorkerDriver(nvml_library)
+    hardware.devices[0].flags |= DeviceFault.LOST
+    with pytest.raises(GpuLost, match=f"{hardware.devices[0].uuid}: requested limit: .*fallen off.*NVML error 15"):
+        driver.gpus()[0].read()
+    driver.close()
+
+
+def test_a_driver_that_cannot_be_opened_says_why(
+    tmp_path: Path, nvml_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").write_bytes(b"x" * 4096)
+    monkeypatch.setenv("FLYBALL_SIMULATED_GPUS", str(tmp_path / "other"))
+    with pytest.raises(LibraryMismatch, match="NVML error 18"):
+        WorkerDriver(nvml_library)
+    with pytest.raises(DriverUnavailable, match="load library"):
+        WorkerDriver(tmp_path / "libnothing.so")
+
+
+def test_a_driver_that_hangs_as_it_opens_is_given_up(hardware: SimulatedNode, nvml_library: Path) -> None:
+    for device in hardware.devices:
+        device.flags |= DeviceFault.HANG
+    with pytest.raises(CallTimedOut, match=r"did not open within 0\.5 s"):
+        WorkerDriver(nvml_library, open_seconds=0.5)
+
+
+def test_the_largest_node_fits_into_a_packet() -> None:
+    from flyball_agent.gpu.gpu import GpuLimits
+
+    limits = GpuLimits(100_000, 700_000, 700_000, tuple(range(210, 1981, 15)))
+    gpus = tuple(ShownGpu(f"GPU-{index:032d}", index, "NVIDIA-H100-80GB-HBM3", limits) for index in range(256))
+    assert len(_encoder.encode(Opened("boot", "580", "580", gpus, ()))) < MAX_PACKET_BYTES
