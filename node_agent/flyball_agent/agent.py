@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 from flyball_api.gpu_node import GpuNodeStatus
 from flyball_kube.logs import get_logger
 
-from flyball_agent.clock import boottime_ns
+from flyball_agent.clock import NANOSECONDS, boottime_ns
 from flyball_agent.energy.attribution import NOT_KNOWN, Attribution, Sample
 from flyball_agent.energy.observations import Observations, StepReport
 from flyball_agent.energy.pods import PodOnGpus
 from flyball_agent.energy.record import EnergyRecord
-from flyball_agent.enforce.enforcer import NANOSECONDS, Enforcer
+from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.gpu_state import Holders, PodName
 from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.records import EnergyTotals

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+NANOSECONDS = 1_000_000_000  # a second
+
 
 def boottime_ns() -> int:
     """Nanoseconds since boot, time asleep included."""

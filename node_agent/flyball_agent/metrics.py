@@ -182,6 +182,11 @@ def _node(series: _Series, state: AgentState, lease_seconds: float) -> None:
             "Limits that someone else changed and the agent put back.",
             counts.drift_corrections,
         ),
+        (
+            "agent_lock_drift_corrections_total",
+            "Clock locks that did not hold any more and the agent put back.",
+            counts.lock_drift_corrections,
+        ),
         ("agent_specs_refused_total", "Grants older than one that was accepted before.", counts.refused_grants),
         ("agent_lease_renewals_total", "Renewals of the operator's Lease that kept the grant.", counts.lease_renewals),
         ("agent_lease_expiries_total", "Times that the lease ran out.", counts.lease_expiries),

@@ -10,6 +10,7 @@ from flyball_api.reading import JsonObject, to_patch
 from flyball_api.times import whole_second
 
 from flyball_agent.energy.record import JobObservation
+from flyball_agent.enforce.decisions import REFUSALS_IN_EACH_ROUND
 from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.state import AgentState
 
@@ -111,6 +112,9 @@ def _health(gpu: GpuState) -> Condition:
         return Condition("Healthy", False, "LimitNotTaken", message)
     if gpu.reading is not None and gpu.reading.persistence_mode is False:
         return Condition("Healthy", True, "NotPersistent", _NOT_PERSISTENT)
+    if gpu.lock_drifts >= REFUSALS_IN_EACH_ROUND:
+        message = f"{gpu.uuid}: the clock stays above the range that it is locked to"
+        return Condition("Healthy", True, "ClockNotTaken", message)
     if gpu.lock_refused is not None:
         return Condition("Healthy", True, "ClockNotTaken", gpu.lock_refused)
     return Condition("Healthy", True, "Governed")
@@ -132,7 +136,7 @@ def _ready(state: AgentState) -> Condition:
 def _drifted(state: AgentState, now_ns: int) -> Condition:
     drift = state.enforced.last_drift
     if drift is not None and now_ns - drift.found_ns < DRIFT_SHOWN_NS:
-        return Condition("Drifted", True, "LimitChanged", f"{drift.message}, and was put back")
+        return Condition("Drifted", True, drift.reason, f"{drift.message}, and was put back")
     return Condition("Drifted", False, "AsSet")
 
 

@@ -205,11 +205,13 @@ def _refused_lately(change: SetLimit, gpu: GpuState, now_ns: int) -> bool:
     refusal = gpu.refusal
     if refusal is None or refusal.limit_milliwatts != change.new_milliwatts:
         return False
-    doublings = refusal.times - REFUSALS_IN_EACH_ROUND
-    if doublings < 0:
-        return False
-    pause_ns = min(_FIRST_REFUSAL_PAUSE_NS << min(doublings, 10), LONGEST_REFUSAL_PAUSE_NS)
-    return now_ns - refusal.asked_ns < pause_ns
+    return now_ns - refusal.asked_ns < _pause_ns(refusal.times)
+
+
+def _pause_ns(times: int) -> int:
+    """How long a GPU that did not do as it was told so many times in a row is left alone."""
+    doublings = times - REFUSALS_IN_EACH_ROUND
+    return min(_FIRST_REFUSAL_PAUSE_NS << min(doublings, 10), LONGEST_REFUSAL_PAUSE_NS) if doublings >= 0 else 0
 
 
 def drift_of(gpu: GpuState) -> str | None:
@@ -220,6 +222,28 @@ def drift_of(gpu: GpuState) -> str | None:
     if gpu.purpose in (Purpose.UNTOUCHED, Purpose.UNKNOWN):
         return None
     return f"{gpu.uuid}: limit {ours} mW was changed to {requested} mW"
+
+
+# A clock follows its lock in milliseconds; what is read so soon after a set may still be from before.
+LOCK_SETTLE_NS = 200_000_000
+
+
+def lock_drift_of(gpu: GpuState, now_ns: int) -> str | None:
+    """What is wrong where the clock runs above the range that it was locked to: somebody removed or widened the lock.
+
+    There is no read-back of a lock. A clock below the range proves nothing: power and heat hold it down, too.
+    """
+    clock = None if gpu.reading is None else gpu.reading.sm_clock_megahertz
+    if gpu.lock is None or not gpu.lock.is_range or clock is None or now_ns - gpu.lock_set_ns < LOCK_SETTLE_NS:
+        return None
+    if clock <= gpu.lock.max_megahertz:
+        return None
+    return f"{gpu.uuid}: clock {clock} MHz is above {gpu.lock.max_megahertz} MHz, to which it was locked"
+
+
+def lock_worth_setting(gpu: GpuState, now_ns: int) -> bool:
+    """Whether a lock that did not hold is to be set again now: in some rounds on end, then after ever longer pauses."""
+    return now_ns - gpu.lock_set_ns >= _pause_ns(gpu.lock_drifts)
 
 
 @dataclass(frozen=True, slots=True)

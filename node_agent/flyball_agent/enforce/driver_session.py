@@ -1,7 +1,7 @@
 """Which load of the driver the GPUs' limits and counters belong to: a new one puts every limit back to its default.
 
 Some drivers show it themselves; with NVML only the energy counters do, which restart at each load (and at each reset of
-a GPU). So a session is named by what the driver shows, and how many times a counter fell back under it.
+a GPU). So a session is named by what the driver shows, and the number of new sessions that the journal has seen.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ class DriverSessionTracker:
         self._driver = driver
         self._journal = journal
         self._load = driver.driver_load
-        self._resets = 0
         self._counters_millijoules: dict[str, int] = {}
         known = journal.state.driver
         self.resumed = known is not None and (known.boot_id, known.driver_load) == (driver.boot_id, self._load)
+        # The number rises with each new session and never falls: what was acknowledged in one is true in no other.
+        self._resets = 0 if known is None else known.resets
         if known is not None and self.resumed:
-            self._resets = known.resets
             self._counters_millijoules = dict(known.counters_millijoules)
+        elif known is not None:
+            self._resets += 1
         self._write()
 
     @property
@@ -41,10 +43,16 @@ class DriverSessionTracker:
         load = self._driver.driver_load
         if load == self._load:
             return False
-        self._load, self._resets = load, 0
+        self.begin_anew(self._driver)
+        return True
+
+    def begin_anew(self, driver: GpuDriver) -> None:
+        """A new session begins, perhaps with another driver."""
+        self._driver = driver
+        self._load = driver.driver_load
+        self._resets += 1
         self._counters_millijoules.clear()
         self._write()
-        return True
 
     def fell_back(self, uuid: str, counter_millijoules: int) -> bool:
         """Note a GPU's energy counter; True where it is below what it was, which begins a new session."""

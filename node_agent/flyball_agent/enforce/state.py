@@ -19,6 +19,7 @@ class EnforcementCounts:
     """Counts since this process started."""
 
     drift_corrections: int = 0
+    lock_drift_corrections: int = 0
     counter_resets: int = 0
     refused_grants: int = 0
     lease_renewals: int = 0
@@ -30,10 +31,11 @@ class EnforcementCounts:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Somebody else changed a limit that the agent had set; found at `found_ns` of CLOCK_BOOTTIME."""
+    """Somebody else changed a limit, or a clock lock, that the agent had set; found at `found_ns` of CLOCK_BOOTTIME."""
 
     found_ns: int
     message: str
+    reason: str = "LimitChanged"
 
 
 @dataclass(slots=True)
@@ -42,7 +44,8 @@ class EnforcerState:
 
     `confirmed`: this process has seen the grant, or a newer one, at the API server. Until then the grant is what the
     journal remembers, which may be older than what was acknowledged last (a sick disk, a damaged record): it may only
-    lower. `journal_error` says why the journal takes no writes, `must_exit` why a fresh process may do better.
+    lower. `journal_error` says why the journal takes no writes, `must_exit` why a fresh process may do better,
+    `driver_error` why there is no driver.
     """
 
     session: DriverSession
@@ -58,7 +61,13 @@ class EnforcerState:
     settling: bool = False
     journal_error: str | None = None
     must_exit: str | None = None
+    driver_version: str = ""
+    driver_error: str | None = None
     counts: EnforcementCounts = field(default_factory=EnforcementCounts)
+
+    def put(self, gpu: GpuState) -> None:
+        """What is known of a GPU now. Take it from `gpus` anew after each await: its pods may have changed meanwhile."""
+        self.gpus[gpu.uuid] = gpu
 
     @property
     def held_milliwatts(self) -> NodeMilliwatts:

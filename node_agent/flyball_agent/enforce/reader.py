@@ -1,0 +1,125 @@
+"""What the GPUs say: each round's reading, what failed, whether the driver was loaded anew, and who else set something."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from flyball_kube.logs import get_logger
+
+from flyball_agent.clock import NANOSECONDS
+from flyball_agent.enforce import decisions
+from flyball_agent.enforce.driver_access import DriverAccess
+from flyball_agent.enforce.gpu_state import GpuState
+from flyball_agent.enforce.journal import Journal, JournalError
+from flyball_agent.enforce.records import FoundGpu, found_gpus
+from flyball_agent.enforce.state import Drift, EnforcerState
+from flyball_agent.gpu.gpu import GpuError, GpuReading
+
+# After so many rounds in which every GPU failed the way a restart may mend, the process should end.
+ROUNDS_BEFORE_EXIT = 10
+
+
+class GpuReader:
+    """Reads every GPU into the enforcer's state, once a round."""
+
+    def __init__(
+        self, state: EnforcerState, access: DriverAccess, journal: Journal, clock_ns: Callable[[], int], node: str
+    ) -> None:
+        self._log = get_logger(__name__, node=node)
+        self._state = state
+        self._access = access
+        self._journal = journal
+        self._clock_ns = clock_ns
+        self._read_ns = 0
+        self._failed_rounds = 0
+
+    async def read(self) -> None:
+        results = await self._access.calls.each(
+            "read", [(uuid, driver.read) for uuid, driver in self._access.gpus.items()]
+        )
+        if self._access.session.reloaded():
+            was, now = self._state.session.driver_load, self._access.session.session.driver_load
+            self._log.warning("driver reloaded", was=was, now=now)
+            for gpu in list(self._state.gpus.values()):
+                self._state.put(gpu.forgotten_by_driver())
+        now_ns = self._clock_ns()
+        elapsed_seconds = (now_ns - self._read_ns) / NANOSECONDS if self._read_ns else 0.0
+        self._read_ns = now_ns
+        restart_may_help = bool(results)
+        last_failure = ""
+        for uuid, result in zip(self._access.gpus, results, strict=True):
+            gpu = self._state.gpus[uuid]
+            if isinstance(result, GpuError):
+                self.note_failure(gpu, result)
+                self._state.put(gpu.failed(result))
+                restart_may_help = restart_may_help and result.restart_may_help
+                last_failure = str(result)
+                continue
+            restart_may_help = False
+            for error in result.failed:
+                self._state.counts.errors[(error.operation, error.code)] += 1
+            if gpu.failure is not None:
+                self._log.info("GPU is back", uuid=uuid)
+            self._state.put(self._with_counter(gpu.read(result, elapsed_seconds), result))
+        self._state.session = self._access.session.session
+        self._failed_rounds = self._failed_rounds + 1 if restart_may_help else 0
+        if self._failed_rounds >= ROUNDS_BEFORE_EXIT:
+            self._state.must_exit = f"every GPU failed in {self._failed_rounds} rounds, last: {last_failure}"
+        self._remember_new_gpus()
+
+    def _with_counter(self, gpu: GpuState, reading: GpuReading) -> GpuState:
+        counter = reading.energy_millijoules
+        if counter is None or not self._access.session.fell_back(gpu.uuid, counter):
+            return gpu
+        self._state.counts.counter_resets += 1
+        self._log.warning("energy counter fell back", uuid=gpu.uuid)
+        return gpu.forgotten_by_driver()
+
+    def note_failure(self, gpu: GpuState, error: GpuError) -> None:
+        self._state.counts.errors[(error.operation, error.code)] += 1
+        if gpu.failure is None or gpu.failure.reason != error.reason:
+            self._log.error("GPU failed", uuid=gpu.uuid, error=str(error))
+
+    def find_drift(self) -> None:
+        """Note what somebody else has changed: limits, and locks that do not hold any more; both are set anew."""
+        now_ns, counts = self._clock_ns(), self._state.counts
+        for gpu in list(self._state.gpus.values()):
+            if gpu.ours_milliwatts is not None and gpu.requested_milliwatts not in (None, gpu.ours_milliwatts):
+                message = decisions.drift_of(gpu)
+                if message is not None:
+                    counts.drift_corrections += 1
+                    self._note_drift(gpu, Drift(now_ns, message))
+                gpu = gpu.changed(ours_milliwatts=None)
+            message = decisions.lock_drift_of(gpu, now_ns)
+            if message is not None and decisions.lock_worth_setting(gpu, now_ns):
+                counts.lock_drift_corrections += 1
+                self._note_drift(gpu, Drift(now_ns, message, "ClocksChanged"))
+                gpu = gpu.changed(lock=None, lock_drifts=gpu.lock_drifts + 1)
+            elif message is None and gpu.lock_drifts and now_ns - gpu.lock_set_ns >= decisions.LOCK_SETTLE_NS:
+                gpu = gpu.changed(lock_drifts=0)
+            self._state.put(gpu)
+
+    def _note_drift(self, gpu: GpuState, drift: Drift) -> None:
+        last = self._state.last_drift
+        if last is None or last.found_ns != drift.found_ns:  # of several in one round, the first is shown
+            self._state.last_drift = drift
+        self._log.warning("drift", uuid=gpu.uuid, detail=drift.message)
+
+    def _remember_new_gpus(self) -> None:
+        """Save how each GPU was found, once, before anything is set."""
+        new = [
+            FoundGpu(
+                gpu.uuid,
+                gpu.model,
+                gpu.limits.min_milliwatts,
+                gpu.limits.max_milliwatts,
+                gpu.limits.default_milliwatts,
+                gpu.limit.requested_milliwatts,
+            )
+            for gpu in self._state.gpus.values()
+            if gpu.limit is not None and gpu.uuid not in self._journal.state.gpus
+        ]
+        if new:
+            with contextlib.suppress(JournalError):
+                self._journal.note(found_gpus(new))

@@ -1,0 +1,153 @@
+"""The sets: power limits, journaled before and read back after, clock locks, persistence mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from flyball_api.grant import Grant
+from flyball_kube.logs import get_logger
+
+from flyball_agent.clock import NANOSECONDS
+from flyball_agent.enforce import decisions
+from flyball_agent.enforce.decisions import Mode, SetLimit, Target
+from flyball_agent.enforce.driver_access import DriverAccess
+from flyball_agent.enforce.gpu_state import GpuState
+from flyball_agent.enforce.journal import Journal, JournalError
+from flyball_agent.enforce.reader import ROUNDS_BEFORE_EXIT, GpuReader
+from flyball_agent.enforce.records import Intent, Intents
+from flyball_agent.enforce.state import EnforcerState
+from flyball_agent.gpu.gpu import GpuError, NotSupported
+
+
+class GpuSetter:
+    """Sets what the decisions say, and puts what was read back into the enforcer's state.
+
+    `still_decided` says whether the round still goes by a grant: a newer one, or the lease's end, may come meanwhile.
+    """
+
+    def __init__(
+        self,
+        state: EnforcerState,
+        access: DriverAccess,
+        journal: Journal,
+        reader: GpuReader,
+        *,
+        still_decided: Callable[[Grant], bool],
+        clock_ns: Callable[[], int],
+        node: str,
+    ) -> None:
+        self._log = get_logger(__name__, node=node)
+        self._state = state
+        self._access = access
+        self._journal = journal
+        self._reader = reader
+        self._still_decided = still_decided
+        self._clock_ns = clock_ns
+        self._asked_to_persist: set[str] = set()
+        self._forbidden: str | None = None
+        self._forbidden_rounds = 0
+
+    async def set_limits(self, grant: Grant, wanted: Sequence[SetLimit], kind: str) -> None:
+        if not wanted:
+            return
+        sets = decisions.worth_asking(wanted, self._state.gpus, self._clock_ns())
+        if not sets:
+            self._note_forbidden(self._forbidden)  # none was asked again: it is still so
+            return
+        intents = tuple(Intent(change.uuid, change.old_milliwatts, change.new_milliwatts) for change in sets)
+        try:
+            self._journal.note(Intents(*grant.version, intents))
+            if kind == "raise":  # no cut waits for a disk; what is written here is synced before it is acknowledged
+                await self._journal.sync()
+        except JournalError as error:
+            self._log.error("journal", error=str(error))
+        if kind == "raise" and self._journal.degraded is not None:
+            return  # what cannot be remembered may not be given
+        if kind == "raise" and not self._still_decided(grant):
+            return  # a newer grant, or the lease's end, came while the disk was busy
+        started_ns = self._clock_ns()
+        drivers = [self._access.gpus[change.uuid] for change in sets]
+        done = await self._access.calls.each(
+            f"set power limit ({kind})",
+            [
+                (driver.uuid, partial(driver.set_power_limit_milliwatts, change.new_milliwatts))
+                for driver, change in zip(drivers, sets, strict=True)
+            ],
+        )
+        back = await self._access.calls.each(
+            "read power limit", [(driver.uuid, driver.read_power_limit) for driver in drivers]
+        )
+        counts = self._state.counts
+        for change, outcome, read_back in zip(sets, done, back, strict=True):
+            gpu = self._state.gpus[change.uuid]
+            if outcome is not None:
+                counts.errors[(outcome.operation, outcome.code)] += 1
+            if isinstance(read_back, GpuError):
+                self._reader.note_failure(gpu, read_back)
+            gpu = gpu.after_set(change.new_milliwatts, outcome, read_back, self._clock_ns())
+            self._state.put(gpu)
+            if gpu.limit is not None and (gpu.refusal is None or gpu.refusal.times == 1):
+                self._log_limit(grant, change, gpu, kind)
+        counts.applied[kind] += len(sets)
+        counts.applied_seconds[kind] += (self._clock_ns() - started_ns) / NANOSECONDS
+        forbidden = all(outcome is not None and outcome.fatal for outcome in done)
+        self._note_forbidden(str(done[0]) if forbidden else None)
+
+    def _note_forbidden(self, error: str | None) -> None:
+        """Note whether every GPU that was to be set lately refused for lack of permission, and with which error."""
+        self._forbidden = error
+        self._forbidden_rounds = 0 if error is None else self._forbidden_rounds + 1
+        if self._forbidden_rounds >= ROUNDS_BEFORE_EXIT:
+            self._state.must_exit = f"no GPU may be set: {error}"
+
+    def _log_limit(self, grant: Grant, change: SetLimit, gpu: GpuState, kind: str) -> None:
+        self._log.info(
+            "limit",
+            uuid=gpu.uuid,
+            change=kind,
+            old_milliwatts=change.old_milliwatts,
+            new_milliwatts=change.new_milliwatts,
+            read_back_milliwatts=gpu.requested_milliwatts,
+            epoch=grant.epoch,
+            generation=grant.generation,
+            reason="failsafe" if self._state.mode is Mode.FAILSAFE else str(gpu.purpose),
+        )
+
+    async def set_persistence(self) -> None:
+        """Ask once in this process that the driver keep limits when its last client, perhaps this agent, ends."""
+        off = [
+            self._access.gpus[gpu.uuid]
+            for gpu in list(self._state.gpus.values())
+            if gpu.reading is not None and gpu.reading.persistence_mode is False
+        ]
+        drivers = [driver for driver in off if driver.uuid not in self._asked_to_persist]
+        if not drivers:
+            return
+        self._asked_to_persist.update(driver.uuid for driver in drivers)
+        calls = [(driver.uuid, driver.enable_persistence_mode) for driver in drivers]
+        for driver, error in zip(drivers, await self._access.calls.each("enable persistence mode", calls), strict=True):
+            if error is not None:
+                self._state.counts.errors[(error.operation, error.code)] += 1
+            self._log.info("persistence mode", uuid=driver.uuid, error=None if error is None else str(error))
+
+    async def set_locks(self, targets: Mapping[str, Target]) -> None:
+        sets = decisions.clock_locks(list(self._state.gpus.values()), targets)
+        calls: list[tuple[str, Callable[[], None]]] = []
+        for change in sets:
+            driver, lock = self._access.gpus[change.uuid], change.lock
+            if lock.is_range:
+                calls.append(
+                    (change.uuid, partial(driver.set_locked_clocks_megahertz, lock.min_megahertz, lock.max_megahertz))
+                )
+            else:
+                calls.append((change.uuid, driver.reset_locked_clocks))
+        for change, error in zip(sets, await self._access.calls.each("lock clocks", calls), strict=True):
+            gpu = self._state.gpus[change.uuid]
+            if error is None:
+                self._state.put(gpu.changed(lock=change.lock, lock_refused=None, lock_set_ns=self._clock_ns()))
+                continue
+            self._state.counts.errors[(error.operation, error.code)] += 1
+            # A GPU that cannot be locked is asked once, never again for this range.
+            lock_now = change.lock if isinstance(error, NotSupported) else gpu.lock
+            self._state.put(gpu.changed(lock=lock_now, lock_refused=str(error)))

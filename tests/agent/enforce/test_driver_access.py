@@ -1,0 +1,66 @@
+"""A driver that goes and comes back under a running enforcer: nobody may count on limits that nobody reads."""
+
+from __future__ import annotations
+
+from flyball_agent.enforce.driver_access import AbsentDriver
+from flyball_agent.gpu.gpu import DriverUnavailable
+from flyball_agent.gpu.simulated import SimulatedDriver
+
+from tests.support.enforcer_rig import GPUS, MIN_LIMITS, Rig
+from tests.support.gpu_node_specs import gpu_node_spec, job_grant
+
+GONE = AbsentDriver(DriverUnavailable("open", detail="released"), "boot-1")
+
+
+def test_a_driver_let_go_of_counts_at_the_largest_limits_in_a_session_of_its_own(rig: Rig) -> None:
+    rig.hold("gpt2", 0)
+    rig.enforcer.accept(gpu_node_spec(1, 700_000, job_grant("gpt2", 300_000)))
+    rig.step()
+    acknowledged = rig.enforcer.state.acknowledged
+    assert acknowledged is not None
+    assert rig.enforcer.swap_driver(GONE) is rig.driver
+    state = rig.enforcer.state
+    assert state.held_milliwatts == GPUS * 400_000
+    # By the session the operator sees at once that what was acknowledged may be true no more.
+    assert state.session != acknowledged.session
+    assert state.driver_error is not None
+    rig.step(1)
+    assert state.acknowledged is acknowledged  # and nothing more is acknowledged
+    assert {gpu.failure.reason for gpu in state.gpus.values() if gpu.failure is not None} == {"ReadFailed"}
+    rig.node.reload_driver()
+    rig.enforcer.swap_driver(SimulatedDriver(rig.node))
+    assert state.session != acknowledged.session
+    rig.step(1)
+    assert rig.limits() == [300_000, 100_000, 100_000, 100_000]
+    assert state.acknowledged.session == state.session != acknowledged.session
+    assert state.driver_error is None
+
+
+def test_no_session_has_the_name_of_one_before_whatever_comes_and_goes(rig: Rig) -> None:
+    seen = [rig.enforcer.state.session]
+    for _ in range(3):
+        rig.enforcer.swap_driver(GONE)
+        seen.append(rig.enforcer.state.session)
+        rig.restart()
+        seen.append(rig.enforcer.state.session)
+        rig.node.reload_driver()
+        rig.step(1)
+        seen.append(rig.enforcer.state.session)
+    assert len(set(seen)) == len(seen)
+
+
+def test_an_enforcer_starts_without_a_driver_and_adopts_it_when_it_comes(rig: Rig) -> None:
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS))
+    rig.step()
+    before = rig.enforcer.state.acknowledged
+    assert before is not None
+    rig.restart(driver=GONE)
+    rig.step()
+    assert rig.enforcer.state.acknowledged is None
+    assert len(rig.enforcer.state.gpus) == GPUS  # those that the journal remembers
+    assert rig.enforcer.state.held_milliwatts == GPUS * 400_000
+    assert rig.enforcer.state.session != before.session
+    rig.enforcer.swap_driver(SimulatedDriver(rig.node))
+    rig.enforcer.accept(gpu_node_spec(2, MIN_LIMITS))
+    rig.step()
+    assert rig.acknowledged == (1, 2, MIN_LIMITS)
