@@ -11,6 +11,7 @@ from flyball_api.reading import MAX_INTEGER, ApiStruct, Count, InvalidObject, Js
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
 
 MAX_JOBS = 256
+MAX_HOLD_SECONDS = 86_400
 
 PerGpu = Annotated[MilliwattsPerGpu, Meta(ge=0, le=MAX_INTEGER)]
 OfNode = Annotated[NodeMilliwatts, Meta(ge=0, le=MAX_INTEGER)]
@@ -71,13 +72,15 @@ class JobGrant:
 class OtherGpuLimits:
     """What the GPUs without a Flyball pod may draw each, and how many of them pods outside Flyball hold.
 
-    A limit of 0 stands for the GPU's own: the smallest for idle and failsafe, the default for foreign.
+    A limit of 0 stands for the GPU's own: the smallest for idle and failsafe, the default for foreign. For
+    `failsafe_hold_seconds` after the end of the lease all limits are held as granted, before they fall to the failsafe.
     """
 
     idle_power_limit_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
     foreign_power_limit_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
     foreign_gpus: int = 0
     failsafe_power_limit_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
+    failsafe_hold_seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,7 @@ class _OtherGpus(ApiStruct, frozen=True):
     foreign_power_limit_milliwatts: PerGpu = MilliwattsPerGpu(0)
     foreign_gpus: Count = 0
     failsafe_power_limit_milliwatts: PerGpu = MilliwattsPerGpu(0)
+    failsafe_hold_seconds: Annotated[int, Meta(ge=0, le=MAX_HOLD_SECONDS)] = 0
 
 
 class GrantSpec(ApiStruct, frozen=True):
@@ -160,6 +164,7 @@ class GrantSpec(ApiStruct, frozen=True):
                 others.foreign_power_limit_milliwatts,
                 others.foreign_gpus,
                 others.failsafe_power_limit_milliwatts,
+                others.failsafe_hold_seconds,
             ),
             jobs=tuple(
                 JobGrant(
@@ -202,6 +207,7 @@ def grant_spec(grant: Grant) -> JsonObject:
             "foreignPowerLimitMilliwatts": others.foreign_power_limit_milliwatts,
             "foreignGpus": others.foreign_gpus,
             "failsafePowerLimitMilliwatts": others.failsafe_power_limit_milliwatts,
+            "failsafeHoldSeconds": others.failsafe_hold_seconds,
         },
         "jobs": [
             {

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from flyball_api.conditions import StoredCondition
+from flyball_api.grant import MAX_HOLD_SECONDS
 from flyball_api.label_selector import LabelSelector
 from flyball_api.reading import ApiStruct, Count, InvalidObject, ObjectMeta, Time, read_metadata, read_spec, read_status
 
@@ -40,7 +43,9 @@ class PowerCapSpec(ApiStruct, frozen=True):
     schedule: tuple[CapSchedule, ...] = ()
     energy_budget: EnergyBudget | None = None
     ramp_watts_per_second: Count | None = None
+    failsafe: Literal["Minimum", "Limit", "Hold"] | None = None
     failsafe_watts_per_gpu: Count | None = None
+    failsafe_hold_seconds: Annotated[int, Meta(ge=0, le=MAX_HOLD_SECONDS)] | None = None
     foreign_pods: Literal["Reserve", "Limit"] = "Reserve"
 
     def __post_init__(self) -> None:

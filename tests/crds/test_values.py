@@ -64,6 +64,7 @@ def test_a_gpu_node_is_completed_with_defaults(kinds: Any) -> None:
         "foreignPowerLimitMilliwatts": 0,
         "foreignGpus": 0,
         "failsafePowerLimitMilliwatts": 0,
+        "failsafeHoldSeconds": 0,
     }
     assert kinds.try_create(kinds.object(NODE))["spec"]["otherGpus"] == zeros
 
@@ -127,6 +128,11 @@ REFUSED_SPECS = [
     (CAP, {"schedule": [SCHEDULE | {"name": f"w{i}"} for i in range(65)]}, "spec.schedule"),
     (CAP, {"energyBudget": {"kilojoules": 5}}, "spec.energyBudget.periodSeconds"),
     (CAP, {"failsafeWattsPerGpu": 0}, "spec.failsafeWattsPerGpu"),
+    (CAP, {"failsafe": "Limit"}, "failsafe Limit needs failsafeWattsPerGpu"),
+    (CAP, {"failsafe": "Minimum", "failsafeWattsPerGpu": 200}, "failsafe Minimum takes no failsafeWattsPerGpu"),
+    (CAP, {"failsafe": "Limit", "failsafeWattsPerGpu": 9, "failsafeHoldSeconds": 9}, "goes with failsafe Hold only"),
+    (CAP, {"failsafe": "Hold", "enforcement": "Expected"}, "failsafe Hold needs enforcement Hard"),
+    (CAP, {"failsafe": "Hold", "failsafeHoldSeconds": 86_401}, "spec.failsafeHoldSeconds"),
     (CAP, {"nodeSelector": {"matchExpressions": [{"key": "rack", "operator": "Like"}]}}, "operator"),
     (NODE, {"epoch": -1}, "spec.epoch"),
     (NODE, {"generation": None}, "spec.generation"),

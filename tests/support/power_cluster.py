@@ -149,7 +149,7 @@ class Agent:
             return
         targets = decisions.targets_of(self.accepted, self.gpus, mode)
         steps = self._set(decisions.limit_cuts(self.gpus, targets), steps)
-        if mode is not decisions.Mode.FAILSAFE:
+        if not mode.lapsed:
             bound = self.accepted.bound.limit_milliwatts
             steps = self._set(decisions.limit_raises(self.gpus, targets, bound), steps)
         if steps == 0:

@@ -26,7 +26,13 @@ class Mode(StrEnum):
     ADOPTING = "Adopting"  # no grant has come yet: the GPUs stay as they are
     FLOOR = "Floor"  # the grant is no more than the GPUs' smallest limits: no lease is needed
     GRANTED = "Granted"  # a larger grant, within its lease
+    HOLDING = "Holding"  # the lease has run out, and the grant says to hold on for a while: nothing is raised
     FAILSAFE = "Failsafe"  # the lease has run out: limits only go down, to the failsafe
+
+    @property
+    def lapsed(self) -> bool:
+        """No operator is known to stand behind the grant any more, so that nothing may be raised by it."""
+        return self in (Mode.HOLDING, Mode.FAILSAFE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +62,18 @@ class SetClockLock:
     lock: ClockLock
 
 
-def mode_of(grant: Grant | None, gpus: Iterable[GpuState], lease_valid: bool) -> Mode:
-    """What the agent is to do. A grant within the sum of the smallest limits needs no lease."""
+def mode_of(grant: Grant | None, gpus: Iterable[GpuState], lease_valid: bool, hold_valid: bool = False) -> Mode:
+    """What the agent is to do. A grant within the sum of the smallest limits needs no lease.
+
+    `hold_valid`: the lease has ended no longer ago than the grant allows its limits to be held.
+    """
     if grant is None:
         return Mode.ADOPTING
     if grant.bound.limit_milliwatts <= sum(gpu.limits.min_milliwatts for gpu in gpus):
         return Mode.FLOOR
-    return Mode.GRANTED if lease_valid else Mode.FAILSAFE
+    if lease_valid:
+        return Mode.GRANTED
+    return Mode.HOLDING if hold_valid else Mode.FAILSAFE
 
 
 def targets_of(grant: Grant, gpus: Sequence[GpuState], mode: Mode) -> dict[str, Target]:
@@ -71,7 +82,7 @@ def targets_of(grant: Grant, gpus: Sequence[GpuState], mode: Mode) -> dict[str, 
     A GPU whose pods are all jobs' of the grant gets the least of their limits; one without a pod the idle limit and no
     clock lock; one of any other pod, or perhaps of one, the foreign limit, for as many GPUs as the grant reserves, and
     is else left alone. While the pods have not been listed, every GPU keeps what it has, or the share of it that the
-    grant's bound has room for. In failsafe no target is above the failsafe limit.
+    grant's bound has room for. In failsafe no target is above the failsafe limit; while holding all are as granted.
     """
     kept_milliwatts = _kept_within(grant, gpus)
     granted = {PodName(job.namespace, job.pod_name): job for job in grant.jobs}

@@ -148,7 +148,7 @@ class Enforcer:
         # Not synced: the deadline is void after a reboot, and a mere crash of this process loses nothing written.
         with contextlib.suppress(JournalError):
             self._journal.note(state.lease)
-        return state.mode is Mode.FAILSAFE
+        return state.mode.lapsed
 
     def set_pods(self, pods_of: Mapping[str, tuple[PodName, ...]], *, all_resolved: bool = True) -> bool:
         """Take in which pods hold which GPUs (by UUID); True where that changed.
@@ -231,7 +231,7 @@ class Enforcer:
             await self._setter.set_locks(targets)
             await self._setter.set_persistence()
             await self._journal.tidy()
-            if self._still_decided(grant) and state.confirmed and state.mode is not Mode.FAILSAFE:
+            if self._still_decided(grant) and state.confirmed and not state.mode.lapsed:
                 raises = decisions.limit_raises(self._gpus(), targets, grant.bound.limit_milliwatts)
                 await self._setter.set_limits(grant, raises, "raise")
         else:
@@ -245,14 +245,19 @@ class Enforcer:
         return self.state.grant is grant and self._mode_now() is self.state.mode
 
     def _mode_now(self) -> Mode:
-        lease = self.state.lease
-        valid = lease is not None and lease.valid(self._access.driver.boot_id, self._clock_ns())
-        return decisions.mode_of(self.state.grant, self.state.gpus.values(), valid)
+        grant, lease = self.state.grant, self.state.lease
+        if grant is None or lease is None:
+            return decisions.mode_of(grant, self.state.gpus.values(), lease_valid=False)
+        boot_id, now_ns = self._access.driver.boot_id, self._clock_ns()
+        hold_ns = grant.other_gpus.failsafe_hold_seconds * NANOSECONDS
+        return decisions.mode_of(
+            grant, self.state.gpus.values(), lease.valid(boot_id, now_ns), lease.valid(boot_id, now_ns, hold_ns)
+        )
 
     def _set_mode(self) -> None:
         was, self.state.mode = self.state.mode, self._mode_now()
         if self.state.mode is not was:
-            if self.state.mode is Mode.FAILSAFE:
+            if self.state.mode.lapsed and not was.lapsed:
                 self.state.counts.lease_expiries += 1
             self._log.info("mode", mode=str(self.state.mode), was=str(was))
 

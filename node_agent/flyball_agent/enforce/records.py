@@ -26,8 +26,9 @@ class GrantLease(Struct, frozen=True, tag_field="t", tag="lease"):
     boot_id: str = msgspec.field(name="boot")
     deadline_ns: int = msgspec.field(name="deadline")
 
-    def valid(self, boot_id: str, now_ns: int) -> bool:
-        return boot_id == self.boot_id and now_ns < self.deadline_ns
+    def valid(self, boot_id: str, now_ns: int, grace_ns: int = 0) -> bool:
+        """Whether it is this boot's, and ended no longer than `grace_ns` ago."""
+        return boot_id == self.boot_id and now_ns < self.deadline_ns + grace_ns
 
 
 class Accepted(Struct, frozen=True, tag_field="t", tag="accept"):

@@ -49,7 +49,8 @@ class EffectiveCap:
     """What a cap comes to: watts (static overhead included) and one sentence why.
 
     `next_change_seconds` is when they must be worked out anew (infinite: only when the cap changes), `target_watts` where
-    the ramp leads, `problems` what the cap's owner must put right, `energy_period` what to remember.
+    the ramp leads, `falls_in_seconds` when the schedule lowers it next (infinite: never), `problems` what the cap's owner
+    must put right, `energy_period` what to remember.
     """
 
     watts: float
@@ -59,6 +60,7 @@ class EffectiveCap:
     active_window: str | None = None
     problems: tuple[str, ...] = ()
     energy_period: EnergyPeriod | None = None
+    falls_in_seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ def effective_cap(spec: PowerCapSpec, last: LastEvaluation, now: datetime, max_l
     limits = [_base(spec, max_limit_watts)]
     problems: list[str] = []
     next_change = math.inf
+    begins: list[tuple[float, int]] = []
     for window in spec.schedule:
         try:
             ends_in, begins_in = _window_edges(window, now)
@@ -91,6 +94,7 @@ def effective_cap(spec: PowerCapSpec, last: LastEvaluation, now: datetime, max_l
             limits.append(_Limit(window.watts, f"schedule {window.name}, whose cron cannot be read", window.name))
             continue
         next_change = min(next_change, begins_in)
+        begins.append((begins_in, window.watts))
         if ends_in is not None:
             next_change = min(next_change, ends_in)
             until = (now + timedelta(seconds=ends_in)).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -109,7 +113,8 @@ def effective_cap(spec: PowerCapSpec, last: LastEvaluation, now: datetime, max_l
         if watts < least.watts:
             reason = f"{watts:.0f} W: rising by {ramp:g} W/s towards {reason}"
             next_change = min(next_change, RAMP_STEP_SECONDS, (least.watts - watts) / ramp)
-    return EffectiveCap(watts, reason, next_change, least.watts, least.window, tuple(problems), period)
+    falls_in = min((begins_in for begins_in, lower in begins if lower < watts), default=math.inf)
+    return EffectiveCap(watts, reason, next_change, least.watts, least.window, tuple(problems), period, falls_in)
 
 
 def _base(spec: PowerCapSpec, max_limit_watts: float) -> _Limit:

@@ -15,6 +15,7 @@ from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milli
 
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.cap_schedule import EffectiveCap, EnergyPeriod, LastEvaluation, charge_energy, effective_cap
+from flyball_operator.power.failsafe import failsafe_of, node_failsafes
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.reservations import NO_RULES, NodeRules, least_bound, node_rules
 
@@ -146,7 +147,8 @@ class _Memory:
 class CapTracker:
     """Evaluates every cap once per cycle; remembers ramps, energy periods and breaches (over restarts: the statuses do)."""
 
-    def __init__(self) -> None:
+    def __init__(self, grant_lease_seconds: int = 60) -> None:
+        self._grant_lease_seconds = grant_lease_seconds
         self._memory: dict[str, _Memory] = {}
 
     def read(
@@ -168,6 +170,11 @@ class CapTracker:
         )
         for uid in self._memory.keys() - {cap.uid for cap, _, _ in readable}:
             del self._memory[uid]
+        failsafes = node_failsafes(
+            (failsafe_of(state.spec, state.effective.falls_in_seconds, self._grant_lease_seconds), state.nodes)
+            for state in states
+        )
+        rules = {name: replace(rule, failsafe=failsafes[name]) for name, rule in rules.items()}
         return CapStates(states, tuple(unreadable), rules)
 
     def _evaluate(

@@ -141,7 +141,7 @@ class PowerController:
     def __init__(self, epoch: int, settings: PowerSettings) -> None:
         self._epoch = epoch
         self._settings = settings
-        self._caps = CapTracker()
+        self._caps = CapTracker(settings.grant_lease_seconds)
         self._cap_statuses = CapStatuses(settings.status_interval_seconds, epoch)
         self._known_gpus = KnownGpus(settings.gpu_models)
         self._acknowledgements = Acknowledgements(settings.acknowledge_timeout_seconds)

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 
 from flyball_api.grant import PowerBound
 from flyball_api.power_cap import PowerCapSpec
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, allowed_milliwatts, held_milliwatts, node_milliwatts
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, held_milliwatts, node_milliwatts
 
+from flyball_operator.power.failsafe import MINIMUM, Failsafe
 from flyball_operator.power.node_info import NodeInfo
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRules:
-    """What the caps over one node ask of its GPUs beside their watts; a failsafe of 0 is the smallest limit."""
+    """What the caps over one node ask of its GPUs beside their watts."""
 
     limit_foreign_pods: bool = False
-    failsafe_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
+    failsafe: Failsafe = MINIMUM
 
 
 NO_RULES = NodeRules()
@@ -31,14 +32,9 @@ def node_rules(caps: Iterable[tuple[PowerCapSpec, frozenset[str]]]) -> dict[str,
     """What caps, each given with its nodes, together ask of every node under any of them: the strictest of each rule."""
     rules: dict[str, NodeRules] = {}
     for spec, nodes in caps:
-        failsafe = allowed_milliwatts(spec.failsafe_watts_per_gpu or 0)
         for node in nodes:
             before = rules.get(node, NO_RULES)
-            failsafes = [value for value in (before.failsafe_milliwatts, failsafe) if value]
-            rules[node] = NodeRules(
-                before.limit_foreign_pods or spec.foreign_pods == "Limit",
-                MilliwattsPerGpu(min(failsafes, default=0)),
-            )
+            rules[node] = NodeRules(before.limit_foreign_pods or spec.foreign_pods == "Limit")
     return rules
 
 

@@ -189,7 +189,8 @@ class _NodeTarget:
             other_gpus=OtherGpuLimits(
                 foreign_power_limit_milliwatts=self._min_limit if rules.limit_foreign_pods else MilliwattsPerGpu(0),
                 foreign_gpus=info.foreign_gpus,
-                failsafe_power_limit_milliwatts=rules.failsafe_milliwatts,
+                failsafe_power_limit_milliwatts=rules.failsafe.limit_milliwatts,
+                failsafe_hold_seconds=rules.failsafe.hold_seconds,
             ),
             lease_seconds=lease_seconds,
             jobs=tuple(grant for grant, _ in entries),

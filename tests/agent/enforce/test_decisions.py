@@ -65,6 +65,8 @@ def test_modes() -> None:
     assert mode_of(None, gpus, lease_valid=True) is Mode.ADOPTING
     assert mode_of(grant(), gpus, lease_valid=True) is Mode.GRANTED
     assert mode_of(grant(), gpus, lease_valid=False) is Mode.FAILSAFE
+    assert mode_of(grant(), gpus, lease_valid=False, hold_valid=True) is Mode.HOLDING
+    assert mode_of(grant(), gpus, lease_valid=True, hold_valid=True) is Mode.GRANTED
     for lease_valid in (True, False):
         assert mode_of(grant(200_000), gpus, lease_valid) is Mode.FLOOR
 

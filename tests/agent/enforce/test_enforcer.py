@@ -117,6 +117,57 @@ def test_the_lease_ends_steps_down_and_comes_back_with_a_renewal(rig: Rig) -> No
     assert rig.limits() == [350_000, 350_000, 100_000, 100_000]
 
 
+HOLD = gpu_node_spec(
+    1, 900_000, job_grant("gpt2", 350_000), lease=10, failsafePowerLimitMilliwatts=150_000, failsafeHoldSeconds=100
+)
+
+
+def test_a_grant_that_says_so_is_held_for_a_while_after_its_lease(rig: Rig) -> None:
+    rig.hold("gpt2", 0, 1)
+    rig.enforcer.accept(HOLD)
+    rig.step()
+    for seconds in (10, 99):
+        rig.step(seconds)
+        assert rig.enforcer.state.mode is Mode.HOLDING
+        assert rig.limits() == [350_000, 350_000, 100_000, 100_000]
+    rig.step(1)
+    assert rig.enforcer.state.mode is Mode.FAILSAFE
+    assert rig.limits() == [150_000, 150_000, 100_000, 100_000]
+    assert rig.enforcer.state.counts.lease_expiries == 1
+    assert rig.enforcer.renew_lease(1)
+    rig.step()
+    assert rig.limits() == [350_000, 350_000, 100_000, 100_000]
+
+
+def test_while_holding_limits_fall_and_never_rise(rig: Rig) -> None:
+    rig.hold("gpt2", 0)
+    rig.enforcer.accept(HOLD)
+    rig.step()
+    rig.step(11)
+    rig.hold("gpt2", 1)  # its pod has moved to another GPU
+    rig.step(1)
+    assert rig.enforcer.state.mode is Mode.HOLDING
+    assert rig.limits() == [100_000] * GPUS
+
+
+def test_a_restart_does_not_extend_the_hold_and_a_reboot_ends_it(rig: Rig) -> None:
+    rig.hold("gpt2", 0, 1)
+    rig.enforcer.accept(HOLD)
+    rig.step()
+    rig.now_ns += 50 * SECOND
+    rig.restart()
+    rig.step()
+    assert rig.enforcer.state.mode is Mode.HOLDING
+    rig.step(60)
+    assert rig.enforcer.state.mode is Mode.FAILSAFE
+    rig.enforcer.renew_lease(1)
+    rig.node.reboot("boot-2")
+    rig.restart()
+    rig.step()
+    assert rig.enforcer.state.mode is Mode.FAILSAFE
+    assert rig.limits() == [150_000, 150_000, 100_000, 100_000]
+
+
 def test_in_failsafe_nothing_is_raised_whatever_changes(rig: Rig) -> None:
     rig.hold("gpt2", 0)
     rig.enforcer.accept(

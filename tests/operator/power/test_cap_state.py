@@ -13,6 +13,7 @@ from flyball_api.power_cap import PowerCap, PowerCapStatus, read_power_cap
 from flyball_api.reading import to_patch
 from flyball_operator.power.cap_state import CapState, CapTracker
 from flyball_operator.power.cap_status import REASONS, GrantsUnderWay, cap_status, unreadable_status
+from flyball_operator.power.failsafe import MINIMUM, Failsafe
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.power.reservations import NodeRules
 
@@ -378,15 +379,38 @@ def test_a_cap_that_cannot_be_read_has_unknown_conditions_and_keeps_its_figures(
     stored(status)
 
 
-def test_the_strictest_of_each_rule_counts() -> None:
-    def rules(*specs: Mapping[str, Any]) -> NodeRules:
-        caps = [cap_view(str(index), watts=9000, **spec) for index, spec in enumerate(specs)]
-        return CapTracker().read(caps, {"a": holding("a", 800)}, NOW, 0.0).rules["a"]
+def rules(*specs: Mapping[str, Any]) -> NodeRules:
+    """What caps over one node ask of it together."""
+    caps = [cap_view(str(index), **{"watts": 9000, **spec}) for index, spec in enumerate(specs)]
+    return CapTracker(grant_lease_seconds=60).read(caps, {"a": holding("a", 800)}, NOW, 0.0).rules["a"]
 
-    assert rules({}) == NodeRules(False, 0)
-    assert rules({}, {"foreignPods": "Limit"}) == NodeRules(True, 0)
-    assert rules({"failsafeWattsPerGpu": 200}, {}) == NodeRules(False, 200_000)
-    assert rules({"failsafeWattsPerGpu": 200}, {"failsafeWattsPerGpu": 150}) == NodeRules(False, 150_000)
+
+def test_the_strictest_of_each_rule_counts() -> None:
+    assert rules({}) == NodeRules(False, MINIMUM)
+    assert rules({}, {"foreignPods": "Limit"}) == NodeRules(True, MINIMUM)
+    assert rules({"failsafeWattsPerGpu": 200}, {"failsafeWattsPerGpu": 150}).failsafe == Failsafe(150_000)
+
+
+def test_a_cap_that_chooses_no_failsafe_has_chosen_the_minimum() -> None:
+    assert rules({"failsafeWattsPerGpu": 200}, {}).failsafe == MINIMUM
+    assert rules({"failsafe": "Hold"}, {}).failsafe == MINIMUM
+    assert rules({"failsafe": "Hold"}, {"failsafe": "Limit", "failsafeWattsPerGpu": 200}).failsafe == MINIMUM
+    both = rules({"failsafe": "Hold", "failsafeWattsPerGpu": 300}, {"failsafe": "Limit", "failsafeWattsPerGpu": 200})
+    assert both.failsafe == Failsafe(200_000)
+    assert rules({"failsafe": "Hold"}, {"failsafe": "Hold", "failsafeHoldSeconds": 600}).failsafe.hold_seconds == 600
+
+
+def test_nothing_is_held_longer_than_until_the_schedule_lowers_the_cap() -> None:
+    def held(seconds: int, watts: int = 5000, **spec: Any) -> int:
+        begin = NOW + timedelta(hours=2)
+        window = {"name": "w", "cron": f"{begin.minute} {begin.hour} * * *", "durationSeconds": 60, "watts": watts}
+        return rules({"failsafe": "Hold", "failsafeHoldSeconds": seconds, "schedule": [window]}).failsafe.hold_seconds
+
+    # The cap falls in 7,200 s; a node cut off now would begin to hold after its lease of 60 s.
+    assert held(7000) == 7000
+    assert held(7200 - 60 - 60) == 0
+    assert held(7200) == 0
+    assert held(7200, watts=9000) == 7200  # such a window lowers nothing
 
 
 def test_the_default_of_gpus_in_the_fixture_is_what_the_figures_above_say() -> None:

@@ -8,6 +8,7 @@ import pytest
 from flyball_api.grant import PowerBound
 from flyball_api.workloads import IncarnationView, PodView
 from flyball_operator.power.admission import GrantTarget
+from flyball_operator.power.failsafe import Failsafe
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.power.reservations import NodeRules
 from flyball_operator.power.targets import ANY_CLOCK_MEGAHERTZ, grant_targets
@@ -353,9 +354,10 @@ def test_gpus_that_the_agent_does_not_see_stay_reserved_at_their_default() -> No
     assert wanted([ready_node("a", devices=6)])["a"].rest.limit_milliwatts == 2 * DEFAULT + 6 * FLOOR
 
 
-def test_the_failsafe_limit_is_passed_on() -> None:
-    item = wanted([ready_node("a")], rules={"a": NodeRules(failsafe_milliwatts=200_000)})["a"]
+def test_the_failsafe_is_passed_on() -> None:
+    item = wanted([ready_node("a")], rules={"a": NodeRules(failsafe=Failsafe(200_000, hold_seconds=900))})["a"]
     assert item.other_gpus.failsafe_power_limit_milliwatts == 200_000
+    assert item.other_gpus.failsafe_hold_seconds == 900
 
 
 # --- nodes that cannot be planned with -----------------------------------------------------------------------------
