@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import field
 
 from flyball_api.conditions import StoredCondition
 from flyball_api.grant import Grant, GrantSpec, GrantVersion, OfNode, PerGpu, grant_spec
-from flyball_api.names import FLYBALL_API_VERSION
-from flyball_api.reading import ApiStruct, Count, JsonObject, ObjectMeta, Time, read_metadata, read_spec, read_status
+from flyball_api.names import ANNOTATION_FORMER_LABELS, ANNOTATION_RELEASE, FLYBALL_API_VERSION
+from flyball_api.reading import (
+    ApiStruct,
+    Count,
+    InvalidObject,
+    JsonObject,
+    ObjectMeta,
+    Time,
+    read_metadata,
+    read_spec,
+    read_status,
+)
 from flyball_api.units import MilliwattsPerGpu
 
 KIND = "GPUNode"
+
+Labels = Mapping[str, str]
 
 
 class DriverSession(NamedTuple):
@@ -130,13 +143,15 @@ class GpuNodeStatus(ApiStruct, frozen=True):
 class GpuNode:
     """One GPUNode; its labels are copies of its Node's, by which caps select it even when the Node is gone.
 
-    `grant` is None where no grant was ever written; `problems` names the parts of the status that cannot be read.
+    `grant` is None where no grant was ever written; `problems` names the parts of the object that cannot be read.
+    `former_labels` are sets of labels that it had before, under which it still counts.
     """
 
     metadata: ObjectMeta
     grant: Grant | None
     status: GpuNodeStatus
     problems: tuple[str, ...] = ()
+    former_labels: tuple[Labels, ...] = ()
 
     @property
     def name(self) -> str:
@@ -145,6 +160,11 @@ class GpuNode:
     @property
     def labels(self) -> Mapping[str, str]:
         return self.metadata.labels
+
+    @property
+    def release_asked(self) -> bool:
+        """Somebody who may write its annotations has said that the node is free of what it was granted."""
+        return self.metadata.annotations.get(ANNOTATION_RELEASE) == "true"
 
     @property
     def gpus(self) -> tuple[GpuReport, ...]:
@@ -182,7 +202,27 @@ def read_gpu_node(raw: Mapping[str, Any]) -> GpuNode:
     metadata = read_metadata(KIND, raw)
     grant = read_spec(KIND, metadata, raw, GrantSpec).grant() if raw.get("spec") else None
     status, problems = read_status(raw, GpuNodeStatus)
-    return GpuNode(metadata, grant, status, problems)
+    try:
+        former = read_former_labels(metadata.annotations.get(ANNOTATION_FORMER_LABELS, ""))
+    except InvalidObject as error:
+        former, problems = (), (*problems, str(error))
+    return GpuNode(metadata, grant, status, problems, former)
+
+
+def former_labels_annotation(former: Iterable[Labels]) -> str | None:
+    """The sets of labels as the annotation has them, None for none; `read_former_labels` reads them back."""
+    former = list(former)
+    return msgspec.json.encode(former, order="sorted").decode() if former else None
+
+
+def read_former_labels(annotation: str) -> tuple[Labels, ...]:
+    """The sets of labels that an annotation has; raises InvalidObject where it has something else."""
+    try:
+        return tuple(msgspec.json.decode(annotation, type=list[dict[str, str]])) if annotation else ()
+    except msgspec.DecodeError as error:
+        raise InvalidObject(
+            f"metadata.annotations[{ANNOTATION_FORMER_LABELS}] should read [{{label: value, ...}}, ...]: {error}"
+        ) from error
 
 
 def gpu_node_object(name: str, labels: Mapping[str, str], grant: Grant) -> JsonObject:

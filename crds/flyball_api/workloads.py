@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from flyball_api.names import (
     GPU_RESOURCE,
     GROUP,
     LABEL_COMPLETION_INDEX,
+    LABEL_GPU_COUNT,
+    LABEL_GPU_PRESENT,
     LABEL_GPU_PRODUCT,
     LABEL_HOSTNAME,
     LABEL_INCARNATION,
@@ -27,6 +30,12 @@ Quantities = dict[str, Any]
 
 # The extended resources whose units are GPUs, unless the operator is set otherwise.
 DEFAULT_GPU_RESOURCES = (GPU_RESOURCE,)
+# Extended resources that are served from GPUs, whatever a unit of theirs is: time slices, MIG instances.
+_SERVED_FROM_GPUS = ("nvidia.com/gpu", "nvidia.com/mig-")
+# Node feature discovery: a PCI device of NVIDIA (10de), of any class, or a display (0300) or 3D controller (0302).
+_GPU_ON_THE_BUS = re.compile(r"feature\.node\.kubernetes\.io/pci-(030[02]_)?10de(_[0-9a-f_]+)?\.present")
+# GPUs of a Node of which nobody says how many it has: as many as the servers that are sold most.
+ASSUMED_GPUS = 8
 
 
 def _count(value: Any) -> int:
@@ -112,6 +121,9 @@ class _Node(ApiStruct, frozen=True):
 class NodeView(ApiStruct, frozen=True):
     """A Kubernetes Node; `gpus` by its capacity, and `gpu_resources` the extended resources that it offers them under.
 
+    `hidden_gpus` is how many it may have besides, though it offers none: its device plugin is not up yet, they are offered
+    as MIG instances or by dynamic resource allocation. They draw power like any other.
+
     `ready` is False also where its kubelet has ceased to say (the condition is Unknown then). `boot_id` is that of the
     boot in which its kubelet reported last; empty where it reports none.
     """
@@ -127,6 +139,20 @@ class NodeView(ApiStruct, frozen=True):
     startup_taint: bool
     gpu_resources: frozenset[str] = frozenset()
     boot_id: str = ""
+    hidden_gpus: int = 0
+
+
+def _hidden_gpus(labels: Mapping[str, str], capacity: Quantities) -> int:
+    """GPUs that a Node has by its labels or by what is served from them; 0 where nothing speaks of any."""
+    if (
+        labels.get(LABEL_GPU_PRESENT) == "true"
+        or labels.get(LABEL_GPU_PRODUCT)
+        or _count(labels.get(LABEL_GPU_COUNT))
+        or any(name.startswith(_SERVED_FROM_GPUS) and _count(units) for name, units in capacity.items())
+        or any(value == "true" and _GPU_ON_THE_BUS.fullmatch(label) for label, value in labels.items())
+    ):
+        return max(0, _count(labels.get(LABEL_GPU_COUNT))) or ASSUMED_GPUS
+    return 0
 
 
 def read_node(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES) -> NodeView:
@@ -136,18 +162,20 @@ def read_node(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_G
     """
     node = read_object("Node", raw, _Node)
     labels, capacity = node.metadata.labels, node.status.capacity
+    gpus = sum(_count(capacity.get(name)) for name in gpu_resources)
     return NodeView(
         name=node.metadata.name,
         uid=node.metadata.uid,
         hostname=labels.get(LABEL_HOSTNAME, node.metadata.name),
         labels=labels,
-        gpus=sum(_count(capacity.get(name)) for name in gpu_resources),
+        gpus=gpus,
         product=labels.get(LABEL_GPU_PRODUCT, ""),
         ready=_true(node.status.conditions, "Ready"),
         cordoned=node.spec.unschedulable,
         startup_taint=any(taint.key == STARTUP_TAINT for taint in node.spec.taints),
         gpu_resources=frozenset(name for name in gpu_resources if name in capacity),
         boot_id=node.status.node_info.boot_id,
+        hidden_gpus=0 if gpus else _hidden_gpus(labels, capacity),
     )
 
 

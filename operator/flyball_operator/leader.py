@@ -28,6 +28,7 @@ from flyball_operator.power.controller import (
     PowerState,
     SendGrant,
 )
+from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
@@ -109,6 +110,9 @@ class LeaderTerm:
         # 4. Execute: grants first, then one safe step for each job, then the statuses.
         for send in instructions.sends:
             self._send_grant(send)
+        for sync in instructions.label_syncs:
+            if not self._background.busy(("labels", sync.node.name)):
+                self._sync_labels(sync)
         for info in instructions.untaint:
             if not self._background.busy(("taint", info.name)):
                 self._background.start(("taint", info.name), self._executor.remove_startup_taint(info))
@@ -158,6 +162,21 @@ class LeaderTerm:
             ("grant", name),
             self._executor.write_grant(send.node, grant),
             lambda result: self._grant_answered(send, result),
+        )
+
+    def _sync_labels(self, sync: LabelSync) -> None:
+        name = sync.node.name
+        logger.info(
+            "labels",
+            node=name,
+            former=len(sync.former_labels),
+            left=list(sync.left),
+            reason="by somebody's word" if sync.by_word else "its Node's labels changed",
+        )
+        self._background.start(
+            ("labels", name),
+            self._executor.sync_labels(sync),
+            lambda result: self._reporter.announce_labels(sync) if result.done else None,
         )
 
     def _grant_answered(self, send: SendGrant, result: WriteResult) -> None:

@@ -92,8 +92,12 @@ def try_job(api: ApiClient, kinds: Any, job: Json) -> None:
 
 @pytest.mark.parametrize(
     "patch",
-    [{"spec": {"generation": 11, "boundMilliwatts": 900_000}}, {"metadata": {"labels": {"row": "b"}}}],
-    ids=["spec", "labels"],
+    [
+        {"spec": {"generation": 11, "boundMilliwatts": 900_000}},
+        {"metadata": {"labels": {"row": "b"}}},
+        {"metadata": {"annotations": {"flyball.dev/former-labels": '[{"row":"b"}]'}}},
+    ],
+    ids=["spec", "labels", "former labels"],
 )
 def test_only_the_operator_writes_a_grant(attacker: ApiClient, operator: ApiClient, gpu_node: str, patch: Json) -> None:
     assert NOT_THE_OPERATOR in refusal(attacker.patch, gpu_node, patch)

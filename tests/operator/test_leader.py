@@ -16,6 +16,7 @@ from flyball_operator.leader import LeaderTerm
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.planning.plans import Plans
 from flyball_operator.power.controller import PowerController, PowerSettings
+from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
@@ -26,6 +27,8 @@ from flyball_planner.snapshot import CapOutcome, ClusterSnapshot, Plan
 
 from tests.support.operator_objects import NOW, Json, cap_view, grant, node_view, raw_gpu_node
 
+LEAST_MILLIWATTS = 800_000  # of a node of eight A100s
+
 
 class Writes:
     """In the executor's place: takes everything, in order; what is in `held` waits until it is set."""
@@ -35,6 +38,7 @@ class Writes:
         self.news = asyncio.Condition()
         self.held: dict[str, asyncio.Event] = {}
         self.result = DONE
+        self.granted: Grant | None = None  # the last one
 
     async def _made(self, kind: str, name: str) -> WriteResult:
         self.made.append(f"{kind} {name}")
@@ -50,7 +54,11 @@ class Writes:
             await self.news.wait_for(lambda: write in self.made)
 
     async def write_grant(self, info: NodeInfo, grant: Grant) -> WriteResult:
+        self.granted = grant
         return await self._made("grant", info.name)
+
+    async def sync_labels(self, sync: LabelSync) -> WriteResult:
+        return await self._made("labels", sync.node.name)
 
     async def remove_startup_taint(self, info: NodeInfo) -> WriteResult:
         return await self._made("untaint", info.name)
@@ -195,6 +203,28 @@ async def test_a_cut_waits_for_no_status() -> None:
     assert bench.woken.is_set()
     await bench.cycle(0.1)
     await bench.writes.wait_for("cap row")
+    await bench.term.close()
+
+
+async def test_labels_are_copied_by_one_write_at_a_time_and_hold_up_no_cut() -> None:
+    bench = Bench()
+    await bench.cycle()
+    await bench.settle()
+    assert bench.writes.made == ["grant a"]  # the labels wait, as they differ from its Node's all the same
+    raw = raw_gpu_node("a", bench.writes.granted, limits=LEAST_MILLIWATTS)
+    bench.gpu_nodes["a"] = read_gpu_node({**raw, "metadata": {**raw["metadata"], "resourceVersion": "8"}})
+    bench.writes.held["labels"] = asyncio.Event()
+    await bench.cycle(0.1)
+    assert bench.writes.made == ["grant a", "labels a"]
+    bench.gpu_nodes["a"] = bench.node("a", 300, version="9")
+    await bench.cycle(0.1)
+    assert bench.writes.made == ["grant a", "labels a", "grant a"]
+    await bench.settle()
+    bench.gpu_nodes["a"] = read_gpu_node({**raw, "metadata": {**raw["metadata"], "resourceVersion": "10"}})
+    await bench.cycle(0.1)
+    assert bench.writes.made.count("labels a") == 1
+    bench.writes.held.pop("labels").set()
+    await bench.settle()
     await bench.term.close()
 
 

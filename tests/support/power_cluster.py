@@ -36,6 +36,7 @@ from flyball_operator.outcome import Outcome
 from flyball_operator.power import controller as controller_module
 from flyball_operator.power.bound import committed_bound
 from flyball_operator.power.controller import Answered, PlanInForce, PowerController, PowerSettings, SendGrant
+from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.reservations import NO_RULES, least_bound
 from flyball_operator.watches import ClusterState
 from flyball_planner.models.gpu import GpuModel
@@ -217,6 +218,17 @@ class ApiServer:
         assert isinstance(after, GpuNode)
         return after
 
+    def sync_labels(self, sync: LabelSync) -> GpuNode | None:
+        """Take what a leader says of labels if the GPUNode is as it was read; None where that is refused."""
+        assert sync.node.gpu_node is not None
+        before = self.gpu_nodes[sync.node.name]
+        if before.metadata.resource_version != sync.node.gpu_node.metadata.resource_version:
+            return None
+        metadata = msgspec.structs.replace(before.metadata, labels=dict(sync.node.labels))
+        after = self.put(replace(before, metadata=metadata, former_labels=sync.former_labels))
+        assert isinstance(after, GpuNode)
+        return after
+
     def reported(self, name: str, status: GpuNodeStatus) -> None:
         before = self.gpu_nodes.get(name)
         if before is not None and before.status != status:
@@ -247,9 +259,11 @@ class Term:
     def __init__(self, epoch: int, api: ApiServer, behind: int) -> None:
         self.epoch = epoch
         self.api = api
-        self.controller = PowerController(
-            epoch, PowerSettings(stale_after_seconds=STALE_SECONDS, gpu_models={A100: gpu_model()})
+        # No node leaves a cap here: labels go and come back, and nobody brings its node to leave.
+        settings = PowerSettings(
+            stale_after_seconds=STALE_SECONDS, label_settle_seconds=float("inf"), gpu_models={A100: gpu_model()}
         )
+        self.controller = PowerController(epoch, settings)
         self.gpu_nodes: dict[str, GpuNode] = {}
         self.caps: dict[str, PowerCap] = {}
         self.seen = 0
@@ -291,6 +305,7 @@ class PowerCluster:
         self.plan: dict[tuple[str, int], tuple[int, float]] = {}
         self.pods: set[tuple[str, int]] = {(name, index) for name in NODES for index in range(GPUS)}
         self.writes: list[Write] = []
+        self.unlabelled: set[str] = set()  # names of Nodes whose labels are gone
         self.unreadable: set[str] = set()  # names of a GPUNode or a cap that the leader cannot read
         self.seconds = 0.0
         self.plan_is_near = False
@@ -372,6 +387,10 @@ class PowerCluster:
                 item = self.api.put(replace(self.api.caps[write.cap.name], status=write.status))
                 if fate == "answered":
                     term.absorb(item)
+        for sync, fate in zip(instructions.label_syncs, reversed(statuses), strict=False):
+            synced = None if fate == "lost" else self.api.sync_labels(sync)
+            if synced is not None and fate == "answered":
+                term.absorb(synced)
         if term.age_seconds <= STALE_SECONDS:
             self.void_claims -= {
                 cap.name for cap in state.caps.states if self.claims_enforced(cap.name) == cap.enforced
@@ -387,7 +406,10 @@ class PowerCluster:
                 for name, cap in term.caps.items()
             ],
             gpu_nodes={name: item for name, item in term.gpu_nodes.items() if name not in self.unreadable},
-            nodes=[node(name) for name in NODES],
+            nodes=[
+                msgspec.structs.replace(node(name), labels={}) if name in self.unlabelled else node(name)
+                for name in NODES
+            ],
             pods=[pod(name, index) for name, index in sorted(self.pods)],
             incarnations={f"uid-{name}-{index}": [incarnation(name, index)] for name in NODES for index in range(GPUS)},
             pods_of={},
@@ -474,6 +496,8 @@ class PowerCluster:
             # one that are under way may yet land.
             self.term = Term(self.term.epoch + 1, self.api, behind)
             self.found_enforced = {}
+        elif fault == "labels change":
+            self.unlabelled ^= {name}  # for all that its Node says, it is under the hall's cap only; its watts stay
         elif fault == "setter lies":
             agent.stuck.add(0)
         elif fault == "reboot":

@@ -69,6 +69,19 @@ def throttle(
     return list(by_node.values())
 
 
+def at_smallest_limits(target: GrantTarget) -> GrantTarget:
+    """`target` with the GPUs of every pod at the smallest limit."""
+    jobs = tuple(
+        replace(job, power_limit_milliwatts=min(job.power_limit_milliwatts, target.min_limit_milliwatts))
+        for job in target.jobs
+    )
+    bounds = tuple(
+        PowerBound(job.limit_milliwatts, min(bound.expected_milliwatts, job.limit_milliwatts))
+        for job, bound in zip(jobs, target.job_bounds, strict=True)
+    )
+    return replace(target, jobs=jobs, job_bounds=bounds)
+
+
 def _throttled(target: GrantTarget, share: float, cap: CapBudget) -> GrantTarget:
     """One node's target with what the cap counts of each job above the smallest limit cut to `share` of it."""
     jobs: list[JobGrant] = []

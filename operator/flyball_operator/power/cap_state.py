@@ -34,6 +34,8 @@ class Breach:
 class CapState:
     """One cap now. The milliwatts of its nodes' GPUs are without the cap's static overhead, all watts are with it.
 
+    `leaving` are those of its nodes that it selects by their former labels only.
+
     `doubts` has the nodes whose acknowledgement may not be true any more, and why; they count at their largest limits, and
     `committed_if_believed` is the sum if they did not.
     """
@@ -41,6 +43,7 @@ class CapState:
     cap: PowerCap
     spec: PowerCapSpec
     nodes: frozenset[str]
+    leaving: frozenset[str]
     effective: EffectiveCap
     committed_milliwatts: NodeMilliwatts
     least_milliwatts: NodeMilliwatts
@@ -161,8 +164,8 @@ class CapTracker:
             if cap.spec is None:
                 unreadable.append(cap)
                 continue
-            under = cap.spec.node_selector.select((name, info.labels) for name, info in nodes.items())
-            readable.append((cap, cap.spec, under))
+            sets = ((name, labels) for name, info in nodes.items() for labels in (info.labels, *info.former_labels))
+            readable.append((cap, cap.spec, cap.spec.node_selector.select(sets)))
         rules = node_rules((spec, under) for _, spec, under in readable)
         states = tuple(
             self._evaluate(cap, spec, {name: nodes[name] for name in under}, rules, now, monotonic)
@@ -204,6 +207,7 @@ class CapTracker:
             cap=cap,
             spec=spec,
             nodes=counts.nodes,
+            leaving=frozenset(name for name, info in under.items() if not spec.node_selector.matches(info.labels)),
             effective=replace(effective, watts=float(allowed_watts(effective.watts))),
             committed_milliwatts=counts.committed({name: info.power for name, info in under.items()}),
             least_milliwatts=NodeMilliwatts(

@@ -35,11 +35,13 @@ class GrantsUnderWay:
     """What the grants of one step mean to statuses.
 
     `waiting` nodes have yet to acknowledge a cut or to get a raise, and this leader has yet to grant `unadopted` ones.
+    `unread` names the objects that cannot be read: nobody knows under which caps those nodes count, and with how much.
     `to_be_committed` has what each cap, by its name, comes to with the raises that are about to be sent.
     """
 
     waiting: int = 0
     unadopted: frozenset[str] = frozenset()
+    unread: tuple[str, ...] = ()
     to_be_committed: Mapping[str, NodeMilliwatts] = field(default_factory=dict)
 
 
@@ -103,6 +105,9 @@ def _feasible(state: CapState, feasible: bool, problems: Iterable[str]) -> Condi
 def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condition:
     over = state.committed_watts - state.effective.watts
     unadopted = state.nodes & grants.unadopted
+    if state.enforced and grants.unread:
+        message = f"what cannot be read may be of nodes under this cap: {', '.join(grants.unread[:8])}"
+        return Condition("Enforced", None, "Unreadable", message)
     if state.enforced and unadopted:
         message = f"{len(unadopted)} nodes have yet to be given a grant by the operator that leads since a moment ago"
         return Condition("Enforced", None, "Adopting", message)

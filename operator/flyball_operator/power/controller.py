@@ -21,12 +21,20 @@ from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.acknowledgements import Acknowledgements
-from flyball_operator.power.admission import Admission, GrantTarget, admit_grants, throttle, without_entries
+from flyball_operator.power.admission import (
+    Admission,
+    GrantTarget,
+    admit_grants,
+    at_smallest_limits,
+    throttle,
+    without_entries,
+)
 from flyball_operator.power.bound import CapBudget, NodePower
 from flyball_operator.power.cap_state import CapState, CapStates, CapTracker
 from flyball_operator.power.cap_status import CapStatuses, CapStatusWrite, GrantsUnderWay
 from flyball_operator.power.gpu_facts import KnownGpus
 from flyball_operator.power.heartbeats import Heartbeats
+from flyball_operator.power.memberships import LabelSync, Memberships
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.power.targets import grant_targets
 from flyball_operator.watches import ClusterState
@@ -53,6 +61,7 @@ class PowerSettings:
     stale_after_seconds: float = 90.0
     acknowledge_timeout_seconds: float = 10.0
     report_timeout_seconds: float = 75.0
+    label_settle_seconds: float = 60.0
     status_interval_seconds: float = 5.0
     gpu_models: Mapping[str, GpuModel] | None = None
 
@@ -121,6 +130,7 @@ class PowerInstructions:
     cap_statuses: tuple[CapStatusWrite, ...] = ()
     reserved: frozenset[tuple[str, str]] = frozenset()
     owing: int = 0
+    label_syncs: tuple[LabelSync, ...] = ()
 
     def is_reserved(self, pod: PodView) -> bool:
         """Whether the pod's watts are reserved, so that its gate may open."""
@@ -146,6 +156,7 @@ class PowerController:
         self._known_gpus = KnownGpus(settings.gpu_models)
         self._acknowledgements = Acknowledgements(settings.acknowledge_timeout_seconds)
         self._heartbeats = Heartbeats(settings.report_timeout_seconds)
+        self._memberships = Memberships(settings.label_settle_seconds)
         # Until the version that a write replaces is seen to be gone, or the API server has refused it, the grant may stand
         # there already, whatever our copy shows.
         self._attempts: dict[str, _Attempt] = {}
@@ -178,7 +189,8 @@ class PowerController:
 
         `status_writes` has the uids of the caps whose statuses are being written.
         """
-        sends, grants = self._grants(state, plan, monotonic)
+        leaving = self._memberships.to_be_lowered(state.caps, state.nodes, monotonic)
+        sends, grants = self._grants(state, plan, leaving, monotonic)
         instructions = PowerInstructions(
             sends=sends,
             untaint=tuple(
@@ -189,6 +201,7 @@ class PowerController:
             cap_statuses=self._cap_statuses.due(state.caps, plan.infeasible, grants, now, monotonic, status_writes),
             reserved=self._reserved(state.cluster.gpu_nodes),
             owing=len(self._acknowledgements.owing),
+            label_syncs=self._label_syncs(state, leaving, {send.node.name for send in sends}),
         )
         for send in sends:
             self._begin(send)
@@ -220,18 +233,25 @@ class PowerController:
             believed = nodes[name].power_if_believed | attempt.committed
             nodes[name] = replace(nodes[name], power=power, power_if_believed=believed)
 
+    def _label_syncs(
+        self, state: PowerState, leaving: frozenset[str], granted: Collection[str]
+    ) -> tuple[LabelSync, ...]:
+        """What GPUNodes should say of labels; never beside a grant, of which only one of two writes would be taken."""
+        found = self._memberships.syncs(state.caps, state.nodes, leaving, self._may_raise(state))
+        return tuple(sync for sync in found if sync.node.name not in granted and sync.node.name not in self._under_way)
+
     def _grants(
-        self, state: PowerState, plan: PlanInForce, monotonic: float
+        self, state: PowerState, plan: PlanInForce, leaving: frozenset[str], monotonic: float
     ) -> tuple[tuple[SendGrant, ...], GrantsUnderWay]:
         """The grants to send now, and what they mean to the caps' statuses."""
         owing = self._acknowledgements.owing
         unadopted = self._unadopted(state)
         power = {name: info.power for name, info in state.nodes.items()}
         budgets = [item.budget() for item in state.caps.states]
-        targets = self._targets(state, plan)
+        targets = self._targets(state, plan, leaving)
         fitting = throttle(targets, power, budgets, _fixed(state.nodes))
         if self._waits_for_the_plan(fitting != targets, plan, monotonic):
-            return (), GrantsUnderWay(len(owing), unadopted)
+            return (), GrantsUnderWay(len(owing), unadopted, state.cluster.unread)
         self._pod_limits = {
             (job.pod_name, job.uid): job.power_limit_milliwatts for target in fitting for job in target.jobs
         }
@@ -246,9 +266,9 @@ class PowerController:
             for node, grant in self._sendable(admission, power)
         )
         waiting = len(owing | admission.grants.keys() | set(admission.waiting))
-        return sends, GrantsUnderWay(waiting, unadopted, wished.committed)
+        return sends, GrantsUnderWay(waiting, unadopted, state.cluster.unread, wished.committed)
 
-    def _targets(self, state: PowerState, plan: PlanInForce) -> list[GrantTarget]:
+    def _targets(self, state: PowerState, plan: PlanInForce, leaving: frozenset[str]) -> list[GrantTarget]:
         targets = grant_targets(
             state.nodes,
             plan.decisions,
@@ -258,6 +278,7 @@ class PowerController:
             self._settings.grant_lease_seconds,
             self._settings.guard_fraction,
         )
+        targets = [at_smallest_limits(target) if target.node in leaving else target for target in targets]
         return [
             without_entries(target)
             if target.jobs and self._refused_entries.get(target.node) == _entries(target.jobs)

@@ -23,6 +23,8 @@ class NodeInfo:
     and never used. `lost_gpus` are those that its agent reports as unhealthy or does not see at all. `responsive` is False
     while a grant sent to it has gone unacknowledged for too long.
 
+    `labels` are those of now, `former_labels` sets that it had before and still counts under (`memberships`).
+
     `doubt` says why the last acknowledgement may not be true any more (empty: it is believed); the node then counts at the
     largest limits of its GPUs, and `power_if_believed` is what it would count with otherwise.
 
@@ -33,6 +35,7 @@ class NodeInfo:
 
     name: str
     labels: Mapping[str, str]
+    former_labels: tuple[Mapping[str, str], ...]
     node: NodeView | None
     gpu_node: GpuNode | None
     gpu_model: GpuModel | None
@@ -61,7 +64,7 @@ class NodeInfo:
     @property
     def schedulable(self) -> bool:
         """Pods may be placed there."""
-        return self.commandable and self.node is not None and not self.node.cordoned
+        return self.commandable and self.node is not None and self.node.gpus > 0 and not self.node.cordoned
 
 
 def read_nodes(
@@ -72,14 +75,14 @@ def read_nodes(
     silent: Mapping[str, float] | None = None,
     known: KnownGpus | None = None,
 ) -> dict[str, NodeInfo]:
-    """Every Node with GPUs, and every GPUNode whose Node is gone, keyed and ordered by name.
+    """Every Node that has GPUs or may have some, and every GPUNode, keyed and ordered by name.
 
     A node that vanished stays committed until someone deletes its GPUNode: that an API object is gone proves nothing about
     the hardware. `silent` has the nodes whose agents have not reported for too long, and for how many seconds. `known` is
     what is known of GPUs beside what they report now, and remembers it of each node; None: the catalogue.
     """
     known = KnownGpus() if known is None else known
-    by_name = {node.name: node for node in nodes if node.gpus > 0}
+    by_name = {node.name: node for node in nodes if node.gpus or node.hidden_gpus or node.name in gpu_nodes}
     foreign: dict[str, int] = {}
     for pod in pods:
         if not pod.job_uid and pod.gpus and pod.node and not pod.finished:
@@ -113,13 +116,15 @@ def _node_info(
     power = _node_power(gpu_node, facts)
     believed = power.committed
     doubt = _doubt(node, gpu_node, silent_seconds)
+    labels = node.labels if node is not None else gpu_node.labels if gpu_node is not None else {}
     if doubt:
         power = replace(
             power, committed=power.committed | PowerBound(facts.largest_milliwatts, facts.largest_milliwatts)
         )
     return NodeInfo(
         name=name,
-        labels=node.labels if node is not None else gpu_node.labels if gpu_node is not None else {},
+        labels=labels,
+        former_labels=former_labels(labels, gpu_node),
         node=node,
         gpu_node=gpu_node,
         gpu_model=facts.model,
@@ -135,6 +140,17 @@ def _node_info(
         max_limits_milliwatts=facts.max_limits_milliwatts,
         measured_milliwatts=facts.measured_milliwatts,
     )
+
+
+def former_labels(labels: Mapping[str, str], gpu_node: GpuNode | None) -> tuple[Mapping[str, str], ...]:
+    """The sets of labels, other than these, under which a node was granted what it may still draw."""
+    if gpu_node is None:
+        return ()
+    found: list[Mapping[str, str]] = []
+    for former in (gpu_node.labels, *gpu_node.former_labels):
+        if former != labels and former not in found:
+            found.append(former)
+    return tuple(found)
 
 
 def _node_power(gpu_node: GpuNode | None, facts: GpuFacts) -> NodePower:

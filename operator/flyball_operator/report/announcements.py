@@ -15,6 +15,7 @@ from flyball_api.names import FLYBALL_API_VERSION
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.workloads import NodeView
 
+from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.events import Regarding
 
@@ -179,6 +180,18 @@ def node_announcement(before: str, after: str, committed_watts: float) -> Announ
         return Announcement("NodeAnswers", "its agent acknowledges its grants again", "Grant")
     if after == "ready":
         return Announcement("NodeArrived", "its agent has acknowledged its first grant: jobs may run there", "Grant")
+    return None
+
+
+def labels_announcement(sync: LabelSync) -> Announcement | None:
+    """The Event of a node whose labels take it out of caps; None where they do not."""
+    if sync.left:
+        why = "by the word of its annotation" if sync.by_word else "it has acknowledged the smallest limits"
+        note = f"it counts under {', '.join(sync.left)} no more: its labels are others, and {why}"
+        return Announcement("LeftCap", note, "Grant")
+    if sync.former_labels:
+        note = "by its labels of now it would leave a cap; it counts there until it has been at the smallest limits"
+        return Announcement("LeavesCap", note, "Grant", warning=True)
     return None
 
 

@@ -12,11 +12,13 @@ from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_operator.jobs.controller import LiveJob
 from flyball_operator.outcome import WriteResult
 from flyball_operator.power.cap_status import CapStatusWrite
+from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.announcements import (
     Announcement,
     cap_announcements,
     job_announcements,
+    labels_announcement,
     node_announcement,
     node_readiness,
     refused_grant_announcement,
@@ -82,6 +84,12 @@ class Reporter:
         """Record that the API server takes no grant of a node with the entries of its jobs, and what is sent instead."""
         if info.gpu_node is not None:
             self._announce(regarding_gpu_node(info.gpu_node), [refused_grant_announcement(message)])
+
+    def announce_labels(self, sync: LabelSync) -> None:
+        """Record that a node's labels, which have just been copied, take it out of caps."""
+        announcement = labels_announcement(sync)
+        if announcement is not None and sync.node.gpu_node is not None:
+            self._announce(regarding_gpu_node(sync.node.gpu_node), [announcement])
 
     def _announce(self, regarding: Regarding, announcements: Iterable[Announcement]) -> None:
         if self._events is None:

@@ -13,9 +13,15 @@ from typing import Any
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.energy_profile import EnergyProfileStatus
-from flyball_api.gpu_node import gpu_node_object
+from flyball_api.gpu_node import former_labels_annotation, gpu_node_object
 from flyball_api.grant import Grant, grant_spec
-from flyball_api.names import LABEL_HOSTNAME, PLACEMENT_GATE, STARTUP_TAINT
+from flyball_api.names import (
+    ANNOTATION_FORMER_LABELS,
+    ANNOTATION_RELEASE,
+    LABEL_HOSTNAME,
+    PLACEMENT_GATE,
+    STARTUP_TAINT,
+)
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.reading import to_patch
 from flyball_api.workloads import PodView
@@ -37,6 +43,7 @@ from flyball_kube.session import JSON_PATCH, ApiSession, JsonObject
 from flyball_operator.jobs.lifecycle import OpenGates, StopIncarnation
 from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult, combined
+from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.writes.lease import LeadershipLost
 
@@ -118,15 +125,29 @@ class Executor:
             "metadata": {"resourceVersion": gpu_node.metadata.resource_version, "managedFields": UNTRACKED_FIELDS},
             "spec": grant_spec(grant),
         }
-        if info.node is not None and info.node.labels != gpu_node.labels:
-            patch["metadata"]["labels"] = {
-                **{key: None for key in gpu_node.labels if key not in info.node.labels},
-                **info.node.labels,
-            }
         before = 0 if gpu_node.grant is None else gpu_node.grant.bound.limit_milliwatts
         kind = "lower-grant" if grant.bound.limit_milliwatts < before else "write-grant"
         path = GPU_NODES.path(name=info.name)
         return await self._write(kind, GPU_NODES, lambda: self._session.patch(path, patch))
+
+    async def sync_labels(self, sync: LabelSync) -> WriteResult:
+        """Put a node's labels, and the former ones that still count, into its GPUNode as it was read."""
+        gpu_node, labels = sync.node.gpu_node, sync.node.labels
+        if gpu_node is None:
+            return DONE
+        annotations: JsonObject = {ANNOTATION_FORMER_LABELS: former_labels_annotation(sync.former_labels)}
+        if sync.by_word:  # it has been taken at its word, and says nothing of the next time
+            annotations[ANNOTATION_RELEASE] = None
+        patch = {
+            "metadata": {
+                "resourceVersion": gpu_node.metadata.resource_version,
+                "managedFields": UNTRACKED_FIELDS,
+                "labels": {**{key: None for key in gpu_node.labels if key not in labels}, **labels},
+                "annotations": annotations,
+            }
+        }
+        path = GPU_NODES.path(name=sync.node.name)
+        return await self._write("sync-labels", GPU_NODES, lambda: self._session.patch(path, patch))
 
     async def remove_startup_taint(self, info: NodeInfo) -> WriteResult:
         """Open a node for pods, now that its agent has acknowledged its first grant."""

@@ -275,6 +275,16 @@ def test_what_cannot_be_read_lets_nothing_rise_and_still_cuts(unread: tuple[str,
     assert bench.observe(row(4800)).all_read
 
 
+def test_no_cap_is_called_enforced_while_a_gpu_node_cannot_be_read() -> None:
+    """Nobody knows then under which caps its node counts: its Node may be gone, or have lost its labels."""
+    bench = Bench()
+    bench.unread = ("c",)
+    (write,) = bench.step(row(6400)).cap_statuses
+    (enforced,) = (item for item in write.status.conditions if item.type == "Enforced")
+    assert (enforced.status, enforced.reason) == ("Unknown", "Unreadable")
+    assert "c" in enforced.message
+
+
 def test_more_is_committed_only_once_the_status_of_the_cap_says_so() -> None:
     bench = Bench()
     cap = cap_view("row", watts=4800, status={"effectiveWatts": 4800, "committedWatts": 1600, "epoch": 1})

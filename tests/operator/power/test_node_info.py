@@ -232,7 +232,7 @@ def test_a_node_that_vanished_keeps_its_hold_and_its_labels_until_its_gpu_node_i
 
 
 def test_nodes_without_gpus_are_no_nodes_of_ours() -> None:
-    assert read_nodes([node_view("cpu", 0)], {}, [], frozenset()) == {}
+    assert read_nodes([node_view("cpu", 0, product="")], {}, [], frozenset()) == {}
 
 
 def test_no_pods_for_a_node_that_cannot_take_them() -> None:
@@ -277,3 +277,58 @@ def test_what_was_calibrated_stands_over_the_catalogue_and_what_a_device_says_ov
     assert (told.gpu_model.idle_power_watts, told.gpu_model.knee_megahertz) == (33.0, 1200.0)
     assert told.gpu_model.default_power_limit_watts == 200.0
     assert Settings().gpu_models.keys() == models.keys() - {"Unheard-Of"}
+
+
+# --- nodes that offer no GPUs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("labels", "capacity", "gpus"),
+    [
+        ({"nvidia.com/gpu.product": A100}, {}, 8),  # its device plugin is not up yet
+        ({"nvidia.com/gpu.product": A100, "nvidia.com/gpu.count": "4"}, {}, 4),
+        ({"nvidia.com/gpu.present": "true"}, {}, 8),
+        ({"nvidia.com/gpu.count": "2"}, {}, 2),
+        ({"feature.node.kubernetes.io/pci-10de.present": "true"}, {}, 8),  # nothing but feature discovery runs there
+        ({"feature.node.kubernetes.io/pci-0302_10de.present": "true"}, {}, 8),
+        ({}, {"nvidia.com/mig-1g.5gb": "56"}, 8),
+        ({}, {"nvidia.com/gpu.shared": "16"}, 8),
+        ({"nvidia.com/gpu.present": "false"}, {"cpu": "64", "nvidia.com/mig-1g.5gb": "0"}, 0),
+        ({"feature.node.kubernetes.io/pci-0200_15b3.present": "true"}, {"nvidia.com/hostdev": "8"}, 0),  # its network
+        ({"nvidia.com/gpu.count": "many"}, {}, 0),
+    ],
+)
+def test_a_node_counts_by_whatever_speaks_of_gpus(labels: Json, capacity: Json, gpus: int) -> None:
+    raw = raw_node("a")
+    raw["metadata"]["labels"] = labels
+    raw["status"]["capacity"] = capacity
+    nodes = read_nodes([read_node(raw)], {}, [], frozenset())
+    assert {name: info.gpus for name, info in nodes.items()} == ({"a": gpus} if gpus else {})
+    assert all(info.power.committed.limit_milliwatts > 0 and not info.schedulable for info in nodes.values())
+
+
+def test_what_the_agent_sees_stands_over_a_guess() -> None:
+    raw = raw_node("a", 0)
+    info = read_nodes([read_node(raw)], {"a": gpu_node_view("a", grant(2 * FLOOR), devices=2)}, [], frozenset())["a"]
+    assert (info.gpus, info.lost_gpus) == (2, 0)
+
+
+def test_a_node_with_a_gpu_node_counts_with_its_node_whatever_that_offers() -> None:
+    """So a reboot is noticed, and its labels of now count, also where its device plugin is away."""
+    raw = raw_node("a", 0, product="")
+    raw["metadata"]["labels"] = {"row": "1"}
+    raw["status"]["nodeInfo"] = {"bootID": "boot-2"}
+    given = gpu_node_view("a", grant(8 * FLOOR), limits=8 * FLOOR)
+    info = read_nodes([read_node(raw)], {"a": given}, [], frozenset())["a"]
+    assert info.node is not None
+    assert info.labels == {"row": "1"}
+    assert info.doubt != ""
+    assert not info.schedulable
+
+
+def test_a_node_that_offers_no_gpus_takes_no_pods() -> None:
+    info = read_nodes(
+        [node_view("a", 0)], {"a": gpu_node_view("a", grant(8 * FLOOR), limits=8 * FLOOR)}, [], frozenset()
+    )["a"]
+    assert info.commandable
+    assert not info.schedulable

@@ -3,7 +3,8 @@
 The small cluster of `tests.support.power_cluster` is driven twice: by schedules from a seeded generator, which are many and
 long, and by a state machine, which shrinks what it finds. Caps overlap, add up limits or predicted draw, move, and cannot
 be read for a while; plans follow each other; grants, answers, statuses and reports are lost or late; leaders change and
-begin with an old copy; agents lag, stop between two sets, reboot, lose their lease, and have GPUs whose setter lies.
+begin with an old copy; Nodes lose their labels; agents lag, stop between two sets, reboot, lose their lease, and have GPUs
+whose setter lies.
 
 After every step:
 
@@ -55,7 +56,7 @@ SETS, REPORTS = (
 LIMITS_WATTS = [MIN, LARGEST, 250, DEFAULT]
 SHARES = [0.5, 1.0]  # of a limit that is predicted to be drawn
 TENTHS = [2, 3, 5, 7, 10]
-FAULTS = ["lease ends", "lease is renewed", "setter lies", "reboot", "leader changes"]
+FAULTS = ["lease ends", "lease is renewed", "setter lies", "reboot", "leader changes", "labels change"]
 
 
 # --- schedules from a seeded generator ------------------------------------------------------------------------------

@@ -16,12 +16,14 @@ from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.status import JobFacts, job_status
+from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import read_nodes
 from flyball_operator.report import announcements
 from flyball_operator.report.announcements import (
     Announcement,
     cap_announcements,
     job_announcements,
+    labels_announcement,
     node_announcement,
     node_readiness,
     regarding_cap,
@@ -267,3 +269,15 @@ def test_whom_events_speak_of() -> None:
     )
     assert regarding_cap(cap_view(watts=1)) == Regarding("flyball.dev/v1alpha1", "PowerCap", "row", "uid-row")
     assert regarding_node(node_view("a")) == Regarding("v1", "Node", "a", "uid-of-a")
+
+
+def test_a_node_that_leaves_its_caps_by_its_labels_is_told_before_and_after() -> None:
+    info = ready_node("a")
+    assert labels_announcement(LabelSync(info)) is None
+    going = labels_announcement(LabelSync(info, former_labels=({"row": "a"},)))
+    assert going is not None
+    assert (going.reason, going.warning) == ("LeavesCap", True)
+    gone = labels_announcement(LabelSync(info, left=("row",), by_word=True))
+    assert gone is not None
+    assert (gone.reason, gone.warning) == ("LeftCap", False)
+    assert "under row no more" in gone.note

@@ -15,6 +15,7 @@ from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import GPU_NODES, Resource
 from flyball_operator.jobs.lifecycle import OpenGates, StopIncarnation
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
+from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.writes.executor import Executor
 from flyball_operator.writes.lease import LeadershipLost
@@ -110,10 +111,36 @@ async def test_a_grant_replaces_the_one_that_was_read_and_no_other() -> None:
     assert (method, path) == ("PATCH", GPU_NODE)
     assert body["metadata"]["resourceVersion"] == "7"
     assert body["metadata"]["managedFields"] == [{}]
-    assert body["metadata"]["labels"] == {**dict(info().labels), "old": None}
+    assert "labels" not in body["metadata"]  # they have a write of their own, and do not wait for a grant
     assert (body["spec"]["generation"], body["spec"]["otherGpus"]["foreignGpus"]) == (2, 1)
     assert desk.absorbed == [(GPU_NODES, {"kind": "GPUNode", "metadata": {"name": "a"}})]
     assert desk.counted == ["lower-grant"]
+
+
+@pytest.mark.parametrize("by_word", [False, True])
+async def test_labels_are_copied_into_the_object_that_was_read(by_word: bool) -> None:
+    desk = Desk()
+    sync = LabelSync(info(), ({"old": "label"},), ("row",) if by_word else (), by_word)
+    assert (await desk.executor.sync_labels(sync)).done
+    ((method, path, body),) = desk.server.asked
+    assert (method, path) == ("PATCH", GPU_NODE)
+    annotations = {"flyball.dev/former-labels": '[{"old":"label"}]'}
+    if by_word:
+        annotations["flyball.dev/release"] = None  # type: ignore[assignment]
+    assert body == {
+        "metadata": {
+            "resourceVersion": "7",
+            "managedFields": [{}],
+            "labels": {**dict(info().labels), "old": None},
+            "annotations": annotations,
+        }
+    }
+
+
+async def test_labels_that_nothing_counts_under_any_more_are_taken_away() -> None:
+    desk = Desk()
+    await desk.executor.sync_labels(LabelSync(info()))
+    assert desk.server.asked[0][2]["metadata"]["annotations"] == {"flyball.dev/former-labels": None}
 
 
 async def test_a_first_grant_makes_its_object() -> None:

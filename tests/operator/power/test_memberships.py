@@ -1,0 +1,284 @@
+"""Under which caps a node counts while its Node is relabelled, made anew or deleted: its watts stay where they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from flyball_api.gpu_node import (
+    GpuNode,
+    Labels,
+    former_labels_annotation,
+    read_former_labels,
+    read_gpu_node,
+)
+from flyball_api.grant import Grant
+from flyball_api.power_cap import PowerCap
+from flyball_api.reading import InvalidObject
+from flyball_api.workloads import NodeView
+from flyball_operator.outcome import Outcome
+from flyball_operator.power.controller import Answered, PlanInForce, PowerController, PowerInstructions, PowerSettings
+from flyball_operator.watches import ClusterState
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.operator_objects import (
+    NOW,
+    cap_view,
+    decision,
+    incarnation_view,
+    node_view,
+    raw_gpu_node,
+    running_pod,
+)
+from tests.support.operator_objects import grant as granted
+
+SETTLE_SECONDS = 60.0
+LEAST = 800  # watts of a node of eight GPUs at their smallest limits
+ROW_A, ROW_B = {"row": "a"}, {"row": "b"}
+
+
+class Hall:
+    """Nodes with a job of eight GPUs each, whose agents acknowledge at once, under one leader after the other."""
+
+    def __init__(self, *caps: PowerCap, **labels: Labels) -> None:
+        self.caps = list(caps)
+        self.seconds = 0.0
+        self.labels: dict[str, Labels | None] = dict(labels)  # of the Nodes; None: there is none
+        self.gpu_nodes: dict[str, GpuNode] = {}
+        self.answering = set(labels)
+        self.wants = dict.fromkeys(labels, 400)  # watts of each GPU, by the plan
+        self.age_seconds = 0.0
+        self.version = 10
+        for name in labels:
+            self.put(name, granted(LEAST * 1000), labels[name])
+        self.leads(1)
+
+    def leads(self, epoch: int) -> None:
+        """A new leader knows what the API server has, and nothing else."""
+        self.controller = PowerController(epoch, PowerSettings(label_settle_seconds=SETTLE_SECONDS))
+
+    def put(self, name: str, grant: Grant, labels: Labels, former: tuple[Labels, ...] = (), word: bool = False) -> None:
+        self.version += 1
+        before = self.gpu_nodes.get(name)
+        raw = raw_gpu_node(name, grant, limits=grant.bound.limit_milliwatts)
+        raw["metadata"] |= {"resourceVersion": str(self.version), "labels": dict(labels)}
+        annotations = {"flyball.dev/former-labels": former_labels_annotation(former)} if former else {}
+        if word:
+            annotations["flyball.dev/release"] = "true"
+        raw["metadata"]["annotations"] = annotations
+        node = read_gpu_node(raw)
+        if before is not None and name not in self.answering:
+            node = replace(node, status=before.status)
+        self.gpu_nodes[name] = node
+
+    def says(self, name: str) -> None:
+        """Somebody annotates the GPUNode."""
+        item = self.gpu_nodes[name]
+        assert item.grant is not None
+        self.put(name, item.grant, item.labels, item.former_labels, word=True)
+
+    def node(self, name: str) -> list[NodeView]:
+        labels = self.labels[name]
+        return [] if labels is None else [msgspec.structs.replace(node_view(name), labels=dict(labels))]
+
+    def cluster(self) -> ClusterState:
+        pods = {f"uid-{name}": [running_pod(f"pod-{name}", name, uid=f"uid-{name}", gpus=8)] for name in self.labels}
+        return ClusterState(
+            jobs={},
+            caps=self.caps,
+            gpu_nodes=dict(self.gpu_nodes),
+            nodes=[view for name in self.labels for view in self.node(name)],
+            pods=[pod for of_job in pods.values() for pod in of_job],
+            incarnations={f"uid-{name}": [incarnation_view(f"uid-{name}", 1, (name, 8))] for name in self.labels},
+            pods_of=pods,
+            reports_of={},
+            unread=(),
+            age_seconds=self.age_seconds,
+        )
+
+    def cycle(self, *, synced: bool = True) -> PowerInstructions:
+        """One cycle; all that it sends is taken, what it says of labels where `synced`."""
+        now = NOW + timedelta(seconds=self.seconds)
+        decisions = {
+            f"uid-{name}": decision(f"uid-{name}", (name, 8), watts=float(watts)) for name, watts in self.wants.items()
+        }
+        state = self.controller.observe(self.cluster(), now, self.seconds)
+        self.under = {cap.name: cap.nodes for cap in state.caps.states}
+        instructions = self.controller.step(state, PlanInForce(decisions), now, self.seconds)
+        for send in instructions.sends:
+            item = self.gpu_nodes[send.node.name]
+            self.put(item.name, send.grant, item.labels, item.former_labels, item.release_asked)
+            self.controller.handle(Answered(item.name, Outcome.DONE))
+        for sync in instructions.label_syncs if synced else ():
+            item = self.gpu_nodes[sync.node.name]
+            assert item.grant is not None
+            self.put(
+                item.name, item.grant, sync.node.labels, sync.former_labels, item.release_asked and not sync.by_word
+            )
+        published = {write.cap.name: write.status for write in instructions.cap_statuses}
+        self.caps = [replace(cap, status=published.get(cap.name, cap.status)) for cap in self.caps]
+        return instructions
+
+    def rests(self, seconds: float = 0.0) -> dict[str, int]:
+        """So many seconds go by; returns what each node may draw then, in watts."""
+        self.seconds += seconds
+        for _ in range(8):
+            self.cycle()
+        return self.watts()
+
+    def watts(self) -> dict[str, int]:
+        found = {}
+        for name, item in self.gpu_nodes.items():
+            assert item.grant is not None
+            found[name] = item.grant.bound.limit_milliwatts // 1000
+        return found
+
+
+def row(name: str, watts: int, labels: Labels, **spec: Any) -> PowerCap:
+    return cap_view(name, watts=watts, nodeSelector={"matchLabels": dict(labels)}, **spec)
+
+
+def test_a_node_registered_anew_without_its_labels_keeps_its_watts_in_its_row() -> None:
+    """The labels come back by themselves: nothing has been handed out meanwhile, and no job was slowed down for it."""
+    hall = Hall(row("a", 4000, ROW_A), n1=ROW_A, n2=ROW_A)
+    assert hall.rests() == {"n1": 2000, "n2": 2000}
+    hall.labels["n1"] = {"kubernetes.io/hostname": "n1"}
+    assert hall.rests(5.0) == {"n1": 2000, "n2": 2000}
+    hall.labels["n1"] = ROW_A
+    assert hall.rests(SETTLE_SECONDS) == {"n1": 2000, "n2": 2000}
+    assert hall.gpu_nodes["n1"].former_labels == ()
+
+
+def test_it_counts_before_anything_of_it_is_written_and_over_a_change_of_leaders() -> None:
+    hall = Hall(row("a", 4000, ROW_A), n1=ROW_A, n2=ROW_A)
+    hall.rests()
+    hall.labels["n1"] = {}
+    hall.cycle(synced=False)
+    assert hall.under == {"a": {"n1", "n2"}}
+    hall.rests()
+    assert (hall.gpu_nodes["n1"].labels, hall.gpu_nodes["n1"].former_labels) == ({}, (ROW_A,))
+    hall.leads(2)
+    hall.labels["n1"] = None
+    hall.cycle()
+    assert hall.under == {"a": {"n1", "n2"}}
+
+
+def test_relabelled_and_then_deleted_it_counts_where_it_was_put() -> None:
+    """Its copy of labels is written at each change, also where no grant is."""
+    hall = Hall(row("a", 10_000, ROW_A), row("b", 4000, ROW_B), n1=ROW_A, n2=ROW_B)
+    hall.wants["n2"] = 100
+    hall.rests()
+    hall.labels["n1"] = ROW_B
+    hall.rests()
+    hall.labels["n1"] = None
+    hall.wants["n2"] = 400
+    hall.rests()
+    assert hall.under["b"] == {"n1", "n2"}
+    assert sum(hall.watts().values()) <= 4000
+
+
+def test_a_node_leaves_at_the_acknowledged_minimum_after_some_time() -> None:
+    hall = Hall(row("a", 4000, ROW_A), row("b", 4000, ROW_B), n1=ROW_A, n2=ROW_A)
+    assert hall.rests() == {"n1": 2000, "n2": 2000}
+    hall.labels["n1"] = ROW_B
+    assert hall.rests() == {"n1": 2000, "n2": 2000}
+    assert hall.rests(SETTLE_SECONDS - 1.0) == {"n1": 2000, "n2": 2000}
+    hall.answering.discard("n1")
+    # Granted less; but its agent is silent, so that it may still draw as before.
+    assert hall.rests(1.0) == {"n1": LEAST, "n2": 2000}
+    assert hall.under == {"a": {"n1", "n2"}, "b": {"n1"}}
+    hall.answering.add("n1")
+    hall.put("n1", hall.gpu_nodes["n1"].grant or granted(0), ROW_B, (ROW_A,))
+    assert hall.rests() == {"n1": 3200, "n2": 3200}
+    assert hall.under == {"a": {"n2"}, "b": {"n1"}}
+    assert hall.gpu_nodes["n1"].former_labels == ()
+
+
+def test_a_new_change_of_labels_begins_the_time_anew() -> None:
+    hall = Hall(row("a", 10_000, ROW_A), n1=ROW_A)
+    hall.rests()
+    hall.labels["n1"] = ROW_B
+    hall.rests()
+    hall.rests(SETTLE_SECONDS - 1.0)
+    hall.labels["n1"] = {"row": "c"}
+    hall.rests(1.0)
+    assert hall.rests(SETTLE_SECONDS - 1.0) == {"n1": 3200}
+    assert hall.under == {"a": {"n1"}}
+
+
+def test_somebodys_word_lets_a_node_leave_at_once_and_only_once() -> None:
+    hall = Hall(row("a", 4000, ROW_A), n1=ROW_A, n2=ROW_A)
+    hall.wants["n2"] = 100
+    hall.rests()
+    hall.answering.discard("n1")
+    hall.labels["n1"] = {}
+    hall.wants["n2"] = 400
+    assert hall.rests()["n2"] == LEAST
+    hall.says("n1")
+    assert hall.rests()["n2"] == 3200
+    assert hall.under == {"a": {"n2"}}
+    assert not hall.gpu_nodes["n1"].release_asked
+
+
+@pytest.mark.parametrize("trouble", ["an old copy", "a cap that cannot be read"])
+def test_no_node_leaves_while_nobody_knows_what_it_would_leave(trouble: str) -> None:
+    hall = Hall(row("a", 4000, ROW_A), n1=ROW_A, n2=ROW_A)
+    hall.rests()
+    hall.labels["n1"] = {}
+    if trouble == "an old copy":
+        hall.age_seconds = 1000.0
+    else:
+        hall.caps.append(cap_view("odd"))
+    hall.says("n1")
+    hall.rests(SETTLE_SECONDS + 1.0)
+    assert hall.under["a"] == {"n1", "n2"}
+    assert ROW_A in (hall.gpu_nodes["n1"].labels, *hall.gpu_nodes["n1"].former_labels)
+
+
+def test_labels_that_no_cap_asks_for_leave_nothing_behind() -> None:
+    hall = Hall(row("a", 4000, ROW_A), n1={**ROW_A, "time": "1"})
+    hall.rests()
+    hall.labels["n1"] = {**ROW_A, "time": "2"}
+    assert hall.rests() == {"n1": 3200}
+    assert (hall.gpu_nodes["n1"].labels["time"], hall.gpu_nodes["n1"].former_labels) == ("2", ())
+
+
+def test_no_more_former_labels_are_kept_than_there_are_caps_to_leave() -> None:
+    hall = Hall(row("a", 4000, ROW_A), row("b", 4000, ROW_B), n1=ROW_A)
+    hall.rests()
+    for turn in range(20):
+        hall.labels["n1"] = {**(ROW_B if turn % 2 else ROW_A), "turn": str(turn)}
+        hall.rests()
+    hall.labels["n1"] = {}
+    hall.rests()
+    assert len(hall.gpu_nodes["n1"].former_labels) == 2
+    assert hall.under == {"a": {"n1"}, "b": {"n1"}}
+
+
+def test_no_labels_are_written_beside_a_grant() -> None:
+    """Both are of the object as it was read: one of them would be refused, and it could be a cut."""
+    hall = Hall(row("a", 4000, ROW_A), n1=ROW_A)
+    hall.labels["n1"] = {**ROW_A, "time": "2"}
+    first = hall.cycle()
+    assert [send.node.name for send in first.sends] == ["n1"]
+    assert first.label_syncs == ()
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3), max_size=4))
+def test_former_labels_come_back_as_they_were_written(former: list[dict[str, str]]) -> None:
+    assert read_former_labels(former_labels_annotation(former) or "") == tuple(former)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[1]", '[{"a": 1}]', "null"])
+def test_former_labels_that_cannot_be_read_are_named_and_hide_nothing(text: str) -> None:
+    with pytest.raises(InvalidObject, match=r"flyball\.dev/former-labels"):
+        read_former_labels(text)
+    raw = raw_gpu_node("a", granted(LEAST * 1000), limits=LEAST * 1000)
+    raw["metadata"]["annotations"] = {"flyball.dev/former-labels": text}
+    item = read_gpu_node(raw)
+    assert item.acknowledged_current
+    assert "flyball.dev/former-labels" in item.problems[0]
