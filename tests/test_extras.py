@@ -15,29 +15,21 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploy.images.requirements import requirements
+from tests.support.components import COMPONENTS, IMPORT_ALL
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-SHARED = ("flyball_api", "flyball_kube")
-# What each process is made of; of the command line only what starts it.
-COMPONENTS = {
-    "operator": (*SHARED, "flyball_operator", "flyball_planner", "flyball_processes", "flyball_cli.main"),
-    "agent": (*SHARED, "flyball_agent", "flyball_simulated_gpu", "flyball_cli.main"),
-}
 
-# Run in a process of its own: refuses the libraries of argv[1], then imports every module of argv[2], then runs --help.
-PROGRAM = """
-import importlib, json, pkgutil, sys
-refused = set(json.loads(sys.argv[1]))
+# Refuses the libraries of argv[2], imports every module of argv[1], and then runs the command of the other arguments.
+PROGRAM = f"""
+import json, sys
 class Refuse:
+    refused = set(json.loads(sys.argv[2]))
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in refused:
-            raise ModuleNotFoundError(f"{name} is not among the extra's libraries", name=name)
+        if name.partition(".")[0] in self.refused:
+            raise ModuleNotFoundError(f"{{name}} is not among the extra's libraries", name=name)
 sys.meta_path.insert(0, Refuse())
-for name in json.loads(sys.argv[2]):
-    module = importlib.import_module(name)
-    for found in pkgutil.walk_packages(getattr(module, "__path__", []), name + "."):
-        importlib.import_module(found.name)
+{IMPORT_ALL}
 from flyball_cli.main import main
 sys.argv = ["flyball", *sys.argv[3:]]
 main()
@@ -73,7 +65,7 @@ def refused_modules(allowed: set[str]) -> list[str]:
 def run_with(extra: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     refused, components = json.dumps(refused_modules(libraries(extra))), json.dumps(COMPONENTS[extra])
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, refused, components, *arguments],
+        [sys.executable, "-c", PROGRAM, components, refused, *arguments],
         capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
 
@@ -86,8 +78,16 @@ def test_a_component_needs_its_extra_alone(extra: str) -> None:
 
 
 @pytest.mark.parametrize("extra", COMPONENTS)
-def test_no_extra_of_a_component_brings_what_draws(extra: str) -> None:
-    assert not libraries(extra) & {"matplotlib", "pillow", "highspy", "xgboost-cpu", "scikit-learn", "jinja2"}
+def test_no_component_brings_what_it_does_not_use(extra: str) -> None:
+    assert not libraries(extra) & {
+        "matplotlib",
+        "pillow",
+        "highspy",
+        "xgboost-cpu",
+        "scikit-learn",
+        "jinja2",
+        "kubernetes",
+    }
 
 
 def test_the_agent_plans_nothing() -> None:
