@@ -1,0 +1,83 @@
+"""Reads an image as it is kept in an OCI archive: its configuration, its layers, its files."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WHITEOUT_PREFIX = ".wh."
+
+
+class ArchiveError(Exception):
+    """An archive that is no OCI archive of one image, or whose layers take files away."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image: its `config` as the OCI image specification has it, and the digests of its layers, lowest first."""
+
+    archive: Path
+    config: dict[str, Any]
+    layers: tuple[str, ...]
+    digest: str
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(self.config["config"].get("Labels") or {})
+
+
+def _blob(archive: tarfile.TarFile, digest: str) -> Any:
+    file = archive.extractfile(f"blobs/{digest.replace(':', '/')}")
+    if file is None:
+        raise ArchiveError(f"the archive lacks {digest}")
+    return file
+
+
+def read_image(path: Path) -> Image:
+    """The image of an OCI archive. Raises ArchiveError where it holds none, or more than one."""
+    try:
+        with tarfile.open(path) as archive:
+            index_file = archive.extractfile("index.json")
+            manifests = json.load(index_file)["manifests"] if index_file is not None else []
+            if len(manifests) != 1:
+                raise ArchiveError(f"{path} holds {len(manifests)} images, not one")
+            digest = manifests[0]["digest"]
+            manifest = json.load(_blob(archive, digest))
+            config = json.load(_blob(archive, manifest["config"]["digest"]))
+    except (KeyError, tarfile.TarError, json.JSONDecodeError) as error:
+        raise ArchiveError(f"{path} is no OCI archive: {error}") from error
+    return Image(path, config, tuple(layer["digest"] for layer in manifest["layers"]), digest)
+
+
+def _as_it_is(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:
+    """A member with the mode and owner that it has, unless it would lie outside of the folder."""
+    tarfile.tar_filter(member, directory)
+    return member
+
+
+def unpack(image: Image, directory: Path) -> None:
+    """Unpack an image's layers over one another into an empty folder, owners and modes kept where we are root.
+
+    Raises ArchiveError where a layer deletes what a lower one has (its bytes would be shipped for nothing), and
+    tarfile.FilterError where a file would lie outside of the folder.
+    """
+    with tarfile.open(image.archive) as archive:
+        for digest in image.layers:
+            with tarfile.open(fileobj=_blob(archive, digest), mode="r|*") as layer:
+                for member in layer:
+                    if Path(member.name).name.startswith(WHITEOUT_PREFIX):
+                        raise ArchiveError(f"{image.archive}: {digest} deletes {member.name} of a lower layer")
+                    layer.extract(member, directory, filter=_as_it_is)
+
+
+def unpacked_bytes(directory: Path) -> int:
+    """The bytes of all files of an unpacked image, each link counted once."""
+    sizes: dict[tuple[int, int], int] = {}
+    for path in directory.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            status = path.stat()
+            sizes[status.st_dev, status.st_ino] = status.st_size
+    return sum(sizes.values())
