@@ -15,6 +15,11 @@ from pathlib import Path
 import pytest
 from flyball_testbed.controlplane.programs import binaries, build, download
 from flyball_testbed.controlplane.programs.binaries import PROGRAMS, BinariesUnavailableError, find_binaries
+from flyball_testbed.controlplane.programs.chart_tools import (
+    built_chart_tools,
+    chart_tools_directory,
+    find_chart_tools,
+)
 
 VERSIONS = {
     "etcd": "etcd Version: 3.6.8",
@@ -217,3 +222,24 @@ def test_every_program_has_a_pinned_version() -> None:
 def test_the_api_server_will_report_the_pinned_version() -> None:
     assert "version.gitVersion=v1.36.3" in build.linker_flags("kube-apiserver")
     assert "gitVersion" not in build.linker_flags("etcd")
+
+
+def test_the_charts_tools_are_built_once_and_apart_from_the_control_plane(machine: Path) -> None:
+    assert built_chart_tools() is None
+    lines: list[str] = []
+    found = find_chart_tools(lines.append)
+    assert set(found.paths) == {"helm", "helm-docs", "kubeconform"}
+    assert all(os.access(path, os.X_OK) for path in found.paths.values())
+    assert sorted(built(machine)) == sorted(build.PACKAGE_OF_CHART_TOOL.values())
+    again = built_chart_tools()
+    assert again is not None
+    assert again.paths == find_chart_tools(lines.append).paths == found.paths
+    assert len(built(machine)) == 3
+
+
+def test_other_pins_are_other_tools(machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = chart_tools_directory()
+    pins = (build.CHART_TOOLS_DIRECTORY / "go.mod").read_text()
+    (tmp_path / "go.mod").write_text(pins.replace("helm.sh/helm/v4 v4.", "helm.sh/helm/v4 v5."))
+    monkeypatch.setattr(build, "CHART_TOOLS_DIRECTORY", tmp_path)
+    assert chart_tools_directory() != before

