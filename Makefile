@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Tests and demo start hundreds of Python processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-fast mutants lint format frontiers model-study evaluation clean
+.PHONY: help venv demo test test-fast mutants lint format images chart-docs frontiers model-study evaluation clean
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -25,7 +25,7 @@ test: $(STAMP)  ## every test, on a real control plane (TEST_ARGS="-k name")
 	$(BIN)/pytest --numprocesses auto --dist loadfile $(TEST_ARGS)
 
 test-fast: $(STAMP)  ## every test that needs no control plane, on fewer examples and all cores (TEST_ARGS as above)
-	$(BIN)/pytest -m "not cluster and not whole_data" --hypothesis-profile fast --numprocesses auto --dist worksteal $(TEST_ARGS)
+	$(BIN)/pytest -m "not cluster and not chart and not whole_data" --hypothesis-profile fast --numprocesses auto --dist worksteal $(TEST_ARGS)
 
 mutants: $(STAMP)  ## mistakes made in the power decisions, each of which a test must notice (MUTANTS_ARGS="--only bound")
 	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
@@ -39,6 +39,13 @@ lint: $(STAMP)  ## ruff, mypy, import contracts
 format: $(STAMP)  ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+images: $(STAMP)  ## the operator's and the agent's image into out/images, and tests of what they hold (root; IMAGES_ARGS="--help")
+	$(BIN)/python -m flyball_testbed.images $(IMAGES_ARGS)
+	$(BIN)/pytest -q tests/testbed/images
+
+chart-docs: $(STAMP)  ## the table of values in the chart's README
+	$(BIN)/python -m flyball_testbed.controlplane.programs.chart_tools helm-docs --chart-search-root deploy/helm
 
 DATA ?= ../shared/data
 frontiers: $(STAMP)  ## the pictures of docs/frontiers.md (Zeus' and Kareus' from measurements in DATA)

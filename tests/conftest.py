@@ -12,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 pytest_plugins = [
     "tests.support.control_plane",
     "tests.support.workers",
+    "tests.support.chart",
     "tests.support.examples",
     "tests.support.measured_data",
 ]

@@ -1,0 +1,256 @@
+"""What an installation consists of: the objects that the real helm makes of the chart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from flyball_agent.options import AgentOptions
+from flyball_api.manifests import manifests
+from flyball_api.names import STARTUP_TAINT
+from flyball_kube.options import options
+from flyball_operator.settings import Settings
+from flyball_testbed.controlplane.install import BASE_DIRECTORY, read_manifests
+
+from tests.support.chart import EVERYTHING, NAMESPACE, Chart, HelmRefused
+
+Json = dict[str, Any]
+
+OBSERVING = ("mode=observe",)
+SIMULATED = ("agent.driver=simulated", "agent.hardwareDir=/hardware")
+
+
+@pytest.fixture(scope="module")
+def rendered(chart: Chart) -> list[Json]:
+    return chart.render()
+
+
+def pod_of(workload: Json) -> Json:
+    spec: Json = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def found(objects: list[Json], kind: str, name: str) -> Json:
+    (one,) = (each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    return one
+
+
+def key(manifest: Json) -> tuple[str, str]:
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+# --- rights, policies and definitions come from one place --------------------------------------------------------------
+
+
+def test_rights_and_policies_are_those_of_deploy_base(rendered: list[Json]) -> None:
+    base = [each for each in read_manifests(BASE_DIRECTORY) if each["kind"] != "Namespace"]
+    assert len(base) > 15
+    assert [each for each in base if each not in rendered] == []
+
+
+def test_in_another_namespace_nothing_speaks_of_the_usual_one(chart: Chart) -> None:
+    objects = chart.render(*EVERYTHING, namespace="power")
+    assert not [key(each) for each in objects if each["kind"] != "CustomResourceDefinition" and NAMESPACE in str(each)]
+    account = {"kind": "ServiceAccount", "name": "flyball-operator", "namespace": "power"}
+    assert account in found(objects, "ClusterRoleBinding", "flyball-operator")["subjects"]
+    policy = str(found(objects, "ValidatingAdmissionPolicy", "flyball-grants"))
+    assert "system:serviceaccount:power:flyball-operator" in policy
+
+
+def test_definitions_are_those_of_the_repository_and_stay_when_it_is_uninstalled(rendered: list[Json]) -> None:
+    for crd in manifests():
+        shipped = found(rendered, *key(crd))
+        assert shipped["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+        assert shipped == crd
+
+
+def test_definitions_can_be_left_to_somebody_else(chart: Chart) -> None:
+    assert not [each for each in chart.render("crds.install=false") if each["kind"] == "CustomResourceDefinition"]
+
+
+# --- the operator --------------------------------------------------------------------------------------------------------
+
+
+def test_the_operator_runs_restricted(rendered: list[Json]) -> None:
+    """What Kubernetes' Pod Security Standard `restricted` asks for, and more."""
+    pod = pod_of(found(rendered, "Deployment", "flyball-operator"))
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["runAsUser"] == 65532
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    assert all(set(volume) - {"name"} <= {"emptyDir", "configMap"} for volume in pod["volumes"])
+
+
+def test_two_operators_of_which_one_always_stays(rendered: list[Json], chart: Chart) -> None:
+    deployment = found(rendered, "Deployment", "flyball-operator")
+    assert deployment["spec"]["replicas"] == 2
+    assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    term = pod_of(deployment)["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]
+    assert term["podAffinityTerm"]["labelSelector"]["matchLabels"] == selector
+    budget = found(rendered, "PodDisruptionBudget", "flyball-operator")
+    assert (budget["spec"]["minAvailable"], budget["spec"]["selector"]["matchLabels"]) == (1, selector)
+    # One operator with a budget of one could never be drained from its node.
+    assert not [each for each in chart.render("operator.replicas=1") if each["kind"] == "PodDisruptionBudget"]
+
+
+def test_an_operator_can_start_where_every_node_waits_for_one(rendered: list[Json], chart: Chart) -> None:
+    """Only an operator takes the startup taint off: a cluster of GPU nodes alone could never begin else."""
+    startup = {"key": STARTUP_TAINT, "operator": "Exists"}
+    assert startup in pod_of(found(rendered, "Deployment", "flyball-operator"))["tolerations"]
+    more = chart.one("Deployment", "flyball-operator", values={"operator.tolerations": [{"operator": "Exists"}]})
+    assert pod_of(more)["tolerations"] == [startup, {"operator": "Exists"}]
+
+
+def test_probes_ask_what_they_are_for(rendered: list[Json]) -> None:
+    (operator,) = pod_of(found(rendered, "Deployment", "flyball-operator"))["containers"]
+    assert operator["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert operator["livenessProbe"]["httpGet"]["path"] == operator["startupProbe"]["httpGet"]["path"] == "/healthz"
+    ports = {port["name"]: port["containerPort"] for port in operator["ports"]}
+    defaults = Settings()
+    assert ports == {"metrics": defaults.metrics_port, "probes": defaults.probe_port}
+
+
+# --- the agent ----------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_a_node_that_outlives_every_other_pod(rendered: list[Json]) -> None:
+    daemon_set = found(rendered, "DaemonSet", "flyball-agent")
+    assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0  # the journal has one holder
+    pod = pod_of(daemon_set)
+    assert pod["priorityClassName"] == "system-node-critical"
+    # The startup taint keeps jobs off a node until its agent has acknowledged: the agent itself must get there.
+    assert {"operator": "Exists"} in pod["tolerations"]
+
+
+def test_what_an_agent_has_of_its_host(rendered: list[Json]) -> None:
+    pod = pod_of(found(rendered, "DaemonSet", "flyball-agent"))
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    assert paths == {
+        "journal": "/var/lib/flyball",
+        "sockets": "/run/flyball",
+        "pod-resources": "/var/lib/kubelet/pod-resources",
+    }
+    (agent,) = pod["containers"]
+    mounts = {mount["name"]: mount for mount in agent["volumeMounts"]}
+    assert mounts["pod-resources"]["readOnly"]
+    assert mounts["journal"]["mountPath"] == str(AgentOptions("n").journal_dir)
+    assert f"--kubelet-socket={AgentOptions('n').kubelet_socket}" in agent["args"]
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+
+
+def test_simulated_gpus_need_no_privilege(chart: Chart) -> None:
+    (agent,) = pod_of(chart.one("DaemonSet", "flyball-agent", *SIMULATED))["containers"]
+    assert not agent["securityContext"]["privileged"]
+    assert agent["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    with pytest.raises(HelmRefused, match=r"agent\.hardwareDir"):
+        chart.render("agent.driver=simulated")
+
+
+def test_who_observes_sets_nothing_and_knows_no_credential(chart: Chart) -> None:
+    objects = chart.render(*OBSERVING)
+    assert not [key(each) for each in objects if each["kind"] in ("Deployment", "PodDisruptionBudget", "Pod")]
+    pod = pod_of(found(objects, "DaemonSet", "flyball-agent"))
+    assert pod["automountServiceAccountToken"] is False
+    assert "--no-kubernetes" in pod["containers"][0]["args"]
+    governing = pod_of(chart.one("DaemonSet", "flyball-agent"))
+    assert governing["automountServiceAccountToken"] is True
+    assert "--no-kubernetes" not in governing["containers"][0]["args"]
+
+
+def test_operator_and_agents_agree_on_the_sockets_folder(chart: Chart) -> None:
+    objects = chart.render("agent.socketDir=/run/elsewhere")
+    operator = pod_of(found(objects, "Deployment", "flyball-operator"))["containers"][0]["args"]
+    assert "--training-socket-dir=/run/elsewhere" in operator
+    volumes = pod_of(found(objects, "DaemonSet", "flyball-agent"))["volumes"]
+    assert "/run/elsewhere" in str(volumes)
+    without = chart.render("agent.socketDir=")
+    assert "socket-dir" not in str(found(without, "Deployment", "flyball-operator"))
+    assert "--socket-dir" not in str(found(without, "DaemonSet", "flyball-agent"))
+
+
+# --- both ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "more", [(), EVERYTHING, SIMULATED, OBSERVING], ids=["default", "everything", "simulated", "observing"]
+)
+def test_every_argument_is_an_option_of_its_component(chart: Chart, more: tuple[str, ...]) -> None:
+    """Read by the components' own settings: a name that does not exist, or a value out of range, ends them at the start."""
+    objects = chart.render(*more)
+    made_from = {"flyball-operator": Settings, "flyball-agent": AgentOptions}
+    workloads = [each for each in objects if each["kind"] in ("Deployment", "DaemonSet")]
+    assert len(workloads) == (1 if more == OBSERVING else 2)
+    for workload in workloads:
+        name = workload["metadata"]["name"]
+        settings = made_from[name]
+        for container in pod_of(workload)["containers"]:
+            known = {f"--{each.name.replace('_', '-')}" for each in options(settings).values()} | {"--log-level"}
+            known |= {f"--no-{each.removeprefix('--')}" for each in known}
+            given = [argument.partition("=")[0] for argument in container["args"][2:]]
+            assert set(given) <= known, set(given) - known
+            assert container["args"][:2] == [name.removeprefix("flyball-"), "run"]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("Deployment", "flyball-operator"), ("DaemonSet", "flyball-agent")])
+def test_pods_are_as_least_privileged_and_as_bounded_as_they_can_be(rendered: list[Json], kind: str, name: str) -> None:
+    workload = found(rendered, kind, name)
+    pod = pod_of(workload)
+    assert pod["enableServiceLinks"] is False
+    assert pod["serviceAccountName"] == name
+    for container in pod["containers"]:
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert container["resources"]["requests"]
+        assert "memory" in container["resources"]["limits"]
+        assert container["image"].endswith(f"/{name}:0.1.0")
+    selector = workload["spec"]["selector"]["matchLabels"]
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    assert selector.items() <= labels.items()
+    # Which version is there may change at an upgrade, and a selector never may.
+    assert set(selector) == {"app.kubernetes.io/name", "app.kubernetes.io/component"}
+
+
+def test_network_policies_admit_probes_and_scrapes_alone(rendered: list[Json], chart: Chart) -> None:
+    operator = found(rendered, "NetworkPolicy", "flyball-operator")["spec"]
+    assert operator["policyTypes"] == ["Ingress"]
+    assert [rule["ports"][0]["port"] for rule in operator["ingress"]] == [9400, 8080]
+    peers: Json = {"networkPolicies.metricsFrom": [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]}
+    narrowed = chart.one("NetworkPolicy", "flyball-agent", values=peers)["spec"]
+    assert narrowed["ingress"] == [
+        {"ports": [{"protocol": "TCP", "port": 9101}], "from": peers["networkPolicies.metricsFrom"]}
+    ]
+    assert not [each for each in chart.render("networkPolicies.enabled=false") if each["kind"] == "NetworkPolicy"]
+
+
+def test_monitoring_is_there_only_if_asked_for(rendered: list[Json], chart: Chart) -> None:
+    kinds = {"PodMonitor", "PrometheusRule"}
+    assert not kinds & {each["kind"] for each in rendered}
+    monitor = chart.one("PodMonitor", "flyball-agent", "monitoring.podMonitors=true", "monitoring.labels.release=prom")
+    assert monitor["metadata"]["labels"]["release"] == "prom"
+    agent = found(rendered, "DaemonSet", "flyball-agent")["spec"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= agent["metadata"]["labels"].items()
+    ports = [port["name"] for port in agent["spec"]["containers"][-1]["ports"]]
+    assert [endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]] == ["metrics"]
+    assert "metrics" in ports
+
+
+def test_a_cap_is_made_only_if_asked_for_and_never_deleted(rendered: list[Json], chart: Chart) -> None:
+    assert "PowerCap" not in {each["kind"] for each in rendered}
+    cap = chart.one("PowerCap", "cluster", "powerCap.watts=30000", "powerCap.staticOverheadWatts=4000")
+    assert cap["spec"] == {"watts": 30000, "staticOverheadWatts": 4000}
+    assert cap["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    # The API server does not know the kind yet: only a hook can make it after the definitions.
+    assert cap["metadata"]["annotations"]["helm.sh/hook"] == "post-install"
+    known = chart.helm(
+        "template", "flyball", str(Path(__file__).parents[2] / "deploy/helm/flyball"), "--set", "powerCap.watts=30000",
+        "--api-versions", "flyball.dev/v1alpha1/PowerCap", "--show-only", "templates/powercap.yaml",
+    )  # fmt: skip
+    assert "helm.sh/hook" not in yaml.safe_load(known)["metadata"]["annotations"]
