@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tarfile
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 WHITEOUT_PREFIX = ".wh."
+# containerd takes the first alone for a whole name; others the second.
+NAME_ANNOTATIONS = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 
 
 class ArchiveError(Exception):
@@ -50,6 +53,25 @@ def read_image(path: Path) -> Image:
     except (KeyError, tarfile.TarError, json.JSONDecodeError) as error:
         raise ArchiveError(f"{path} is no OCI archive: {error}") from error
     return Image(path, config, tuple(layer["digest"] for layer in manifest["layers"]), digest)
+
+
+def name_image(path: Path, target: Path, name: str) -> None:
+    """Copy the OCI archive of one image, with the name under which `ctr images import` and podman are to have it.
+
+    Its contents are the same; the archive's own files have no time, so that the same image is the same archive.
+    """
+    with tarfile.open(path) as source, tarfile.open(target, "w") as copy:
+        for member in sorted(source, key=lambda each: each.name):
+            contents = source.extractfile(member)
+            data = contents.read() if contents is not None else b""
+            if member.name == "index.json":
+                index = json.loads(data)
+                for manifest in index["manifests"]:
+                    manifest["annotations"] = dict.fromkeys(NAME_ANNOTATIONS, name)
+                data = json.dumps(index).encode()
+            written = tarfile.TarInfo(member.name)
+            written.type, written.mode, written.size = member.type, member.mode, len(data)
+            copy.addfile(written, io.BytesIO(data))
 
 
 def _as_it_is(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from flyball_testbed.controlplane.programs.build import locked
-from flyball_testbed.images.archive import read_image
+from flyball_testbed.images.archive import name_image, read_image
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DOCKERFILE = REPOSITORY / "deploy" / "images" / "Dockerfile"
@@ -180,9 +180,11 @@ def build(debian: str | None, target: Path, report: Report, *, use_cache: bool =
         for name in IMAGES:
             tag = f"localhost/flyball-{name}:{images_version()}"
             _run([*common, "--target", name, "--tag", tag, str(REPOSITORY)], f"flyball-{name}", report, environment)
-            # Under the name that the chart asks for by default: imported into a node's store it is found as it is.
-            destination = f"oci-archive:{target / name}.tar:localhost/flyball-{name}:{version('flyball')}"
-            _run(["buildah", "push", "--quiet", tag, destination], f"flyball-{name}.tar", report, environment)
+            pushed = Path(scratch) / f"{name}.tar"
+            _run(["buildah", "push", "--quiet", tag, f"oci-archive:{pushed}:{tag}"], pushed.name, report, environment)
+            # The chart asks for this name by default: imported into a node's store it is found as it is.
+            name_image(pushed, target / pushed.name, f"localhost/flyball-{name}:{version('flyball')}")
+            pushed.unlink()
 
 
 def find_images(report: Report = print, debian: str | None = None) -> dict[str, Path]:
@@ -198,8 +200,12 @@ def find_images(report: Report = print, debian: str | None = None) -> dict[str, 
         with tempfile.TemporaryDirectory(prefix=".building.", dir=directory) as scratch:
             target = Path(scratch) / "images"
             target.mkdir()
+            version_before = images_version()
             build(debian, target, report)
-            target.rename(directory / images_version())
+            images_version.cache_clear()
+            if images_version() != version_before:
+                raise ImageBuildError("the sources changed while the images were being built: begin again")
+            target.rename(directory / version_before)
         kept = sorted(directory.glob("????????????????"), key=lambda path: path.stat().st_mtime)
         for old in kept[:-VERSIONS_KEPT]:
             shutil.rmtree(old)

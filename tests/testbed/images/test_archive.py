@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from flyball_testbed.images import build
-from flyball_testbed.images.archive import ArchiveError, read_image, unpack, unpacked_bytes
+from flyball_testbed.images.archive import ArchiveError, name_image, read_image, unpack, unpacked_bytes
 
 
 def layer_of(files: dict[str, bytes]) -> bytes:
@@ -53,6 +53,20 @@ def test_layers_lie_over_one_another(tmp_path: Path) -> None:
     unpack(image, root)
     assert (root / "etc/a").read_bytes() == b"newer"
     assert unpacked_bytes(root) == 10
+
+
+def test_a_name_changes_nothing_but_the_name(tmp_path: Path) -> None:
+    archive = write_archive(tmp_path / "a.tar", {"etc/a": b"a"})
+    name_image(archive, tmp_path / "b.tar", "localhost/flyball-agent:1")
+    before, after = read_image(archive), read_image(tmp_path / "b.tar")
+    assert (after.digest, after.layers, after.config) == (before.digest, before.layers, before.config)
+    with tarfile.open(tmp_path / "b.tar") as named:
+        index = named.extractfile("index.json")
+        assert index is not None
+        (manifest,) = json.load(index)["manifests"]
+    assert set(manifest["annotations"].values()) == {"localhost/flyball-agent:1"}
+    name_image(archive, tmp_path / "c.tar", "localhost/flyball-agent:1")
+    assert (tmp_path / "c.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
 
 
 def test_a_layer_that_only_hides_bytes_is_refused(tmp_path: Path) -> None:
