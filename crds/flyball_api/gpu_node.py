@@ -11,7 +11,7 @@ from msgspec import field
 
 from flyball_api.conditions import StoredCondition
 from flyball_api.grant import Grant, GrantSpec, GrantVersion, OfNode, PerGpu, grant_spec
-from flyball_api.names import ANNOTATION_FORMER_LABELS, ANNOTATION_RELEASE, FLYBALL_API_VERSION
+from flyball_api.names import ANNOTATION_FORMER_LABELS, ANNOTATION_RELEASE, FLYBALL_API_VERSION, HOLD_FINALIZER
 from flyball_api.reading import (
     ApiStruct,
     Count,
@@ -230,6 +230,6 @@ def gpu_node_object(name: str, labels: Mapping[str, str], grant: Grant) -> JsonO
     return {
         "apiVersion": FLYBALL_API_VERSION,
         "kind": KIND,
-        "metadata": {"name": name, "labels": dict(labels)},
+        "metadata": {"name": name, "labels": dict(labels), "finalizers": [HOLD_FINALIZER]},
         "spec": grant_spec(grant),
     }

@@ -11,9 +11,12 @@ from msgspec import Meta
 from flyball_api.conditions import StoredCondition
 from flyball_api.grant import MAX_HOLD_SECONDS
 from flyball_api.label_selector import LabelSelector
+from flyball_api.names import ANNOTATION_RELEASE
 from flyball_api.reading import ApiStruct, Count, InvalidObject, ObjectMeta, Time, read_metadata, read_spec, read_status
 
 KIND = "PowerCap"
+# For how long a cap is held after its deletion.
+DEFAULT_RELEASE_SECONDS = 600
 
 
 class CapSchedule(ApiStruct, frozen=True):
@@ -47,6 +50,7 @@ class PowerCapSpec(ApiStruct, frozen=True):
     failsafe_watts_per_gpu: Count | None = None
     failsafe_hold_seconds: Annotated[int, Meta(ge=0, le=MAX_HOLD_SECONDS)] | None = None
     foreign_pods: Literal["Reserve", "Limit"] = "Reserve"
+    release_seconds: Count = DEFAULT_RELEASE_SECONDS
 
     def __post_init__(self) -> None:
         if (self.watts is None) == (self.permille_of_max is None):
@@ -111,6 +115,11 @@ class PowerCap:
     @property
     def uid(self) -> str:
         return self.metadata.uid
+
+    @property
+    def release_asked(self) -> bool:
+        """Somebody who may write the cap has said that it need not be held after its deletion."""
+        return self.metadata.annotations.get(ANNOTATION_RELEASE) == "true"
 
 
 def read_power_cap(raw: Mapping[str, Any]) -> PowerCap:

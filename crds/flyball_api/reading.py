@@ -50,6 +50,7 @@ class ObjectMeta(ApiStruct, frozen=True):
     deletion_timestamp: Time | None = None
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
+    finalizers: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

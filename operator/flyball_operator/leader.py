@@ -28,6 +28,7 @@ from flyball_operator.power.controller import (
     PowerState,
     SendGrant,
 )
+from flyball_operator.power.holds import HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.metrics import OperatorMetrics
@@ -113,6 +114,10 @@ class LeaderTerm:
         for sync in instructions.label_syncs:
             if not self._background.busy(("labels", sync.node.name)):
                 self._sync_labels(sync)
+        for change in instructions.holds:
+            # Never beside another write of the same GPUNode, of which only one would be taken: it could be a cut.
+            if not any(self._background.busy((kind, change.item.name)) for kind in ("grant", "labels", "hold")):
+                self._write_hold(change)
         for info in instructions.untaint:
             if not self._background.busy(("taint", info.name)):
                 self._background.start(("taint", info.name), self._executor.remove_startup_taint(info))
@@ -126,6 +131,7 @@ class LeaderTerm:
             if profiles:
                 self._background.start("profiles", write_profiles(self._executor, self._learner, profiles))
         self._reporter.announce_nodes(state.nodes)
+        self._reporter.announce_deletions([*cluster.caps, *cluster.gpu_nodes.values()])
         self._observe(state, jobs, instructions)
         return self._pause(state)
 
@@ -177,6 +183,15 @@ class LeaderTerm:
             ("labels", name),
             self._executor.sync_labels(sync),
             lambda result: self._reporter.announce_labels(sync) if result.done else None,
+        )
+
+    def _write_hold(self, change: HoldChange) -> None:
+        name, kind = change.item.name, type(change.item).__name__
+        logger.info("finalizer", object=name, kind=kind, action=change.action.value)
+        self._background.start(
+            ("hold", name),
+            self._executor.write_hold(change),
+            lambda result: self._reporter.announce_hold(change) if result.done else None,
         )
 
     def _grant_answered(self, send: SendGrant, result: WriteResult) -> None:

@@ -70,6 +70,32 @@ def test_a_cap_is_lowered_before_anything_is_raised(bench: Bench) -> None:
     assert bench.overshoot_watts("site") == 0.0
 
 
+def test_a_cap_that_is_deleted_holds_until_somebody_releases_it(bench: Bench) -> None:
+    full = bench.site.plan.max_watts
+    low = int(full * 0.5)
+    bench.set_cap("site", low)
+    bench.wait_enforced("site", low)
+    load(bench)
+    bench.wait(lambda: bench.limits_watts() > 0.9 * low, lambda: "the cap in use")
+    path = bench.cap_path("site")
+    bench.api.delete(path)
+    other = bench.cap_path("other")
+    bench.set_cap("other", full)
+    bench.wait_enforced("other", full)  # cycles have gone by since, of an operator that has seen the deletion
+    deleted = bench.cap("site")
+    assert deleted is not None
+    assert deleted["metadata"]["deletionTimestamp"]
+    assert bench.limits_watts() <= low
+    bench.set_cap("other", low - 1)  # what a deleted cap holds can still be cut
+    bench.wait_enforced("other", low - 1)
+    bench.set_cap("other", full)
+    bench.api.patch(path, {"metadata": {"annotations": {"flyball.dev/release": "true"}}})
+    bench.wait(lambda: bench.cap("site") is None, lambda: f"the cap gone; it is {bench.cap('site')}")
+    bench.wait(lambda: bench.limits_watts() > low, lambda: "the watts of the released cap being used")
+    assert bench.overshoot_watts("site") == 0.0
+    assert bench.api.get(other)["metadata"]["finalizers"] == ["flyball.dev/hold"]
+
+
 def test_a_cap_is_not_called_enforced_while_a_node_has_not_acknowledged(bench: Bench) -> None:
     full = bench.site.plan.max_watts
     bench.set_cap("site", full)

@@ -28,7 +28,7 @@ Right = tuple[tuple[str, ...], str, str, str, str]
 
 OPERATOR_MAY: list[Right] = [
     ((*READ, "patch", "delete"), FLYBALL, "energyawarejobs", ELSEWHERE, ""),
-    (READ, FLYBALL, "powercaps", "", ""),
+    ((*READ, "patch"), FLYBALL, "powercaps", "", ""),
     ((*READ, "create", "update", "patch"), FLYBALL, "gpunodes", "", ""),
     ((*READ, "create", "update", "patch"), FLYBALL, "energyprofiles", ELSEWHERE, ""),
     (("patch", "update"), FLYBALL, "energyawarejobs/status", ELSEWHERE, ""),
@@ -47,7 +47,7 @@ OPERATOR_MAY: list[Right] = [
 ]
 OPERATOR_MAY_NOT: list[Right] = [
     (WRITE, FLYBALL, "gpunodes/status", "", "node-1"),
-    (WRITE, FLYBALL, "powercaps", "", ""),
+    (("create", "update", "delete", "deletecollection"), FLYBALL, "powercaps", "", ""),
     (("create",), FLYBALL, "energyawarejobs", ELSEWHERE, ""),
     (("delete", "deletecollection"), FLYBALL, "gpunodes", "", ""),
     (("create", "update", "deletecollection"), CORE, "pods", ELSEWHERE, ""),
@@ -86,12 +86,12 @@ AGENT_MAY_NOT: list[Right] = [
 ]
 SRE_MAY: list[Right] = [
     ((*READ, "create", "update", "patch", "delete"), FLYBALL, "powercaps", "", ""),
-    ((*READ, "delete"), FLYBALL, "gpunodes", "", ""),
+    ((*READ, "patch", "delete"), FLYBALL, "gpunodes", "", ""),
     (READ, FLYBALL, "energyawarejobs", ELSEWHERE, ""),
 ]
 SRE_MAY_NOT: list[Right] = [
     (("update", "patch"), FLYBALL, "powercaps/status", "", ""),
-    (("create", "update", "patch"), FLYBALL, "gpunodes", "", ""),
+    (("create", "update"), FLYBALL, "gpunodes", "", ""),
     (WRITE, FLYBALL, "gpunodes/status", "", ""),
     (WRITE, FLYBALL, "energyawarejobs", ELSEWHERE, ""),
     (READ, CORE, "secrets", ELSEWHERE, ""),

@@ -192,3 +192,26 @@ def test_the_operator_changes_nothing_of_a_node_but_its_taint(
         operator.patch(path, {"spec": {"taints": taints}})
     finally:
         kinds.api.delete(path)
+
+
+def test_the_operator_changes_nothing_of_a_cap_but_its_finalizer(
+    attacker: ApiClient, operator: ApiClient, kinds: Any
+) -> None:
+    path = kinds.path("PowerCap", "held")
+    kinds.api.create(kinds.path("PowerCap"), kinds.object("PowerCap", name="held"))
+    try:
+        for patch in (
+            {"spec": {"watts": 1_000_000}},
+            {"metadata": {"labels": {"row": "b"}}},
+            {"metadata": {"annotations": {"flyball.dev/release": "true"}}},
+            {"metadata": {"finalizers": ["example.com/other"]}},
+        ):
+            assert "the operator changes nothing of a PowerCap" in refusal(operator.patch, path, patch), patch
+        operator.patch(path, {"metadata": {"finalizers": ["flyball.dev/hold"]}})
+        kinds.api.delete(path)
+        assert kinds.api.get(path)["metadata"]["deletionTimestamp"]
+        kinds.api.patch(path, {"metadata": {"annotations": {"flyball.dev/release": "true"}}})
+        assert kinds.api.get_or_none(path) is not None
+    finally:
+        operator.patch(path, {"metadata": {"finalizers": None}})
+    kinds.api.wait_gone(path)

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.grant import Grant
+from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_operator.jobs.controller import JobsStep
 from flyball_operator.leader import LeaderTerm
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.planning.plans import Plans
 from flyball_operator.power.controller import PowerController, PowerSettings
+from flyball_operator.power.holds import HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.metrics import OperatorMetrics
@@ -59,6 +61,9 @@ class Writes:
 
     async def sync_labels(self, sync: LabelSync) -> WriteResult:
         return await self._made("labels", sync.node.name)
+
+    async def write_hold(self, change: HoldChange) -> WriteResult:
+        return await self._made("hold", change.item.name)
 
     async def remove_startup_taint(self, info: NodeInfo) -> WriteResult:
         return await self._made("untaint", info.name)
@@ -143,7 +148,7 @@ class Bench:
     @staticmethod
     def node(name: str, watts: int, version: str = "7") -> GpuNode:
         raw = raw_gpu_node(name, grant(watts * 8000), limits=watts * 8000)
-        raw["metadata"]["resourceVersion"] = version
+        raw["metadata"] |= {"resourceVersion": version, "finalizers": [HOLD_FINALIZER]}
         return read_gpu_node(raw)
 
     def cluster(self) -> ClusterState:

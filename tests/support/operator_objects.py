@@ -9,6 +9,7 @@ import orjson
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, gpu_node_object, read_gpu_node
 from flyball_api.grant import Grant, JobGrant, OtherGpuLimits, PowerBound
+from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, read_power_cap
 from flyball_api.reading import to_patch
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
@@ -325,7 +326,13 @@ def decision(
 def cap_view(name: str = "row", *, status: Json | None = None, generation: int = 1, **spec: Any) -> PowerCap:
     return read_power_cap(
         {
-            "metadata": {"name": name, "uid": f"uid-{name}", "generation": generation, "resourceVersion": "12"},
+            "metadata": {
+                "name": name,
+                "uid": f"uid-{name}",
+                "generation": generation,
+                "resourceVersion": "12",
+                "finalizers": [HOLD_FINALIZER],
+            },
             "spec": spec,
             "status": status or {},
         }

@@ -153,8 +153,11 @@ class Bench:
         """The name of one of the test's caps in the API."""
         return f"{self.namespace}-{name}"
 
+    def cap_path(self, name: str) -> str:
+        return f"{CAPS}/{self.cap_name(name)}"
+
     def cap(self, name: str) -> Json | None:
-        return self.api.get_or_none(f"{CAPS}/{self.cap_name(name)}")
+        return self.api.get_or_none(self.cap_path(name))
 
     def label_node(self, node: str, label: str, value: str) -> None:
         """Label a node for the time of the test."""
@@ -209,10 +212,13 @@ class Bench:
         """Delete the test's jobs, caps and labels, and wait until nothing of them is left, in no grant either."""
         for raw in self.objects("energyawarejobs", GROUP):
             self.api.delete(self.path(raw["metadata"]["name"]))
-        for name in self.caps:
-            self.api.delete(f"{CAPS}/{self.cap_name(name)}")
+        for path in map(self.cap_path, self.caps):
+            if self.api.get_or_none(path) is not None:  # without the word it would be held for ten minutes
+                self.api.patch(path, {"metadata": {"annotations": {"flyball.dev/release": "true"}}})
+                self.api.delete(path)
         for node, label in self.labelled:
             self.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {label: None}}})
+        self.wait(lambda: not any(map(self.cap, self.caps)), lambda: f"no caps of {self.caps}")
         self.wait(
             lambda: not self.objects("pods") and not self.objects("jobs", "/apis/batch/v1"),
             lambda: f"no pods and no Jobs in {self.namespace}",

@@ -34,6 +34,7 @@ from flyball_operator.power.cap_state import CapState, CapStates, CapTracker
 from flyball_operator.power.cap_status import CapStatuses, CapStatusWrite, GrantsUnderWay
 from flyball_operator.power.gpu_facts import KnownGpus
 from flyball_operator.power.heartbeats import Heartbeats
+from flyball_operator.power.holds import HoldChange, Holds
 from flyball_operator.power.memberships import LabelSync, Memberships
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.power.targets import grant_targets
@@ -131,6 +132,7 @@ class PowerInstructions:
     reserved: frozenset[tuple[str, str]] = frozenset()
     owing: int = 0
     label_syncs: tuple[LabelSync, ...] = ()
+    holds: tuple[HoldChange, ...] = ()
 
     def is_reserved(self, pod: PodView) -> bool:
         """Whether the pod's watts are reserved, so that its gate may open."""
@@ -157,6 +159,7 @@ class PowerController:
         self._acknowledgements = Acknowledgements(settings.acknowledge_timeout_seconds)
         self._heartbeats = Heartbeats(settings.report_timeout_seconds)
         self._memberships = Memberships(settings.label_settle_seconds)
+        self._holds = Holds()
         # Until the version that a write replaces is seen to be gone, or the API server has refused it, the grant may stand
         # there already, whatever our copy shows.
         self._attempts: dict[str, _Attempt] = {}
@@ -202,6 +205,11 @@ class PowerController:
             reserved=self._reserved(state.cluster.gpu_nodes),
             owing=len(self._acknowledgements.owing),
             label_syncs=self._label_syncs(state, leaving, {send.node.name for send in sends}),
+            holds=tuple(
+                self._holds.due(
+                    state.cluster.caps, state.cluster.gpu_nodes.values(), monotonic, self._is_fresh(state.cluster)
+                )
+            ),
         )
         for send in sends:
             self._begin(send)
@@ -301,7 +309,10 @@ class PowerController:
 
     def _may_raise(self, state: PowerState) -> bool:
         """Whether everything is read, and our copy is fresh: an older one may have missed a reboot."""
-        return state.all_read and state.cluster.age_seconds <= self._settings.stale_after_seconds
+        return state.all_read and self._is_fresh(state.cluster)
+
+    def _is_fresh(self, cluster: ClusterState) -> bool:
+        return cluster.age_seconds <= self._settings.stale_after_seconds
 
     def _unadopted(self, state: PowerState) -> frozenset[str]:
         """The nodes whose grant is another leader's, which could still write there.

@@ -77,9 +77,9 @@ def read_nodes(
 ) -> dict[str, NodeInfo]:
     """Every Node that has GPUs or may have some, and every GPUNode, keyed and ordered by name.
 
-    A node that vanished stays committed until someone deletes its GPUNode: that an API object is gone proves nothing about
-    the hardware. `silent` has the nodes whose agents have not reported for too long, and for how many seconds. `known` is
-    what is known of GPUs beside what they report now, and remembers it of each node; None: the catalogue.
+    A node that vanished stays committed until somebody releases its GPUNode: that an API object is gone proves nothing
+    about the hardware. `silent` has the nodes whose agents have not reported for too long, and for how many seconds.
+    `known` is what is known of GPUs beside what they report now, and remembers it of each node; None: the catalogue.
     """
     known = KnownGpus() if known is None else known
     by_name = {node.name: node for node in nodes if node.gpus or node.hidden_gpus or node.name in gpu_nodes}

@@ -12,9 +12,10 @@ from flyball_api.conditions import StoredCondition
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.gpu_node import GpuNode
 from flyball_api.names import FLYBALL_API_VERSION
-from flyball_api.power_cap import PowerCap, PowerCapStatus
+from flyball_api.power_cap import DEFAULT_RELEASE_SECONDS, PowerCap, PowerCapStatus
 from flyball_api.workloads import NodeView
 
+from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.events import Regarding
@@ -193,6 +194,24 @@ def labels_announcement(sync: LabelSync) -> Announcement | None:
         note = "by its labels of now it would leave a cap; it counts there until it has been at the smallest limits"
         return Announcement("LeavesCap", note, "Grant", warning=True)
     return None
+
+
+def hold_announcement(change: HoldChange) -> Announcement | None:
+    """The Event of an object that its deletion has not ended, once it is released; None where it is only held."""
+    if change.action is HoldAction.HOLD:
+        return None
+    why = "by the word of its annotation" if change.item.release_asked else "its releaseSeconds are over"
+    return Announcement("Released", f"it was deleted, and is held no more: {why}", "Release")
+
+
+def deletion_announcement(item: PowerCap | GpuNode) -> Announcement:
+    """The Event of an object that somebody has deleted, and which goes on holding."""
+    until = 'until its annotation flyball.dev/release is "true"'
+    if isinstance(item, PowerCap):
+        seconds = DEFAULT_RELEASE_SECONDS if item.spec is None else item.spec.release_seconds
+        until = f"for {seconds} s more, or {until}"
+    note = f"it was deleted; what it holds is held {until}"
+    return Announcement("HeldAfterDeletion", note, "Release", warning=True)
 
 
 def refused_grant_announcement(message: str) -> Announcement:

@@ -6,17 +6,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.gpu_node import GpuNode
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.units import MILLIWATTS_PER_WATT
 
 from flyball_operator.jobs.controller import LiveJob
 from flyball_operator.outcome import WriteResult
 from flyball_operator.power.cap_status import CapStatusWrite
+from flyball_operator.power.holds import HoldChange, is_held
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.announcements import (
     Announcement,
     cap_announcements,
+    deletion_announcement,
+    hold_announcement,
     job_announcements,
     labels_announcement,
     node_announcement,
@@ -53,6 +57,7 @@ class Reporter:
         self._executor = executor
         self._events = events
         self._node_states: dict[str, str] | None = None
+        self._deleted: frozenset[str] = frozenset()  # UIDs of objects whose deletion has been told
 
     async def write_cap(self, item: CapStatusWrite) -> WriteResult:
         """Write a cap's new status, and record the Events that follow from what changed in it."""
@@ -91,8 +96,25 @@ class Reporter:
         if announcement is not None and sync.node.gpu_node is not None:
             self._announce(regarding_gpu_node(sync.node.gpu_node), [announcement])
 
+    def announce_deletions(self, items: Iterable[PowerCap | GpuNode]) -> None:
+        """Record which objects were deleted and go on holding, each once for as long as this operator leads."""
+        deleted = {item.metadata.uid: item for item in items if item.metadata.deleting and is_held(item)}
+        for uid in deleted.keys() - self._deleted:
+            self._announce(_regarding(deleted[uid]), [deletion_announcement(deleted[uid])])
+        self._deleted = frozenset(deleted)
+
+    def announce_hold(self, change: HoldChange) -> None:
+        """Record that an object's deletion has taken effect."""
+        announcement = hold_announcement(change)
+        if announcement is not None:
+            self._announce(_regarding(change.item), [announcement])
+
     def _announce(self, regarding: Regarding, announcements: Iterable[Announcement]) -> None:
         if self._events is None:
             return
         for item in announcements:
             self._events.record(regarding, item.reason, item.note, action=item.action, warning=item.warning)
+
+
+def _regarding(item: PowerCap | GpuNode) -> Regarding:
+    return regarding_cap(item) if isinstance(item, PowerCap) else regarding_gpu_node(item)

@@ -18,6 +18,7 @@ from flyball_api.grant import Grant, grant_spec
 from flyball_api.names import (
     ANNOTATION_FORMER_LABELS,
     ANNOTATION_RELEASE,
+    HOLD_FINALIZER,
     LABEL_HOSTNAME,
     PLACEMENT_GATE,
     STARTUP_TAINT,
@@ -28,6 +29,7 @@ from flyball_api.workloads import PodView
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.logs import get_logger
 from flyball_kube.resources import (
+    CRDS,
     ENERGY_AWARE_JOBS,
     ENERGY_PROFILES,
     GPU_NODES,
@@ -43,6 +45,7 @@ from flyball_kube.session import JSON_PATCH, ApiSession, JsonObject
 from flyball_operator.jobs.lifecycle import OpenGates, StopIncarnation
 from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult, combined
+from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.writes.lease import LeadershipLost
@@ -148,6 +151,31 @@ class Executor:
         }
         path = GPU_NODES.path(name=sync.node.name)
         return await self._write("sync-labels", GPU_NODES, lambda: self._session.patch(path, patch))
+
+    async def write_hold(self, change: HoldChange) -> WriteResult:
+        """Put our finalizer on an object as it was read, or take it away."""
+        item = change.item
+        resource = POWER_CAPS if isinstance(item, PowerCap) else GPU_NODES
+        others = [name for name in item.metadata.finalizers if name != HOLD_FINALIZER]
+        finalizers = [*others, HOLD_FINALIZER] if change.action is HoldAction.HOLD else others
+        metadata = {
+            "uid": item.metadata.uid,
+            "resourceVersion": item.metadata.resource_version,
+            "finalizers": finalizers or None,
+        }
+
+        async def patch() -> JsonObject:
+            if change.action is HoldAction.RELEASE_UNLESS_KIND_GOES and await self._kind_goes(resource):
+                raise ApiError(409, "KindGoes", f"the CRD of {resource.plural} is being deleted", "not sent")
+            self._check()
+            return await self._session.patch(resource.path(name=item.metadata.name), {"metadata": metadata})
+
+        return await self._write(f"{change.action.name.lower().partition('_')[0]}-deletion", resource, patch)
+
+    async def _kind_goes(self, resource: Resource) -> bool:
+        """Whether the resource's CRD is being deleted, and every object of it with it, which nobody may have meant."""
+        crd = await self._session.get(CRDS.path(name=f"{resource.plural}.{resource.group}"))
+        return crd["metadata"].get("deletionTimestamp") is not None
 
     async def remove_startup_taint(self, info: NodeInfo) -> WriteResult:
         """Open a node for pods, now that its agent has acknowledged its first grant."""

@@ -16,12 +16,15 @@ from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.status import JobFacts, job_status
+from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import read_nodes
 from flyball_operator.report import announcements
 from flyball_operator.report.announcements import (
     Announcement,
     cap_announcements,
+    deletion_announcement,
+    hold_announcement,
     job_announcements,
     labels_announcement,
     node_announcement,
@@ -281,3 +284,13 @@ def test_a_node_that_leaves_its_caps_by_its_labels_is_told_before_and_after() ->
     assert gone is not None
     assert (gone.reason, gone.warning) == ("LeftCap", False)
     assert "under row no more" in gone.note
+
+
+def test_a_deletion_is_told_when_it_is_seen_and_when_it_takes_effect() -> None:
+    cap = cap_view(watts=1)
+    assert "600 s more" in deletion_announcement(cap).note
+    assert "s more" not in deletion_announcement(gpu_node_view("a", grant(8 * FLOOR))).note
+    assert hold_announcement(HoldChange(cap, HoldAction.HOLD)) is None
+    released = hold_announcement(HoldChange(cap, HoldAction.RELEASE_UNLESS_KIND_GOES))
+    assert released is not None
+    assert "releaseSeconds are over" in released.note

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
+import msgspec
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_operator.jobs.controller import LiveJob
@@ -16,6 +17,7 @@ from flyball_operator.jobs.status import JobFacts, job_status
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.power.cap_state import CapTracker
 from flyball_operator.power.cap_status import CapStatuses, GrantsUnderWay
+from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.report.announcements import Announcement
 from flyball_operator.report.events import Regarding
@@ -215,3 +217,15 @@ async def test_without_a_recorder_statuses_are_written_all_the_same() -> None:
     status = job_status(job, JobFacts(JobProgress(), step, decision("uid-train", ("a", 4)), 1, True, 0, NOW))
     result = await reporter.write_job(LiveJob(job, JobMemory(JobProgress(), None, True), step, ()), status)
     assert (result, writes.jobs) == (DONE, [status])
+
+
+def test_a_deletion_is_recorded_once() -> None:
+    events = RecordingEvents()
+    reporter = Reporter(RecordingWrites(), events)
+    cap = cap_view(watts=1)
+    deleted = replace(cap, metadata=msgspec.structs.replace(cap.metadata, deletion_timestamp=NOW))
+    reporter.announce_deletions([cap])
+    for _ in range(3):
+        reporter.announce_deletions([deleted])
+    reporter.announce_hold(HoldChange(deleted, HoldAction.RELEASE_UNLESS_KIND_GOES))
+    assert events.reasons == ["HeldAfterDeletion", "Released"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJobStatus
 from flyball_api.gpu_node import read_gpu_node
@@ -15,6 +17,7 @@ from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import GPU_NODES, Resource
 from flyball_operator.jobs.lifecycle import OpenGates, StopIncarnation
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
+from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.writes.executor import Executor
@@ -143,12 +146,47 @@ async def test_labels_that_nothing_counts_under_any_more_are_taken_away() -> Non
     assert desk.server.asked[0][2]["metadata"]["annotations"] == {"flyball.dev/former-labels": None}
 
 
+CAP = "/apis/flyball.dev/v1alpha1/powercaps/row"
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/powercaps.flyball.dev"
+
+
+@pytest.mark.parametrize(
+    ("action", "before", "after"),
+    [
+        (HoldAction.HOLD, [], ["flyball.dev/hold"]),
+        (HoldAction.HOLD, ["example.com/other"], ["example.com/other", "flyball.dev/hold"]),
+        (HoldAction.RELEASE, ["example.com/other", "flyball.dev/hold"], ["example.com/other"]),
+        (HoldAction.RELEASE, ["flyball.dev/hold"], None),
+    ],
+)
+async def test_our_finalizer_alone_is_written_over_the_object_that_was_read(
+    action: HoldAction, before: list[str], after: list[str] | None
+) -> None:
+    desk = Desk()
+    cap = cap_view("row", watts=1000)
+    cap = replace(cap, metadata=msgspec.structs.replace(cap.metadata, finalizers=tuple(before)))
+    assert (await desk.executor.write_hold(HoldChange(cap, action))).done
+    metadata = {"uid": "uid-row", "resourceVersion": "12", "finalizers": after}
+    assert desk.server.asked == [("PATCH", CAP, {"metadata": metadata})]
+
+
+@pytest.mark.parametrize("goes", [False, True])
+async def test_a_cap_that_goes_with_its_kind_is_not_released(goes: bool) -> None:
+    desk = Desk()
+    desk.server.answers[f"GET {CRD}"] = {"metadata": {"deletionTimestamp": "2030-01-01T00:00:00Z"} if goes else {}}
+    result = await desk.executor.write_hold(
+        HoldChange(cap_view("row", watts=1000), HoldAction.RELEASE_UNLESS_KIND_GOES)
+    )
+    assert result.done != goes
+    assert [method for method, _, _ in desk.server.asked] == (["GET"] if goes else ["GET", "PATCH"])
+
+
 async def test_a_first_grant_makes_its_object() -> None:
     desk = Desk()
     assert (await desk.executor.write_grant(info(given=False), grant(8 * FLOOR))).done
     ((method, path, body),) = desk.server.asked
     assert (method, path) == ("POST", GPU_NODE.rpartition("/")[0])
-    assert body["metadata"] == {"name": "a", "labels": dict(info().labels)}
+    assert body["metadata"] == {"name": "a", "labels": dict(info().labels), "finalizers": ["flyball.dev/hold"]}
 
 
 @pytest.mark.parametrize(
