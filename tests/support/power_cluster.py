@@ -393,7 +393,11 @@ class PowerCluster:
                 term.absorb(synced)
         if term.age_seconds <= STALE_SECONDS:
             self.void_claims -= {
-                cap.name for cap in state.caps.states if self.claims_enforced(cap.name) == cap.enforced
+                cap.name
+                for cap in state.caps.states
+                if self.claims_enforced(cap.name) == cap.enforced
+                # A claim of less is older than this: its successor was lost on the way.
+                and (self.api.caps[cap.name].status.effective_watts or 0) >= cap.effective.watts
             }
 
     def cluster(self) -> ClusterState:
