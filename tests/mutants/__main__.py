@@ -3,10 +3,9 @@
     python -m tests.mutants [--only MODULE] [--jobs N] [--list]
 
 The run works on a temporary copy of the sources, so that they may be edited meanwhile, and any number of runs can go on
-beside each other. Each mutant is tried in a process of its own, which is forked from one that has imported what is slow
-and imports the mutated module in the real one's place. A mutant is killed where a test fails, or takes too long. Survivors
-are compared with `accepted.py`; the exit status is 1 where there is one that is not listed, or one that is listed and does
-not survive any more.
+beside each other. A mutant is killed where a test fails, or takes too long. Survivors are compared with `accepted.py`; the
+exit status is 1 where there is one that is not listed, or one that is listed and does not survive any more, and 2 where the
+tests fail without any mutant.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.mutants.accepted import ACCEPTED
-from tests.mutants.run import ROOT, TARGETS, Verdict, all_mutants, preload, try_all
+from tests.mutants.mutate import Mutant
+from tests.mutants.run import ROOT, TARGETS, TestsFailError, Verdict, all_mutants, try_all
 
 SOURCES = ("crds", "kube", "planner", "operator", "node_agent", "simulated_gpu")
 PROGRESS_EVERY = 50
@@ -40,35 +40,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.in_place and not options.list:
         return _in_a_copy(sys.argv[1:] if arguments is None else arguments)
     chosen = [target for target in TARGETS if options.only in target.module]
-    mutants = [item for target in chosen for item in all_mutants(target)]
+    mutants = {mutant.key: mutant for target in chosen for mutant in all_mutants(target)}
     if options.list:
-        for item in mutants:
-            print(item.mutant.key)
+        print("\n".join(mutants))
         return 0
     started = time.monotonic()
-    preload()
-    killed, survivors = 0, []
-    for number, (item, verdict) in enumerate(try_all(mutants, options.jobs), start=1):
-        if number % PROGRESS_EVERY == 0:
-            print(f"{number} of {len(mutants)}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-        if verdict is Verdict.KILLED:
-            killed += 1
-            continue
-        survivors.append(item)
-        why = ACCEPTED.get(item.mutant.key)
-        print(f"{'accepted' if why else 'SURVIVED'}  line {item.mutant.line}  {item.mutant.key}", flush=True)
-    keys = {item.mutant.key for item in survivors}
-    new = [key for key in keys if key not in ACCEPTED]
-    gone = [key for key in ACCEPTED if key not in keys and any(item.mutant.key == key for item in mutants)]
-    unknown = [] if options.only else [key for key in ACCEPTED if all(item.mutant.key != key for item in mutants)]
+    survivors: set[str] = set()
+
+    def report(verdicts: Iterator[tuple[Mutant, Verdict]]) -> None:
+        for number, (mutant, verdict) in enumerate(verdicts, start=1):
+            if number % PROGRESS_EVERY == 0:
+                seconds = time.monotonic() - started
+                print(f"{number} mutants, {len(survivors)} survivors, {seconds:.0f} s", file=sys.stderr, flush=True)
+            if verdict is not Verdict.KILLED:
+                survivors.add(mutant.key)
+                said = "accepted" if mutant.key in ACCEPTED else verdict.value.upper()
+                print(f"{said}  line {mutant.line}  {mutant.key}", flush=True)
+
+    try:
+        try_all(chosen, options.jobs, report)
+    except TestsFailError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    new = [key for key in survivors if key not in ACCEPTED]
+    gone = [key for key in ACCEPTED if key in mutants and key not in survivors]
+    unknown = [] if options.only else [key for key in ACCEPTED if key not in mutants]
     for key in gone:
         print(f"KILLED BY NOW, take it from the list: {key}")
     for key in unknown:
         print(f"NO SUCH MUTANT, take it from the list: {key}")
-    total = len(mutants)
+    killed = len(mutants) - len(survivors)
     print(
-        f"{killed} of {total} mutants killed ({100 * killed / max(1, total):.1f} %), {len(survivors) - len(new)} survivors "
-        f"accepted, {len(new)} not, in {time.monotonic() - started:.0f} s"
+        f"{killed} of {len(mutants)} mutants killed ({100 * killed / max(1, len(mutants)):.1f} %), "
+        f"{len(survivors) - len(new)} survivors accepted, {len(new)} not, in {time.monotonic() - started:.0f} s"
     )
     return 1 if new or gone or unknown else 0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.NotIn: (ast.In,),
 }
 ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Edit = Callable[[ast.AST], None]  # changes the copy of the node that it was made for
 
 
@@ -35,16 +37,19 @@ class Mutant:
     module: str
     function: str
     line: int
+    statement: int  # the line of the statement that it is in
     original: str
     change: str
     source: str
     node: int  # which one of the tree's nodes
     edit: Edit
+    which: int  # of those that read the same
 
     @property
     def key(self) -> str:
         """Names the mutant whatever lines are added above it."""
-        return f"{self.module}:{self.function}: {self.original} -> {self.change}"
+        again = "" if self.which == 1 else f" ({self.which})"
+        return f"{self.module}:{self.function}: {self.original} -> {self.change}{again}"
 
     def tree(self) -> ast.Module:
         """The module's syntax tree with the mistake."""
@@ -56,12 +61,36 @@ class Mutant:
 def mutants(module: str, source: str) -> Iterator[Mutant]:
     """Every mutant of a module, outer statements first."""
     tree = ast.parse(source)
-    names = dict(_functions(tree))
+    places = {node: (name, statement) for node, name, statement in _functions(tree)}
+    read: Counter[tuple[str, str, str]] = Counter()
     for index, node in enumerate(ast.walk(tree)):
-        if node in names:
+        if node in places:
+            name, statement = places[node]
             for change, edit in _edits(node):
-                line = getattr(node, "lineno", 0)
-                yield Mutant(module, names[node], line, _one_line(node), change, source, index, edit)
+                line, original = getattr(node, "lineno", statement), _one_line(node)
+                read[(name, original, change)] += 1
+                which = read[(name, original, change)]
+                yield Mutant(module, name, line, statement, original, change, source, index, edit, which)
+
+
+def recorded(source: str, record: str) -> ast.Module:
+    """The module where each statement of a function first calls `record` with its line."""
+    tree = ast.parse(source)
+    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+    blocks = {
+        id(block): block
+        for function in functions
+        for node in ast.walk(function)
+        for _, block in ast.iter_fields(node)
+        if isinstance(block, list) and block and isinstance(block[0], ast.stmt)
+    }
+    for block in blocks.values():
+        block[:] = [item for statement in block for item in (_call(record, statement.lineno), statement)]
+    return ast.fix_missing_locations(tree)
+
+
+def _call(function: str, argument: int) -> ast.stmt:
+    return ast.Expr(ast.Call(ast.Name(function, ast.Load()), [ast.Constant(argument)], []))
 
 
 def _one_line(node: ast.AST) -> str:
@@ -70,29 +99,33 @@ def _one_line(node: ast.AST) -> str:
     return text.splitlines()[0][:100]
 
 
-def _functions(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """Every node inside a function that may be changed, with the function's qualified name."""
+def _functions(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int]]:
+    """Every node inside a function that may be changed, with the function's qualified name and the statement's line.
 
-    def walk(node: ast.AST, name: str, inside: bool) -> Iterator[tuple[ast.AST, str]]:
+    What a function's arguments are by default belongs to its first statement.
+    """
+
+    def walk(node: ast.AST, name: str, statement: int) -> Iterator[tuple[ast.AST, str, int]]:
         for field, value in ast.iter_fields(node):
             if field in ("annotation", "returns", "decorator_list"):
                 continue
             for child in value if isinstance(value, list) else [value]:
                 if not isinstance(child, ast.AST):
                     continue
-                if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                    is_function = not isinstance(child, ast.ClassDef)
-                    yield from walk(child, f"{name}.{child.name}".lstrip("."), inside or is_function)
+                if isinstance(child, (*FUNCTIONS, ast.ClassDef)):
+                    first = statement if isinstance(child, ast.ClassDef) else child.body[0].lineno
+                    yield from walk(child, f"{name}.{child.name}".lstrip("."), first)
                     continue
                 if isinstance(child, ast.expr) and isinstance(node, ast.Expr) and isinstance(child, ast.Constant):
                     continue  # a docstring
                 if _is_logging(child) or (isinstance(child, ast.keyword) and child.arg == "strict"):
                     continue
-                if inside:
-                    yield child, name
-                yield from walk(child, name, inside)
+                line = child.lineno if statement and isinstance(child, ast.stmt) else statement
+                if line:
+                    yield child, name, line
+                yield from walk(child, name, line)
 
-    yield from walk(tree, "", False)
+    yield from walk(tree, "", 0)
 
 
 def _is_logging(node: ast.AST) -> bool:

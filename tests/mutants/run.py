@@ -1,31 +1,50 @@
-"""Tries mutants, each in a process forked from this one, with a module's tests nearest first."""
+"""Tries mutants: the tests are imported once, and each mutant is a process forked from there with one function changed.
+
+A first round without any mistake tells which tests run which statement, and how long each takes. A mutant is then tried
+by those that run its statement, the quickest first, up to the first that fails. Nothing is left out by that: a test that
+does not run the statement cannot notice what is wrong in it.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import importlib.abc
-import importlib.machinery
-import io
 import os
+import pickle
+import resource
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import CodeType
+from types import ModuleType
 
-from tests.mutants.mutate import Mutant, mutants
+import pytest
+
+from tests.mutants.mutate import Mutant, mutants, recorded
+from tests.mutants.swap import swap
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_SECONDS = 300
 PROTOCOL = "tests/operator/power/test_power_protocol.py"
+OPERATOR = ("tests/operator/power", "tests/operator/test_gpu_resources.py")
+AGENT = ("tests/agent/enforce", PROTOCOL)
+# A mutant is killed where it computes so much longer than its tests do without a mistake, waits so long, or takes so much.
+PROCESSOR_SECONDS = 20.0
+TIMES_THE_PROCESSOR_SECONDS = 5.0
+WAITING_SECONDS = 600
+MEMORY_BYTES = 4 << 30
+ARGUMENTS = (
+    *("-qq", "--no-header", "--no-summary", "--capture=no", "-p", "no:cacheprovider", "--timeout=0"),
+    *("--hypothesis-profile", "repeatable", "-m", "not cluster and not whole_data"),
+)
+RECORD = "_flyball_mutants_record"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A module to mutate, and the tests that should notice, the quickest first."""
+    """A module to mutate, and where the tests are that should notice."""
 
     module: str
     tests: tuple[str, ...]
@@ -35,38 +54,22 @@ class Target:
         root = {"flyball_operator": "operator", "flyball_agent": "node_agent"}[self.module.split(".")[0]]
         return ROOT / root / Path(*self.module.split(".")).with_suffix(".py")
 
-
-POWER = "tests/operator/power/"
-TARGETS = (
-    Target("flyball_operator.power.bound", (f"{POWER}test_bound.py", f"{POWER}test_admission.py", PROTOCOL)),
-    Target("flyball_operator.power.admission", (f"{POWER}test_admission.py", PROTOCOL)),
-    Target(
-        "flyball_operator.power.targets",
-        (f"{POWER}test_targets.py", "tests/operator/test_gpu_resources.py", PROTOCOL),
-    ),
-    Target(
-        "flyball_operator.power.reservations",
-        (f"{POWER}test_targets.py", f"{POWER}test_cap_state.py", PROTOCOL),
-    ),
-    Target("flyball_operator.power.acknowledgements", (f"{POWER}test_acknowledgements.py", PROTOCOL)),
-    Target("flyball_operator.power.cap_state", (f"{POWER}test_cap_state.py", f"{POWER}test_controller.py", PROTOCOL)),
-    Target("flyball_operator.power.controller", (f"{POWER}test_controller.py", PROTOCOL)),
-    Target("flyball_agent.enforce.decisions", ("tests/agent/enforce/test_decisions.py", PROTOCOL)),
-    Target("flyball_agent.enforce.grant", ("tests/agent/enforce/test_grant.py", PROTOCOL)),
-)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A mutant and the tests to try it with."""
-
-    mutant: Mutant
-    tests: tuple[str, ...]
-    path: Path
-
     @property
-    def module(self) -> str:
-        return self.mutant.module
+    def source(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+
+TARGETS = (
+    Target("flyball_operator.power.bound", OPERATOR),
+    Target("flyball_operator.power.admission", OPERATOR),
+    Target("flyball_operator.power.targets", OPERATOR),
+    Target("flyball_operator.power.reservations", OPERATOR),
+    Target("flyball_operator.power.acknowledgements", OPERATOR),
+    Target("flyball_operator.power.cap_state", OPERATOR),
+    Target("flyball_operator.power.controller", OPERATOR),
+    Target("flyball_agent.enforce.decisions", AGENT),
+    Target("flyball_agent.enforce.grant", AGENT),
+)
 
 
 class Verdict(Enum):
@@ -74,86 +77,152 @@ class Verdict(Enum):
 
     KILLED = "killed"
     SURVIVED = "survived"
+    NOT_RUN = "no test runs it"
 
 
-def all_mutants(target: Target) -> list[Trial]:
+class TestsFailError(Exception):
+    """The tests fail without any mistake, so that their failure would tell nothing of one."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one test did without a mistake: the statements that it ran, as (module, line), and its processor time."""
+
+    statements: frozenset[tuple[str, int]]
+    processor_seconds: float
+
+
+def all_mutants(target: Target) -> list[Mutant]:
     """The mutants of one target."""
-    source = target.path.read_text(encoding="utf-8")
-    return [Trial(mutant, target.tests, target.path) for mutant in mutants(target.module, source)]
+    return list(mutants(target.module, target.source))
 
 
-def preload() -> None:
-    """Import what is slow to import and not mutated, once for all forks."""
-    for name in (
-        "pytest",
-        "hypothesis.stateful",
-        "msgspec",
-        "flyball_planner",
-        "flyball_api.gpu_node",
-        "flyball_kube.logs",
-    ):
-        import_module(name)
-    import_module("flyball_planner.models.gpu").catalogue()
+def try_all(targets: Sequence[Target], jobs: int, report: Callable[[Iterator[tuple[Mutant, Verdict]]], None]) -> None:
+    """Try every mutant of these, `jobs` at a time, and hand the verdicts to `report` as they come, in any order.
+
+    Raises TestsFailError where the tests fail without any mutant.
+    """
+    run = _Run(targets, jobs, report)
+    tests = sorted({test for target in targets for test in target.tests})
+    code = pytest.main([*ARGUMENTS, *tests], plugins=[run])
+    if run.error is not None:
+        raise run.error
+    if code != pytest.ExitCode.OK:
+        raise TestsFailError(f"pytest ended with {code!r} before any test ran: {', '.join(tests)}")
 
 
-def try_all(trials: Sequence[Trial], jobs: int) -> Iterator[tuple[Trial, Verdict]]:
-    """Try every mutant, `jobs` at a time, in any order."""
-    running: dict[int, Trial] = {}
-    waiting = list(reversed(trials))
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            trial = waiting.pop()
-            running[_fork(trial)] = trial
-        process, status = os.wait()
-        yield running.pop(process), Verdict.SURVIVED if os.waitstatus_to_exitcode(status) == 0 else Verdict.KILLED
+class _Run:
+    """A plugin of pytest that tries mutants in the place of running the tests once."""
+
+    def __init__(
+        self, targets: Sequence[Target], jobs: int, report: Callable[[Iterator[tuple[Mutant, Verdict]]], None]
+    ) -> None:
+        self._targets = targets
+        self._jobs = jobs
+        self._report = report
+        self.error: Exception | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        try:
+            tests = _without_a_mistake(self._targets, session)
+            self._report(self._verdicts(session, tests))
+        except TestsFailError as error:
+            self.error = error
+        return True
+
+    def _verdicts(
+        self, session: pytest.Session, tests: Sequence[tuple[pytest.Item, Recorded]]
+    ) -> Iterator[tuple[Mutant, Verdict]]:
+        running: dict[int, Mutant] = {}
+        waiting = [mutant for target in reversed(self._targets) for mutant in reversed(all_mutants(target))]
+        try:
+            while waiting or running:
+                while waiting and len(running) < self._jobs:
+                    mutant = waiting.pop()
+                    near = [item for item in tests if (mutant.module, mutant.statement) in item[1].statements]
+                    if near:
+                        running[_in_a_fork(partial(_survives, mutant, session, near))] = mutant
+                    else:
+                        yield mutant, Verdict.NOT_RUN
+                if running:
+                    process, status = os.wait()
+                    survived = os.waitstatus_to_exitcode(status) == 0
+                    yield running.pop(process), Verdict.SURVIVED if survived else Verdict.KILLED
+        finally:
+            for process in running:
+                os.kill(process, signal.SIGKILL)
 
 
-def _fork(trial: Trial) -> int:
+def _without_a_mistake(targets: Sequence[Target], session: pytest.Session) -> list[tuple[pytest.Item, Recorded]]:
+    """Run every test once in a process of its own; returns them with what was recorded, the quickest first."""
+    reading, writing = os.pipe()
+
+    def record() -> bool:
+        seen: set[tuple[str, int]] = set()
+        for target in targets:
+            module = import_module(target.module)
+            setattr(module, RECORD, lambda line, name=target.module: seen.add((name, line)))
+            swap(module, recorded(target.source, RECORD))
+        found: list[Recorded | str] = []
+        for item, following in zip(session.items, [*session.items[1:], None], strict=True):
+            seen.clear()
+            started = time.process_time()
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            found.append(Recorded(frozenset(seen), time.process_time() - started))
+            if session.testsfailed:
+                found[-1] = item.nodeid
+                break
+        with os.fdopen(writing, "wb") as pipe:
+            pickle.dump(found, pipe)
+        return True
+
+    process = _in_a_fork(record)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        written = pipe.read()
+    os.waitpid(process, 0)
+    found: list[Recorded | str] = pickle.loads(written) if written else ["the process of the tests"]  # noqa: S301 - ours
+    if isinstance(found[-1], str):
+        raise TestsFailError(f"without any mistake, this fails already: {found[-1]}")
+    both = [(item, what) for item, what in zip(session.items, found, strict=True) if isinstance(what, Recorded)]
+    return sorted(both, key=lambda pair: pair[1].processor_seconds)
+
+
+def _in_a_fork(task: Callable[[], bool]) -> int:
+    """Do the task in a process of its own, which says nothing and whose exit status is 0 where the task returns True."""
     process = os.fork()
     if process:
         return process
     code = 1
     try:
-        signal.alarm(TIMEOUT_SECONDS)  # ends this process: a mutant that hangs is noticed
-        os.chdir(ROOT)
-        code = int(survives(trial) is False)
+        silence = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(silence, descriptor)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        code = 0 if task() else 1
     finally:
         os._exit(code)
 
 
-def survives(trial: Trial) -> bool:
-    """Whether all tests pass with the mutant; to be called in a process that has not imported its module."""
-    assert trial.module not in sys.modules, f"{trial.module} has been imported already"
-    sys.meta_path.insert(0, _MutantFinder(trial))
-    return passes(trial.tests)
+def _survives(mutant: Mutant, session: pytest.Session, tests: Sequence[tuple[pytest.Item, Recorded]]) -> bool:
+    """Whether these tests pass with the mutant."""
+    usual = sum(recorded.processor_seconds for _, recorded in tests)
+    limit = int(PROCESSOR_SECONDS + TIMES_THE_PROCESSOR_SECONDS * usual)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    signal.alarm(WAITING_SECONDS)  # ends this process: a mutant that waits for ever is noticed
+    module = sys.modules[mutant.module]
+    put(mutant, module)
+    items = [item for item, _ in tests]
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.testsfailed:
+            return False
+    return True
 
 
-def passes(tests: Iterable[str]) -> bool:
-    """Whether these tests pass, up to the first that does not."""
-    import pytest
-
-    arguments = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile", "repeatable"]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        return all(pytest.main([*arguments, test]) == 0 for test in tests)
-
-
-class _MutantFinder(importlib.abc.MetaPathFinder):
-    """Finds the mutated module in the place of the real one."""
-
-    def __init__(self, trial: Trial) -> None:
-        self._trial = trial
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._trial.module:
-            return None
-        loader = _MutantLoader(fullname, str(self._trial.path), self._trial.mutant)
-        return importlib.machinery.ModuleSpec(fullname, loader, origin=str(self._trial.path))
-
-
-class _MutantLoader(importlib.machinery.SourceFileLoader):
-    def __init__(self, fullname: str, path: str, mutant: Mutant) -> None:
-        super().__init__(fullname, path)
-        self._mutant = mutant
-
-    def get_code(self, fullname: str) -> CodeType:
-        return compile(self._mutant.tree(), self.path, "exec")
+def put(mutant: Mutant, module: ModuleType) -> None:
+    """Make the mistake in the imported module."""
+    around = [mutant.function[:end] for end, sign in enumerate(f"{mutant.function}.") if sign == "."]
+    assert swap(module, mutant.tree(), around.__contains__) == 1, mutant.key

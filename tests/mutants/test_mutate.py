@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+from importlib import import_module
+from types import ModuleType
 
 import pytest
 
 from tests.mutants.accepted import ACCEPTED
-from tests.mutants.mutate import mutants
-from tests.mutants.run import TARGETS, Target, all_mutants
+from tests.mutants.mutate import mutants, recorded
+from tests.mutants.run import TARGETS, Target, all_mutants, put
+from tests.mutants.swap import swap
 
 SOURCE = '''
 LIMIT = 1 < 2
@@ -60,14 +63,86 @@ def test_nothing_else_is_mistaken() -> None:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.module)
 def test_mutants_can_be_compiled_and_differ_from_what_is_there(target: Target) -> None:
     source = ast.unparse(ast.parse(target.path.read_text(encoding="utf-8")))
-    trials = all_mutants(target)
-    assert len(trials) > 5
-    for trial in trials[:: len(trials) // 5]:
-        tree = trial.mutant.tree()
+    made = all_mutants(target)
+    assert len(made) > 5
+    for mutant in made[:: len(made) // 5]:
+        tree = mutant.tree()
         compile(tree, "mutant", "exec")
-        assert ast.unparse(tree) != source, trial.mutant.key
+        assert ast.unparse(tree) != source, mutant.key
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.module)
+def test_every_mutant_can_be_put_into_the_imported_module(target: Target) -> None:
+    module = import_module(target.module)
+    mistakes = {mutant.function: mutant for mutant in all_mutants(target)}  # the last of each function
+    try:
+        for mutant in mistakes.values():
+            put(mutant, module)
+    finally:
+        assert swap(module, ast.parse(target.source)) >= len({name.split(".<locals>")[0] for name in mistakes})
 
 
 def test_every_accepted_mutant_exists() -> None:
-    keys = {trial.mutant.key for target in TARGETS for trial in all_mutants(target)}
-    assert ACCEPTED.keys() <= keys
+    keys = [mutant.key for target in TARGETS for mutant in all_mutants(target)]
+    assert ACCEPTED.keys() <= set(keys)
+    assert len(keys) == len(set(keys))
+
+
+# --- mistakes in an imported module --------------------------------------------------------------------------------------
+
+IMPORTED = """
+import functools
+
+def doubled(value, times=2, *, plus=1 + 0):
+    if value:
+        return value * times + plus
+    return [times for _ in range(value)]
+
+class Box:
+    def __init__(self, value): self.value = value
+    @property
+    def size(self): return self.value + 1
+    @classmethod
+    def of(cls, value): return cls(value + 1)
+    @functools.cached_property
+    def once(self): return self.value + 1
+"""
+
+
+def imported() -> ModuleType:
+    module = ModuleType("imported")
+    exec(IMPORTED, vars(module))  # noqa: S102
+    return module
+
+
+def test_a_mistake_is_seen_by_whoever_has_imported_the_function() -> None:
+    module = imported()
+    doubled, box = module.doubled, module.Box
+    found = {item.key: item for item in mutants("imported", IMPORTED)}
+    put(found["imported:doubled: value * times + plus -> Sub"], module)
+    assert doubled(3) == 5
+    put(found["imported:doubled: 1 + 0 -> Sub"], module)
+    assert doubled(3) == 7
+    for function in ("Box.size", "Box.of", "Box.once"):
+        put(found[f"imported:{function}: {'self.' if function != 'Box.of' else ''}value + 1 -> Sub"], module)
+    assert box(3).size == 2
+    assert box.of(3).value == 2
+    assert box(3).once == 2
+
+
+def test_what_is_recorded_is_every_statement_that_a_test_runs_and_none_else() -> None:
+    module = imported()
+    seen: list[int] = []
+    module.record = seen.append  # type: ignore[attr-defined]
+    assert swap(module, recorded(IMPORTED, "record")) == 5
+    assert module.doubled(3) == 7
+    assert [IMPORTED.splitlines()[line - 1].strip() for line in seen] == ["if value:", "return value * times + plus"]
+    lines = {item.statement for item in mutants("imported", IMPORTED) if item.function == "doubled"}
+    assert set(seen) <= lines
+
+
+def test_a_function_that_cannot_be_found_is_said_so() -> None:
+    module = imported()
+    module.doubled = 3  # type: ignore[attr-defined]
+    with pytest.raises(LookupError, match="doubled is no function"):
+        swap(module, ast.parse(IMPORTED))

@@ -1,8 +1,8 @@
 """How many examples a property is tried on: all in `make test`, a part of them in `make test-fast`, many more on request.
 
 The profile says so: `--hypothesis-profile fast`, `thorough` for a property that is to be tried for minutes, or `repeatable`
-for the same examples in every run, none of them shrunk. A property's own number is written as `max_examples=examples(400)`.
-No profile has a deadline: on a loaded machine any example may take any time.
+for the same examples in every run, a third of them and none shrunk. A property's own number is written as
+`max_examples=examples(400)`. No profile has a deadline: on a loaded machine any example may take any time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from hypothesis import Phase, settings
 FULL_EXAMPLES = 100  # for a property without a number of its own
 FAST_EXAMPLES = 10
 THOROUGH_EXAMPLES = 3000
+REPEATABLE_EXAMPLES = 33
 
 settings.register_profile("full", max_examples=FULL_EXAMPLES, deadline=None)
 settings.register_profile("fast", max_examples=FAST_EXAMPLES, deadline=None)
 settings.register_profile("thorough", max_examples=THOROUGH_EXAMPLES, deadline=None)
 settings.register_profile(
-    "repeatable", max_examples=FULL_EXAMPLES, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
+    "repeatable",
+    max_examples=REPEATABLE_EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.explicit, Phase.generate),
 )
 settings.load_profile("full")
 
