@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import shutil
@@ -49,6 +50,7 @@ class DevCluster:
 
     def __init__(self, control_plane: ControlPlane) -> None:
         self.control_plane = control_plane
+        self._numbers = itertools.count()  # of nodes; each is given out once
 
     @classmethod
     def start(
@@ -142,21 +144,25 @@ class DevCluster:
     ) -> dict[str, str]:
         """The name of the agent's running pod on each of the named nodes (by default on every one), once all run.
 
-        Raises TimeoutError naming the nodes without one.
+        Raises TimeoutError naming the nodes without one, with what became of the pods that there are.
         """
         wanted = set(self.node_names() if names is None else names)
         found: dict[str, str] = {}
+        seen: Json = {"items": []}
 
         def all_run(pods: Json | None) -> bool:
+            seen.update(pods or {"items": []})
             found.clear()
-            found.update(install.running_pods(pods or {"items": []}))
+            found.update(install.running_pods(seen))
             return wanted <= set(found)
 
         try:
             self.api.wait_for(install.AGENT_PODS, all_run, timeout_seconds=timeout_seconds)
         except TimeoutError as error:
             missing = ", ".join(sorted(wanted - set(found))[:5])
-            raise TimeoutError(f"no agent pod runs on {missing} after {timeout_seconds:g} s") from error
+            raise TimeoutError(
+                f"no agent pod runs on {missing} after {timeout_seconds:g} s; the agents' pods: {install.told_pods(seen)}"
+            ) from error
         return {node: found[node] for node in sorted(wanted)}
 
     def agent_kubeconfigs(self, names: Iterable[str] | None = None) -> dict[str, Path]:
@@ -190,10 +196,17 @@ class DevCluster:
         wait: bool = True,
         **keywords: Any,
     ) -> list[str]:
-        """Add simulated nodes, named after the first free numbers, and wait until they are ready. Their names."""
+        """Add simulated nodes, named by numbers that were not given out before, and wait until they are ready. Their names.
+
+        A name that came again would meet what is still on its way of the node before it: its Lease, which the garbage
+        collector takes away under the new node, and pods that nobody ends any more.
+        """
         taken = set(self.node_names())
-        free = (name for index in range(len(taken) + count) if (name := nodes.node_name(index)) not in taken)
-        names = [name for name, _ in zip(free, range(count), strict=False)]
+        names: list[str] = []
+        while len(names) < count:
+            name = nodes.node_name(next(self._numbers))
+            if name not in taken:
+                names.append(name)
         nodes.create_nodes(self.api, [nodes.gpu_node(name, gpus=gpus, product=product, **keywords) for name in names])
         if wait:
             nodes.wait_schedulable(self.api, names, timeout_seconds=AGENT_TIMEOUT_SECONDS)

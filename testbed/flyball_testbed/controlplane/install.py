@@ -130,3 +130,24 @@ def running_pods(pods: Json) -> dict[str, str]:
         for pod in pods["items"]
         if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
     }
+
+
+def told_pods(pods: Json) -> str:
+    """Each pod of a collection in words, for an error: its node, its phase, whether it is being deleted."""
+
+    def told(pod: Json) -> str:
+        metadata, phase = pod["metadata"], pod.get("status", {}).get("phase", "no phase")
+        bound = pod["spec"].get("nodeName")
+        place = f"on {bound}" if bound else f"for {_daemon_target(pod) or 'any node'}, not bound"
+        deleted = f", being deleted since {metadata['deletionTimestamp']}" if "deletionTimestamp" in metadata else ""
+        return f"{metadata['name']} {place}: {phase}, made at {metadata.get('creationTimestamp', '?')}{deleted}"
+
+    return "; ".join(sorted(told(pod) for pod in pods["items"])) or "none"
+
+
+def _daemon_target(pod: Json) -> str:
+    """The node that a DaemonSet made a pod for; the scheduler reads it there."""
+    required = (pod["spec"].get("affinity") or {}).get("nodeAffinity", {})
+    terms = (required.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or ()
+    fields = [field for term in terms for field in term.get("matchFields") or () if field["key"] == "metadata.name"]
+    return ", ".join(value for field in fields for value in field["values"])

@@ -330,6 +330,9 @@ def kwok_configuration(start_delay_seconds: float) -> str:
             "podPlayStageParallelism": 16,
             "nodePlayStageParallelism": 16,
             "nodeLeaseParallelism": 8,
+            # Not kwok's default, though it is said to be: without it a pod that is bound before kwok serves its node is
+            # never looked at again, and stays Pending.
+            "podsOnNodeSyncParallelism": 4,
         },
     }
     return yaml.safe_dump_all([options, *pod_stages(start_delay_seconds), *node_stages()], sort_keys=False)

@@ -14,6 +14,7 @@ from flyball_testbed.controlplane.install import (
     install_agent_daemon_set,
     install_api,
     read_manifests,
+    told_pods,
 )
 
 from tests.support.control_plane import IsolatedCluster
@@ -82,3 +83,32 @@ def test_the_agents_need_their_account() -> None:
 
     with pytest.raises(LookupError, match=f"{AGENT}: install the API first"):
         install_agent_daemon_set(NoAccounts())  # type: ignore[arg-type]
+
+
+def test_pods_are_told_with_node_phase_and_deletion() -> None:
+    field = {"key": "metadata.name", "operator": "In", "values": ["node-001"]}
+    term = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    target = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}
+    told = told_pods(
+        {
+            "items": [
+                {
+                    "metadata": {"name": "b", "creationTimestamp": "10:00"},
+                    "spec": {"affinity": target},
+                    "status": {"phase": "Pending"},
+                },
+                {
+                    "metadata": {"name": "a", "creationTimestamp": "09:00", "deletionTimestamp": "10:01"},
+                    "spec": {"nodeName": "node-000"},
+                    "status": {"phase": "Running"},
+                },
+                {"metadata": {"name": "c"}, "spec": {}},
+            ]
+        }
+    )
+    assert told.split("; ") == [
+        "a on node-000: Running, made at 09:00, being deleted since 10:01",
+        "b for node-001, not bound: Pending, made at 10:00",
+        "c for any node, not bound: no phase, made at ?",
+    ]
+    assert told_pods({"items": []}) == "none"

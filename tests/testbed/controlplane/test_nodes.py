@@ -47,10 +47,12 @@ def test_a_node_without_gpus_gets_no_agent(cluster: IsolatedCluster) -> None:
     assert daemon_set["metadata"]["name"] == "flyball-agent"
 
 
-def test_more_nodes_take_the_names_that_are_free(cluster: IsolatedCluster) -> None:
-    assert cluster.add_nodes(2) == ["node-000", "node-001"]
-    cluster.devcluster.delete_nodes(["node-000"], with_pods=True)
-    assert cluster.add_nodes(2) == ["node-000", "node-002"]
+def test_a_name_never_comes_again(cluster: IsolatedCluster) -> None:
+    first = cluster.add_nodes(2)
+    cluster.devcluster.delete_nodes(first[:1], with_pods=True)
+    second = cluster.add_nodes(2)
+    assert set(first).isdisjoint(second)
+    assert cluster.devcluster.node_names() == sorted([first[1], *second])
 
 
 def test_a_node_goes_down_and_comes_back(cluster: IsolatedCluster) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from flyball_testbed.controlplane.api import Json
+from flyball_testbed.controlplane.nodes import create_nodes, gpu_node
 from flyball_testbed.controlplane.stages import (
     EXIT_CODE_ANNOTATION,
     FAILED,
@@ -130,6 +131,16 @@ def test_an_unacknowledged_node_takes_no_job(cluster: IsolatedCluster) -> None:
     )["items"][0]
     assert "nodeName" not in refused["spec"]
     assert "flyball.dev/unacknowledged" in str(cluster.api.get(f"/api/v1/nodes/{node}")["spec"]["taints"])
+
+
+def test_pods_that_are_bound_before_their_node_is_served_start_all_the_same(cluster: IsolatedCluster) -> None:
+    # The simulated kubelet hears of the pods first, as it may in any order: a controller is quicker than it sometimes.
+    for index in range(5):
+        container = {"name": "train", "image": "example.com/train"}
+        spec = {"nodeName": f"late-{cluster.namespace}", "containers": [container]}
+        cluster.api.create(cluster.path("pods"), {"metadata": {"name": f"early-{index}"}, "spec": spec})
+    create_nodes(cluster.api, [gpu_node(f"late-{cluster.namespace}")])
+    cluster.api.wait_for(cluster.path("pods"), all_pods(5, is_running), what="all running")
 
 
 @pytest.mark.parametrize(("annotations", "exit_code"), [({}, 1), ({EXIT_CODE_ANNOTATION: "42"}, 42)])
