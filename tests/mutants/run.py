@@ -39,6 +39,7 @@ ARGUMENTS = (
     *("-qq", "--no-header", "--no-summary", "--capture=no", "-p", "no:cacheprovider", "--timeout=0"),
     *("--hypothesis-profile", "repeatable", "-m", "not cluster and not whole_data"),
 )
+NOT_MADE = 3  # the exit status of a fork whose mutant cannot be put into the module
 RECORD = "_flyball_mutants_record"
 
 
@@ -147,8 +148,10 @@ class _Run:
                         yield mutant, Verdict.NOT_RUN
                 if running:
                     process, status = os.wait()
-                    survived = os.waitstatus_to_exitcode(status) == 0
-                    yield running.pop(process), Verdict.SURVIVED if survived else Verdict.KILLED
+                    mutant, code = running.pop(process), os.waitstatus_to_exitcode(status)
+                    if code == NOT_MADE:
+                        raise TestsFailError(f"this mistake cannot be made: {mutant.key}")
+                    yield mutant, Verdict.SURVIVED if code == 0 else Verdict.KILLED
         finally:
             for process in running:
                 os.kill(process, signal.SIGKILL)
@@ -212,8 +215,10 @@ def _survives(mutant: Mutant, session: pytest.Session, tests: Sequence[tuple[pyt
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.alarm(WAITING_SECONDS)  # ends this process: a mutant that waits for ever is noticed
-    module = sys.modules[mutant.module]
-    put(mutant, module)
+    try:
+        put(mutant, sys.modules[mutant.module])
+    except Exception:  # it must not pass for a test that failed
+        os._exit(NOT_MADE)
     items = [item for item, _ in tests]
     for item, following in zip(items, [*items[1:], None], strict=True):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
