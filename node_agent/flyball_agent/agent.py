@@ -159,9 +159,10 @@ class NodeAgent:
 
     async def _run_rounds(self) -> None:
         state = self.state
-        due = time.monotonic()
+        seconds = asyncio.get_running_loop().time  # as the timeouts below
+        due = seconds()
         while True:
-            started = time.monotonic()
+            started = seconds()
             if started - due > self._tick_seconds:
                 state.counts.late_rounds += 1
             try:
@@ -176,9 +177,9 @@ class NodeAgent:
                 raise AgentFailed(f"{state.node}: {state.enforced.must_exit}")
             due = started + self._pause_seconds()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, due - time.monotonic())):
+                async with asyncio.timeout(max(0.0, due - seconds())):
                     await self._wake.wait()
-                    due = time.monotonic()
+                    due = seconds()
             self._wake.clear()
 
     def _pause_seconds(self) -> float:

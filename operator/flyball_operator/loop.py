@@ -52,6 +52,7 @@ class Operator:
         events: EventRecorder | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        work_seconds: Callable[[], float] = time.thread_time,
     ) -> None:
         self._session = session
         self._lease = lease
@@ -60,6 +61,7 @@ class Operator:
         self._events = events
         self._monotonic = monotonic
         self._wall_clock = wall_clock
+        self._work_seconds = work_seconds
         self._wake = asyncio.Event()
         self._watches = Watches(session, self._wake.set, settings.gpu_resources)
         self._worker = PlanWorker(settings.plan_deadline_seconds)
@@ -135,7 +137,7 @@ class Operator:
                 began_at = self._monotonic()
                 if self._cycle_began_at is None:
                     self._cycle_began_at = began_at
-                started = time.thread_time()
+                started = self._work_seconds()
                 try:
                     with fields_for_all(cycle=self.cycles):  # on the lines of its writes too, which go on after it
                         pause = term.cycle(self._wall_clock(), began_at)
@@ -151,7 +153,7 @@ class Operator:
                         self._lease.give_up("its cycles fail", 2.0 * self._settings.leader_lease_seconds)
                 self.cycles += 1
                 # Work, not waiting: an answer that came late is no reason to be late with the next cycle.
-                rest = (time.thread_time() - started) * (1 / MAX_CYCLE_SHARE - 1)
+                rest = (self._work_seconds() - started) * (1 / MAX_CYCLE_SHARE - 1)
                 await self._rest(pause, max(self._settings.coalesce_seconds, min(rest, LONGEST_REST_SECONDS)))
         finally:
             await term.close()

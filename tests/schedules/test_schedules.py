@@ -1,0 +1,138 @@
+"""Random schedules over the real operator and agents: no claim is ever untrue, and the referee would notice one.
+
+`python benchmarks/schedules.py` runs as many as there is time for; here are some, by seeds that are always the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from flyball_agent.enforce import decisions
+from flyball_api.manifests import manifests
+from flyball_operator.power.cap_state import CapState
+from flyball_operator.power.controller import PowerController
+
+from tests.support.examples import examples
+from tests.support.power_cluster import DEFAULT, GPUS, NODES
+from tests.support.schedules.faults import GROUPS, KINDS, Fault, Schedule, schedule_of
+from tests.support.schedules.memory_api import CHANGE_RULE, COMMITTED_RULE, VERSION_RULE
+from tests.support.schedules.run import run, shrunk
+from tests.support.schedules.world import Beginning
+
+SCHEDULES = 2000
+PARTS = 8
+# Everybody wants all there is, under a hall whose cap binds.
+GREEDY = Beginning((5, 10, 10), (False, False, False), ((DEFAULT, 1.0),) * (len(NODES) * GPUS))
+
+
+def fault(at: float, kind: str, target: str, seconds: float = 0.1, number: int = 0) -> Fault:
+    assert kind in KINDS
+    return Fault(at, kind, target, seconds, number)
+
+
+def violation_of(*faults: Fault, beginning: Beginning = GREEDY) -> str:
+    return run(Schedule(0, beginning, faults)).violation
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_claim_of_any_schedule_is_untrue(part: int) -> None:
+    for seed in range(part, examples(SCHEDULES), PARTS):
+        outcome = run(schedule_of(seed))
+        assert not outcome.violation, f"python benchmarks/schedules.py --show {seed}: {outcome.violation}"
+
+
+def test_a_seed_is_always_the_same_schedule() -> None:
+    first, second = (run(schedule_of(7), keep_trace=True) for _ in range(2))
+    assert first.trace == second.trace
+    assert first.judged > 0
+
+
+def test_every_kind_of_fault_is_drawn() -> None:
+    drawn = {item.kind for seed in range(300) for item in schedule_of(seed, GROUPS).faults}
+    assert drawn == KINDS.keys()
+
+
+# --- schedules that broke it once -------------------------------------------------------------------------------------
+
+
+def test_a_leader_calls_nothing_enforced_by_an_agent_that_it_has_not_heard() -> None:
+    """Its agent died before the leaders changed, and the driver was loaded anew: silence is counted by each leader anew."""
+    assert not violation_of(
+        fault(4.0, "agent dies for long", "b", 20.0),
+        fault(4.5, "driver reload while the agent is away", "b", 20.0),
+        fault(5.0, "operator dies", "0", 6.0),
+        fault(10.5, "operator dies", "1", 6.0),
+        beginning=Beginning((5, 5, 5), (False,) * 3, ((100, 1.0),) * (len(NODES) * GPUS)),
+    )
+
+
+def test_a_leader_begins_anew_after_the_store_was_restored() -> None:
+    """Its watches go on from versions that are no more: what happens next, such as a reboot, would not be seen."""
+    assert not violation_of(
+        fault(4.0, "etcd is restored from a backup", "all", 2.0),
+        fault(4.5, "Node is not ready", "b"),
+        fault(8.0, "reboot", "a", 9.0),
+        fault(8.0, "reboot", "b", 9.0, 2),
+        beginning=Beginning((5, 5, 5), (False,) * 3, ((100, 1.0),) * (len(NODES) * GPUS)),
+    )
+
+
+# --- the referee has teeth ---------------------------------------------------------------------------------------------
+
+
+def first_violation(most: int = 150) -> str:
+    """What the first of so many schedules in which something is untrue says; empty where none is."""
+    return next((violation for seed in range(most) if (violation := run(schedule_of(seed)).violation)), "")
+
+
+def test_an_operator_that_calls_every_cap_enforced_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CapState, "enforced", property(lambda state: True))
+    assert first_violation()
+
+
+def test_an_operator_that_forgets_what_it_has_sent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PowerController, "_count_attempts", lambda *_: None)
+    assert first_violation(400)
+
+
+def test_an_agent_that_raises_what_it_likes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    raises = decisions.limit_raises
+    monkeypatch.setattr(decisions, "limit_raises", lambda gpus, targets, bound: raises(gpus, targets, 10**9))
+    assert first_violation()
+
+
+def test_an_agent_that_believes_its_journal_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises before it has read its GPUNode."""
+    from flyball_agent.enforce.state import EnforcerState
+
+    monkeypatch.setattr(
+        EnforcerState, "confirmed", property(lambda state: True, lambda state, value: None), raising=False
+    )
+    assert first_violation(400)
+
+
+def test_a_schedule_is_shrunk_to_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CapState, "enforced", property(lambda state: True))
+    noise = (fault(3.0, "energy counter begins anew", "a"), fault(9.0, "watches break", "c"))
+    cause = fault(6.0, "cap changes", "hall", number=1)
+    schedule = Schedule(0, replace(GREEDY, tenths=(10, 10, 10)), (noise[0], cause, noise[1]))
+    assert run(schedule).violation
+    assert len(shrunk(schedule).faults) <= 1
+
+
+# --- the API server in memory is like the real one -----------------------------------------------------------------------
+
+
+def test_the_rules_of_a_gpu_node_are_those_of_its_crd() -> None:
+    (crd,) = (item for item in manifests() if item["spec"]["names"]["kind"] == "GPUNode")
+    rules = [" ".join(line.split()) for line in _rules(crd)]
+    for rule in (COMMITTED_RULE, VERSION_RULE, CHANGE_RULE):
+        assert " ".join(rule.split()) in rules
+
+
+def _rules(value: object) -> list[str]:
+    if isinstance(value, dict):
+        own = [str(value["rule"])] if isinstance(value.get("rule"), str) else []
+        return own + [rule for item in value.values() for rule in _rules(item)]
+    return [rule for item in value for rule in _rules(item)] if isinstance(value, list) else []

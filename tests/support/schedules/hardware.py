@@ -1,0 +1,140 @@
+"""The machines: GPUs whose every change the referee sees, and what befalls whole nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from flyball_simulated_gpu.device import DeviceFault, check_power_limit
+from flyball_simulated_gpu.physics import DeviceConstants, DeviceState
+from flyball_simulated_gpu.virtual import VirtualDevice, VirtualNode
+
+from tests.support.operator_objects import A100
+from tests.support.power_cluster import DEFAULT, GPUS, LARGEST, MIN
+from tests.support.schedules.memory_api import Json
+from tests.support.schedules.processes import FailingDisk
+from tests.support.schedules.referee import Referee
+
+# The limits of tests.support.power_cluster; few clocks, as nobody here looks at them.
+CONSTANTS = DeviceConstants(
+    product_name=A100,
+    min_limit_milliwatts=MIN * 1000,
+    max_limit_milliwatts=LARGEST * 1000,
+    default_limit_milliwatts=DEFAULT * 1000,
+    idle_milliwatts=58_000,
+    clock_min_megahertz=210,
+    clock_max_megahertz=1410,
+    clock_step_megahertz=300,
+    knee_megahertz=1125,
+    voltage_slope=1.0,
+    watts_per_megahertz=0.162,
+)
+
+
+class WatchedDevice:
+    """A GPU in memory; the referee looks after each change. While `late_seconds`, what is set takes effect that late."""
+
+    def __init__(self, device: VirtualDevice, node: VirtualNode, referee: Referee) -> None:
+        self.device = device
+        self.uuid = device.uuid
+        self.index = device.index
+        self.constants = device.constants
+        self.late_seconds = 0.0
+        self._node = node
+        self._referee = referee
+        self._loads = node.driver_load
+
+    @property
+    def flags(self) -> DeviceFault:
+        return self.device.flags
+
+    @flags.setter
+    def flags(self, value: DeviceFault) -> None:
+        self.device.flags = value
+
+    def read(self) -> DeviceState:
+        return self.device.read()
+
+    def set_power_limit_milliwatts(self, limit_milliwatts: int) -> None:
+        if not self.late_seconds:
+            self._take(limit_milliwatts, self._node.driver_load)
+            return
+        check_power_limit(self.device, limit_milliwatts)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.late_seconds, self._take, limit_milliwatts, self._node.driver_load)
+
+    def _take(self, limit_milliwatts: int, driver_load: int) -> None:
+        if driver_load != self._node.driver_load:
+            return  # a driver that was loaded anew knows nothing of it
+        self.device.set_power_limit_milliwatts(limit_milliwatts)
+        self._referee.commanded(self.device)
+        if self._node.settle_milliseconds:
+            settles = self._node.settle_milliseconds / 1000
+            asyncio.get_running_loop().call_later(settles, self._referee.look)
+
+    def set_locked_clocks_megahertz(self, min_megahertz: int, max_megahertz: int) -> None:
+        self.device.set_locked_clocks_megahertz(min_megahertz, max_megahertz)
+
+    def reset_locked_clocks(self) -> None:
+        self.device.reset_locked_clocks()
+
+
+class Machine:
+    """One node: its GPUs, its boots, its disk, and the labels that say where it hangs."""
+
+    def __init__(self, name: str, labels: Mapping[str, str], loop: asyncio.AbstractEventLoop, referee: Referee) -> None:
+        self.name = name
+        self.labels = dict(labels)
+        self.disk = FailingDisk()
+        self.held: dict[int, str] = {}  # which pod, by its name, holds which GPU
+        self.boots = 1
+        self._loop = loop
+        self._booted_at = loop.time() - 1000.0
+        self._referee = referee
+        self.node = VirtualNode(name, [CONSTANTS] * GPUS, self.physical_ns, boot_id=f"{name}-boot-1")
+        self.devices = list(self.node.devices)
+        self.node.devices = [WatchedDevice(device, self.node, referee) for device in self.devices]  # type: ignore[misc]
+
+    def physical_ns(self) -> int:
+        """The time of the world, which goes on through reboots."""
+        return round((1000.0 + self._loop.time()) * 1e9)
+
+    def boottime_ns(self) -> int:
+        """CLOCK_BOOTTIME of this boot."""
+        return round((self._loop.time() - self._booted_at) * 1e9)
+
+    @property
+    def watched(self) -> list[WatchedDevice]:
+        return self.node.devices  # type: ignore[return-value]
+
+    def reload_driver(self, cause: str) -> None:
+        self.node.driver_load += 1
+        for device in self.devices:
+            device.flags &= DeviceFault.NOT_PERSISTENT
+            self._referee.by_itself(device, cause, device.reload)
+
+    def reboot(self) -> None:
+        """Everything at its default, what was not synced lost, the clock from zero."""
+        self.boots += 1
+        self.node.boot_id = f"{self.name}-boot-{self.boots}"
+        self._booted_at = self._loop.time()
+        self.disk.lose_power()
+        self.disk.sick = False
+        for device in self.watched:
+            device.late_seconds = 0.0
+        self.reload_driver("reboot")
+
+    def as_node(self, *, ready: bool = True, labelled: bool = True) -> Json:
+        """The Node object that its kubelet registers."""
+        labels = self.labels if labelled else {}
+        product = {"kubernetes.io/hostname": self.name, "nvidia.com/gpu.product": A100}
+        return {
+            "kind": "Node",
+            "metadata": {"name": self.name, "labels": {**product, **labels}},
+            "spec": {},
+            "status": {
+                "capacity": {"nvidia.com/gpu": str(GPUS)},
+                "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}],
+                "nodeInfo": {"bootID": self.node.boot_id},
+            },
+        }

@@ -1,0 +1,261 @@
+"""The way between one process and the API server, and everything that can happen to a request or a watch on it.
+
+A request that the client has given up, or whose client has died, still arrives: what is on its way cannot be called back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Self
+
+from flyball_kube.errors import ApiError, ApiUnreachable
+
+from tests.support.schedules.memory_api import Change, Json, MemoryApi, plural_of, selected_name
+
+LATENCY_SECONDS = 0.002
+TIMEOUT_SECONDS = 2.5
+WATCH_ENDS_SECONDS = 6.0  # the server may end any watch at any time
+FATES = ("answered", "lost", "answer lost", "late", "answered late", "twice")
+LATEST_SECONDS = 6.0  # so long after it was sent, a request still arrives
+
+
+class Network:
+    """The API server as processes reach it: `up` is False while nobody does."""
+
+    def __init__(self, api: MemoryApi) -> None:
+        self.api = api
+        self.up = True
+        self.links: list[Link] = []
+
+    def go_down(self) -> None:
+        """The API server's process ends: every connection breaks."""
+        self.up = False
+        for link in self.links:
+            link.break_watches()
+
+    def come_up(self) -> None:
+        self.up = True
+
+
+class Link:
+    """One process' connection. Until `troubled_until`, requests meet fates drawn from `draw`; until `cut_until` nothing
+    passes either way; watches bring changes `lag_seconds` late until `lagging_until`."""
+
+    def __init__(self, network: Network, draw: random.Random) -> None:
+        self.network = network
+        self.draw = draw
+        self.troubled_until = 0.0
+        self.cut_until = 0.0
+        self.lagging_until = 0.0
+        self.lag_seconds = 0.0
+        self._streams: list[_Stream] = []
+        network.links.append(self)
+
+    def clear(self, now: float) -> bool:
+        """Nothing is the matter with this link now, and nothing late is still on its way."""
+        return (
+            self.network.up
+            and now >= self.troubled_until
+            and now >= self.cut_until
+            and now >= self.lagging_until
+            and not any(stream.behind(now) for stream in self._streams)
+        )
+
+    def close(self) -> None:
+        """The process has ended."""
+        self.network.links.remove(self)
+        self.break_watches()
+
+    def break_watches(self) -> None:
+        for stream in list(self._streams):
+            stream.break_off()
+
+    def session(self, timeout_seconds: float = TIMEOUT_SECONDS) -> MemorySession:
+        return MemorySession(self, timeout_seconds)
+
+    def send(self, work: Callable[[], Json]) -> asyncio.Future[Json]:
+        """Have the API server do `work`, or not, sooner or later; the answer comes, or never does."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Json] = loop.create_future()
+        now = loop.time()
+        fate = self.draw.choice(FATES) if now < self.troubled_until else "answered"
+        arrives = max(0.0, self.cut_until - now) + LATENCY_SECONDS
+        if fate == "late":
+            arrives += self.draw.uniform(0.0, LATEST_SECONDS)
+        if fate == "lost" or (self.cut_until > now and self.draw.random() < 0.5):
+            return answer
+        back = LATENCY_SECONDS + (self.draw.uniform(0.0, LATEST_SECONDS) if fate == "answered late" else 0.0)
+
+        def arrive(answers: bool) -> None:
+            if not self.network.up:
+                if answers:
+                    loop.call_later(back, _refuse, answer)
+                return
+            try:
+                result: Json | ApiError = work()
+            except ApiError as error:
+                result = error
+            if answers:
+                loop.call_later(max(back, self.cut_until - loop.time()), _deliver, answer, result)
+
+        loop.call_later(arrives, arrive, fate != "answer lost")
+        if fate == "twice":
+            loop.call_later(arrives + self.draw.uniform(0.0, LATEST_SECONDS), arrive, False)
+        return answer
+
+    def open(self, plural: str, only: str | None, version: int) -> _Stream:
+        stream = _Stream(self, plural, only, version)
+        self._streams.append(stream)
+        return stream
+
+    def forget(self, stream: _Stream) -> None:
+        self._streams.remove(stream)
+
+
+def _refuse(answer: asyncio.Future[Json]) -> None:
+    if not answer.done():
+        answer.set_exception(ApiUnreachable("connection refused"))
+
+
+def _deliver(answer: asyncio.Future[Json], result: Json | ApiError) -> None:
+    if answer.done():
+        return
+    if isinstance(result, ApiError):
+        answer.set_exception(result)
+    else:
+        answer.set_result(result)
+
+
+class _Stream:
+    """The changes of one watch on their way to the client."""
+
+    def __init__(self, link: Link, plural: str, only: str | None, version: int) -> None:
+        self._link = link
+        self._plural = plural
+        self._only = only
+        self._version = version
+        self._loop = asyncio.get_running_loop()
+        self._ready: list[tuple[float, Change]] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._last_ready = 0.0
+        self.broken = False
+        api = link.network.api
+        for change in api.changes:
+            self.take(change)
+        api.streams.append(self.take)
+
+    def take(self, change: Change) -> None:
+        if change.plural != self._plural or change.version <= self._version:
+            return
+        if self._only not in (None, change.item["metadata"]["name"]):
+            return
+        now = self._loop.time()
+        lag = self._link.lag_seconds if now < self._link.lagging_until else 0.0
+        self._last_ready = max(self._last_ready, self._link.cut_until, now + LATENCY_SECONDS + lag)
+        self._ready.append((self._last_ready, change))
+        self._loop.call_at(self._last_ready, self._wake)
+
+    def behind(self, now: float) -> bool:
+        return bool(self._ready) and self._ready[-1][0] > now + 2 * LATENCY_SECONDS
+
+    def break_off(self) -> None:
+        self.broken = True
+        self._wake()
+
+    def close(self) -> None:
+        self._link.network.api.streams.remove(self.take)
+        self._link.forget(self)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def next(self, ends: float) -> Change | None:
+        """The next change; None once the server ends the watch. Raises ApiUnreachable where it breaks."""
+        while True:
+            now = self._loop.time()
+            if self.broken:
+                raise ApiUnreachable("watch broken")
+            if self._ready and self._ready[0][0] <= now + 1e-6:
+                return self._ready.pop(0)[1]
+            if now >= ends and now >= self._link.cut_until and not self._ready:
+                return None
+            self._waiter = self._loop.create_future()
+            handle = self._loop.call_at(max(now + LATENCY_SECONDS, ends, self._link.cut_until), self._wake)
+            try:
+                await self._waiter
+            finally:
+                handle.cancel()
+
+
+class MemorySession:
+    """What `ApiSession` is to the operator and the agents, over a link to the API server in memory."""
+
+    def __init__(self, link: Link, timeout_seconds: float) -> None:
+        self._link = link
+        self._timeout_seconds = timeout_seconds
+        self._before_sending: Callable[[], None] = lambda: None
+
+    def guarded(self, before_sending: Callable[[], None]) -> Self:
+        session = copy.copy(self)
+        session._before_sending = before_sending
+        return session
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "",
+        timeout_seconds: float | None = None,
+    ) -> Json:
+        self._before_sending()
+        api, selection = self._link.network.api, dict(params or {})
+        answer = self._link.send(lambda: api.handle(method, path, selection, body))
+        seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await answer
+        except TimeoutError as error:
+            raise ApiUnreachable(f"{method} {path}: no answer within {seconds} s") from error
+
+    async def get(self, path: str, **params: str) -> Json:
+        return await self.request("GET", path, params=params)
+
+    async def create(self, path: str, body: Json, **params: str) -> Json:
+        return await self.request("POST", path, params=params, body=body)
+
+    async def replace(self, path: str, body: Json) -> Json:
+        return await self.request("PUT", path, body=body)
+
+    async def patch(self, path: str, body: Any, content_type: str = "", **params: str) -> Json:
+        return await self.request("PATCH", path, params=params, body=body)
+
+    async def delete(self, path: str, options: Json | None = None) -> Json:
+        return await self.request("DELETE", path, body=options)
+
+    async def watch(self, path: str, *, params: Mapping[str, str], read_timeout_seconds: float) -> AsyncIterator[Json]:
+        loop = asyncio.get_running_loop()
+        if not self._link.network.up:
+            await asyncio.sleep(LATENCY_SECONDS)
+            raise ApiUnreachable("connection refused")
+        begins = max(LATENCY_SECONDS, self._link.cut_until - loop.time())
+        await asyncio.sleep(begins)
+        selection = dict(params)
+        version = int(selection["resourceVersion"])
+        stream = self._link.open(plural_of(path), selected_name(selection), version)
+        ends = loop.time() + min(WATCH_ENDS_SECONDS, float(selection["timeoutSeconds"]))
+        try:
+            while (change := await stream.next(ends)) is not None:
+                yield {"type": change.kind, "object": change.item}
+            # A version from before a restore has no changes after it, and no bookmark either.
+            if self._link.network.api.version >= version:
+                bookmark = {"metadata": {"resourceVersion": str(self._link.network.api.version)}}
+                yield {"type": "BOOKMARK", "object": bookmark}
+        finally:
+            stream.close()

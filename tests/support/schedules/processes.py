@@ -1,0 +1,334 @@
+"""The processes of the cluster in memory: the operator and the agents as they are, without what decides nothing of power.
+
+Of the operator the planner, the job controller, the learner and the metrics are left out; the loop, the leader's term, its
+Lease, the informers, the executor, the reporter and the power controller are the operator's own. Of an agent nothing is
+left out but the kubelet and the sockets: rounds, enforcer, journal on a disk that can fail, status channel, lease watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from flyball_agent.agent import AgentFailed, NodeAgent
+from flyball_agent.enforce.journal import Disk, Journal
+from flyball_agent.gpu.simulated import SimulatedDriver
+from flyball_agent.gpu_node_channel import GpuNodeChannel
+from flyball_agent.lease_watch import LeaseWatch
+from flyball_agent.pod_resources import PodGpus
+from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
+from flyball_api.workloads import IncarnationView, PodView
+from flyball_kube.session import ApiSession
+from flyball_operator.jobs.controller import JobController, JobsStep
+from flyball_operator.leader import LeaderTerm
+from flyball_operator.learning.learner import Learner
+from flyball_operator.loop import Operator
+from flyball_operator.planning.plans import Plans
+from flyball_operator.planning.worker import PlanWorker
+from flyball_operator.power.controller import PlanInForce
+from flyball_operator.report.metrics import OperatorMetrics
+from flyball_operator.settings import Settings
+from flyball_operator.watches import ClusterState, Watches
+from flyball_operator.writes.lease import LeaderLease
+from flyball_planner.models.gpu import GpuModel
+from flyball_planner.snapshot import JobDecision
+from flyball_simulated_gpu.virtual import VirtualNode
+
+from tests.support.agent_doubles import Pods
+from tests.support.operator_objects import A100, NOW
+from tests.support.power_cluster import gpu_model
+from tests.support.schedules.network import Link
+
+
+# Every time constant about a tenth of its default: twenty seconds of a schedule have what production has in three minutes.
+class _Settings(Settings):
+    """With what is known of the GPUs that there are."""
+
+    @property
+    def gpu_models(self) -> Mapping[str, GpuModel]:
+        return {A100: gpu_model()}
+
+
+SETTINGS = _Settings(
+    grant_lease_seconds=6,
+    leader_lease_seconds=3,
+    leader_renew_seconds=0.6,
+    acknowledge_timeout_seconds=1.5,
+    report_timeout_seconds=6.0,
+    stale_after_seconds=8.0,
+    status_interval_seconds=1.0,
+    replan_seconds=3.0,
+    coalesce_seconds=0.02,
+)
+AGENT_STATUS_SECONDS = 2.5
+TICK_SECONDS = 1.0
+
+
+# --- the operator ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Intended:
+    """What the plan wants, and the pods that there are: the cluster's users and its planner, as one."""
+
+    decisions: dict[str, JobDecision]
+    pods: list[PodView]
+    incarnations: dict[str, list[IncarnationView]]
+
+
+class _PowerWatches(Watches):
+    """The watches that power depends on; who runs what is as `intended` says."""
+
+    def __init__(self, session: ApiSession, wake: Callable[[], None], intended: Intended) -> None:
+        super().__init__(session, wake, ("nvidia.com/gpu",))
+        self._intended = intended
+
+    def runs(self) -> list[Coroutine[Any, Any, None]]:
+        return [self.caps.run(), self.gpu_nodes.run(), self.nodes.run()]
+
+    async def wait_synced(self) -> None:
+        await asyncio.gather(self.caps.wait_synced(), self.gpu_nodes.wait_synced(), self.nodes.wait_synced())
+
+    def cluster(self) -> ClusterState:
+        intended = self._intended
+        return replace(super().cluster(), pods=list(intended.pods), incarnations=dict(intended.incarnations))
+
+
+class _NoJobs:
+    def step(self, *_: object, **__: object) -> JobsStep:
+        return JobsStep({}, (), (), (), (), ())
+
+    def answered(self, *_: object) -> None:
+        raise AssertionError("no job has an action")
+
+
+class _NoLearner:
+    async def load(self) -> None:
+        pass
+
+    def observe(self, *_: object) -> None:
+        pass
+
+    def due_writes(self, monotonic: float) -> Sequence[object]:
+        return ()
+
+
+class _IntendedPlans:
+    def __init__(self, intended: Intended) -> None:
+        self._intended = intended
+
+    @property
+    def in_force(self) -> PlanInForce:
+        return PlanInForce(dict(self._intended.decisions))
+
+    def start(self, *_: object) -> None:
+        pass
+
+    def take(self, *_: object) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+
+class _NoWorker:
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+class _NoMetrics:
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+class PowerOperator(Operator):
+    """The operator, deciding on power alone, by a plan that is given."""
+
+    def __init__(
+        self,
+        session: ApiSession,
+        lease: LeaderLease,
+        intended: Intended,
+        monotonic: Callable[[], float],
+        wall_clock: Callable[[], datetime],
+    ) -> None:
+        super().__init__(
+            session,
+            lease,
+            SETTINGS,
+            cast(OperatorMetrics, _NoMetrics()),
+            learner=cast(Learner, _NoLearner()),
+            monotonic=monotonic,
+            wall_clock=wall_clock,
+            work_seconds=lambda: 0.0,
+        )
+        self._intended = intended
+        self._watches = _PowerWatches(session, self._wake.set, intended)
+        self._worker = cast(PlanWorker, _NoWorker())
+
+    def _term(self, epoch: int) -> LeaderTerm:
+        term = super()._term(epoch)
+        term._jobs = cast(JobController, _NoJobs())
+        term._plans = cast(Plans, _IntendedPlans(self._intended))
+        return term
+
+
+class OperatorProcess:
+    """One operator process, from its start to its end."""
+
+    def __init__(self, number: int, link: Link, intended: Intended, wall_offset: Callable[[], float]) -> None:
+        self.link = link
+        loop = asyncio.get_running_loop()
+        session = cast(ApiSession, link.session())
+
+        def wall_clock() -> datetime:
+            return NOW + timedelta(seconds=loop.time() + wall_offset())
+
+        async def epoch_floor() -> int:
+            await self.operator.wait_synced()
+            return self.operator.highest_epoch()
+
+        self.lease = LeaderLease(
+            session,
+            f"operator-{number}",
+            DEFAULT_NAMESPACE,
+            LEADER_LEASE,
+            SETTINGS.leader_lease_seconds,
+            SETTINGS.leader_renew_seconds,
+            epoch_floor=epoch_floor,
+            on_change=lambda epoch: self.operator.wake(),
+            clock=loop.time,
+            wall_clock=wall_clock,
+        )
+        self.operator = PowerOperator(session, self.lease, intended, loop.time, wall_clock)
+        self._tasks = [asyncio.create_task(self.lease.run()), asyncio.create_task(self.operator.run())]
+
+    @property
+    def leads(self) -> bool:
+        return self.lease.epoch is not None
+
+    async def kill(self) -> None:
+        """SIGKILL; what it has sent is on its way."""
+        await end(self._tasks)
+        self.link.close()
+
+    async def terminate(self) -> None:
+        """SIGTERM: it hands its Lease over."""
+        await end(self._tasks)
+        await self.lease.release()
+        self.link.close()
+
+
+async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks and wait until they have ended."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# --- an agent ------------------------------------------------------------------------------------------------------
+
+
+class FailingDisk(Disk):
+    """A disk that takes no writes while `sick`, and forgets at a power loss what was not synced."""
+
+    def __init__(self) -> None:
+        self.sick = False
+        self._paths: dict[int, Path] = {}
+        self._synced: dict[Path, bytes] = {}
+
+    def open(self, path: Path, flags: int) -> int:
+        self._fail()
+        descriptor = super().open(path, flags)
+        self._paths[descriptor] = path
+        return descriptor
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        self._fail()
+        return super().write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        self._fail()
+        path = self._paths[descriptor]
+        self._synced[path] = path.read_bytes()
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._fail()
+        source.replace(target)
+        for descriptor, path in self._paths.items():
+            if path == source:
+                self._paths[descriptor] = target
+        self._synced[target] = self._synced.pop(source)
+
+    def lose_power(self) -> None:
+        """What the disk had not been told to keep is gone."""
+        for path, content in self._synced.items():
+            if path.exists():
+                path.write_bytes(content)
+
+    def _fail(self) -> None:
+        if self.sick:
+            raise OSError(28, os.strerror(28))
+
+
+class AgentProcess:
+    """One agent process, from its start to its end; `failed` is set where it ends by itself."""
+
+    def __init__(
+        self,
+        node: VirtualNode,
+        folder: Path,
+        disk: FailingDisk,
+        pods: Pods,
+        link: Link,
+        clock_ns: Callable[[], int],
+        wall_seconds: Callable[[], float],
+        on_failure: Callable[[], None],
+    ) -> None:
+        self.link = link
+        session = cast(ApiSession, link.session())
+        self._journal = Journal(folder, node.name, disk=disk)
+        self.agent = NodeAgent(
+            node.name,
+            SimulatedDriver(node),
+            self._journal,
+            pods,
+            tick_seconds=TICK_SECONDS,
+            clock_ns=clock_ns,
+            wall_seconds=wall_seconds,
+        )
+        lease_watch = LeaseWatch(session, clock_ns=clock_ns)
+        lease_watch.listen(self.agent.operator_seen)
+        channel = GpuNodeChannel(session, self.agent, status_interval_seconds=AGENT_STATUS_SECONDS)
+
+        async def rounds() -> None:
+            try:
+                await self.agent.run()
+            except AgentFailed:
+                on_failure()
+
+        self._tasks = [
+            asyncio.create_task(rounds()),
+            asyncio.create_task(lease_watch.run()),
+            asyncio.create_task(channel.run()),
+        ]
+
+    async def kill(self) -> None:
+        """SIGKILL: nothing is written any more; the kernel lets go of the journal's lock."""
+        await end(self._tasks)
+        self._journal.close()
+        self.link.close()
+
+
+def pods_on(node: VirtualNode, held: Mapping[int, str]) -> list[PodGpus]:
+    """What the kubelet says: which pod, by its name, holds which GPU, by its index."""
+    return [PodGpus("team", name, f"pod-{name}", (node.devices[index].uuid,)) for index, name in sorted(held.items())]

@@ -1,0 +1,295 @@
+"""The referee: compares what caps' statuses claim with what the hardware allows, after every change of either.
+
+It shares no code with what it judges. A claim is `Enforced=True` with its watts; it stands from the instant at which the
+API server accepts it to the instant at which it accepts another. While it stands, the limits of the nodes under the cap
+and the static overhead add up to no more, with nothing excused but this: what the hardware did by itself, or what somebody
+outside Flyball did to it, counts at what was before, for `SECONDS_ALLOWED` from the first sign of it at the API server, or
+until the agent sets the GPU again. Those seconds run only while a leader is in office whose way to the API server is
+whole: nobody else could withdraw anything. Every such window is named and measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from flyball_simulated_gpu.virtual import VirtualDevice
+
+from tests.support.schedules.memory_api import Change, Json
+
+SECONDS_ALLOWED = 2.0
+LOOK_EVERY_SECONDS = 0.25
+
+
+class Violation(AssertionError):
+    """A claim was not true."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A cap whose status says that these watts are enforced."""
+
+    watts: int
+    overhead_watts: int
+    labels: Mapping[str, str]
+
+
+@dataclass
+class Excuse:
+    """Something that nobody commanded: since when, what was before, and the office seconds at which it ends, if known."""
+
+    cause: str
+    since: float
+    before_milliwatts: int
+    ends: float | None = None
+
+
+@dataclass
+class Window:
+    """A time in which the limits stood above a claim by something that nobody commanded."""
+
+    cause: str
+    since: float
+    seconds: float = 0.0
+    watts: float = 0.0
+
+
+@dataclass
+class Verdict:
+    """What the referee saw: how often it looked at a claim, and the windows that are excused."""
+
+    judged: int = 0
+    windows: list[Window] = field(default_factory=list)
+
+
+class Referee:
+    """`clear` says whether a leader is in office that could withdraw a claim now; `note` is told what happens."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clear: Callable[[], bool],
+        report_timeout_seconds: float,
+        note: Callable[[str], None],
+    ) -> None:
+        self.verdict = Verdict()
+        self.violation: str | None = None
+        self._violated = asyncio.Event()
+        self._loop = loop
+        self._clear = clear
+        self._report_timeout = report_timeout_seconds
+        self._note = note
+        self._devices: dict[str, list[VirtualDevice]] = {}
+        self._cabling: dict[str, Mapping[str, str]] = {}  # the labels that tell where a node really hangs
+        self._excuses: dict[str, Excuse] = {}  # by the GPU's UUID
+        self._newcomers: dict[tuple[str, str], Excuse] = {}  # by cap and node
+        self._claims: dict[str, Claim] = {}
+        self._open: dict[str, Window] = {}
+        self._reported: dict[str, float] = {}
+        self._statuses: dict[str, Json] = {}
+        self._boot_ids: dict[str, str] = {}
+        self._office, self._looked_at, self._was_clear = 0.0, 0.0, False
+        self._looking = False
+
+    async def violated_before(self, seconds: float) -> bool:
+        """Wait so many seconds, or until a claim is not true; True where one is not."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._violated.wait()
+        return self._violated.is_set()
+
+    # --- what the hardware does ----------------------------------------------------------------------------------------
+
+    def add(self, node: str, devices: list[VirtualDevice], labels: Mapping[str, str]) -> None:
+        """A node is there, with its limits as they are, under the caps that select these labels."""
+        self._devices[node] = devices
+        self.cable(node, labels, "arrival")
+
+    def cable(self, node: str, labels: Mapping[str, str], cause: str) -> None:
+        """Somebody hangs the node elsewhere, and says so at the API server: it counts there after the seconds allowed."""
+        before, self._cabling[node] = self._cabling.get(node), labels
+        self._advance()
+        for name, claim in self._claims.items():
+            if _selects(claim.labels, labels) and (before is None or not _selects(claim.labels, before)):
+                self._newcomers[name, node] = Excuse(cause, self._loop.time(), 0, self._office + SECONDS_ALLOWED)
+        self.look()
+
+    def by_itself(self, device: VirtualDevice, cause: str, change: Callable[[], object]) -> None:
+        """`change` does something to the GPU's limit that Flyball did not command."""
+        before = _limit(device)
+        change()
+        if _limit(device) > before:
+            known = self._excuses.get(device.uuid)
+            floor = before if known is None else min(before, known.before_milliwatts)
+            self._excuses[device.uuid] = Excuse(cause, self._loop.time(), floor)
+            self._note(f"{cause}: {device.uuid[-4:]} {before // 1000} -> {_limit(device) // 1000} W")
+        self.look()
+
+    def commanded(self, device: VirtualDevice) -> None:
+        """The agent has just set the GPU: what stands now is its doing."""
+        self._excuses.pop(device.uuid, None)
+        self.look()
+
+    # --- what the API server is told -----------------------------------------------------------------------------------
+
+    def told(self, change: Change) -> None:
+        """The API server has accepted a change."""
+        name, item = change.item["metadata"]["name"], change.item
+        if change.plural == "powercaps":
+            claim = None if change.kind == "DELETED" else _claim(item)
+            if claim is None:
+                self._claims.pop(name, None)
+            else:
+                self._claims[name] = claim
+            self._note(f"cap {name}: {_told(item)}")
+        elif change.plural == "nodes":
+            boot_id = item["status"].get("nodeInfo", {}).get("bootID", "")
+            known, self._boot_ids[name] = self._boot_ids.get(name, boot_id), boot_id
+            if change.kind == "DELETED" or boot_id != known or not _ready(item):
+                self._sign(name)
+        elif change.plural == "gpunodes":
+            status = {} if change.kind == "DELETED" else item.get("status") or {}
+            if status != self._statuses.get(name):
+                self._statuses[name], self._reported[name] = status, self._loop.time()
+                self._sign_of_status(name, status)
+        self.look()
+
+    def everything_is_as_of_old(self, caps: Iterable[Json]) -> None:
+        """The store was put back: claims stand again that nobody makes now. They have the seconds allowed, too."""
+        self._advance()
+        self._claims = {}
+        for item in caps:
+            claim = _claim(item)
+            if claim is not None:
+                name = item["metadata"]["name"]
+                self._claims[name] = claim
+                for node in self._devices:
+                    self._newcomers[name, node] = Excuse(
+                        "restore", self._loop.time(), 0, self._office + SECONDS_ALLOWED
+                    )
+        self.look()
+
+    def _sign(self, node: str) -> None:
+        """The API server now shows that something befell the node."""
+        for device in self._devices.get(node, ()):
+            excuse = self._excuses.get(device.uuid)
+            if excuse is not None and excuse.ends is None:
+                self._advance()
+                excuse.ends = self._office + SECONDS_ALLOWED
+
+    def _sign_of_status(self, node: str, status: Json) -> None:
+        """The agent has reported: what it shows of the limits as they are now is a sign."""
+        shown = {item["uuid"]: item.get("limits", {}).get("enforcedMilliwatts") for item in status.get("devices", ())}
+        for device in self._devices.get(node, ()):
+            excuse = self._excuses.get(device.uuid)
+            if excuse is not None and excuse.ends is None and shown.get(device.uuid) == _limit(device):
+                self._advance()
+                excuse.ends = self._office + SECONDS_ALLOWED
+
+    # --- judging -----------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Compare every claim with the hardware."""
+        self._advance()
+        self._end_excuses()
+        for name, claim in self._claims.items():
+            self.verdict.judged += 1
+            true = judged = claim.overhead_watts * 1000
+            causes: set[str] = set()
+            for node, devices in self._devices.items():
+                if not _selects(claim.labels, self._cabling[node]):
+                    continue
+                newcomer = self._newcomers.get((name, node))
+                for device in devices:
+                    limit = counted = _limit(device)
+                    excuse = newcomer or self._excuses.get(device.uuid)
+                    if excuse is not None:
+                        counted = min(limit, excuse.before_milliwatts)
+                        causes.add(excuse.cause)
+                    true += limit
+                    judged += counted
+            if judged > claim.watts * 1000 and self.violation is None:
+                self.violation = (
+                    f"{name}: {claim.watts} W claimed as enforced, {judged / 1000:g} W allowed by the limits"
+                )
+                self._note(f"VIOLATION {self.violation}")
+                self._violated.set()
+            self._measure(name, true / 1000 - claim.watts, causes)
+        for name in self._open.keys() - self._claims.keys():
+            del self._open[name]
+
+    def _measure(self, cap: str, over_watts: float, causes: set[str]) -> None:
+        now = self._loop.time()
+        if over_watts <= 0:
+            self._open.pop(cap, None)
+            return
+        window = self._open.get(cap)
+        if window is None:
+            window = self._open[cap] = Window(" and ".join(sorted(causes)) or "nothing", now)
+            self.verdict.windows.append(window)
+        window.seconds, window.watts = now - window.since, max(window.watts, over_watts)
+
+    def _advance(self) -> None:
+        now = self._loop.time()
+        if self._was_clear:
+            self._office += now - self._looked_at
+        self._looked_at, self._was_clear = now, self._clear()
+
+    def _end_excuses(self) -> None:
+        for node, devices in self._devices.items():
+            # Nothing says so but silence: no report for so long.
+            silent_since = self._reported.get(node, 0.0)
+            for device in devices:
+                excuse = self._excuses.get(device.uuid)
+                if excuse is None:
+                    continue
+                if excuse.ends is None and self._loop.time() - silent_since > self._report_timeout:
+                    excuse.ends = self._office + SECONDS_ALLOWED
+                if _over(excuse, self._office) or _limit(device) <= excuse.before_milliwatts:
+                    del self._excuses[device.uuid]
+        for key, excuse in list(self._newcomers.items()):
+            if _over(excuse, self._office):
+                del self._newcomers[key]
+        if (self._excuses or self._newcomers) and not self._looking:
+            self._looking = True
+            self._loop.call_later(LOOK_EVERY_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looking = False
+        self.look()
+
+
+def _over(excuse: Excuse, office: float) -> bool:
+    return excuse.ends is not None and office > excuse.ends
+
+
+def _limit(device: VirtualDevice) -> int:
+    return device.read().enforced_limit_milliwatts
+
+
+def _selects(wanted: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in wanted.items())
+
+
+def _claim(cap: Json) -> Claim | None:
+    status, spec = cap.get("status") or {}, cap["spec"]
+    says = {item["type"]: item["status"] for item in status.get("conditions") or ()}
+    if says.get("Enforced") != "True" or spec.get("enforcement") == "Expected":
+        return None
+    labels = (spec.get("nodeSelector") or {}).get("matchLabels") or {}
+    return Claim(status["effectiveWatts"], spec.get("staticOverheadWatts", 0), labels)
+
+
+def _told(cap: Json) -> str:
+    status = cap.get("status") or {}
+    says = {item["type"]: (item["status"], item["reason"]) for item in status.get("conditions") or ()}
+    return (
+        f"spec {cap['spec'].get('watts')} W, Enforced={says.get('Enforced')}, effective {status.get('effectiveWatts')} W, "
+        f"committed {status.get('committedWatts')} W"
+    )
+
+
+def _ready(node: Json) -> bool:
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in node["status"].get("conditions", ()))

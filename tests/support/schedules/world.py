@@ -1,0 +1,248 @@
+"""One cluster for one schedule: two operators, three nodes with their agents, caps over them, and what can befall them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import tempfile
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.agent_doubles import Pods
+from tests.support.operator_objects import NOW
+from tests.support.power_cluster import (
+    GPUS,
+    LABELS,
+    NODES,
+    OVERHEAD_WATTS,
+    SELECTORS,
+    cap_watts,
+    incarnation,
+    planned,
+    pod,
+)
+from tests.support.schedules.hardware import Machine
+from tests.support.schedules.memory_api import Change, MemoryApi
+from tests.support.schedules.network import Link, Network
+from tests.support.schedules.processes import (
+    SETTINGS,
+    AgentProcess,
+    Intended,
+    OperatorProcess,
+    end,
+    pods_on,
+)
+from tests.support.schedules.referee import Referee
+from tests.support.schedules.virtual_time import VirtualLoop
+
+OPERATORS = ("0", "1")
+RESTART_SECONDS = 1.0  # after which a process that ended by itself is started again
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The caps, in tenths of the most that their nodes can draw, which of them add up predicted draw, and the plan."""
+
+    tenths: tuple[int, ...]
+    expected: tuple[bool, ...]
+    wishes: tuple[tuple[int, float], ...]
+
+
+class World:
+    """Everything of one schedule; `trace` has what happened, if it is kept."""
+
+    def __init__(self, loop: VirtualLoop, folder: Path, seed: int, *, keep_trace: bool) -> None:
+        self.trace: list[str] = []
+        self.draw = random.Random(seed)
+        self._loop = loop
+        self._folder = folder
+        self._keep_trace = keep_trace
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.referee = Referee(loop, self._in_office, SETTINGS.report_timeout_seconds, self.note)
+        self.api = MemoryApi(self._changed)
+        self.network = Network(self.api)
+        self.intended = Intended({}, [], {})
+        self.pods: set[tuple[str, int]] = set()
+        self.machines: dict[str, Machine] = {}
+        self.agents: dict[str, AgentProcess] = {}
+        self._pod_sources: dict[str, Pods] = {}
+        self.operators: dict[str, OperatorProcess] = {}
+        self._absent: dict[str, int] = {}  # how many faults keep a process away
+        self._started = 0
+        self.wall_offsets = dict.fromkeys(OPERATORS, 0.0)
+        self._lost_lead_at: float | None = None
+
+    # --- the course of it --------------------------------------------------------------------------------------------
+
+    async def begin(self, beginning: Beginning) -> None:
+        for name in NODES:
+            machine = Machine(name, LABELS[name], self._loop, self.referee)
+            self.machines[name] = machine
+            machine.held = {index: f"{name}-{index}" for index in range(GPUS)}
+            self._pod_sources[name] = Pods()
+            self.referee.add(name, machine.devices, machine.labels)
+            self.api.put("nodes", machine.as_node())
+        self.pods = {(name, index) for name in NODES for index in range(GPUS)}
+        for name, tenths, expected in zip(SELECTORS, beginning.tenths, beginning.expected, strict=True):
+            self.set_cap(name, tenths, expected)
+        self.plan(beginning.wishes)
+        for name in OPERATORS:
+            self.start_operator(name)
+        for name in NODES:
+            self.start_agent(name)
+
+    async def close(self) -> None:
+        await end(self._tasks)
+        for name in list(self.operators):
+            await self.operators.pop(name).kill()
+        for name in list(self.agents):
+            await self.agents.pop(name).kill()
+
+    def note(self, text: str) -> None:
+        if self._keep_trace:
+            self.trace.append(f"{self._loop.time():8.3f}  {text}".replace(str(self._folder), ""))
+
+    def later(self, seconds: float, what: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something after some seconds."""
+
+        async def wait() -> None:
+            await asyncio.sleep(seconds)
+            await what()
+
+        task = self._loop.create_task(wait())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _changed(self, change: Change) -> None:
+        if self._keep_trace and change.plural == "gpunodes":
+            self._note_gpu_node(change)
+        self.referee.told(change)
+
+    def _note_gpu_node(self, change: Change) -> None:
+        spec, status = change.item.get("spec") or {}, change.item.get("status") or {}
+        acknowledged = status.get("acknowledged") or {}
+        self.note(
+            f"gpunode {change.item['metadata']['name']} {change.kind}: "
+            f"grant ({spec.get('epoch')},{spec.get('generation')}) bound {spec.get('boundMilliwatts')} "
+            f"committed {spec.get('committedMilliwatts')}, "
+            f"acknowledged ({acknowledged.get('epoch')},{acknowledged.get('generation')}) "
+            f"{acknowledged.get('limitsMilliwatts')} mW in {status.get('bootID')} {status.get('driverSession')}"
+        )
+
+    def _in_office(self) -> bool:
+        """A leader is in office, and nothing stands between it and the API server."""
+        now = self._loop.time()
+        return any(item.leads and item.link.clear(now) for item in self.operators.values())
+
+    # --- what people and the planner want ------------------------------------------------------------------------------
+
+    def set_cap(self, name: str, tenths: int, expected: bool | None = None) -> None:
+        before = self.api.get("powercaps", name)
+        if expected is None:
+            expected = before is not None and before["spec"]["enforcement"] == "Expected"
+        spec = {
+            "watts": cap_watts(name, tenths),
+            "nodeSelector": SELECTORS[name],
+            "staticOverheadWatts": OVERHEAD_WATTS[name],
+            "enforcement": "Expected" if expected else "Hard",
+        }
+        kept = {} if before is None else {key: value for key, value in before.items() if key != "spec"}
+        self.api.put("powercaps", {"kind": "PowerCap", "metadata": {"name": name}, **kept, "spec": spec})
+
+    def plan(self, wishes: tuple[tuple[int, float], ...]) -> None:
+        places = [(name, index) for name in NODES for index in range(GPUS)]
+        self.intended.decisions = {
+            f"uid-{name}-{index}": planned(name, index, *wish)
+            for (name, index), wish in zip(places, wishes, strict=True)
+        }
+        self.intended.incarnations = {f"uid-{name}-{index}": [incarnation(name, index)] for name, index in places}
+        self.show_pods()
+        for item in self.operators.values():
+            item.operator.wake()
+
+    def show_pods(self) -> None:
+        """The pods as Kubernetes has them, and as the kubelets say."""
+        self.intended.pods = [pod(name, index) for name, index in sorted(self.pods)]
+        for name, machine in self.machines.items():
+            self._pod_sources[name].pods = pods_on(machine.node, machine.held)
+
+    # --- processes ---------------------------------------------------------------------------------------------------
+
+    def start_operator(self, name: str) -> None:
+        if name in self.operators or self._absent.get(name):
+            return
+        self._started += 1
+        link = Link(self.network, random.Random(self.draw.random()))
+        self.operators[name] = OperatorProcess(self._started, link, self.intended, lambda: self.wall_offsets[name])
+        self.note(f"operator {name} starts")
+
+    async def stop_operator(self, name: str, seconds: float, *, gracefully: bool = False) -> None:
+        """End an operator, which is started again after `seconds`."""
+        self._keep_away(name, seconds)
+        process = self.operators.pop(name, None)
+        if process is None:
+            return
+        self.note(f"operator {name} {'stops' if gracefully else 'dies'}{' (leads)' if process.leads else ''}")
+        if gracefully:
+            with contextlib.suppress(Exception):
+                await process.terminate()
+        else:
+            await process.kill()
+
+    def start_agent(self, name: str) -> None:
+        if name in self.agents or self._absent.get(name):
+            return
+        machine = self.machines[name]
+        link = Link(self.network, random.Random(self.draw.random()))
+
+        def failed() -> None:
+            self.note(f"agent {name} ends by itself")
+            self.later(0.0, lambda: self.stop_agent(name, RESTART_SECONDS))
+
+        self.agents[name] = AgentProcess(
+            machine.node,
+            self._folder,
+            machine.disk,
+            self._pod_sources[name],
+            link,
+            machine.boottime_ns,
+            lambda: NOW.timestamp() + self._loop.time(),
+            failed,
+        )
+        self.note(f"agent {name} starts")
+
+    async def stop_agent(self, name: str, seconds: float) -> None:
+        """Kill an agent, which is started again after `seconds`."""
+        self._keep_away(name, seconds)
+        process = self.agents.pop(name, None)
+        if process is not None:
+            self.note(f"agent {name} dies")
+            await process.kill()
+
+    def _keep_away(self, name: str, seconds: float) -> None:
+        self._absent[name] = self._absent.get(name, 0) + 1
+
+        async def back() -> None:
+            self._absent[name] -= 1
+            (self.start_operator if name in OPERATORS else self.start_agent)(name)
+
+        self.later(seconds, back)
+
+    def link_of(self, name: str) -> Link | None:
+        process = self.operators.get(name) or self.agents.get(name)
+        return None if process is None else process.link
+
+    def leader(self) -> str | None:
+        return next((name for name, item in self.operators.items() if item.leads), None)
+
+    def journal_path(self, name: str) -> Path:
+        return self._folder / f"{name}.journal"
+
+
+def new_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for journals, in memory where there is such a place: a schedule writes thousands of records."""
+    memory = Path("/dev/shm")
+    return tempfile.TemporaryDirectory(prefix="flyball-", dir=memory if memory.is_dir() else None)
