@@ -8,7 +8,7 @@ given up after a bound; and `age_seconds` says when the copy was last proven fre
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
@@ -35,6 +35,11 @@ MAX_EMPTY_WATCHES = 5
 
 class _HistoryRewound(Exception):
     """The server's versions went back (etcd restored from a backup): nothing that is stored can be trusted."""
+
+
+def loop_seconds() -> float:
+    """The monotonic clock of the running event loop, by which its timeouts are counted, too."""
+    return asyncio.get_running_loop().time()
 
 
 def object_key(raw: JsonObject) -> str:
@@ -64,7 +69,7 @@ class Informer(Generic[T]):
         params: Mapping[str, str] | None = None,
         watch_seconds: int = WATCH_SECONDS,
         read_grace_seconds: float = READ_GRACE_SECONDS,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = loop_seconds,
     ) -> None:
         self._session = session
         self._resource = resource
@@ -83,6 +88,7 @@ class Informer(Generic[T]):
         self._empty_watches = 0
         self._watching: asyncio.Task[bool] | None = None
         self._refreshes: list[asyncio.Future[None]] = []  # asked for and not begun
+        self._asked = asyncio.Event()
         self._fresh_at: float | None = None
         self._synced = asyncio.Event()
         self.invalid: dict[str, str] = {}
@@ -113,6 +119,7 @@ class Informer(Generic[T]):
         """Return once a list that began after this call is complete: nothing in the store is older than the call."""
         done = asyncio.get_running_loop().create_future()
         self._refreshes.append(done)
+        self._asked.set()
         if self._watching is not None:
             self._watching.cancel()
         await done
@@ -147,7 +154,10 @@ class Informer(Generic[T]):
                 # An answer like no other, or a callback's mistake: a watcher that ends in silence would be worse.
                 self._resource_version = ""
                 self._log.exception("unexpected error; listing anew")
-            await backoff.pause()
+            # Who asks for a refresh waits for it: it comes at once, whatever has failed before it was asked for.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(backoff.next_seconds()):
+                    await self._asked.wait()
 
     def absorb(self, raw: JsonObject) -> None:
         """Take in an object that a write of ours returned, so that the next decision does not wait for the watch.
@@ -171,6 +181,7 @@ class Informer(Generic[T]):
 
     async def _relist(self) -> None:
         asked, self._refreshes = self._refreshes, []
+        self._asked.clear()
         try:
             await self._list()
         except BaseException:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 from flyball_kube.errors import ApiUnreachable
 from flyball_kube.informer import Informer
 from flyball_kube.resources import NODES
-from flyball_kube.session import JsonObject
+from flyball_kube.session import ApiSession, JsonObject
 
+from tests.support.schedules.memory_api import Json, MemoryApi
+from tests.support.schedules.network import Link, Network
+from tests.support.schedules.virtual_time import VirtualLoop
 from tests.support.waiting import until
 
 
@@ -63,3 +67,27 @@ async def test_a_refresh_lasts_until_a_list_has_come() -> None:
     assert dict(informer.items()) == {"a": "20"}
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+def test_a_refresh_waits_for_no_pause_after_failures() -> None:
+    """A leader that takes over after the API server was away must not go on without a look for as long as pauses grew."""
+
+    async def play() -> float:
+        loop = asyncio.get_running_loop()
+        network = Network(MemoryApi(lambda change: None))
+        informer: Informer[Json] = Informer(cast(ApiSession, Link(network, random.Random(1)).session()), NODES, dict)
+        running = asyncio.create_task(informer.run())
+        await informer.wait_synced()
+        network.go_down()
+        await asyncio.sleep(60.0)
+        network.come_up()
+        began_at = loop.time()
+        await informer.refresh()
+        seconds = loop.time() - began_at
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return seconds
+
+    loop = VirtualLoop()
+    assert all(loop.run_until_complete(play()) < 0.1 for _ in range(10))
+    loop.close()
