@@ -34,13 +34,13 @@ REASONS: dict[str, frozenset[str]] = {
 class GrantsUnderWay:
     """What the grants of one step mean to statuses.
 
-    `waiting` nodes have yet to acknowledge a cut or to get a raise, and this leader has yet to grant `unadopted` ones.
+    `waiting` nodes have yet to acknowledge a cut or to get a raise, and `unheard` ones a grant of this very leader.
     `unread` names the objects that cannot be read: nobody knows under which caps those nodes count, and with how much.
     `to_be_committed` has what each cap, by its name, comes to with the raises that are about to be sent.
     """
 
     waiting: int = 0
-    unadopted: frozenset[str] = frozenset()
+    unheard: frozenset[str] = frozenset()
     unread: tuple[str, ...] = ()
     to_be_committed: Mapping[str, NodeMilliwatts] = field(default_factory=dict)
 
@@ -104,12 +104,12 @@ def _feasible(state: CapState, feasible: bool, problems: Iterable[str]) -> Condi
 
 def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condition:
     over = state.committed_watts - state.effective.watts
-    unadopted = state.nodes & grants.unadopted
+    unheard = state.nodes & grants.unheard
     if state.enforced and grants.unread:
         message = f"what cannot be read may be of nodes under this cap: {', '.join(grants.unread[:8])}"
         return Condition("Enforced", None, "Unreadable", message)
-    if state.enforced and unadopted:
-        message = f"{len(unadopted)} nodes have yet to be given a grant by the operator that leads since a moment ago"
+    if state.enforced and unheard:
+        message = f"{len(unheard)} nodes have yet to acknowledge a grant of the operator that leads since a moment ago"
         return Condition("Enforced", None, "Adopting", message)
     if state.enforced:
         message = (

@@ -254,12 +254,13 @@ class PowerController:
         """The grants to send now, and what they mean to the caps' statuses."""
         owing = self._acknowledgements.owing
         unadopted = self._unadopted(state)
+        unheard = unadopted | self._unheard(state)
         power = {name: info.power for name, info in state.nodes.items()}
         budgets = [item.budget() for item in state.caps.states]
         targets = self._targets(state, plan, leaving)
         fitting = throttle(targets, power, budgets, _fixed(state.nodes))
         if self._waits_for_the_plan(fitting != targets, plan, monotonic):
-            return (), GrantsUnderWay(len(owing), unadopted, state.cluster.unread)
+            return (), GrantsUnderWay(len(owing), unheard, state.cluster.unread)
         self._pod_limits = {
             (job.pod_name, job.uid): job.power_limit_milliwatts for target in fitting for job in target.jobs
         }
@@ -274,7 +275,7 @@ class PowerController:
             for node, grant in self._sendable(admission, power)
         )
         waiting = len(owing | admission.grants.keys() | set(admission.waiting))
-        return sends, GrantsUnderWay(waiting, unadopted, state.cluster.unread, wished.committed)
+        return sends, GrantsUnderWay(waiting, unheard, state.cluster.unread, wished.committed)
 
     def _targets(self, state: PowerState, plan: PlanInForce, leaving: frozenset[str]) -> list[GrantTarget]:
         targets = grant_targets(
@@ -314,11 +315,24 @@ class PowerController:
     def _is_fresh(self, cluster: ClusterState) -> bool:
         return cluster.age_seconds <= self._settings.stale_after_seconds
 
-    def _unadopted(self, state: PowerState) -> frozenset[str]:
-        """The nodes whose grant is another leader's, which could still write there.
+    def _unheard(self, state: PowerState) -> frozenset[str]:
+        """The nodes that are believed by what they acknowledged to another leader.
 
-        Until there is none, nothing is raised and no cap is called enforced.
+        Nobody knows how long ago that was, or whether the agent has been alive since: silence is counted from when this
+        leader first looked. Until there is none, no cap is called enforced; each agent acknowledges its adoption at once.
         """
+        return frozenset(
+            name
+            for name, info in state.nodes.items()
+            if info.acknowledged
+            and not info.doubt
+            and info.gpu_node is not None
+            and info.gpu_node.acknowledged is not None
+            and info.gpu_node.acknowledged.epoch != self._epoch
+        )
+
+    def _unadopted(self, state: PowerState) -> frozenset[str]:
+        """The nodes whose grant is another leader's, who could write there still: nothing is raised meanwhile."""
         return frozenset(
             name
             for name, gpu_node in state.cluster.gpu_nodes.items()

@@ -66,12 +66,21 @@ class Bench:
             self.put(node, 100)
             self.wants(node, WATTS)
 
-    def put(self, node: str, watts: int, *, epoch: int = 1, generation: int = 1, version: str = "7") -> None:
-        """The API server has a grant of so many watts for each GPU, and its agent has acknowledged it."""
+    def put(
+        self,
+        node: str,
+        watts: int,
+        *,
+        epoch: int = 1,
+        generation: int = 1,
+        version: str = "7",
+        acknowledged: tuple[int, int] | None = None,
+    ) -> None:
+        """The API server has a grant of so many watts for each GPU, and its agent has acknowledged it, or another one."""
         jobs = (job_grant(f"uid-{node}", watts * 1000, 8, pod=f"pod-{node}", clock=1200),)
         expected = min(watts * 8000, GUARDED_MILLIWATTS * 8)
         given = grant(watts * 8000, epoch=epoch, generation=generation, jobs=jobs, expected=expected)
-        raw = raw_gpu_node(node, given, limits=watts * 8000)
+        raw = raw_gpu_node(node, given, limits=watts * 8000, acknowledged=acknowledged)
         raw["metadata"]["resourceVersion"] = version
         self.gpu_nodes[node] = read_gpu_node(raw)
 
@@ -306,14 +315,23 @@ def test_no_more_is_published_than_the_cap_allows() -> None:
     assert (enforced.status, write.status.headroom_watts) == ("True", 0)
 
 
-def test_a_new_leader_calls_no_cap_enforced_before_every_node_has_a_grant_of_its_own() -> None:
+def test_a_new_leader_calls_no_cap_enforced_before_every_node_has_acknowledged_a_grant_of_its_own() -> None:
     bench = Bench(epoch=2)
     (write,) = bench.step(row(4800)).cap_statuses
     (enforced,) = (item for item in write.status.conditions if item.type == "Enforced")
     assert (enforced.status, enforced.reason, write.status.epoch) == ("Unknown", "Adopting", 2)
+    cap = replace(row(4800), status=write.status)
     for node in "ab":
-        bench.put(node, 100, epoch=2, version="8")
-    (write,) = bench.step(replace(row(4800), status=write.status)).cap_statuses
+        bench.put(node, 100, epoch=2, version="8", acknowledged=(1, 1))
+    (write,) = bench.step(cap).cap_statuses
+    (enforced,) = (item for item in write.status.conditions if item.type == "Enforced")
+    assert (enforced.status, enforced.reason) == (
+        "Unknown",
+        "Adopting",
+    )  # what another leader was told may be of any age
+    for node in "ab":
+        bench.put(node, 100, epoch=2, version="9")
+    (write,) = bench.step(cap).cap_statuses
     (enforced,) = (item for item in write.status.conditions if item.type == "Enforced")
     assert enforced.is_true
 
