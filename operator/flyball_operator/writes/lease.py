@@ -95,6 +95,7 @@ class LeaderLease:
         self._lease: JsonObject | None = None  # as last seen
         self._seen_at: float | None = None  # when it was first seen to say what it says; None before the first answer
         self._highest_epoch = 0  # ever seen
+        self._highest_version = 0  # of the Lease, ever seen
         self._epoch: int | None = None
         self._claim_ends_at = 0.0
         self._stands_back_until = float("-inf")
@@ -206,12 +207,22 @@ class LeaderLease:
             return min(wait, self._renew_seconds / 5) * random.uniform(0.8, 1.0)  # noqa: S311 - jitter, no secret
         return await self._write(max(self._highest_epoch, floor) + 1)
 
-    def _observe(self, lease: JsonObject | None) -> None:
-        """Note the Lease's present fields; labels and other metadata that anybody may edit count as no renewal."""
+    def _observe(self, lease: JsonObject | None) -> bool:
+        """Note the Lease's present fields; labels and other metadata that anybody may edit count as no renewal.
+
+        A version below one that was seen says that the store was restored from a backup. Watches go on from versions that
+        are no more and bring nothing, and nobody's status is the last one any more: whoever leads begins anew.
+        """
         if self._seen_at is None or _content(lease) != _content(self._lease):
             self._seen_at = self._clock()
         self._lease = lease
         self._highest_epoch = max(self._highest_epoch, _Record.of(lease).transitions)
+        version = 0 if lease is None else int(lease["metadata"].get("resourceVersion") or 0)
+        before, self._highest_version = self._highest_version, version or self._highest_version
+        if 0 < version < before:
+            self._end("the API server's versions went back, as after a restore of its store")
+            return False
+        return True
 
     async def _get(self) -> JsonObject | None:
         try:
@@ -248,7 +259,8 @@ class LeaderLease:
         }
         sent_at = self._clock()
         method, name = ("PUT", self._name) if self._lease else ("POST", None)
-        self._observe(await self._call(method, LEASES.path(self._namespace, name), body))
+        if not self._observe(await self._call(method, LEASES.path(self._namespace, name), body)):
+            return 0.0
         self._claim_ends_at, self._acquire_time = sent_at + self._claim_seconds, acquire_time
         known, self._epoch = self._epoch, epoch
         if known != epoch == self.epoch:
