@@ -210,8 +210,8 @@ class LeaderLease:
     def _observe(self, lease: JsonObject | None) -> bool:
         """Note the Lease's present fields; labels and other metadata that anybody may edit count as no renewal.
 
-        A version below one that was seen says that the store was restored from a backup. Watches go on from versions that
-        are no more and bring nothing, and nobody's status is the last one any more: whoever leads begins anew.
+        A version below one that was seen says that the store was restored from a backup (then False). Watches go on from
+        versions that are no more and bring nothing, so that whoever leads begins anew.
         """
         if self._seen_at is None or _content(lease) != _content(self._lease):
             self._seen_at = self._clock()

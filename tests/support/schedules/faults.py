@@ -183,6 +183,16 @@ async def _disk(world: World, fault: Fault) -> None:
     world.later(fault.seconds, heal)
 
 
+@_kind("every disk hangs", "disks", ("all",))
+async def _hang(world: World, fault: Fault) -> None:
+    world.disks.hung = True
+
+    async def go_on() -> None:
+        world.disks.hung = False
+
+    world.later(fault.seconds, go_on)
+
+
 @_kind("disk fails, a cap falls, the disk heals and the agent starts anew", "disks", NODES, 5.0)
 async def _sick_restart(world: World, fault: Fault) -> None:
     disk = world.machines[fault.target].disk

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -66,6 +67,7 @@ SETTINGS = _Settings(
     coalesce_seconds=0.02,
 )
 AGENT_STATUS_SECONDS = 2.5
+DISK_SECONDS, RETRY_SECONDS = 0.001, 0.25
 TICK_SECONDS = 1.0
 
 
@@ -261,13 +263,16 @@ class FailingDisk(Disk):
         path = self._paths[descriptor]
         self._synced[path] = path.read_bytes()
 
-    def replace(self, source: Path, target: Path) -> None:
+    def sync_folder(self, path: Path) -> None:
+        self._fail()
+
+    def rename(self, source: Path, target: Path) -> None:
         self._fail()
         source.replace(target)
         for descriptor, path in self._paths.items():
             if path == source:
                 self._paths[descriptor] = target
-        self._synced[target] = self._synced.pop(source)
+        self._synced[target] = self._synced.pop(source, b"")
 
     def lose_power(self) -> None:
         """What the disk had not been told to keep is gone."""
@@ -278,6 +283,28 @@ class FailingDisk(Disk):
     def _fail(self) -> None:
         if self.sick:
             raise OSError(28, os.strerror(28))
+
+
+class Disks:
+    """Waits for disks as `flyball_agent.off_loop.begin` does, without threads: while `hung`, nothing returns."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.hung = False
+        self._loop = loop
+
+    def begin(self, call: Callable[[], Any], name: str) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._loop.call_later(DISK_SECONDS, self._work, call, future)
+        return future
+
+    def _work(self, call: Callable[[], Any], future: Future[Any]) -> None:
+        if self.hung:
+            self._loop.call_later(RETRY_SECONDS, self._work, call, future)
+            return
+        try:
+            future.set_result(call())
+        except OSError as error:
+            future.set_exception(error)
 
 
 class AgentProcess:

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
+
+from flyball_agent import off_loop
 
 from tests.support.schedules.faults import END_SECOND, KINDS, Fault, Schedule
 from tests.support.schedules.referee import Window
@@ -37,7 +40,8 @@ def run(schedule: Schedule, *, keep_trace: bool = False) -> Outcome:
     try:
         with new_folder() as folder:
             world = World(loop, Path(folder), schedule.seed, keep_trace=keep_trace)
-            with _logs_into(world) if keep_trace else _without_logs():
+            logs = _logs_into(world) if keep_trace else _without_logs()
+            with logs, patch.object(off_loop, "begin", world.disks.begin):
                 loop.run_until_complete(_play(world, schedule))
             verdict = world.referee.verdict
             return Outcome(

@@ -30,6 +30,7 @@ from tests.support.schedules.network import Link, Network
 from tests.support.schedules.processes import (
     SETTINGS,
     AgentProcess,
+    Disks,
     Intended,
     OperatorProcess,
     end,
@@ -64,6 +65,7 @@ class World:
         self.referee = Referee(loop, self._in_office, SETTINGS.report_timeout_seconds, self.note)
         self.api = MemoryApi(self._changed)
         self.network = Network(self.api)
+        self.disks = Disks(loop)
         self.intended = Intended({}, [], {})
         self.pods: set[tuple[str, int]] = set()
         self.machines: dict[str, Machine] = {}
