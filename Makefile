@@ -7,7 +7,8 @@ STAMP  := $(VENV)/.installed
 # Tests and demo start hundreds of Python processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-fast mutants lint format images chart-docs frontiers model-study evaluation clean
+.PHONY: help venv demo test test-fast mutants schedules gpu-check lint format images chart-docs frontiers model-study \
+	evaluation clean
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -29,6 +30,12 @@ test-fast: $(STAMP)  ## every test that needs no control plane, on fewer example
 
 mutants: $(STAMP)  ## mistakes made in the power decisions, each of which a test must notice (MUTANTS_ARGS="--only bound")
 	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
+
+schedules: $(STAMP)  ## random schedules of faults over the real operator and agents (SCHEDULES_ARGS="--seconds 600")
+	$(BIN)/python benchmarks/schedules.py $(SCHEDULES_ARGS)
+
+gpu-check: $(STAMP)  ## what the agent takes for granted, on this machine's GPUs; reads only (GPU_CHECK_ARGS="--change")
+	$(BIN)/flyball agent check-gpu $(GPU_CHECK_ARGS)
 
 lint: $(STAMP)  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +48,8 @@ def register(app: typer.Typer) -> None:
             typer.echo(f"flyball agent: {error}", err=True)
             raise typer.Exit(1) from error
 
+    agent.command("check-gpu")(check_gpu)
+
     @agent.command(epilog=ENVIRONMENT)
     def forget(
         node_name: Annotated[str, typer.Option(envvar="NODE_NAME", help="The Kubernetes node that this is.")],
@@ -62,3 +65,66 @@ def register(app: typer.Typer) -> None:
             typer.echo(f"flyball agent forget: {error}", err=True)
             raise typer.Exit(1) from error
         typer.echo(f"{gpu}: the agent of {node_name} forgets it in its next round, unless the driver shows it")
+
+
+def check_gpu(
+    change: Annotated[
+        bool, typer.Option("--change", help="Also set power limits of one GPU (CAP_SYS_ADMIN), and put them back.")
+    ] = False,
+    index: Annotated[int, typer.Option(min=0, help="The GPU whose limits are set.")] = 0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long each GPU's energy is watched.")] = 5.0,
+    kept: Annotated[Path, typer.Option(help="Takes what was found, until it is put back.")] = Path("gpu-check.json"),
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Only put back what a check that was killed left.")
+    ] = False,
+    nvml_library: Annotated[
+        Path | None, typer.Option(help="libnvidia-ml.so.1; default: where the dynamic loader finds it.")
+    ] = None,
+) -> None:
+    """Check on this machine's GPUs what the agent takes for granted of them: one JSON line a finding.
+
+    Reads only, unless told to --change; stop the node's agent before that. Status 1: something does not hold, or could not
+    be put back (then --restore).
+    """
+    import contextlib
+    import signal
+
+    from flyball_agent.gpu import check
+    from flyball_agent.gpu.gpu import GpuError
+    from flyball_agent.gpu.nvml import NvmlDriver
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)  # what was found is put back on the way out
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+
+    failed = 0
+
+    def tell(findings: Iterable[check.Finding]) -> None:
+        nonlocal failed
+        for finding in findings:
+            failed += finding.holds is False
+            typer.echo(finding.to_json())
+
+    try:
+        driver = NvmlDriver(nvml_library)
+        with contextlib.closing(driver):
+            if restore:
+                typer.echo(f"{check.restore(driver.gpus(), kept)}: its limit is put back")
+                return
+            tell(check.driver_findings(driver))
+            for gpu in driver.gpus():
+                tell(check.readings(gpu, seconds))
+        if change:
+            with contextlib.closing(check.changes(lambda: NvmlDriver(nvml_library), index, kept)) as findings:
+                tell(findings)
+    except FileExistsError as error:
+        typer.echo(f"flyball agent check-gpu: {kept} has what an earlier check found: --restore it first", err=True)
+        raise typer.Exit(1) from error
+    except (GpuError, OSError, ValueError, check.NotRestored) as error:
+        typer.echo(f"flyball agent check-gpu: {error}", err=True)
+        raise typer.Exit(1) from error
+    if failed:
+        typer.echo(f"{failed} of the agent's assumptions do not hold here", err=True)
+        raise typer.Exit(1)
