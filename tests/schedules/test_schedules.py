@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from flyball_agent.enforce import decisions
+from flyball_agent.enforce.state import EnforcerState
 from flyball_api.manifests import manifests
 from flyball_operator.power.cap_state import CapState
-from flyball_operator.power.controller import PowerController
 
 from tests.support.examples import examples
 from tests.support.power_cluster import DEFAULT, GPUS, NODES
@@ -81,35 +80,22 @@ def test_a_leader_begins_anew_after_the_store_was_restored() -> None:
 # --- the referee has teeth ---------------------------------------------------------------------------------------------
 
 
-def first_violation(most: int = 150) -> str:
+def first_violation(groups: frozenset[str], most: int = 200) -> str:
     """What the first of so many schedules in which something is untrue says; empty where none is."""
-    return next((violation for seed in range(most) if (violation := run(schedule_of(seed)).violation)), "")
+    return next((violation for seed in range(most) if (violation := run(schedule_of(seed, groups)).violation)), "")
 
 
 def test_an_operator_that_calls_every_cap_enforced_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CapState, "enforced", property(lambda state: True))
-    assert first_violation()
+    assert first_violation(frozenset({"wishes", "messages"}))
 
 
-def test_an_operator_that_forgets_what_it_has_sent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PowerController, "_count_attempts", lambda *_: None)
-    assert first_violation(400)
+def test_an_agent_that_acknowledges_less_than_it_holds_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def least(state: EnforcerState) -> int:
+        return sum(gpu.limits.min_milliwatts for gpu in state.gpus.values())
 
-
-def test_an_agent_that_raises_what_it_likes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    raises = decisions.limit_raises
-    monkeypatch.setattr(decisions, "limit_raises", lambda gpus, targets, bound: raises(gpus, targets, 10**9))
-    assert first_violation()
-
-
-def test_an_agent_that_believes_its_journal_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It raises before it has read its GPUNode."""
-    from flyball_agent.enforce.state import EnforcerState
-
-    monkeypatch.setattr(
-        EnforcerState, "confirmed", property(lambda state: True, lambda state, value: None), raising=False
-    )
-    assert first_violation(400)
+    monkeypatch.setattr(EnforcerState, "held_milliwatts", property(least))
+    assert first_violation(frozenset({"wishes", "messages", "devices"}))
 
 
 def test_a_schedule_is_shrunk_to_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -450,7 +450,7 @@ def schedule_of(seed: int, groups: frozenset[str] = GROUPS - OPEN_GROUPS) -> Sch
         tuple(draw.choice(TENTHS) for _ in CAPS), tuple(draw.random() < 0.15 for _ in CAPS), wishes_of(draw)
     )
     kinds = [kind for kind in KINDS.values() if kind.group in groups]
-    some = [*draw.sample(kinds, draw.randint(2, 8)), KINDS["cap changes"], KINDS["the plan changes"]]
+    some = [*draw.sample(kinds, min(len(kinds), draw.randint(2, 8))), KINDS["cap changes"], KINDS["the plan changes"]]
     faults = []
     for _ in range(draw.randint(3, MOST_FAULTS)):
         kind = draw.choice(some)
