@@ -25,7 +25,7 @@ MARKER = "chart"
 TOOLS_FIXTURE = "chart_tools"
 # Every optional object at once.
 EVERYTHING = (
-    "monitoring.podMonitors=true", "monitoring.rules=true", "monitoring.dashboards=true", "powerCap.watts=30000",
+    "monitoring.podMonitors=true", "monitoring.rules=true", "powerCap.watts=30000",
     "powerCap.staticOverheadWatts=4000", "agent.runtimeClassName=nvidia", "operator.gpuModelsConfigMap=models",
     "image.pullSecrets[0].name=registry",
 )  # fmt: skip
