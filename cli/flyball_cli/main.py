@@ -35,6 +35,11 @@ EXTRAS = {
     "kopf": "operator",
     "grpc": "agent",
     "trustme": "testbed",
+    # The container images leave these out.
+    "flyball_frontiers": "frontiers",
+    "flyball_simulator": "simulator",
+    "flyball_studies": "studies",
+    "flyball_testbed": "testbed",
 }  # what brings a library that is optional
 
 
@@ -72,7 +77,8 @@ def main() -> None:
     try:
         build_app()()
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").split(".")[0])
+        module = (error.name or "").split(".")[0]
+        extra = EXTRAS.get(module)
         if extra is None:
             raise
         print(f"this needs {error.name}: install {DISTRIBUTION}[{extra}]", file=sys.stderr)

@@ -31,6 +31,7 @@ LOCAL_DEBIAN = f"localhost/flyball-debian:{DEBIAN_RELEASE}"
 # Every file has this time, so that equal contents are equal bytes.
 TIMESTAMP = 1
 VERSIONS_KEPT = 3
+SCRATCH_PREFIX = ".building."
 STORAGE_LIMIT_BYTES = 8 * 10**9
 
 Report = Callable[[str], None]
@@ -197,7 +198,9 @@ def find_images(report: Report = print, debian: str | None = None) -> dict[str, 
         found = built_images()
         if found is not None:
             return found
-        with tempfile.TemporaryDirectory(prefix=".building.", dir=directory) as scratch:
+        for left_over in directory.glob(f"{SCRATCH_PREFIX}*"):
+            shutil.rmtree(left_over)  # of a build that was killed: we hold the lock, so nobody uses it
+        with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=directory) as scratch:
             target = Path(scratch) / "images"
             target.mkdir()
             version_before = images_version()

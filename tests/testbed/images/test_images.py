@@ -83,6 +83,14 @@ def test_every_module_of_the_component_imports(unpacked: Unpacked) -> None:
     assert answer.returncode == 0, answer.stderr
 
 
+def test_what_neither_component_is_made_of_is_left_out_and_said_so(unpacked: Unpacked) -> None:
+    ours = {path.name for path in (unpacked.root / SITE_PACKAGES).glob("flyball_*")}
+    assert not ours & {"flyball_frontiers", "flyball_simulator", "flyball_studies", "flyball_testbed"}
+    answer = unpacked.run("/opt/flyball/bin/flyball", "devcluster", "status")
+    assert answer.returncode == 2
+    assert "install flyball[testbed]" in answer.stderr, answer.stderr
+
+
 def test_the_other_components_libraries_are_not_there(unpacked: Unpacked) -> None:
     installed = {each.metadata["Name"].lower() for each in distributions(path=[str(unpacked.root / SITE_PACKAGES)])}
     assert {"aiohttp", "flyball", "msgspec"} <= installed
