@@ -16,6 +16,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     "calibrate",
     "demo",
     "devcluster",
+    "emergency",
     "frontier",
     "operator",
     "schedule_plot",

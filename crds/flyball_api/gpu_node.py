@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import field
+from msgspec.structs import replace
 
 from flyball_api.conditions import StoredCondition
 from flyball_api.grant import Grant, GrantSpec, GrantVersion, OfNode, PerGpu, grant_spec
@@ -23,7 +24,7 @@ from flyball_api.reading import (
     read_spec,
     read_status,
 )
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 
 KIND = "GPUNode"
 
@@ -38,7 +39,11 @@ class DriverSession(NamedTuple):
 
 
 class Acknowledgement(ApiStruct, frozen=True):
-    """An agent has applied a grant: the sum of the limits that it read back from the driver after that, and when."""
+    """An agent has applied a grant: the sum of the limits that it read back from the driver after that, and when.
+
+    `bound_milliwatts` is the most that it lets them add up to until a later grant comes: the grant's bound, or less where a
+    PowerBrake lowers it. None: the agent follows no PowerBrakes. `bound_by` is the version of the agent that holds to it.
+    """
 
     epoch: Count
     generation: Count
@@ -46,6 +51,8 @@ class Acknowledgement(ApiStruct, frozen=True):
     boot_id: str = field(default="", name="bootID")
     driver_load: str = field(default="", name="driverSession")
     time: Time | None = None
+    bound_milliwatts: OfNode | None = None
+    bound_by: str = ""
 
     @property
     def version(self) -> GrantVersion:
@@ -179,7 +186,11 @@ class GpuNode:
     @property
     def acknowledged(self) -> Acknowledgement | None:
         """The last acknowledgement, of whichever grant and driver session."""
-        return self.status.acknowledged
+        stored = self.status.acknowledged
+        if stored is None or stored.bound_by == self.status.agent_version:
+            return stored
+        # An agent of a version that follows no brakes has taken over, and leaves the field as it found it.
+        return replace(stored, bound_milliwatts=None)
 
     @property
     def acknowledged_since_driver_load(self) -> bool:
@@ -195,6 +206,14 @@ class GpuNode:
             and self.acknowledged.version == self.grant.version
             and self.acknowledged_since_driver_load
         )
+
+    @property
+    def braked_milliwatts(self) -> NodeMilliwatts | None:
+        """What the agent holds its limits to until another grant comes, where a brake makes that less than the grant."""
+        bound = None if self.acknowledged is None else self.acknowledged.bound_milliwatts
+        if self.grant is None or bound is None or not self.acknowledged_current:
+            return None
+        return bound if bound < self.grant.bound.limit_milliwatts else None
 
 
 def read_gpu_node(raw: Mapping[str, Any]) -> GpuNode:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Self
 
 from msgspec import Meta, ValidationError, convert
@@ -12,6 +12,8 @@ from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
 
 MAX_JOBS = 256
 MAX_HOLD_SECONDS = 86_400
+MAX_CAPS = 256
+MILLIONTHS = 1_000_000
 
 PerGpu = Annotated[MilliwattsPerGpu, Meta(ge=0, le=MAX_INTEGER)]
 OfNode = Annotated[NodeMilliwatts, Meta(ge=0, le=MAX_INTEGER)]
@@ -22,6 +24,21 @@ class GrantVersion(NamedTuple):
 
     epoch: int = 0
     generation: int = 0
+
+
+class BrakeVersion(NamedTuple):
+    """The order of all PowerBrakes of one cap: by the leader that wrote them, then by number. (0, 0) comes before any."""
+
+    epoch: int = 0
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CapOverNode:
+    """A PowerCap over a node, and the last of its PowerBrakes that the grant was made with: later ones lower it."""
+
+    name: str
+    brake: BrakeVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +59,11 @@ class PowerBound:
         return PowerBound(
             max(self.limit_milliwatts, other.limit_milliwatts), max(self.expected_milliwatts, other.expected_milliwatts)
         )
+
+    def at_most(self, milliwatts: int) -> PowerBound:
+        """This bound under limits that add up to `milliwatts`: no more than those can be drawn."""
+        limit = NodeMilliwatts(max(0, min(self.limit_milliwatts, milliwatts)))
+        return PowerBound(limit, min(self.expected_milliwatts, limit))
 
     def covers(self, other: PowerBound) -> bool:
         """Whether `other` allows nothing that this bound does not."""
@@ -89,6 +111,8 @@ class Grant:
 
     `bound` is the sum of this grant's own limits; `committed` also covers every earlier grant that was not yet
     acknowledged when this one was written, so that outstanding grants survive the operator that sent them.
+    `caps` are the caps whose PowerBrakes the node follows, `min_power_limit_milliwatts` the smallest limit of each of its
+    GPUs, from which their shares are reckoned.
     """
 
     epoch: int
@@ -98,19 +122,46 @@ class Grant:
     committed: PowerBound = PowerBound()
     other_gpus: OtherGpuLimits = OtherGpuLimits()
     jobs: tuple[JobGrant, ...] = ()
+    caps: tuple[CapOverNode, ...] = ()
+    min_power_limit_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
 
     @property
     def version(self) -> GrantVersion:
         return GrantVersion(self.epoch, self.generation)
 
     def same_content(self, other: Self) -> bool:
-        """Whether both ask the same of the agent, whatever their version."""
-        return (self.bound, self.lease_seconds, self.other_gpus, self.jobs) == (
-            other.bound,
-            other.lease_seconds,
-            other.other_gpus,
-            other.jobs,
+        """Whether both ask the same of the agent, whatever their version and the brakes that they were made with."""
+        return self._content() == other._content()
+
+    def _content(self) -> tuple[object, ...]:
+        names = tuple(cap.name for cap in self.caps)
+        return self.bound, self.lease_seconds, self.other_gpus, self.jobs, names, self.min_power_limit_milliwatts
+
+    def within(self, milliwatts: int) -> Self:
+        """This grant with its jobs' limits lowered by one share, so that it comes to no more than that, if they can."""
+        least = self.lowered(0).bound.limit_milliwatts
+        above = self.bound.limit_milliwatts - least
+        return self if above <= 0 else self.lowered(max(0, min(MILLIONTHS, (milliwatts - least) * MILLIONTHS // above)))
+
+    def lowered(self, kept_millionths: int) -> Self:
+        """This grant with each job's limit keeping that share of what it has above the smallest limit, and no more.
+
+        Nothing in it is above what it was; what it grants beside its jobs stays.
+        """
+        smallest = self.min_power_limit_milliwatts
+        jobs = tuple(
+            replace(
+                job,
+                power_limit_milliwatts=MilliwattsPerGpu(
+                    smallest + (job.power_limit_milliwatts - smallest) * kept_millionths // MILLIONTHS
+                ),
+            )
+            if job.power_limit_milliwatts > smallest
+            else job
+            for job in self.jobs
         )
+        freed = sum(job.limit_milliwatts for job in self.jobs) - sum(job.limit_milliwatts for job in jobs)
+        return replace(self, jobs=jobs, bound=self.bound.at_most(self.bound.limit_milliwatts - freed))
 
 
 class _Clocks(ApiStruct, frozen=True):
@@ -137,6 +188,12 @@ class _OtherGpus(ApiStruct, frozen=True):
     failsafe_hold_seconds: Annotated[int, Meta(ge=0, le=MAX_HOLD_SECONDS)] = 0
 
 
+class _Cap(ApiStruct, frozen=True):
+    name: Name
+    brake_epoch: Count
+    brake_sequence: Count
+
+
 class GrantSpec(ApiStruct, frozen=True):
     """GPUNode.spec as its JSON is; `Grant` is what it says."""
 
@@ -149,9 +206,11 @@ class GrantSpec(ApiStruct, frozen=True):
     committed_expected_milliwatts: OfNode = NodeMilliwatts(0)
     other_gpus: _OtherGpus = _OtherGpus()
     jobs: Annotated[tuple[_JobGrant, ...], Meta(max_length=MAX_JOBS)] = ()
+    caps: Annotated[tuple[_Cap, ...], Meta(max_length=MAX_CAPS)] = ()
+    min_power_limit_milliwatts: PerGpu = MilliwattsPerGpu(0)
 
     def grant(self) -> Grant:
-        """What the spec says; its jobs in the order of their UIDs and pods."""
+        """What the spec says; its jobs in the order of their UIDs and pods, its caps in that of their names."""
         others = self.other_gpus
         return Grant(
             epoch=self.epoch,
@@ -180,6 +239,11 @@ class GrantSpec(ApiStruct, frozen=True):
                 )
                 for job in sorted(self.jobs, key=lambda job: (job.uid, job.pod_name))
             ),
+            caps=tuple(
+                CapOverNode(cap.name, BrakeVersion(cap.brake_epoch, cap.brake_sequence))
+                for cap in sorted(self.caps, key=lambda cap: cap.name)
+            ),
+            min_power_limit_milliwatts=self.min_power_limit_milliwatts,
         )
 
 
@@ -221,5 +285,9 @@ def grant_spec(grant: Grant) -> JsonObject:
                 "clockMegahertz": {"min": job.clock_min_megahertz, "max": job.clock_max_megahertz},
             }
             for job in grant.jobs
+        ],
+        "minPowerLimitMilliwatts": grant.min_power_limit_milliwatts,
+        "caps": [
+            {"name": cap.name, "brakeEpoch": cap.brake.epoch, "brakeSequence": cap.brake.sequence} for cap in grant.caps
         ],
     }

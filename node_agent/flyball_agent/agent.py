@@ -22,6 +22,7 @@ from flyball_agent.energy.attribution import NOT_KNOWN, Attribution, Sample
 from flyball_agent.energy.observations import Observations, StepReport
 from flyball_agent.energy.pods import PodOnGpus
 from flyball_agent.energy.record import EnergyRecord
+from flyball_agent.enforce.brakes import Seen
 from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.gpu_state import Holders, PodName
 from flyball_agent.enforce.journal import Journal, JournalError
@@ -52,8 +53,8 @@ class NodeAgent:
     """Governs one node's GPUs.
 
     `run` makes rounds, and lists the pods beside them, so that a kubelet that is slow or silent delays no cut.
-    `accept_spec`, `spec_gone` and `operator_seen` take in what the operator asks; `state` is everything that the agent
-    knows, `status` how the operator sees it, and `changed` is set whenever anything but a measurement is new.
+    `accept_spec`, `spec_gone`, `take_brakes` and `operator_seen` take in what the operator asks; `state` is everything that
+    the agent knows, `status` how the operator sees it, and `changed` is set whenever anything but a measurement is new.
     `pod_uid(namespace, name)` gives the UID of a pod that the source of pods names without one.
     """
 
@@ -119,6 +120,11 @@ class NodeAgent:
         if self._operator_may_renew:
             self._log.warning("GPUNode deleted")
         self._operator_may_renew = False
+
+    def take_brakes(self, seen: Seen) -> None:
+        """The PowerBrakes are as `seen`, all of them."""
+        if self.enforcer.take_brakes(seen):
+            self._wake.set()
 
     def operator_seen(self, epoch: int) -> None:
         """The operator's Lease was just renewed by the leader of that epoch."""

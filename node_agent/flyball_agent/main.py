@@ -18,6 +18,7 @@ from flyball_kube.session import ApiSession
 
 from flyball_agent import off_loop
 from flyball_agent.agent import AgentFailed, NodeAgent
+from flyball_agent.brake_watch import BrakeWatch
 from flyball_agent.enforce.journal import Journal, JournalHeld
 from flyball_agent.gpu.gpu import DriverUnavailable, GpuDriver
 from flyball_agent.gpu_node_channel import GpuNodeChannel, PodUids
@@ -145,8 +146,11 @@ async def _run(options: AgentOptions) -> None:
         if session is not None:
             lease_watch = LeaseWatch(session, namespace=options.namespace)
             lease_watch.listen(agent.operator_seen)
+            brake_watch = BrakeWatch(session)
+            brake_watch.listen(agent.take_brakes)
             channel = GpuNodeChannel(session, agent, status_interval_seconds=options.status_interval_seconds)
-            tasks += [asyncio.create_task(lease_watch.run()), asyncio.create_task(_follow(session, channel))]
+            tasks += [asyncio.create_task(watch.run()) for watch in (lease_watch, brake_watch)]
+            tasks.append(asyncio.create_task(_follow(session, channel)))
             if uids is not None:
                 tasks.append(asyncio.create_task(uids.run()))
         try:

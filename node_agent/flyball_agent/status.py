@@ -8,6 +8,7 @@ from flyball_api.conditions import Condition, StoredCondition, merge_conditions
 from flyball_api.gpu_node import GpuClocks, GpuNodeStatus, GpuReport, PodReference, PodReport, PowerLimits
 from flyball_api.reading import JsonObject, to_patch
 from flyball_api.times import whole_second
+from msgspec.structs import replace
 
 from flyball_agent.energy.record import JobObservation
 from flyball_agent.enforce.decisions import REFUSALS_IN_EACH_ROUND
@@ -47,7 +48,7 @@ def node_status(state: AgentState, previous: GpuNodeStatus, now_ns: int, now: da
         agent_version=state.version,
         mode=str(enforced.mode),
         devices=tuple(_gpu_report(gpu, conditions_of.get(gpu.uuid, ()), now) for gpu in enforced.gpus.values()),
-        acknowledged=enforced.acknowledged,
+        acknowledged=None if enforced.acknowledged is None else replace(enforced.acknowledged, bound_by=state.version),
         jobs=tuple(_pod_report(job, state.accounts.pod_millijoules(job.energy_key)) for job in state.jobs),
         conditions=merge_conditions(previous.conditions, _conditions(state, now_ns), None, now),
     )
@@ -152,6 +153,8 @@ def _trouble(state: AgentState) -> tuple[str, str]:
         return "RoundFailed", state.round_error
     if enforced.journal_error is not None:
         return "JournalUnwritable", f"no limit is raised: {enforced.journal_error}"
+    if enforced.confirmed and not enforced.may_raise:
+        return "BrakesUnknown", "no limit is raised: the PowerBrakes of the node's caps have not been read yet"
     if enforced.invalid_grant is not None:
         return "InvalidSpec", enforced.invalid_grant
     if enforced.stale_grant is not None:

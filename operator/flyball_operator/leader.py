@@ -20,9 +20,11 @@ from flyball_operator.learning.learner import Learner
 from flyball_operator.outcome import WriteResult, combined
 from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.snapshot import build_snapshot
+from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.controller import (
     PLAN_GRACE_SECONDS,
     Answered,
+    BrakeAnswered,
     PowerController,
     PowerInstructions,
     PowerState,
@@ -109,6 +111,8 @@ class LeaderTerm:
         status_writes = {cap.uid for cap in cluster.caps if self._background.busy(("cap", cap.uid))}
         instructions = self._power.step(state, self._plans.in_force, now, monotonic, status_writes)
         # 4. Execute: grants first, then one safe step for each job, then the statuses.
+        for brake in instructions.brakes:
+            self._send_brake(brake)
         for send in instructions.sends:
             self._send_grant(send)
         for sync in instructions.label_syncs:
@@ -193,6 +197,22 @@ class LeaderTerm:
             self._executor.write_hold(change),
             lambda result: self._reporter.announce_hold(change) if result.done else None,
         )
+
+    def _send_brake(self, send: SendBrake) -> None:
+        spec = send.spec
+        logger.info(
+            "brake", cap=send.cap, epoch=spec.epoch, sequence=spec.sequence, kept_millionths=spec.kept_millionths
+        )
+        self._background.start(
+            ("brake", send.cap),
+            self._executor.write_brake(send),
+            lambda result: self._brake_answered(send.cap, result),
+        )
+
+    def _brake_answered(self, cap: str, result: WriteResult) -> None:
+        self._power.handle_brake(BrakeAnswered(cap, result.outcome))
+        if not result.done:
+            self._background.wake()  # the grants that a cut needs then must not wait for the next try
 
     def _grant_answered(self, send: SendGrant, result: WriteResult) -> None:
         invalid = send.grant if result.invalid else None

@@ -94,7 +94,8 @@ class Operator:
         gpu_nodes = list(self._watches.gpu_nodes)
         granted = max((item.grant.epoch for item in gpu_nodes if item.grant is not None), default=0)
         acknowledged = (item.acknowledged.epoch for item in gpu_nodes if item.acknowledged is not None)
-        return max(granted, *(epoch for epoch in acknowledged if epoch <= granted + MAX_EPOCHS_LOST), 0)
+        braked = max((item.spec.epoch for item in self._watches.brakes), default=0)
+        return max(granted, braked, *(epoch for epoch in acknowledged if epoch <= granted + MAX_EPOCHS_LOST), 0)
 
     async def wait_synced(self) -> None:
         await self._watches.wait_synced()
@@ -193,6 +194,7 @@ class Operator:
                 report_timeout_seconds=settings.report_timeout_seconds,
                 status_interval_seconds=settings.status_interval_seconds,
                 gpu_models=settings.gpu_models,
+                brakes=settings.brakes,
             ),
         )
         return LeaderTerm(

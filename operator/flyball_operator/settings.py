@@ -114,6 +114,13 @@ class Settings:
             "No grant is raised while the local copy of the API's objects is older than this.", minimum=1.0
         ),
     )
+    brakes: bool = field(
+        default=True,
+        metadata=option(
+            "Lower a cap's nodes by one brake before their grants follow; without, each by its grant alone. "
+            "Emergencies are obeyed in any case."
+        ),
+    )
     restart_seconds: float = field(
         default=30.0, metadata=option("What a resize or a migration costs a job.", minimum=0.0)
     )

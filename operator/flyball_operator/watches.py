@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, PodReport, read_gpu_node
 from flyball_api.names import LABEL_JOB_UID
+from flyball_api.power_brake import PowerBrake, read_power_brake
 from flyball_api.power_cap import PowerCap, read_power_cap
 from flyball_api.workloads import (
     IncarnationView,
@@ -22,7 +23,7 @@ from flyball_api.workloads import (
 )
 from flyball_kube.informer import Informer
 from flyball_kube.logs import get_logger
-from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, JOBS, NODES, PODS, POWER_CAPS, Resource
+from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, JOBS, NODES, PODS, POWER_BRAKES, POWER_CAPS, Resource
 from flyball_kube.session import ApiSession, JsonObject
 
 from flyball_operator.ownership import PodOwners, is_of_living_job
@@ -52,9 +53,9 @@ def logging_problems(read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mappin
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What the API server has, as of one cycle; `unread` names the caps and GPUNodes that cannot be read.
+    """What the API server has, as of one cycle; `unread` names the caps, brakes and GPUNodes that cannot be read.
 
-    `age_seconds` is how long ago the oldest of the copies of caps, Nodes and GPUNodes was last proven fresh.
+    `age_seconds` is how long ago the oldest of the copies of caps, brakes, Nodes and GPUNodes was last proven fresh.
     """
 
     jobs: dict[str, EnergyAwareJob]  # by uid
@@ -67,6 +68,7 @@ class ClusterState:
     reports_of: dict[str, list[tuple[str, PodReport]]]  # by the job's uid, with the node
     unread: tuple[str, ...]
     age_seconds: float
+    brakes: Mapping[str, PowerBrake] = field(default_factory=dict)  # by the cap's name
 
 
 class Watches:
@@ -78,6 +80,7 @@ class Watches:
 
         self.jobs = Informer(session, ENERGY_AWARE_JOBS, logging_problems(read_energy_aware_job), on_change=on_change)
         self.caps = Informer(session, POWER_CAPS, logging_problems(read_power_cap), on_change=on_change)
+        self.brakes = Informer(session, POWER_BRAKES, read_power_brake, on_change=on_change)
         self.gpu_nodes = Informer(session, GPU_NODES, logging_problems(read_gpu_node), on_change=on_change)
         self.nodes = Informer(session, NODES, partial(read_node, gpu_resources=gpu_resources), on_change=on_change)
         self.pods = Informer(session, PODS, partial(read_pod, gpu_resources=gpu_resources), on_change=on_change)
@@ -87,6 +90,7 @@ class Watches:
         self._of: dict[Resource, Informer[Any]] = {
             ENERGY_AWARE_JOBS: self.jobs,
             POWER_CAPS: self.caps,
+            POWER_BRAKES: self.brakes,
             GPU_NODES: self.gpu_nodes,
             NODES: self.nodes,
             PODS: self.pods,
@@ -102,8 +106,9 @@ class Watches:
         await asyncio.gather(*(informer.wait_synced() for informer in self._of.values()))
 
     async def refresh(self) -> None:
-        """Return once Nodes, GPUNodes and PowerCaps have been listed anew, as of a moment after this call."""
-        await asyncio.gather(self.nodes.refresh(), self.gpu_nodes.refresh(), self.caps.refresh())
+        """Return once everything that power depends on has been listed anew, as of a moment after this call."""
+        copies = (self.nodes, self.gpu_nodes, self.caps, self.brakes)
+        await asyncio.gather(*(copy.refresh() for copy in copies))
 
     def absorb(self, resource: Resource, raw: JsonObject) -> None:
         """Take in what a write of ours returned."""
@@ -141,6 +146,7 @@ class Watches:
             incarnations=incarnations,
             pods_of=pods_of,
             reports_of=reports_of,
-            unread=tuple(sorted([*self.caps.invalid, *self.gpu_nodes.invalid])),
-            age_seconds=max(self.gpu_nodes.age_seconds(), self.caps.age_seconds(), self.nodes.age_seconds()),
+            unread=tuple(sorted([*self.caps.invalid, *self.brakes.invalid, *self.gpu_nodes.invalid])),
+            age_seconds=max(copy.age_seconds() for copy in (self.gpu_nodes, self.caps, self.brakes, self.nodes)),
+            brakes=dict(self.brakes.items()),
         )

@@ -71,7 +71,9 @@ def test_an_acknowledgement_of_an_earlier_process_is_left_until_there_is_a_new_o
     patch = status_patch(node_status(state, GpuNodeStatus(), 0, NOW))["status"]
     assert "acknowledged" not in patch  # null would remove it
     assert_valid("GPUNode", "status", patch)
-    state.enforced.acknowledged = Acknowledgement(1, 2, NodeMilliwatts(400_000), "boot-1", "580.0", NOW)
+    bound = NodeMilliwatts(500_000)
+    state.enforced.acknowledged = Acknowledgement(1, 2, NodeMilliwatts(400_000), "boot-1", "580.0", NOW, bound)
     patch = status_patch(node_status(state, GpuNodeStatus(), 0, NOW))["status"]
     assert patch["acknowledged"]["generation"] == 2
+    assert patch["acknowledged"]["boundMilliwatts"] == 500_000
     assert_valid("GPUNode", "status", patch)

@@ -13,6 +13,7 @@ from flyball_api.energy_aware_job import EnergyAwareJobSpec, EnergyAwareJobStatu
 from flyball_api.energy_profile import EnergyProfileSpec, EnergyProfileStatus
 from flyball_api.gpu_node import GpuNodeStatus
 from flyball_api.grant import GrantSpec
+from flyball_api.power_brake import PowerBrakeSpec
 from flyball_api.power_cap import PowerCapSpec, PowerCapStatus
 from msgspec import Struct
 
@@ -26,6 +27,7 @@ STRUCTS: dict[tuple[str, str], type[Struct]] = {
     ("PowerCap", "status"): PowerCapStatus,
     ("GPUNode", "spec"): GrantSpec,
     ("GPUNode", "status"): GpuNodeStatus,
+    ("PowerBrake", "spec"): PowerBrakeSpec,
     ("EnergyProfile", "spec"): EnergyProfileSpec,
     ("EnergyProfile", "status"): EnergyProfileStatus,
 }

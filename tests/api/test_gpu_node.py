@@ -55,3 +55,17 @@ def test_only_the_grant_that_stands_acknowledged_since_the_last_driver_load_is_c
     }
     node = gpu_node() if changes is None else gpu_node(acknowledged={**acknowledged, **changes})
     assert (node.acknowledged_since_driver_load, node.acknowledged_current) == (since_driver_load, current)
+
+
+def test_a_bound_that_another_version_of_the_agent_held_to_is_worth_nothing() -> None:
+    acknowledged = {
+        "epoch": 3,
+        "generation": 5,
+        "limitsMilliwatts": 100,
+        "bootID": "boot-1",
+        "driverSession": "driver-1",
+    }
+    acknowledged |= {"boundMilliwatts": 100, "boundBy": "2.0"}
+    assert gpu_node(acknowledged=acknowledged, agentVersion="2.0").braked_milliwatts == 100
+    # A merge patch of an agent that does not know the field leaves it as it was.
+    assert gpu_node(acknowledged=acknowledged, agentVersion="1.0").braked_milliwatts is None

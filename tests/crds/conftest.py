@@ -18,9 +18,10 @@ PLURALS = {
     "EnergyAwareJob": "energyawarejobs",
     "PowerCap": "powercaps",
     "GPUNode": "gpunodes",
+    "PowerBrake": "powerbrakes",
     "EnergyProfile": "energyprofiles",
 }
-CLUSTER_SCOPED = {"PowerCap", "GPUNode"}
+CLUSTER_SCOPED = {"PowerCap", "GPUNode", "PowerBrake"}
 SMALLEST_SPECS: dict[str, Json] = {
     "EnergyAwareJob": {
         "gpus": {"min": 1, "max": 16},
@@ -37,6 +38,7 @@ SMALLEST_SPECS: dict[str, Json] = {
         "committedMilliwatts": 1_000_000,
         "committedExpectedMilliwatts": 800_000,
     },
+    "PowerBrake": {"epoch": 3, "sequence": 10, "keptMillionths": 400_000},
     "EnergyProfile": {"profileKey": "gpt2", "gpuModel": "NVIDIA A100-SXM4-40GB"},
 }
 

@@ -30,6 +30,7 @@ OPERATOR_MAY: list[Right] = [
     ((*READ, "patch", "delete"), FLYBALL, "energyawarejobs", ELSEWHERE, ""),
     ((*READ, "patch"), FLYBALL, "powercaps", "", ""),
     ((*READ, "create", "update", "patch"), FLYBALL, "gpunodes", "", ""),
+    ((*READ, "create", "update", "patch"), FLYBALL, "powerbrakes", "", ""),
     ((*READ, "create", "update", "patch"), FLYBALL, "energyprofiles", ELSEWHERE, ""),
     (("patch", "update"), FLYBALL, "energyawarejobs/status", ELSEWHERE, ""),
     (("patch", "update"), FLYBALL, "powercaps/status", "", ""),
@@ -50,6 +51,7 @@ OPERATOR_MAY_NOT: list[Right] = [
     (("create", "update", "delete", "deletecollection"), FLYBALL, "powercaps", "", ""),
     (("create",), FLYBALL, "energyawarejobs", ELSEWHERE, ""),
     (("delete", "deletecollection"), FLYBALL, "gpunodes", "", ""),
+    (("delete", "deletecollection", "emergency"), FLYBALL, "powerbrakes", "", "hall"),
     (("create", "update", "deletecollection"), CORE, "pods", ELSEWHERE, ""),
     (("create", "delete", "update"), CORE, "nodes", "", ""),
     ((*READ, *WRITE), CORE, "secrets", ELSEWHERE, ""),
@@ -66,12 +68,14 @@ OPERATOR_MAY_NOT: list[Right] = [
 ]
 AGENT_MAY: list[Right] = [
     (READ, FLYBALL, "gpunodes", "", ""),
+    (READ, FLYBALL, "powerbrakes", "", ""),
     (("patch", "update"), FLYBALL, "gpunodes/status", "", "node-1"),
     (READ, CORE, "pods", ELSEWHERE, ""),
     (READ, COORDINATION, "leases", SYSTEM, "flyball-operator"),
 ]
 AGENT_MAY_NOT: list[Right] = [
     (WRITE, FLYBALL, "gpunodes", "", "node-1"),
+    ((*WRITE, "emergency"), FLYBALL, "powerbrakes", "", "hall"),
     ((*READ, *WRITE), FLYBALL, "powercaps", "", ""),
     ((*READ, *WRITE), FLYBALL, "energyawarejobs", ELSEWHERE, ""),
     ((*READ, *WRITE), FLYBALL, "energyprofiles", ELSEWHERE, ""),
@@ -87,9 +91,11 @@ AGENT_MAY_NOT: list[Right] = [
 SRE_MAY: list[Right] = [
     ((*READ, "create", "update", "patch", "delete"), FLYBALL, "powercaps", "", ""),
     ((*READ, "patch", "delete"), FLYBALL, "gpunodes", "", ""),
+    ((*READ, "create", "update", "emergency"), FLYBALL, "powerbrakes", "", "hall"),
     (READ, FLYBALL, "energyawarejobs", ELSEWHERE, ""),
 ]
 SRE_MAY_NOT: list[Right] = [
+    (("delete", "deletecollection"), FLYBALL, "powerbrakes", "", "hall"),
     (("update", "patch"), FLYBALL, "powercaps/status", "", ""),
     (("create", "update"), FLYBALL, "gpunodes", "", ""),
     (WRITE, FLYBALL, "gpunodes/status", "", ""),
@@ -112,8 +118,12 @@ VIEWER_MAY: list[Right] = [
     (READ, FLYBALL, "energyprofiles", ELSEWHERE, ""),
 ]
 VIEWER_MAY_NOT: list[Right] = [(WRITE, FLYBALL, "energyawarejobs", ELSEWHERE, ""), (READ, FLYBALL, "powercaps", "", "")]
-WATCHER_MAY: list[Right] = [(READ, FLYBALL, "powercaps", "", ""), (READ, FLYBALL, "gpunodes", "", "")]
-WATCHER_MAY_NOT: list[Right] = [(WRITE, FLYBALL, "powercaps", "", ""), (WRITE, FLYBALL, "gpunodes", "", "")]
+WATCHER_MAY: list[Right] = [(READ, FLYBALL, kind, "", "") for kind in ("powercaps", "gpunodes", "powerbrakes")]
+WATCHER_MAY_NOT: list[Right] = [
+    (WRITE, FLYBALL, "powercaps", "", ""),
+    (WRITE, FLYBALL, "gpunodes", "", ""),
+    ((*WRITE, "emergency"), FLYBALL, "powerbrakes", "", "hall"),
+]
 
 OPERATOR_USER = f"system:serviceaccount:{SYSTEM}:{install.OPERATOR}"
 AGENT_USER = f"system:serviceaccount:{SYSTEM}:{install.AGENT}"

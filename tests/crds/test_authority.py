@@ -21,6 +21,8 @@ BINDING = "test-cluster-admin-who-attacks"
 NODE = "node-of-grants"
 LABELS = {"flyball.dev/job-uid": "x"}
 NOT_THE_OPERATOR = "only the operator (system:serviceaccount:flyball-system:flyball-operator) writes the spec"
+NOT_YOUR_BRAKE = "who has the verb emergency on powerbrakes/"
+BRAKE = "hall-of-brakes"
 NOT_YOUR_LABELS = "labels flyball.dev/* of pods and Jobs are the operator's"
 DRY = {"dryRun": "All"}
 
@@ -49,6 +51,40 @@ def attacker(control_plane: DevCluster, kinds: Any) -> Iterator[ApiClient]:
     yield client
     client.close()
     api.delete(f"{RBAC}/clusterrolebindings/{BINDING}")
+
+
+@pytest.fixture(scope="module")
+def sre(control_plane: DevCluster, kinds: Any) -> Iterator[ApiClient]:
+    """An account with the role of those who answer for the power."""
+    yield from bound_account(control_plane, kinds, "sre", "flyball-sre")
+
+
+@pytest.fixture(scope="module")
+def brake_writer(control_plane: DevCluster, kinds: Any) -> Iterator[ApiClient]:
+    """An account that RBAC lets write PowerBrakes, without the verb for emergencies."""
+    rule = {
+        "apiGroups": ["flyball.dev"],
+        "resources": ["powerbrakes"],
+        "verbs": ["create", "update", "patch", "delete"],
+    }
+    kinds.api.create(f"{RBAC}/clusterroles", {"metadata": {"name": "test-brake-writer"}, "rules": [rule]})
+    yield from bound_account(control_plane, kinds, "brake-writer", "test-brake-writer")
+    kinds.api.delete(f"{RBAC}/clusterroles/test-brake-writer")
+
+
+def bound_account(control_plane: DevCluster, kinds: Any, account: str, role: str) -> Iterator[ApiClient]:
+    api, plane = control_plane.api, control_plane.control_plane
+    api.create(f"/api/v1/namespaces/{kinds.namespace}/serviceaccounts", {"metadata": {"name": account}})
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": kinds.namespace}
+    role_ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
+    binding = f"test-{account}"
+    api.create(
+        f"{RBAC}/clusterrolebindings", {"metadata": {"name": binding}, "roleRef": role_ref, "subjects": [subject]}
+    )
+    client = plane.api_with_token(plane.token(kinds.namespace, account))
+    yield client
+    client.close()
+    api.delete(f"{RBAC}/clusterrolebindings/{binding}")
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +251,50 @@ def test_the_operator_changes_nothing_of_a_cap_but_its_finalizer(
     finally:
         operator.patch(path, {"metadata": {"finalizers": None}})
     kinds.api.wait_gone(path)
+
+
+def brake(kinds: Any, **spec: Any) -> Json:
+    return kinds.object("PowerBrake", {"emergency": None, **spec}, name=BRAKE)
+
+
+def put_brake(api: ApiClient, kinds: Any, **spec: Any) -> None:
+    path = kinds.path("PowerBrake", BRAKE)
+    stored = kinds.api.get_or_none(path)
+    if stored is None:
+        api.create(kinds.path("PowerBrake"), brake(kinds, **spec))
+    else:
+        api.request("PUT", path, {**brake(kinds, **spec), "metadata": stored["metadata"]})
+
+
+def test_only_the_operator_brakes_and_only_those_who_answer_for_power_declare_an_emergency(
+    attacker: ApiClient, operator: ApiClient, sre: ApiClient, brake_writer: ApiClient, kinds: Any
+) -> None:
+    path = kinds.path("PowerBrake", BRAKE)
+    emergency = {"epoch": 0, "sequence": 1, "keptMillionths": 0, "emergency": "Active"}
+    # RBAC alone lets this one write; the verb is what it lacks.
+    wait_until(lambda: NOT_YOUR_BRAKE in refusal(put_brake_of(brake_writer, kinds, emergency)), seconds=30)
+    assert NOT_YOUR_BRAKE in refusal(put_brake_of(brake_writer, kinds, {"epoch": 0, "sequence": 1}))
+    wait_until(lambda: "people declare an emergency" in refusal(put_brake_of(sre, kinds, {"epoch": 0})), seconds=30)
+    assert "leaves spec.epoch as it is" in refusal(put_brake_of(sre, kinds, {**emergency, "epoch": 9}))
+    assert "leaves spec.epoch as it is" in refusal(put_brake_of(sre, kinds, {**emergency, "sequence": 99}))
+    assert "neither declares nor ends" in refusal(put_brake_of(operator, kinds, emergency))
+    put_brake(sre, kinds, **emergency)
+    lifted = {"epoch": 5, "sequence": 1, "keptMillionths": 1_000_000}
+    assert "an emergency that is Active is Ended before" in refusal(put_brake_of(operator, kinds, lifted))
+    ended = {"epoch": 5, "sequence": 1, "keptMillionths": 0, "emergency": "Ended"}
+    assert "neither declares nor ends" in refusal(put_brake_of(operator, kinds, ended))
+    assert "an emergency that is Active is Ended before" in refusal(
+        put_brake_of(sre, kinds, {"epoch": 0, "sequence": 2, "keptMillionths": 0})
+    )
+    assert "a PowerBrake is not deleted" in refusal(attacker.delete, path)
+    put_brake(sre, kinds, **{**emergency, "sequence": 2, "emergency": "Ended"})
+    put_brake(operator, kinds, **lifted)
+    assert "people declare an emergency" in refusal(
+        put_brake_of(sre, kinds, {"epoch": 5, "sequence": 2, "keptMillionths": 0, "emergency": "Ended"})
+    )
+    put_brake(sre, kinds, **{**emergency, "epoch": 5, "sequence": 2})
+    kinds.api.delete(path)
+
+
+def put_brake_of(api: ApiClient, kinds: Any, spec: Json) -> Callable[[], None]:
+    return lambda: put_brake(api, kinds, **spec)

@@ -32,7 +32,7 @@ class Case:
     before: Changes | None = field(default=None)
 
 
-EAJ, CAP, NODE, PROFILE = "EnergyAwareJob", "PowerCap", "GPUNode", "EnergyProfile"
+EAJ, CAP, NODE, PROFILE, BRAKE = "EnergyAwareJob", "PowerCap", "GPUNode", "EnergyProfile", "PowerBrake"
 LOCKED = "cannot change while the job may be running; set suspend to true first"
 NEW_TRAINING = {"training": {"globalBatchSize": 512}}
 RECURRING = {"profileKey": "k", "recurrence": {"batchSizes": [128, 256], "targetMetric": "accuracy >= 0.75"}}
@@ -162,6 +162,12 @@ CREATION = [
         {"jobs": [JOB_GRANT | {"clockMegahertz": {"min": 1215, "max": 1200}}]},
         "clockMegahertz.min 1215 is above clockMegahertz.max 1200 (at most 1200)",
     ),
+    Case(
+        BRAKE,
+        {"keptMillionths": 0, "emergency": "Active"},
+        {"emergency": "Active"},
+        "an emergency keeps nothing above the smallest limits: keptMillionths 400000 must be 0",
+    ),
 ]
 
 CHANGE = [
@@ -222,6 +228,28 @@ CHANGE = [
         {"boundMilliwatts": 999_999},
         "spec changed but (epoch, generation) is still (3, 10); every change takes a new generation (11 or above)",
         {},
+    ),
+    Case(
+        BRAKE,
+        {"sequence": 11, "keptMillionths": 300_000},
+        {"sequence": 9},
+        "(epoch, sequence) (3, 9) is below (3, 10) of the brake; it never goes down (read the brake again, and write "
+        "(3, 11) or above)",
+        {},
+    ),
+    Case(
+        BRAKE,
+        {"epoch": 4, "sequence": 1},
+        {"keptMillionths": 300_000},
+        "the brake changed but (epoch, sequence) is still (3, 10); every change takes a new sequence (11 or above)",
+        {},
+    ),
+    Case(
+        BRAKE,
+        {"sequence": 11, "emergency": "Ended"},
+        {"sequence": 11, "emergency": None},
+        "an emergency that is Active is Ended before anything else is written",
+        {"keptMillionths": 0, "emergency": "Active"},
     ),
     Case(
         PROFILE,

@@ -46,7 +46,7 @@ def test_every_field_is_described_and_bounded(kind: str) -> None:
         for item in _walk(_root(kind), kind)
         if item[0] not in {f"{kind}.{n}" for n in ("apiVersion", "kind", "metadata")}
     ]
-    assert len(ours) > 20, "the walk found no fields"
+    assert len(ours) > 5, "the walk found no fields"
     for path, schema in ours:
         if len(schema.get("description", "")) < 5 or not schema["description"].rstrip().endswith((".", ")")):
             wrong.append(f"{path}: a description, in sentences")

@@ -30,7 +30,7 @@ from flyball_testbed.controlplane.programs.binaries import (
 from flyball_testbed.controlplane.programs.build import MODULE_OF_PROGRAM, pinned_version
 
 GROUP = "/apis/flyball.dev/v1alpha1"
-CLUSTER_COLLECTIONS = (f"{GROUP}/powercaps", f"{GROUP}/gpunodes")
+CLUSTER_COLLECTIONS = (f"{GROUP}/powercaps", f"{GROUP}/gpunodes", f"{GROUP}/powerbrakes")
 NAMESPACED_COLLECTIONS = (f"{GROUP}/energyawarejobs", f"{GROUP}/energyprofiles")
 SYSTEM_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{DEFAULT_NAMESPACE}/leases"
 MARKER = "cluster"

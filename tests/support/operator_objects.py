@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, gpu_node_object, read_gpu_node
-from flyball_api.grant import Grant, JobGrant, OtherGpuLimits, PowerBound
+from flyball_api.grant import BrakeVersion, CapOverNode, Grant, JobGrant, OtherGpuLimits, PowerBound
 from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, read_power_cap
 from flyball_api.reading import to_patch
@@ -96,8 +96,12 @@ def grant(
     jobs: tuple[JobGrant, ...] = (),
     expected: int | None = None,
     other_gpus: OtherGpuLimits | None = None,
+    caps: tuple[str, ...] = (),
 ) -> Grant:
-    """A grant of `limit` milliwatts, expected to be drawn in full unless `expected` says otherwise."""
+    """A grant of `limit` milliwatts, expected to be drawn in full unless `expected` says otherwise.
+
+    It names the caps that are given, each with the first brake of its epoch.
+    """
     granted = bound(limit, expected)
     return Grant(
         epoch=epoch,
@@ -107,6 +111,8 @@ def grant(
         committed=granted if committed is None else granted | bound(committed),
         other_gpus=other_gpus or OtherGpuLimits(),
         jobs=jobs,
+        caps=tuple(CapOverNode(cap, BrakeVersion(epoch, 0)) for cap in caps),
+        min_power_limit_milliwatts=MilliwattsPerGpu(FLOOR if caps else 0),
     )
 
 

@@ -12,9 +12,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
+from typing import Any
 
 import msgspec
 from flyball_agent.enforce import decisions
+from flyball_agent.enforce.brakes import (
+    Followed,
+    Seen,
+    braked,
+    everything_lowered,
+    lowest_bound,
+    lowest_targets,
+    under_new_grant,
+    with_seen,
+)
 from flyball_agent.enforce.gpu_state import GpuState, PodName
 from flyball_agent.enforce.grant import supersedes
 from flyball_agent.gpu.gpu import GpuLimits, PowerLimitReading
@@ -27,15 +38,25 @@ from flyball_api.gpu_node import (
     GpuReport,
     PowerLimits,
 )
-from flyball_api.grant import Grant, PowerBound
+from flyball_api.grant import BrakeVersion, Grant, PowerBound
+from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.power_cap import PowerCap, PowerCapSpec, PowerCapStatus
 from flyball_api.reading import ObjectMeta
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import IncarnationView, NodeView, PodView
 from flyball_operator.outcome import Outcome
+from flyball_operator.power import brakes as brakes_module
 from flyball_operator.power import controller as controller_module
 from flyball_operator.power.bound import committed_bound
-from flyball_operator.power.controller import Answered, PlanInForce, PowerController, PowerSettings, SendGrant
+from flyball_operator.power.brakes import SendBrake
+from flyball_operator.power.controller import (
+    Answered,
+    BrakeAnswered,
+    PlanInForce,
+    PowerController,
+    PowerSettings,
+    SendGrant,
+)
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.reservations import NO_RULES, least_bound
 from flyball_operator.watches import ClusterState
@@ -105,6 +126,7 @@ class Agent:
     name: str
     boot: int = 0
     accepted: Grant | None = None
+    followed: Followed = field(default_factory=dict)
     lease_valid: bool = True
     acknowledged: Acknowledgement | None = None
     stuck: set[int] = field(default_factory=set)  # GPUs whose setter reports success and does nothing
@@ -138,20 +160,28 @@ class Agent:
         limit = PowerLimitReading(milliwatts, milliwatts)
         self.gpus[index] = self.gpus[index].changed(held_milliwatts=milliwatts, limit=limit)
 
-    def tick(self, grant: Grant | None, now_ns: int, steps: int) -> None:
-        """One round of at most `steps` sets, cuts first, as the enforcer makes it; then judge what may be acknowledged."""
+    def tick(self, grant: Grant | None, seen: Seen, now_ns: int, steps: int) -> None:
+        """One round of at most `steps` sets, cuts first, as the enforcer makes it; then judge what may be acknowledged.
+
+        The GPUNode has `grant`, and the PowerBrakes are as `seen`.
+        """
         if grant is not None and supersedes(grant.version, None if self.accepted is None else self.accepted.version):
-            self.accepted = grant
+            self.accepted, self.followed = grant, under_new_grant(self.followed, grant, seen)
             self.gpus = [gpu.changed(above_since_ns=None, stays_above=False) for gpu in self.gpus]
         held = {gpu: PodName("team", f"{self.name}-{index}") for index, gpu in self.pods.items()}
         self.gpus = [gpu.changed(pods=(held[index],) if index in held else ()) for index, gpu in enumerate(self.gpus)]
-        mode = decisions.mode_of(self.accepted, self.gpus, self.lease_valid)
         if self.accepted is None:
             return
-        targets = decisions.targets_of(self.accepted, self.gpus, mode)
+        self.followed = with_seen(self.followed, self.accepted, seen)
+        in_force = braked(self.accepted, self.followed)
+        mode = decisions.mode_of(in_force, self.gpus, self.lease_valid)
+        targets = decisions.targets_of(in_force, self.gpus, mode)
+        bound = in_force.bound.limit_milliwatts
+        if everything_lowered(self.followed):
+            targets = lowest_targets(targets, self.gpus)
+            bound = min(bound, lowest_bound(self.gpus))
         steps = self._set(decisions.limit_cuts(self.gpus, targets), steps)
         if not mode.lapsed:
-            bound = self.accepted.bound.limit_milliwatts
             steps = self._set(decisions.limit_raises(self.gpus, targets, bound), steps)
         if steps == 0:
             return  # it stopped on the way
@@ -159,8 +189,9 @@ class Agent:
         self.gpus = list(judgement.gpus)
         total = decisions.total_held_milliwatts(self.gpus)
         version = self.accepted.version
-        if decisions.acknowledgement_due(self.acknowledged, version, self.session, total, judgement.may_acknowledge):
-            self.acknowledged = Acknowledgement(*version, total, *self.session)
+        may_acknowledge = judgement.may_acknowledge
+        if decisions.acknowledgement_due(self.acknowledged, version, self.session, total, bound, may_acknowledge):
+            self.acknowledged = Acknowledgement(*version, total, *self.session, bound_milliwatts=bound)
 
     def _set(self, sets: list[decisions.SetLimit], steps: int) -> int:
         """Make the sets that there are steps for; returns the steps left."""
@@ -182,26 +213,49 @@ class Agent:
         return GpuNodeStatus(*self.session, devices=reports, acknowledged=self.acknowledged)
 
 
+Item = GpuNode | PowerCap | PowerBrake
+
+
 class ApiServer:
-    """GPUNodes and PowerCaps, and every change of them in order."""
+    """GPUNodes, PowerCaps and PowerBrakes, and every change of them in order."""
 
     def __init__(self) -> None:
         self.gpu_nodes: dict[str, GpuNode] = {}
         self.caps: dict[str, PowerCap] = {}
-        self.log: list[GpuNode | PowerCap] = []
+        self.brakes: dict[str, PowerBrake] = {}
+        self.log: list[Item] = []
         self.reboots: list[int] = []  # where in the log
         self.version = 0
 
-    def put(self, item: GpuNode | PowerCap) -> GpuNode | PowerCap:
+    def put(self, item: Item) -> Item:
         self.version += 1
         metadata = msgspec.structs.replace(item.metadata, resource_version=str(self.version))
         item = replace(item, metadata=metadata)
         self.log.append(item)
         if isinstance(item, GpuNode):
             self.gpu_nodes[item.name] = item
+        elif isinstance(item, PowerBrake):
+            self.brakes[item.cap] = item
         else:
             self.caps[item.name] = item
         return item
+
+    def brake(self, cap: str, spec: PowerBrakeSpec, replaced: str) -> PowerBrake | None:
+        """Take a brake as the CRD's rules and the admission policy do; None where it is refused."""
+        before = self.brakes.get(cap)
+        if replaced != ("" if before is None else before.metadata.resource_version):
+            return None
+        version = BrakeVersion(spec.epoch, spec.sequence)
+        if before is not None and (version <= before.version or (before.active and spec.emergency is None)):
+            return None
+        after = self.put(PowerBrake(ObjectMeta(cap), spec))
+        assert isinstance(after, PowerBrake)
+        return after
+
+    def brakes_as_of(self, changes_ago: int) -> dict[str, PowerBrake]:
+        """The brakes as a watch that is behind, or an old backup, has them."""
+        upto = self.log[: max(0, len(self.log) - changes_ago)]
+        return {item.cap: item for item in upto if isinstance(item, PowerBrake)}
 
     def grant(self, name: str, replaced: str | None, grant: Grant) -> GpuNode | None:
         """Take a grant if the GPUNode has not changed since it was read; None where that is refused."""
@@ -253,6 +307,15 @@ class Write:
     answered: bool = False
 
 
+@dataclass
+class BrakeWrite:
+    """A brake on its way; `answered`: its sender has given it up."""
+
+    term: Term
+    send: SendBrake
+    answered: bool = False
+
+
 class Term:
     """One leader: its controller, and its copy of what the API server has."""
 
@@ -266,6 +329,7 @@ class Term:
         self.controller = PowerController(epoch, settings)
         self.gpu_nodes: dict[str, GpuNode] = {}
         self.caps: dict[str, PowerCap] = {}
+        self.brakes: dict[str, PowerBrake] = {}
         self.seen = 0
         self.deliver(len(api.log) - behind)
 
@@ -275,11 +339,14 @@ class Term:
             self.absorb(item)
         self.seen = max(self.seen, upto)
 
-    def absorb(self, item: GpuNode | PowerCap) -> None:
-        copy: dict[str, GpuNode] | dict[str, PowerCap] = self.gpu_nodes if isinstance(item, GpuNode) else self.caps
-        known = copy.get(item.name)
+    def absorb(self, item: Item) -> None:
+        copy: dict[str, Any] = self.caps
+        if not isinstance(item, PowerCap):
+            copy = self.gpu_nodes if isinstance(item, GpuNode) else self.brakes
+        name = item.metadata.name
+        known = copy.get(name)
         if known is None or int(known.metadata.resource_version) < int(item.metadata.resource_version):
-            copy[item.name] = item  # type: ignore[assignment]
+            copy[name] = item
 
     @property
     def age_seconds(self) -> float:
@@ -289,11 +356,13 @@ class Term:
 
 @contextmanager
 def few_grants_at_once() -> Iterator[None]:
-    usual, controller_module.MAX_GRANTS_AT_ONCE = controller_module.MAX_GRANTS_AT_ONCE, AT_ONCE
+    """So few that not every node's fits, and brakes for a single node, of which there are few here."""
+    usual = controller_module.MAX_GRANTS_AT_ONCE, brakes_module.FEWEST_NODES
+    controller_module.MAX_GRANTS_AT_ONCE, brakes_module.FEWEST_NODES = AT_ONCE, 1
     try:
         yield
     finally:
-        controller_module.MAX_GRANTS_AT_ONCE = usual
+        controller_module.MAX_GRANTS_AT_ONCE, brakes_module.FEWEST_NODES = usual
 
 
 class PowerCluster:
@@ -304,7 +373,7 @@ class PowerCluster:
         self.agents = {name: Agent(name) for name in NODES}
         self.plan: dict[tuple[str, int], tuple[int, float]] = {}
         self.pods: set[tuple[str, int]] = {(name, index) for name in NODES for index in range(GPUS)}
-        self.writes: list[Write] = []
+        self.writes: list[Write | BrakeWrite] = []
         self.unlabelled: set[str] = set()  # names of Nodes whose labels are gone
         self.unreadable: set[str] = set()  # names of a GPUNode or a cap that the leader cannot read
         self.seconds = 0.0
@@ -379,6 +448,10 @@ class PowerCluster:
         for info in state.nodes.values():
             if info.doubt:  # a silent agent, for instance, is nobody's command either
                 self.forget(info.name)
+        for brake, fate in zip(instructions.brakes, [*statuses[::-1], *["answered"] * 3], strict=False):
+            brake_write = BrakeWrite(term, brake)
+            self.writes.append(brake_write)
+            self.resolve(brake_write, {"lost": "zombie"}.get(fate, fate))
         assert len(instructions.sends) <= AT_ONCE
         for send, fate in zip(instructions.sends, sent, strict=False):
             self.send(send, fate)
@@ -420,6 +493,7 @@ class PowerCluster:
             reports_of={},
             unread=tuple(sorted(self.unreadable & set(NODES))),
             age_seconds=term.age_seconds,
+            brakes=dict(term.brakes),
         )
 
     def send(self, send: SendGrant, fate: str) -> None:
@@ -427,18 +501,25 @@ class PowerCluster:
         replaced = None if gpu_node is None else gpu_node.metadata.resource_version
         write = Write(self.term, send.node.name, replaced, send.grant)
         self.writes.append(write)
-        assert sum(not item.answered for item in self.writes if item.term is self.term) <= AT_ONCE
-        assert len({item.node for item in self.writes if item.term is self.term and not item.answered}) == sum(
-            not item.answered for item in self.writes if item.term is self.term
-        )
+        unanswered = [
+            item.node
+            for item in self.writes
+            if isinstance(item, Write) and item.term is self.term and not item.answered
+        ]
+        assert len(unanswered) <= AT_ONCE
+        assert len(set(unanswered)) == len(unanswered)
         if fate != "slow":
             self.resolve(write, fate)
 
-    def resolve(self, write: Write, fate: str) -> None:
+    def resolve(self, write: Write | BrakeWrite, fate: str) -> None:
         """Bring a write to its end, or for a zombie to its sender's giving up."""
         outcome = Outcome.UNKNOWN
         if fate in ("answered", "answer lost"):
-            after = self.api.grant(write.node, write.replaced, write.grant)
+            after: Item | None
+            if isinstance(write, Write):
+                after = self.api.grant(write.node, write.replaced, write.grant)
+            else:
+                after = self.api.brake(write.send.cap, write.send.spec, write.send.resource_version)
             if fate == "answered":
                 outcome = Outcome.REFUSED if after is None else Outcome.DONE
                 if after is not None:
@@ -447,7 +528,10 @@ class PowerCluster:
             outcome = Outcome.REFUSED
         if not write.answered:
             write.answered = True
-            write.term.controller.handle(Answered(write.node, outcome))
+            if isinstance(write, Write):
+                write.term.controller.handle(Answered(write.node, outcome))
+            else:
+                write.term.controller.handle_brake(BrakeAnswered(write.send.cap, outcome))
         if fate not in ("zombie", "slow"):
             self.writes.remove(write)
 
@@ -463,6 +547,15 @@ class PowerCluster:
         spec = msgspec.structs.replace(before.spec, watts=cap_watts(name, tenths))
         metadata = msgspec.structs.replace(before.metadata, generation=before.metadata.generation + 1)
         self.api.put(replace(before, metadata=metadata, spec=spec))
+
+    def emergency(self, cap: str, state: str) -> None:
+        """An SRE declares an emergency ("Active") or ends it ("Ended"), by one write, as `flyball emergency` does."""
+        before = self.api.brakes.get(cap)
+        if state == "Ended" and (before is None or not before.active):
+            return
+        version = BrakeVersion() if before is None else before.version
+        spec = PowerBrakeSpec(version.epoch, version.sequence + 1, 0, state)  # type: ignore[arg-type]
+        assert self.api.brake(cap, spec, "" if before is None else before.metadata.resource_version) is not None
 
     def plan_changes(self, wishes: list[tuple[int, float]], near: bool) -> None:
         """A new plan is in force; `near`: the one after it is being made."""
@@ -482,7 +575,9 @@ class PowerCluster:
 
     def tick(self, name: str, steps: int, reports: bool) -> None:
         agent, item = self.agents[name], self.api.gpu_nodes.get(name)
-        agent.tick(None if item is None else item.grant, int(self.seconds), steps)
+        # Who cannot report is behind with what it sees, too; what it sees then may be older than what it has seen before.
+        seen = self.api.brakes if reports else self.api.brakes_as_of(4)
+        agent.tick(None if item is None else item.grant, seen, int(self.seconds), steps)
         if not reports:
             return
         self.api.reported(name, agent.status())
@@ -501,7 +596,11 @@ class PowerCluster:
             self.term = Term(self.term.epoch + 1, self.api, behind)
             self.found_enforced = {}
         elif fault == "labels change":
-            self.unlabelled ^= {name}  # for all that its Node says, it is under the hall's cap only; its watts stay
+            item = self.api.gpu_nodes.get(name)
+            if (
+                item is not None and item.acknowledged is not None
+            ):  # before its first grant it counts where its labels say
+                self.unlabelled ^= {name}  # for all that its Node says, it is under the hall's cap only; its watts stay
         elif fault == "setter lies":
             agent.stuck.add(0)
         elif fault == "reboot":
@@ -540,7 +639,7 @@ class PowerCluster:
             item = self.api.gpu_nodes.get(name)
             version = None if item is None else item.metadata.resource_version
             for write in self.writes:
-                if write.node == name and write.replaced == version:
+                if isinstance(write, Write) and write.node == name and write.replaced == version:
                     bound = bound | write.grant.committed
             total += bound.expected_milliwatts if self.is_expected(cap) else bound.limit_milliwatts
         return total
@@ -583,6 +682,8 @@ class PowerCluster:
             agent.pods = {index: index for index in range(GPUS) if (agent.name, index) in self.pods}
         for write in list(self.writes):
             self.resolve(write, "lost")
+        for selector in SELECTORS:
+            self.emergency(selector, "Ended")
         for _ in range(14):
             self.clean_round()
             self.check()
@@ -597,6 +698,7 @@ class PowerCluster:
             assert item.acknowledged_current, name
             assert item.grant is not None
             assert item.grant.epoch == self.term.epoch
+            assert item.braked_milliwatts is None, name
 
     def check(self) -> None:
         """What must hold after every action."""

@@ -293,14 +293,17 @@ def acknowledgement_due(
     version: GrantVersion,
     session: DriverSession,
     total_milliwatts: NodeMilliwatts,
+    bound_milliwatts: NodeMilliwatts,
     may_acknowledge: bool,
 ) -> bool:
     """Whether that the GPUs hold `total_milliwatts` under that grant is news that may be published now.
 
-    What was acknowledged may come to hold more again (a limit that drifted and will not come down): that is published
-    at once, even while something settles.
+    `bound_milliwatts` is what brakes leave of the grant's bound. What was acknowledged may come to hold more again (a limit
+    that drifted and will not come down): that is published at once, even while something settles.
     """
-    same = last is not None and (last.version, last.session) == (version, session)
+    same = last is not None and (
+        (last.version, last.session, last.bound_milliwatts) == (version, session, bound_milliwatts)
+    )
     if last is None or not same:
         return may_acknowledge
     return total_milliwatts > last.limits_milliwatts or (may_acknowledge and total_milliwatts != last.limits_milliwatts)

@@ -16,11 +16,22 @@ from flyball_api.gpu_node import Acknowledgement
 from flyball_api.grant import Grant
 from flyball_api.reading import InvalidObject
 from flyball_api.times import whole_second
+from flyball_api.units import NodeMilliwatts
 from flyball_kube.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS, boottime_ns
 from flyball_agent.enforce import decisions
 from flyball_agent.enforce.adoption import find_gpus
+from flyball_agent.enforce.brakes import (
+    Followed,
+    Seen,
+    braked,
+    everything_lowered,
+    lowest_bound,
+    lowest_targets,
+    under_new_grant,
+    with_seen,
+)
 from flyball_agent.enforce.decisions import Mode, Target
 from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.gpu_state import GpuState, Holders, PodName
@@ -29,6 +40,7 @@ from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.reader import GpuReader
 from flyball_agent.enforce.records import (
     Accepted,
+    Brakes,
     DriverSeen,
     Forgotten,
     GrantLease,
@@ -74,9 +86,12 @@ class Enforcer:
                 unopened=driver.unopened,
             ),
             grant=journal.state.grant,
+            brakes={brake.cap: brake for brake in journal.state.brakes},
             lease=journal.state.lease,
             journal_error=journal.degraded,
         )
+        if self.state.grant is not None:
+            self.state.in_force = braked(self.state.grant, self.state.brakes)
         self._reader = GpuReader(self.state, self._access, journal, clock_ns, node)
         self._setter = GpuSetter(
             self.state,
@@ -120,9 +135,7 @@ class Enforcer:
         state.lease = GrantLease(self._access.driver.boot_id, self._clock_ns() + grant.lease_seconds * NANOSECONDS)
         with contextlib.suppress(JournalError):
             self._journal.note(Accepted.of(grant, state.lease))
-        for gpu in state.gpus.values():
-            if gpu.above_since_ns is not None:
-                self.state.put(gpu.changed(above_since_ns=None, stays_above=False))
+        self._follow(grant, under_new_grant(state.brakes, grant, state.brakes_seen))
         self._log.info(
             "grant accepted",
             epoch=grant.epoch,
@@ -131,6 +144,38 @@ class Enforcer:
             jobs=len(grant.jobs),
         )
         return True
+
+    def take_brakes(self, seen: Seen) -> bool:
+        """Take in every PowerBrake as it is now; True where limits may have to change. No grant is raised by any."""
+        state = self.state
+        first, state.brakes_seen = state.brakes_seen is None, seen
+        if state.grant is None:
+            return False
+        followed = with_seen(state.brakes, state.grant, seen)
+        if followed == state.brakes:
+            return first  # what had to wait until they were seen may be raised now
+        self._follow(state.grant, followed)
+        for brake in followed.values():
+            self._log.info(
+                "brake",
+                cap=brake.cap,
+                epoch=brake.epoch,
+                sequence=brake.sequence,
+                kept_millionths=brake.kept_millionths,
+                emergency=brake.everything,
+            )
+        return True
+
+    def _follow(self, grant: Grant, followed: Followed) -> None:
+        """Hold to the grant as these brakes leave it. They are written now, and synced before they are acknowledged."""
+        state = self.state
+        if followed != state.brakes:
+            with contextlib.suppress(JournalError):
+                self._journal.note(Brakes(tuple(followed.values())))
+        state.brakes, state.in_force = followed, braked(grant, followed)
+        for gpu in state.gpus.values():
+            if gpu.above_since_ns is not None:
+                state.put(gpu.changed(above_since_ns=None, stays_above=False))
 
     def renew_lease(self, epoch: int) -> bool:
         """The operator that leads under `epoch` was just seen alive; True where that brings the grant back.
@@ -220,32 +265,34 @@ class Enforcer:
         """One round: read, decide, cut and read back, lock, raise within the grant and read back, judge."""
         state = self.state
         await self._reader.read()
-        grant = state.grant
+        grant, brakes = state.in_force, state.brakes
         self._set_mode()
         self._reader.find_drift()
         targets: dict[str, Target] = {}
         if grant is not None:
             targets = decisions.targets_of(grant, self._gpus(), state.mode)
+            if everything_lowered(brakes):
+                targets = lowest_targets(targets, self._gpus())
             self._set_purposes(targets.values())
             await self._setter.set_limits(grant, decisions.limit_cuts(self._gpus(), targets), "lower")
             await self._setter.set_locks(targets)
             await self._setter.set_persistence()
             await self._journal.tidy()
-            if self._still_decided(grant) and state.confirmed and not state.mode.lapsed:
+            if self._still_decided(grant) and state.may_raise and not state.mode.lapsed:
                 raises = decisions.limit_raises(self._gpus(), targets, grant.bound.limit_milliwatts)
                 await self._setter.set_limits(grant, raises, "raise")
         else:
             await self._journal.tidy()
-        if state.grant is grant:
+        if state.in_force is grant:
             await self._judge(targets)
         state.journal_error = self._journal.degraded
 
     def _still_decided(self, grant: Grant) -> bool:
-        """Whether the round still goes by this: a newer grant or the lease's end may come while driver or disk are busy."""
-        return self.state.grant is grant and self._mode_now() is self.state.mode
+        """Whether the round still goes by this: a newer grant, a brake or the lease's end may come while it waits."""
+        return self.state.in_force is grant and self._mode_now() is self.state.mode
 
     def _mode_now(self) -> Mode:
-        grant, lease = self.state.grant, self.state.lease
+        grant, lease = self.state.in_force, self.state.lease
         if grant is None or lease is None:
             return decisions.mode_of(grant, self.state.gpus.values(), lease_valid=False)
         boot_id, now_ns = self._access.driver.boot_id, self._clock_ns()
@@ -274,14 +321,14 @@ class Enforcer:
         for gpu in judgement.gpus:
             self.state.put(gpu)
         state.settling = judgement.settling
-        grant = state.grant
+        grant = state.in_force
         if grant is None or not any(gpu.usable for gpu in judgement.gpus):
             return
         version, session, last = grant.version, state.session, state.acknowledged
-        total = state.held_milliwatts
-        if not decisions.acknowledgement_due(last, version, session, total, judgement.may_acknowledge):
+        total, bound = state.held_milliwatts, self._bound_milliwatts(grant)
+        if not decisions.acknowledgement_due(last, version, session, total, bound, judgement.may_acknowledge):
             return
-        if last is None or (last.version, last.session) != (version, session):
+        if last is None or (last.version, last.session, last.bound_milliwatts) != (version, session, bound):
             try:
                 await self._journal.sync()
             except JournalError:
@@ -295,14 +342,22 @@ class Enforcer:
             boot_id=session.boot_id,
             driver_load=session.driver_load,
             time=whole_second(datetime.fromtimestamp(self._wall_seconds(), UTC)),
+            bound_milliwatts=bound,
         )
         self._log.info(
             "acknowledged",
             epoch=version.epoch,
             generation=version.generation,
             limits_milliwatts=total,
+            bound_milliwatts=bound,
             mode=str(state.mode),
         )
+
+    def _bound_milliwatts(self, grant: Grant) -> NodeMilliwatts:
+        """The most that limits may come to until a later grant."""
+        bound = grant.bound.limit_milliwatts
+        lowest = everything_lowered(self.state.brakes)
+        return min(bound, lowest_bound(self.state.gpus.values())) if lowest else bound
 
     def forget(self, uuids: Iterable[str]) -> None:
         """Count GPUs no more that were here once and are gone for good; one that the driver shows is not forgotten."""

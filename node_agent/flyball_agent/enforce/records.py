@@ -43,6 +43,22 @@ class Accepted(Struct, frozen=True, tag_field="t", tag="accept"):
         return cls(grant_spec(grant), lease.boot_id, lease.deadline_ns)
 
 
+class FollowedBrake(Struct, frozen=True, array_like=True):
+    """A PowerBrake that is followed: the latest version of it that was seen, and the smallest share of any."""
+
+    cap: str
+    epoch: int
+    sequence: int
+    kept_millionths: int
+    everything: bool
+
+
+class Brakes(Struct, frozen=True, tag_field="t", tag="brakes"):
+    """All PowerBrakes that are followed now."""
+
+    followed: tuple[FollowedBrake, ...]
+
+
 class Intent(Struct, frozen=True, array_like=True):
     """One set of a power limit, as it was meant."""
 
@@ -109,7 +125,7 @@ class EnergyTotals(Struct, frozen=True, tag_field="t", tag="energy"):
     energy: dict[str, Any]
 
 
-Record = Accepted | GrantLease | Intents | FoundGpus | Forgotten | OfNode | DriverSeen | EnergyTotals
+Record = Accepted | Brakes | GrantLease | Intents | FoundGpus | Forgotten | OfNode | DriverSeen | EnergyTotals
 
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 _ENCODER = msgspec.json.Encoder()
@@ -121,6 +137,7 @@ class JournalState:
 
     node: str = ""
     grant: Grant | None = None
+    brakes: tuple[FollowedBrake, ...] = ()
     lease: GrantLease | None = None
     gpus: dict[str, FoundGpu] = field(default_factory=dict)
     intents: dict[str, Intent] = field(default_factory=dict)  # the last of each GPU
@@ -134,6 +151,8 @@ class JournalState:
             case Accepted():
                 self.grant = accepted_grant(record.spec)
                 self.lease = GrantLease(record.boot_id, record.deadline_ns)
+            case Brakes():
+                self.brakes = record.followed
             case GrantLease():
                 self.lease = record
             case Intents():
@@ -161,6 +180,8 @@ class JournalState:
             records.append(DriverSeen(self.driver))
         if self.grant is not None and self.lease is not None:
             records.append(Accepted.of(self.grant, self.lease))
+        if self.brakes:
+            records.append(Brakes(self.brakes))
         if self.intents:
             records.append(Intents(*self.intent_version, tuple(self.intents.values())))
         if self.energy:

@@ -9,6 +9,7 @@ from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant
 from flyball_api.units import NodeMilliwatts
 
+from flyball_agent.enforce.brakes import Followed, Seen
 from flyball_agent.enforce.decisions import Mode, total_held_milliwatts
 from flyball_agent.enforce.gpu_state import GpuState, PodName
 from flyball_agent.enforce.records import GrantLease
@@ -44,14 +45,18 @@ class EnforcerState:
 
     `confirmed`: this process has seen the grant, or a newer one, at the API server. Until then the grant is what the
     journal remembers, which may be older than what was acknowledged last (a sick disk, a damaged record): it may only
-    lower. `journal_error` says why the journal takes no writes, `must_exit` why a fresh process may do better,
-    `driver_error` why there is no driver.
+    lower. `brakes_seen` are the PowerBrakes as this process last saw them (None: not yet), `brakes` those that lower the
+    grant, and `in_force` is the grant as they leave it. `journal_error` says why the journal takes no writes, `must_exit`
+    why a fresh process may do better, `driver_error` why there is no driver.
     """
 
     session: DriverSession
     gpus: dict[str, GpuState]  # by UUID
     grant: Grant | None = None
+    in_force: Grant | None = None
     confirmed: bool = False
+    brakes: Followed = field(default_factory=dict)
+    brakes_seen: Seen | None = None
     lease: GrantLease | None = None
     mode: Mode = Mode.ADOPTING
     acknowledged: Acknowledgement | None = None
@@ -73,6 +78,11 @@ class EnforcerState:
     def held_milliwatts(self) -> NodeMilliwatts:
         """The most that the limits of all GPUs may add up to now."""
         return total_held_milliwatts(self.gpus.values())
+
+    @property
+    def may_raise(self) -> bool:
+        """This process has seen at the API server what it is held to: the grant, and the brakes of the caps in it."""
+        return self.confirmed and (self.brakes_seen is not None or self.grant is None or not self.grant.caps)
 
     def gpus_of(self, pod: PodName) -> list[GpuState]:
         """The GPUs that a pod holds."""

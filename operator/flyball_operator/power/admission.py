@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from flyball_api.grant import Grant, JobGrant, OtherGpuLimits, PowerBound
+from flyball_api.grant import CapOverNode, Grant, JobGrant, OtherGpuLimits, PowerBound
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
 
 from flyball_operator.power.bound import CapBudget, NodePower
@@ -20,7 +20,8 @@ class GrantTarget:
     """What one node should be granted by the plan, before any cap is looked at.
 
     `job_bounds` has what each entry of `jobs` comes to, `rest` what everything else on the node does.
-    `min_limit_milliwatts` is the smallest limit of one of its GPUs (1 where nobody knows it: the agent sets the smallest).
+    `min_limit_milliwatts` is the smallest limit of one of its GPUs (1 where nobody knows it: the agent sets the smallest),
+    `caps` the caps whose brakes it follows.
     """
 
     node: str
@@ -30,6 +31,7 @@ class GrantTarget:
     job_bounds: tuple[PowerBound, ...]
     rest: PowerBound
     min_limit_milliwatts: MilliwattsPerGpu
+    caps: tuple[CapOverNode, ...] = ()
 
     @property
     def bound(self) -> PowerBound:
@@ -227,7 +229,10 @@ class _Admitter:
             self._raises_allowed and self._fits(target.node, node.committed | target.bound)
         ):
             return target, False
-        lowered = without_raises(target, node.grant, node.committed)
+        standing, braked = node.grant, node.braked_milliwatts
+        if standing is not None and braked is not None:
+            standing = standing.within(braked)  # what a brake has taken would be a raise, too
+        lowered = without_raises(target, standing, node.committed)
         # A first grant on a node at its defaults, and any cut, is covered by what the node may draw anyway.
         return (lowered if node.committed.covers(lowered.bound) else None), True
 
@@ -243,10 +248,13 @@ class _Admitter:
             committed=node.committed | bound,
             other_gpus=target.other_gpus,
             jobs=target.jobs,
+            caps=target.caps,
+            min_power_limit_milliwatts=target.min_limit_milliwatts if target.caps else MilliwattsPerGpu(0),
         )
         stands = (
             node.grant is not None
             and not node.unsettled
+            and node.braked_milliwatts is None
             and node.grant.epoch == self._epoch
             and node.grant.version >= node.accepted
             and node.grant.same_content(grant)

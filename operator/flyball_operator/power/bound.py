@@ -41,7 +41,11 @@ def committed_bound(
         return sent | PowerBound(most, most)
     # What the grant in force allows a moment later (a pod that has yet to start) can be above what was read back; what
     # was read back can be above the grant (a GPU that refused to be lowered): the higher of the two counts.
-    allowed = grant.bound if grant is not None and acknowledged.version == grant.version else sent
+    allowed = sent
+    if grant is not None and acknowledged.version == grant.version:
+        # A brake may have lowered it: to what the agent says that it holds itself to until a later grant, no further.
+        bound = acknowledged.bound_milliwatts
+        allowed = grant.bound if bound is None else grant.bound.at_most(bound)
     read_back = acknowledged.limits_milliwatts + unseen
     above = NodeMilliwatts(max(0, read_back - allowed.limit_milliwatts))
     # Nobody has predicted what is drawn above the grant: all of it may be.
@@ -54,12 +58,14 @@ class NodePower:
 
     `accepted` is the version that its agent acknowledged last, which the next grant must pass even where the GPUNode was
     deleted and made again. `unsettled`: a grant was sent and nobody knows whether it arrived; only another write tells.
+    `braked_milliwatts`: what its agent holds to until another grant comes, where a brake makes that less than the grant.
     """
 
     grant: Grant | None
     committed: PowerBound
     accepted: GrantVersion = NEVER
     unsettled: bool = False
+    braked_milliwatts: NodeMilliwatts | None = None
 
     def next_generation(self, epoch: int) -> int:
         """The generation of the next grant under the leader epoch `epoch`: above every one used before it."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from flyball_api.power_brake import PowerBrake
 from flyball_api.power_cap import CapBreach, PowerCap, PowerCapSpec
 from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milliwatts, allowed_watts
 
@@ -37,7 +38,7 @@ class CapState:
     `leaving` are those of its nodes that it selects by their former labels only.
 
     `doubts` has the nodes whose acknowledgement may not be true any more, and why; they count at their largest limits, and
-    `committed_if_believed` is the sum if they did not.
+    `committed_if_believed` is the sum if they did not. `brake` is the last one that was written for the cap.
     """
 
     cap: PowerCap
@@ -52,6 +53,7 @@ class CapState:
     doubts: Mapping[str, str]
     energy_period: EnergyPeriod | None = None
     breach: Breach | None = None
+    brake: PowerBrake | None = None
 
     @property
     def name(self) -> str:
@@ -131,6 +133,14 @@ class CapStates:
     unreadable: tuple[PowerCap, ...] = ()
     rules: Mapping[str, NodeRules] = field(default_factory=dict)
 
+    def names_over_nodes(self) -> dict[str, list[str]]:
+        """The names of the caps over each node, by the node's name."""
+        names: dict[str, list[str]] = {}
+        for state in self.states:
+            for node in state.nodes:
+                names.setdefault(node, []).append(state.name)
+        return names
+
     @property
     def problems(self) -> list[str]:
         """One sentence for each cap that cannot be read."""
@@ -155,9 +165,19 @@ class CapTracker:
         self._memory: dict[str, _Memory] = {}
 
     def read(
-        self, caps: Iterable[PowerCap], nodes: Mapping[str, NodeInfo], now: datetime, monotonic: float
+        self,
+        caps: Iterable[PowerCap],
+        nodes: Mapping[str, NodeInfo],
+        now: datetime,
+        monotonic: float,
+        brakes: Mapping[str, PowerBrake] | None = None,
     ) -> CapStates:
-        """All caps as of the wall clock's `now`; `monotonic` gives the seconds since the last call."""
+        """All caps as of the wall clock's `now`; `monotonic` gives the seconds since the last call.
+
+        `brakes` are the PowerBrakes by the names of their caps. An emergency is for the nodes under its cap now and for
+        those whose grant says that they were: it outlasts a change of labels, and its cap.
+        """
+        brakes = brakes or {}
         readable: list[tuple[PowerCap, PowerCapSpec, frozenset[str]]] = []
         unreadable = []
         for cap in sorted(caps, key=lambda item: item.name):
@@ -166,9 +186,15 @@ class CapTracker:
                 continue
             sets = ((name, labels) for name, info in nodes.items() for labels in (info.labels, *info.former_labels))
             readable.append((cap, cap.spec, cap.spec.node_selector.select(sets)))
-        rules = node_rules((spec, under) for _, spec, under in readable)
+        active = {cap for cap, brake in brakes.items() if brake.active}
+        in_emergency = {name for cap, _, under in readable if cap.name in active for name in under}
+        in_emergency |= {name for name, info in nodes.items() if any(cap in active for cap in info.named_caps)}
+        rules = node_rules([(spec, under) for _, spec, under in readable], in_emergency)
         states = tuple(
-            self._evaluate(cap, spec, {name: nodes[name] for name in under}, rules, now, monotonic)
+            replace(
+                self._evaluate(cap, spec, {name: nodes[name] for name in under}, rules, now, monotonic),
+                brake=brakes.get(cap.name),
+            )
             for cap, spec, under in readable
         )
         for uid in self._memory.keys() - {cap.uid for cap, _, _ in readable}:
@@ -177,7 +203,7 @@ class CapTracker:
             (failsafe_of(state.spec, state.effective.falls_in_seconds, self._grant_lease_seconds), state.nodes)
             for state in states
         )
-        rules = {name: replace(rule, failsafe=failsafes[name]) for name, rule in rules.items()}
+        rules = {name: replace(rule, failsafe=failsafes.get(name, rule.failsafe)) for name, rule in rules.items()}
         return CapStates(states, tuple(unreadable), rules)
 
     def _evaluate(

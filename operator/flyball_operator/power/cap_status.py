@@ -27,7 +27,10 @@ REASONS: dict[str, frozenset[str]] = {
         {"LimitsAcknowledged", "WaitingForAcknowledgements", "ProofStale", "Adopting", "Infeasible", "Unreadable"}
     ),
     "Breached": frozenset({"MeasuredOverCap", "WithinCap", "Unreadable"}),
+    "Emergency": frozenset({"Declared", "Ended"}),
 }
+# Those that every cap has; an emergency is shown where there is or was one.
+ALWAYS_SHOWN = ("Feasible", "Enforced", "Breached")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ def cap_status(
         _feasible(state, feasible, problems),
         enforced,
         _breached(state),
+        *_emergency(state),
     )
     period, breach = state.energy_period, state.breach
     to_be_committed = state.watts_of(grants.to_be_committed.get(state.name, NodeMilliwatts(0)))
@@ -83,7 +87,7 @@ def _stored_breach(breach: Breach) -> CapBreach:
 def unreadable_status(cap: PowerCap, now: datetime) -> PowerCapStatus:
     """The status of a cap that cannot be read: all of its conditions are unknown, and its figures stay as they were."""
     message = f"{cap.refusal}; until it is put right, nothing is raised on any node"
-    conditions = [Condition(kind, None, "Unreadable", message) for kind in REASONS]
+    conditions = [Condition(kind, None, "Unreadable", message) for kind in ALWAYS_SHOWN]
     return replace(
         cap.status,
         observed_generation=cap.metadata.generation,
@@ -138,6 +142,17 @@ def _breached(state: CapState) -> Condition:
         "MeasuredOverCap" if breached else "WithinCap",
         f"measured {state.measured_watts:.0f} W, cap {state.effective.watts:.0f} W",
     )
+
+
+def _emergency(state: CapState) -> tuple[Condition, ...]:
+    brake = state.brake
+    if brake is None or not brake.everything:
+        return ()
+    why = f": {brake.spec.reason}" if brake.spec.reason else ""
+    if not brake.active:
+        return (Condition("Emergency", False, "Ended", f"limits return with the nodes' next grants{why}"),)
+    message = f"every GPU is held at its smallest limit until the emergency is ended{why}"
+    return (Condition("Emergency", True, "Declared", message),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,4 +217,4 @@ def _urgent(before: PowerCapStatus, after: PowerCapStatus) -> bool:
 
 
 def _enforcement(status: PowerCapStatus) -> Mapping[str, str]:
-    return {item.type: item.status for item in status.conditions if item.type == "Enforced"}
+    return {item.type: item.status for item in status.conditions if item.type in ("Enforced", "Emergency")}

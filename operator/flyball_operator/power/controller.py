@@ -30,6 +30,7 @@ from flyball_operator.power.admission import (
     without_entries,
 )
 from flyball_operator.power.bound import CapBudget, NodePower
+from flyball_operator.power.brakes import Brakes, SendBrake
 from flyball_operator.power.cap_state import CapState, CapStates, CapTracker
 from flyball_operator.power.cap_status import CapStatuses, CapStatusWrite, GrantsUnderWay
 from flyball_operator.power.gpu_facts import KnownGpus
@@ -44,6 +45,7 @@ Entry = tuple[str, str, str, int, str, int]
 
 # A plan that fits a cap which just fell is worth waiting for this long: two waves of grants take longer than one.
 PLAN_GRACE_SECONDS = 0.3
+BRAKED_PLAN_GRACE_SECONDS = 2.0
 # For how long other statuses wait while a cap is brought down.
 CUT_YIELD_SECONDS = 3.0
 # Grants under way at a time; a new leader adopts a thousand nodes over several cycles.
@@ -54,7 +56,7 @@ MAX_GRANTS_AT_ONCE = 200
 class PowerSettings:
     """What the controller can be configured to; all durations in seconds.
 
-    `gpu_models` is what is known of GPUs beside what they report; None: the catalogue.
+    `gpu_models` is what is known of GPUs beside what they report; None: the catalogue. `brakes`: a cut may be a brake.
     """
 
     grant_lease_seconds: int = 60
@@ -65,6 +67,7 @@ class PowerSettings:
     label_settle_seconds: float = 60.0
     status_interval_seconds: float = 5.0
     gpu_models: Mapping[str, GpuModel] | None = None
+    brakes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +122,22 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class BrakeAnswered:
+    """What became of a brake that was sent for a cap."""
+
+    cap: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
 class PowerInstructions:
-    """What to do after one step. Grants go first; they wait for no status.
+    """What to do after one step. Brakes and grants go first; they wait for no status.
 
     `untaint` are nodes whose agents have acknowledged a grant and that are to be opened for pods, `reserved` the pods (by
     name and job uid) whose nodes are granted just what they should have. `owing` nodes have yet to acknowledge a grant.
     """
 
+    brakes: tuple[SendBrake, ...] = ()
     sends: tuple[SendGrant, ...] = ()
     untaint: tuple[NodeInfo, ...] = ()
     cap_statuses: tuple[CapStatusWrite, ...] = ()
@@ -157,6 +169,7 @@ class PowerController:
         self._cap_statuses = CapStatuses(settings.status_interval_seconds, epoch)
         self._known_gpus = KnownGpus(settings.gpu_models)
         self._acknowledgements = Acknowledgements(settings.acknowledge_timeout_seconds)
+        self._brakes = Brakes(epoch)
         self._heartbeats = Heartbeats(settings.report_timeout_seconds)
         self._memberships = Memberships(settings.label_settle_seconds)
         self._holds = Holds()
@@ -170,14 +183,17 @@ class PowerController:
         self._refused_entries: dict[str, frozenset[Entry]] = {}
         self._throttling_since: float | None = None
         self._cutting_since: float | None = None
+        self._now = 0.0  # by the monotonic clock, at the last cycle
 
     def observe(self, cluster: ClusterState, now: datetime, monotonic: float) -> PowerState:
         """What stands and what every node may draw now; `now` is the wall clock, in which schedules are agreed."""
+        self._now = monotonic
         unresponsive = self._acknowledgements.update(cluster.gpu_nodes, monotonic)
         silent = self._heartbeats.update(cluster.gpu_nodes, monotonic)
         nodes = read_nodes(cluster.nodes, cluster.gpu_nodes, cluster.pods, unresponsive, silent, self._known_gpus)
         self._count_attempts(nodes, cluster.gpu_nodes)
-        caps = self._caps.read(cluster.caps, nodes, now, monotonic)
+        self._brakes.update(cluster.brakes)
+        caps = self._caps.read(cluster.caps, nodes, now, monotonic, cluster.brakes)
         return PowerState(cluster, nodes, caps, self._is_cutting(caps.states, monotonic))
 
     def step(
@@ -193,8 +209,10 @@ class PowerController:
         `status_writes` has the uids of the caps whose statuses are being written.
         """
         leaving = self._memberships.to_be_lowered(state.caps, state.nodes, monotonic)
+        brakes = self._brakes.due(state.caps.states, state.nodes, monotonic) if self._settings.brakes else ()
         sends, grants = self._grants(state, plan, leaving, monotonic)
         instructions = PowerInstructions(
+            brakes=brakes,
             sends=sends,
             untaint=tuple(
                 info
@@ -225,6 +243,10 @@ class PowerController:
             return False
         self._refused_entries[event.node] = _entries(event.invalid.jobs)
         return True
+
+    def handle_brake(self, event: BrakeAnswered) -> None:
+        """Take in what became of a brake. Whether it took effect, acknowledgements say."""
+        self._brakes.answered(event.cap, done=event.outcome is Outcome.DONE, monotonic=self._now)
 
     def _count_attempts(self, nodes: dict[str, NodeInfo], gpu_nodes: Mapping[str, GpuNode]) -> None:
         """Count every node with what was attempted there, as long as nobody knows whether it arrived.
@@ -259,7 +281,7 @@ class PowerController:
         budgets = [item.budget() for item in state.caps.states]
         targets = self._targets(state, plan, leaving)
         fitting = throttle(targets, power, budgets, _fixed(state.nodes))
-        if self._waits_for_the_plan(fitting != targets, plan, monotonic):
+        if self._waits_for_the_plan(state, fitting != targets, plan, monotonic):
             return (), GrantsUnderWay(len(owing), unheard, state.cluster.unread)
         self._pod_limits = {
             (job.pod_name, job.uid): job.power_limit_milliwatts for target in fitting for job in target.jobs
@@ -272,7 +294,7 @@ class PowerController:
             admission = admit_grants(fitting, power, published, self._epoch, may_raise)
         sends = tuple(
             SendGrant(state.nodes[node], grant, node in admission.waiting)
-            for node, grant in self._sendable(admission, power)
+            for node, grant in self._sendable(admission, power, self._brakes.held_back(monotonic))
         )
         waiting = len(owing | admission.grants.keys() | set(admission.waiting))
         return sends, GrantsUnderWay(waiting, unheard, state.cluster.unread, wished.committed)
@@ -288,6 +310,11 @@ class PowerController:
             self._settings.guard_fraction,
         )
         targets = [at_smallest_limits(target) if target.node in leaving else target for target in targets]
+        caps_over = state.caps.names_over_nodes()
+        targets = [
+            replace(target, caps=self._brakes.over(state.nodes[target.node], caps_over.get(target.node, ())))
+            for target in targets
+        ]
         return [
             without_entries(target)
             if target.jobs and self._refused_entries.get(target.node) == _entries(target.jobs)
@@ -295,18 +322,21 @@ class PowerController:
             for target in targets
         ]
 
-    def _waits_for_the_plan(self, throttled: bool, plan: PlanInForce, monotonic: float) -> bool:
+    def _waits_for_the_plan(self, state: PowerState, throttled: bool, plan: PlanInForce, monotonic: float) -> bool:
         """Whether a plan that fits the caps is so near that a cut of this one is not worth its own wave of grants.
 
-        The time counts from when the plan in force did not fit any more, not from each new plan's start: while a cap
-        rises, or measurements come in, a plan is always near.
+        Where brakes hold every cap already, that can take its time. The time counts from when the plan in force did not fit
+        any more, not from each new plan's start: while a cap rises, or measurements come in, a plan is always near.
         """
         if not throttled:
             self._throttling_since = None
             return False
         if self._throttling_since is None:
             self._throttling_since = monotonic
-        return plan.next_is_near and monotonic - self._throttling_since < PLAN_GRACE_SECONDS
+        braked = any(info.power.braked_milliwatts is not None for info in state.nodes.values())
+        held = braked and all(cap.enforced for cap in state.caps.states)
+        grace = BRAKED_PLAN_GRACE_SECONDS if held else PLAN_GRACE_SECONDS
+        return plan.next_is_near and monotonic - self._throttling_since < grace
 
     def _may_raise(self, state: PowerState) -> bool:
         """Whether everything is read, and our copy is fresh: an older one may have missed a reboot."""
@@ -339,8 +369,10 @@ class PowerController:
             if gpu_node.grant is not None and gpu_node.grant.epoch != self._epoch
         )
 
-    def _sendable(self, admission: Admission, power: Mapping[str, NodePower]) -> Iterable[tuple[str, Grant]]:
-        """The deepest cuts first, one write at a time for each node, and not too many at once.
+    def _sendable(
+        self, admission: Admission, power: Mapping[str, NodePower], held_back: frozenset[str]
+    ) -> Iterable[tuple[str, Grant]]:
+        """The deepest cuts first, one write at a time for each node, and not too many at once; none to those held back.
 
         The end of each write brings the next cycle: what finds no room now is decided on again then.
         """
@@ -350,7 +382,7 @@ class PowerController:
             before = 0 if standing is None else standing.bound.limit_milliwatts
             return admission.grants[node].bound.limit_milliwatts - before
 
-        free = sorted(admission.grants.keys() - self._under_way.keys(), key=lambda node: (rise(node), node))
+        free = sorted(admission.grants.keys() - self._under_way.keys() - held_back, key=lambda node: (rise(node), node))
         room = max(0, MAX_GRANTS_AT_ONCE - len(self._under_way))
         return [(node, admission.grants[node]) for node in free[:room]]
 

@@ -57,6 +57,11 @@ class NodeInfo:
         return self.gpu_node is not None and self.gpu_node.acknowledged_since_driver_load
 
     @property
+    def named_caps(self) -> tuple[str, ...]:
+        """The caps that the grant which stands names."""
+        return () if self.power.grant is None else tuple(cap.name for cap in self.power.grant.caps)
+
+    @property
     def commandable(self) -> bool:
         """Grants sent there take effect: it may be planned with."""
         return self.acknowledged and not self.doubt and self.responsive and self.gpu_model is not None
@@ -162,6 +167,7 @@ def _node_power(gpu_node: GpuNode | None, facts: GpuFacts) -> NodePower:
         gpu_node.grant,
         committed_bound(gpu_node.grant, acknowledged, gpu_node.session, largest, unseen),
         NEVER if acknowledged is None else acknowledged.version,
+        braked_milliwatts=gpu_node.braked_milliwatts,
     )
 
 

@@ -7,7 +7,7 @@ take their figures from here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flyball_api.grant import PowerBound
 from flyball_api.power_cap import PowerCapSpec
@@ -19,28 +19,41 @@ from flyball_operator.power.node_info import NodeInfo
 
 @dataclass(frozen=True, slots=True)
 class NodeRules:
-    """What the caps over one node ask of its GPUs beside their watts."""
+    """What the caps over one node ask of its GPUs beside their watts; `emergency`: every GPU at its smallest limit."""
 
     limit_foreign_pods: bool = False
     failsafe: Failsafe = MINIMUM
+    emergency: bool = False
+
+    @property
+    def lowers_foreign_pods(self) -> bool:
+        """GPUs of pods outside Flyball get the smallest limit."""
+        return self.limit_foreign_pods or self.emergency
 
 
 NO_RULES = NodeRules()
 
 
-def node_rules(caps: Iterable[tuple[PowerCapSpec, frozenset[str]]]) -> dict[str, NodeRules]:
-    """What caps, each given with its nodes, together ask of every node under any of them: the strictest of each rule."""
+def node_rules(
+    caps: Iterable[tuple[PowerCapSpec, frozenset[str]]], in_emergency: Iterable[str] = ()
+) -> dict[str, NodeRules]:
+    """What caps, each given with its nodes, together ask of every node under any of them: the strictest of each rule.
+
+    `in_emergency` names the nodes that an emergency is for.
+    """
     rules: dict[str, NodeRules] = {}
     for spec, nodes in caps:
         for node in nodes:
             before = rules.get(node, NO_RULES)
             rules[node] = NodeRules(before.limit_foreign_pods or spec.foreign_pods == "Limit")
+    for node in in_emergency:
+        rules[node] = replace(rules.get(node, NO_RULES), emergency=True)
     return rules
 
 
 def foreign_gpu_milliwatts(node: NodeInfo, rules: NodeRules) -> MilliwattsPerGpu:
     """What each GPU of a pod outside Flyball may draw: the default limit, unless a cap limits such pods."""
-    return node.min_limit_milliwatts if rules.limit_foreign_pods else node.default_limit_milliwatts
+    return node.min_limit_milliwatts if rules.lowers_foreign_pods else node.default_limit_milliwatts
 
 
 def lost_gpu_milliwatts(node: NodeInfo) -> MilliwattsPerGpu:

@@ -159,7 +159,8 @@ class _NodeTarget:
         if pod.job_uid in self._jobs or pod.gpus == 0:
             return
         limit, expected, clock = self._min_limit, self._min_limit, ANY_CLOCK_MEGAHERTZ
-        if decision is not None and decision.allocation is not None and self._info.commandable:
+        commandable = self._info.commandable and not self._rules.emergency
+        if decision is not None and decision.allocation is not None and commandable:
             # Rounded down, so that a sum of limits never passes the plan's.
             limit = max(limit, MilliwattsPerGpu(allowed_milliwatts(decision.allocation.power_limit_watts)))
             guarded_watts = decision.predicted_gpu_watts * (1.0 + self._guard_fraction)
@@ -187,7 +188,7 @@ class _NodeTarget:
         return GrantTarget(
             node=info.name,
             other_gpus=OtherGpuLimits(
-                foreign_power_limit_milliwatts=self._min_limit if rules.limit_foreign_pods else MilliwattsPerGpu(0),
+                foreign_power_limit_milliwatts=self._min_limit if rules.lowers_foreign_pods else MilliwattsPerGpu(0),
                 foreign_gpus=info.foreign_gpus,
                 failsafe_power_limit_milliwatts=rules.failsafe.limit_milliwatts,
                 failsafe_hold_seconds=rules.failsafe.hold_seconds,

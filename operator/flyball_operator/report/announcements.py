@@ -154,6 +154,11 @@ def cap_announcements(before: PowerCapStatus, after: PowerCapStatus) -> list[Ann
         found.append(Announcement("Enforced", enforced.message, "Enforce"))
     if breached.to_status("True"):
         found.append(Announcement("Breached", breached.message, "Measure", warning=True))
+    emergency = _Change(before, after, "Emergency")
+    if emergency.to_status("True"):
+        found.append(Announcement("EmergencyDeclared", emergency.message, "Enforce", warning=True))
+    if emergency.to_status("False", after="True"):
+        found.append(Announcement("EmergencyEnded", emergency.message, "Enforce"))
     return found
 
 

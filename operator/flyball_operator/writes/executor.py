@@ -23,6 +23,7 @@ from flyball_api.names import (
     PLACEMENT_GATE,
     STARTUP_TAINT,
 )
+from flyball_api.power_brake import power_brake_object
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.reading import to_patch
 from flyball_api.workloads import PodView
@@ -36,6 +37,7 @@ from flyball_kube.resources import (
     JOBS,
     NODES,
     PODS,
+    POWER_BRAKES,
     POWER_CAPS,
     SERVICES,
     Resource,
@@ -45,6 +47,7 @@ from flyball_kube.session import JSON_PATCH, ApiSession, JsonObject
 from flyball_operator.jobs.lifecycle import OpenGates, StopIncarnation
 from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult, combined
+from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
@@ -176,6 +179,16 @@ class Executor:
         """Whether the resource's CRD is being deleted, and every object of it with it, which nobody may have meant."""
         crd = await self._session.get(CRDS.path(name=f"{resource.plural}.{resource.group}"))
         return crd["metadata"].get("deletionTimestamp") is not None
+
+    async def write_brake(self, send: SendBrake) -> WriteResult:
+        """Put a brake in place of the one that was read; make it where there was none."""
+        body = power_brake_object(send.cap, send.spec, send.resource_version)
+        body["metadata"]["managedFields"] = UNTRACKED_FIELDS
+        if not send.resource_version:
+            return await self._write("brake", POWER_BRAKES, lambda: self._session.create(POWER_BRAKES.path(), body))
+        return await self._write(
+            "brake", POWER_BRAKES, lambda: self._session.replace(POWER_BRAKES.path(name=send.cap), body)
+        )
 
     async def remove_startup_taint(self, info: NodeInfo) -> WriteResult:
         """Open a node for pods, now that its agent has acknowledged its first grant."""

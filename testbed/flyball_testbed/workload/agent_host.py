@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flyball_agent.agent import NodeAgent
+from flyball_agent.brake_watch import BrakeWatch
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.gpu_node_channel import GpuNodeChannel
 from flyball_agent.lease_watch import LeaseWatch
@@ -129,15 +130,18 @@ class AgentHost:
             version=package_version(),
         )
         channel = GpuNodeChannel(session, agent, status_interval_seconds=settings.status_interval_seconds)
-        # Each agent sees the operator's pulse over a connection of its own, as it would on its node.
+        # Each agent sees the operator's pulse and the brakes over connections of its own, as it would on its node.
         lease = LeaseWatch(session, namespace=settings.operator_namespace)
         lease.listen(agent.operator_seen)
+        brakes = BrakeWatch(session)
+        brakes.listen(agent.take_brakes)
         self._agents[node] = agent
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(agent.run())
                 group.create_task(channel.run())
                 group.create_task(lease.run())
+                group.create_task(brakes.run())
         finally:
             del self._agents[node]
             await agent.close()

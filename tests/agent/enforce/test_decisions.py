@@ -244,16 +244,21 @@ VERSION, SESSION = GrantVersion(1, 2), DriverSession("boot-1", "1.0")
         ((GrantVersion(1, 1), SESSION, 500), 600, False, False),  # of another grant: once it is in force
         ((GrantVersion(1, 1), SESSION, 500), 500, True, True),
         ((VERSION, DriverSession("boot-1", "1.1"), 500), 500, True, True),
+        ((VERSION, SESSION, 500, 900), 500, True, True),  # a brake has lowered what may come
+        ((VERSION, SESSION, 500, 900), 500, False, False),
+        ((VERSION, SESSION, 500, None), 500, True, True),  # brakes are followed from now on
     ],
 )
 def test_what_is_acknowledged_when(
-    acknowledged: tuple[GrantVersion, DriverSession, int] | None, total: int, may_acknowledge: bool, due: bool
+    acknowledged: tuple[Any, ...] | None, total: int, may_acknowledge: bool, due: bool
 ) -> None:
-    last = None
+    bound, last = NodeMilliwatts(800), None
     if acknowledged is not None:
-        version, session, milliwatts = acknowledged
-        last = Acknowledgement(*version, NodeMilliwatts(milliwatts), session.boot_id, session.driver_load)
-    assert acknowledgement_due(last, VERSION, SESSION, NodeMilliwatts(total), may_acknowledge) is due
+        version, session, milliwatts, before = (*acknowledged, bound)[:4]
+        last = Acknowledgement(
+            *version, NodeMilliwatts(milliwatts), session.boot_id, session.driver_load, bound_milliwatts=before
+        )
+    assert acknowledgement_due(last, VERSION, SESSION, NodeMilliwatts(total), bound, may_acknowledge) is due
 
 
 MILLIWATTS = st.integers(100_000, 400_000)

@@ -79,7 +79,7 @@ class Bench:
         """The API server has a grant of so many watts for each GPU, and its agent has acknowledged it, or another one."""
         jobs = (job_grant(f"uid-{node}", watts * 1000, 8, pod=f"pod-{node}", clock=1200),)
         expected = min(watts * 8000, GUARDED_MILLIWATTS * 8)
-        given = grant(watts * 8000, epoch=epoch, generation=generation, jobs=jobs, expected=expected)
+        given = grant(watts * 8000, epoch=epoch, generation=generation, jobs=jobs, expected=expected, caps=("row",))
         raw = raw_gpu_node(node, given, limits=watts * 8000, acknowledged=acknowledged)
         raw["metadata"]["resourceVersion"] = version
         self.gpu_nodes[node] = read_gpu_node(raw)

@@ -4,7 +4,8 @@ The small cluster of `tests.support.power_cluster` is driven twice: by schedules
 long, and by a state machine, which shrinks what it finds. Caps overlap, add up limits or predicted draw, move, and cannot
 be read for a while; plans follow each other; grants, answers, statuses and reports are lost or late; leaders change and
 begin with an old copy; Nodes lose their labels; agents lag, stop between two sets, reboot, lose their lease, and have GPUs
-whose setter lies.
+whose setter lies. Brakes are written, lost, land late, and are seen late, twice or as they once were; emergencies are
+declared and ended by people.
 
 After every step:
 
@@ -77,8 +78,8 @@ class Schedule:
             self.wishes(),
             draw.choice([0, 5]),
         )
-        actions = [self.cycle, self.round, self.plan, self.write_ends, self.cap, self.pod, self.fault]
-        weights = [3, 8, 5, 4, 1, 1, draw.choice([0, 1])]
+        actions = [self.cycle, self.round, self.plan, self.write_ends, self.cap, self.pod, self.fault, self.emergency]
+        weights = [3, 8, 5, 4, draw.choice([1, 4]), 1, draw.choice([0, 1]), draw.choice([0, 0, 0.5])]
         for action in draw.choices(actions, weights, k=STEPS):
             action()
             self.cluster.check()
@@ -111,6 +112,9 @@ class Schedule:
         draw = self.random
         gpu = draw.choice([None, *range(GPUS)])
         self.cluster.pod_comes_or_goes(draw.choice(NODES), draw.randint(0, GPUS), draw.random() < 0.5, gpu)
+
+    def emergency(self) -> None:
+        self.cluster.emergency(self.random.choice(list(SELECTORS)), self.random.choice(["Active", "Ended", "Ended"]))
 
     def fault(self) -> None:
         self.cluster.fault(self.random.choice(NODES), self.random.choice(FAULTS), self.random.choice([0, 2, 6]))
@@ -194,6 +198,10 @@ class PowerProtocol(RuleBasedStateMachine):
     @rule(name=node_names, fault=st.sampled_from(FAULTS), behind=st.sampled_from([0, 2, 6]))
     def fault(self, name: str, fault: str, behind: int) -> None:
         self.cluster.fault(name, fault, behind)
+
+    @rule(name=st.sampled_from(list(SELECTORS)), state=st.sampled_from(["Active", "Ended"]))
+    def emergency(self, name: str, state: str) -> None:
+        self.cluster.emergency(name, state)
 
     @invariant()
     def every_promise_is_kept(self) -> None:

@@ -1,0 +1,226 @@
+"""When a PowerBrake is written, and how far it lowers: one write in place of a grant for each node under a cap.
+
+Pure: no I/O, no clock of its own. A brake is worth its write where a cap has several nodes to lower. It frees nothing by
+itself: what a node may draw falls once its agent has acknowledged what the brake leaves (`bound.committed_bound`). While
+acknowledgements come in, grants to the same nodes would only keep the API server from them; they are held back for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from flyball_api.grant import MILLIONTHS, BrakeVersion, CapOverNode, Grant, PowerBound
+from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
+
+from flyball_operator.power.cap_state import CapState
+from flyball_operator.power.node_info import NodeInfo
+
+# With fewer nodes to lower, a grant for each costs no more.
+FEWEST_NODES = 4
+# For how long after a brake the grants of its nodes are held back; an agent that follows it takes a fraction of this.
+HOLD_BACK_SECONDS = 2.0
+# After a brake that could not be written, grants do the work for a while.
+PAUSE_SECONDS = 5.0
+# As many caps as a GPUNode can name.
+MAX_CAPS_OVER_NODE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SendBrake:
+    """Write this PowerBrake of a cap; it must still be of `resource_version`, where empty it is to be made."""
+
+    cap: str
+    spec: PowerBrakeSpec
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A brake of this leader, the nodes that should follow it, and when it was sent."""
+
+    version: BrakeVersion
+    kept_millionths: int
+    nodes: frozenset[str]
+    at: float
+
+
+class Brakes:
+    """The brakes of one leader term."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._seen: Mapping[str, PowerBrake] = {}
+        self._sequences: dict[str, int] = {}  # the last one used in this term, by cap
+        self._sent: dict[str, _Sent] = {}
+        self._under_way: set[str] = set()
+        self._paused_until: dict[str, float] = {}
+
+    def update(self, seen: Mapping[str, PowerBrake]) -> None:
+        """Take in every PowerBrake as it is now, by the cap's name."""
+        self._seen = seen
+        for cap, brake in seen.items():
+            if brake.version.epoch == self._epoch:
+                self._sequences[cap] = max(self._sequences.get(cap, 0), brake.version.sequence)
+
+    def known(self, cap: str) -> BrakeVersion:
+        """The version of the cap's brake that a grant written now is made with.
+
+        A brake of an earlier term that has not landed yet is not to be followed either, hence at least the term's first.
+        """
+        seen = self._seen.get(cap)
+        own = BrakeVersion(self._epoch, self._sequences.get(cap, 0))
+        return own if seen is None else max(own, seen.version)
+
+    def over(self, node: NodeInfo, caps: Iterable[str]) -> tuple[CapOverNode, ...]:
+        """What the grant of a node under these caps names. An emergency goes on for nodes that have left their cap."""
+        grant = node.power.grant
+        held = () if grant is None else (cap.name for cap in grant.caps if self._is_active(cap.name))
+        names = sorted({*caps, *held})[:MAX_CAPS_OVER_NODE]
+        return tuple(CapOverNode(name, self.known(name)) for name in names)
+
+    def due(self, caps: Iterable[CapState], nodes: Mapping[str, NodeInfo], monotonic: float) -> tuple[SendBrake, ...]:
+        """The brakes to write now; they count as sent from here on."""
+        sends = []
+        for cap in caps:
+            budget = cap.planning_budget()
+            if cap.committed_milliwatts <= budget.budget_milliwatts:
+                self._sent.pop(cap.name, None)
+                continue
+            if cap.name in self._under_way or self._is_active(cap.name):
+                continue
+            if monotonic < self._paused_until.get(cap.name, monotonic):
+                continue
+            followers = {name: nodes[name] for name in cap.nodes if _follows(nodes[name], cap.name)}
+            fixed = sum(budget.counted(nodes[name].power.committed) for name in cap.nodes if name not in followers)
+            slopes = [_Slope.of(info, expected=budget.expected) for info in followers.values()]
+            kept = _share_that_fits(slopes, budget.budget_milliwatts - fixed)
+            standing = self._standing(cap.name, followers.values())
+            if standing is not None and standing <= kept:
+                continue  # as low as it has to be: its acknowledgements are awaited, or grants do the rest
+            lowered = sum(slope.at(kept) < slope.now for slope in slopes)
+            if lowered < FEWEST_NODES:
+                continue
+            sends.append(self._send(cap.name, kept, frozenset(followers), monotonic))
+        return tuple(sends)
+
+    def held_back(self, monotonic: float) -> frozenset[str]:
+        """The nodes whose acknowledgement of a brake is awaited: their grants can wait for it."""
+        held: set[str] = set()
+        for sent in self._sent.values():
+            if monotonic - sent.at < HOLD_BACK_SECONDS:
+                held |= sent.nodes
+        return frozenset(held)
+
+    def answered(self, cap: str, *, done: bool, monotonic: float) -> None:
+        """What became of a brake's write; where it failed, grants lower the nodes."""
+        self._under_way.discard(cap)
+        if not done:
+            self._sent.pop(cap, None)
+            self._paused_until[cap] = monotonic + PAUSE_SECONDS
+
+    def _is_active(self, cap: str) -> bool:
+        return cap in self._seen and self._seen[cap].active
+
+    def _standing(self, cap: str, followers: Iterable[NodeInfo]) -> int | None:
+        """The share of the brake that stands, where some grant was not made with it; None where it has done its work.
+
+        A later one must not keep more: an agent that lost its memory would follow it alone.
+        """
+        shares = [self._sent[cap].kept_millionths] if cap in self._sent else []
+        brake = self._seen.get(cap)
+        if brake is not None and any(_named(info, cap) < brake.version for info in followers):
+            shares.append(brake.spec.kept_millionths)
+        return min(shares, default=None)
+
+    def _send(self, cap: str, kept: int, nodes: frozenset[str], monotonic: float) -> SendBrake:
+        self._sequences[cap] = self._sequences.get(cap, 0) + 1
+        version = BrakeVersion(self._epoch, self._sequences[cap])
+        self._sent[cap] = _Sent(version, kept, nodes, monotonic)
+        self._under_way.add(cap)
+        seen = self._seen.get(cap)
+        return SendBrake(cap, PowerBrakeSpec(*version, kept), "" if seen is None else seen.metadata.resource_version)
+
+
+def _named(info: NodeInfo, cap: str) -> BrakeVersion:
+    """Up to which version of the cap's brake the node's grant was made with knowledge of."""
+    grant = info.power.grant
+    return max(
+        (item.brake for item in (() if grant is None else grant.caps) if item.name == cap), default=BrakeVersion()
+    )
+
+
+def _follows(info: NodeInfo, cap: str) -> bool:
+    """Whether a brake of the cap lowers what stands on the node: its agent follows brakes, and its grant names the cap."""
+    acknowledged = None if info.gpu_node is None else info.gpu_node.acknowledged
+    grant = info.power.grant
+    return (
+        info.commandable
+        and not info.power.unsettled
+        and acknowledged is not None
+        and acknowledged.bound_milliwatts is not None
+        and grant is not None
+        and any(item.name == cap for item in grant.caps)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Slope:
+    """What one node comes to under its grant, in milliwatts as the cap counts them, as a function of the share kept.
+
+    `now` is what it counts with at present, `top` what its grant allows as it is held to, `least` and `above` what that
+    comes to with nothing kept and what each share adds; `excess` is held above the grant. `expected`: where the cap counts
+    predicted draw, the prediction, which limits can only bound.
+    """
+
+    now: int
+    top: int
+    least: int
+    above: int
+    excess: int
+    expected: int | None
+
+    @classmethod
+    def of(cls, info: NodeInfo, *, expected: bool) -> _Slope:
+        grant = info.power.grant
+        assert grant is not None  # noqa: S101 - only nodes that follow brakes are asked about
+        committed, allowed = info.power.committed, _allowed(info, grant)
+        least = grant.lowered(0).bound.limit_milliwatts
+        return cls(
+            now=committed.expected_milliwatts if expected else committed.limit_milliwatts,
+            top=allowed.limit_milliwatts,
+            least=least,
+            above=grant.bound.limit_milliwatts - least,
+            excess=max(0, committed.limit_milliwatts - allowed.limit_milliwatts) if _is_current(info) else 0,
+            expected=allowed.expected_milliwatts if expected else None,
+        )
+
+    def at(self, kept_millionths: int) -> int:
+        """What it counts with once a brake with this share is acknowledged; shares of limits are rounded down."""
+        limit = min(self.top, self.least + self.above * kept_millionths // MILLIONTHS)
+        return (limit if self.expected is None else min(limit, self.expected)) + self.excess
+
+
+def _is_current(info: NodeInfo) -> bool:
+    return info.gpu_node is not None and info.gpu_node.acknowledged_current
+
+
+def _allowed(info: NodeInfo, grant: Grant) -> PowerBound:
+    """What the grant allows as its agent holds to it, by what it has acknowledged of it."""
+    acknowledged = None if info.gpu_node is None else info.gpu_node.acknowledged
+    if not _is_current(info) or acknowledged is None or acknowledged.bound_milliwatts is None:
+        return grant.bound
+    return grant.bound.at_most(acknowledged.bound_milliwatts)
+
+
+def _share_that_fits(slopes: Iterable[_Slope], room_milliwatts: int) -> int:
+    """The largest share under which the nodes come to no more than the room; 0 where none does."""
+    slopes = list(slopes)
+    low, high = 0, MILLIONTHS
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(slope.at(middle) for slope in slopes) <= room_milliwatts:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,365 @@
+"""PowerBrakes at the agent: they only ever lower, however they are seen, and only a later grant lifts one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flyball_agent.enforce.brakes import Followed, braked, everything_lowered, under_new_grant, with_seen
+from flyball_agent.enforce.decisions import Mode
+from flyball_agent.enforce.enforcer import Enforcer
+from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.enforce.journal import Disk, Journal
+from flyball_agent.gpu.simulated import SimulatedDriver
+from flyball_api.grant import BrakeVersion, CapOverNode, Grant, JobGrant, PowerBound
+from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
+from flyball_api.reading import ObjectMeta
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_simulated_gpu.catalogue import CATALOGUE
+from flyball_simulated_gpu.device import DeviceFault
+from flyball_simulated_gpu.virtual import VirtualNode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.agent_doubles import QuickDisk
+from tests.support.examples import examples
+from tests.support.gpu_node_specs import Json, gpu_node_spec, job_grant
+
+SECOND = 1_000_000_000
+SMALLEST = 100_000
+CAPS = ("hall", "row")
+
+
+def brake(cap: str, version: tuple[int, int], kept: int, emergency: str | None = None) -> PowerBrake:
+    return PowerBrake(ObjectMeta(cap), PowerBrakeSpec(*version, kept, emergency))  # type: ignore[arg-type]
+
+
+def grant(generation: int, *caps: tuple[str, tuple[int, int]], limits: tuple[int, ...] = (400_000, 250_000)) -> Grant:
+    jobs = tuple(
+        JobGrant("research", f"j{i}", f"u{i}", 1, f"p{i}", i + 1, MilliwattsPerGpu(limit), 0, 1410)
+        for i, limit in enumerate(limits)
+    )
+    bound = NodeMilliwatts(sum(job.limit_milliwatts for job in jobs) + 200_000)
+    over = tuple(CapOverNode(name, BrakeVersion(*version)) for name, version in caps)
+    return Grant(
+        1,
+        generation,
+        30,
+        PowerBound(bound, bound),
+        jobs=jobs,
+        caps=over,
+        min_power_limit_milliwatts=MilliwattsPerGpu(SMALLEST),
+    )
+
+
+# --- the share ---------------------------------------------------------------------------------------------------------
+
+
+@given(
+    limits=st.lists(st.integers(1, 1_000_000), max_size=4),
+    rest=st.integers(0, 10**6),
+    expected=st.integers(0, 10**7),
+    kept=st.integers(0, 1_000_000),
+    less=st.integers(0, 1_000_000),
+)
+@settings(max_examples=examples(400), deadline=None)
+def test_a_share_lowers_every_limit_towards_the_smallest_and_no_further(
+    limits: list[int], rest: int, expected: int, kept: int, less: int
+) -> None:
+    before = grant(1, limits=tuple(limits))
+    after, lower = before.lowered(kept), before.lowered(min(kept, less))
+    assert before.lowered(1_000_000) == before
+    for was, now, least in zip(before.jobs, after.jobs, lower.jobs, strict=True):
+        assert min(was.power_limit_milliwatts, SMALLEST) <= least.power_limit_milliwatts
+        assert least.power_limit_milliwatts <= now.power_limit_milliwatts <= was.power_limit_milliwatts
+        if was.power_limit_milliwatts > SMALLEST:
+            assert (now.power_limit_milliwatts - SMALLEST) * 1_000_000 <= (was.power_limit_milliwatts - SMALLEST) * kept
+    beside = before.bound.limit_milliwatts - sum(job.limit_milliwatts for job in before.jobs)
+    assert after.bound.limit_milliwatts == beside + sum(job.limit_milliwatts for job in after.jobs)
+    assert after.bound.expected_milliwatts <= after.bound.limit_milliwatts
+    assert before.bound.covers(after.bound)
+    assert after.bound.covers(lower.bound)
+
+
+# --- which brakes are followed ------------------------------------------------------------------------------------------
+
+
+def kept(followed: Followed) -> dict[str, int]:
+    return {cap: item.kept_millionths for cap, item in followed.items()}
+
+
+def test_a_brake_that_the_grant_was_made_with_is_none() -> None:
+    under = grant(1, ("hall", (2, 5)))
+    for version in ((1, 9), (2, 4), (2, 5)):
+        assert with_seen({}, under, {"hall": brake("hall", version, 0)}) == {}
+    assert kept(with_seen({}, under, {"hall": brake("hall", (2, 6), 300_000)})) == {"hall": 300_000}
+    assert with_seen({}, under, {"another": brake("another", (9, 9), 0)}) == {}
+
+
+def test_a_later_brake_that_would_keep_more_does_not() -> None:
+    under = grant(1, ("hall", (0, 0)))
+    followed = with_seen({}, under, {"hall": brake("hall", (1, 1), 300_000)})
+    followed = with_seen(followed, under, {"hall": brake("hall", (1, 2), 900_000)})
+    assert kept(followed) == {"hall": 300_000}
+    assert (followed["hall"].epoch, followed["hall"].sequence) == (1, 2)
+
+
+def test_a_brake_that_is_gone_or_older_again_is_followed_on() -> None:
+    under = grant(1, ("hall", (0, 0)))
+    followed = with_seen({}, under, {"hall": brake("hall", (3, 3), 300_000)})
+    assert with_seen(followed, under, {}) == followed
+    assert kept(with_seen(followed, under, {"hall": brake("hall", (1, 1), 800_000)})) == {"hall": 300_000}
+
+
+def test_a_grant_lifts_the_brakes_that_it_was_made_with_and_no_other() -> None:
+    seen = {"hall": brake("hall", (1, 4), 300_000), "row": brake("row", (1, 5), 500_000)}
+    followed = with_seen({}, grant(1, ("hall", (0, 0)), ("row", (0, 0))), seen)
+    assert under_new_grant(followed, grant(2, ("hall", (1, 3)), ("row", (1, 4))), seen) == followed
+    assert kept(under_new_grant(followed, grant(2, ("hall", (1, 4)), ("row", (1, 4))), seen)) == {"row": 500_000}
+    assert under_new_grant(followed, grant(2, ("hall", (1, 4)), ("row", (1, 5))), seen) == {}
+    assert under_new_grant(followed, grant(2), seen) == {}
+
+
+def test_an_emergency_holds_whatever_its_version_and_outlasts_every_grant() -> None:
+    under = grant(1, ("hall", (7, 7)))
+    seen = {"hall": brake("hall", (1, 1), 0, "Active")}  # made anew, after the one that the grant was made with
+    followed = with_seen({}, under, seen)
+    assert kept(followed) == {"hall": 0}
+    assert everything_lowered(followed)
+    assert under_new_grant(followed, grant(2, ("hall", (8, 0))), seen) == followed
+    # Not known to have ended: a process that has just started.
+    assert under_new_grant(followed, grant(2, ("hall", (8, 0))), None) == followed
+
+
+def test_the_end_of_an_emergency_lifts_nothing_by_itself() -> None:
+    under = grant(1, ("hall", (1, 0)))
+    followed = with_seen({}, under, {"hall": brake("hall", (1, 1), 0, "Active")})
+    ended = {"hall": brake("hall", (1, 2), 0, "Ended")}
+    after = with_seen(followed, under, ended)
+    assert braked(under, after) == braked(under, followed)
+    assert everything_lowered(after)
+    assert under_new_grant(after, grant(2, ("hall", (1, 2))), ended) == {}
+
+
+versions = st.tuples(st.integers(0, 2), st.integers(0, 3))
+events = st.one_of(
+    st.tuples(st.just("seen"), st.dictionaries(st.sampled_from(CAPS), st.tuples(versions, st.integers(0, 10)))),
+    st.tuples(st.just("emergency"), st.tuples(st.sampled_from(CAPS), versions, st.booleans())),
+    st.tuples(st.just("restart"), st.none()),
+    st.tuples(st.just("grant"), st.dictionaries(st.sampled_from(CAPS), versions)),
+)
+
+
+@given(st.lists(events, max_size=20))
+@settings(max_examples=examples(600), deadline=None)
+def test_between_two_grants_nothing_is_ever_raised(history: list[tuple[str, object]]) -> None:
+    """Whatever is seen, replayed, lost or forgotten by a restart, what is in force rises with a newer grant alone."""
+    generation, under = 1, grant(1, *((cap, (0, 0)) for cap in CAPS))
+    followed: Followed = {}
+    seen: dict[str, PowerBrake] | None = {}
+    for kind, what in history:
+        before = braked(under, followed).bound.limit_milliwatts
+        if kind == "restart":
+            seen = None  # the journal has what is followed
+        elif kind == "grant":
+            generation += 1
+            assert isinstance(what, dict)
+            under = grant(generation, *what.items())
+            named, last = {cap.name: cap.brake for cap in under.caps}, followed
+            followed = under_new_grant(followed, under, seen)
+            for cap, item in last.items():
+                if cap in named and BrakeVersion(item.epoch, item.sequence) > named[cap]:
+                    assert followed[cap].kept_millionths <= item.kept_millionths
+            before = braked(under, {}).bound.limit_milliwatts
+        else:
+            if kind == "seen":
+                assert isinstance(what, dict)
+                seen = {cap: brake(cap, version, share * 100_000) for cap, (version, share) in what.items()}
+            else:
+                assert isinstance(what, tuple)
+                cap, version, active = what
+                seen = {**(seen or {}), cap: brake(cap, version, 0, "Active" if active else "Ended")}
+            followed = with_seen(followed, under, seen)
+            assert with_seen(followed, under, seen) == followed  # seeing it twice is seeing it once
+        assert braked(under, followed).bound.limit_milliwatts <= before
+
+
+# --- in the enforcer ----------------------------------------------------------------------------------------------------
+
+
+class Rig:
+    """Two A100s, both of one pod, under the cap `hall`; the enforcer can be killed and started again."""
+
+    def __init__(self, folder: Path, disk: Disk | None = None) -> None:
+        self.now_ns = 1000 * SECOND
+        self.folder, self.disk = folder, disk or QuickDisk()
+        self.node = VirtualNode("node-0", [CATALOGUE["NVIDIA-A100-SXM4-40GB"]] * 2, lambda: self.now_ns)
+        self.start()
+
+    def start(self) -> None:
+        self.journal = Journal(self.folder, "node-0", disk=self.disk)
+        self.enforcer = Enforcer(
+            "node-0",
+            SimulatedDriver(self.node),
+            self.journal,
+            clock_ns=lambda: self.now_ns,
+            wall_seconds=lambda: 0.0,
+        )
+        self.enforcer.set_pods({device.uuid: (PodName("research", "gpt2"),) for device in self.node.devices})
+
+    def restart(self, *, lose_journal: bool = False) -> None:
+        self.enforcer.close()
+        if lose_journal:
+            self.journal.path.unlink()
+        self.start()
+
+    def step(self, seconds: float = 0.0) -> None:
+        self.now_ns += round(seconds * SECOND)
+        asyncio.run(self.enforcer.step())
+
+    def see(self, *brakes: PowerBrake) -> None:
+        self.enforcer.take_brakes({item.cap: item for item in brakes})
+        self.step()
+
+    @property
+    def limits(self) -> list[int]:
+        return [device.read().requested_limit_milliwatts for device in self.node.devices]
+
+    @property
+    def acknowledged(self) -> tuple[int, int, int | None] | None:
+        ack = self.enforcer.state.acknowledged
+        return None if ack is None else (ack.generation, ack.limits_milliwatts, ack.bound_milliwatts)
+
+
+def granted(generation: int, limit: int = 300_000, version: tuple[int, int] = (0, 0), **fields: int) -> Json:
+    spec = gpu_node_spec(generation, 2 * limit, job_grant("gpt2", limit), **fields)
+    cap = {"name": "hall", "brakeEpoch": version[0], "brakeSequence": version[1]}
+    return spec | {"minPowerLimitMilliwatts": SMALLEST, "caps": [cap]}
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path)
+    rig.enforcer.take_brakes({})
+    rig.enforcer.accept(granted(1))
+    rig.step()
+    assert rig.limits == [300_000] * 2
+    assert rig.acknowledged == (1, 600_000, 600_000)
+    yield rig
+    rig.enforcer.close()
+
+
+def test_a_brake_lowers_the_limits_and_is_acknowledged_with_what_it_leaves(rig: Rig) -> None:
+    rig.see(brake("hall", (1, 1), 250_000))
+    assert rig.limits == [150_000] * 2
+    assert rig.acknowledged == (1, 300_000, 300_000)
+    assert rig.enforcer.accept(granted(2, 200_000, (1, 1)))
+    rig.step()
+    assert rig.limits == [200_000] * 2
+    assert rig.acknowledged == (2, 400_000, 400_000)
+
+
+def test_a_grant_from_before_the_brake_does_not_lift_it(rig: Rig) -> None:
+    rig.see(brake("hall", (1, 1), 250_000))
+    rig.enforcer.accept(granted(2, 400_000, (1, 0)))
+    rig.step()
+    assert rig.limits == [100_000 + 300_000 // 4] * 2
+
+
+def test_a_brake_that_came_before_the_grant_that_names_its_cap_lowers_that(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.see(brake("hall", (1, 1), 0))
+    rig.enforcer.accept(granted(1))
+    rig.step()
+    assert rig.limits == [100_000] * 2
+    rig.enforcer.close()
+
+
+def test_a_restart_goes_on_under_the_brake_with_and_without_the_api_server(rig: Rig) -> None:
+    rig.see(brake("hall", (1, 1), 250_000))
+    rig.restart()
+    rig.step()
+    assert rig.limits == [150_000] * 2
+    rig.enforcer.accept(granted(1))  # the GPUNode is there before the brakes are
+    rig.step()
+    assert rig.limits == [150_000] * 2
+    rig.see(brake("hall", (1, 1), 250_000))
+    assert rig.limits == [150_000] * 2
+    assert rig.acknowledged == (1, 300_000, 300_000)
+
+
+def test_without_its_journal_an_agent_raises_nothing_before_it_has_seen_the_brakes(rig: Rig) -> None:
+    """What its predecessor acknowledged under a brake, whose memory is lost, stays true."""
+    rig.see(brake("hall", (1, 1), 250_000))
+    rig.restart(lose_journal=True)
+    rig.enforcer.accept(granted(1))
+    rig.step()
+    assert rig.enforcer.state.confirmed
+    assert rig.limits == [150_000] * 2
+    rig.see(brake("hall", (1, 1), 250_000))
+    assert rig.limits == [150_000] * 2
+    assert rig.acknowledged == (1, 300_000, 300_000)
+
+
+def test_a_brake_waits_for_no_disk_but_its_acknowledgement_does(tmp_path: Path) -> None:
+    class Failing(QuickDisk):
+        fails = False
+
+        def write(self, descriptor: int, data: bytes) -> int:
+            if self.fails:
+                raise OSError("read-only")
+            return super().write(descriptor, data)
+
+    disk = Failing()
+    rig = Rig(tmp_path, disk)
+    rig.enforcer.take_brakes({})
+    rig.enforcer.accept(granted(1))
+    rig.step()
+    disk.fails = True
+    rig.see(brake("hall", (1, 1), 0))
+    assert rig.limits == [100_000] * 2
+    assert rig.acknowledged == (1, 600_000, 600_000)
+    disk.fails = False
+    rig.step()
+    assert rig.acknowledged == (1, 200_000, 200_000)
+    rig.enforcer.close()
+
+
+def test_what_does_not_come_down_is_not_acknowledged_as_if_it_had(rig: Rig) -> None:
+    rig.node.devices[0].flags |= DeviceFault.SETTERS_LIE
+    rig.see(brake("hall", (1, 1), 0))
+    assert rig.limits == [300_000, 100_000]
+    assert rig.acknowledged == (1, 600_000, 600_000)
+    rig.step(3.0)  # it is not waited for any longer, and named
+    assert rig.acknowledged == (1, 400_000, 200_000)
+
+
+def test_an_emergency_takes_every_gpu_to_its_smallest_limit_whoever_holds_it(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    first, second = rig.node.devices
+    rig.enforcer.set_pods({first.uuid: (PodName("research", "gpt2"),), second.uuid: (PodName("web", "server"),)})
+    rig.enforcer.take_brakes({})
+    rig.enforcer.accept(granted(1))
+    rig.step()
+    assert rig.limits == [300_000, 400_000]  # the foreign one is not provided for, and left alone
+    rig.see(brake("hall", (0, 1), 0, "Active"))
+    assert rig.limits == [100_000] * 2
+    assert rig.acknowledged == (1, 200_000, 200_000)
+    rig.enforcer.accept(granted(2, 400_000, (9, 9)))
+    rig.step()
+    assert rig.limits == [100_000] * 2
+    rig.see(brake("hall", (0, 2), 0, "Ended"))
+    assert rig.limits == [100_000] * 2
+    rig.enforcer.accept(granted(3, 400_000, (9, 9), foreignGpus=1))
+    rig.step()
+    assert rig.limits == [400_000] * 2
+    rig.enforcer.close()
+
+
+def test_in_an_emergency_the_end_of_the_lease_raises_nothing(rig: Rig) -> None:
+    rig.see(brake("hall", (0, 1), 0, "Active"))
+    assert rig.enforcer.state.mode is Mode.FLOOR
+    rig.step(3600.0)
+    assert rig.limits == [100_000] * 2

@@ -1,0 +1,302 @@
+"""When a brake is written, how far it goes, and what waits for it; and what stands while an emergency does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from flyball_api.gpu_node import GpuNode
+from flyball_api.grant import BrakeVersion, CapOverNode
+from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
+from flyball_api.power_cap import PowerCap
+from flyball_api.reading import ObjectMeta
+from flyball_api.units import NodeMilliwatts
+from flyball_operator.outcome import Outcome
+from flyball_operator.power.brakes import HOLD_BACK_SECONDS, PAUSE_SECONDS
+from flyball_operator.power.controller import (
+    BrakeAnswered,
+    PlanInForce,
+    PowerController,
+    PowerInstructions,
+    PowerSettings,
+)
+from flyball_operator.watches import ClusterState
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+from tests.support.operator_objects import (
+    FLOOR,
+    NOW,
+    cap_view,
+    decision,
+    gpu_node_view,
+    grant,
+    incarnation_view,
+    job_grant,
+    node_view,
+    running_pod,
+)
+
+NODES = "abcdef"
+GPUS = 8
+
+
+class Bench:
+    """Six nodes of eight GPUs under the cap `row`, a job on each, granted and acknowledged at 300 W a GPU."""
+
+    def __init__(self, nodes: str = NODES, watts: int = 300, **cap: Any) -> None:
+        self.nodes, self.time, self.cap_fields = nodes, 0.0, cap
+        self.controller = PowerController(1, PowerSettings())
+        self.brakes: dict[str, PowerBrake] = {}
+        self.gpu_nodes = {node: self.granted(node, watts) for node in nodes}
+        self.plan_is_near = False
+
+    def granted(self, node: str, watts: int, *, generation: int = 1, brake: int = 0) -> GpuNode:
+        jobs = (job_grant(f"uid-{node}", watts * 1000, GPUS, pod=f"pod-{node}"),)
+        given = grant(watts * 8000, jobs=jobs, expected=watts * 6000, generation=generation, caps=("row",))
+        given = replace(given, caps=(CapOverNode("row", BrakeVersion(1, brake)),))
+        view = gpu_node_view(node, given, limits=watts * 8000)
+        return self.acknowledging(view, given.bound.limit_milliwatts)
+
+    @staticmethod
+    def acknowledging(view: GpuNode, bound: int | None, **fields: Any) -> GpuNode:
+        assert view.acknowledged is not None
+        acknowledged = msgspec.structs.replace(view.acknowledged, bound_milliwatts=bound, **fields)
+        return replace(view, status=msgspec.structs.replace(view.status, acknowledged=acknowledged))
+
+    def follow(self, node: str) -> None:
+        """The node's agent has followed the brake that stands."""
+        view = self.gpu_nodes[node]
+        assert view.grant is not None
+        bound = view.grant.lowered(self.brakes["row"].spec.kept_millionths).bound.limit_milliwatts
+        self.gpu_nodes[node] = self.acknowledging(view, bound, limits_milliwatts=NodeMilliwatts(bound))
+
+    def step(self, watts: int, *, published: int | None = None, plan_watts: int = 300) -> PowerInstructions:
+        decisions = {
+            f"uid-{node}": decision(f"uid-{node}", (node, GPUS), watts=float(plan_watts)) for node in self.nodes
+        }
+        state = self.controller.observe(self.cluster(watts, published), NOW, self.time)
+        self.state = state
+        return self.controller.step(state, PlanInForce(decisions, next_is_near=self.plan_is_near), NOW, self.time)
+
+    def cluster(self, watts: int, published: int | None) -> ClusterState:
+        cap: PowerCap = cap_view("row", watts=watts, status={"effectiveWatts": published or watts}, **self.cap_fields)
+        pods = {f"uid-{node}": [running_pod(f"pod-{node}", node, uid=f"uid-{node}", gpus=8)] for node in self.nodes}
+        return ClusterState(
+            jobs={},
+            caps=[cap],
+            gpu_nodes=dict(self.gpu_nodes),
+            nodes=[node_view(node) for node in self.nodes],
+            pods=[pod for of_job in pods.values() for pod in of_job],
+            incarnations={f"uid-{node}": [incarnation_view(f"uid-{node}", 1, (node, 8))] for node in self.nodes},
+            pods_of=pods,
+            reports_of={},
+            unread=(),
+            age_seconds=0.0,
+            brakes=dict(self.brakes),
+        )
+
+    def land(self, instructions: PowerInstructions) -> None:
+        """The API server takes the brake that was sent, and says so."""
+        (send,) = instructions.brakes
+        self.brakes[send.cap] = PowerBrake(ObjectMeta(send.cap, resource_version="9"), send.spec)
+        self.controller.handle_brake(BrakeAnswered(send.cap, Outcome.DONE))
+
+
+def test_a_cap_that_falls_is_met_by_one_brake_and_no_grant() -> None:
+    bench = Bench()
+    cut = bench.step(9600)  # of 14,400 W
+    (send,) = cut.brakes
+    assert (send.cap, send.resource_version) == ("row", "")
+    assert (send.spec.epoch, send.spec.sequence, send.spec.kept_millionths) == (1, 1, 500_000)
+    assert cut.sends == ()
+    assert bench.step(9600).brakes == ()  # its answer is awaited
+    bench.land(cut)
+    bench.time = HOLD_BACK_SECONDS / 2
+    waiting = bench.step(9600)
+    assert (waiting.brakes, waiting.sends) == ((), ())
+
+
+def test_what_is_committed_falls_with_the_acknowledgements_and_not_with_the_brake() -> None:
+    bench = Bench()
+    bench.land(bench.step(9600))
+    bench.step(9600)
+    assert bench.state.caps.states[0].committed_watts == 14_400
+    for node in "abc":
+        bench.follow(node)
+    bench.step(9600)
+    assert bench.state.caps.states[0].committed_watts == 12_000
+    for node in "def":
+        bench.follow(node)
+    bench.step(9600)
+    assert bench.state.caps.states[0].enforced
+
+
+def test_the_grants_that_follow_name_the_brake_and_lift_it() -> None:
+    bench = Bench()
+    bench.land(bench.step(9600))
+    for node in NODES:
+        bench.follow(node)
+    grants = {send.node.name: send.grant for send in bench.step(9600).sends}
+    assert sorted(grants) == sorted(NODES)
+    for item in grants.values():
+        assert item.caps == (CapOverNode("row", BrakeVersion(1, 1)),)
+        assert item.bound.limit_milliwatts == 1_600_000
+
+
+def test_with_the_brake_in_force_the_grants_wait_for_the_plan_that_is_near() -> None:
+    bench = Bench()
+    bench.plan_is_near = True
+    bench.land(bench.step(9600))
+    for node in NODES:
+        bench.follow(node)
+    bench.time = 1.0  # longer than a cut would wait
+    assert bench.step(9600).sends == ()
+    bench.time = 3.0
+    assert len(bench.step(9600).sends) == len(NODES)
+
+
+def test_nodes_that_do_not_follow_are_cut_by_grants_after_a_while() -> None:
+    bench = Bench()
+    bench.land(bench.step(9600))
+    for node in "abcde":
+        bench.follow(node)
+    bench.time = HOLD_BACK_SECONDS
+    assert "f" in {send.node.name for send in bench.step(9600).sends}
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.UNKNOWN])
+def test_where_a_brake_cannot_be_written_grants_do_its_work_at_once(outcome: Outcome) -> None:
+    bench = Bench()
+    bench.step(9600)
+    bench.controller.handle_brake(BrakeAnswered("row", outcome))
+    cut = bench.step(9600)
+    assert cut.brakes == ()
+    assert len(cut.sends) == len(NODES)
+    again = Bench()
+    again.step(9600)
+    again.controller.handle_brake(BrakeAnswered("row", outcome))
+    again.time = PAUSE_SECONDS
+    (send,) = again.step(9600).brakes
+    assert send.spec.sequence == 2  # the first may have landed
+
+
+def test_an_operator_that_is_not_to_brake_cuts_by_grants() -> None:
+    bench = Bench()
+    bench.controller = PowerController(1, PowerSettings(brakes=False))
+    cut = bench.step(9600)
+    assert cut.brakes == ()
+    assert len(cut.sends) == len(NODES)
+
+
+def test_few_nodes_are_cut_by_grants() -> None:
+    bench = Bench("abc")
+    cut = bench.step(4800)
+    assert cut.brakes == ()
+    assert len(cut.sends) == 3
+
+
+def test_an_agent_that_follows_no_brakes_is_cut_by_its_grant_and_counts_in_full_until_then() -> None:
+    bench = Bench("abcdefg")
+    bench.gpu_nodes["a"] = bench.acknowledging(bench.gpu_nodes["a"], None)
+    cut = bench.step(12_000)  # of 16,800 W, of which 2,400 W cannot be braked
+    assert cut.brakes[0].spec.kept_millionths == 500_000
+    assert [send.node.name for send in cut.sends] == ["a"]
+
+
+def test_a_second_cut_goes_deeper_and_never_keeps_more() -> None:
+    bench = Bench()
+    bench.land(bench.step(9600))
+    for node in "abc":
+        bench.follow(node)
+    cut = bench.step(7200)
+    assert cut.brakes[0].spec.sequence == 2
+    assert cut.brakes[0].spec.kept_millionths == 250_000
+    assert cut.brakes[0].resource_version == "9"
+    bench.land(cut)
+    for node in NODES:
+        bench.gpu_nodes[node] = bench.granted(node, 150, generation=2, brake=1)  # from before the second brake
+    # Of these grants more could be kept; an agent that lost its memory would follow the new brake alone.
+    bench.step(7200)
+    assert bench.step(7100).brakes == ()
+
+
+def test_where_predicted_draw_counts_limits_are_lowered_until_they_bound_it() -> None:
+    bench = Bench(enforcement="Expected")
+    cut = bench.step(9600)  # of 10,800 W predicted under 14,400 W of limits
+    assert cut.brakes[0].spec.kept_millionths == 500_000
+
+
+def test_a_new_leader_names_no_brake_of_an_earlier_term_that_may_yet_land() -> None:
+    bench = Bench()
+    bench.controller = PowerController(2, PowerSettings())
+    grants = [send.grant for send in bench.step(14_400).sends]
+    assert len(grants) == len(NODES)
+    assert {item.caps for item in grants} == {(CapOverNode("row", BrakeVersion(2, 0)),)}
+
+
+@given(
+    limits=st.lists(st.integers(100, 400), min_size=4, max_size=6),
+    share=st.floats(0.3, 1.0),
+    expected=st.booleans(),
+)
+@settings(max_examples=examples(100), deadline=None)
+def test_once_everybody_has_followed_the_cap_is_held(limits: list[int], share: float, expected: bool) -> None:
+    bench = Bench(NODES[: len(limits)], enforcement="Expected" if expected else "Hard")
+    bench.gpu_nodes = {node: bench.granted(node, watts) for node, watts in zip(bench.nodes, limits, strict=True)}
+    least = sum(min(watts * 6 if expected else watts * 8, 800) for watts in limits)
+    watts = max(least, int(sum(limits) * (6 if expected else 8) * share))
+    cut = bench.step(watts)
+    if not cut.brakes:
+        return
+    bench.land(cut)
+    for node in bench.nodes:
+        bench.follow(node)
+    bench.step(watts)
+    assert bench.state.caps.states[0].enforced
+
+
+# --- emergencies ------------------------------------------------------------------------------------------------------
+
+
+def emergency(state: str, sequence: int = 1) -> PowerBrake:
+    spec = PowerBrakeSpec(0, sequence, 0, state, "smoke")  # type: ignore[arg-type]
+    return PowerBrake(ObjectMeta("row", resource_version="3"), spec)
+
+
+def conditions(instructions: PowerInstructions) -> dict[str, tuple[str, str]]:
+    (write,) = instructions.cap_statuses
+    return {item.type: (item.status, item.reason) for item in write.status.conditions}
+
+
+def test_in_an_emergency_every_grant_is_the_smallest_and_the_status_says_why() -> None:
+    bench = Bench()
+    bench.brakes["row"] = emergency("Active")
+    step = bench.step(14_400)
+    assert step.brakes == ()
+    assert {send.grant.bound.limit_milliwatts for send in step.sends} == {GPUS * FLOOR}
+    assert conditions(step)["Emergency"] == ("True", "Declared")
+    bench.brakes["row"] = emergency("Ended", 2)
+    after = bench.step(14_400)
+    assert conditions(after)["Emergency"] == ("False", "Ended")
+
+
+def test_an_emergency_is_nobodys_to_brake_over() -> None:
+    bench = Bench()
+    bench.brakes["row"] = emergency("Active")
+    assert bench.step(4800).brakes == ()
+
+
+def test_an_emergency_outlasts_its_cap_and_a_change_of_labels() -> None:
+    bench = Bench(nodeSelector={"matchLabels": {"row": "another"}})
+    bench.brakes["row"] = emergency("Active")
+    sends = bench.step(14_400).sends
+    assert {send.grant.bound.limit_milliwatts for send in sends} == {GPUS * FLOOR}
+    assert all([cap.name for cap in send.grant.caps] == ["row"] for send in sends)
+
+
+def test_without_an_emergency_no_cap_speaks_of_one() -> None:
+    assert "Emergency" not in conditions(Bench().step(14_400))
