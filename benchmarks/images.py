@@ -3,14 +3,15 @@
     python benchmarks/images.py [--nodes 4]
 
 Builds the images of this checkout where they are not built yet (`make images`; root, buildah, mmdebstrap), unpacks them,
-and runs what is in them as their user, under its own root. Prints bytes unpacked, the shortest of ten `flyball --version`,
-and seconds from the start of the operator's process to the first /readyz that says yes, on a real control plane. Exits with
-1 where a limit is passed.
+and runs what is in them as their user, under its own root. Prints bytes unpacked, the CPU seconds of `flyball --version`
+(the least of ten), and the seconds from the start of the operator's process to the first /readyz that says yes, on a real
+control plane (the least of three). Exits with 1 where a limit is passed.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import shutil
 import subprocess
 import sys
@@ -38,14 +39,19 @@ def as_user(root: Path, *arguments: str) -> list[str]:
     return ["chroot", f"--userspec={USER}:{USER}", str(root), FLYBALL, *arguments]
 
 
+def cpu_seconds_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def version_seconds(root: Path) -> float:
-    """The shortest of ten: what the command takes, and not what else the machine does."""
-    shortest = float("inf")
+    """CPU seconds, the least of ten: what the command takes, and not what else the machine does."""
+    least = float("inf")
     for _ in range(10):
-        started = time.monotonic()
+        before = cpu_seconds_of_children()
         subprocess.run(as_user(root, "--version"), check=True, capture_output=True, env=ENVIRONMENT)
-        shortest = min(shortest, time.monotonic() - started)
-    return shortest
+        least = min(least, cpu_seconds_of_children() - before)
+    return least
 
 
 def ready_seconds(root: Path, cluster: DevCluster) -> float:
@@ -90,7 +96,7 @@ def main() -> int:
             archived = archives[name].stat().st_size / 1e6
             print(
                 f"{name}: {megabytes:.0f} MB unpacked (limit {LIMIT_MEGABYTES[name]}), {archived:.0f} MB as layers,"
-                f" `flyball --version` {seconds:.2f} s (limit {VERSION_LIMIT_SECONDS:g} s)"
+                f" `flyball --version` {seconds:.2f} CPU seconds (limit {VERSION_LIMIT_SECONDS:g} s)"
             )
             failed |= megabytes > LIMIT_MEGABYTES[name] or seconds > VERSION_LIMIT_SECONDS
         Path(scratch).chmod(0o755)
