@@ -43,6 +43,7 @@ class Acknowledgement(ApiStruct, frozen=True):
 
     `bound_milliwatts` is the most that it lets them add up to until a later grant comes: the grant's bound, or less where a
     PowerBrake lowers it. None: the agent follows no PowerBrakes. `bound_by` is the version of the agent that holds to it.
+    `digest` is that of the grant (empty: an agent that knows none, or a grant without one).
     """
 
     epoch: Count
@@ -53,6 +54,11 @@ class Acknowledgement(ApiStruct, frozen=True):
     time: Time | None = None
     bound_milliwatts: OfNode | None = None
     bound_by: str = ""
+    digest: str = ""
+
+    def is_of(self, grant: Grant) -> bool:
+        """Whether it is of that grant, and not of another of the same version."""
+        return self.version == grant.version and (not self.digest or not grant.digest or self.digest == grant.digest)
 
     @property
     def version(self) -> GrantVersion:
@@ -203,7 +209,7 @@ class GpuNode:
         return (
             self.grant is not None
             and self.acknowledged is not None
-            and self.acknowledged.version == self.grant.version
+            and self.acknowledged.is_of(self.grant)
             and self.acknowledged_since_driver_load
         )
 

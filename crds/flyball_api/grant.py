@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Self
 
+import msgspec
 from msgspec import Meta, ValidationError, convert
 
 from flyball_api.reading import MAX_INTEGER, ApiStruct, Count, InvalidObject, JsonObject, Name, describe
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
 
 MAX_JOBS = 256
+DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits
+MAX_DIGEST_LENGTH = 64
 MAX_HOLD_SECONDS = 86_400
 MAX_CAPS = 256
 MILLIONTHS = 1_000_000
@@ -109,10 +113,12 @@ class OtherGpuLimits:
 class Grant:
     """What the operator allows one node, as GPUNode.spec has it.
 
-    `bound` is the sum of this grant's own limits; `committed` also covers every earlier grant that was not yet
-    acknowledged when this one was written, so that outstanding grants survive the operator that sent them.
     `caps` are the caps whose PowerBrakes the node follows, `min_power_limit_milliwatts` the smallest limit of each of its
     GPUs, from which their shares are reckoned.
+    `digest` tells grants apart that have the same version, as a GPUNode that is made anew begins anew: agents give it back
+    with their acknowledgement, as it is (empty: by a writer that knows none). `bound` is the sum of this grant's own
+    limits; `committed` also covers every earlier grant that was not yet acknowledged when this one was written, so that
+    outstanding grants survive the operator that sent them.
     """
 
     epoch: int
@@ -124,6 +130,12 @@ class Grant:
     jobs: tuple[JobGrant, ...] = ()
     caps: tuple[CapOverNode, ...] = ()
     min_power_limit_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
+    digest: str = ""
+
+    def sealed(self) -> Self:
+        """The same grant with a digest of all that it says."""
+        said = msgspec.json.encode(grant_spec(replace(self, digest="")), order="deterministic")
+        return replace(self, digest=hashlib.sha256(said).hexdigest()[:DIGEST_LENGTH])
 
     @property
     def version(self) -> GrantVersion:
@@ -208,6 +220,7 @@ class GrantSpec(ApiStruct, frozen=True):
     jobs: Annotated[tuple[_JobGrant, ...], Meta(max_length=MAX_JOBS)] = ()
     caps: Annotated[tuple[_Cap, ...], Meta(max_length=MAX_CAPS)] = ()
     min_power_limit_milliwatts: PerGpu = MilliwattsPerGpu(0)
+    digest: Annotated[str, Meta(max_length=MAX_DIGEST_LENGTH)] = ""
 
     def grant(self) -> Grant:
         """What the spec says; its jobs in the order of their UIDs and pods, its caps in that of their names."""
@@ -244,6 +257,7 @@ class GrantSpec(ApiStruct, frozen=True):
                 for cap in sorted(self.caps, key=lambda cap: cap.name)
             ),
             min_power_limit_milliwatts=self.min_power_limit_milliwatts,
+            digest=self.digest,
         )
 
 
@@ -259,6 +273,7 @@ def grant_spec(grant: Grant) -> JsonObject:
     """A grant as GPUNode.spec has it; `read_grant` reads it back."""
     others = grant.other_gpus
     return {
+        **({"digest": grant.digest} if grant.digest else {}),
         "epoch": grant.epoch,
         "generation": grant.generation,
         "leaseSeconds": grant.lease_seconds,

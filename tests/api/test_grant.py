@@ -130,3 +130,12 @@ def test_grants_of_other_versions_can_ask_the_same() -> None:
 def test_a_pods_limits_add_up_over_its_gpus() -> None:
     granted = JobGrant("team", "gpt2", "5c1f", 1, "gpt2-0", 4, MilliwattsPerGpu(250_000))
     assert granted.limit_milliwatts == 1_000_000
+
+
+def test_a_digest_tells_grants_of_the_same_version_apart_and_survives_the_way() -> None:
+    given = read_grant(spec(jobs=[job()]))
+    other = read_grant(spec(jobs=[job(powerLimitMilliwatts=2)]))
+    assert given.digest == ""
+    assert given.sealed().digest == given.sealed().sealed().digest != other.sealed().digest
+    assert read_grant(grant_spec(given.sealed())) == given.sealed()
+    assert given.same_content(given.sealed())

@@ -191,7 +191,9 @@ class Agent:
         version = self.accepted.version
         may_acknowledge = judgement.may_acknowledge
         if decisions.acknowledgement_due(self.acknowledged, version, self.session, total, bound, may_acknowledge):
-            self.acknowledged = Acknowledgement(*version, total, *self.session, bound_milliwatts=bound)
+            self.acknowledged = Acknowledgement(
+                *version, total, *self.session, bound_milliwatts=bound, digest=self.accepted.digest
+            )
 
     def _set(self, sets: list[decisions.SetLimit], steps: int) -> int:
         """Make the sets that there are steps for; returns the steps left."""

@@ -35,7 +35,7 @@ from flyball_agent.enforce.brakes import (
 from flyball_agent.enforce.decisions import Mode, Target
 from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.gpu_state import GpuState, Holders, PodName
-from flyball_agent.enforce.grant import accepted_grant, supersedes
+from flyball_agent.enforce.grant import accepted_grant, is_another, supersedes
 from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.reader import GpuReader
 from flyball_agent.enforce.records import (
@@ -122,6 +122,13 @@ class Enforcer:
             return False
         state.invalid_grant = state.stale_grant = None
         accepted = None if state.grant is None else state.grant.version
+        if state.grant is not None and is_another(grant, state.grant):
+            # The GPUNode was made anew, and its versions began anew: the next one will say what holds.
+            state.confirmed = False
+            state.counts.refused_grants += 1
+            state.stale_grant = f"grant {tuple(grant.version)} is not the one of that version that was accepted before"
+            self._log.warning("grant refused", reason="Another", version=tuple(grant.version))
+            return False
         if grant.version == accepted:
             newly_confirmed, state.confirmed = not state.confirmed, True
             return newly_confirmed
@@ -343,6 +350,7 @@ class Enforcer:
             driver_load=session.driver_load,
             time=whole_second(datetime.fromtimestamp(self._wall_seconds(), UTC)),
             bound_milliwatts=bound,
+            digest=grant.digest,
         )
         self._log.info(
             "acknowledged",

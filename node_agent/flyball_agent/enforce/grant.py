@@ -23,6 +23,11 @@ def accepted_grant(spec: object) -> Grant:
     return grant
 
 
+def is_another(new: Grant, accepted: Grant) -> bool:
+    """Whether a grant is not the one of the same version that was accepted, as far as both say what they are."""
+    return new.version == accepted.version and "" not in (new.digest, accepted.digest) and new.digest != accepted.digest
+
+
 def supersedes(new: GrantVersion, accepted: GrantVersion | None) -> bool:
     """Whether a grant of that version is newer than the last accepted one."""
     return accepted is None or new > accepted

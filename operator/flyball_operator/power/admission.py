@@ -259,7 +259,7 @@ class _Admitter:
             and node.grant.version >= node.accepted
             and node.grant.same_content(grant)
         )
-        return None if stands else grant
+        return None if stands else grant.sealed()
 
     def commit(self, node: str, bound: PowerBound) -> None:
         """Count the node with `bound` from now on."""

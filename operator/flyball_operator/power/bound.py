@@ -35,7 +35,7 @@ def committed_bound(
     sent = NOTHING if grant is None else grant.committed | grant.bound
     if acknowledged is None or acknowledged.session != session:
         return sent | PowerBound(largest, largest)
-    if acknowledged.version > (NEVER if grant is None else grant.version):
+    if acknowledged.version > (NEVER if grant is None else grant.version) or acknowledges_another(grant, acknowledged):
         # Its GPUNode was made anew, or the API server's store was restored: nobody knows what the agent's grant allows.
         most = max(largest, acknowledged.limits_milliwatts)
         return sent | PowerBound(most, most)
@@ -52,13 +52,21 @@ def committed_bound(
     return allowed + PowerBound(above, above)
 
 
+def acknowledges_another(grant: Grant | None, acknowledged: Acknowledgement | None) -> bool:
+    """Whether what the agent acknowledged is another grant than the one that stands, though of the same version."""
+    if grant is None or acknowledged is None:
+        return False
+    return acknowledged.version == grant.version and not acknowledged.is_of(grant)
+
+
 @dataclass(frozen=True, slots=True)
 class NodePower:
     """What the admission of grants knows of a node: the grant that stands (None: none yet) and the most it may draw.
 
     `accepted` is the version that its agent acknowledged last, which the next grant must pass even where the GPUNode was
-    deleted and made again. `unsettled`: a grant was sent and nobody knows whether it arrived; only another write tells.
-    `braked_milliwatts`: what its agent holds to until another grant comes, where a brake makes that less than the grant.
+    deleted and made again. `unsettled`: a grant was sent and nobody knows whether it arrived, or the agent has another
+    one of the same version; only another write tells. `braked_milliwatts`: what its agent holds to until another grant
+    comes, where a brake makes that less than the grant.
     """
 
     grant: Grant | None

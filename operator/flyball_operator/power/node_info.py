@@ -11,7 +11,7 @@ from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import NodeView, PodView
 from flyball_planner.models.gpu import GpuModel
 
-from flyball_operator.power.bound import NEVER, NodePower, committed_bound
+from flyball_operator.power.bound import NEVER, NodePower, acknowledges_another, committed_bound
 from flyball_operator.power.gpu_facts import UNKNOWN, GpuFacts, KnownGpus
 
 
@@ -168,6 +168,7 @@ def _node_power(gpu_node: GpuNode | None, facts: GpuFacts) -> NodePower:
         committed_bound(gpu_node.grant, acknowledged, gpu_node.session, largest, unseen),
         NEVER if acknowledged is None else acknowledged.version,
         braked_milliwatts=gpu_node.braked_milliwatts,
+        unsettled=acknowledges_another(gpu_node.grant, acknowledged),
     )
 
 

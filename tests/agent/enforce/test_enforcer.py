@@ -66,6 +66,39 @@ def test_jobs_get_their_limit_and_clock_within_one_step(rig: Rig) -> None:
     assert rig.locks() == [(0, 0)] * GPUS
 
 
+def test_another_grant_of_the_accepted_version_is_refused_and_raises_nothing(rig: Rig) -> None:
+    """The GPUNode was made anew while this agent was cut off: what it holds is not what stands there."""
+    first, second = gpu_node_spec(2, 1_600_000), gpu_node_spec(2, MIN_LIMITS)
+    rig.enforcer.accept({**first, "digest": "d1"})
+    rig.step()
+    assert not rig.enforcer.accept({**second, "digest": "d2"})
+    assert not rig.enforcer.state.confirmed
+    assert rig.enforcer.state.counts.refused_grants == 1
+    assert "not the one" in str(rig.enforcer.state.stale_grant)
+    rig.step()
+    acknowledged = rig.enforcer.state.acknowledged
+    assert acknowledged is not None
+    assert acknowledged.digest == "d1"
+    assert rig.enforcer.accept({**gpu_node_spec(3, MIN_LIMITS), "digest": "d3"})
+    rig.step()
+    assert rig.enforcer.state.confirmed
+    assert rig.acknowledged == (1, 3, MIN_LIMITS)
+
+
+def test_a_grant_accepted_before_digests_were_known_is_confirmed_by_its_version(rig: Rig) -> None:
+    rig.enforcer.accept(gpu_node_spec(2, MIN_LIMITS))
+    rig.step()
+    rig.restart()
+    assert rig.enforcer.accept({**gpu_node_spec(2, MIN_LIMITS), "digest": "d1"})
+
+
+def test_a_digest_survives_a_restart(rig: Rig) -> None:
+    rig.enforcer.accept({**gpu_node_spec(2, MIN_LIMITS), "digest": "d1"})
+    rig.step()
+    rig.restart()
+    assert not rig.enforcer.accept({**gpu_node_spec(2, 1_600_000), "digest": "d2"})
+
+
 def test_older_grants_are_refused_also_after_a_restart(rig: Rig) -> None:
     rig.enforcer.accept(gpu_node_spec(5, MIN_LIMITS, epoch=2))
     rig.step()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant, PowerBound
-from flyball_operator.power.bound import committed_bound
+from flyball_api.units import NodeMilliwatts
+from flyball_operator.power.bound import acknowledges_another, committed_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -185,3 +187,16 @@ def test_it_covers_the_grant_the_read_back_and_what_is_not_acknowledged(
 def test_the_same_content_is_asked_whatever_the_version() -> None:
     assert grant(200).same_content(grant(200, epoch=4, generation=9, committed=900))
     assert not grant(200).same_content(grant(201))
+
+
+@pytest.mark.parametrize(
+    ("sent", "acknowledged", "believed"),
+    [("d1", "d1", True), ("d1", "d2", False), ("", "d2", True), ("d1", "", True)],
+)
+def test_the_same_version_of_another_grant_is_not_acknowledged(sent: str, acknowledged: str, believed: bool) -> None:
+    """A GPUNode that was made anew began its generations anew; writers and agents of before know no digests."""
+    standing = replace(grant(200), digest=sent)
+    answer = msgspec.structs.replace(acknowledgement((1, 1), 200), digest=acknowledged)
+    bound = committed_bound(standing, answer, SESSION, NodeMilliwatts(DEFAULTS))
+    assert bound == (PowerBound(200, 200) if believed else PowerBound(DEFAULTS, DEFAULTS))  # type: ignore[arg-type]
+    assert acknowledges_another(standing, answer) is not believed

@@ -247,6 +247,24 @@ def test_nothing_is_raised_while_a_former_leaders_grant_stands() -> None:
     assert bench.sent(row(4800)) == [("a", 2400), ("b", 2400)]
 
 
+def test_a_gpu_node_made_anew_at_the_same_version_counts_at_the_most_until_a_later_one_is_acknowledged() -> None:
+    """Its agent was cut off, and comes back with the grant that the GPUNode before it had under that very version."""
+    bench = Bench()
+    (sent, _) = bench.step(row(4800)).sends
+    raw = raw_gpu_node("a", sent.grant, limits=800_000)
+    raw["metadata"]["resourceVersion"] = "8"
+    raw["status"]["acknowledged"]["digest"] = "of-another"
+    bench.gpu_nodes["a"] = read_gpu_node(raw)
+    assert bench.observe(row(4800)).nodes["a"].power.committed.limit_milliwatts == 3200_000
+    again = [send.grant for send in bench.step(row(4800)).sends if send.node.name == "a"]
+    assert [item.version > sent.grant.version for item in again] == [True]
+    raw = raw_gpu_node("a", again[0], limits=again[0].bound.limit_milliwatts)
+    raw["metadata"]["resourceVersion"] = "9"
+    raw["status"]["acknowledged"]["digest"] = again[0].digest
+    bench.gpu_nodes["a"] = read_gpu_node(raw)
+    assert bench.observe(row(4800)).nodes["a"].power.committed == again[0].bound
+
+
 def test_a_gpu_node_without_a_grant_is_no_former_leaders() -> None:
     bench = Bench()
     bench.gpu_nodes["b"] = gpu_node_view("b", None)
