@@ -80,8 +80,7 @@ class GpuNodeChannel:
                 continue
             self._status = self._agent.status(self._status)
             try:
-                # Of the object that was read: an acknowledgement says nothing of one that was made anew since.
-                await self._session.patch(self._path, status_patch(self._status) | {"metadata": {"uid": self._uid}})
+                await self._session.patch(self._path, status_patch(self._status))
             except Exception as error:  # whatever an answer has in it, the agent goes on
                 self.failed += 1
                 self._log.warning("status not written", error=str(error) or repr(error), kind=type(error).__name__)

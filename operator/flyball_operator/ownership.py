@@ -25,6 +25,22 @@ def is_of_living_job(incarnation: IncarnationView, jobs: Mapping[str, EnergyAwar
     )
 
 
+def nodes_of_job(
+    job: EnergyAwareJob, incarnations: Iterable[IncarnationView], pods: Iterable[PodView]
+) -> frozenset[str]:
+    """The nodes that may report of a job: where pods of its are or were placed, as far as anybody but their agents says.
+
+    Its incarnations and pods go before the last report of them comes: what its status has of an allocation, and of energy
+    that was reported from there while they were known, stays.
+    """
+    allocation, energy = job.status.allocation, job.status.energy
+    placed = {node for incarnation in incarnations for node, _ in incarnation.nodes}
+    bound = {pod.node for pod in pods if pod.node}
+    last = set() if allocation is None else {node.name for node in allocation.nodes}
+    known = set() if energy is None else {entry.key.partition("/")[2] for entry in energy.incarnations}
+    return frozenset(placed | bound | last | known)
+
+
 class PodOwners:
     """Remembers which job each pod was proven to belong to: what it leaves behind is still its own.
 

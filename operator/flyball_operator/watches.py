@@ -26,7 +26,7 @@ from flyball_kube.logs import get_logger
 from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, JOBS, NODES, PODS, POWER_BRAKES, POWER_CAPS, Resource
 from flyball_kube.session import ApiSession, JsonObject
 
-from flyball_operator.ownership import PodOwners, is_of_living_job
+from flyball_operator.ownership import PodOwners, is_of_living_job, nodes_of_job
 
 logger = get_logger(__name__)
 
@@ -65,7 +65,9 @@ class ClusterState:
     pods: list[PodView]  # those that hold or want GPUs
     incarnations: dict[str, list[IncarnationView]]  # by the job's uid
     pods_of: dict[str, list[PodView]]  # by the job's uid
-    reports_of: dict[str, list[tuple[str, PodReport]]]  # by the job's uid, with the node
+    reports_of: dict[
+        str, list[tuple[str, PodReport]]
+    ]  # by a living job's uid, with the node, which is one of the job's
     unread: tuple[str, ...]
     age_seconds: float
     brakes: Mapping[str, PowerBrake] = field(default_factory=dict)  # by the cap's name
@@ -134,9 +136,14 @@ class Watches:
                 pods_of.setdefault(pod.job_uid, []).append(pod)
         reports_of: dict[str, list[tuple[str, PodReport]]] = {}
         gpu_nodes = {view.name: view for view in self.gpu_nodes}
+        nodes_of: dict[str, frozenset[str]] = {}
         for name in sorted(gpu_nodes):
             for report in gpu_nodes[name].status.jobs:
-                reports_of.setdefault(report.uid, []).append((name, report))
+                uid, job = report.uid, jobs.get(report.uid)
+                if job is not None and uid not in nodes_of:
+                    nodes_of[uid] = nodes_of_job(job, incarnations.get(uid, ()), pods_of.get(uid, ()))
+                if name in nodes_of.get(uid, ()):  # an agent speaks for what runs on its own node
+                    reports_of.setdefault(uid, []).append((name, report))
         return ClusterState(
             jobs=jobs,
             caps=list(self.caps),

@@ -183,3 +183,52 @@ def test_an_unreadable_part_of_a_status_is_logged_once_and_again_where_it_change
     read({**raw, "status": {}})
     read(raw)
     assert caplog.text.count("status.mode: Expected `str`") == 2
+
+
+# --- whose reports count ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("objects", "counts"),
+    [
+        ({}, False),
+        ({"incarnations": [raw_batch_job("uid-train", 1, (("a", 1),))]}, True),
+        ({"incarnations": [raw_batch_job("uid-train", 1, (("b", 1),))]}, False),
+        (
+            {
+                "incarnations": [raw_batch_job("uid-train", 1, (("b", 1),))],
+                "pods": [raw_pod("train-1-0", uid="uid-train", node="a")],
+            },
+            True,
+        ),
+    ],
+    ids=["never placed", "placed there", "placed elsewhere", "bound there all the same"],
+)
+async def test_energy_is_taken_from_the_nodes_of_a_job_alone(objects: dict[str, list[Json]], counts: bool) -> None:
+    """A stolen token of one node must not spend the budget of a job that runs on others."""
+    reporting = raw_gpu_node("a", grant(8 * FLOOR), reports=[raw_report("uid-train", 1, 10**12)])
+    cluster = await cluster_of(jobs=[raw_job()], gpu_nodes=[reporting], **objects)
+    assert [node for node, _ in cluster.reports_of.get("uid-train", ())] == (["a"] if counts else [])
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"energy": {"incarnations": [{"key": "1/a", "millijoules": 5}]}},
+        {"allocation": {"nodes": [{"name": "a", "gpus": 1}], "gpus": 1}},
+    ],
+    ids=["energy", "allocation"],
+)
+async def test_the_last_reports_count_after_everything_else_of_a_job_is_gone(status: Json) -> None:
+    reporting = raw_gpu_node("a", grant(8 * FLOOR), reports=[raw_report("uid-train", 1, 10)])
+    cluster = await cluster_of(jobs=[raw_job(status=status)], gpu_nodes=[reporting])
+    assert [node for node, _ in cluster.reports_of["uid-train"]] == ["a"]
+
+
+async def test_a_date_that_cannot_be_read_hides_nothing_else() -> None:
+    """The CRD takes what Python's dates do not: an agent's token must not take its own node out of the sum."""
+    report = raw_report("uid-train", 1, 10, lastReportTime="2026-01-01T00:00:00+99:99")
+    cluster = await cluster_of(gpu_nodes=[raw_gpu_node("a", grant(8 * FLOOR), limits=8 * FLOOR, reports=[report])])
+    assert cluster.unread == ()
+    assert cluster.gpu_nodes["a"].acknowledged_current
+    assert cluster.gpu_nodes["a"].problems == ("status.jobs[0].lastReportTime: Invalid RFC3339 encoded datetime",)

@@ -16,6 +16,8 @@ from flyball_planner.models.gpu import LARGEST_DEFAULT_LIMIT_WATTS, GpuModel, ca
 logger = get_logger(__name__)
 
 UNKNOWN = MilliwattsPerGpu(0)
+# Limits are held on average; what is read over a second is above them by less.
+MOST_POWER_OVER_LIMIT = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def gpu_facts(product: str, gpus: int, reports: Sequence[GpuReport], gpu_models:
         max_limits_milliwatts=NodeMilliwatts(sum(known_max) + (gpus - len(known_max)) * model_max),
         largest_milliwatts=NodeMilliwatts(sum(_largest(limit, model_max) for limit in limits) + unseen_milliwatts),
         unseen_milliwatts=unseen_milliwatts,
-        measured_milliwatts=NodeMilliwatts(sum(report.power_milliwatts or 0 for report in reports)),
+        measured_milliwatts=NodeMilliwatts(sum(_believable_power(product, known, report) for report in reports)),
     )
 
 
@@ -113,6 +115,15 @@ def _believable_min(product: str, known: GpuModel | None, reported: MilliwattsPe
     highest = _from_watts(known.default_power_limit_watts)
     logger.warning("a smallest limit above what such GPUs have", product=product, reported=reported, counted=highest)
     return highest
+
+
+def _believable_power(product: str, known: GpuModel | None, report: GpuReport) -> int:
+    """A GPU's measured power, at most what one can draw for a second at its largest limit: no word of one agent may stand
+    for a breach by many, or use up what others share."""
+    power, largest = report.power_milliwatts or 0, report.limits.max_milliwatts
+    if not largest:
+        return power
+    return min(power, int(_believable_max(product, known, largest) * MOST_POWER_OVER_LIMIT))
 
 
 def _largest(limits: PowerLimits, unknown: MilliwattsPerGpu) -> MilliwattsPerGpu:

@@ -219,6 +219,11 @@ def deletion_announcement(item: PowerCap | GpuNode) -> Announcement:
     return Announcement("HeldAfterDeletion", note, "Release", warning=True)
 
 
+def unreadable_part_announcement(problem: str) -> Announcement:
+    """The Event of a part of a status that cannot be read; `problem` has its path."""
+    return Announcement("PartLeftOut", f"left out: {problem}; the rest counts", "Read", warning=True)
+
+
 def refused_grant_announcement(message: str) -> Announcement:
     """The Event of a node whose grant the API server refuses for what it says of the jobs there."""
     note = f"the API server refuses the grant of the jobs here; all their GPUs get the smallest limit: {message}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
@@ -30,6 +30,7 @@ from flyball_operator.report.announcements import (
     regarding_gpu_node,
     regarding_job,
     regarding_node,
+    unreadable_part_announcement,
 )
 from flyball_operator.report.events import Regarding
 
@@ -57,6 +58,7 @@ class Reporter:
         self._executor = executor
         self._events = events
         self._node_states: dict[str, str] | None = None
+        self._problems: dict[str, tuple[str, ...]] = {}  # by the GPUNode's UID
         self._deleted: frozenset[str] = frozenset()  # UIDs of objects whose deletion has been told
 
     async def write_cap(self, item: CapStatusWrite) -> WriteResult:
@@ -102,6 +104,17 @@ class Reporter:
         for uid in deleted.keys() - self._deleted:
             self._announce(_regarding(deleted[uid]), [deletion_announcement(deleted[uid])])
         self._deleted = frozenset(deleted)
+
+    def announce_problems(self, gpu_nodes: Collection[GpuNode]) -> None:
+        """Record what of the agents' reports cannot be read, each part once for as long as it is wrong."""
+        problems = {item.metadata.uid: item.problems for item in gpu_nodes if item.problems}
+        if problems == self._problems:
+            return
+        by_uid = {item.metadata.uid: item for item in gpu_nodes}
+        for uid, found in problems.items():
+            new = [problem for problem in found if problem not in self._problems.get(uid, ())]
+            self._announce(regarding_gpu_node(by_uid[uid]), map(unreadable_part_announcement, new))
+        self._problems = problems
 
     def announce_hold(self, change: HoldChange) -> None:
         """Record that an object's deletion has taken effect."""

@@ -265,7 +265,9 @@ class Executor:
 
     async def write_job_status(self, job: EnergyAwareJob, status: EnergyAwareJobStatus) -> WriteResult:
         path = ENERGY_AWARE_JOBS.path(job.namespace, job.name, "status")
-        body = {"metadata": {"uid": job.uid}, "status": to_patch(status)}
+        # A UID alone would be passed over in a status: one of a job that was made anew would have the old one's energy.
+        metadata = {"uid": job.uid, "resourceVersion": job.metadata.resource_version}
+        body = {"metadata": metadata, "status": to_patch(status)}
         return await self._write("job-status", ENERGY_AWARE_JOBS, lambda: self._session.patch(path, body))
 
     async def write_cap_status(self, cap: PowerCap, status: PowerCapStatus) -> WriteResult:

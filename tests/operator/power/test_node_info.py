@@ -90,6 +90,16 @@ def test_a_report_of_more_than_such_gpus_have_moves_no_other_node(
     assert ("above what such GPUs have" in caplog.text) == (product == A100)
 
 
+@pytest.mark.parametrize(
+    ("reported", "believed"), [(0, 0), (58_000, 58_000), (480_000, 480_000), (500_001, 500_000), (10_000_000, 500_000)]
+)
+def test_power_beyond_what_such_gpus_can_draw_is_not_believed(reported: int, believed: int) -> None:
+    """It would call every cap over the node breached, and use up an energy budget that others share."""
+    devices = [raw_device(0, maxMilliwatts=9_000_000) | {"powerMilliwatts": reported}]
+    info = info_of(gpu_node_view("a", grant(FLOOR), devices=devices, limits=FLOOR), gpus=1)
+    assert info.measured_milliwatts == believed
+
+
 def test_a_first_grant_without_an_answer_changes_nothing() -> None:
     """Once written, the GPUNode has no devices yet: they must not count a second time."""
     sent = grant(8 * FLOOR, committed=8 * DEFAULT)

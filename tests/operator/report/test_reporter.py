@@ -229,3 +229,14 @@ def test_a_deletion_is_recorded_once() -> None:
         reporter.announce_deletions([deleted])
     reporter.announce_hold(HoldChange(deleted, HoldAction.RELEASE_UNLESS_KIND_GOES))
     assert events.reasons == ["HeldAfterDeletion", "Released"]
+
+
+def test_what_cannot_be_read_is_told_once() -> None:
+    events = RecordingEvents()
+    reporter = Reporter(RecordingWrites(), events)
+    whole = gpu_node_view("a", grant(8 * FLOOR))
+    odd = replace(whole, problems=("status.jobs[0].lastReportTime: Invalid RFC3339 encoded datetime",))
+    for items in ([whole], [odd], [odd], [replace(odd, problems=(*odd.problems, "status.mode: no"))], [whole], [odd]):
+        reporter.announce_problems(items)
+    assert events.reasons == ["PartLeftOut"] * 3
+    assert [item.note for _, item in events.recorded][1] == "left out: status.mode: no; the rest counts"

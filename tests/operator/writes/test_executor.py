@@ -335,7 +335,10 @@ async def test_statuses_and_deletions_are_of_the_object_that_was_read() -> None:
         (
             "PATCH",
             "/apis/flyball.dev/v1alpha1/namespaces/team/energyawarejobs/train/status",
-            {"metadata": {"uid": "uid-train"}, "status": to_patch(EnergyAwareJobStatus(state="Running"))},
+            {
+                "metadata": {"uid": "uid-train", "resourceVersion": "3"},
+                "status": to_patch(EnergyAwareJobStatus(state="Running")),
+            },
         ),
         (
             "PATCH",
