@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv demo test test-fast mutants schedules gpu-check lint format images chart-docs frontiers model-study \
-	evaluation clean
+	metered-cap evaluation clean
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -72,6 +72,9 @@ model-study: $(STAMP)  ## the figures of docs/models.md (what is measured from D
 	@if [ -d $(DATA)/perseus-sosp24 ]; then \
 	  $(BIN)/flyball calibrate $(DATA)/perseus-sosp24/stage_profile/gpt3-175b+a100_sxm_bf16.csv \
 	    --product NVIDIA-A100-SXM4-80GB --output out/a100.yaml --plot docs/images/models-calibration-a100.png; fi
+
+metered-cap: $(STAMP)  ## the picture of a metered cap in docs/operator.md (a few seconds)
+	$(BIN)/python -m benchmarks.metered_cap --output docs/images
 
 evaluation: $(STAMP)  ## the figures and pictures of docs/evaluation.md (two hours of two cores; goes on where it stopped)
 	$(BIN)/python -m flyball_studies.evaluation --data $(DATA) $(EVALUATION_ARGS)

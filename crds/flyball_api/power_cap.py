@@ -35,6 +35,43 @@ class EnergyBudget(ApiStruct, frozen=True):
     period_seconds: Count
 
 
+class PrometheusMeter(ApiStruct, frozen=True):
+    """A query to one of the operator's endpoints, by its name; `time_query` asks for the time of its oldest sample."""
+
+    endpoint: str
+    query: str
+    time_query: str | None = None
+
+
+class CapMeter(ApiStruct, frozen=True):
+    """A meter of all that a cap covers, read from `prometheus` or a `file`, and what is made of it; seconds, and permille
+    of the cap."""
+
+    prometheus: PrometheusMeter | None = None
+    file: str | None = None
+    interval_seconds: Count = 2
+    settle_seconds: Count = 10
+    target_permille: Count = 950
+    release_permille: Count = 900
+    breach_seconds: Count = 5
+    silent_seconds: Count = 30
+    silent_permille: Count = 900
+    release_seconds: Count = 60
+
+    def __post_init__(self) -> None:
+        if (self.prometheus is None) == (self.file is None):
+            raise ValueError("a meter is read from exactly one of prometheus and file")
+        if not self.release_permille < self.target_permille <= 1000:
+            raise ValueError("a meter's releasePermille is below its targetPermille, which is at most 1000")
+        if self.interval_seconds < 1:
+            raise ValueError("a meter is read every second at most: intervalSeconds is at least 1")
+
+    @property
+    def source(self) -> str:
+        """What is read, for people."""
+        return f"file {self.file}" if self.prometheus is None else f"Prometheus {self.prometheus.endpoint}"
+
+
 class PowerCapSpec(ApiStruct, frozen=True):
     """PowerCap.spec, which people write; exactly one of `watts` and `permille_of_max` is set."""
 
@@ -49,6 +86,7 @@ class PowerCapSpec(ApiStruct, frozen=True):
     failsafe: Literal["Minimum", "Limit", "Hold"] | None = None
     failsafe_watts_per_gpu: Count | None = None
     failsafe_hold_seconds: Annotated[int, Meta(ge=0, le=MAX_HOLD_SECONDS)] | None = None
+    meter: CapMeter | None = None
     foreign_pods: Literal["Reserve", "Limit"] = "Reserve"
     release_seconds: Count = DEFAULT_RELEASE_SECONDS
 
@@ -78,6 +116,21 @@ class CapEnergyPeriod(ApiStruct, frozen=True):
     consumed_kilojoules: Count = 0
 
 
+class CapMeasured(ApiStruct, frozen=True):
+    """Where a cap's measured watts come from, when that reading was first seen, and its age as the status was written."""
+
+    source: str
+    time: Time | None = None
+    age_seconds: Count | None = None
+
+
+class CapMeterStatus(ApiStruct, frozen=True):
+    """What limits are held to because of a cap's meter."""
+
+    state: Literal["Within", "Shaping", "Cut", "Silent"]
+    allowed_watts: Count | None = None
+
+
 class PowerCapStatus(ApiStruct, frozen=True):
     """PowerCap.status, which the operator writes."""
 
@@ -88,6 +141,8 @@ class PowerCapStatus(ApiStruct, frozen=True):
     active_schedule: str | None = None
     committed_watts: Count | None = None
     measured_watts: Count | None = None
+    measured: CapMeasured | None = None
+    meter: CapMeterStatus | None = None
     headroom_watts: int | None = None
     nodes: Count | None = None
     breach: CapBreach | None = None

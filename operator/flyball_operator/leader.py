@@ -17,6 +17,7 @@ from flyball_planner.snapshot import ClusterSnapshot
 
 from flyball_operator.jobs.controller import JobAction, JobController, JobsStep
 from flyball_operator.learning.learner import Learner
+from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import WriteResult, combined
 from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.snapshot import build_snapshot
@@ -65,6 +66,7 @@ class LeaderTerm:
         reporter: Reporter,
         metrics: OperatorMetrics,
         background: Background,
+        meters: Meters,
         wall_clock: Callable[[], datetime],
     ) -> None:
         self._epoch = epoch
@@ -78,6 +80,7 @@ class LeaderTerm:
         self._reporter = reporter
         self._metrics = metrics
         self._background = background
+        self._meters = meters
         self._wall_clock = wall_clock
         self._statuses_may_write = asyncio.Event()
         self._status_slots = asyncio.Semaphore(STATUS_WRITES_AT_ONCE)
@@ -92,7 +95,8 @@ class LeaderTerm:
         cluster = self._watches.cluster()
         # A finished plan is taken before anything is derived from the one in force: the next one must start from it.
         self._plans.take(cluster.jobs, monotonic)
-        state = self._power.observe(cluster, now, monotonic)
+        self._meters.follow(cluster.caps)
+        state = self._power.observe(cluster, now, monotonic, self._meters.readings())
         # 2. Decide on the jobs, and plan in another process if what plans depend on has changed.
         self._learner.observe(cluster, state.nodes)
         jobs = self._jobs.step(
@@ -143,6 +147,7 @@ class LeaderTerm:
     async def close(self) -> None:
         """Give up the plan that is being made and the writes that are under way."""
         self._plans.cancel()
+        await self._meters.close()
         await self._background.stop()
 
     def _snapshot(self, state: PowerState, jobs: JobsStep, now: datetime) -> ClusterSnapshot:
@@ -264,7 +269,7 @@ class LeaderTerm:
 
     def _pause(self, state: PowerState) -> float:
         pauses = [self._settings.replan_seconds, self._settings.status_interval_seconds]
-        pauses += [cap.effective.next_change_seconds for cap in state.caps.states]
+        pauses += [cap.next_change_seconds for cap in state.caps.states]
         if self._plans.in_force.next_is_near:
             pauses.append(PLAN_GRACE_SECONDS)
         return max(SHORTEST_PAUSE_SECONDS, min(pauses))

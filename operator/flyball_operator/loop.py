@@ -16,6 +16,7 @@ from flyball_kube.session import ApiSession
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.leader import LeaderTerm
 from flyball_operator.learning.learner import Learner
+from flyball_operator.meters.meters import Meters
 from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.worker import PlanWorker
 from flyball_operator.power.controller import PowerController, PowerSettings
@@ -62,6 +63,7 @@ class Operator:
         self._monotonic = monotonic
         self._wall_clock = wall_clock
         self._work_seconds = work_seconds
+        self._meter_endpoints = settings.meter_endpoints  # read once: a later change of the file waits for a restart
         self._wake = asyncio.Event()
         self._watches = Watches(session, self._wake.set, settings.gpu_resources)
         self._worker = PlanWorker(settings.plan_deadline_seconds)
@@ -209,6 +211,13 @@ class Operator:
             reporter=Reporter(executor, self._events),
             metrics=self._metrics,
             background=Background(self._wake.set),
+            meters=Meters(
+                self._meter_endpoints,
+                settings.meter_directory,
+                self._wake.set,
+                self._wall_clock,
+                self._monotonic,
+            ),
             wall_clock=self._wall_clock,
         )
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from flyball_planner.models.gpu import GpuModel
     from flyball_planner.snapshot import Consolidation
 
+    from flyball_operator.meters.endpoints import Endpoint
+
 # As the CRD has spec.gpus.resourceName.
 EXTENDED_RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 GPU_MODEL_SUFFIXES = (".json", ".yaml", ".yml")
@@ -130,6 +132,17 @@ class Settings:
             "How far a job's power limit stands above its predicted draw, as a share of it.", minimum=0.0, maximum=1.0
         ),
     )
+    meter_endpoints_file: Path | None = field(
+        default=None,
+        metadata=option(
+            "A YAML file of the Prometheus servers that PowerCaps' meters may name (docs/operator.md).",
+            name="meter_endpoints",
+        ),
+    )
+    meter_directory: Path | None = field(
+        default=None,
+        metadata=option("The folder of the files that PowerCaps' meters may name.", name="meter_dir"),
+    )
     # The operator powers nothing off: moving jobs together pays only where something else does (an autoscaler, say).
     empty_node_hold_seconds: float = field(
         default=0.0,
@@ -172,6 +185,10 @@ class Settings:
             _ = self.gpu_models
         except OSError as error:
             raise ValueError(f"GPU model file {error.filename}: {error.strerror}") from error
+        try:
+            _ = self.meter_endpoints
+        except OSError as error:
+            raise ValueError(f"meter endpoints {error.filename}: {error.strerror}") from error
 
     @property
     def gpu_models(self) -> Mapping[str, GpuModel]:
@@ -179,6 +196,13 @@ class Settings:
         from flyball_planner.models.gpu import catalogue
 
         return catalogue(*self.gpu_model_files)
+
+    @property
+    def meter_endpoints(self) -> Mapping[str, Endpoint]:
+        """The servers that meters are asked of, by name."""
+        from flyball_operator.meters.endpoints import read_endpoints
+
+        return {} if self.meter_endpoints_file is None else read_endpoints(self.meter_endpoints_file)
 
     @property
     def consolidation(self) -> Consolidation | None:

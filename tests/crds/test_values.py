@@ -58,6 +58,20 @@ def test_a_power_cap_is_completed_with_defaults(kinds: Any) -> None:
     assert spec == {"watts": 40_000, "enforcement": "Hard", "staticOverheadWatts": 0, "foreignPods": "Reserve"}
 
 
+def test_a_meter_is_completed_with_defaults(kinds: Any) -> None:
+    assert kinds.try_create(kinds.object(CAP, {"meter": {"file": "row-a.json"}}))["spec"]["meter"] == {
+        "file": "row-a.json",
+        "intervalSeconds": 2,
+        "settleSeconds": 10,
+        "targetPermille": 950,
+        "releasePermille": 900,
+        "breachSeconds": 5,
+        "silentSeconds": 30,
+        "silentPermille": 900,
+        "releaseSeconds": 60,
+    }
+
+
 def test_a_gpu_node_is_completed_with_defaults(kinds: Any) -> None:
     zeros = {
         "idlePowerLimitMilliwatts": 0,
@@ -128,6 +142,16 @@ REFUSED_SPECS = [
     (CAP, {"schedule": [SCHEDULE | {"name": f"w{i}"} for i in range(65)]}, "spec.schedule"),
     (CAP, {"energyBudget": {"kilojoules": 5}}, "spec.energyBudget.periodSeconds"),
     (CAP, {"failsafeWattsPerGpu": 0}, "spec.failsafeWattsPerGpu"),
+    (CAP, {"meter": {}}, "exactly one of prometheus and file"),
+    (
+        CAP,
+        {"meter": {"file": "a", "prometheus": {"endpoint": "b", "query": "c"}}},
+        "exactly one of prometheus and file",
+    ),
+    (CAP, {"meter": {"file": "../../etc/passwd"}}, "spec.meter.file"),
+    (CAP, {"meter": {"prometheus": {"endpoint": "http://a", "query": "c"}}}, "spec.meter.prometheus.endpoint"),
+    (CAP, {"meter": {"file": "a", "releasePermille": 950}}, "releasePermille 950 must be below targetPermille 950"),
+    (CAP, {"meter": {"file": "a", "intervalSeconds": 20}}, "one lost reading would be silence"),
     (CAP, {"failsafe": "Limit"}, "failsafe Limit needs failsafeWattsPerGpu"),
     (CAP, {"failsafe": "Minimum", "failsafeWattsPerGpu": 200}, "failsafe Minimum takes no failsafeWattsPerGpu"),
     (CAP, {"failsafe": "Limit", "failsafeWattsPerGpu": 9, "failsafeHoldSeconds": 9}, "goes with failsafe Hold only"),

@@ -14,6 +14,7 @@ from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_operator.jobs.controller import JobsStep
 from flyball_operator.leader import LeaderTerm
+from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.planning.plans import Plans
 from flyball_operator.power.controller import PowerController, PowerSettings
@@ -142,6 +143,7 @@ class Bench:
             reporter=Reporter(executor),
             metrics=self.metrics,
             background=self.background,
+            meters=Meters({}, None, self.woken.set, lambda: NOW),
             wall_clock=lambda: NOW,
         )
 

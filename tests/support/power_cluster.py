@@ -7,7 +7,7 @@ after they were given up. `check` says what must hold after every action.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -58,6 +58,7 @@ from flyball_operator.power.controller import (
     SendGrant,
 )
 from flyball_operator.power.memberships import LabelSync
+from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.reservations import NO_RULES, least_bound
 from flyball_operator.watches import ClusterState
 from flyball_planner.models.gpu import GpuModel
@@ -379,6 +380,7 @@ class PowerCluster:
         self.unlabelled: set[str] = set()  # names of Nodes whose labels are gone
         self.unreadable: set[str] = set()  # names of a GPUNode or a cap that the leader cannot read
         self.seconds = 0.0
+        self.readings: dict[str, MeterReading] = {}  # by the cap's uid, which is its name here
         self.plan_is_near = False
         # What the leader has known of each cap, whether it finds it enforced, and whether it has held since.
         self.known_watts: dict[str, int] = {}
@@ -393,8 +395,12 @@ class PowerCluster:
         expected: list[bool],
         wishes: list[tuple[int, float]],
         rounds: int,
+        metered: Container[str] = (),
     ) -> None:
-        """Make the caps, of so many tenths of the most that their nodes can draw, and go so many rounds without a fault."""
+        """Make the caps, of so many tenths of the most that their nodes can draw, and go so many rounds without a fault.
+
+        The caps in `metered` have a meter, which says nothing until `meter_reads` does.
+        """
         for name, share, is_expected in zip(SELECTORS, tenths, expected, strict=True):
             spec = msgspec.convert(
                 {
@@ -402,6 +408,7 @@ class PowerCluster:
                     "nodeSelector": SELECTORS[name],
                     "staticOverheadWatts": OVERHEAD_WATTS[name],
                     "enforcement": "Expected" if is_expected else "Hard",
+                    **({"meter": {"file": name}} if name in metered else {}),
                 },
                 PowerCapSpec,
             )
@@ -412,6 +419,14 @@ class PowerCluster:
             agent.pods = {index: index for index in range(GPUS)}
         for _ in range(rounds):
             self.clean_round()
+
+    def meter_reads(self, name: str, watts: float) -> None:
+        """A cap's meter is read at this moment."""
+        self.readings[name] = MeterReading(watts, self.seconds, None, "")
+
+    def hardware_watts(self, cap: str) -> float:
+        """What the limits under a cap allow, as the hardware has them, with the static overhead."""
+        return OVERHEAD_WATTS[cap] + sum(self.agents[name].limits_milliwatts for name in UNDER[cap]) / 1000
 
     def clean_round(self) -> None:
         """Everything arrives, and every agent does what it should."""
@@ -438,7 +453,8 @@ class PowerCluster:
     def cycle(self, sent: list[str], statuses: list[str], seconds: float) -> None:
         self.seconds += seconds
         term = self.term
-        state = term.controller.observe(self.cluster(), NOW + timedelta(seconds=self.seconds), self.seconds)
+        now = NOW + timedelta(seconds=self.seconds)
+        state = term.controller.observe(self.cluster(), now, self.seconds, self.readings)
         decided = {f"uid-{name}-{index}": planned(name, index, *wish) for (name, index), wish in self.plan.items()}
         instructions = term.controller.step(
             state,

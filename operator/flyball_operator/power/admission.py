@@ -6,7 +6,7 @@ without the sum of what the nodes may draw passing any cap (docs/power-safety.md
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from flyball_api.grant import CapOverNode, Grant, JobGrant, OtherGpuLimits, PowerBound
@@ -40,13 +40,18 @@ class GrantTarget:
 
 
 def throttle(
-    targets: Iterable[GrantTarget], power: Mapping[str, NodePower], caps: Iterable[CapBudget], fixed: frozenset[str]
+    targets: Iterable[GrantTarget],
+    power: Mapping[str, NodePower],
+    caps: Iterable[CapBudget],
+    fixed: frozenset[str],
+    priorities: Mapping[str, int] | None = None,
 ) -> list[GrantTarget]:
     """`targets` with job limits lowered, evenly towards the smallest limit, until every cap fits them.
 
     A plan fits by itself; this holds a cap that fell a moment ago while the planner is still at work, or has failed.
     `fixed` names the nodes that cannot be commanded: they count with all that they may draw. Where even the smallest
-    limits do not fit, everything under that cap goes to them.
+    limits do not fit, everything under that cap goes to them. Under a cap that cuts by priority, jobs pay in the order of
+    their `priorities`, by uid (a job without one is of the lowest); those of one priority evenly.
     """
     by_node = {target.node: target for target in targets}
     for cap in caps:
@@ -56,18 +61,24 @@ def throttle(
             cap.counted(power[target.node].committed | target.bound if target.node in fixed else target.rest)
             for target in under
         )
-        least = above_least = 0
+        excess = immovable - cap.budget_milliwatts
+        above_least: dict[int, int] = {}
         for target in movable:
             for job, bound in zip(target.jobs, target.job_bounds, strict=True):
                 smallest = min(target.min_limit_milliwatts * job.gpus, cap.counted(bound))
-                least += smallest
-                above_least += cap.counted(bound) - smallest
-        room = cap.budget_milliwatts - immovable - least
-        if above_least <= room or above_least == 0:
-            continue
-        share = max(0.0, room / above_least)
-        for target in movable:
-            by_node[target.node] = _throttled(target, share, cap)
+                excess += cap.counted(bound)
+                priority = _priority(job, cap, priorities)
+                above_least[priority] = above_least.get(priority, 0) + cap.counted(bound) - smallest
+        for priority, above in sorted(above_least.items()):
+            if excess <= 0:
+                break
+            if above == 0:
+                continue
+            share = max(0, above - excess) / above
+            for target in movable:
+                uids = {job.uid for job in target.jobs if _priority(job, cap, priorities) == priority}
+                by_node[target.node] = _throttled(by_node[target.node], share, cap, uids)
+            excess -= above
     return list(by_node.values())
 
 
@@ -84,11 +95,23 @@ def at_smallest_limits(target: GrantTarget) -> GrantTarget:
     return replace(target, jobs=jobs, job_bounds=bounds)
 
 
-def _throttled(target: GrantTarget, share: float, cap: CapBudget) -> GrantTarget:
-    """One node's target with what the cap counts of each job above the smallest limit cut to `share` of it."""
+LOWEST_PRIORITY = -(2**63)
+
+
+def _priority(job: JobGrant, cap: CapBudget, priorities: Mapping[str, int] | None) -> int:
+    """Whose turn a job is in to be lowered; all are lowered together unless the cap says otherwise."""
+    return (priorities or {}).get(job.uid, LOWEST_PRIORITY) if cap.by_priority else 0
+
+
+def _throttled(target: GrantTarget, share: float, cap: CapBudget, uids: Container[str]) -> GrantTarget:
+    """One node's target with what the cap counts of each job in `uids` above the smallest limit cut to `share` of it."""
     jobs: list[JobGrant] = []
     bounds: list[PowerBound] = []
     for job, bound in zip(target.jobs, target.job_bounds, strict=True):
+        if job.uid not in uids:
+            jobs.append(job)
+            bounds.append(bound)
+            continue
         each = cap.counted(bound) // job.gpus
         smallest = min(target.min_limit_milliwatts, each)
         cut = max(target.min_limit_milliwatts, smallest + int((each - smallest) * share))

@@ -85,13 +85,15 @@ class NodePower:
 class CapBudget:
     """What a cap leaves to the GPUs of its nodes, its static overhead taken off.
 
-    `expected`: the cap adds up what is predicted to be drawn, not limits.
+    `expected`: the cap adds up what is predicted to be drawn, not limits. `by_priority`: where it does not fit, jobs of low
+    priority pay first, all the way to their smallest limits.
     """
 
     name: str
     nodes: frozenset[str]
     budget_milliwatts: NodeMilliwatts
     expected: bool = False
+    by_priority: bool = False
 
     def counted(self, bound: PowerBound) -> NodeMilliwatts:
         """The figure of a bound that this cap adds up."""

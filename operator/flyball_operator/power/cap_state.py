@@ -17,8 +17,19 @@ from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milli
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.cap_schedule import EffectiveCap, EnergyPeriod, LastEvaluation, charge_energy, effective_cap
 from flyball_operator.power.failsafe import failsafe_of, node_failsafes
+from flyball_operator.power.meter import (
+    NEVER_READ,
+    MeteredLoad,
+    MeterReading,
+    MeterState,
+    first_state,
+    follow_meter,
+)
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.reservations import NO_RULES, NodeRules, least_bound, node_rules
+
+# How often a cap is looked at while more than it allows is drawn.
+BREACH_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,9 @@ class CapState:
     energy_period: EnergyPeriod | None = None
     breach: Breach | None = None
     brake: PowerBrake | None = None
+    reading: MeterReading = NEVER_READ
+    reading_age_seconds: float = 0.0
+    meter: MeterState | None = None
 
     @property
     def name(self) -> str:
@@ -70,8 +84,15 @@ class CapState:
         return self._watts(self.least_milliwatts)
 
     @property
+    def metered_watts(self) -> float | None:
+        """What the cap's meter says; None where it has none, or one that is not believed."""
+        return None if self.meter is None or self.meter.silence is not None else self.reading.watts
+
+    @property
     def measured_watts(self) -> float:
-        return self._watts(self.measured_milliwatts)
+        """What all under the cap draws: by its meter, else by the agents' reports."""
+        metered = self.metered_watts
+        return self._watts(self.measured_milliwatts) if metered is None else metered
 
     @property
     def enforced(self) -> bool:
@@ -92,6 +113,21 @@ class CapState:
         """What grants may use: by the lower of the cap and what its status has published."""
         published = self.cap.status.effective_watts
         return self._budget(self.effective.watts if published is None else min(self.effective.watts, published))
+
+    @property
+    def next_change_seconds(self) -> float:
+        """After how long the cap must be looked at anew even if nothing changes (infinite: never)."""
+        if self.spec.meter is None or self.meter is None:
+            return self.effective.next_change_seconds
+        looks_again = BREACH_LOOK_SECONDS if self.meter.waits else float(self.spec.meter.interval_seconds)
+        return min(self.effective.next_change_seconds, looks_again)
+
+    def meter_budget(self) -> CapBudget | None:
+        """What all limits may add up to because of the cap's meter, whatever the cap itself counts; None: no bound."""
+        if self.meter is None or self.meter.allowed_watts is None:
+            return None
+        left = NodeMilliwatts(allowed_milliwatts(self.meter.allowed_watts - self.spec.static_overhead_watts))
+        return CapBudget(f"{self.name} (meter)", self.nodes, left, by_priority=self.meter.by_priority)
 
     @property
     def published_milliwatts(self) -> NodeMilliwatts | None:
@@ -155,6 +191,7 @@ class _Memory:
     energy_period: EnergyPeriod | None
     at: float
     breach: Breach | None
+    meter: MeterState | None = None
 
 
 class CapTracker:
@@ -171,13 +208,15 @@ class CapTracker:
         now: datetime,
         monotonic: float,
         brakes: Mapping[str, PowerBrake] | None = None,
+        readings: Mapping[str, MeterReading] | None = None,
     ) -> CapStates:
         """All caps as of the wall clock's `now`; `monotonic` gives the seconds since the last call.
 
         `brakes` are the PowerBrakes by the names of their caps. An emergency is for the nodes under its cap now and for
-        those whose grant says that they were: it outlasts a change of labels, and its cap.
+        those whose grant says that they were: it outlasts a change of labels, and its cap. `readings` has what the caps'
+        meters said last, by the caps' uids.
         """
-        brakes = brakes or {}
+        brakes, readings = brakes or {}, readings or {}
         readable: list[tuple[PowerCap, PowerCapSpec, frozenset[str]]] = []
         unreadable = []
         for cap in sorted(caps, key=lambda item: item.name):
@@ -192,7 +231,9 @@ class CapTracker:
         rules = node_rules([(spec, under) for _, spec, under in readable], in_emergency)
         states = tuple(
             replace(
-                self._evaluate(cap, spec, {name: nodes[name] for name in under}, rules, now, monotonic),
+                self._evaluate(
+                    cap, spec, {name: nodes[name] for name in under}, rules, now, monotonic, readings.get(cap.uid)
+                ),
                 brake=brakes.get(cap.name),
             )
             for cap, spec, under in readable
@@ -214,6 +255,7 @@ class CapTracker:
         rules: Mapping[str, NodeRules],
         now: datetime,
         monotonic: float,
+        reading: MeterReading | None,
     ) -> CapState:
         memory = self._memory.get(cap.uid) or _recorded(cap, monotonic)
         elapsed = max(0.0, monotonic - memory.at)
@@ -246,9 +288,32 @@ class CapTracker:
             doubts={name: info.doubt for name, info in under.items() if info.doubt},
             energy_period=(effective.energy_period or period) if spec.energy_budget is not None else None,
         )
+        if spec.meter is not None:
+            last = first_state(cap.status, monotonic) if memory.meter is None else memory.meter
+            reading = NEVER_READ if reading is None else reading
+            meter = follow_meter(spec.meter, last, reading, _metered_load(state, under, rules), monotonic)
+            age = 0.0 if reading.watts is None else monotonic - reading.seen_at
+            state = replace(state, reading=reading, reading_age_seconds=age, meter=meter)
         state = replace(state, breach=_breach(memory.breach, state, elapsed, now))
-        self._memory[cap.uid] = _Memory(effective.watts, effective.energy_period or period, monotonic, state.breach)
+        self._memory[cap.uid] = _Memory(
+            effective.watts, effective.energy_period or period, monotonic, state.breach, state.meter
+        )
         return state
+
+
+def _metered_load(state: CapState, under: Mapping[str, NodeInfo], rules: Mapping[str, NodeRules]) -> MeteredLoad:
+    """What the limits under a cap come to, whatever the cap itself counts."""
+    limits = sum(info.power.committed.limit_milliwatts for info in under.values())
+    least = sum(least_bound(info, rules.get(name, NO_RULES)).limit_milliwatts for name, info in under.items())
+    largest = state.watts_of(NodeMilliwatts(sum(info.max_limits_milliwatts for info in under.values())))
+    return MeteredLoad(
+        cap_watts=state.effective.watts,
+        limits_watts=state.watts_of(NodeMilliwatts(limits)),
+        least_watts=state.watts_of(NodeMilliwatts(least)),
+        most_watts=largest if state.spec.expected else min(largest, state.effective.watts),
+        gpu_watts=state.measured_milliwatts / MILLIWATTS_PER_WATT,
+        ramp_watts_per_second=state.spec.ramp_watts_per_second,
+    )
 
 
 def _recorded(cap: PowerCap, monotonic: float) -> _Memory:

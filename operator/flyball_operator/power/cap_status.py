@@ -11,12 +11,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from flyball_api.conditions import Condition, merge_conditions
-from flyball_api.power_cap import CapBreach, CapEnergyPeriod, PowerCap, PowerCapStatus
+from flyball_api.power_cap import (
+    CapBreach,
+    CapEnergyPeriod,
+    CapMeasured,
+    CapMeterStatus,
+    PowerCap,
+    PowerCapStatus,
+)
 from flyball_api.times import whole_second
-from flyball_api.units import NodeMilliwatts, allowed_watts, held_watts
+from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_watts, held_watts
 from msgspec.structs import replace
 
 from flyball_operator.power.cap_state import Breach, CapState, CapStates
+from flyball_operator.power.meter import MeterState, Phase, Silence
 
 JOULES_PER_KILOJOULE = 1000
 
@@ -26,11 +34,12 @@ REASONS: dict[str, frozenset[str]] = {
     "Enforced": frozenset(
         {"LimitsAcknowledged", "WaitingForAcknowledgements", "ProofStale", "Adopting", "Infeasible", "Unreadable"}
     ),
-    "Breached": frozenset({"MeasuredOverCap", "WithinCap", "Unreadable"}),
+    "Breached": frozenset({"MeasuredOverCap", "WithinCap", "MeterSilent", "Unreadable"}),
+    "MeterSilent": frozenset({"NoReading", "Implausible", "Reading", "NoMeter", "Unreadable"}),
     "Emergency": frozenset({"Declared", "Ended"}),
 }
 # Those that every cap has; an emergency is shown where there is or was one.
-ALWAYS_SHOWN = ("Feasible", "Enforced", "Breached")
+ALWAYS_SHOWN = ("Feasible", "Enforced", "Breached", "MeterSilent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,7 @@ def cap_status(
         _feasible(state, feasible, problems),
         enforced,
         _breached(state),
+        _meter_silent(state),
         *_emergency(state),
     )
     period, breach = state.energy_period, state.breach
@@ -70,6 +80,8 @@ def cap_status(
         active_schedule=effective.active_window,
         committed_watts=held_watts(committed_watts),
         measured_watts=round(state.measured_watts),
+        measured=_measured(state),
+        meter=None if state.meter is None else _meter_status(state.meter),
         headroom_watts=allowed_watts(effective.watts - committed_watts) if enforced.status else 0,
         nodes=len(state.nodes),
         breach=None if breach is None else _stored_breach(breach),
@@ -135,12 +147,14 @@ def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condit
 
 
 def _breached(state: CapState) -> Condition:
+    if state.meter is not None and state.metered_watts is None:
+        message = f"nobody knows what is drawn; the agents report {state.measured_watts:.0f} W of the GPUs, with the "
+        message += f"static overhead, cap {state.effective.watts:.0f} W"
+        return Condition("Breached", None, "MeterSilent", message)
     breached = state.measured_watts > state.effective.watts
+    message = f"measured {state.measured_watts:.0f} W, cap {state.effective.watts:.0f} W"
     return Condition(
-        "Breached",
-        breached,
-        "MeasuredOverCap" if breached else "WithinCap",
-        f"measured {state.measured_watts:.0f} W, cap {state.effective.watts:.0f} W",
+        "Breached", breached, "MeasuredOverCap" if breached else "WithinCap", message + _meters_doing(state)
     )
 
 
@@ -153,6 +167,47 @@ def _emergency(state: CapState) -> tuple[Condition, ...]:
         return (Condition("Emergency", False, "Ended", f"limits return with the nodes' next grants{why}"),)
     message = f"every GPU is held at its smallest limit until the emergency is ended{why}"
     return (Condition("Emergency", True, "Declared", message),)
+
+
+def _meter_silent(state: CapState) -> Condition:
+    if state.meter is None or state.spec.meter is None:
+        return Condition("MeterSilent", False, "NoMeter", "the cap has no meter")
+    source, silence, reading = state.spec.meter.source, state.meter.silence, state.reading
+    if silence is None:
+        return Condition("MeterSilent", False, "Reading", f"{source} is read")
+    if silence is Silence.IMPLAUSIBLE:
+        drawn = state.measured_milliwatts / MILLIWATTS_PER_WATT
+        message = f"{source} reads {reading.watts or 0:.0f} W, and the agents report {drawn:.0f} W of the GPUs alone"
+    elif reading.watts is None:
+        message = f"{source} has not been read: {reading.error}"
+    else:
+        message = f"{source} has no new reading: {reading.error or 'its last one is not renewed'}"
+    return Condition("MeterSilent", True, str(silence), message + _meters_doing(state))
+
+
+def _meters_doing(state: CapState) -> str:
+    """What limits are held to because of the meter, as the end of a sentence."""
+    if state.meter is None or state.meter.allowed_watts is None:
+        return ""
+    doing = {
+        Phase.SHAPING: "limits are shaped",
+        Phase.CUT: "jobs are cut by priority",
+        Phase.SILENT: "limits are lowered",
+    }[state.meter.phase]
+    return f"; {doing}: they and the static overhead add up to {state.meter.allowed_watts:.0f} W at most"
+
+
+def _measured(state: CapState) -> CapMeasured:
+    """Where the measured watts come from."""
+    if state.metered_watts is None or state.spec.meter is None:
+        return CapMeasured("agents")
+    time = None if state.reading.time is None else whole_second(state.reading.time)
+    return CapMeasured(state.spec.meter.source, time, int(state.reading_age_seconds))
+
+
+def _meter_status(meter: MeterState) -> CapMeterStatus:
+    allowed = None if meter.allowed_watts is None else int(meter.allowed_watts)
+    return CapMeterStatus(meter.phase.value, allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +267,11 @@ def _urgent(before: PowerCapStatus, after: PowerCapStatus) -> bool:
     return (
         (before.epoch, before.effective_watts) != (after.epoch, after.effective_watts)
         or _enforcement(before) != _enforcement(after)
+        or before.meter != after.meter
         or (after.committed_watts or 0) > (before.committed_watts or 0)
     )
 
 
 def _enforcement(status: PowerCapStatus) -> Mapping[str, str]:
-    return {item.type: item.status for item in status.conditions if item.type in ("Enforced", "Emergency")}
+    """What must not be read as it was a moment ago: a meter that has gone silent, and a draw above the cap, too."""
+    return {item.type: item.status for item in status.conditions if item.type != "Feasible"}

@@ -37,6 +37,7 @@ from flyball_operator.power.gpu_facts import KnownGpus
 from flyball_operator.power.heartbeats import Heartbeats
 from flyball_operator.power.holds import HoldChange, Holds
 from flyball_operator.power.memberships import LabelSync, Memberships
+from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.power.targets import grant_targets
 from flyball_operator.watches import ClusterState
@@ -185,15 +186,24 @@ class PowerController:
         self._cutting_since: float | None = None
         self._now = 0.0  # by the monotonic clock, at the last cycle
 
-    def observe(self, cluster: ClusterState, now: datetime, monotonic: float) -> PowerState:
-        """What stands and what every node may draw now; `now` is the wall clock, in which schedules are agreed."""
+    def observe(
+        self,
+        cluster: ClusterState,
+        now: datetime,
+        monotonic: float,
+        readings: Mapping[str, MeterReading] | None = None,
+    ) -> PowerState:
+        """What stands and what every node may draw now; `now` is the wall clock, in which schedules are agreed.
+
+        `readings` has what the caps' meters said last, by the caps' uids.
+        """
         self._now = monotonic
         unresponsive = self._acknowledgements.update(cluster.gpu_nodes, monotonic)
         silent = self._heartbeats.update(cluster.gpu_nodes, monotonic)
         nodes = read_nodes(cluster.nodes, cluster.gpu_nodes, cluster.pods, unresponsive, silent, self._known_gpus)
         self._count_attempts(nodes, cluster.gpu_nodes)
         self._brakes.update(cluster.brakes)
-        caps = self._caps.read(cluster.caps, nodes, now, monotonic, cluster.brakes)
+        caps = self._caps.read(cluster.caps, nodes, now, monotonic, cluster.brakes, readings)
         return PowerState(cluster, nodes, caps, self._is_cutting(caps.states, monotonic))
 
     def step(
@@ -278,10 +288,13 @@ class PowerController:
         unadopted = self._unadopted(state)
         unheard = unadopted | self._unheard(state)
         power = {name: info.power for name, info in state.nodes.items()}
-        budgets = [item.budget() for item in state.caps.states]
+        metered = [budget for item in state.caps.states if (budget := item.meter_budget()) is not None]
+        budgets = [*(item.budget() for item in state.caps.states), *metered]
         targets = self._targets(state, plan, leaving)
-        fitting = throttle(targets, power, budgets, _fixed(state.nodes))
-        if self._waits_for_the_plan(state, fitting != targets, plan, monotonic):
+        priorities = {uid: job.spec.priority for uid, job in state.cluster.jobs.items()} if metered else {}
+        fitting = throttle(targets, power, budgets, _fixed(state.nodes), priorities)
+        # No plan knows of meters: what they ask for waits for none.
+        if self._waits_for_the_plan(state, not metered and fitting != targets, plan, monotonic):
             return (), GrantsUnderWay(len(owing), unheard, state.cluster.unread)
         self._pod_limits = {
             (job.pod_name, job.uid): job.power_limit_milliwatts for target in fitting for job in target.jobs
@@ -290,7 +303,7 @@ class PowerController:
         admission = wished = admit_grants(fitting, power, budgets, self._epoch, may_raise)
         if any(_unpublished(cap, wished) for cap in state.caps.states):
             # What is committed is published first; cuts wait for no status.
-            published = [item.published_budget() for item in state.caps.states]
+            published = [*(item.published_budget() for item in state.caps.states), *metered]
             admission = admit_grants(fitting, power, published, self._epoch, may_raise)
         sends = tuple(
             SendGrant(state.nodes[node], grant, node in admission.waiting)

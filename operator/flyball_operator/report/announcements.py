@@ -154,6 +154,11 @@ def cap_announcements(before: PowerCapStatus, after: PowerCapStatus) -> list[Ann
         found.append(Announcement("Enforced", enforced.message, "Enforce"))
     if breached.to_status("True"):
         found.append(Announcement("Breached", breached.message, "Measure", warning=True))
+    silent = _Change(before, after, "MeterSilent")
+    if silent.to_status("True"):
+        found.append(Announcement("MeterSilent", silent.message, "Measure", warning=True))
+    if silent.to_status("False", after="True"):
+        found.append(Announcement("MeterReads", silent.message, "Measure"))
     emergency = _Change(before, after, "Emergency")
     if emergency.to_status("True"):
         found.append(Announcement("EmergencyDeclared", emergency.message, "Enforce", warning=True))

@@ -47,6 +47,8 @@ class _Cap:
     enforced: bool
     overshoot_joules: float
     overshoot_seconds: float
+    meter_allowed_watts: float | None = None
+    meter_silent: bool | None = None
 
     @property
     def headroom_watts(self) -> float:
@@ -98,6 +100,20 @@ class _Latest(Collector):
             for cap in caps:
                 gauge.add_metric([cap.name], value(cap))
             yield gauge
+        allowed = GaugeMetricFamily(
+            "flyball_cap_meter_allowed_watts",
+            "What all limits and the static overhead may add up to because of the cap's meter, where it bounds them",
+            labels=["cap"],
+        )
+        silent = GaugeMetricFamily(
+            "flyball_cap_meter_silent", "1 while the cap's meter is not believed", labels=["cap"]
+        )
+        for cap in caps:
+            if cap.meter_allowed_watts is not None:
+                allowed.add_metric([cap.name], cap.meter_allowed_watts)
+            if cap.meter_silent is not None:
+                silent.add_metric([cap.name], float(cap.meter_silent))
+        yield from (allowed, silent)
         joules = CounterMetricFamily(
             "flyball_cap_overshoot_joules", "Energy measured above the cap in force", labels=["cap"]
         )
@@ -215,6 +231,8 @@ class OperatorMetrics:
                     state.enforced,
                     joules,
                     seconds,
+                    None if state.meter is None else state.meter.allowed_watts,
+                    None if state.meter is None else state.meter.silence is not None,
                 )
             )
         self._over = over

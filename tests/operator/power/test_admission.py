@@ -436,3 +436,28 @@ def test_committed_sums_worst_holds_of_the_nodes_that_exist() -> None:
     holds = {"a": power(None, 300, expected=200), "b": power(None, 100)}
     assert cap(0, "a", "b", "gone").committed(holds) == 400
     assert cap(0, "a", "b", expected=True).committed(holds) == 300
+
+
+# --- who pays first --------------------------------------------------------------------------------------------------
+
+
+def test_a_cut_by_priority_takes_all_of_the_low_before_any_of_the_high() -> None:
+    wanted = [
+        want("a", 300, 300, gpus=2),
+        want("b", 300, 300, gpus=2),
+    ]
+    nodes = {item.node: holding(item) for item in wanted}
+    names = {"a-0": "low", "a-1": "high", "b-0": "middle", "b-1": "unknown"}
+    priorities = {"a-0": -5, "b-0": 0, "a-1": 7}
+
+    def limits(watts: int) -> dict[str, int]:
+        fitting = throttle(wanted, nodes, [replace(cap(watts, "a", "b"), by_priority=True)], frozenset(), priorities)
+        return {names[job.uid]: job.power_limit_milliwatts for item in fitting for job in item.jobs}
+
+    assert limits(2400) == {"low": 300, "middle": 300, "high": 300, "unknown": 300}
+    # A job that nobody knows any more goes first.
+    assert limits(2100) == {"low": 300, "middle": 300, "high": 300, "unknown": 150}
+    assert limits(1700) == {"low": 150, "middle": 300, "high": 300, "unknown": 100}
+    assert limits(1200) == {"low": 100, "middle": 100, "high": 300, "unknown": 100}
+    assert limits(1000) == {"low": 100, "middle": 100, "high": 200, "unknown": 100}
+    assert limits(10) == {"low": 100, "middle": 100, "high": 100, "unknown": 100}

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from flyball_api.power_cap import PowerCap, PowerCapStatus, read_power_cap
-from flyball_api.reading import to_patch
 from flyball_operator.power.cap_state import CapState, CapTracker
 from flyball_operator.power.cap_status import ALWAYS_SHOWN, REASONS, GrantsUnderWay, cap_status, unreadable_status
 from flyball_operator.power.failsafe import MINIMUM, Failsafe
@@ -23,6 +22,7 @@ from tests.support.operator_objects import (
     FLOOR,
     NOW,
     Json,
+    as_stored,
     cap_view,
     gpu_node_view,
     grant,
@@ -45,9 +45,7 @@ def holding(name: str, watts: int, *, unresponsive: bool = False, ready: bool = 
 
 def stored(status: PowerCapStatus) -> Json:
     """A status as the API server stores it, and as the next operator reads it."""
-    kept: Json = {key: value for key, value in to_patch(status).items() if value is not None}
-    if kept.get("breach"):
-        kept["breach"] = {key: value for key, value in kept["breach"].items() if value is not None}
+    kept = as_stored(status)
     read = read_power_cap({"metadata": {"name": "row"}, "spec": {"watts": 1}, "status": kept})
     assert (read.status, read.problems) == (status, ())
     assert_valid("PowerCap", "status", kept)
@@ -109,6 +107,7 @@ def test_a_cap_that_is_held() -> None:
         ("True", "FloorsFit"),
         ("True", "LimitsAcknowledged"),
         ("False", "WithinCap"),
+        ("False", "NoMeter"),
     ]
 
 
@@ -419,9 +418,9 @@ def test_the_default_of_gpus_in_the_fixture_is_what_the_figures_above_say() -> N
 
 def test_the_reference_lists_the_same_reasons() -> None:
     section = REFERENCE.split("## PowerCap")[1].split("## GPUNode")[0]
-    rows = re.findall(r"^\| (`[A-Z]\w+`|all three) \| (.*) \|$", section, re.MULTILINE)
+    rows = re.findall(r"^\| (`[A-Z]\w+`|all of them) \| (.*) \|$", section, re.MULTILINE)
     listed = {kind.strip("`"): set(re.findall(r"`([A-Z][A-Za-z]+)`", reasons)) for kind, reasons in rows}
-    for_all = listed.pop("all three")
+    for_all = listed.pop("all of them")
     assert {kind: reasons | (for_all if kind in ALWAYS_SHOWN else set()) for kind, reasons in listed.items()} == {
         kind: set(reasons) for kind, reasons in REASONS.items()
     }

@@ -624,3 +624,27 @@ def test_other_entries_are_tried_anew() -> None:
     refused = grant(800_000, jobs=(job_grant("uid-ghost", 100_000, 8),))
     assert bench.controller.handle(Answered("a", Outcome.REFUSED, refused))
     assert bench.step(row(4000)).sends[0].grant.jobs
+
+
+# --- two feeds -------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_feeds_the_one_that_is_halved_decides_at_once_and_until_it_is_back() -> None:
+    bench = Bench()
+
+    def feeds(a: int, b: int) -> list[PowerCap]:
+        return [
+            cap_view(name, watts=watts, status={"effectiveWatts": watts})
+            for name, watts in (("feed-a", a), ("feed-b", b))
+        ]
+
+    for node in bench.nodes:
+        bench.put(node, WATTS)
+    assert bench.sent(*feeds(4800, 4800)) == [("a", 2400), ("b", 2400)]
+    assert bench.sent(*feeds(2400, 4800)) == [("a", 1200), ("b", 1200)]  # feed B is gone, and A carries everything
+    for node in bench.nodes:
+        bench.put(node, 150, generation=2, version="8")
+    state = bench.observe(*feeds(2400, 4800))
+    assert [cap.enforced for cap in state.caps.states] == [True, True]
+    assert bench.sent(*feeds(2400, 4800)) == [("a", 1200), ("b", 1200)]
+    assert bench.sent(*feeds(4800, 4800)) == [("a", 2400), ("b", 2400)]

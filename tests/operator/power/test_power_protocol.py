@@ -3,9 +3,9 @@
 The small cluster of `tests.support.power_cluster` is driven twice: by schedules from a seeded generator, which are many and
 long, and by a state machine, which shrinks what it finds. Caps overlap, add up limits or predicted draw, move, and cannot
 be read for a while; plans follow each other; grants, answers, statuses and reports are lost or late; leaders change and
-begin with an old copy; Nodes lose their labels; agents lag, stop between two sets, reboot, lose their lease, and have GPUs
-whose setter lies. Brakes are written, lost, land late, and are seen late, twice or as they once were; emergencies are
-declared and ended by people.
+begin with an old copy; Nodes lose their labels; meters say anything, or nothing; agents lag, stop between two sets, reboot,
+lose their lease, and have GPUs whose setter lies. Brakes are written, lost, land late, and are seen late, twice or as they
+once were; emergencies are declared and ended by people.
 
 After every step:
 
@@ -57,6 +57,7 @@ SETS, REPORTS = (
 LIMITS_WATTS = [MIN, LARGEST, 250, DEFAULT]
 SHARES = [0.5, 1.0]  # of a limit that is predicted to be drawn
 TENTHS = [2, 3, 5, 7, 10]
+METER_WATTS = [0.0, 300.0, 900.0, 1500.0, 2750.0, 1e9]
 FAULTS = ["lease ends", "lease is renewed", "setter lies", "reboot", "leader changes", "labels change"]
 
 
@@ -77,6 +78,7 @@ class Schedule:
             [draw.random() < 0.4 for _ in SELECTORS],
             self.wishes(),
             draw.choice([0, 5]),
+            metered=[name for name in SELECTORS if draw.random() < 0.3],
         )
         actions = [self.cycle, self.round, self.plan, self.write_ends, self.cap, self.pod, self.fault, self.emergency]
         weights = [3, 8, 5, 4, draw.choice([1, 4]), 1, draw.choice([0, 1]), draw.choice([0, 0, 0.5])]
@@ -90,6 +92,9 @@ class Schedule:
 
     def cycle(self) -> None:
         draw = self.random
+        for name in SELECTORS:
+            if draw.random() < 0.7:
+                self.cluster.meter_reads(name, draw.choice(METER_WATTS))
         sent, statuses = draw.choices(FATES, k=AT_ONCE), draw.choices(STATUS_FATES, k=len(SELECTORS))
         self.cluster.operator_cycle(sent, statuses, draw.choice(SECONDS), draw.choice(LAGS), draw.choice(UNREADABLE))
 

@@ -161,12 +161,13 @@ def test_sections_that_are_not_used_yet_are_told_once_for_each_spec() -> None:
 
 
 def cap_status(
-    watts: int, *, feasible: str = "True", enforced: str = "True", breached: str = "False"
+    watts: int, *, feasible: str = "True", enforced: str = "True", breached: str = "False", silent: str = "False"
 ) -> PowerCapStatus:
     def item(kind: str, status: str) -> StoredCondition:
         return StoredCondition(kind, status, "X", f"{kind} is {status}")
 
-    conditions = (item("Feasible", feasible), item("Enforced", enforced), item("Breached", breached))
+    said = {"Feasible": feasible, "Enforced": enforced, "Breached": breached, "MeterSilent": silent}
+    conditions = tuple(item(kind, status) for kind, status in said.items())
     return PowerCapStatus(effective_watts=watts, conditions=conditions)
 
 
@@ -195,6 +196,9 @@ def cap_status(
         ),
         (cap_status(100), cap_status(100, breached="True"), ["Breached"], 1),
         (cap_status(100, breached="True"), cap_status(100), [], 0),
+        (cap_status(100), cap_status(100, breached="Unknown", silent="True"), ["MeterSilent"], 1),
+        (cap_status(100, breached="Unknown", silent="True"), cap_status(100), ["MeterReads"], 0),
+        (PowerCapStatus(), cap_status(100, silent="True"), ["MeterSilent"], 1),
     ],
 )
 def test_what_is_told_of_a_cap(before: PowerCapStatus, after: PowerCapStatus, told: list[str], warnings: int) -> None:

@@ -1,0 +1,175 @@
+"""The closed loop on the real controller and the agents' real decisions: what a meter says moves the hardware's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from flyball_operator.power.cap_state import CapState, CapTracker
+from flyball_operator.power.cap_status import REASONS, GrantsUnderWay, cap_status
+from flyball_operator.power.meter import NEVER_READ, MeterReading
+
+from tests.support.crd_schema import assert_valid
+from tests.support.operator_objects import NOW, as_stored, cap_view, ready_node
+from tests.support.power_cluster import GPUS, LARGEST, NODES, PowerCluster, cap_watts, few_grants_at_once
+
+ALL = len(NODES) * GPUS
+ROUND_SECONDS = 3.0
+
+
+@pytest.fixture(autouse=True)
+def few_grants() -> Iterator[None]:
+    with few_grants_at_once():
+        yield
+
+
+class Metered(PowerCluster):
+    """Three nodes under a hall's cap with a meter, whose jobs draw a share of what they are given."""
+
+    def __init__(self, tenths: int, *, expected: bool = False, share: float = 1.0) -> None:
+        super().__init__()
+        self.cap = cap_watts("hall", tenths)
+        self.hidden_watts = 0.0
+        self.drawn_share = 0.5
+        self.meter_works = True
+        self.begin([tenths, 10, 10], [expected, False, False], [(LARGEST, share)] * ALL, rounds=0, metered=["hall"])
+        self.rounds(8)
+
+    @property
+    def drawn(self) -> float:
+        return self.drawn_share * self.hardware_watts("hall") + self.hidden_watts
+
+    def rounds(self, number: int) -> None:
+        for _ in range(number):
+            if self.meter_works:
+                self.meter_reads("hall", self.drawn)
+            self.clean_round()
+            self.check()
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        (found,) = [item for item in self.api.caps["hall"].status.conditions if item.type == kind]
+        return found.status, found.reason
+
+
+def test_a_dead_meter_lowers_the_hardware_in_the_stated_time() -> None:
+    hall = Metered(10)
+    hall.meter_works = False
+    died, before = hall.seconds, hall.hardware_watts("hall")
+    while hall.seconds - died < 30:  # silentSeconds
+        hall.rounds(1)
+    hall.rounds(2)  # the grants, and their acknowledgements
+    assert hall.hardware_watts("hall") <= 0.9 * hall.cap < before
+    assert hall.condition("MeterSilent") == ("True", "NoReading")
+    assert hall.condition("Breached") == ("Unknown", "MeterSilent")
+    hall.meter_works = True
+    hall.rounds(2)
+    assert hall.condition("MeterSilent") == ("False", "Reading")
+
+
+def test_watts_that_nobody_told_the_cap_come_off_the_limits() -> None:
+    hall = Metered(8)
+    hall.drawn_share, hall.hidden_watts = 1.0, 400.0
+    hall.rounds(2)
+    assert hall.drawn > hall.cap
+    assert hall.condition("Breached") == ("True", "MeasuredOverCap")
+    hall.rounds(6)
+    assert hall.drawn <= hall.cap
+    hall.rounds(20)
+    assert hall.drawn <= 0.96 * hall.cap
+    assert hall.condition("Breached") == ("False", "WithinCap")
+    assert hall.condition("Enforced") == ("True", "LimitsAcknowledged")
+
+
+def test_a_cap_that_adds_up_predictions_is_cut_where_they_were_too_low() -> None:
+    hall = Metered(6, expected=True, share=0.5)
+    assert hall.hardware_watts("hall") > hall.cap  # which such a cap allows
+    assert hall.drawn <= hall.cap
+    hall.drawn_share = 1.0  # the jobs draw all that they may, and not what was predicted
+    hall.rounds(1)
+    assert hall.drawn > hall.cap
+    hall.rounds(10)
+    assert hall.drawn <= hall.cap
+
+
+def test_limits_come_back_after_a_breach_without_passing_the_cap_again() -> None:
+    hall = Metered(8)
+    hall.drawn_share, hall.hidden_watts = 1.0, 400.0
+    hall.rounds(20)
+    hall.hidden_watts = 0.0
+    lowered = hall.hardware_watts("hall")
+    hall.rounds(100)
+    assert lowered < hall.hardware_watts("hall") <= hall.cap
+
+
+# --- what a status says of it ----------------------------------------------------------------------------------------
+
+
+def status_of(
+    reading: Callable[[float], MeterReading], seconds: float = 0.0, **meter: Any
+) -> tuple[CapState, dict[str, Any]]:
+    """The state and the stored status of a cap of 1,000 W over two GPUs, followed for so many seconds."""
+    tracker, cap = CapTracker(), cap_view("row", watts=1000, meter={"file": "pdu", **meter})
+    nodes = {"a": ready_node("a", gpus=2)}
+    at = 0.0
+    while True:
+        (state,) = tracker.read([cap], nodes, NOW, at, readings={cap.uid: reading(at)}).states
+        if at >= seconds:
+            break
+        at += 1.0
+    stored = as_stored(cap_status(state, True, [], GrantsUnderWay(), NOW))
+    assert_valid("PowerCap", "status", stored)
+    for item in stored["conditions"]:
+        assert item["reason"] in REASONS[item["type"]]
+    return state, stored
+
+
+def condition(stored: dict[str, Any], kind: str) -> tuple[str, str, str]:
+    (found,) = [item for item in stored["conditions"] if item["type"] == kind]
+    return found["status"], found["reason"], found["message"]
+
+
+def test_a_status_says_what_was_measured_by_what_and_when() -> None:
+    _, stored = status_of(lambda at: MeterReading(612.4, 0.0, NOW, ""), seconds=3.0)
+    assert stored["measuredWatts"] == 612
+    assert stored["measured"] == {"source": "file pdu", "time": "2030-06-01T12:00:00Z", "ageSeconds": 3}
+    assert stored["meter"] == {"state": "Within"}
+    assert condition(stored, "MeterSilent") == ("False", "Reading", "file pdu is read")
+
+
+def test_a_silent_meter_is_told_with_its_error_and_what_is_done() -> None:
+    _, stored = status_of(lambda at: MeterReading(error="file pdu: No such file"), seconds=30.0)
+    status, reason, message = condition(stored, "MeterSilent")
+    assert (status, reason) == ("True", "NoReading")
+    assert "No such file" in message
+    assert "limits are lowered: they and the static overhead add up to 900 W at most" in message
+    assert stored["measured"] == {"source": "agents"}
+    assert stored["measuredWatts"] == 2 * 58
+    assert stored["meter"] == {"state": "Silent", "allowedWatts": 900}
+    assert condition(stored, "Breached")[:2] == ("Unknown", "MeterSilent")
+
+
+def test_a_breach_says_what_is_measured_and_that_jobs_are_cut() -> None:
+    state, stored = status_of(lambda at: MeterReading(1100.0, at, NOW, ""), seconds=6.0)
+    assert condition(stored, "Breached")[:2] == ("True", "MeasuredOverCap")
+    assert "jobs are cut by priority" in condition(stored, "Breached")[2]
+    assert stored["breach"]["watts"] == 100
+    budget = state.meter_budget()
+    assert budget is not None
+    assert budget.by_priority
+    assert budget.budget_milliwatts == (stored["meter"]["allowedWatts"]) * 1000
+
+
+def test_a_cap_without_a_meter_says_so() -> None:
+    tracker = CapTracker()
+    (state,) = tracker.read([cap_view("row", watts=1000)], {"a": ready_node("a")}, NOW, 0.0).states
+    stored = as_stored(cap_status(state, True, [], GrantsUnderWay(), NOW))
+    assert condition(stored, "MeterSilent")[:2] == ("False", "NoMeter")
+    assert "meter" not in stored
+    assert (state.reading, state.meter_budget()) == (NEVER_READ, None)
+
+
+@pytest.mark.parametrize(("metered", "looks_again"), [(500.0, 2.0), (1100.0, 0.5)])
+def test_a_breach_is_looked_at_again_soon(metered: float, looks_again: float) -> None:
+    state, _ = status_of(lambda at: MeterReading(metered, at, NOW, ""))
+    assert state.next_change_seconds == looks_again
