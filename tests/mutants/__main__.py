@@ -1,6 +1,6 @@
 """Runs the tests that stand near the power decisions against every mutant of them, and names the mutants that survive.
 
-    python -m tests.mutants [--only MODULE] [--jobs N] [--list]
+    python -m tests.mutants [--only NAME ...] [--jobs N] [--list]
 
 The run works on a temporary copy of the sources, so that they may be edited meanwhile, and any number of runs can go on
 beside each other. A mutant is killed where a test fails, or takes too long. Survivors are compared with `accepted.py`; the
@@ -32,14 +32,16 @@ COPIED = (*SOURCES, "tests", "docs", "pyproject.toml")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the mutants; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="the modules whose name contains this")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="NAME", help="the modules whose name contains one of these"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--list", action="store_true", help="name the mutants, and try none")
     parser.add_argument("--in-place", action="store_true", help="run on these sources, without a copy")
     options = parser.parse_args(arguments)
     if not options.in_place and not options.list:
         return _in_a_copy(sys.argv[1:] if arguments is None else arguments)
-    chosen = [target for target in TARGETS if options.only in target.module]
+    chosen = [target for target in TARGETS if any(name in target.module for name in options.only)]
     mutants = {mutant.key: mutant for target in chosen for mutant in all_mutants(target)}
     if options.list:
         print("\n".join(mutants))
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     new = [key for key in survivors if key not in ACCEPTED]
     gone = [key for key in ACCEPTED if key in mutants and key not in survivors]
-    unknown = [] if options.only else [key for key in ACCEPTED if key not in mutants]
+    unknown = [] if options.only != [""] else [key for key in ACCEPTED if key not in mutants]
     for key in gone:
         print(f"KILLED BY NOW, take it from the list: {key}")
     for key in unknown:

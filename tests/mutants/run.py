@@ -68,6 +68,12 @@ TARGETS = (
     Target("flyball_operator.power.acknowledgements", OPERATOR),
     Target("flyball_operator.power.cap_state", OPERATOR),
     Target("flyball_operator.power.controller", OPERATOR),
+    Target("flyball_operator.power.failsafe", OPERATOR),
+    Target("flyball_operator.power.gpu_facts", OPERATOR),
+    Target("flyball_operator.power.heartbeats", OPERATOR),
+    Target("flyball_operator.power.holds", OPERATOR),
+    Target("flyball_operator.power.memberships", OPERATOR),
+    Target("flyball_operator.power.node_info", OPERATOR),
     Target("flyball_agent.enforce.decisions", AGENT),
     Target("flyball_agent.enforce.grant", AGENT),
 )

@@ -138,9 +138,9 @@ class CapState:
     def published_budget(self) -> CapBudget:
         """What grants may use before another status is written: nothing above what the last one calls committed."""
         budget, published = self.budget(), self.published_milliwatts
-        if published is None or published >= budget.budget_milliwatts:
+        if published is None:
             return budget
-        return replace(budget, budget_milliwatts=published)
+        return replace(budget, budget_milliwatts=min(budget.budget_milliwatts, published))
 
     def watts_of(self, milliwatts: NodeMilliwatts) -> float:
         """What the GPUs' milliwatts come to with the static overhead."""
@@ -286,7 +286,7 @@ class CapTracker:
                 sum(counts.counted(info.power_if_believed) for info in under.values())
             ),
             doubts={name: info.doubt for name, info in under.items() if info.doubt},
-            energy_period=(effective.energy_period or period) if spec.energy_budget is not None else None,
+            energy_period=effective.energy_period,
         )
         if spec.meter is not None:
             last = first_state(cap.status, monotonic) if memory.meter is None else memory.meter
@@ -295,9 +295,7 @@ class CapTracker:
             age = 0.0 if reading.watts is None else monotonic - reading.seen_at
             state = replace(state, reading=reading, reading_age_seconds=age, meter=meter)
         state = replace(state, breach=_breach(memory.breach, state, elapsed, now))
-        self._memory[cap.uid] = _Memory(
-            effective.watts, effective.energy_period or period, monotonic, state.breach, state.meter
-        )
+        self._memory[cap.uid] = _Memory(effective.watts, period, monotonic, state.breach, state.meter)
         return state
 
 

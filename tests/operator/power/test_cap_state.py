@@ -186,6 +186,18 @@ def test_a_higher_cap_is_published_before_anything_is_granted_for_it() -> None:
     assert site.read().budget().budget_milliwatts == 1_950_000
 
 
+def test_until_the_next_status_grants_use_no_more_than_the_last_one_calls_committed() -> None:
+    site = Site(holding("a", 1600), holding("b", 800), watts=3000, staticOverheadWatts=100)
+    reading = site.read()
+    assert reading.published_budget() == reading.budget()  # no status has said anything yet
+    site.publish(reading)
+    reading = site.read()
+    assert reading.published_budget().budget_milliwatts == 2400_000  # of 2500 W the GPUs' share
+    assert reading.budget().budget_milliwatts == 2900_000
+    site.spec["watts"] = 2000  # what was called committed under a higher cap is no leave under this one
+    assert site.read().published_budget().budget_milliwatts == 1900_000
+
+
 def test_a_cap_that_never_had_a_status_has_told_nobody_of_less() -> None:
     assert Site(holding("a", 900), watts=1000).read().budget().budget_milliwatts == 1_000_000
 
@@ -222,6 +234,10 @@ def test_a_cap_that_only_doubted_nodes_keep_from_being_enforced_has_a_stale_proo
     site.publish(reading)
     assert site.condition("Enforced") == ("Unknown", "ProofStale")
     assert "b: its Node is not ready" in site.conditions()["Enforced"]["message"]
+    assert set(reading.doubts) == {"b"}
+    site.spec["watts"] = 900 + 800  # just what they would draw if all were believed
+    site.publish(site.read())
+    assert site.condition("Enforced") == ("Unknown", "ProofStale")
     # A node that has yet to be cut is another reason, and a cap that holds all that the doubted can draw needs no proof.
     site.nodes["a"] = holding("a", 1300)
     site.publish(site.read())
