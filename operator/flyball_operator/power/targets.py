@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from flyball_api.grant import JobGrant, OtherGpuLimits, PowerBound
 from flyball_api.units import MilliwattsPerGpu, allowed_milliwatts, held_milliwatts, node_milliwatts
 from flyball_api.workloads import IncarnationView, PodView
-from flyball_planner.snapshot import JobDecision
+from flyball_planner.snapshot import Allocation, JobDecision
 
 from flyball_operator.power.admission import GrantTarget
 from flyball_operator.power.node_info import NodeInfo
@@ -34,21 +34,20 @@ def grant_targets(
     """What every node should be granted now, in the order of their names."""
     pods = [pod for pod in pods if pod.job_uid and not pod.finished]
     live = {(item.job_uid, item.incarnation): item for item in incarnations if not item.deleting}
-    present = _present_pods(nodes, decisions, pods, live)
+    present = _present_pods(nodes, pods, live)
     coming = _coming_pods(nodes, decisions, incarnations, pods, present)
     targets = []
     for name, info in sorted(nodes.items()):
         builder = _NodeTarget(info, rules.get(name, NO_RULES), guard_fraction)
         on_node = (*present.get(name, ()), *coming.get(name, ()))
         for pod in sorted(on_node, key=lambda item: (item.gated, item.name)):
-            builder.add(pod, _decision_in_force(pod, decisions, live))
+            builder.add(pod, _planned(pod, decisions, live))
         targets.append(builder.build(lease_seconds))
     return targets
 
 
 def _present_pods(
     nodes: Mapping[str, NodeInfo],
-    decisions: Mapping[str, JobDecision],
     pods: Iterable[PodView],
     incarnations: Mapping[tuple[str, int], IncarnationView],
 ) -> dict[str, list[PodView]]:
@@ -56,18 +55,19 @@ def _present_pods(
 
     Were the latter left out, their watts and GPUs would be free for as long as the scheduler takes. Pods may ask for what
     no node has: all together get no more GPUs than theirs has, and unbound ones no more than are left there and than
-    the plan gives their job.
+    their job was placed with.
     """
     bound: dict[str, list[PodView]] = {}
-    unbound: dict[str, list[tuple[PodView, int]]] = {}
+    unbound: dict[str | None, list[tuple[PodView, int]]] = {}
     for pod in sorted(pods, key=lambda item: (item.namespace, item.name)):
         if pod.node:
             bound.setdefault(pod.node, []).append(pod)
         elif not pod.gated and not pod.deleting:
             incarnation = incarnations.get((pod.job_uid, pod.incarnation))
-            node = None if incarnation is None else incarnation.node_of(pod)
-            if incarnation is not None and node is not None:
-                unbound.setdefault(node, []).append((pod, _planned_gpus(node, incarnation, decisions)))
+            if incarnation is not None:
+                node = incarnation.node_of(pod)
+                placed = sum(gpus for name, gpus in incarnation.nodes if name == node)
+                unbound.setdefault(node, []).append((pod, placed))
     present: dict[str, list[PodView]] = {}
     for name, info in nodes.items():
         left = info.gpus
@@ -75,18 +75,10 @@ def _present_pods(
             present.setdefault(name, []).append(pod.with_gpus(min(pod.gpus, left)))
             left -= present[name][-1].gpus
         left = max(0, left - info.foreign_gpus - info.lost_gpus)
-        for pod, planned in unbound.get(name, ()):
-            present.setdefault(name, []).append(pod.with_gpus(min(pod.gpus, planned, left)))
+        for pod, placed in unbound.get(name, ()):
+            present.setdefault(name, []).append(pod.with_gpus(min(pod.gpus, placed, left)))
             left -= present[name][-1].gpus
     return present
-
-
-def _planned_gpus(node: str, incarnation: IncarnationView, decisions: Mapping[str, JobDecision]) -> int:
-    """GPUs that a job has on a node: by the plan, or, where that has changed meanwhile, as the incarnation was placed."""
-    decision = decisions.get(incarnation.job_uid)
-    allocation = None if decision is None else decision.allocation
-    by_plan = {} if allocation is None else dict(allocation.nodes)
-    return by_plan.get(node) or sum(gpus for name, gpus in incarnation.nodes if name == node)
 
 
 def _coming_pods(
@@ -130,14 +122,19 @@ def _coming_pods(
     return coming
 
 
-def _decision_in_force(
+def _planned(
     pod: PodView, decisions: Mapping[str, JobDecision], incarnations: Mapping[tuple[str, int], IncarnationView]
-) -> JobDecision | None:
-    """The plan's decision where the pod runs just as it says; None for one that is to leave or was placed otherwise."""
+) -> tuple[Allocation, float] | None:
+    """The plan for a pod that runs just as it says, and the watts that it predicts of each GPU.
+
+    None for a pod that is to leave or was placed otherwise.
+    """
     decision, incarnation = decisions.get(pod.job_uid), incarnations.get((pod.job_uid, pod.incarnation))
     if decision is None or decision.allocation is None or incarnation is None or pod.deleting:
         return None
-    return decision if incarnation.nodes == decision.allocation.nodes else None
+    return (
+        (decision.allocation, decision.predicted_gpu_watts) if incarnation.nodes == decision.allocation.nodes else None
+    )
 
 
 class _NodeTarget:
@@ -151,21 +148,21 @@ class _NodeTarget:
         self._min_limit = max(MilliwattsPerGpu(1), info.min_limit_milliwatts)
         self._jobs: dict[str, tuple[JobGrant, PowerBound]] = {}
 
-    def add(self, pod: PodView, decision: JobDecision | None) -> None:
-        """Provide for one pod's GPUs: as the plan decided, or at the smallest limit without a decision in force.
+    def add(self, pod: PodView, planned: tuple[Allocation, float] | None) -> None:
+        """Provide for one pod's GPUs: as planned (see `_planned`), or at the smallest limit.
 
         Of several pods of one job the first counts: a replaced pod waits, gated, until the one before it has left.
         """
         if pod.job_uid in self._jobs or pod.gpus == 0:
             return
         limit, expected, clock = self._min_limit, self._min_limit, ANY_CLOCK_MEGAHERTZ
-        commandable = self._info.commandable and not self._rules.emergency
-        if decision is not None and decision.allocation is not None and commandable:
+        if planned is not None and self._info.commandable and not self._rules.emergency:
+            allocation, predicted_watts = planned
             # Rounded down, so that a sum of limits never passes the plan's.
-            limit = max(limit, MilliwattsPerGpu(allowed_milliwatts(decision.allocation.power_limit_watts)))
-            guarded_watts = decision.predicted_gpu_watts * (1.0 + self._guard_fraction)
+            limit = max(limit, MilliwattsPerGpu(allowed_milliwatts(allocation.power_limit_watts)))
+            guarded_watts = predicted_watts * (1.0 + self._guard_fraction)
             expected = min(limit, MilliwattsPerGpu(held_milliwatts(guarded_watts)))
-            clock = decision.allocation.clock_megahertz
+            clock = allocation.clock_megahertz
         grant = JobGrant(
             namespace=pod.namespace,
             name=pod.job_name,

@@ -288,6 +288,24 @@ def test_ranks_whose_gates_are_open_take_no_room_twice() -> None:
     assert (limits(items["a"]), limits(items["b"])) == ({"p0": LIMIT}, {"p1": LIMIT})
 
 
+def test_a_pod_that_waits_for_the_scheduler_keeps_what_it_was_placed_with_whatever_is_planned_now() -> None:
+    for planned in (2, 6):
+        item = wanted(
+            [ready_node("a")],
+            [decision("uid-train", ("a", planned))],
+            [incarnation_view("uid-train", 1, A)],
+            [pod_view("p", uid="uid-train", gpus=8)],
+        )["a"]
+        assert [job.gpus for job in item.jobs] == [4]
+        assert limits(item) == {"p": FLOOR}
+
+
+def test_pods_that_wait_for_the_scheduler_and_were_placed_nowhere_hold_nothing() -> None:
+    of_nothing, of_no_rank = pod_view("x", uid="uid-other", gpus=4), pod_view("y", uid="uid-train", index=7, gpus=4)
+    item = wanted([ready_node("a")], [], [incarnation_view("uid-train", 1, A)], [of_nothing, of_no_rank])["a"]
+    assert item.jobs == ()
+
+
 def test_a_pod_without_gpus_has_no_entry() -> None:
     pods = [running_pod("helper", "a", uid="uid-train", gpus=0)]
     assert wanted([ready_node("a")], pods=pods)["a"].jobs == ()
