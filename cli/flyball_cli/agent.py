@@ -12,6 +12,10 @@ from flyball_kube.log_settings import LogSettings
 
 from flyball_cli.options import ENVIRONMENT, takes
 
+NodeName = Annotated[str, typer.Option(envvar="NODE_NAME", help="The Kubernetes node that this is.")]
+JournalFolder = Annotated[Path, typer.Option(help="Where the node's journal lies.")]
+JOURNAL_FOLDER = Path("/var/lib/flyball")
+
 
 def register(app: typer.Typer) -> None:
     """Add `flyball agent ...`."""
@@ -52,9 +56,9 @@ def register(app: typer.Typer) -> None:
 
     @agent.command(epilog=ENVIRONMENT)
     def forget(
-        node_name: Annotated[str, typer.Option(envvar="NODE_NAME", help="The Kubernetes node that this is.")],
+        node_name: NodeName,
         gpu: Annotated[str, typer.Option(help="The UUID of a GPU that was taken out: GPU-...")],
-        journal_dir: Annotated[Path, typer.Option(help="Where the node's journal lies.")] = Path("/var/lib/flyball"),
+        journal_dir: JournalFolder = JOURNAL_FOLDER,
     ) -> None:
         """Let the node's agent count a GPU no more that was taken out; until then it counts at its largest limit."""
         from flyball_agent.enforce.requests import request_forget
@@ -66,6 +70,49 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(1) from error
         typer.echo(f"{gpu}: the agent of {node_name} forgets it in its next round, unless the driver shows it")
 
+
+    @agent.command(epilog=ENVIRONMENT)
+    def release(
+        node_name: NodeName,
+        journal_dir: JournalFolder = JOURNAL_FOLDER,
+        minutes: Annotated[float, typer.Option(help="The agent takes the GPUs back after so long.", min=0.1)] = 60.0,
+        wait_seconds: Annotated[float, typer.Option(help="How long to wait for it.", min=0.0)] = 120.0,
+    ) -> None:
+        """Have the node's agent let go of the GPUs, for a reset, a MIG change or a new driver.
+
+        Meanwhile nothing is enforced there, and the operator reserves the most that the GPUs may draw. It waits until the
+        agent has closed the driver; `flyball agent resume` has it take the GPUs back.
+        """
+        import time
+
+        from flyball_agent.enforce.requests import is_released, request_release
+
+        try:
+            request_release(journal_dir, node_name, 60 * minutes)
+        except OSError as error:
+            typer.echo(f"flyball agent release: {error}", err=True)
+            raise typer.Exit(1) from error
+        end = time.monotonic() + wait_seconds
+        while not is_released(journal_dir, node_name):
+            if time.monotonic() >= end:
+                typer.echo(
+                    f"flyball agent release: {node_name}: the GPUs are not let go of yet; they will be", err=True
+                )
+                raise typer.Exit(1)
+            time.sleep(0.1)
+        typer.echo(f"the agent of {node_name} has let go of the GPUs, for {minutes:g} minutes at most")
+
+    @agent.command(epilog=ENVIRONMENT)
+    def resume(node_name: NodeName, journal_dir: JournalFolder = JOURNAL_FOLDER) -> None:
+        """Have the node's agent take the GPUs back that it was asked to let go of."""
+        from flyball_agent.enforce.requests import end_release
+
+        try:
+            asked = end_release(journal_dir, node_name)
+        except OSError as error:
+            typer.echo(f"flyball agent resume: {error}", err=True)
+            raise typer.Exit(1) from error
+        typer.echo(f"the agent of {node_name} takes the GPUs back" if asked else "it was not asked to let go of them")
 
 def check_gpu(
     change: Annotated[

@@ -87,6 +87,7 @@ class JobGrant:
     power_limit_milliwatts: MilliwattsPerGpu
     clock_min_megahertz: int = 0
     clock_max_megahertz: int = 0
+    pod_uid: str = ""  # "": not said by an operator of an earlier version
 
     @property
     def limit_milliwatts(self) -> NodeMilliwatts:
@@ -190,6 +191,7 @@ class _JobGrant(ApiStruct, frozen=True):
     gpus: Count = 0
     incarnation: Count = 0
     clock_megahertz: _Clocks = _Clocks()
+    pod_uid: str = ""
 
 
 class _OtherGpus(ApiStruct, frozen=True):
@@ -249,6 +251,7 @@ class GrantSpec(ApiStruct, frozen=True):
                     job.power_limit_milliwatts,
                     job.clock_megahertz.min,
                     job.clock_megahertz.max,
+                    job.pod_uid,
                 )
                 for job in sorted(self.jobs, key=lambda job: (job.uid, job.pod_name))
             ),
@@ -295,6 +298,7 @@ def grant_spec(grant: Grant) -> JsonObject:
                 "uid": job.uid,
                 "incarnation": job.incarnation,
                 "podName": job.pod_name,
+                "podUid": job.pod_uid,
                 "gpus": job.gpus,
                 "powerLimitMilliwatts": job.power_limit_milliwatts,
                 "clockMegahertz": {"min": job.clock_min_megahertz, "max": job.clock_max_megahertz},

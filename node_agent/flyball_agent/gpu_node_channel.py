@@ -1,4 +1,4 @@
-"""The agent's shell towards the Kubernetes API: its GPUNode's spec in, its status out, and the UIDs of its pods.
+"""The agent's shell towards the Kubernetes API: its GPUNode's spec in, its status out.
 
 The agent itself runs without any of this; every task here may fail for as long as it likes.
 """
@@ -12,7 +12,7 @@ from flyball_api.gpu_node import GpuNodeStatus
 from flyball_kube.backoff import Backoff
 from flyball_kube.informer import Informer
 from flyball_kube.logs import get_logger
-from flyball_kube.resources import GPU_NODES, PODS
+from flyball_kube.resources import GPU_NODES
 from flyball_kube.session import ApiSession, JsonObject
 
 from flyball_agent.agent import NodeAgent
@@ -23,12 +23,12 @@ class GpuNodeChannel:
     """One agent's GPUNode: follows its spec, publishes its status. Run it as a task with `run`."""
 
     def __init__(self, session: ApiSession, agent: NodeAgent, *, status_interval_seconds: float = 30.0) -> None:
-        self._log = get_logger(__name__, node=agent.state.node)
+        self._log = get_logger(__name__, node=agent.node)
         self._session = session
         self._agent = agent
         self._status = GpuNodeStatus()  # the last one that was made
         self._interval = status_interval_seconds
-        self._path = GPU_NODES.path(name=agent.state.node, subresource="status")
+        self._path = GPU_NODES.path(name=agent.node, subresource="status")
         self._present = asyncio.Event()
         self._uid: str | None = None
         self.published = 0
@@ -38,7 +38,7 @@ class GpuNodeChannel:
             GPU_NODES,
             _object,
             on_change=self._node_changed,
-            params={"fieldSelector": f"metadata.name={agent.state.node}"},
+            params={"fieldSelector": f"metadata.name={agent.node}"},
         )
 
     async def run(self) -> None:
@@ -48,7 +48,7 @@ class GpuNodeChannel:
             group.create_task(self._publish_for_ever())
 
     def _node_changed(self, key: str) -> None:
-        if key != self._agent.state.node:
+        if key != self._agent.node:
             return
         raw = self.informer.get(key)
         if raw is None:
@@ -78,6 +78,11 @@ class GpuNodeChannel:
             news = (self._uid, self._agent.significant)
             if news == published and loop.time() < due:
                 continue
+            while not self._agent.fresh:
+                # Nobody may take an old state for a proof: the operator goes by the age of the last report.
+                self._agent.round_made.clear()
+                await self._agent.round_made.wait()
+            rounds = self._agent.state.counts.rounds
             self._status = self._agent.status(self._status)
             try:
                 await self._session.patch(self._path, status_patch(self._status))
@@ -90,25 +95,9 @@ class GpuNodeChannel:
                 continue
             backoff.reset()
             self.published += 1
+            self._agent.status_published(rounds)
             published, due = news, loop.time() + self._interval
-
-
-class PodUids:
-    """The UIDs of a node's pods by name: the kubelet names pods without one."""
-
-    def __init__(self, session: ApiSession, node: str) -> None:
-        self._informer: Informer[str] = Informer(session, PODS, _uid, params={"fieldSelector": f"spec.nodeName={node}"})
-
-    async def run(self) -> None:
-        await self._informer.run()
-
-    def __call__(self, namespace: str, name: str) -> str | None:
-        return self._informer.get(f"{namespace}/{name}")
 
 
 def _object(raw: JsonObject) -> JsonObject:
     return raw
-
-
-def _uid(raw: JsonObject) -> str:
-    return str(raw["metadata"]["uid"])

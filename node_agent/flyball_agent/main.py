@@ -17,15 +17,18 @@ from flyball_kube.server_version import ServerTooOld, require_ordered_versions
 from flyball_kube.session import ApiSession
 
 from flyball_agent import off_loop
-from flyball_agent.agent import AgentFailed, NodeAgent
 from flyball_agent.brake_watch import BrakeWatch
+from flyball_agent.enforce.driver_access import AbsentDriver
 from flyball_agent.enforce.journal import Journal, JournalHeld
-from flyball_agent.gpu.gpu import DriverUnavailable, GpuDriver
-from flyball_agent.gpu_node_channel import GpuNodeChannel, PodUids
+from flyball_agent.enforce.requests import BOOT_ID_FILE
+from flyball_agent.governor import AgentFailed
+from flyball_agent.gpu.gpu import DriverUnavailable, GpuDriver, GpuError
+from flyball_agent.gpu_node_channel import GpuNodeChannel
 from flyball_agent.lease_watch import LeaseWatch
 from flyball_agent.metrics import AgentCollector, MetricsServer
 from flyball_agent.options import AgentOptions
 from flyball_agent.pod_resources import PodResources, SimulatedPodResources
+from flyball_agent.single_process import SingleProcessAgent
 
 logger = get_logger(__name__)
 
@@ -79,23 +82,28 @@ async def open_journal(folder: Path, node: str) -> Journal:
             await asyncio.sleep(JOURNAL_RETRY_SECONDS)
 
 
-async def open_off_loop(opening: Callable[[], GpuDriver]) -> GpuDriver:
-    """The driver, opened in a thread: a driver that hangs must hold neither signals nor the end of the process.
+async def open_or_absent(opening: Callable[[], GpuDriver]) -> GpuDriver:
+    """The driver, opened in a thread; or what stands for one that cannot be opened, or not within `DRIVER_OPEN_SECONDS`.
 
-    Raises what `opening` does, and DriverUnavailable where it takes longer than `DRIVER_OPEN_SECONDS`.
+    An agent without a driver still says so, keeps its node's watts reserved, and tries again.
     """
     opened = off_loop.begin(opening, "open-driver")
     if not await off_loop.done_within(opened, DRIVER_SLOW_SECONDS):
         logger.warning("the driver is slow to open")
         if not await off_loop.done_within(opened, DRIVER_OPEN_SECONDS - DRIVER_SLOW_SECONDS):
-            raise DriverUnavailable("open", detail=f"the driver did not open within {DRIVER_OPEN_SECONDS:g} s")
-    return opened.result()
+            late = DriverUnavailable("open", detail=f"the driver did not open within {DRIVER_OPEN_SECONDS:g} s")
+            return AbsentDriver(late, BOOT_ID_FILE.read_text().strip())
+    try:
+        return opened.result()
+    except GpuError as error:
+        logger.error("no driver", error=str(error))
+        return AbsentDriver(error, BOOT_ID_FILE.read_text().strip())
 
 
 async def run_agent(options: AgentOptions) -> None:
     """Run until SIGTERM or SIGINT, which end it whatever it waits for.
 
-    Raises AgentFailed where a fresh process may do better, GpuError where the driver cannot be used at all, and
+    Raises AgentFailed where a fresh process may do better, OSError for simulated hardware that is not there, and
     ServerTooOld for an API server that cannot be followed.
     """
     stop = asyncio.Event()
@@ -117,16 +125,14 @@ async def _run(options: AgentOptions) -> None:
         session = await ApiSession.connect(options.kubeconfig) if options.kubernetes else None
         if session is not None:
             stack.push_async_callback(session.close)
-        driver = await open_off_loop(lambda: open_driver(options))
-        pods = open_pods(options)
-        uids = PodUids(session, options.node_name) if session and options.pods_from == "kubelet" else None
-        agent = NodeAgent(
+        driver = await open_or_absent(lambda: open_driver(options))
+        agent = SingleProcessAgent(
             options.node_name,
             driver,
             journal,
-            pods,
+            open_pods(options),
+            open_driver=lambda: open_driver(options),
             tick_seconds=options.tick_seconds,
-            pod_uid=uids or (lambda namespace, name: None),
             socket_folder=options.socket_dir,
             version=package_version(),
         )
@@ -151,8 +157,6 @@ async def _run(options: AgentOptions) -> None:
             channel = GpuNodeChannel(session, agent, status_interval_seconds=options.status_interval_seconds)
             tasks += [asyncio.create_task(watch.run()) for watch in (lease_watch, brake_watch)]
             tasks.append(asyncio.create_task(_follow(session, channel)))
-            if uids is not None:
-                tasks.append(asyncio.create_task(uids.run()))
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:

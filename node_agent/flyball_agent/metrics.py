@@ -68,7 +68,7 @@ class AgentCollector(Collector):
     """
 
     def __init__(self, agents: Iterable[NodeAgent]) -> None:
-        self._agents = agents
+        self.agents = agents
 
     def describe(self) -> Iterable[Metric]:
         """Nothing ahead of time: the families are made at each scrape."""
@@ -76,12 +76,15 @@ class AgentCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
-        for agent in self._agents:
+        for agent in self.agents:
             state = agent.state
             if state.counts.rounds == 0:
                 continue
             series = _Series(families, {"node": state.node})
-            _node(series, state, agent.enforcer.lease_remaining_seconds())
+            _node(series, state, agent.lease_remaining_seconds())
+            age = agent.round_age_seconds
+            text = "How long ago the last round of the control loop was made."
+            series.gauge("agent_last_round_age_seconds", text, 0.0 if age is None else age)
             if state.accounted:
                 _energy(series, state)
             for gpu in state.enforced.gpus.values():
@@ -92,7 +95,7 @@ class AgentCollector(Collector):
 def _gpu(series: _Series, state: AgentState, gpu: GpuState) -> None:
     limits, reading = gpu.limits, gpu.reading
     text = "What the GPU is."
-    series.gauge("gpu_info", text, 1, model=gpu.model, index=str(gpu.index), driver=state.driver_version)
+    series.gauge("gpu_info", text, 1, model=gpu.model, index=str(gpu.index), driver=state.enforced.driver_version)
     series.gauge("gpu_up", "Whether the GPU can be read.", float(gpu.usable))
     kinds = {"min": limits.min_milliwatts, "max": limits.max_milliwatts, "default": limits.default_milliwatts}
     if gpu.limit is not None:
@@ -204,6 +207,7 @@ class MetricsServer:
     """GET /metrics and GET /healthz on a TCP port (0: any)."""
 
     def __init__(self, collector: AgentCollector, *, host: str = "0.0.0.0", port: int = 0) -> None:  # noqa: S104
+        self._agents = collector.agents
         self._registry = CollectorRegistry()
         self._registry.register(collector)
         self._host, self._port = host, port
@@ -245,4 +249,10 @@ class MetricsServer:
             await self._runner.cleanup()
 
     async def _healthy(self, request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        """200 while every agent makes rounds, else 503; the age of each one's last round."""
+        lines, well = [], True
+        for agent in self._agents:
+            age = agent.round_age_seconds
+            well = well and agent.fresh
+            lines.append(f"{agent.node}: " + ("no round yet" if age is None else f"last round {age:.1f} s ago"))
+        return web.Response(text="".join(f"{line}\n" for line in lines) or "no agent\n", status=200 if well else 503)

@@ -35,12 +35,12 @@ class AgentState:
 
     `pods_listed`: the pods were listed, and `accounted`: energy was accounted for, at least once in this process.
     `pods_unresolved` says which pods hold devices whose GPUs are not known, `pods_error` why it is not known now which pod
-    holds which GPU, `round_error` what the last round ended in. `ended_pods` are the pods that ended lately.
+    holds which GPU, `round_error` what the last round ended in, and `last_round_ns` when that was (CLOCK_BOOTTIME).
+    `ended_pods` are the pods that ended lately.
     """
 
     node: str
     version: str
-    driver_version: str
     enforced: EnforcerState
     accounts: EnergyAccounts
     jobs: Observations
@@ -51,6 +51,7 @@ class AgentState:
     accounted: bool = False
     ended_pods: dict[PodName, EndedPod] = field(default_factory=dict)
     round_error: str | None = None
+    last_round_ns: int | None = None
     counts: RoundCounts = field(default_factory=RoundCounts)
 
     def pod_millijoules(self, pod: PodOnGpus) -> int:

@@ -151,6 +151,8 @@ def _trouble(state: AgentState) -> tuple[str, str]:
     enforced = state.enforced
     if state.round_error is not None:
         return "RoundFailed", state.round_error
+    if enforced.driver_error is not None:
+        return enforced.driver_absent_reason, f"no GPU is governed: {enforced.driver_error}"
     if enforced.journal_error is not None:
         return "JournalUnwritable", f"no limit is raised: {enforced.journal_error}"
     if enforced.confirmed and not enforced.may_raise:

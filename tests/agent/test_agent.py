@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_agent.agent import AgentFailed, NodeAgent
 from flyball_agent.energy.observations import StepReport
 from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.enforce.journal import Journal
+from flyball_agent.governor import AgentFailed
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.pod_resources import PodGpus
+from flyball_agent.single_process import SingleProcessAgent
 from flyball_agent.status import status_patch
 from flyball_api.gpu_node import GpuNodeStatus
 from flyball_simulated_gpu.catalogue import CATALOGUE
@@ -41,7 +42,6 @@ class Rig:
         self.folder = folder
         self.node = VirtualNode("node-0", [A100] * GPUS, lambda: self.now_ns)
         self.pods = Pods()
-        self.uids: dict[tuple[str, str], str] = {}
         self.tick_seconds = tick_seconds
         self.last_status = GpuNodeStatus()
         self.start()
@@ -49,7 +49,7 @@ class Rig:
     def start(self) -> None:
         self.driver = SimulatedDriver(self.node)
         self.journal = Journal(self.folder, "node-0", disk=QuickDisk())
-        self.agent = NodeAgent(
+        self.agent = SingleProcessAgent(
             "node-0",
             self.driver,
             self.journal,
@@ -57,7 +57,6 @@ class Rig:
             tick_seconds=self.tick_seconds,
             clock_ns=lambda: self.now_ns,
             wall_seconds=lambda: self.now_ns / 1e9,
-            pod_uid=lambda namespace, name: self.uids.get((namespace, name)),
             version="1.2.3",
         )
 
@@ -452,16 +451,21 @@ def test_after_the_gpunode_is_deleted_the_lease_runs_out(rig: Rig) -> None:
     assert rig.node.devices[0].read().requested_limit_milliwatts == 100_000
 
 
-def test_a_pod_named_without_uid_keeps_its_books_when_the_uid_comes(rig: Rig) -> None:
+def test_a_pod_named_without_uid_gets_it_from_its_grant_and_keeps_its_books(rig: Rig) -> None:
+    def grant(generation: int, pod_uid: str) -> None:
+        granted = {**job_grant(POD.name, 300_000, 1), "podUid": pod_uid}
+        rig.agent.accept_spec(gpu_node_spec(generation, 1_600_000, granted, lease=1000))
+
     rig.hold("gpt2-1-0", 0, uid=None)
     rig.tick()
     rig.tick()
     used = rig.agent.energy(POD)["energyMillijoules"]
-    rig.uids[("research", "gpt2-1-0")] = "late-uid"
+    assert rig.agent.state.pods[POD].uid is None
+    grant(1, "late-uid")
     rig.tick()
     assert rig.agent.energy(POD)["energyMillijoules"] == used + 58_000
     assert rig.agent.state.pods[POD].uid == "late-uid"
-    rig.uids[("research", "gpt2-1-0")] = "another-pod"  # of the same name
+    grant(2, "another-pod")  # of the same name
     rig.tick()
     rig.tick()
     assert rig.agent.energy(POD)["energyMillijoules"] == 58_000

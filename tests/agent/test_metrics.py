@@ -8,11 +8,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from flyball_agent.agent import NodeAgent
+from flyball_agent.agent import STALE_SECONDS
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.metrics import AgentCollector, MetricsServer
 from flyball_agent.pod_resources import PodGpus
+from flyball_agent.single_process import SingleProcessAgent
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.virtual import VirtualNode
@@ -36,17 +37,19 @@ def make(
     gpus: int = 2,
     node: VirtualNode | None = None,
     clock: VirtualClock | None = None,
-) -> tuple[NodeAgent, VirtualNode, VirtualClock]:
+) -> tuple[SingleProcessAgent, VirtualNode, VirtualClock]:
     clock = clock or VirtualClock()
     node = node or VirtualNode(name, [A100] * gpus, clock)
     pods = Pods(PodGpus("research", "gpt2-1-0", "uid-1", (node.devices[0].uuid,)))
-    agent = NodeAgent(name, SimulatedDriver(node), Journal(tmp_path, name), pods, clock_ns=clock, version="1.2")
+    agent = SingleProcessAgent(
+        name, SimulatedDriver(node), Journal(tmp_path, name), pods, clock_ns=clock, version="1.2"
+    )
     granted = job_grant("gpt2-1-0", 300_000, 1, (0, 1005), job="gpt2", uid="u")
     agent.accept_spec(gpu_node_spec(9, 500_000, granted, epoch=4, lease=60))
     return agent, node, clock
 
 
-def scrape(*agents: NodeAgent) -> Samples:
+def scrape(*agents: SingleProcessAgent) -> Samples:
     registry = CollectorRegistry()
     registry.register(AgentCollector(agents))
     text = generate_latest(registry).decode()
@@ -65,12 +68,12 @@ def value(samples: Samples, name: str, **labels: str) -> float:
     return found[0]
 
 
-def run(agent: NodeAgent, clock: VirtualClock, seconds: float = 1.0) -> None:
+def run(agent: SingleProcessAgent, clock: VirtualClock, seconds: float = 1.0) -> None:
     clock.now_ns += round(seconds * SECOND)
     asyncio.run(one_round(agent))
 
 
-async def one_round(agent: NodeAgent) -> None:
+async def one_round(agent: SingleProcessAgent) -> None:
     await agent.find_pods()
     await agent.tick()
 
@@ -196,7 +199,7 @@ async def test_a_port_that_is_taken_is_tried_again(tmp_path: Path) -> None:
     async def served() -> bool:
         try:
             async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/healthz") as answer:
-                return answer.status == 200
+                return answer.status == 503 and await answer.text() == "node-0: no round yet\n"
         except aiohttp.ClientError:
             return False
 
@@ -207,7 +210,7 @@ async def test_a_port_that_is_taken_is_tried_again(tmp_path: Path) -> None:
 
 
 async def test_prometheus_is_served(tmp_path: Path) -> None:
-    agent, _, _ = make(tmp_path)
+    agent, _, clock = make(tmp_path)
     await one_round(agent)
     server = MetricsServer(AgentCollector([agent]), host="127.0.0.1")
     port = await server.start()
@@ -220,6 +223,10 @@ async def test_prometheus_is_served(tmp_path: Path) -> None:
             assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
             assert (await answer.text()).endswith("# EOF\n")
         async with session.get("/healthz") as answer:
-            assert await answer.text() == "ok\n"
+            assert (answer.status, await answer.text()) == (200, "node-0: last round 0.0 s ago\n")
+        clock.advance(STALE_SECONDS + 1)  # and no round is made
+        async with session.get("/healthz") as answer:
+            assert (answer.status, await answer.text()) == (503, "node-0: last round 11.0 s ago\n")
+        assert value(scrape(agent), "flyball_agent_last_round_age_seconds") == 11
     await server.stop()
     agent.enforcer.close()

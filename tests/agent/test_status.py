@@ -25,7 +25,7 @@ LIMIT = MilliwattsPerGpu(400_000)
 def known() -> AgentState:
     gpu = GpuState(UUID, 0, "A100", GpuLimits(LIMIT, LIMIT, LIMIT), LIMIT)
     enforced = EnforcerState(DriverSession("boot-1", "580.0"), {UUID: gpu})
-    return AgentState("node-0", "1.2", "580", enforced, EnergyAccounts(), Observations())
+    return AgentState("node-0", "1.2", enforced, EnergyAccounts(), Observations())
 
 
 def test_asking_changes_nothing() -> None:

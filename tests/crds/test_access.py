@@ -70,7 +70,6 @@ AGENT_MAY: list[Right] = [
     (READ, FLYBALL, "gpunodes", "", ""),
     (READ, FLYBALL, "powerbrakes", "", ""),
     (("patch", "update"), FLYBALL, "gpunodes/status", "", "node-1"),
-    (READ, CORE, "pods", ELSEWHERE, ""),
     (READ, COORDINATION, "leases", SYSTEM, "flyball-operator"),
 ]
 AGENT_MAY_NOT: list[Right] = [
@@ -79,7 +78,8 @@ AGENT_MAY_NOT: list[Right] = [
     ((*READ, *WRITE), FLYBALL, "powercaps", "", ""),
     ((*READ, *WRITE), FLYBALL, "energyawarejobs", ELSEWHERE, ""),
     ((*READ, *WRITE), FLYBALL, "energyprofiles", ELSEWHERE, ""),
-    (WRITE, CORE, "pods", ELSEWHERE, ""),
+    ((*READ, *WRITE), CORE, "pods", ELSEWHERE, ""),
+    ((*READ, *WRITE), CORE, "pods", SYSTEM, ""),
     ((*READ, *WRITE), CORE, "nodes", "", ""),
     ((*READ, *WRITE), CORE, "secrets", SYSTEM, ""),
     (("create",), CORE, "serviceaccounts/token", SYSTEM, install.AGENT),

@@ -48,7 +48,7 @@ from flyball_agent.enforce.records import (
 from flyball_agent.enforce.setter import GpuSetter
 from flyball_agent.enforce.state import EnforcerState
 from flyball_agent.gpu.calls import DriverCalls
-from flyball_agent.gpu.gpu import GpuDriver
+from flyball_agent.gpu.gpu import GpuDriver, GpuError
 
 # A limit that settles later than this, or a setter that lied this long, is reported instead of waited for.
 SETTLE_SECONDS = 2.0
@@ -220,10 +220,16 @@ class Enforcer:
 
     def lease_remaining_seconds(self) -> float:
         """0 where there is no lease or it has run out."""
-        lease = self.state.lease
-        if lease is None or lease.boot_id != self._access.driver.boot_id:
-            return 0.0
-        return max(0.0, (lease.deadline_ns - self._clock_ns()) / NANOSECONDS)
+        return self.state.lease_remaining_seconds(self._clock_ns())
+
+    @property
+    def driver_error(self) -> GpuError | None:
+        """Why there is no driver; None where there is one."""
+        return self._access.error
+
+    def close_driver(self) -> None:
+        """Release the driver; limits and locks stay as they are."""
+        self._access.driver.close()
 
     def driver_record(self) -> DriverSeen:
         """The driver's session and the GPUs' energy counters in it, for the journal."""
@@ -256,6 +262,8 @@ class Enforcer:
         error = self._access.error
         self.state.driver_version = self._access.driver.version
         self.state.driver_error = None if error is None else str(error)
+        self.state.driver_absent_reason = "" if error is None else error.reason
+        self.state.driver_broken = None
         for gpu in self._gpus():
             if error is not None:
                 gpu = gpu.failed(error)

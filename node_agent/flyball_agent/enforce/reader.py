@@ -16,7 +16,7 @@ from flyball_agent.enforce.records import FoundGpu, found_gpus
 from flyball_agent.enforce.state import Drift, EnforcerState
 from flyball_agent.gpu.gpu import GpuError, GpuReading
 
-# After so many rounds in which every GPU failed the way a restart may mend, the process should end.
+# After so many rounds in which every GPU failed the way a restart may mend, the driver is opened anew.
 ROUNDS_BEFORE_EXIT = 10
 
 
@@ -64,8 +64,10 @@ class GpuReader:
             self._state.put(self._with_counter(gpu.read(result, elapsed_seconds), result))
         self._state.session = self._access.session.session
         self._failed_rounds = self._failed_rounds + 1 if restart_may_help else 0
-        if self._failed_rounds >= ROUNDS_BEFORE_EXIT:
-            self._state.must_exit = f"every GPU failed in {self._failed_rounds} rounds, last: {last_failure}"
+        if self._failed_rounds == 0:
+            self._state.driver_broken = None
+        elif self._failed_rounds >= ROUNDS_BEFORE_EXIT:
+            self._state.driver_broken = f"every GPU failed in {self._failed_rounds} rounds, last: {last_failure}"
         self._remember_new_gpus()
 
     def _with_counter(self, gpu: GpuState, reading: GpuReading) -> GpuState:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 
+from msgspec import Struct, field, json
+
+from flyball_agent.clock import NANOSECONDS, boottime_ns
 from flyball_agent.enforce.journal import journal_path
 from flyball_agent.enforce.records import Forgotten, FoundGpus, JournalState, decode
 
 FORGET_SUFFIX = ".forget"
+RELEASE_SUFFIX = ".release"
+RELEASED_SUFFIX = ".released"
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Release(Struct, frozen=True):
+    """Let go of the GPUs until a time of CLOCK_BOOTTIME, in this boot only."""
+
+    boot_id: str = field(name="boot")
+    until_ns: int = field(name="until")
 
 
 def request_forget(folder: str | os.PathLike[str], node: str, uuid: str) -> None:
@@ -28,6 +43,31 @@ def request_forget(folder: str | os.PathLike[str], node: str, uuid: str) -> None
         requests.write(f"{uuid}\n")
 
 
+def request_release(folder: str | os.PathLike[str], node: str, seconds: float) -> None:
+    """Ask the node's agent to let go of the GPUs, for so long at most. Raises OSError."""
+    release = Release(BOOT_ID_FILE.read_text().strip(), boottime_ns() + round(seconds * NANOSECONDS))
+    _write(journal_path(folder, node).with_suffix(RELEASE_SUFFIX), json.encode(release))
+
+
+def end_release(folder: str | os.PathLike[str], node: str) -> bool:
+    """Ask the node's agent to take the GPUs back; False where it was not asked to let go of them. Raises OSError."""
+    path = journal_path(folder, node).with_suffix(RELEASE_SUFFIX)
+    asked = path.exists()
+    path.unlink(missing_ok=True)
+    return asked
+
+
+def is_released(folder: str | os.PathLike[str], node: str) -> bool:
+    """Whether the node's agent says that it has let go of the GPUs."""
+    return journal_path(folder, node).with_suffix(RELEASED_SUFFIX).exists()
+
+
+def _write(path: Path, content: bytes) -> None:
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_bytes(content)
+    fresh.replace(path)
+
+
 class Requests:
     """The requests beside one node's journal, as its agent takes them."""
 
@@ -43,3 +83,25 @@ class Requests:
         except (OSError, ValueError):
             return []
         return uuids
+
+    def released_until(self, now_ns: int) -> int | None:
+        """For how many seconds more the GPUs are to be let go of; None where they are not."""
+        path = self._path.with_suffix(RELEASE_SUFFIX)
+        try:
+            release = json.decode(path.read_bytes(), type=Release)
+            if release.boot_id == BOOT_ID_FILE.read_text().strip() and now_ns < release.until_ns:
+                return (release.until_ns - now_ns) // NANOSECONDS
+        except (OSError, ValueError):
+            return None
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return None
+
+    def note_released(self) -> None:
+        """Say that the driver is closed, for whoever waits for it."""
+        with contextlib.suppress(OSError):
+            self._path.with_suffix(RELEASED_SUFFIX).touch()
+
+    def note_taken_back(self) -> None:
+        with contextlib.suppress(OSError):
+            self._path.with_suffix(RELEASED_SUFFIX).unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant
 from flyball_api.units import NodeMilliwatts
 
+from flyball_agent.clock import NANOSECONDS
 from flyball_agent.enforce.brakes import Followed, Seen
 from flyball_agent.enforce.decisions import Mode, total_held_milliwatts
 from flyball_agent.enforce.gpu_state import GpuState, PodName
@@ -47,7 +48,8 @@ class EnforcerState:
     journal remembers, which may be older than what was acknowledged last (a sick disk, a damaged record): it may only
     lower. `brakes_seen` are the PowerBrakes as this process last saw them (None: not yet), `brakes` those that lower the
     grant, and `in_force` is the grant as they leave it. `journal_error` says why the journal takes no writes, `must_exit`
-    why a fresh process may do better, `driver_error` why there is no driver.
+    why a fresh process may do better, `driver_error` why there is no driver, and `driver_broken` why the one that there
+    is should be opened anew.
     """
 
     session: DriverSession
@@ -68,11 +70,19 @@ class EnforcerState:
     must_exit: str | None = None
     driver_version: str = ""
     driver_error: str | None = None
+    driver_absent_reason: str = ""
+    driver_broken: str | None = None
     counts: EnforcementCounts = field(default_factory=EnforcementCounts)
 
     def put(self, gpu: GpuState) -> None:
         """What is known of a GPU now. Take it from `gpus` anew after each await: its pods may have changed meanwhile."""
         self.gpus[gpu.uuid] = gpu
+
+    def lease_remaining_seconds(self, now_ns: int) -> float:
+        """0 where there is no lease or it has run out."""
+        if self.lease is None or self.lease.boot_id != self.session.boot_id:
+            return 0.0
+        return max(0.0, (self.lease.deadline_ns - now_ns) / NANOSECONDS)
 
     @property
     def held_milliwatts(self) -> NodeMilliwatts:

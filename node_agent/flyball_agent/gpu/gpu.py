@@ -79,13 +79,20 @@ class CallTimedOut(GpuError):
 
 
 class LibraryMismatch(GpuError):
+    reason = "DriverUnavailable"
     restart_may_help = True
     meaning = "the library's version is not the loaded driver's"
 
 
 class DriverUnavailable(GpuError):
+    reason = "DriverUnavailable"
     restart_may_help = True
     meaning = "the driver is not loaded, or its library cannot be found or was not initialised"
+
+
+class GpusReleased(GpuError):
+    reason = "Released"
+    meaning = "an administrator asked the agent to let go of the GPUs"
 
 
 class UnknownDriverError(GpuError):

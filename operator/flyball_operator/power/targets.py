@@ -173,6 +173,7 @@ class _NodeTarget:
             power_limit_milliwatts=limit,
             clock_min_megahertz=0,
             clock_max_megahertz=clock,
+            pod_uid=pod.uid,
         )
         self._jobs[pod.job_uid] = grant, PowerBound(grant.limit_milliwatts, node_milliwatts(expected, pod.gpus))
 

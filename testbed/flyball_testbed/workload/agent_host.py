@@ -16,7 +16,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from flyball_agent.agent import NodeAgent
 from flyball_agent.brake_watch import BrakeWatch
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.gpu_node_channel import GpuNodeChannel
@@ -24,6 +23,7 @@ from flyball_agent.lease_watch import LeaseWatch
 from flyball_agent.main import open_journal, package_version
 from flyball_agent.metrics import AgentCollector, MetricsServer
 from flyball_agent.pod_resources import SimulatedPodResources
+from flyball_agent.single_process import SingleProcessAgent
 from flyball_api.names import DEFAULT_NAMESPACE
 from flyball_kube.log_settings import LogSettings
 from flyball_kube.logs import configure_logging, get_logger
@@ -65,7 +65,7 @@ class AgentHost:
         self._settings = settings
         self._control_plane = ControlPlane.attach(settings.cluster)
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}  # node -> (pod, its agent)
-        self._agents: dict[str, NodeAgent] = {}
+        self._agents: dict[str, SingleProcessAgent] = {}
 
     async def run(self) -> None:
         """Serve metrics of all agents on one port, and keep an agent running for each pod."""
@@ -120,7 +120,7 @@ class AgentHost:
 
     async def _run_agent(self, node: str, session: ApiSession) -> None:
         settings = self._settings
-        agent = NodeAgent(
+        agent = SingleProcessAgent(
             node,
             SimulatedDriver.open(hardware_path(settings.hardware, node)),
             await open_journal(settings.state, node),

@@ -26,7 +26,7 @@ def test_a_driver_let_go_of_counts_at_the_largest_limits_in_a_session_of_its_own
     assert state.driver_error is not None
     rig.step(1)
     assert state.acknowledged is acknowledged  # and nothing more is acknowledged
-    assert {gpu.failure.reason for gpu in state.gpus.values() if gpu.failure is not None} == {"ReadFailed"}
+    assert {gpu.failure.reason for gpu in state.gpus.values() if gpu.failure is not None} == {"DriverUnavailable"}
     rig.node.reload_driver()
     rig.enforcer.swap_driver(SimulatedDriver(rig.node))
     assert state.session != acknowledged.session

@@ -595,7 +595,7 @@ def test_a_hung_gpu_is_not_acknowledged_for_and_others_are_served(tmp_path: Path
     rig.enforcer.close()
 
 
-def test_a_driver_that_stays_broken_ends_the_process_and_one_bad_gpu_does_not(
+def test_a_driver_that_stays_broken_is_said_to_be_until_it_works_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(gpu: SimulatedGpu) -> Never:
@@ -605,9 +605,12 @@ def test_a_driver_that_stays_broken_ends_the_process_and_one_bad_gpu_does_not(
     monkeypatch.setattr(SimulatedGpu, "read", broken)
     for _ in range(ROUNDS_BEFORE_EXIT - 1):
         rig.step(1)
-    assert rig.enforcer.state.must_exit is None
+    assert rig.enforcer.state.driver_broken is None
     rig.step(1)
-    assert "NVML error 999" in rig.enforcer.state.must_exit
+    assert "NVML error 999" in rig.enforcer.state.driver_broken
+    monkeypatch.undo()
+    rig.step(1)
+    assert rig.enforcer.state.driver_broken is None
 
 
 def test_no_permission_on_every_gpu_ends_the_process_with_a_sentence(rig: Rig) -> None:
