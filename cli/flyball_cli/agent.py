@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from flyball_agent.options import AgentOptions
+from flyball_agent.options import AgentOptions, EnforcerOptions
 from flyball_kube.log_settings import LogSettings
 
 from flyball_cli.options import ENVIRONMENT, takes
@@ -53,6 +53,27 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(1) from error
 
     agent.command("check-gpu")(check_gpu)
+
+    @agent.command(epilog=ENVIRONMENT)
+    @takes(EnforcerOptions, LogSettings)
+    def enforcer(options: EnforcerOptions, logs: LogSettings) -> None:
+        """Run the half of a node's agent that has the privilege, until SIGTERM or Ctrl-C: driver, journal, power limits.
+
+        It needs CAP_SYS_ADMIN for the driver, and no network. `flyball agent run --enforcer-socket` is the other half.
+        """
+        import asyncio
+
+        from flyball_agent.enforce.journal import JournalHeld, JournalOfAnotherNode
+        from flyball_agent.governor import AgentFailed
+        from flyball_agent.process import run_enforcer
+        from flyball_kube.logs import configure_logging
+
+        configure_logging(logs)
+        try:
+            asyncio.run(run_enforcer(options))
+        except (AgentFailed, JournalHeld, JournalOfAnotherNode, OSError) as error:
+            typer.echo(f"flyball agent enforcer: {error}", err=True)
+            raise typer.Exit(1) from error
 
     @agent.command(epilog=ENVIRONMENT)
     def forget(

@@ -152,7 +152,7 @@ class NodeAgent:
         """Ask which pods hold which GPUs, and serve their sockets. While that fails, the last answer stands."""
         try:
             found = await self._pod_resources.list()
-            if found is not self._told:
+            if found != self._told:
                 self._governor.take_pods(found)
                 self._told = found
             if self._sockets is not None:

@@ -34,6 +34,11 @@ class BrakeWatch:
             await self.informer.wait_synced()
             self._changed()
 
+    async def reread(self) -> None:
+        """See every PowerBrake at the API server anew, and hand them on: for a governor that has just started."""
+        await self.informer.refresh()
+        self._changed()
+
     def _changed(self) -> None:
         if not self.informer.synced:
             return  # half a list must not be taken for all of it

@@ -94,10 +94,10 @@ class Governor:
 
     # ---- what comes in -------------------------------------------------------------------------------------------
 
-    def accept_spec(self, spec: object) -> None:
-        """The node's GPUNode was seen with this spec."""
+    def accept_spec(self, spec: object, *, seen_ns: int | None = None) -> None:
+        """The node's GPUNode was seen with this spec, now or at `seen_ns`."""
         self._operator_may_renew = True
-        if self.enforcer.accept(spec):
+        if self.enforcer.accept(spec, seen_ns=seen_ns):
             self._hand_out(self._pods)  # a grant names its pods' UIDs, which the kubelet does not
             self._wake.set()
 
@@ -107,9 +107,9 @@ class Governor:
             self._log.warning("GPUNode deleted")
         self._operator_may_renew = False
 
-    def operator_seen(self, epoch: int) -> None:
-        """The operator's Lease was just renewed by the leader of that epoch."""
-        if self._operator_may_renew and self.enforcer.renew_lease(epoch):
+    def operator_seen(self, epoch: int, *, seen_ns: int | None = None) -> None:
+        """The operator's Lease was seen, now or at `seen_ns`, to be renewed by the leader of that epoch."""
+        if self._operator_may_renew and self.enforcer.renew_lease(epoch, seen_ns=seen_ns):
             self._wake.set()
 
     def take_brakes(self, seen: Seen) -> None:

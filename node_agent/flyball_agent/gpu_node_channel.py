@@ -47,6 +47,11 @@ class GpuNodeChannel:
             group.create_task(self.informer.run())
             group.create_task(self._publish_for_ever())
 
+    async def reread(self) -> None:
+        """See the GPUNode at the API server anew, and hand it on: for a governor that has just started."""
+        await self.informer.refresh()
+        self._node_changed(self._agent.node)
+
     def _node_changed(self, key: str) -> None:
         if key != self._agent.node:
             return

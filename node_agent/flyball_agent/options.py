@@ -10,14 +10,12 @@ from flyball_kube.options import option
 
 DRIVERS = ("nvml", "simulated")
 POD_SOURCES = ("kubelet", "file", "auto")
+ENFORCER_SOCKET = Path("/run/flyball/enforcer.sock")
 
 
 @dataclass(frozen=True, slots=True)
-class AgentOptions:
-    """How one agent runs; raises ValueError for a driver or a source of pods that does not exist or lacks its folder.
-
-    With `kubernetes` False the agent stands alone: it adopts, measures and serves metrics, and gets no grant.
-    """
+class GovernorOptions:
+    """What governing one node's GPUs needs; raises ValueError for a driver that does not exist or lacks its folder."""
 
     node_name: str = field(metadata=option("The Kubernetes node that this is.", variables=("NODE_NAME",)))
     driver: str = field(default="nvml", metadata=option("nvml, or simulated."))
@@ -25,15 +23,55 @@ class AgentOptions:
         default=Path("/var/lib/flyball"),
         metadata=option("Where the journal lies; it must outlive the process and the pod."),
     )
-    socket_dir: Path | None = field(
-        default=None,
-        metadata=option("Where training processes find their sockets, a folder a pod. Default: none."),
-    )
     hardware_dir: Path | None = field(
         default=None, metadata=option("Simulated hardware: <node>.gpus and <node>.pods.json.")
     )
     nvml_library: Path | None = field(
         default=None, metadata=option("libnvidia-ml.so.1; default: where the dynamic loader finds it.")
+    )
+    tick_seconds: float = field(default=1.0, metadata=option("The longest time between two rounds.", minimum=0.05))
+
+    def __post_init__(self) -> None:
+        if self.driver not in DRIVERS:
+            raise ValueError(f"driver {self.driver!r} is unknown (nvml or simulated)")
+        if self.driver == "simulated" and self.hardware_dir is None:
+            raise ValueError("driver simulated needs the hardware directory, where <node>.gpus lies")
+
+    def hardware_file(self, suffix: str) -> Path:
+        """A file of the node's simulated hardware: `gpus`, or `pods.json`."""
+        if self.hardware_dir is None:
+            raise ValueError(f"{self.node_name}.{suffix} lies in the hardware directory, and none is given")
+        return self.hardware_dir / f"{self.node_name}.{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class EnforcerOptions(GovernorOptions):
+    """How one enforcer runs: the half of an agent that has the privilege, and neither network nor credential."""
+
+    socket: Path = field(
+        default=ENFORCER_SOCKET, metadata=option("Where the agent finds it; in a folder that both mount.")
+    )
+    agent_uid: int = field(
+        default=65532,
+        metadata=option("The user that the agent runs as; no other may speak to the enforcer.", minimum=0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions(GovernorOptions):
+    """How one agent runs; raises ValueError for a driver or a source of pods that does not exist or lacks its folder.
+
+    With `kubernetes` False the agent stands alone: it adopts, measures and serves metrics, and gets no grant. With
+    `enforcer_socket` it governs nothing itself, and needs neither driver nor journal.
+    """
+
+    enforcer_socket: Path | None = field(
+        default=None,
+        metadata=option("The socket of the node's enforcer. Default: none, and the GPUs are governed in this process."),
+    )
+    socket_dir: Path | None = field(
+        default=None,
+        metadata=option("Where training processes find their sockets, a folder a pod. Default: none."),
     )
     pods: str = field(
         default="auto",
@@ -55,18 +93,14 @@ class AgentOptions:
     metrics_port: int = field(
         default=9101, metadata=option("0: any free port; -1: no metrics.", minimum=-1, maximum=65535)
     )
-    tick_seconds: float = field(default=1.0, metadata=option("The longest time between two rounds.", minimum=0.05))
     status_interval_seconds: float = field(
         default=30.0, metadata=option("The longest time between two writes of measurements.", minimum=0.1)
     )
 
     def __post_init__(self) -> None:
-        if self.driver not in DRIVERS:
-            raise ValueError(f"driver {self.driver!r} is unknown (nvml or simulated)")
+        GovernorOptions.__post_init__(self)
         if self.pods not in POD_SOURCES:
             raise ValueError(f"pods from {self.pods!r} are unknown (kubelet, file or auto)")
-        if self.driver == "simulated" and self.hardware_dir is None:
-            raise ValueError("driver simulated needs the hardware directory, where <node>.gpus lies")
         if self.pods_from == "file" and self.hardware_dir is None:
             raise ValueError("pods from a file need the hardware directory, where <node>.pods.json lies")
 
@@ -76,9 +110,3 @@ class AgentOptions:
         if self.pods != "auto":
             return self.pods
         return "file" if self.driver == "simulated" else "kubelet"
-
-    def hardware_file(self, suffix: str) -> Path:
-        """A file of the node's simulated hardware: `gpus`, or `pods.json`."""
-        if self.hardware_dir is None:
-            raise ValueError(f"{self.node_name}.{suffix} lies in the hardware directory, and none is given")
-        return self.hardware_dir / f"{self.node_name}.{suffix}"

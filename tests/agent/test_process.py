@@ -177,6 +177,57 @@ def test_the_same_on_the_c_library_by_nvml(bench: Bench, nvml_library: Path, mon
     assert bench.end(signal.SIGTERM) == 0
 
 
+def test_the_same_in_two_processes_either_of_which_may_die(bench: Bench) -> None:
+    socket = bench.folder / "e.sock"
+    enforcer: list[subprocess.Popen[bytes]] = []
+
+    def start_enforcer() -> None:
+        command = [FLYBALL, "agent", "enforcer", "--node-name", bench.name, "--tick-seconds", "0.1"]
+        command += [
+            "--driver",
+            "simulated",
+            "--hardware-dir",
+            str(bench.folder),
+            "--journal-dir",
+            str(bench.folder / "j"),
+        ]
+        command += ["--socket", str(socket), "--agent-uid", str(os.getuid())]
+        with bench.log.open("a") as log:
+            enforcer.append(subprocess.Popen(command, stderr=log))
+
+    def start_agent() -> None:
+        bench.start("--enforcer-socket", str(socket), "--pods", "file")
+
+    try:
+        start_agent()  # in whichever order
+        start_enforcer()
+        bench.create(1, 900_000, 300_000)
+        bench.acknowledged(1)
+        assert bench.limits() == [300_000, 300_000, 100_000, 100_000]
+        assert (bench.folder / "s" / "pod-uid" / "flyball.sock").is_socket()
+        bench.end(signal.SIGKILL)
+        assert bench.limits() == [300_000, 300_000, 100_000, 100_000]
+        bench.grant(2, 600_000, 200_000)
+        start_agent()
+        bench.acknowledged(2)
+        assert bench.limits() == [200_000, 200_000, 100_000, 100_000]
+        enforcer[0].kill()
+        enforcer[0].wait()
+        bench.grant(3, 800_000, 300_000)
+        assert bench.limits() == [200_000, 200_000, 100_000, 100_000]
+        start_enforcer()
+        bench.acknowledged(3)
+        assert bench.limits() == [300_000, 300_000, 100_000, 100_000]
+        enforcer[1].terminate()
+        assert enforcer[1].wait(30) == 0
+        assert bench.end(signal.SIGTERM) == 0
+        assert bench.limits() == [300_000, 300_000, 100_000, 100_000]
+    finally:
+        for process in enforcer:
+            process.kill()
+            process.wait()
+
+
 def test_without_privilege_it_ends_with_a_sentence(
     bench: Bench, nvml_library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,11 +106,12 @@ class Enforcer:
 
     # ---- what comes in -------------------------------------------------------------------------------------------
 
-    def accept(self, spec: object) -> bool:
+    def accept(self, spec: object, *, seen_ns: int | None = None) -> bool:
         """Take in a GPUNode.spec, if it is sound and newer than the last one; True where limits may have to change.
 
         The version is written now and synced before anything is set or acknowledged by it; where the disk fails, the
-        grant still holds for everything that lowers power.
+        grant still holds for everything that lowers power. Its lease runs from `seen_ns`, when it was seen at the API
+        server (None: now).
         """
         state = self.state
         try:
@@ -139,7 +140,7 @@ class Enforcer:
             self._log.warning("grant refused", reason="Stale", version=new, accepted=old)
             return False
         state.grant, state.confirmed = grant, True
-        state.lease = GrantLease(self._access.driver.boot_id, self._clock_ns() + grant.lease_seconds * NANOSECONDS)
+        state.lease = self._lease_from(seen_ns, grant)
         with contextlib.suppress(JournalError):
             self._journal.note(Accepted.of(grant, state.lease))
         self._follow(grant, under_new_grant(state.brakes, grant, state.brakes_seen))
@@ -184,8 +185,8 @@ class Enforcer:
             if gpu.above_since_ns is not None:
                 state.put(gpu.changed(above_since_ns=None, stays_above=False))
 
-    def renew_lease(self, epoch: int) -> bool:
-        """The operator that leads under `epoch` was just seen alive; True where that brings the grant back.
+    def renew_lease(self, epoch: int, *, seen_ns: int | None = None) -> bool:
+        """The operator that leads under `epoch` was seen alive, at `seen_ns` or now; True where that brings the grant back.
 
         Only grants of that epoch are renewed: a new leader may hold other caps than the one that wrote an older grant,
         and its being alive says nothing for what it has not granted itself.
@@ -193,14 +194,23 @@ class Enforcer:
         state = self.state
         if state.grant is None or state.grant.epoch != epoch:
             return False
-        state.lease = GrantLease(
-            self._access.driver.boot_id, self._clock_ns() + state.grant.lease_seconds * NANOSECONDS
-        )
+        lease = self._lease_from(seen_ns, state.grant)
+        if state.lease is not None and state.lease.boot_id == lease.boot_id:
+            lease = max(
+                state.lease, lease, key=lambda one: one.deadline_ns
+            )  # a sight that comes late takes nothing away
+        state.lease = lease
         state.counts.lease_renewals += 1
         # Not synced: the deadline is void after a reboot, and a mere crash of this process loses nothing written.
         with contextlib.suppress(JournalError):
             self._journal.note(state.lease)
         return state.mode.lapsed
+
+    def _lease_from(self, seen_ns: int | None, grant: Grant) -> GrantLease:
+        """A lease that runs from what was seen, never from later than now."""
+        now_ns = self._clock_ns()
+        start_ns = now_ns if seen_ns is None else min(seen_ns, now_ns)
+        return GrantLease(self._access.driver.boot_id, start_ns + grant.lease_seconds * NANOSECONDS)
 
     def set_pods(self, pods_of: Mapping[str, tuple[PodName, ...]], *, all_resolved: bool = True) -> bool:
         """Take in which pods hold which GPUs (by UUID); True where that changed.

@@ -136,21 +136,21 @@ _ERRORS: dict[str, type[GpuError]] = {
 }
 
 
-def _encode_error(value: Any) -> Any:
+def encode_error(value: Any) -> Any:
     if isinstance(value, GpuError):
         return [type(value).__name__, value.operation, value.uuid, value.code, value.detail]
     raise NotImplementedError(f"{type(value).__name__} is not sent")
 
 
-def _decode_error(kind: type, value: Any) -> Any:
+def decode_error(kind: type, value: Any) -> Any:
     if kind is GpuError:
         name, operation, uuid, code, detail = value
         return _ERRORS.get(name, UnknownDriverError)(operation, uuid, code, detail)
     raise NotImplementedError(f"{kind} is not sent")
 
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_error)
-_answers = msgspec.msgpack.Decoder(Answer, dec_hook=_decode_error)
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_error)
+_answers = msgspec.msgpack.Decoder(Answer, dec_hook=decode_error)
 _requests = msgspec.msgpack.Decoder(Request)
 
 
