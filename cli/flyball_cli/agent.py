@@ -91,7 +91,6 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(1) from error
         typer.echo(f"{gpu}: the agent of {node_name} forgets it in its next round, unless the driver shows it")
 
-
     @agent.command(epilog=ENVIRONMENT)
     def release(
         node_name: NodeName,
@@ -134,6 +133,7 @@ def register(app: typer.Typer) -> None:
             typer.echo(f"flyball agent resume: {error}", err=True)
             raise typer.Exit(1) from error
         typer.echo(f"the agent of {node_name} takes the GPUs back" if asked else "it was not asked to let go of them")
+
 
 def check_gpu(
     change: Annotated[

@@ -16,12 +16,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from flyball_agent.agent import AgentFailed, NodeAgent
 from flyball_agent.enforce.journal import Disk, Journal
+from flyball_agent.governor import AgentFailed
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.gpu_node_channel import GpuNodeChannel
 from flyball_agent.lease_watch import LeaseWatch
 from flyball_agent.pod_resources import PodGpus
+from flyball_agent.single_process import SingleProcessAgent
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
 from flyball_api.workloads import IncarnationView, PodView
 from flyball_kube.session import ApiSession
@@ -324,7 +325,7 @@ class AgentProcess:
         self.link = link
         session = cast(ApiSession, link.session())
         self._journal = Journal(folder, node.name, disk=disk)
-        self.agent = NodeAgent(
+        self.agent = SingleProcessAgent(
             node.name,
             SimulatedDriver(node),
             self._journal,
