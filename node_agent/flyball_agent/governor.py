@@ -47,9 +47,9 @@ class AgentFailed(Exception):
 class Governor:
     """Governs one node's GPUs.
 
-    `run` makes rounds. `accept_spec`, `spec_gone`, `take_brakes` and `operator_seen` take in what the operator asks, `take_pods` which
-    pods hold which GPUs, `report_steps` what a training process reports; `state` is everything that is known, and listeners
-    are called after each round. With `open_driver` the driver may be let go of and opened again.
+    `run` makes rounds. `accept_spec`, `spec_gone`, `take_brakes` and `operator_seen` take in what the operator asks,
+    `take_pods` which pods hold which GPUs, `report_steps` what a training process reports; `state` is everything that is
+    known, and listeners are called after each round. With `open_driver` the driver may be let go of and opened again.
     """
 
     def __init__(

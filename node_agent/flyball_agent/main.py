@@ -99,7 +99,9 @@ async def _run(options: AgentOptions) -> None:
             brake_watch.listen(agent.take_brakes)
             channel = GpuNodeChannel(session, agent, status_interval_seconds=options.status_interval_seconds)
             if link is not None:
-                work.append(_reread_for_each_line(link, channel, brake_watch))
+                connected = asyncio.Event()
+                link.on_connected = connected.set
+                work.append(_reread_for_each_line(connected, channel, brake_watch))
             work += [lease_watch.run(), brake_watch.run(), _follow(session, channel)]
         await until_one_ends(*work)
 
@@ -112,10 +114,8 @@ async def _connect(options: AgentOptions, stack: contextlib.AsyncExitStack) -> A
     return session
 
 
-async def _reread_for_each_line(link: EnforcerLink, channel: GpuNodeChannel, brake_watch: BrakeWatch) -> None:
+async def _reread_for_each_line(connected: asyncio.Event, channel: GpuNodeChannel, brake_watch: BrakeWatch) -> None:
     """An enforcer that has just started raises nothing before it hears what is seen at the API server from then on."""
-    connected = asyncio.Event()
-    link.on_connected = connected.set
     while True:
         await connected.wait()
         connected.clear()
