@@ -126,9 +126,11 @@ class LeaderTerm:
             # Never beside another write of the same GPUNode, of which only one would be taken: it could be a cut.
             if not any(self._background.busy((kind, change.item.name)) for kind in ("grant", "labels", "hold")):
                 self._write_hold(change)
-        for info in instructions.untaint:
-            if not self._background.busy(("taint", info.name)):
-                self._background.start(("taint", info.name), self._executor.remove_startup_taint(info))
+        for closed, infos in ((True, instructions.taint), (False, instructions.untaint)):
+            for info in infos:
+                if not self._background.busy(("taint", info.name)):
+                    setting = self._executor.set_startup_taint(info, closed=closed)
+                    self._background.start(("taint", info.name), setting)
         self._start_job_actions(jobs, instructions, state.nodes)
         for write in instructions.cap_statuses:
             self._background.start(("cap", write.cap.uid), self._reporter.write_cap(write))

@@ -7,11 +7,13 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.grant import Grant
 from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, PowerCapStatus
+from flyball_api.workloads import NodeView
 from flyball_operator.jobs.controller import JobsStep
 from flyball_operator.leader import LeaderTerm
 from flyball_operator.meters.meters import Meters
@@ -66,8 +68,8 @@ class Writes:
     async def write_hold(self, change: HoldChange) -> WriteResult:
         return await self._made("hold", change.item.name)
 
-    async def remove_startup_taint(self, info: NodeInfo) -> WriteResult:
-        return await self._made("untaint", info.name)
+    async def set_startup_taint(self, info: NodeInfo, *, closed: bool) -> WriteResult:
+        return await self._made("taint" if closed else "untaint", info.name)
 
     async def write_cap_status(self, cap: PowerCap, status: PowerCapStatus) -> WriteResult:
         return await self._made("cap", cap.name)
@@ -122,6 +124,7 @@ class Bench:
         self.writes, self.learner, self.planner, self.jobs = Writes(), NothingLearned(), Planner(), NoJobs()
         self.gpu_nodes: dict[str, GpuNode] = {"a": self.node("a", 300)}
         self.taints: list[Json] = []
+        self.boot_id = ""
         self.unread: tuple[str, ...] = ()
         self.caps: list[PowerCap] = []
         self.woken = asyncio.Event()
@@ -153,12 +156,15 @@ class Bench:
         raw["metadata"] |= {"resourceVersion": version, "finalizers": [HOLD_FINALIZER]}
         return read_gpu_node(raw)
 
+    def node_of(self, name: str) -> NodeView:
+        return msgspec.structs.replace(node_view(name, taints=self.taints), boot_id=self.boot_id)
+
     def cluster(self) -> ClusterState:
         return ClusterState(
             jobs={},
             caps=self.caps,
             gpu_nodes=self.gpu_nodes,
-            nodes=[node_view(name, taints=self.taints) for name in self.gpu_nodes],
+            nodes=[self.node_of(name) for name in self.gpu_nodes],
             pods=[],
             incarnations={},
             pods_of={},
@@ -293,6 +299,17 @@ async def test_a_node_is_opened_by_one_write_at_a_time() -> None:
     await bench.cycle()
     await asyncio.sleep(0)
     assert bench.writes.made.count("untaint a") == 1
+    await bench.term.close()
+
+
+async def test_a_node_that_has_booted_is_closed_by_one_write_at_a_time() -> None:
+    bench = Bench()
+    bench.boot_id = "boot-2"
+    bench.writes.held["taint"] = asyncio.Event()
+    await bench.cycle()
+    await bench.cycle()
+    await asyncio.sleep(0)
+    assert bench.writes.made.count("taint a") == 1
     await bench.term.close()
 
 

@@ -134,13 +134,15 @@ class BrakeAnswered:
 class PowerInstructions:
     """What to do after one step. Brakes and grants go first; they wait for no status.
 
-    `untaint` are nodes whose agents have acknowledged a grant and that are to be opened for pods, `reserved` the pods (by
+    `untaint` are nodes whose agents have acknowledged a grant and that are to be opened for pods, `taint` those whose
+    acknowledgement is doubted or void since, and that are to be closed again; `reserved` the pods (by
     name and job uid) whose nodes are granted just what they should have. `owing` nodes have yet to acknowledge a grant.
     """
 
     brakes: tuple[SendBrake, ...] = ()
     sends: tuple[SendGrant, ...] = ()
     untaint: tuple[NodeInfo, ...] = ()
+    taint: tuple[NodeInfo, ...] = ()
     cap_statuses: tuple[CapStatusWrite, ...] = ()
     reserved: frozenset[tuple[str, str]] = frozenset()
     owing: int = 0
@@ -229,6 +231,7 @@ class PowerController:
                 for info in state.nodes.values()
                 if info.acknowledged and not info.doubt and info.node and info.node.startup_taint
             ),
+            taint=tuple(info for info in state.nodes.values() if _to_be_closed(info)),
             cap_statuses=self._cap_statuses.due(state.caps, plan.infeasible, grants, now, monotonic, status_writes),
             reserved=self._reserved(state.cluster.gpu_nodes),
             owing=len(self._acknowledgements.owing),
@@ -428,6 +431,16 @@ class PowerController:
         if self._cutting_since is None:
             self._cutting_since = monotonic
         return monotonic - self._cutting_since < CUT_YIELD_SECONDS
+
+
+def _to_be_closed(info: NodeInfo) -> bool:
+    """Whether no pod may come to a node any more until its agent has acknowledged a grant anew.
+
+    One that never had an acknowledgement is its administrator's to close: pods may have to come before its agent can.
+    """
+    if info.node is None or info.node.startup_taint or info.gpu_node is None or info.gpu_node.acknowledged is None:
+        return False
+    return info.doubt != "" or not info.acknowledged
 
 
 def _entries(jobs: Iterable[JobGrant]) -> frozenset[Entry]:

@@ -61,6 +61,10 @@ logger = get_logger(__name__)
 UNTRACKED_FIELDS: list[JsonObject] = [{}]
 
 
+# Tells a startup taint that was put back from the one that a node is registered with.
+PROOF_STALE_VALUE = "proof-stale"
+
+
 class Executor:
     """Sends writes under one epoch; `check` raises LeadershipLost, `absorb` takes in what a write returned.
 
@@ -190,13 +194,15 @@ class Executor:
             "brake", POWER_BRAKES, lambda: self._session.replace(POWER_BRAKES.path(name=send.cap), body)
         )
 
-    async def remove_startup_taint(self, info: NodeInfo) -> WriteResult:
-        """Open a node for pods, now that its agent has acknowledged its first grant."""
+    async def set_startup_taint(self, info: NodeInfo, *, closed: bool) -> WriteResult:
+        """Close a node for pods, or open it now that its agent has acknowledged its grant; other taints stay."""
         path = NODES.path(name=info.name)
 
         async def patch() -> JsonObject:
             node = await self._session.get(path)
             taints = [taint for taint in node["spec"].get("taints") or () if taint.get("key") != STARTUP_TAINT]
+            if closed:
+                taints.append({"key": STARTUP_TAINT, "effect": "NoSchedule", "value": PROOF_STALE_VALUE})
             body = {
                 "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
                 "spec": {"taints": taints or None},
@@ -204,7 +210,7 @@ class Executor:
             self._check()
             return await self._session.patch(path, body)
 
-        return await self._write("remove-taint", NODES, patch)
+        return await self._write("add-taint" if closed else "remove-taint", NODES, patch)
 
     async def create_incarnation(
         self, job: EnergyAwareJob, incarnation: int, nodes: tuple[tuple[str, int], ...]

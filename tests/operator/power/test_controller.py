@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.power_cap import PowerCap
+from flyball_api.workloads import read_node
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.controller import (
     CUT_YIELD_SECONDS,
@@ -41,6 +42,7 @@ from tests.support.operator_objects import (
     node_view,
     pod_view,
     raw_gpu_node,
+    raw_node,
     running_pod,
 )
 
@@ -568,6 +570,40 @@ def test_a_node_is_opened_once_its_agent_has_acknowledged(taint: bool, acknowled
     assert [info.name for info in instructions.untaint] == (["a"] if opened else [])
     gone = replace(cluster, nodes=[])
     assert bench.controller.step(bench.controller.observe(gone, NOW, 0.0), PlanInForce(), NOW, 0.0).untaint == ()
+
+
+@pytest.mark.parametrize(
+    ("what", "closed"),
+    [
+        ("all is well", False),
+        ("its Node has booted", True),
+        ("its Node is not ready", True),
+        ("its agent has reported a new driver session", True),
+        ("it is closed already", False),
+        ("its agent has yet to acknowledge for the first time", False),
+    ],
+)
+def test_a_node_whose_proof_is_stale_is_closed_again(what: str, closed: bool) -> None:
+    """Pods that come to it now would find GPUs at limits that nobody has granted."""
+    bench = Bench("a")
+    raw = raw_node("a", ready="not ready" not in what)
+    if "booted" in what or "already" in what:
+        raw["status"]["nodeInfo"] = {"bootID": "boot-2"}
+    if "already" in what:
+        raw["spec"]["taints"] = [{"key": "flyball.dev/unacknowledged", "effect": "NoSchedule"}]
+    if "session" in what:
+        bench.gpu_nodes["a"] = gpu_node_view(
+            "a", grant(800_000), limits=800_000, acknowledged_on=("boot-1", "driver-0")
+        )
+    if "first time" in what:
+        raw["status"]["nodeInfo"] = {"bootID": "boot-2"}
+        bench.gpu_nodes["a"] = gpu_node_view("a", grant(800_000))
+    state = bench.controller.observe(replace(bench.cluster(), nodes=[read_node(raw)]), NOW, 0.0)
+    instructions = bench.controller.step(state, PlanInForce(), NOW, 0.0)
+    assert [info.name for info in instructions.taint] == (["a"] if closed else [])
+    assert instructions.untaint == ()
+    gone = bench.controller.observe(replace(bench.cluster(), nodes=[]), NOW, 0.0)
+    assert bench.controller.step(gone, PlanInForce(), NOW, 0.0).taint == ()
 
 
 def test_a_pods_watts_are_reserved_once_the_api_server_has_the_grant_that_it_should_have() -> None:

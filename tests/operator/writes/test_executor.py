@@ -232,12 +232,24 @@ async def test_only_our_taint_is_removed() -> None:
     desk = Desk()
     node = raw_node("a", taints=[{"key": "flyball.dev/unacknowledged"}, {"key": "theirs"}])
     desk.server.answers["GET /api/v1/nodes/a"] = node
-    assert (await desk.executor.remove_startup_taint(info())).done
+    assert (await desk.executor.set_startup_taint(info(), closed=False)).done
     assert desk.server.asked[-1] == (
         "PATCH",
         "/api/v1/nodes/a",
         {"metadata": {"resourceVersion": "1"}, "spec": {"taints": [{"key": "theirs"}]}},
     )
+
+
+@pytest.mark.parametrize(
+    "before", [[], [{"key": "theirs"}], [{"key": "theirs"}, {"key": "flyball.dev/unacknowledged"}]]
+)
+async def test_our_taint_is_put_back_beside_others(before: list[Json]) -> None:
+    desk = Desk()
+    desk.server.answers["GET /api/v1/nodes/a"] = raw_node("a", taints=before)
+    assert (await desk.executor.set_startup_taint(info(), closed=True)).done
+    ours = {"key": "flyball.dev/unacknowledged", "effect": "NoSchedule", "value": "proof-stale"}
+    kept = [taint for taint in before if taint["key"] == "theirs"]
+    assert desk.server.asked[-1][2] == {"metadata": {"resourceVersion": "1"}, "spec": {"taints": [*kept, ours]}}
 
 
 POD = "/api/v1/namespaces/team/pods/p"
