@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 from flyball_cli.operator import register
-from flyball_kube import logs
+from flyball_kube import credentials, logs
 from flyball_operator import main
 from flyball_operator.power.gpu_facts import KnownGpus
 from flyball_operator.power.node_info import read_nodes
@@ -135,6 +135,7 @@ def test_the_command_takes_files_by_option_or_by_environment(tmp_path: Path, mon
     ran: list[Settings] = []
     monkeypatch.setattr(main, "run", ran.append)
     monkeypatch.setattr(logs, "configure_logging", lambda *_: None)  # the runner's stderr ends with it
+    monkeypatch.setattr(credentials, "load_configuration", lambda *_: None)  # no cluster is needed to read options
     first, second = board(tmp_path, "a.yaml"), board(tmp_path, "b.yaml", "Another")
     arguments: dict[str, Any] = {"args": ["operator", "run", "--log-level", "ERROR"], "env": {}}
     by_option = {**arguments, "args": [*arguments["args"], "--gpu-model", str(first), "--gpu-model", str(second)]}
