@@ -272,9 +272,9 @@ class PowerController:
                 del self._attempts[name]
                 continue
             power = nodes[name].power
+            # The attempt covers what was committed then; a doubt of the node can be younger.
             power = replace(power, committed=power.committed | attempt.committed, unsettled=True)
-            believed = nodes[name].power_if_believed | attempt.committed
-            nodes[name] = replace(nodes[name], power=power, power_if_believed=believed)
+            nodes[name] = replace(nodes[name], power=power, power_if_believed=attempt.committed)
 
     def _label_syncs(
         self, state: PowerState, leaving: frozenset[str], granted: Collection[str]
@@ -332,9 +332,7 @@ class PowerController:
             for target in targets
         ]
         return [
-            without_entries(target)
-            if target.jobs and self._refused_entries.get(target.node) == _entries(target.jobs)
-            else target
+            without_entries(target) if self._refused_entries.get(target.node) == _entries(target.jobs) else target
             for target in targets
         ]
 

@@ -3,7 +3,7 @@ known of such GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -63,10 +63,10 @@ class KnownGpus:
         self._facts[name] = reports, product, gpus, facts
         return facts
 
-    def forget_all_but(self, names: Collection[str]) -> None:
+    def forget_all_but(self, names: Iterable[str]) -> None:
         """Drop what is remembered of nodes that are gone."""
-        if len(self._facts) > len(names):
-            self._facts = {name: self._facts[name] for name in names if name in self._facts}
+        for name in self._facts.keys() - names:
+            del self._facts[name]
 
 
 def gpu_facts(product: str, gpus: int, reports: Sequence[GpuReport], gpu_models: Mapping[str, GpuModel]) -> GpuFacts:

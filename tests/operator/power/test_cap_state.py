@@ -409,6 +409,8 @@ def test_the_strictest_of_each_rule_counts() -> None:
 def test_a_cap_that_chooses_no_failsafe_has_chosen_the_minimum() -> None:
     assert rules({"failsafeWattsPerGpu": 200}, {}).failsafe == MINIMUM
     assert rules({"failsafe": "Hold"}, {}).failsafe == MINIMUM
+    # Limits may add up to more than such a cap, which counts what is drawn: nobody watches that meanwhile.
+    assert rules({"failsafe": "Hold", "enforcement": "Expected"}).failsafe == MINIMUM
     assert rules({"failsafe": "Hold"}, {"failsafe": "Limit", "failsafeWattsPerGpu": 200}).failsafe == MINIMUM
     both = rules({"failsafe": "Hold", "failsafeWattsPerGpu": 300}, {"failsafe": "Limit", "failsafeWattsPerGpu": 200})
     assert both.failsafe == Failsafe(200_000)

@@ -90,13 +90,15 @@ class Bench:
         """The plan gives each GPU of the node's job so many watts."""
         self.decisions[f"uid-{node}"] = decision(f"uid-{node}", (node, 8), watts=float(watts))
 
+    not_ready: frozenset[str] = frozenset()
+
     def cluster(self, *caps: PowerCap) -> ClusterState:
         pods = {f"uid-{node}": [running_pod(f"pod-{node}", node, uid=f"uid-{node}", gpus=8)] for node in self.nodes}
         return ClusterState(
             jobs={},
             caps=list(caps),
             gpu_nodes=dict(self.gpu_nodes),
-            nodes=[node_view(node) for node in self.nodes],
+            nodes=[node_view(node, ready=node not in self.not_ready) for node in self.nodes],
             pods=[pod for of_job in pods.values() for pod in of_job],
             incarnations={f"uid-{node}": [incarnation_view(f"uid-{node}", 1, (node, 8))] for node in self.nodes},
             pods_of=pods,
@@ -160,6 +162,30 @@ def test_a_raise_that_may_have_arrived_counts_until_its_object_is_seen(then: Out
     assert bench.sent(row(3200)) == [("a", 800)]
     bench.put("a", 100, generation=3, version="9")
     assert bench.sent(row(3200)) == [("b", 2400)]
+
+
+def test_a_node_that_is_doubted_after_a_raise_without_an_answer_counts_at_its_largest_limits() -> None:
+    bench = Bench()
+    bench.wants("b", 100)
+    bench.answer = Outcome.UNKNOWN
+    assert bench.sent(row(3200)) == [("a", 2400)]
+    bench.not_ready = frozenset("a")
+    assert bench.observe(row(3200)).nodes["a"].power.committed.limit_milliwatts == 3200_000
+    # Nor is the doubt then all that keeps the cap from being enforced: the raise may have arrived.
+    (state,) = bench.observe(row(3000)).caps.states
+    assert not state.proof_stale
+    assert state.committed_if_believed == 3200_000
+
+
+def test_a_refusal_after_an_object_was_seen_again_proves_that_the_raise_did_not_arrive() -> None:
+    bench = Bench()
+    bench.wants("b", 100)
+    bench.answer = Outcome.UNKNOWN
+    assert bench.sent(row(3200)) == [("a", 2400)]
+    bench.put("a", 100, generation=2, version="8")  # something else was written: that raise is lost
+    bench.answer = Outcome.REFUSED
+    assert bench.sent(row(3200)) == [("a", 2400)]
+    assert bench.observe(row(3200)).nodes["a"].power.committed.limit_milliwatts == 800_000
 
 
 def test_a_raise_that_was_refused_frees_its_watts() -> None:
@@ -499,6 +525,18 @@ def test_a_cap_is_told_how_many_nodes_are_not_there_yet() -> None:
     enforced = next(item for item in write.status.conditions if item.type == "Enforced")
     assert "2 nodes have yet to acknowledge their grant" in enforced.message
     assert bench.step(row(3200)).owing == 0
+    # One that is to be cut, one whose raise waits for that, and one that has its grant and owes the answer.
+    bench = Bench("abc")
+    bench.put("a", 300)
+    bench.wants("a", 100)
+    bench.wants("c", 100)
+    assert bench.gpu_nodes["c"].grant is not None
+    later = grant(800_000, generation=2, jobs=bench.gpu_nodes["c"].grant.jobs)
+    owing = raw_gpu_node("c", later, limits=800_000, acknowledged=(1, 1))
+    bench.gpu_nodes["c"] = read_gpu_node(owing)
+    (write,) = bench.step(row(3900)).cap_statuses
+    enforced = next(item for item in write.status.conditions if item.type == "Enforced")
+    assert "3 nodes have yet to acknowledge their grant" in enforced.message
 
 
 def test_nodes_owe_an_acknowledgement_and_are_unresponsive_after_the_timeout() -> None:

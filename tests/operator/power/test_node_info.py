@@ -90,6 +90,18 @@ def test_a_report_of_more_than_such_gpus_have_moves_no_other_node(
     assert ("above what such GPUs have" in caplog.text) == (product == A100)
 
 
+def test_a_report_of_less_than_such_gpus_have_is_taken() -> None:
+    devices = [raw_device(index, minMilliwatts=150_000, maxMilliwatts=300_000) for index in range(8)]
+    info = info_of(gpu_node_view("a", grant(8 * FLOOR), devices=devices, limits=8 * FLOOR))
+    assert (info.min_limit_milliwatts, info.max_limits_milliwatts) == (150_000, 8 * 300_000)
+
+
+def test_gpus_of_a_node_without_a_product_label_are_what_their_agent_calls_them() -> None:
+    devices = [raw_device(index, maxMilliwatts=9_000_000) for index in range(8)]
+    info = info_of(gpu_node_view("a", grant(8 * FLOOR), devices=devices, limits=8 * FLOOR), product="")
+    assert info.max_limits_milliwatts == 8 * DEFAULT  # of an A100, by the catalogue
+
+
 @pytest.mark.parametrize(
     ("reported", "believed"), [(0, 0), (58_000, 58_000), (480_000, 480_000), (500_001, 500_000), (10_000_000, 500_000)]
 )
@@ -239,6 +251,25 @@ def test_a_node_that_vanished_keeps_its_hold_and_its_labels_until_its_gpu_node_i
     assert nodes["a"].labels == {"rack": "r1"}
     assert nodes["a"].commandable
     assert not nodes["a"].schedulable
+
+
+def test_a_gpu_node_of_no_node_whose_agent_has_seen_no_gpu_holds_what_it_was_granted() -> None:
+    raw = raw_gpu_node("a", grant(8 * FLOOR), devices=[])
+    assert read_nodes([], {"a": read_gpu_node(raw)}, [], frozenset())["a"].power.committed.limit_milliwatts == 8 * FLOOR
+
+
+def test_facts_are_worked_out_anew_where_something_of_the_node_changes_and_only_there() -> None:
+    known, view = KnownGpus(), gpu_node_view("a", grant(8 * FLOOR))
+    facts = known.facts_of("a", node_view("a"), view)
+    assert known.facts_of("a", node_view("a"), view) is facts
+    assert known.facts_of("a", node_view("a", 9), view).gpus == 9
+    assert known.facts_of("a", node_view("a", 9, product="Unheard-Of"), view).model != facts.model
+    assert known.facts_of("a", node_view("a"), gpu_node_view("a", None, devices=[raw_device(0)])).lost_gpus == 7
+    facts = known.facts_of("a", node_view("a"), view)
+    known.forget_all_but(["a", "b"])
+    assert known.facts_of("a", node_view("a"), view) is facts
+    known.forget_all_but(["b"])
+    assert known.facts_of("a", node_view("a"), view) is not facts
 
 
 def test_nodes_without_gpus_are_no_nodes_of_ours() -> None:
