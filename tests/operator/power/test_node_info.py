@@ -96,6 +96,14 @@ def test_a_report_of_less_than_such_gpus_have_is_taken() -> None:
     assert (info.min_limit_milliwatts, info.max_limits_milliwatts) == (150_000, 8 * 300_000)
 
 
+def test_unacknowledged_gpus_count_at_the_largest_limit_that_they_report_or_else_at_the_catalogues() -> None:
+    told = [raw_device(index, defaultMilliwatts=250_000, maxMilliwatts=300_000) for index in range(4)]
+    silent = [raw_device(index, defaultMilliwatts=250_000, maxMilliwatts=0) for index in range(4, 8)]
+    info = info_of(gpu_node_view("a", grant(8 * FLOOR), devices=[*told, *silent]))
+    assert info.power.committed.limit_milliwatts == 4 * 300_000 + 4 * DEFAULT
+    assert info.max_limits_milliwatts == 4 * 300_000 + 4 * DEFAULT
+
+
 def test_gpus_of_a_node_without_a_product_label_are_what_their_agent_calls_them() -> None:
     devices = [raw_device(index, maxMilliwatts=9_000_000) for index in range(8)]
     info = info_of(gpu_node_view("a", grant(8 * FLOOR), devices=devices, limits=8 * FLOOR), product="")
