@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from flyball_kube.errors import ApiError
 from flyball_testbed.controlplane.api import ApiClient
 from flyball_testbed.controlplane.cluster import DevCluster
 from flyball_testbed.controlplane.programs.binaries import Binaries
@@ -82,6 +83,22 @@ def test_the_api_server_takes_every_object_strictly(
     wrong = chart.one("Deployment", "flyball-operator", *settings)
     wrong["spec"]["replicas"] = "two"
     assert kubeconform(chart.tools, tmp_path, [wrong]).returncode != 0
+
+
+def test_the_operator_is_admitted_where_pods_are_restricted(chart: Chart, cluster: IsolatedCluster) -> None:
+    """Asked of the API server's own Pod Security admission; the agents' pods, which need the driver, it refuses there."""
+    label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    cluster.api.patch(f"/api/v1/namespaces/{cluster.namespace}", label)
+
+    def try_pod(kind: str, name: str) -> None:
+        template = chart.one(kind, name)["spec"]["template"]
+        template["spec"].pop("serviceAccountName")
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "tried"}, "spec": template["spec"]}
+        cluster.api.request("POST", cluster.path("pods"), pod, query={"dryRun": "All"})
+
+    try_pod("Deployment", "flyball-operator")
+    with pytest.raises(ApiError, match=r"(?s)restricted.*privileged"):
+        try_pod("DaemonSet", "flyball-agent")
 
 
 @pytest.fixture
