@@ -164,3 +164,24 @@ def test_the_glossary_s_names_stand_in_the_code() -> None:
     )
     words = set(re.findall(r"\w+", source))
     assert sorted(name for name in named if name not in words) == []
+
+
+@cache
+def all_tests() -> frozenset[str]:
+    """The names of all tests, and of those of the state machines that pytest makes tests of."""
+    sources = (ROOT / name for name in tracked() if name.startswith("tests/") and name.endswith(".py"))
+    return frozenset(name for source in sources for name in re.findall(r"def (test_\w+)\(", source.read_text()))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_tests_that_are_named_exist(document: Path) -> None:
+    named = {span for span in CODE.findall(document.read_text()) if re.fullmatch(r"test_\w+", span)}
+    assert named - all_tests() == set()
+
+
+def test_every_fault_that_is_survived_names_what_shows_it() -> None:
+    text = (ROOT / "docs/power-safety.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", text, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
+    assert len(rows) >= 40
+    assert [number for number, row in rows if not re.search(r"`test_\w+`", row)] == []

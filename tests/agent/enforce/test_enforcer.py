@@ -99,6 +99,25 @@ def test_a_digest_survives_a_restart(rig: Rig) -> None:
     assert not rig.enforcer.accept({**gpu_node_spec(2, 1_600_000), "digest": "d2"})
 
 
+def test_gpus_that_are_renumbered_keep_what_is_theirs(rig: Rig) -> None:
+    rig.hold("gpt2", 0)
+    rig.enforcer.accept(gpu_node_spec(1, 600_000, job_grant("gpt2", 250_000)))
+    rig.step()
+    theirs = rig.node.devices[0].uuid
+    rig.node.reboot("boot-2")
+    rig.node.devices.reverse()
+    for index, device in enumerate(rig.node.devices):
+        device.index = index
+    rig.restart(driver=SimulatedDriver(rig.node))
+    rig.enforcer.accept(gpu_node_spec(1, 600_000, job_grant("gpt2", 250_000)))
+    rig.enforcer.renew_lease(1)
+    rig.step()
+    assert [device.uuid for device, limit in zip(rig.node.devices, rig.limits(), strict=True) if limit == 250_000] == [
+        theirs
+    ]
+    assert rig.limits() == [100_000, 100_000, 100_000, 250_000]
+
+
 def test_older_grants_are_refused_also_after_a_restart(rig: Rig) -> None:
     rig.enforcer.accept(gpu_node_spec(5, MIN_LIMITS, epoch=2))
     rig.step()
