@@ -18,7 +18,28 @@ class DeviceFault(IntFlag):
     NO_PERMISSION = 16
     HANG = 32
     IMPLAUSIBLE_POWER = 64
-    NOT_PERSISTENT = 128  # persistence mode is off
+    NOT_PERSISTENT = 128  # persistence mode is off: an idle GPU forgets its limit with its last client
+    COARSE = 256  # limits are rounded up to whole watts
+    MIG = 512  # the GPU is partitioned: nobody measures how busy the whole of it is
+
+
+SETTER_ERROR_SHIFT = 16
+DEFAULT_SETTER_ERROR = 999
+
+
+def setters_fail_with(code: int) -> DeviceFault:
+    """SETTERS_FAIL with an NVML return code of its own, up to 1023."""
+    return DeviceFault(DeviceFault.SETTERS_FAIL | code << SETTER_ERROR_SHIFT)
+
+
+def setter_error(flags: DeviceFault) -> int:
+    """The NVML return code with which setters fail."""
+    return int(flags) >> SETTER_ERROR_SHIFT & 1023 or DEFAULT_SETTER_ERROR
+
+
+def taken_milliwatts(device: PhysicalDevice, limit_milliwatts: int) -> int:
+    """What the driver makes of a limit that it accepts."""
+    return -(-limit_milliwatts // 1000) * 1000 if device.flags & DeviceFault.COARSE else limit_milliwatts
 
 
 class PhysicalDevice(Protocol):

@@ -154,9 +154,12 @@ def _integrate(state: DeviceState, now_ns: int) -> None:
         state.updated_ns = now_ns
 
 
+COUNTER_RANGE = 2**64
+
+
 def counter_millijoules(state: DeviceState) -> int:
     """What the driver's energy counter shows for a settled state."""
-    return int(state.energy_millijoules) - state.energy_base_millijoules
+    return (int(state.energy_millijoules) - state.energy_base_millijoules) % COUNTER_RANGE
 
 
 def temperature_celsius(constants: DeviceConstants, state: DeviceState) -> int:
@@ -227,6 +230,11 @@ def reload_driver(constants: DeviceConstants, state: DeviceState, now_ns: int) -
 def reset_counter(state: DeviceState) -> None:
     """Start the driver's energy counter from zero (the true integral goes on)."""
     state.energy_base_millijoules = int(state.energy_millijoules)
+
+
+def jump_counter(state: DeviceState, millijoules: int) -> None:
+    """Let the driver's energy counter leap ahead (the true integral goes on as it was)."""
+    state.energy_base_millijoules = (state.energy_base_millijoules - millijoules) % COUNTER_RANGE
 
 
 def _target_limit(state: DeviceState) -> int:

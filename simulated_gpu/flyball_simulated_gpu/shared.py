@@ -13,7 +13,13 @@ from types import TracebackType
 
 from flyball_simulated_gpu import physics
 from flyball_simulated_gpu.clock import boottime_ns
-from flyball_simulated_gpu.device import DeviceFault, check_activity, check_locked_clocks, check_power_limit
+from flyball_simulated_gpu.device import (
+    DeviceFault,
+    check_activity,
+    check_locked_clocks,
+    check_power_limit,
+    taken_milliwatts,
+)
 from flyball_simulated_gpu.hardware_file import NodeFile, RecordFile
 from flyball_simulated_gpu.physics import DeviceConstants, DeviceState
 
@@ -43,6 +49,7 @@ class SimulatedDevice:
     def set_power_limit_milliwatts(self, limit_milliwatts: int) -> None:
         """Set the requested limit; takes the node's setter latency. Raises ValueError out of the GPU's range."""
         check_power_limit(self, limit_milliwatts)
+        limit_milliwatts = taken_milliwatts(self, limit_milliwatts)
         self._wait_as_a_driver_does()
         settle_ns = self._node.settle_milliseconds * 1_000_000
         self._record.change(
@@ -75,6 +82,10 @@ class SimulatedDevice:
     def reset_energy_counter(self) -> None:
         """Start the driver's energy counter from zero, as some drivers do by themselves."""
         self._record.change(_reset_counter)
+
+    def jump_energy_counter(self, millijoules: int) -> None:
+        """Let the driver's energy counter leap ahead, as some drivers' do."""
+        self._record.change(lambda constants, state, now: physics.jump_counter(state, millijoules))
 
     def reload(self) -> None:
         """What a driver reload does to this GPU."""

@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 from uuid import NAMESPACE_URL, uuid5
 
 from flyball_simulated_gpu import physics
-from flyball_simulated_gpu.device import DeviceFault, check_activity, check_locked_clocks, check_power_limit
+from flyball_simulated_gpu.device import (
+    DeviceFault,
+    check_activity,
+    check_locked_clocks,
+    check_power_limit,
+    taken_milliwatts,
+)
 from flyball_simulated_gpu.physics import DeviceConstants, DeviceState
 
 
@@ -29,6 +35,7 @@ class VirtualDevice:
     def set_power_limit_milliwatts(self, limit_milliwatts: int) -> None:
         """Set the requested limit. Raises ValueError out of the GPU's range."""
         check_power_limit(self, limit_milliwatts)
+        limit_milliwatts = taken_milliwatts(self, limit_milliwatts)
         settle_ns = self._node.settle_milliseconds * 1_000_000
         physics.set_power_limit(self.constants, self.state, self._node.clock_ns(), limit_milliwatts, settle_ns)
 
@@ -53,6 +60,11 @@ class VirtualDevice:
         """Start the driver's energy counter from zero, as some drivers do by themselves."""
         physics.settle(self.state, self._node.clock_ns())
         physics.reset_counter(self.state)
+
+    def jump_energy_counter(self, millijoules: int) -> None:
+        """Let the driver's energy counter leap ahead, as some drivers' do."""
+        physics.settle(self.state, self._node.clock_ns())
+        physics.jump_counter(self.state, millijoules)
 
     def reload(self) -> None:
         """What a driver reload does to this GPU."""

@@ -28,7 +28,11 @@ enum {
 };
 typedef int nvmlReturn_t;
 
-enum { LOST = 1, RESET = 2, SETTERS_LIE = 4, SETTERS_FAIL = 8, FORBIDDEN = 16, HANG = 32, IMPLAUSIBLE_POWER = 64, NOT_PERSISTENT = 128 };
+enum {
+    LOST = 1, RESET = 2, SETTERS_LIE = 4, SETTERS_FAIL = 8, FORBIDDEN = 16, HANG = 32, IMPLAUSIBLE_POWER = 64,
+    NOT_PERSISTENT = 128, COARSE = 256, MIG = 512
+};
+enum { SETTER_ERROR_SHIFT = 16, SETTER_ERROR_BITS = 1023 };
 enum { REASON_IDLE = 1, REASON_APPLICATIONS_CLOCKS = 2, REASON_POWER_CAP = 4 };
 enum { CLOCK_GRAPHICS = 0, CLOCK_SM = 1, CLOCK_MEM = 2, CLOCK_VIDEO = 3 };
 enum { FIELD_TOTAL_ENERGY = 83, FIELD_POWER_AVERAGE = 185, FIELD_POWER_INSTANT = 186 };
@@ -261,6 +265,11 @@ nvmlReturn_t nvmlShutdown(void) {
     pthread_mutex_lock(&library_lock);
     nvmlReturn_t result = users ? SUCCESS : UNINITIALIZED;
     if (users && --users == 0) {
+        /* Without persistence mode the driver lets go of an idle GPU, and forgets its limit. */
+        for (uint32_t i = 0; i < node->device_count; i++) {
+            struct record *r = records + i;
+            if (r->flags & NOT_PERSISTENT && read_state(r).activity == 0.0) change(r, 1, r->default_limit_mw, 0);
+        }
         munmap(node, mapped_bytes);
         close(file);
         file = -1;
@@ -324,7 +333,9 @@ static nvmlReturn_t settable(nvmlDevice_t d) {
     if (result != SUCCESS) return result;
     const char *privileged = getenv("FLYBALL_SIMULATED_PRIVILEGED");
     if (!privileged || strcmp(privileged, "1") != 0 || d->flags & FORBIDDEN) return NO_PERMISSION;
-    return d->flags & SETTERS_FAIL ? UNKNOWN : SUCCESS;
+    if (!(d->flags & SETTERS_FAIL)) return SUCCESS;
+    nvmlReturn_t code = (nvmlReturn_t)(d->flags >> SETTER_ERROR_SHIFT & SETTER_ERROR_BITS);
+    return code ? code : UNKNOWN;
 }
 
 #define USE(d, pointer)                                      \
@@ -412,6 +423,7 @@ nvmlReturn_t nvmlDeviceSetPowerManagementLimit(nvmlDevice_t d, unsigned int limi
     nvmlReturn_t result = settable(d);
     if (result != SUCCESS) return result;
     if (limit < d->min_limit_mw || limit > d->max_limit_mw) return INVALID_ARGUMENT;
+    if (d->flags & COARSE) limit = (limit + 999) / 1000 * 1000;
     if (!(d->flags & SETTERS_LIE)) change(d, 1, limit, 0);
     return SUCCESS;
 }
@@ -495,6 +507,12 @@ nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t d, int mode) {
     return SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned int *current, unsigned int *pending) {
+    USE(d, current && pending);
+    *current = *pending = d->flags & MIG ? 1 : 0;
+    return SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t d, unsigned int *count, unsigned int *clocks) {
     USE(d, count);
     unsigned int room = *count;
@@ -553,6 +571,7 @@ struct utilization {
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, struct utilization *rates) {
     USE(d, rates);
+    if (d->flags & MIG) return NOT_SUPPORTED;
     rates->gpu = rates->memory = read_state(d).activity > 0 ? 100 : 0;
     return SUCCESS;
 }

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from flyball_api.units import MilliwattsPerGpu
 from flyball_simulated_gpu import physics
-from flyball_simulated_gpu.device import DeviceFault, PhysicalDevice
+from flyball_simulated_gpu.device import DeviceFault, PhysicalDevice, setter_error
 from flyball_simulated_gpu.shared import SimulatedNode
 
 from flyball_agent.gpu.gpu import (
@@ -22,7 +22,7 @@ from flyball_agent.gpu.gpu import (
     NoPermission,
     PowerLimitReading,
     ResetRequired,
-    UnknownDriverError,
+    driver_error,
     plausible,
 )
 
@@ -58,7 +58,7 @@ class SimulatedGpu(Gpu):
             average_power_milliwatts=power,
             instant_power_milliwatts=power,
             energy_millijoules=physics.counter_millijoules(state),
-            utilization_percent=100 if state.activity > 0 else 0,
+            utilization_percent=None if flags & DeviceFault.MIG else 100 if state.activity > 0 else 0,
             temperature_celsius=physics.temperature_celsius(self.device.constants, state),
             throttle_reasons=physics.throttle_reasons(self.device.constants, state),
             persistence_mode=not flags & DeviceFault.NOT_PERSISTENT,
@@ -108,7 +108,7 @@ class SimulatedGpu(Gpu):
         if flags & DeviceFault.NO_PERMISSION:
             raise NoPermission(operation, self.uuid, 4)
         if flags & DeviceFault.SETTERS_FAIL:
-            raise UnknownDriverError(operation, self.uuid, 999)
+            raise driver_error(setter_error(flags), operation, self.uuid)
         return not flags & DeviceFault.SETTERS_LIE
 
 
@@ -143,6 +143,7 @@ class SimulatedDriver(GpuDriver):
     def __init__(self, node: PhysicalNode) -> None:
         self.node = node
         self._gpus = [SimulatedGpu(device) for device in node.devices]
+        self._closed = False
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> SimulatedDriver:
@@ -161,4 +162,10 @@ class SimulatedDriver(GpuDriver):
         return self._gpus
 
     def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for gpu in self._gpus:
+            if gpu.device.flags & DeviceFault.NOT_PERSISTENT and gpu.device.read().activity == 0.0:
+                gpu.device.set_power_limit_milliwatts(gpu.device.constants.default_limit_milliwatts)
         self.node.close()

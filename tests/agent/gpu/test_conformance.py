@@ -7,18 +7,20 @@ import time
 import pytest
 from flyball_agent.gpu.gpu import (
     CallTimedOut,
+    DriverUnavailable,
     Gpu,
     GpuError,
     GpuLost,
     InvalidArgument,
     NoPermission,
+    NotSupported,
     PowerLimitReading,
     ResetRequired,
     ThrottleReason,
     UnknownDriverError,
 )
 from flyball_simulated_gpu import physics
-from flyball_simulated_gpu.device import DeviceFault
+from flyball_simulated_gpu.device import DeviceFault, setters_fail_with
 
 from tests.support.agent_doubles import DriverBench
 
@@ -237,3 +239,55 @@ def test_every_error_names_gpu_operation_and_code(bench: DriverBench) -> None:
     bench.node.devices[0].flags |= DeviceFault.SETTERS_FAIL
     with pytest.raises(GpuError, match=r"GPU-.*: set power limit: .*\(NVML error 999\)"):
         bench.driver.gpus()[0].set_power_limit_milliwatts(200_000)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(3, NotSupported), (2, InvalidArgument), (15, GpuLost), (17, DriverUnavailable), (999, UnknownDriverError)],
+)
+def test_a_setter_fails_with_the_class_of_its_error(bench: DriverBench, code: int, error: type[GpuError]) -> None:
+    bench.node.devices[0].flags |= setters_fail_with(code)
+    with pytest.raises(error) as caught:
+        bench.driver.gpus()[0].set_power_limit_milliwatts(200_000)
+    assert caught.value.code == code
+    assert bench.driver.gpus()[0].read_power_limit() == PowerLimitReading(400_000, 400_000)
+
+
+def test_a_coarse_gpu_rounds_a_limit_up_and_says_so(bench: DriverBench) -> None:
+    gpu = bench.driver.gpus()[0]
+    bench.node.devices[0].flags |= DeviceFault.COARSE
+    gpu.set_power_limit_milliwatts(200_001)
+    assert gpu.read_power_limit() == PowerLimitReading(201_000, 201_000)
+    gpu.set_power_limit_milliwatts(200_000)
+    assert gpu.read_power_limit() == PowerLimitReading(200_000, 200_000)
+
+
+def test_a_partitioned_gpu_is_governed_and_says_nothing_of_its_utilization(bench: DriverBench) -> None:
+    gpu = bench.driver.gpus()[0]
+    bench.node.devices[0].flags |= DeviceFault.MIG
+    assert gpu.read().utilization_percent is None
+    gpu.set_power_limit_milliwatts(200_000)
+    assert gpu.read_power_limit() == PowerLimitReading(200_000, 200_000)
+
+
+def test_the_energy_counter_may_leap_ahead(bench: DriverBench) -> None:
+    gpu, device = bench.driver.gpus()[0], bench.node.devices[0]
+    true_energy = device.read().energy_millijoules
+    device.jump_energy_counter(10**12)
+    assert gpu.read().energy_millijoules >= 10**12
+    assert device.read().energy_millijoules < true_energy + 10**9
+    device.reset_energy_counter()
+    assert gpu.read().energy_millijoules < 10**9
+
+
+def test_without_persistence_mode_an_idle_gpu_forgets_its_limit_with_its_client(bench: DriverBench) -> None:
+    if bench.kind == "worker":
+        pytest.skip("the worker is killed, of which the simulated driver learns nothing")
+    idle, busy = bench.node.devices
+    busy.set_activity(1.0)
+    for gpu, device in zip(bench.driver.gpus(), bench.node.devices, strict=True):
+        gpu.set_power_limit_milliwatts(123_000)
+        device.flags |= DeviceFault.NOT_PERSISTENT
+    bench.driver.close()
+    bench.wait(lambda: idle.read().requested_limit_milliwatts == 400_000)
+    assert busy.read().requested_limit_milliwatts == 123_000
