@@ -7,12 +7,14 @@ machine room, and nothing outlives the demo.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 import sys
 import sysconfig
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +24,15 @@ from typing import Any, Self
 from flyball_api.names import DEFAULT_NAMESPACE
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.physics import DeviceConstants
+from flyball_simulated_gpu.shared import SimulatedNode
 
 from flyball_testbed.controlplane.cluster import DevCluster
 from flyball_testbed.controlplane.control_plane import Options
 from flyball_testbed.controlplane.nodes import DEFAULT_GPU_PRODUCT
 from flyball_testbed.controlplane.processes import Process, wait_until
 from flyball_testbed.controlplane.programs.binaries import Report
-from flyball_testbed.workload.devices import create_hardware
+from flyball_testbed.workload.agent_host import away_path
+from flyball_testbed.workload.devices import create_hardware, hardware_path
 
 AGENTS, WORKLOAD, REFEREE, OPERATOR = "agent-host", "workload-host", "referee", "operator"
 STOP_SECONDS = 10.0
@@ -128,6 +132,11 @@ class Site:
         return self.directory / "hardware"
 
     @property
+    def agents(self) -> Path:
+        """The agents' journals."""
+        return self.directory / "agents"
+
+    @property
     def sockets(self) -> Path:
         return self.directory / "s"
 
@@ -152,6 +161,38 @@ class Site:
                     f"{name} ended with status {process.exit_status}; the end of its log:\n{process.log_tail(15)}"
                 )
 
+    # --- what befalls one node ---------------------------------------------------------------------------------------
+
+    def keep_agent_away(self, node: str) -> None:
+        """End a node's agent until `let_agent_back`. Raises PartError where it does not end."""
+        away_path(self.agents, node).touch()
+        if not wait_until(lambda: not self.agent_runs(node), STOP_SECONDS):
+            raise PartError(f"the agent of {node} has not ended within {STOP_SECONDS:g} s")
+
+    def let_agent_back(self, node: str) -> None:
+        away_path(self.agents, node).unlink(missing_ok=True)
+
+    def agent_runs(self, node: str) -> bool:
+        """Whether somebody holds the node's journal."""
+        with contextlib.suppress(FileNotFoundError), (self.agents / f"{node}.lock").open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def reboot(self, node: str) -> None:
+        """Boot a node anew: its GPUs are at their defaults, and its kubelet says in which boot it is."""
+        with SimulatedNode.open(hardware_path(self.hardware, node)) as hardware:
+            hardware.reboot(str(uuid.uuid4()))
+            boot = {"status": {"nodeInfo": {"bootID": hardware.boot_id}}}
+        self.cluster.api.patch(f"/api/v1/nodes/{node}/status", boot)
+
+    def reload_driver(self, node: str) -> None:
+        """Load a node's GPU driver anew: its GPUs are at their defaults, and nobody says so."""
+        with SimulatedNode.open(hardware_path(self.hardware, node)) as hardware:
+            hardware.reload_driver()
+
     def _agents_command(self) -> list[str]:
         return _module(
             "workload.agent_host",
@@ -159,7 +200,7 @@ class Site:
                 "--cluster": self.cluster.directory,
                 "--hardware": self.hardware,
                 "--sockets": self.sockets,
-                "--state": self.directory / "agents",
+                "--state": self.agents,
                 "--status-interval-seconds": self.plan.status_interval_seconds,
                 "--operator-namespace": DEFAULT_NAMESPACE,
             },

@@ -23,8 +23,8 @@ from flyball_testbed.demo.screen import colours
 from flyball_testbed.site import REFEREE, STOP_SECONDS, Site, SitePlan
 
 # The cap as a share of the most that all GPUs may draw, and when it changes, as a share of the baseline's makespan.
-FIRST_CAP, LOW_CAP, HIGH_CAP = 0.70, 0.45, 0.60
-FALLS_AT, RISES_AT = 0.30, 0.65
+FIRST_CAP, LOW_CAP, HIGH_CAP = 0.70, 0.33, 0.60
+FALLS_AT, RISES_AT = 0.16, 0.45
 # A run that takes this many times as long as the baseline (and two minutes more) will not end.
 GIVE_UP_FACTOR, GIVE_UP_SECONDS = 4.0, 120.0
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -122,13 +122,14 @@ def _outcome(
         resizes=record.resizes,
         migrations=record.migrations,
         wall_seconds=wall,
-        cap_steps=cap_steps(record.caps, cap["enforced"], record.began),
+        cap_steps=cap_steps(record.caps, cap["enforced"], record.began, record.falls),
         limits_over_watts=cap["max_limits_over_watts"],
         true_over_watts=cap["max_true_over_watts"],
         joules=joules,
         max_true_watts=most,
         # Both over the same time: the GPUs of the one that is done first idle.
         baseline=_baseline(jobs, plan, until_seconds=wall),
+        boot=record.boot,
     )
 
 
@@ -140,13 +141,14 @@ def _finish(
     write_report(output / "report.json", outcome.report(compression))
     draw(
         output / "power.png",
-        read_power(output / "referee.csv", record.began, record.ended),
+        read_power(output / "referee.csv", record.began, record.shown_until),
         record.gpu_trace(),
         colours(sorted({job for _, held in record.gpus for job in held}, key=_number)),
         total_gpus=plan.gpus,
         max_watts=plan.max_watts,
         compression=compression,
         baseline_max_watts=outcome.baseline.max_true_watts,
+        marks=_marks(record),
         title=f"{plan.gpus} GPUs under a power cap that falls and rises",
         subtitle=f"{plan.nodes} nodes × {plan.gpus_per_node} {plan.product}, {outcome.submitted} jobs of "
         f"{options.trace.name}; simulated GPUs, real Kubernetes control plane\nlimits over an enforced cap, at worst: "
@@ -160,6 +162,18 @@ def _finish(
         f"written: {output}/power.png, report.json, referee.csv, logs/",
         highlight=False,
     )
+
+
+def _marks(record: Record) -> list[tuple[float, str]]:
+    """What the picture says of the last chapter, each at its second."""
+    boot = record.boot
+    if boot is None:
+        return []
+    at = boot.at - record.began
+    marks = [(at, f"{boot.node} boots,\nits agent away")]
+    if boot.enforced_again_seconds is not None:
+        marks.append((at + boot.enforced_again_seconds, "it is back"))
+    return marks
 
 
 def _number(job: str) -> tuple[int, str]:

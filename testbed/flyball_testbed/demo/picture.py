@@ -79,6 +79,7 @@ def draw(
     max_watts: float,
     compression: float,
     baseline_max_watts: float,
+    marks: Sequence[tuple[float, str]] = (),
     title: str,
     subtitle: str,
 ) -> None:
@@ -89,6 +90,7 @@ def draw(
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1.15, 1])
         figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color="#222222")
         _power(above, power, max_watts, baseline_max_watts)
+        _mark(above, marks, max_watts)
         above.set_title(subtitle, loc="left", fontsize=9.5, color="#666666", pad=10)
         _gpus(below, gpus, colours, total_gpus)
         end = max([*power.seconds, *gpus.seconds, 1.0])
@@ -126,6 +128,23 @@ def _power(axes: Axes, power: PowerTrace, max_watts: float, baseline_max_watts: 
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.legend(loc="upper right", ncols=3, frameon=False, fontsize=8.5, borderaxespad=0.2)
+
+
+def _mark(axes: Axes, marks: Sequence[tuple[float, str]], max_watts: float) -> None:
+    """A thin line at each moment that needs a word, and the word to its left: the last chapter is at the right end."""
+    for index, (seconds, text) in enumerate(marks):
+        axes.axvline(seconds, color=BASELINE, linewidth=0.9, linestyle=(0, (2, 2)))
+        height = max_watts / 1000 * (0.60 - 0.10 * index)
+        axes.annotate(
+            text,
+            (seconds, height),
+            (-4, 0),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            fontsize=8.5,
+            color="#444444",
+        )
 
 
 def _gpus(axes: Axes, gpus: GpuTrace, colours: Mapping[str, str], total_gpus: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from rich.table import Table
 
 from flyball_testbed.demo.baseline import POLICY, BaselineResult
+from flyball_testbed.demo.scenario import Boot, Fall
 from flyball_testbed.demo.screen import energy, simulated_time
 
 # A cap that was reported as enforced may be exceeded by less than this: limits are whole milliwatts, so it is 0 or wrong.
@@ -24,12 +25,17 @@ ALLOWED_WATTS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CapStep:
-    """One change of the cap: when it was asked for and when the API first reported it as enforced (None: never)."""
+    """One change of the cap: when it was asked for and when the API first reported it as enforced (None: never).
+
+    By then limits had fallen by so much, on so many nodes.
+    """
 
     watts: int
     requested_at: float
     enforced_at: float | None
     seconds: float | None
+    limits_fell_watts: float | None = None
+    nodes_lowered: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,7 @@ class Outcome:
     joules: float
     max_true_watts: float
     baseline: BaselineResult
+    boot: Boot | None = None
 
     @property
     def lost(self) -> int:
@@ -69,6 +76,8 @@ class Outcome:
             found.append(f"{self.lost} of {self.submitted} jobs did not end")
         if self.failed:
             found.append(f"{self.failed} of {self.submitted} jobs failed")
+        if self.boot is not None and self.boot.withdrawn_seconds is None:
+            found.append(f"the cap went on being called enforced after {self.boot.node} had booted without its agent")
         late = [str(step.watts) for step in self.cap_steps if step.enforced_at is None]
         if late:
             found.append(f"the cap of {', '.join(late)} W was never reported as enforced")
@@ -94,6 +103,7 @@ class Outcome:
             "max_limits_over_enforced_cap_watts": round(self.limits_over_watts, 3),
             "max_true_over_enforced_cap_watts": round(self.true_over_watts, 3),
             "energy_kilojoules": round(self.joules * compression / 1000, 1),
+            "boot": None if self.boot is None else asdict(self.boot),
             "baseline": {
                 "policy": POLICY,
                 "mean_jct_seconds": round(self.baseline.mean_completion_seconds * compression, 1),
@@ -124,6 +134,16 @@ class Outcome:
         for step in self.cap_steps:
             took = "never" if step.seconds is None else f"{step.seconds:.2f} s"
             table.add_row(f"cap {step.watts / 1000:.1f} kW enforced after", took, "–", "")
+            if step.limits_fell_watts is not None and step.limits_fell_watts >= 1.0:
+                fell = f"{step.limits_fell_watts / 1000:.1f} kW, {step.nodes_lowered} nodes"
+                table.add_row("  limits fell by then by", fell, "–", "")
+        if self.boot is not None:
+            for name, seconds in (
+                ("not called enforced after", self.boot.withdrawn_seconds),
+                ("enforced again after", self.boot.enforced_again_seconds),
+            ):
+                took = "never" if seconds is None else f"{seconds:.2f} s"
+                table.add_row(f"{self.boot.node} boots, its agent away: {name}", took, "–", "")
         table.add_row("limits over enforced cap, worst", f"{self.limits_over_watts:.0f} W", "–", "")
         table.add_row("draw over enforced cap, worst", f"{self.true_over_watts:.0f} W", "–", "")
         table.add_row("resizes, migrations", f"{self.resizes}, {self.migrations}", "0, 0", "")
@@ -149,23 +169,29 @@ def joules_between(referee_csv: Path, start_seconds: float, end_seconds: float) 
 
 
 def cap_steps(
-    requested: Sequence[tuple[int, float]], enforced: Sequence[Mapping[str, float]], origin: float
+    requested: Sequence[tuple[int, float]],
+    enforced: Sequence[Mapping[str, float]],
+    origin: float,
+    falls: Mapping[int, Fall] | None = None,
 ) -> list[CapStep]:
     """Match the changes of the cap (watts, referee's seconds) with what the referee saw reported as enforced, in order.
 
-    `origin` is the referee's second from which the steps' times count.
+    `origin` is the referee's second from which the steps' times count; `falls` has how far limits fell, by which change.
     """
     steps = []
     for index, (watts, asked) in enumerate(requested):
         until = requested[index + 1][1] if index + 1 < len(requested) else float("inf")
         seen = [each["seconds"] for each in enforced if each["watts"] == watts and asked <= each["seconds"] < until]
         at = seen[0] if seen else None
+        fall = (falls or {}).get(index)
         steps.append(
             CapStep(
                 watts,
                 round(asked - origin, 3),
                 None if at is None else round(at - origin, 3),
                 None if at is None else round(at - asked, 3),
+                None if fall is None else round(fall.watts, 1),
+                None if fall is None else fall.nodes,
             )
         )
     return steps

@@ -17,7 +17,7 @@ from flyball_testbed.demo.jobs import DemoJob, energy_aware_job
 from flyball_testbed.demo.picture import GpuTrace
 from flyball_testbed.demo.screen import Moment, View, colours, render, simulated_time
 from flyball_testbed.demo.watch import ClusterWatch, Shares, count_moves
-from flyball_testbed.referee.hardware import boottime_ns
+from flyball_testbed.referee.hardware import HardwareReader, boottime_ns
 from flyball_testbed.site import Site
 
 NAMESPACE = "demo"
@@ -26,6 +26,7 @@ SAMPLE_SECONDS = 0.5
 LINE_SECONDS = 5.0
 READY_SECONDS = 90.0
 SECONDS_BETWEEN_RESIZES = 30
+AWAY_SECONDS, LAST_SECONDS = 6.0, 3.0  # for people to see what happens
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,36 @@ class CapChange:
     headline: str
 
 
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """How far limits had come down, and on how many nodes, once a cap was reported as enforced."""
+
+    watts: float
+    nodes: int
+
+
+@dataclass(slots=True)
+class Boot:
+    """A node that boots while its agent stays away, under a cap that this breaks: seconds from the boot until the cap was
+    not called enforced any more, and until it was again. `limits_watts` is what the limits came to meanwhile."""
+
+    node: str
+    cap_watts: int
+    at: float
+    limits_watts: float = 0.0
+    withdrawn_seconds: float | None = None
+    enforced_again_seconds: float | None = None
+
+
 @dataclass(slots=True)
 class Record:
-    """What a run leaves: times in seconds of the referee's clock, `began` and `ended` among them."""
+    """What a run leaves, in seconds of the referee's clock. `ended` is when the last job had, `shown_until` the end."""
 
     began: float = 0.0
     ended: float = 0.0
+    shown_until: float = 0.0
+    falls: dict[int, Fall] = field(default_factory=dict)  # by which change of the cap
+    boot: Boot | None = None
     completion_seconds: dict[str, float] = field(default_factory=dict)
     failed: int = 0
     caps: list[tuple[int, float]] = field(default_factory=list)
@@ -101,9 +126,9 @@ class Scenario:
                 self._record.began = self._referee_seconds()
                 self._tasks += [
                     asyncio.create_task(self._submit(session, start)),
-                    asyncio.create_task(self._step_cap(session, start)),
+                    asyncio.create_task(self._step_cap(session, watch, start)),
                 ]
-                await self._watch_until_done(watch, start)
+                await self._watch_until_done(session, watch, start)
             finally:
                 for task in self._tasks:
                     task.cancel()
@@ -143,22 +168,79 @@ class Scenario:
             await session.create(ENERGY_AWARE_JOBS.path(NAMESPACE), manifest)
             self._submitted[job.name] = time.monotonic()
 
-    async def _step_cap(self, session: ApiSession, start: float) -> None:
+    async def _step_cap(self, session: ApiSession, watch: ClusterWatch, start: float) -> None:
         for change in self._changes:
             await _until(start + change.at_seconds)
-            self._record.caps.append((change.watts, self._referee_seconds()))
-            await session.patch(POWER_CAPS.path(name=CAP_NAME), {"spec": {"watts": change.watts}})
-            self._headline = change.headline
-            self._say(f"{change.headline} ({change.watts / 1000:.1f} kW)")
+            await self._set_cap(session, watch, change.watts, change.headline)
 
-    async def _watch_until_done(self, watch: ClusterWatch, start: float) -> None:
+    async def _set_cap(self, session: ApiSession, watch: ClusterWatch, watts: int, headline: str) -> None:
+        """Change the cap, and see how far limits have fallen once it is reported as enforced."""
+        before = self._limits_watts()
+        self._record.caps.append((watts, self._referee_seconds()))
+        number = len(self._record.caps) - 1
+        await session.patch(POWER_CAPS.path(name=CAP_NAME), {"spec": {"watts": watts}})
+        self._headline = headline
+        self._say(f"{headline} ({watts / 1000:.1f} kW)")
+        await _holds(lambda: watch.cap is not None and watch.cap.enforced and watch.cap.effective_watts == watts)
+        after = self._limits_watts()
+        fell = {node: before[node] - after[node] for node in before}
+        fall = Fall(sum(before.values()) - sum(after.values()), sum(watts >= 1.0 for watts in fell.values()))
+        self._record.falls[number] = fall
+        if fall.watts >= 1.0:
+            self._headline = (
+                f"{headline}: limits fell by {fall.watts / 1000:.1f} kW, on {fall.nodes} of {len(fell)} nodes"
+            )
+            self._say(self._headline)
+
+    def _limits_watts(self) -> dict[str, float]:
+        """The sum of each node's limits, as the hardware has them."""
+        sample = HardwareReader(self._site.hardware).read()
+        if sample is None:
+            raise ScenarioError(f"{self._site.hardware} has no hardware")
+        return {node: limits / 1000 for node, limits in zip(sample.nodes, sample.limits.tolist(), strict=True)}
+
+    async def _boot(self, session: ApiSession, watch: ClusterWatch) -> None:
+        """A node boots, and its agent does not come back for a while: its GPUs stand at their defaults.
+
+        The cap has room for half of that: it cannot be held, and must not be called enforced.
+        """
+        site, plan = self._site, self._site.plan
+        least = plan.gpus * plan.constants.min_limit_milliwatts // 1000
+        rise = plan.gpus_per_node * (plan.constants.max_limit_milliwatts - plan.constants.min_limit_milliwatts) // 1000
+        watts, node = least + rise // 2, sorted(watch.node_names())[-1]
+        await self._set_cap(session, watch, watts, "every job is done: the cap falls to just above the smallest limits")
+        await asyncio.to_thread(site.keep_agent_away, node)
+        boot = self._record.boot = Boot(node, watts, self._referee_seconds())
+        await asyncio.to_thread(site.reboot, node)
+        self._headline = f"{node} has booted, and its agent stays away"
+        self._say(self._headline)
+        await _holds(lambda: watch.cap is not None and not watch.cap.enforced)
+        boot.withdrawn_seconds = self._referee_seconds() - boot.at
+        boot.limits_watts = sum(self._limits_watts().values())
+        told = "" if watch.cap is None else f": {watch.cap.message}"
+        self._headline = f"the cap is not called enforced any more after {boot.withdrawn_seconds:.1f} s{told}"
+        self._say(self._headline)
+        await asyncio.sleep(AWAY_SECONDS)
+        site.let_agent_back(node)
+        await _holds(lambda: watch.cap is not None and watch.cap.enforced)
+        boot.enforced_again_seconds = self._referee_seconds() - boot.at
+        self._headline = f"the agent of {node} is back: enforced again after {boot.enforced_again_seconds:.1f} s"
+        self._say(self._headline)
+        await asyncio.sleep(LAST_SECONDS)
+
+    async def _watch_until_done(self, session: ApiSession, watch: ClusterWatch, start: float) -> None:
         next_line = start
+        boot: asyncio.Task[None] | None = None
         view: View | None = None
         with self._live() as live:
             while True:
                 now = time.monotonic()
                 self._check()
-                done = len(watch.finished) == len(self._jobs)
+                if len(watch.finished) == len(self._jobs) and boot is None:
+                    self._record.ended = self._referee_seconds()
+                    boot = asyncio.create_task(self._boot(session, watch))
+                    self._tasks.append(boot)
+                done = boot is not None and boot.done()
                 self._observe(watch, now, start)
                 view = self._view(watch, now - start)
                 if live is not None and self._console is not None:
@@ -169,7 +251,8 @@ class Scenario:
                 if done or now - start > self._give_up_seconds:
                     break
                 await asyncio.sleep(max(0.0, now + SAMPLE_SECONDS - time.monotonic()))
-        self._record.ended = self._referee_seconds()
+        self._record.shown_until = self._referee_seconds()
+        self._record.ended = self._record.ended or self._record.shown_until
         for name, (at, outcome) in watch.finished.items():
             if outcome == "Succeeded":
                 self._record.completion_seconds[name] = at - self._submitted[name]
@@ -225,6 +308,12 @@ def _power_cap(watts: int) -> JsonObject:
         "metadata": {"name": CAP_NAME},
         "spec": {"watts": watts, "enforcement": "Hard"},
     }
+
+
+async def _holds(condition: Callable[[], bool]) -> None:
+    """Wait until it does; who waits too long is cancelled with the run."""
+    while not condition():  # noqa: ASYNC110 - conditions of several informers, looked at for a screen
+        await asyncio.sleep(0.02)
 
 
 async def _until(monotonic: float) -> None:

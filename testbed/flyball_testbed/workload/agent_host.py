@@ -40,6 +40,11 @@ LOOK_SECONDS = 1.0
 FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 0.5, 10.0
 
 
+def away_path(state: Path, node: str) -> Path:
+    """While this file is there, the node's agent cannot run, as where its image cannot be pulled."""
+    return state / f"{node}.away"
+
+
 @dataclass(frozen=True)
 class Settings:
     """`state` holds journals and credentials; `only` names the nodes to serve (empty: every node with hardware).
@@ -87,7 +92,8 @@ class AgentHost:
             await metrics.stop()
 
     async def _follow(self, pods: dict[str, str]) -> None:
-        """Start and stop agents so that those run whose pods do."""
+        """Start and stop agents so that those run whose pods do, and whose machine lets them."""
+        pods = {node: pod for node, pod in pods.items() if not away_path(self._settings.state, node).exists()}
         await self._stop([node for node, (pod, _) in self._running.items() if pods.get(node) != pod])
         for node, pod in pods.items():
             ours = not self._settings.only or node in self._settings.only

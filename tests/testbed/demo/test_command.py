@@ -112,9 +112,16 @@ def test_a_small_run_keeps_its_promise(demo: Demo, trace: Path) -> None:
     assert report["max_limits_over_enforced_cap_watts"] == 0.0
     assert report["max_true_over_enforced_cap_watts"] == 0.0
     assert report["simulated_seconds"] == pytest.approx(report["wall_seconds"] * 60, abs=3.5)
-    assert [step["watts"] for step in report["cap_steps"]] == [6720, 4320, 5760]
+    assert [step["watts"] for step in report["cap_steps"]] == [6720, 3168, 5760, 3600]
     for step in report["cap_steps"]:
         assert step["enforced_at"] - step["requested_at"] == pytest.approx(step["seconds"], abs=0.002)
+    fell = report["cap_steps"][1]
+    assert fell["limits_fell_watts"] > 0
+    assert fell["nodes_lowered"] > 0
+    boot = report["boot"]
+    assert (boot["node"], boot["cap_watts"]) == ("node-002", 3600)
+    assert boot["limits_watts"] > boot["cap_watts"]
+    assert 0 < boot["withdrawn_seconds"] < boot["enforced_again_seconds"]
     assert report["mean_jct_seconds"] > 0
     # Every job computed on real watts: more than the idle GPUs', less than the highest cap.
     idle = 24 * 58 * report["simulated_seconds"] / 1000

@@ -14,6 +14,7 @@ from flyball_simulator.measured.iterations import iteration
 from flyball_simulator.measured.throughputs import measured_throughput, model_class
 from flyball_simulator.workloads.traces import TraceJob, load_trace
 from flyball_testbed.demo.baseline import run_baseline
+from flyball_testbed.demo.command import LOW_CAP
 from flyball_testbed.demo.jobs import DemoJob, demo_jobs, energy_aware_job
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -133,5 +134,5 @@ def test_a_job_that_can_never_fit_is_named() -> None:
 def test_the_shipped_hour_needs_more_than_the_lowest_cap_of_the_demo() -> None:
     """Otherwise the demo's cap would cost nothing, and show nothing."""
     result = run_baseline(demo_jobs(load_trace(HOUR), 120, 0, 128), A100, 16, 8)
-    assert result.max_true_watts > 1.3 * 0.45 * 128 * 400
+    assert result.max_true_watts > 1.3 * LOW_CAP * 128 * 400
     assert set(result.completion_seconds) == {each.name for each in demo_jobs(load_trace(HOUR), 120, 0, 128)}

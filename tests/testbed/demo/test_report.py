@@ -15,6 +15,7 @@ from flyball_api.power_cap import read_power_cap
 from flyball_testbed.demo.baseline import POLICY, BaselineResult
 from flyball_testbed.demo.picture import CAP, DRAW, GpuTrace, PowerTrace, draw, read_power
 from flyball_testbed.demo.report import CapStep, Outcome, cap_steps, joules_between
+from flyball_testbed.demo.scenario import Boot
 from flyball_testbed.demo.screen import Moment, View, bar, colours, energy, render, simulated_time
 from flyball_testbed.demo.watch import CapSeen, IncarnationSeen, JobSeen, count_moves
 from flyball_testbed.referee.judge import COLUMNS
@@ -30,12 +31,13 @@ OUTCOME = Outcome(
     resizes=3,
     migrations=1,
     wall_seconds=50.0,
-    cap_steps=[CapStep(800, 10.0, 10.5, 0.5)],
+    cap_steps=[CapStep(800, 10.0, 10.5, 0.5, 120.0, 2)],
     limits_over_watts=0.0,
     true_over_watts=0.0,
     joules=4000.0,
     max_true_watts=850.0,
     baseline=BASELINE,
+    boot=Boot("n2", 500, 60.0, 700.0, 0.4, 6.0),
 )
 
 
@@ -65,7 +67,24 @@ def test_the_report_has_exactly_its_fields() -> None:
         "wall_seconds": 50.0,
         "simulated_seconds": 5000.0,
         "mean_jct_seconds": 2500.0,
-        "cap_steps": [{"watts": 800, "requested_at": 10.0, "enforced_at": 10.5, "seconds": 0.5}],
+        "cap_steps": [
+            {
+                "watts": 800,
+                "requested_at": 10.0,
+                "enforced_at": 10.5,
+                "seconds": 0.5,
+                "limits_fell_watts": 120.0,
+                "nodes_lowered": 2,
+            }
+        ],
+        "boot": {
+            "node": "n2",
+            "cap_watts": 500,
+            "at": 60.0,
+            "limits_watts": 700.0,
+            "withdrawn_seconds": 0.4,
+            "enforced_again_seconds": 6.0,
+        },
         "max_limits_over_enforced_cap_watts": 0.0,
         "max_true_over_enforced_cap_watts": 0.0,
         "energy_kilojoules": 400.0,
@@ -87,6 +106,10 @@ def test_the_report_has_exactly_its_fields() -> None:
         (replace(OUTCOME, true_over_watts=2.0), ["true draw by 2.000 W"]),
         (replace(OUTCOME, submitted=3), ["1 of 3 jobs did not end"]),
         (replace(OUTCOME, submitted=3, failed=1), ["1 of 3 jobs failed"]),
+        (
+            replace(OUTCOME, boot=replace(OUTCOME.boot, withdrawn_seconds=None)),
+            ["called enforced after n2 had booted without its agent"],
+        ),
         (replace(OUTCOME, cap_steps=[CapStep(800, 10.0, None, None)]), ["800 W was never reported as enforced"]),
     ],
 )

@@ -1,0 +1,119 @@
+"""What one node goes through, on real processes: its cap is held, or says at once that nobody can prove it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flyball_testbed.controlplane.api import Json
+
+from tests.support.site_bench import GPU_NODES, Bench, condition, reason
+
+NODE = "node-003"
+
+
+def tight_watts(bench: Bench) -> int:
+    """A cap with room for the smallest limits, and for half of what one node's defaults are above them."""
+    plan = bench.site.plan
+    rise = plan.gpus_per_node * (plan.constants.default_limit_milliwatts - plan.constants.min_limit_milliwatts) / 1000
+    return int(bench.floor_watts() + rise / 2)
+
+
+def gpu_node(bench: Bench) -> Json:
+    return next((node for node in bench.gpu_nodes() if node["metadata"]["name"] == NODE), {})
+
+
+def degraded(bench: Bench) -> str:
+    """Why the node's agent says that it is degraded."""
+    return reason(gpu_node(bench), "Degraded")
+
+
+@contextmanager
+def agent_away(bench: Bench) -> Iterator[None]:
+    bench.site.keep_agent_away(NODE)
+    try:
+        yield
+    finally:
+        bench.site.let_agent_back(NODE)
+        bench.wait(lambda: bench.site.agent_runs(NODE), lambda: f"the agent of {NODE} is back")
+
+
+def test_a_cap_is_not_called_enforced_while_a_node_has_booted_without_its_agent(bench: Bench) -> None:
+    watts = tight_watts(bench)
+    bench.set_cap("tight", watts)
+    bench.wait_enforced("tight", watts)
+    with agent_away(bench):
+        bench.site.reboot(NODE)
+        assert bench.limits_watts() > watts
+        bench.wait(lambda: condition(bench.cap("tight"), "Enforced") == "Unknown", lambda: f"{bench.cap('tight')}")
+        assert reason(bench.cap("tight"), "Enforced") == "ProofStale"
+        assert "has booted" in str(bench.cap("tight"))
+    bench.wait_enforced("tight", watts)
+    assert bench.limits_watts() <= watts
+
+
+def test_limits_that_a_new_load_of_the_driver_lifted_are_put_down_by_its_agent(bench: Bench) -> None:
+    watts = tight_watts(bench)
+    bench.set_cap("tight", watts)
+    bench.wait_enforced("tight", watts)
+    load = gpu_node(bench)["status"]["driverSession"]
+    bench.site.reload_driver(NODE)
+    bench.wait(lambda: bench.limits_watts() <= watts, lambda: f"limits at {bench.limits_watts()} W")
+
+    def acknowledged_anew() -> bool:
+        status = gpu_node(bench)["status"]
+        return bool(status["acknowledged"]["driverSession"] == status["driverSession"] != load)
+
+    bench.wait(acknowledged_anew, lambda: f"acknowledged in the new session: {gpu_node(bench)}")
+    bench.wait_enforced("tight", watts)
+
+
+def test_nothing_rises_where_a_gpu_node_is_deleted(bench: Bench) -> None:
+    watts = tight_watts(bench)
+    bench.set_cap("tight", watts)
+    bench.wait_enforced("tight", watts)
+    before = bench.limits_watts()
+    bench.api.delete(f"{GPU_NODES}/{NODE}")
+    try:
+        assert "deletionTimestamp" in gpu_node(bench)["metadata"]
+        raised = watts + 400
+        bench.set_cap("tight", raised)  # the operator has decided anew since
+        bench.wait_enforced("tight", raised)
+        assert bench.limits_watts() <= before
+    finally:
+        release = {"metadata": {"annotations": {"flyball.dev/release": "true"}}}
+        bench.api.patch(f"{GPU_NODES}/{NODE}", release)
+    bench.wait(
+        lambda: "deletionTimestamp" not in gpu_node(bench).get("metadata", {"deletionTimestamp": ""}),
+        lambda: f"made again: {gpu_node(bench)}",
+    )
+    bench.wait_enforced("tight", raised)
+
+
+def test_a_node_that_loses_its_label_still_counts_in_its_row(bench: Bench) -> None:
+    label = f"{bench.namespace}-row"
+    bench.label_node(NODE, label, "a")
+    bench.set_cap("row", 3200, nodeSelector={"matchLabels": {label: "a"}})
+    bench.wait(lambda: ((bench.cap("row") or {}).get("status") or {}).get("nodes") == 1, lambda: f"{bench.cap('row')}")
+    bench.wait_enforced("row", 3200)
+    bench.api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {label: None}}})
+    bench.set_cap("row", 3000, nodeSelector={"matchLabels": {label: "a"}})
+    status = bench.wait_enforced("row", 3000)["status"]
+    assert status["nodes"] == 1
+    assert status["committedWatts"] > 0
+
+
+def test_an_agent_that_starts_on_a_sick_disk_raises_nothing_and_says_so_until_it_is_well(bench: Bench) -> None:
+    watts = tight_watts(bench)
+    bench.set_cap("tight", watts)
+    bench.wait_enforced("tight", watts)
+    bad = bench.site.agents / f"{NODE}.new"  # where the journal is written anew: nothing can be, while it is a folder
+    with agent_away(bench):
+        bad.mkdir()
+    try:
+        bench.wait(lambda: degraded(bench) == "JournalUnwritable", lambda: f"degraded: {gpu_node(bench)}")
+        assert bench.limits_watts() <= watts
+    finally:
+        bad.rmdir()
+    bench.wait(lambda: degraded(bench) == "AsExpected", lambda: f"well again: {gpu_node(bench)}")
+    bench.wait_enforced("tight", watts)
