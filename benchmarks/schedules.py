@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.support.schedules.faults import GROUPS, OPEN_GROUPS, Schedule, schedule_of
+from tests.support.schedules.faults import GROUPS, Schedule, schedule_of
 from tests.support.schedules.run import Outcome, run, shrunk
 
 SEEDS_AT_ONCE = 20
@@ -118,11 +118,9 @@ def main() -> int:
     parser.add_argument(
         "--without", action="append", choices=sorted(GROUPS), default=[], help="no faults of this group"
     )
-    known = ", ".join(sorted(OPEN_GROUPS)) or "none"
-    parser.add_argument("--open", action="store_true", help=f"with faults that are known to break it: {known}")
     parser.add_argument("--show", type=int, metavar="SEED", help="print the course of one schedule, shrunk if it fails")
     options = parser.parse_args()
-    groups = frozenset(options.only or GROUPS - (frozenset() if options.open else OPEN_GROUPS)) - set(options.without)
+    groups = frozenset(options.only or GROUPS) - set(options.without)
     if options.show is not None:
         schedule = schedule_of(options.show, groups)
         show(shrunk(schedule) if run(schedule).violation else schedule)

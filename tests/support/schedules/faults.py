@@ -425,8 +425,6 @@ async def _pod(world: World, fault: Fault) -> None:
 
 # --- a schedule ----------------------------------------------------------------------------------------------------------
 
-# What is known to break the promise still; each is told in docs/power-safety.md and switched on once it is mended.
-OPEN_GROUPS = frozenset({"membership", "deletion"})
 GROUPS = frozenset(kind.group for kind in KINDS.values())
 
 
@@ -443,7 +441,7 @@ def wishes_of(draw: random.Random) -> tuple[tuple[int, float], ...]:
     return tuple((draw.choice(WISHES_WATTS), draw.choice((0.5, 1.0))) for _ in range(PLACES))
 
 
-def schedule_of(seed: int, groups: frozenset[str] = GROUPS - OPEN_GROUPS) -> Schedule:
+def schedule_of(seed: int, groups: frozenset[str] = GROUPS) -> Schedule:
     """The schedule of a seed: faults of a random part of all kinds, so that rare ones meet often enough."""
     draw = random.Random(seed)
     beginning = Beginning(
