@@ -36,9 +36,12 @@ def violation_of(*faults: Fault, beginning: Beginning = GREEDY) -> str:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_claim_of_any_schedule_is_untrue(part: int) -> None:
-    for seed in range(part, examples(SCHEDULES), PARTS):
+    seeds, judged = range(part, examples(SCHEDULES), PARTS), 0
+    for seed in seeds:
         outcome = run(schedule_of(seed))
         assert not outcome.violation, f"python benchmarks/schedules.py --show {seed}: {outcome.violation}"
+        judged += outcome.judged
+    assert judged > 50 * len(seeds), "hardly anything was claimed: nothing of this shows anything"
 
 
 def test_a_seed_is_always_the_same_schedule() -> None:

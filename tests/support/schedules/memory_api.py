@@ -25,7 +25,9 @@ COMMITTED_RULE = (
     "self.spec.committedExpectedMilliwatts >= oldSelf.spec.committedExpectedMilliwatts) || "
     "(has(self.status) && has(self.status.acknowledged) && "
     "self.status.acknowledged.epoch == oldSelf.spec.epoch && "
-    "self.status.acknowledged.generation == oldSelf.spec.generation)"
+    "self.status.acknowledged.generation == oldSelf.spec.generation && "
+    "(!has(self.status.acknowledged.digest) || !has(oldSelf.spec.digest) || "
+    "self.status.acknowledged.digest == oldSelf.spec.digest))"
 )
 VERSION_RULE = "self.epoch > oldSelf.epoch || (self.epoch == oldSelf.epoch && self.generation >= oldSelf.generation)"
 CHANGE_RULE = "self.epoch != oldSelf.epoch || self.generation != oldSelf.generation || self == oldSelf"
@@ -45,9 +47,16 @@ def _broken_rule(before: Json, after: Json) -> str:
         return CHANGE_RULE
     acknowledged = before.get("status", {}).get("acknowledged")
     kept = all(new[name] >= old[name] for name in ("committedMilliwatts", "committedExpectedMilliwatts"))
-    if not kept and (acknowledged is None or (acknowledged["epoch"], acknowledged["generation"]) != replaced):
+    if not kept and not (acknowledged and _is_of(acknowledged, old)):
         return COMMITTED_RULE
     return ""
+
+
+def _is_of(acknowledged: Json, spec: Json) -> bool:
+    """Whether this acknowledges that spec."""
+    given, wanted = acknowledged.get("digest"), spec.get("digest")
+    versions = all(acknowledged[name] == spec[name] for name in ("epoch", "generation"))
+    return versions and (given is None or wanted is None or given == wanted)
 
 
 def merged(target: Any, patch: Any) -> Any:

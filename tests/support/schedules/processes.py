@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
+from flyball_agent.brake_watch import BrakeWatch
 from flyball_agent.enforce.journal import Disk, Journal
 from flyball_agent.governor import AgentFailed
 from flyball_agent.gpu.simulated import SimulatedDriver
@@ -25,6 +26,7 @@ from flyball_agent.pod_resources import PodGpus
 from flyball_agent.single_process import SingleProcessAgent
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
 from flyball_api.workloads import IncarnationView, PodView
+from flyball_kube.resources import ENERGY_AWARE_JOBS, JOBS, PODS
 from flyball_kube.session import ApiSession
 from flyball_operator.jobs.controller import JobController, JobsStep
 from flyball_operator.leader import LeaderTerm
@@ -90,12 +92,8 @@ class _PowerWatches(Watches):
     def __init__(self, session: ApiSession, wake: Callable[[], None], intended: Intended) -> None:
         super().__init__(session, wake, ("nvidia.com/gpu",))
         self._intended = intended
-
-    def runs(self) -> list[Coroutine[Any, Any, None]]:
-        return [self.caps.run(), self.gpu_nodes.run(), self.nodes.run()]
-
-    async def wait_synced(self) -> None:
-        await asyncio.gather(self.caps.wait_synced(), self.gpu_nodes.wait_synced(), self.nodes.wait_synced())
+        for nobody in (ENERGY_AWARE_JOBS, PODS, JOBS):
+            del self._of[nobody]
 
     def cluster(self) -> ClusterState:
         intended = self._intended
@@ -336,6 +334,8 @@ class AgentProcess:
         )
         lease_watch = LeaseWatch(session, clock_ns=clock_ns)
         lease_watch.listen(self.agent.operator_seen)
+        brake_watch = BrakeWatch(session)
+        brake_watch.listen(self.agent.take_brakes)
         channel = GpuNodeChannel(session, self.agent, status_interval_seconds=AGENT_STATUS_SECONDS)
 
         async def rounds() -> None:
@@ -347,6 +347,7 @@ class AgentProcess:
         self._tasks = [
             asyncio.create_task(rounds()),
             asyncio.create_task(lease_watch.run()),
+            asyncio.create_task(brake_watch.run()),
             asyncio.create_task(channel.run()),
         ]
 
