@@ -118,7 +118,7 @@ def grant(
 
 def job_grant(uid: str, limit: int, gpus: int = 1, *, pod: str = "", clock: int = 1410) -> JobGrant:
     name, pod = uid.removeprefix("uid-"), pod or f"{uid}-pod"
-    return JobGrant("team", name, uid, 1, pod, gpus, MilliwattsPerGpu(limit), 0, clock)
+    return JobGrant("team", name, uid, 1, pod, gpus, MilliwattsPerGpu(limit), 0, clock, pod_uid=f"pod-{pod}")
 
 
 def raw_gpu_node(
