@@ -80,7 +80,9 @@ def gpu_facts(product: str, gpus: int, reports: Sequence[GpuReport], gpu_models:
     model_default = _from_watts(LARGEST_DEFAULT_LIMIT_WATTS if model is None else model.default_power_limit_watts)
     model_max = _from_watts(LARGEST_DEFAULT_LIMIT_WATTS if model is None else model.max_power_limit_watts)
     model_min = UNKNOWN if model is None else _from_watts(model.min_power_limit_watts)
-    unseen_milliwatts = node_milliwatts(model_max, unseen)
+    # A GPU that does not say how much it can be set to may be any of those that do.
+    unknown_max = max([model_max, *(limit.max_milliwatts for limit in limits)])
+    unseen_milliwatts = node_milliwatts(unknown_max, unseen)
     known_max = [_believable_max(product, known, limit.max_milliwatts) for limit in limits if limit.max_milliwatts]
     least = max((_believable_min(product, known, limit.min_milliwatts) for limit in limits), default=UNKNOWN)
     return GpuFacts(
@@ -91,7 +93,7 @@ def gpu_facts(product: str, gpus: int, reports: Sequence[GpuReport], gpu_models:
         min_limit_milliwatts=least or model_min,
         default_limit_milliwatts=max((limit.default_milliwatts for limit in limits), default=UNKNOWN) or model_default,
         max_limits_milliwatts=NodeMilliwatts(sum(known_max) + (gpus - len(known_max)) * model_max),
-        largest_milliwatts=NodeMilliwatts(sum(_largest(limit, model_max) for limit in limits) + unseen_milliwatts),
+        largest_milliwatts=NodeMilliwatts(sum(_largest(limit, unknown_max) for limit in limits) + unseen_milliwatts),
         unseen_milliwatts=unseen_milliwatts,
         measured_milliwatts=NodeMilliwatts(sum(_believable_power(product, known, report) for report in reports)),
     )

@@ -96,12 +96,13 @@ def test_a_report_of_less_than_such_gpus_have_is_taken() -> None:
     assert (info.min_limit_milliwatts, info.max_limits_milliwatts) == (150_000, 8 * 300_000)
 
 
-def test_unacknowledged_gpus_count_at_the_largest_limit_that_they_report_or_else_at_the_catalogues() -> None:
-    told = [raw_device(index, defaultMilliwatts=250_000, maxMilliwatts=300_000) for index in range(4)]
-    silent = [raw_device(index, defaultMilliwatts=250_000, maxMilliwatts=0) for index in range(4, 8)]
-    info = info_of(gpu_node_view("a", grant(8 * FLOOR), devices=[*told, *silent]))
-    assert info.power.committed.limit_milliwatts == 4 * 300_000 + 4 * DEFAULT
-    assert info.max_limits_milliwatts == 4 * 300_000 + 4 * DEFAULT
+def test_unacknowledged_gpus_count_at_the_largest_limit_that_they_report_or_else_at_the_highest_of_the_others() -> None:
+    first = raw_device(0, defaultMilliwatts=250_000, maxMilliwatts=300_000)
+    higher = raw_device(1, defaultMilliwatts=250_000, maxMilliwatts=350_000)
+    silent = raw_device(2, defaultMilliwatts=250_000, maxMilliwatts=0)
+    info = info_of(gpu_node_view("a", grant(3 * FLOOR), devices=[first, higher, silent]), gpus=4)
+    assert info.power.committed.limit_milliwatts == 300_000 + 350_000 + 2 * 350_000  # one is not reported at all
+    assert info.max_limits_milliwatts == 300_000 + 350_000 + 2 * 300_000  # a share of it lifts a cap: the least counts
 
 
 def test_gpus_of_a_node_without_a_product_label_are_what_their_agent_calls_them() -> None:
