@@ -39,6 +39,7 @@ from flyball_operator.power.holds import HoldChange, Holds
 from flyball_operator.power.memberships import LabelSync, Memberships
 from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.ramp import Ramps, Starts, waiting_starts
 from flyball_operator.power.targets import grant_targets
 from flyball_operator.watches import ClusterState
 
@@ -184,6 +185,8 @@ class PowerController:
         # What the API server took no grant with, by node: a grant without entries is sent there for as long as they are
         # wanted, as one bad entry must not keep a cut from the node.
         self._refused_entries: dict[str, frozenset[Entry]] = {}
+        self._ramps = Ramps()
+        self._starts = Starts()
         self._throttling_since: float | None = None
         self._cutting_since: float | None = None
         self._now = 0.0  # by the monotonic clock, at the last cycle
@@ -233,7 +236,7 @@ class PowerController:
             ),
             taint=tuple(info for info in state.nodes.values() if _to_be_closed(info)),
             cap_statuses=self._cap_statuses.due(state.caps, plan.infeasible, grants, now, monotonic, status_writes),
-            reserved=self._reserved(state.cluster.gpu_nodes),
+            reserved=self._may_start(state, monotonic),
             owing=len(self._acknowledgements.owing),
             label_syncs=self._label_syncs(state, leaving, {send.node.name for send in sends}),
             holds=tuple(
@@ -299,6 +302,8 @@ class PowerController:
         # No plan knows of meters: what they ask for waits for none.
         if self._waits_for_the_plan(state, not metered and fitting != targets, plan, monotonic):
             return (), GrantsUnderWay(len(owing), unheard, state.cluster.unread)
+        fitting, ramps = self._ramps.apply(fitting, power, state.caps.states, monotonic)
+        budgets += ramps
         self._pod_limits = {
             (job.pod_name, job.uid): job.power_limit_milliwatts for target in fitting for job in target.jobs
         }
@@ -306,7 +311,7 @@ class PowerController:
         admission = wished = admit_grants(fitting, power, budgets, self._epoch, may_raise)
         if any(_unpublished(cap, wished) for cap in state.caps.states):
             # What is committed is published first; cuts wait for no status.
-            published = [*(item.published_budget() for item in state.caps.states), *metered]
+            published = [*(item.published_budget() for item in state.caps.states), *metered, *ramps]
             admission = admit_grants(fitting, power, published, self._epoch, may_raise)
         sends = tuple(
             SendGrant(state.nodes[node], grant, node in admission.waiting)
@@ -410,6 +415,14 @@ class PowerController:
         self._under_way[name] = name not in self._attempts
         if gpu_node is not None:
             self._attempts[name] = _Attempt(gpu_node.metadata.resource_version, send.grant.committed)
+
+    def _may_start(self, state: PowerState, monotonic: float) -> frozenset[tuple[str, str]]:
+        """The reserved pods, without those of jobs whose start has to wait for a ramp."""
+        reserved = self._reserved(state.cluster.gpu_nodes)
+        waiting = waiting_starts(state.cluster.pods, state.cluster.gpu_nodes, reserved)
+        allowed = self._starts.allowed(waiting, state.caps.states, state.nodes, monotonic)
+        held_back = {job.uid for job in waiting} - allowed
+        return frozenset(pod for pod in reserved if pod[1] not in held_back)
 
     def _reserved(self, gpu_nodes: Mapping[str, GpuNode]) -> frozenset[tuple[str, str]]:
         """The pods whose grant, as the API server has it, gives them the limit that they should have."""

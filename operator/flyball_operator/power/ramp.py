@@ -1,0 +1,194 @@
+"""How fast load may come under a cap with `rampWattsPerSecond`: what is committed rises in steps, and jobs start in turn.
+
+A grid and its generators see the sum of all nodes. A job's thousand GPUs that begin together are one step for them, and so
+are ten jobs that are admitted by one plan. Cuts never come here: whatever lowers a limit is in force before anything is
+ramped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flyball_api.gpu_node import GpuNode
+from flyball_api.grant import JobGrant, PowerBound
+from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, NodeMilliwatts, held_milliwatts
+from flyball_api.workloads import PodView
+
+from flyball_operator.power.admission import GrantTarget
+from flyball_operator.power.bound import CapBudget, NodePower
+from flyball_operator.power.cap_state import CapState
+from flyball_operator.power.node_info import NodeInfo
+
+# Each step is a grant for every node that rises.
+STEP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowance:
+    """By how many milliwatts what is committed may still rise, since when, and what was committed at the last look."""
+
+    milliwatts: int
+    since: float
+    committed: int
+
+
+class Ramps:
+    """Remembers how far each cap's committed watts may have risen by now; a new leader begins at what is committed."""
+
+    def __init__(self) -> None:
+        self._allowances: dict[str, _Allowance] = {}  # by the cap's uid
+
+    def apply(
+        self, targets: Sequence[GrantTarget], power: Mapping[str, NodePower], caps: Iterable[CapState], monotonic: float
+    ) -> tuple[list[GrantTarget], list[CapBudget]]:
+        """The targets with raises as far as the ramps allow now, and the budgets that hold them there."""
+        ramped = [cap for cap in caps if cap.spec.ramp_watts_per_second is not None]
+        known = self._allowances
+        self._allowances = {cap.cap.uid: known[cap.cap.uid] for cap in ramped if cap.cap.uid in known}
+        by_node = {target.node: target for target in targets}
+        budgets = []
+        for cap in ramped:
+            counts = cap.planning_budget()
+            under = [by_node[node] for node in sorted(cap.nodes) if node in by_node]
+            rises = {
+                target.node: max(0, int(counts.counted(target.bound) - counts.counted(power[target.node].committed)))
+                for target in under
+            }
+            committed = int(counts.committed(power))
+            room, wanted = self._room(cap, committed, list(rises.values()), monotonic), sum(rises.values())
+            if wanted > room:
+                for target in under:
+                    if rises[target.node]:
+                        standing = power[target.node].grant
+                        held = {} if standing is None else {(job.pod_name, job.uid): job for job in standing.jobs}
+                        by_node[target.node] = _partly_raised(target, held, room / wanted)
+            budgets.append(
+                CapBudget(f"{cap.name} (ramp)", cap.nodes, NodeMilliwatts(committed + room), cap.spec.expected)
+            )
+        return list(by_node.values()), budgets
+
+    def _room(self, cap: CapState, committed: int, rises: Sequence[int], monotonic: float) -> int:
+        """By how many milliwatts what is committed may rise now, where that much of a rise is wanted on each node.
+
+        While nothing is wanted, nothing is saved up; else as much as the largest rise of one node, as one that cannot be
+        had in parts (a foreign pod's reservation, say) must come at some time.
+        """
+        last = self._allowances.get(cap.cap.uid)
+        if last is None or not any(rises):
+            last = _Allowance(0, monotonic, committed)
+        left, since = max(0, last.milliwatts - max(0, committed - last.committed)), last.since
+        elapsed = monotonic - since
+        if elapsed >= STEP_SECONDS:
+            per_second = (cap.spec.ramp_watts_per_second or 0) * MILLIWATTS_PER_WATT
+            most = max(int(per_second * STEP_SECONDS), *rises)
+            left, since = min(left + int(per_second * elapsed), most), monotonic
+        self._allowances[cap.cap.uid] = _Allowance(left, since, committed)
+        return left
+
+
+def _partly_raised(target: GrantTarget, held: Mapping[tuple[str, str], JobGrant], share: float) -> GrantTarget:
+    """`target` with each job's limit only so far on the way up from what its node has been granted, in whole watts.
+
+    A job that begins does so from the smallest limit: its pods start, and their limits rise.
+    """
+    jobs: list[JobGrant] = []
+    bounds: list[PowerBound] = []
+    for job, bound in zip(target.jobs, target.job_bounds, strict=True):
+        before = held.get((job.pod_name, job.uid))
+        floor = target.min_limit_milliwatts
+        if before is not None:
+            floor = max(floor, before.power_limit_milliwatts)
+        rise = int((job.power_limit_milliwatts - floor) * share) // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT
+        if job.power_limit_milliwatts > floor:
+            job = replace(job, power_limit_milliwatts=MilliwattsPerGpu(floor + rise))
+        limits = job.limit_milliwatts
+        jobs.append(job)
+        bounds.append(PowerBound(limits, min(bound.expected_milliwatts, limits)))
+    return replace(target, jobs=tuple(jobs), job_bounds=tuple(bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingStart:
+    """A job whose pods wait for their gates to open: how many GPUs on which node, and the limit of each as granted."""
+
+    uid: str
+    incarnation: int
+    pods: tuple[tuple[str, int, MilliwattsPerGpu], ...]
+
+    def step_milliwatts(self, cap: CapState, nodes: Mapping[str, NodeInfo]) -> int:
+        """What the start adds under a cap at once: from idle to the limits that the GPUs start with."""
+        return sum(
+            gpus * max(0, limit - _idle_milliwatts(nodes[node]))
+            for node, gpus, limit in self.pods
+            if node in cap.nodes and node in nodes
+        )
+
+
+def waiting_starts(
+    pods: Iterable[PodView], gpu_nodes: Mapping[str, GpuNode], reserved: Collection[tuple[str, str]]
+) -> list[WaitingStart]:
+    """The jobs whose pods are all gated and `reserved` (by name and job uid): those that would start now."""
+    gated: dict[tuple[str, int], set[str]] = {}
+    for pod in pods:
+        if pod.gated and pod.job_uid and not pod.deleting and not pod.finished:
+            gated.setdefault((pod.job_uid, pod.incarnation), set()).add(pod.name)
+    granted: dict[tuple[str, int], list[tuple[str, int, MilliwattsPerGpu]]] = {}
+    for name, gpu_node in gpu_nodes.items():
+        for job in () if gpu_node.grant is None else gpu_node.grant.jobs:
+            key = (job.uid, job.incarnation)
+            if job.pod_name in gated.get(key, ()) and (job.pod_name, job.uid) in reserved:
+                granted.setdefault(key, []).append((name, job.gpus, job.power_limit_milliwatts))
+    return [
+        WaitingStart(uid, incarnation, tuple(granted[uid, incarnation]))
+        for (uid, incarnation), names in gated.items()
+        if len(granted.get((uid, incarnation), ())) == len(names)
+    ]
+
+
+def _idle_milliwatts(info: NodeInfo) -> int:
+    return 0 if info.gpu_model is None else held_milliwatts(info.gpu_model.idle_power_watts)
+
+
+class Starts:
+    """Lets jobs start under ramped caps one after the other, each once the step of the one before has been paid off.
+
+    A job's start cannot be had in parts: one that is larger than the ramp allows in a second starts as soon as nothing is
+    owed, and the next one waits for all that it owes.
+    """
+
+    def __init__(self) -> None:
+        self._owed: dict[str, float] = {}  # milliwatts, by the cap's uid
+        self._at: float | None = None
+        self._started: set[tuple[str, int]] = set()
+
+    def allowed(
+        self,
+        waiting: Iterable[WaitingStart],
+        caps: Iterable[CapState],
+        nodes: Mapping[str, NodeInfo],
+        monotonic: float,
+    ) -> frozenset[str]:
+        """The uids of the jobs whose gates may open now; one that may goes on being allowed until it has started."""
+        elapsed = 0.0 if self._at is None else monotonic - self._at
+        self._at = monotonic
+        ramped = [cap for cap in caps if cap.spec.ramp_watts_per_second is not None]
+        self._owed = {
+            cap.cap.uid: max(
+                0.0,
+                self._owed.get(cap.cap.uid, 0.0)
+                - (cap.spec.ramp_watts_per_second or 0) * MILLIWATTS_PER_WATT * elapsed,
+            )
+            for cap in ramped
+        }
+        jobs = sorted(waiting, key=lambda item: (item.uid, item.incarnation))
+        self._started &= {(job.uid, job.incarnation) for job in jobs}
+        for job in jobs:
+            over = [cap for cap in ramped if any(node in cap.nodes for node, *_ in job.pods)]
+            key = (job.uid, job.incarnation)
+            if key in self._started or any(self._owed[cap.cap.uid] > 0 for cap in over):
+                continue
+            self._started.add(key)
+            for cap in over:
+                self._owed[cap.cap.uid] += job.step_milliwatts(cap, nodes)
+        return frozenset(uid for uid, _ in self._started)

@@ -1,0 +1,242 @@
+"""Load under a ramp comes in steps, and jobs start in turn; what goes down waits for nothing."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from flyball_api.gpu_node import GpuNode, read_gpu_node
+from flyball_api.grant import OtherGpuLimits, PowerBound
+from flyball_api.power_cap import PowerCap
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_operator.outcome import Outcome
+from flyball_operator.power.admission import GrantTarget
+from flyball_operator.power.cap_state import CapState, CapTracker
+from flyball_operator.power.controller import Answered, PlanInForce, PowerController, PowerSettings
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.ramp import STEP_SECONDS, Ramps, Starts, WaitingStart, waiting_starts
+from flyball_operator.watches import ClusterState
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+from tests.support.operator_objects import (
+    FLOOR,
+    NOW,
+    cap_view,
+    decision,
+    gpu_node_view,
+    grant,
+    incarnation_view,
+    job_grant,
+    node_view,
+    pod_view,
+    raw_gpu_node,
+    ready_node,
+    running_pod,
+)
+
+NODES = "abc"
+RAMP = 100  # watts a second
+
+
+class Row:
+    """Three nodes of eight GPUs whose agents acknowledge at once, under a cap with a ramp; a job on each node."""
+
+    def __init__(self, ramp: int | None = RAMP, watts: int = 10_000) -> None:
+        self.spec = {"watts": watts, **({} if ramp is None else {"rampWattsPerSecond": ramp})}
+        self.status: dict[str, int] = {"effectiveWatts": watts}
+        self.controller = PowerController(1, PowerSettings())
+        self.gpu_nodes: dict[str, GpuNode] = {
+            name: gpu_node_view(name, grant(8 * FLOOR), limits=8 * FLOOR) for name in NODES
+        }
+        self.seconds, self.writes = 0.0, 0
+        self.wanted = dict.fromkeys(NODES, 100.0)
+
+    @property
+    def cap(self) -> PowerCap:
+        return cap_view("row", status=self.status, **self.spec)
+
+    @property
+    def limits_watts(self) -> int:
+        return sum(item.grant.bound.limit_milliwatts for item in self.gpu_nodes.values() if item.grant) // 1000
+
+    def limit(self, name: str) -> int:
+        """Of each GPU of a node's job, in watts."""
+        item = self.gpu_nodes[name].grant
+        assert item is not None
+        return item.jobs[0].power_limit_milliwatts // 1000
+
+    def cycle(self, seconds: float = 1.0) -> None:
+        """One cycle, whose grants are acknowledged and whose status is published before the next one."""
+        self.seconds += seconds
+        cluster = ClusterState(
+            jobs={},
+            caps=[self.cap],
+            gpu_nodes=dict(self.gpu_nodes),
+            nodes=[node_view(name) for name in NODES],
+            pods=[running_pod(f"pod-{name}", name, uid=f"uid-{name}", gpus=8) for name in NODES],
+            incarnations={f"uid-{name}": [incarnation_view(f"uid-{name}", 1, (name, 8))] for name in NODES},
+            pods_of={},
+            reports_of={},
+            unread=(),
+            age_seconds=0.0,
+        )
+        state = self.controller.observe(cluster, NOW, self.seconds)
+        plan = {
+            f"uid-{name}": decision(f"uid-{name}", (name, 8), watts=watts, predicted_watts=watts)
+            for name, watts in self.wanted.items()
+        }
+        instructions = self.controller.step(state, PlanInForce(plan), NOW, self.seconds)
+        for write in instructions.cap_statuses:
+            self.status = {
+                "effectiveWatts": write.status.effective_watts or 0,
+                "committedWatts": write.status.committed_watts or 0,
+            }
+        for send in instructions.sends:
+            raw = raw_gpu_node(send.node.name, send.grant, limits=send.grant.bound.limit_milliwatts)
+            self.writes += 1
+            raw["metadata"]["resourceVersion"] = str(100 + self.writes)
+            self.gpu_nodes[send.node.name] = read_gpu_node(raw)
+            self.controller.handle(Answered(send.node.name, Outcome.DONE))
+
+    def cycles(self, number: int) -> list[int]:
+        """What the limits add up to after each of so many cycles."""
+        seen = []
+        for _ in range(number):
+            self.cycle()
+            seen.append(self.limits_watts)
+        return seen
+
+
+def settled(row: Row) -> Row:
+    row.cycles(12)
+    return row
+
+
+def test_what_is_granted_rises_no_faster_than_the_ramp_and_gets_there() -> None:
+    row = settled(Row())
+    assert row.limits_watts == 2400
+    row.wanted = dict.fromkeys(NODES, 300.0)
+    seen = [row.limits_watts, *row.cycles(70)]
+    assert seen[-1] == 7200
+    for first, limits in enumerate(seen):
+        for later in range(first, len(seen)):
+            assert seen[later] - limits <= RAMP * (later - first + STEP_SECONDS)
+    # All nodes rise together, and none waits for another's end.
+    assert sum(late > early for early, late in pairwise(seen)) >= 8
+
+
+def test_without_a_ramp_it_takes_two_cycles() -> None:
+    row = settled(Row(ramp=None))
+    row.wanted = dict.fromkeys(NODES, 300.0)
+    assert row.cycles(2)[-1] == 7200
+
+
+def test_jobs_rise_together() -> None:
+    row = settled(Row())
+    row.wanted = dict.fromkeys(NODES, 300.0)
+    row.cycles(20)
+    limits = [row.limit(name) for name in NODES]
+    assert max(limits) - min(limits) <= 1
+    assert 100 < limits[0] < 300
+
+
+def test_a_cut_waits_for_no_ramp_and_its_watts_do_not_come_back_at_once() -> None:
+    row = settled(Row())
+    row.wanted = dict.fromkeys(NODES, 300.0)
+    row.cycles(80)
+    row.wanted["a"] = 100.0
+    row.cycle()
+    assert row.limits_watts == 5600
+    row.cycles(10)
+    row.wanted["a"] = 300.0
+    assert max(row.cycles(5)) <= 5600 + RAMP * 2 * STEP_SECONDS
+
+
+def test_a_new_leader_begins_at_what_is_committed() -> None:
+    row = settled(Row())
+    row.wanted = dict.fromkeys(NODES, 300.0)
+    row.cycles(20)
+    before = row.limits_watts
+    row.controller = PowerController(1, PowerSettings())
+    assert max(row.cycles(5)) <= before + RAMP * STEP_SECONDS
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    wishes=st.lists(st.lists(st.sampled_from([100.0, 180.0, 300.0, 400.0]), min_size=3, max_size=3), max_size=6),
+    ramp=st.sampled_from([20, 100, 700]),
+)
+def test_whatever_is_wished_no_stretch_of_time_sees_a_faster_rise(wishes: list[list[float]], ramp: int) -> None:
+    row = settled(Row(ramp))
+    seen = [row.limits_watts]
+    for wish in wishes:
+        row.wanted = dict(zip(NODES, wish, strict=True))
+        seen += row.cycles(7)
+    # One node's rise that cannot be had in parts may come at once, after it was waited for.
+    for first, limits in enumerate(seen):
+        for later in range(first, len(seen)):
+            assert seen[later] - limits <= ramp * (later - first + 2 * STEP_SECONDS) + 1
+
+
+def test_a_rise_that_cannot_be_had_in_parts_comes_once_it_has_been_waited_for() -> None:
+    caps, nodes = ramped()
+    power = {name: info.power for name, info in nodes.items()}
+    # Such as a pod outside Flyball, whose GPUs must be reserved at their defaults or not at all: 1,600 W more.
+    rest = PowerBound(NodeMilliwatts(2_400_000), NodeMilliwatts(2_400_000))
+    target = GrantTarget("a", OtherGpuLimits(), 60, (), (), rest, MilliwattsPerGpu(FLOOR))
+    ramps, rooms = Ramps(), []
+    for seconds in range(0, 31, 5):
+        _, (budget,) = ramps.apply([target], power, caps, float(seconds))
+        rooms.append((budget.budget_milliwatts - budget.committed(power)) // 1000)
+    assert rooms == [0, 500, 1000, 1500, 1600, 1600, 1600]
+
+
+# --- starts ----------------------------------------------------------------------------------------------------------
+
+
+def ramped(ramp: int = RAMP) -> tuple[list[CapState], dict[str, NodeInfo]]:
+    nodes = {name: ready_node(name) for name in NODES}
+    caps = [cap_view("row", watts=10_000, rampWattsPerSecond=ramp)]
+    return list(CapTracker().read(caps, nodes, NOW, 0.0).states), nodes
+
+
+def job(uid: str, *nodes: str, watts: int = 150) -> WaitingStart:
+    return WaitingStart(uid, 1, tuple((node, 8, MilliwattsPerGpu(watts * 1000)) for node in nodes))
+
+
+def test_jobs_start_one_after_the_other_each_when_the_last_step_is_paid_off() -> None:
+    caps, nodes = ramped()
+    (idle,) = {info.gpu_model.idle_power_watts for info in nodes.values() if info.gpu_model is not None}
+    step_seconds = 8 * (150 - idle) / RAMP
+    starts, jobs = Starts(), [job("x", "a"), job("y", "b"), job("z", "c")]
+    assert starts.allowed(jobs, caps, nodes, 0.0) == {"x"}
+    assert starts.allowed(jobs, caps, nodes, step_seconds - 0.1) == {"x"}  # it goes on being allowed
+    assert starts.allowed(jobs[1:], caps, nodes, step_seconds + 0.1) == {"y"}
+    assert starts.allowed(jobs[2:], caps, nodes, 2 * step_seconds - 0.1) == frozenset()
+    assert starts.allowed(jobs[2:], caps, nodes, 2 * step_seconds + 0.2) == {"z"}
+
+
+def test_a_job_larger_than_any_step_starts_as_soon_as_nothing_is_owed() -> None:
+    caps, nodes = ramped(ramp=1)
+    assert Starts().allowed([job("x", *NODES)], caps, nodes, 0.0) == {"x"}
+
+
+def test_without_a_ramp_all_start_at_once() -> None:
+    nodes = {name: ready_node(name) for name in NODES}
+    states = CapTracker().read([cap_view("row", watts=10_000)], nodes, NOW, 0.0).states
+    assert Starts().allowed([job("x", "a"), job("y", "b")], states, nodes, 0.0) == {"x", "y"}
+
+
+def test_only_a_job_all_of_whose_pods_are_reserved_waits_for_its_start() -> None:
+    def views(*granted: str) -> list[WaitingStart]:
+        pods = [pod_view(f"x-{name}", uid="uid-x", gated=True, gpus=8) for name in "ab"]
+        gpu_nodes = {
+            name: gpu_node_view(name, grant(800_000, jobs=(job_grant("uid-x", 100_000, 8, pod=f"x-{name}"),)))
+            for name in granted
+        }
+        return waiting_starts(pods, gpu_nodes, {(f"x-{name}", "uid-x") for name in granted})
+
+    assert views("a") == []
+    assert views("a", "b") == [job("uid-x", "a", "b", watts=100)]
+    assert waiting_starts([running_pod("x-a", "a", uid="uid-x")], {}, set()) == []
