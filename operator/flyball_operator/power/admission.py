@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from flyball_api.grant import CapOverNode, Grant, JobGrant, OtherGpuLimits, PowerBound
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
@@ -44,7 +45,7 @@ def throttle(
     power: Mapping[str, NodePower],
     caps: Iterable[CapBudget],
     fixed: frozenset[str],
-    priorities: Mapping[str, int] | None = None,
+    priorities: Mapping[str, int] = MappingProxyType({}),
 ) -> list[GrantTarget]:
     """`targets` with job limits lowered, evenly towards the smallest limit, until every cap fits them.
 
@@ -98,9 +99,9 @@ def at_smallest_limits(target: GrantTarget) -> GrantTarget:
 LOWEST_PRIORITY = -(2**63)
 
 
-def _priority(job: JobGrant, cap: CapBudget, priorities: Mapping[str, int] | None) -> int:
+def _priority(job: JobGrant, cap: CapBudget, priorities: Mapping[str, int]) -> int:
     """Whose turn a job is in to be lowered; all are lowered together unless the cap says otherwise."""
-    return (priorities or {}).get(job.uid, LOWEST_PRIORITY) if cap.by_priority else 0
+    return priorities.get(job.uid, LOWEST_PRIORITY) if cap.by_priority else 0
 
 
 def _throttled(target: GrantTarget, share: float, cap: CapBudget, uids: Container[str]) -> GrantTarget:

@@ -105,12 +105,9 @@ def _needed(former: tuple[Labels, ...], left: frozenset[str], caps: CapStates) -
 
 
 def _at_the_minimum(info: NodeInfo, caps: CapStates) -> bool:
-    """Whether the node's agent has acknowledged the least that it can be brought to."""
+    """Whether nothing more than the least that the node can be brought to is committed there, by proof.
+
+    What cannot be commanded has no such least: all that it may draw would count as one.
+    """
     least = least_bound(info, caps.rules.get(info.name, NO_RULES))
-    return (
-        info.commandable
-        and info.gpu_node is not None
-        and info.gpu_node.acknowledged_current
-        and not info.power.unsettled
-        and info.power.committed.limit_milliwatts <= least.limit_milliwatts
-    )
+    return info.commandable and info.power.committed.limit_milliwatts <= least.limit_milliwatts

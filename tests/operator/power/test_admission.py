@@ -113,6 +113,24 @@ def test_the_cut_of_a_node_goes_even_where_its_raise_must_wait() -> None:
     assert admission.waiting == ("a",)
 
 
+def braked(milliwatts: int, *limits: int) -> NodePower:
+    """A node of which a brake has lowered what stands to so much."""
+    stands = replace(standing(want("a", *limits)), min_power_limit_milliwatts=FLOOR)
+    return NodePower(stands, PowerBound(milliwatts, milliwatts), stands.version, braked_milliwatts=milliwatts)
+
+
+def test_what_a_brake_has_taken_comes_back_as_any_other_raise() -> None:
+    before = {"a": braked(400, 300, 300)}
+    admission = admit_grants([want("a", 250, 300)], before, [cap(400, "a")], epoch=1)
+    assert limits(admission, "a") == [200, 200]  # as the brake left them, and no longer by the brake
+    assert admission.waiting == ("a",)
+
+
+def test_a_grant_that_a_brake_has_lowered_is_sent_again_though_it_says_the_same() -> None:
+    before = {"a": braked(400, 300, 300)}
+    assert limits(admit_grants([want("a", 300, 300)], before, [cap(600, "a")], epoch=1), "a") == [300, 300]
+
+
 def test_a_new_entry_waits_at_the_smallest_limit() -> None:
     before = {"a": holding(want("a", 300, rest=FLOOR))}
     admission = admit_grants([want("a", 300, 300)], before, [cap(450, "a")], epoch=1)

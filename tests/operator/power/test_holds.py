@@ -48,6 +48,9 @@ def test_a_deleted_cap_holds_for_its_release_seconds(spec: Json, seconds: float)
     assert actions(holds, cap(DELETED, **spec), at=5000.0 + seconds - 0.1) == []
     assert actions(holds, cap(DELETED, **spec), at=5000.0 + seconds) == [HoldAction.RELEASE_UNLESS_KIND_GOES]
     assert actions(Holds(), cap(DELETED, **spec), at=5000.0 + seconds) == []  # a new leader counts anew
+    holds = Holds()  # the time is the deletion's, however long the cap has stood before
+    assert actions(holds, cap(HELD, **spec), at=0.0) == []
+    assert actions(holds, cap(DELETED, **spec), at=5000.0) == []
 
 
 def test_a_cap_that_cannot_be_read_is_held_as_long_as_any() -> None:
@@ -85,4 +88,8 @@ def test_only_true_is_the_word(word: str) -> None:
 
 def test_a_cap_that_others_still_hold_is_released_only_by_us() -> None:
     others = {"finalizers": ["example.com/other"], "deletionTimestamp": CREATED}
-    assert actions(Holds(), cap(others), gpu_node(others), at=1e6) == []
+    holds = Holds()
+    for seconds in (0.0, 1e6):
+        assert (
+            actions(holds, cap(others), gpu_node(others), cap(others | WORD), gpu_node(others | WORD), at=seconds) == []
+        )

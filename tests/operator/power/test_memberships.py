@@ -21,6 +21,7 @@ from flyball_api.reading import InvalidObject
 from flyball_api.workloads import NodeView
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.controller import Answered, PlanInForce, PowerController, PowerInstructions, PowerSettings
+from flyball_operator.power.memberships import Memberships
 from flyball_operator.watches import ClusterState
 from hypothesis import given
 from hypothesis import strategies as st
@@ -191,6 +192,8 @@ def test_a_node_leaves_at_the_acknowledged_minimum_after_some_time() -> None:
     # Granted less; but its agent is silent, so that it may still draw as before.
     assert hall.rests(1.0) == {"n1": LEAST, "n2": 2000}
     assert hall.under == {"a": {"n1", "n2"}, "b": {"n1"}}
+    hall.rests(30.0)  # it owes the answer for so long that nobody counts on it any more: it stays all the same
+    assert hall.under == {"a": {"n1", "n2"}, "b": {"n1"}}
     hall.answering.add("n1")
     hall.put("n1", hall.gpu_nodes["n1"].grant or granted(0), ROW_B, (ROW_A,))
     assert hall.rests() == {"n1": 3200, "n2": 3200}
@@ -272,6 +275,18 @@ def test_no_labels_are_written_beside_a_grant() -> None:
     hall.labels["n1"] = {**ROW_A, "time": "2"}
     waiting = hall.cycle()
     assert (waiting.sends, waiting.label_syncs) == ((), ())
+
+
+def test_a_node_that_has_yet_to_be_sent_the_smallest_limits_does_not_leave() -> None:
+    """Its cut may have to wait for a write under way: what it was granted under its former cap still stands."""
+    hall = Hall(row("a", 4000, ROW_A), n1=ROW_A)
+    hall.rests()
+    hall.labels["n1"] = {}
+    hall.rests()
+    state = hall.controller.observe(hall.cluster(), NOW, hall.seconds)
+    found = Memberships(0.0).syncs(state.caps, state.nodes, frozenset(["n1"]), may_leave=True)
+    assert [sync.left for sync in found] == []
+    assert state.nodes["n1"].power.committed.limit_milliwatts > LEAST * 1000
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3), max_size=4))
