@@ -19,7 +19,15 @@ from functools import lru_cache
 from typing import Any, cast
 
 import orjson
+
+_RICH = sys.modules.get("rich")
+if _RICH is None:
+    # structlog imports rich wherever it is installed, 5 MiB in every agent, for tracebacks that are written plainly here.
+    sys.modules["rich"] = None  # type: ignore[assignment]
 import structlog
+
+if _RICH is None:
+    del sys.modules["rich"]
 from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.processors import format_exc_info

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Coroutine
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,8 @@ DRIVER_OPEN_SECONDS = 60.0
 
 def package_version() -> str:
     """The installed distribution's version, "0" where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # 26 modules, which an enforcer does not need
+
     try:
         return version("flyball")
     except PackageNotFoundError:
@@ -130,7 +131,6 @@ async def _enforce(options: EnforcerOptions) -> None:
         journal,
         open_driver=lambda: open_driver(options),
         tick_seconds=options.tick_seconds,
-        version=package_version(),
     )
     try:
         log_start(governor, driver)

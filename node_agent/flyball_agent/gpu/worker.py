@@ -13,7 +13,6 @@ import sys
 import threading
 from pathlib import Path
 
-from flyball_agent.gpu.calls import Lane
 from flyball_agent.gpu.gpu import (
     DriverUnavailable,
     Gpu,
@@ -24,6 +23,7 @@ from flyball_agent.gpu.gpu import (
     PowerLimitReading,
     UnknownDriverError,
 )
+from flyball_agent.gpu.lane import Lane
 from flyball_agent.gpu.messages import (
     Answer,
     Done,
