@@ -1,4 +1,4 @@
-"""Finding, fetching and building the control plane's programs, with stand-ins for the network and the compiler."""
+"""Finding, fetching and building the programs of clusters, with stand-ins for the network and the compiler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from pathlib import Path
 
 import pytest
 from flyball_testbed.controlplane.programs import binaries, build, download
-from flyball_testbed.controlplane.programs.binaries import PROGRAMS, BinariesUnavailableError, find_binaries
+from flyball_testbed.controlplane.programs.binaries import (
+    NODE_PROGRAMS,
+    PROGRAMS,
+    BinariesUnavailableError,
+    find_binaries,
+)
 from flyball_testbed.controlplane.programs.chart_tools import (
     built_chart_tools,
     chart_tools_directory,
@@ -31,7 +36,7 @@ VERSIONS = {
 }
 # A Go that "builds" a program by writing where it was asked to, and keeps a record of what it was asked for.
 FAKE_GO = """#!/bin/sh
-if [ "$1" = env ]; then echo go1.26.1; exit; fi
+if [ "$1" = env ]; then echo go1.26.8; exit; fi
 while [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done
 echo "$1" >> "$GO_RECORD"
 sleep 0.2
@@ -69,19 +74,20 @@ def built(machine: Path) -> list[str]:
     return record.read_text().split() if record.exists() else []
 
 
-def test_what_cannot_be_fetched_is_built_once_and_then_cached(machine: Path) -> None:
+@pytest.mark.parametrize("programs", [PROGRAMS, NODE_PROGRAMS], ids=["control plane", "nodes"])
+def test_what_cannot_be_fetched_is_built_once_and_then_cached(machine: Path, programs: tuple[str, ...]) -> None:
     lines: list[str] = []
-    found = find_binaries(lines.append)
-    assert set(found.paths) == set(PROGRAMS)
+    found = find_binaries(lines.append, programs)
+    assert set(found.paths) == set(programs)
     assert all(path.parent == machine / "cache/flyball/v1.36.3/bin" for path in found.paths.values())
     assert all(os.access(path, os.X_OK) for path in found.paths.values())
-    assert sorted(built(machine)) == sorted(build.PACKAGE_OF_PROGRAM.values())
+    assert sorted(built(machine)) == sorted(build.PACKAGE_OF_PROGRAM[program] for program in programs)
     assert sum(line.startswith("official release: ") for line in lines) == 1, "one line for the step that failed"
 
     again: list[str] = []
-    assert find_binaries(again.append) == found
+    assert find_binaries(again.append, programs) == found
     assert again == []
-    assert len(built(machine)) == len(PROGRAMS)
+    assert len(built(machine)) == len(programs)
 
 
 def test_two_processes_never_build_at_once(machine: Path) -> None:
@@ -199,8 +205,8 @@ def test_a_missing_release_is_named(releases: Path, tmp_path: Path) -> None:
 def test_fetched_programs_are_not_built(machine: Path, releases: Path) -> None:
     for program in sorted(binaries.KUBERNETES_PROGRAMS):
         publish(releases, program, b"#!/bin/sh\n")
-    find_binaries(lambda _line: None)
-    assert sorted(built(machine)) == sorted(build.PACKAGE_OF_PROGRAM[program] for program in ("etcd", "kwok"))
+    find_binaries(lambda _line: None, [*PROGRAMS, "kubelet", "ctr"])
+    assert sorted(built(machine)) == sorted(build.PACKAGE_OF_PROGRAM[program] for program in ("etcd", "kwok", "ctr"))
 
 
 def test_an_old_go_gives_way_to_the_wheels(machine: Path) -> None:
@@ -209,13 +215,13 @@ def test_an_old_go_gives_way_to_the_wheels(machine: Path) -> None:
     write_program(wheel, FAKE_GO)
     lines: list[str] = []
     assert build.find_go(machine / "tools", lines.append) == wheel
-    assert lines == ["the machine's Go is 1.19.8, 1.26.0 is needed"]
+    assert lines == ["the machine's Go is 1.19.8, 1.26.6 is needed"]
 
 
 def test_every_program_has_a_pinned_version() -> None:
-    for program in PROGRAMS:
+    for program in (*PROGRAMS, *NODE_PROGRAMS):
         assert build.pinned_version(build.MODULE_OF_PROGRAM[program]).startswith("v")
-    with pytest.raises(build.BuildError, match=r"does not require example\.com/none"):
+    with pytest.raises(build.BuildError, match=r"requires example\.com/none"):
         build.pinned_version("example.com/none")
 
 

