@@ -11,6 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest_plugins = [
     "tests.support.control_plane",
+    "tests.support.real_nodes",
     "tests.support.workers",
     "tests.support.chart",
     "tests.support.examples",

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from flyball_api.names import DEFAULT_NAMESPACE
 
@@ -22,6 +22,7 @@ from flyball_testbed.controlplane.programs.build import locked
 
 DEFAULT_NODES = 16
 AGENT_TIMEOUT_SECONDS = 120.0
+AnyCluster = TypeVar("AnyCluster")
 
 
 def clusters_directory() -> Path:
@@ -216,6 +217,10 @@ class DevCluster:
         """Delete nodes; see `nodes.delete_nodes`."""
         nodes.delete_nodes(self.api, names, with_pods=with_pods)
 
+    def install_api(self) -> None:
+        """Put Flyball's kinds, accounts and policies in."""
+        install.install_api(self.api)
+
     def install_agents(self) -> None:
         """Create the DaemonSet whose pods carry the agents' identities."""
         install.install_agent_daemon_set(self.api)
@@ -223,23 +228,6 @@ class DevCluster:
 
 def _install_api(api: ApiClient) -> None:
     install.install_api(api)
-
-
-def start_named(name: str, start: Callable[[Path], DevCluster], report: Report = print) -> DevCluster:
-    """Start the cluster `name` by calling `start` with its folder, one process at a time.
-
-    What a crashed cluster of that name left is removed, and so is what a start that fails leaves (the error has the end
-    of the log). Raises FileExistsError where it is already running.
-    """
-    directory = named_directory(name)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with locked(directory.parent / f".{name}.lock", report):
-        take_down(directory, only_dead=True)
-        try:
-            return start(directory)
-        except BaseException:
-            take_down(directory)
-            raise
 
 
 def take_down(directory: Path, *, only_dead: bool = False) -> bool:
@@ -258,3 +246,22 @@ def take_down(directory: Path, *, only_dead: bool = False) -> bool:
     control_plane.stop()
     shutil.rmtree(directory)
     return True
+
+
+def start_named(
+    name: str, start: Callable[[Path], AnyCluster], report: Report = print, take_down: Callable[..., bool] = take_down
+) -> AnyCluster:
+    """Start the cluster `name` by calling `start` with its folder, one process at a time.
+
+    What a crashed cluster of that name left is removed by `take_down`, and so is what a start that fails leaves (the
+    error has the end of the log). Raises FileExistsError where it is already running.
+    """
+    directory = named_directory(name)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with locked(directory.parent / f".{name}.lock", report):
+        take_down(directory, only_dead=True)
+        try:
+            return start(directory)
+        except BaseException:
+            take_down(directory)
+            raise

@@ -8,15 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from flyball_testbed.controlplane.network import BRIDGE_ADDRESS
 from flyball_testbed.controlplane.ports import LOOPBACK
 
+# Where there are real nodes: the process that holds the network namespace in which they reach the API server.
+NETWORK = "network"
 ETCD = "etcd"
 API_SERVER = "kube-apiserver"
 CONTROLLER_MANAGER = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
 KWOK = "kwok"
-# In the order of starting; stopped in the reverse order.
+# In the order of starting; stopped in the reverse order. (The network comes before them all.)
 COMPONENTS = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
+
+# What the kube-proxies of real nodes sign in with.
+KUBE_PROXY_USER = "kube-proxy"
 
 SERVICE_RANGE = "10.0.0.0/16"
 SERVICE_ADDRESS = "10.0.0.1"
@@ -64,6 +70,10 @@ class Layout:
     @property
     def authority(self) -> Path:
         return self.pki / "ca.crt"
+
+    @property
+    def authority_key(self) -> Path:
+        return self.pki / "ca.key"
 
     def certificate(self, user: str) -> Path:
         return self.pki / f"{user}.crt"
@@ -116,24 +126,39 @@ def etcd_arguments() -> list[str]:
     ]
 
 
-def api_server_arguments(port: int) -> list[str]:
+# What differs with the nodes: simulated ones on this machine's loopback, or real ones in the cluster's own network.
+_FOR_SIMULATED_NODES = (
+    f"--bind-address={LOOPBACK}",
+    f"--advertise-address={LOOPBACK}",
+    # It taints every new node as not ready; ours register as ready, and a thousand would wait for it to be undone.
+    "--disable-admission-plugins=TaintNodesByCondition",
+    # The Service `kubernetes` would need an address that pods reach; no simulated pod connects to anything.
+    "--endpoint-reconciler-type=none",
+)
+_FOR_REAL_NODES = (
+    "--bind-address=0.0.0.0",  # every interface of the namespace: the bridge, and the link from this machine
+    f"--advertise-address={BRIDGE_ADDRESS}",
+    # For logs and exec the API server is the kubelets' client.
+    "--kubelet-certificate-authority=pki/ca.crt",
+    "--kubelet-client-certificate=pki/admin.crt",
+    "--kubelet-client-key=pki/admin.key",
+    "--kubelet-preferred-address-types=InternalIP",
+)
+
+
+def api_server_arguments(port: int, *, real_nodes: bool = False) -> list[str]:
     return [
         f"--etcd-servers=unix://{ETCD_SOCKET}",
         f"--secure-port={port}",
-        f"--bind-address={LOOPBACK}",
-        f"--advertise-address={LOOPBACK}",
+        *(_FOR_REAL_NODES if real_nodes else _FOR_SIMULATED_NODES),
         f"--service-cluster-ip-range={SERVICE_RANGE}",
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
-        # It taints every new node as not ready; ours register as ready, and a thousand would wait for it to be undone.
-        "--disable-admission-plugins=TaintNodesByCondition",
         "--client-ca-file=pki/ca.crt",
         *SERVING_CERTIFICATE,
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
         "--service-account-key-file=pki/service-account.key",
         "--service-account-signing-key-file=pki/service-account.key",
-        # The Service `kubernetes` would need an address that pods reach; no simulated pod connects to anything.
-        "--endpoint-reconciler-type=none",
         "--allow-privileged=true",
         "--profiling=false",
         # One developer's machine stands for a whole cluster: a thousand agents must not be turned away.

@@ -1,8 +1,8 @@
 """The real control plane as plain processes: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, and kwok.
 
-Everything is on loopback (etcd on a Unix socket), needs no root, and lives in one folder: keys, data, logs, kubeconfigs
-and a state file from which another process can take the cluster over. By default the processes die with the one that
-started them, however it ends.
+Everything is on loopback (etcd on a Unix socket; for real nodes, the API server in a network namespace, which needs
+root) and lives in one folder: keys, data, logs, kubeconfigs and a state file from which another process can take the
+cluster over. By default the processes die with the one that started them, however it ends.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Self
 
 import yaml
 
+from flyball_testbed.controlplane import network
 from flyball_testbed.controlplane.api import ApiClient, Json
 from flyball_testbed.controlplane.components import (
     API_SERVER,
@@ -27,6 +28,7 @@ from flyball_testbed.controlplane.components import (
     CONTROLLER_MANAGER,
     ETCD,
     KWOK,
+    NETWORK,
     SCHEDULER,
     Layout,
     api_server_arguments,
@@ -45,7 +47,14 @@ from flyball_testbed.controlplane.credentials import (
     write_user_kubeconfigs,
 )
 from flyball_testbed.controlplane.ports import LOOPBACK, free_port
-from flyball_testbed.controlplane.processes import Process, ProcessIdentity, log_tail, resident_bytes, uninterrupted
+from flyball_testbed.controlplane.processes import (
+    Process,
+    ProcessIdentity,
+    log_tail,
+    resident_bytes,
+    uninterrupted,
+    wait_until,
+)
 from flyball_testbed.controlplane.programs.binaries import KUBECTL, Binaries, Report, find_binaries
 from flyball_testbed.controlplane.readiness import READY_TIMEOUT_SECONDS, ComponentError, await_ready
 from flyball_testbed.controlplane.stages import kwok_configuration
@@ -59,7 +68,7 @@ PORT_ATTEMPTS = 5
 STOP_TIMEOUT_SECONDS = 10.0
 TOKEN_SECONDS = 7 * 24 * 3600
 NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,7 @@ class Options:
     pod_start_delay_seconds: float = 0.5
     node_lease_seconds: int = 40
     die_with_parent: bool = True
+    real_nodes: bool = False  # put the API server where nodes in namespaces of their own reach it (needs root)
 
 
 class ControlPlane:
@@ -82,6 +92,7 @@ class ControlPlane:
         self.options = options
         self._binaries = binaries
         self._ports = ports
+        self._link: network.Link | None = None
         self._processes: dict[str, Process] = {}
         self._temporary = False
         self._owner = ProcessIdentity.own()
@@ -141,6 +152,7 @@ class ControlPlane:
             Options(**state["options"]),
             dict(state["ports"]),
         )
+        plane._link = network.Link(*state["link"]) if state["link"] is not None else None
         plane._owner = ProcessIdentity(*state["owner"])
         for name, identity in state["processes"].items():
             plane._processes[name] = Process(name, ProcessIdentity(*identity), plane.layout.log(name))
@@ -150,7 +162,9 @@ class ControlPlane:
         self.layout.directory.chmod(0o700)
         self.layout.log(ETCD).parent.mkdir()
         self._spawn(ETCD)
-        create_keys(self.layout)
+        if self.options.real_nodes:
+            self._start_network()
+        create_keys(self.layout, [self._api_server_address, network.BRIDGE_ADDRESS] if self.options.real_nodes else [])
         self.layout.stages.write_text(kwok_configuration(self.options.pod_start_delay_seconds))
         self.layout.scheduler_configuration.write_text(yaml.safe_dump(scheduler_configuration()))
         # An API server that finds no etcd at its first try waits a second for the next.
@@ -172,23 +186,37 @@ class ControlPlane:
             what="created by the controller manager",
         )
 
-    def _arguments(self, name: str) -> list[str]:
+    def _start_network(self) -> None:
+        """Make the namespace in which the API server will be. Raises NetworkError, ComponentError."""
+        holder = self._spawn(NETWORK)
+        if not wait_until(lambda: not holder.is_running() or _left_our_network(holder.pid), READY_TIMEOUT_SECONDS):
+            raise ComponentError(f"{NETWORK} has made no namespace after {READY_TIMEOUT_SECONDS:g} s")
+        if not holder.is_running():
+            raise ComponentError(f"{NETWORK} ended with status {holder.exit_status}: {holder.log_tail()}")
+        self._link = network.furnish(holder.pid)
+        self._save()
+
+    def _command(self, name: str) -> list[str]:
+        if name == NETWORK:
+            return network.holder_command()
+        program = str(self._binaries[name])
         if name == ETCD:
-            return etcd_arguments()
+            return [program, *etcd_arguments()]
         port = self._ports[name]
         if name == API_SERVER:
-            return api_server_arguments(port)
+            command = [program, *api_server_arguments(port, real_nodes=self.options.real_nodes)]
+            return network.within(self.network_namespace, command) if self.options.real_nodes else command
         if name == CONTROLLER_MANAGER:
-            return controller_manager_arguments(port)
+            return [program, *controller_manager_arguments(port)]
         if name == SCHEDULER:
-            return scheduler_arguments(port)
-        return kwok_arguments(port, self.options.node_lease_seconds)
+            return [program, *scheduler_arguments(port)]
+        return [program, *kwok_arguments(port, self.options.node_lease_seconds)]
 
     def _spawn(self, name: str) -> Process:
         with uninterrupted():
             process = Process.spawn(
                 name,
-                [str(self._binaries[name]), *self._arguments(name)],
+                self._command(name),
                 log_path=self.layout.log(name),
                 directory=self.layout.directory,
                 environment={"GOGC": os.environ.get("GOGC", GARBAGE_COLLECTION_PERCENT)},
@@ -217,7 +245,8 @@ class ControlPlane:
             self._spawn_on_free_port(name)
 
     def _await_ready(self, name: str) -> None:
-        await_ready(self._processes[name], self.layout, self._ports.get(name))
+        address = self._api_server_address if name == API_SERVER else LOOPBACK
+        await_ready(self._processes[name], self.layout, self._ports.get(name), address=address)
 
     def stop(self, *, keep_directory: bool = False) -> None:
         """Stop every component, clients before servers, and remove the folder if it is a temporary one."""
@@ -233,10 +262,12 @@ class ControlPlane:
                 process.signal_stop()
             for process in clients:
                 process.stop(STOP_TIMEOUT_SECONDS)
-            for name in (API_SERVER, ETCD):
+            for name in (API_SERVER, ETCD, NETWORK):
                 if name in self._processes:
                     self._processes[name].stop(STOP_TIMEOUT_SECONDS)
             self._processes.clear()
+            if self._link is not None:
+                self._link.remove()
             if self._api is not None:
                 self._api.close()
                 self._api = None
@@ -259,6 +290,7 @@ class ControlPlane:
             "binaries": {name: str(path) for name, path in self._binaries.items()},
             "options": vars(self.options),
             "ports": self._ports,
+            "link": astuple(self._link) if self._link is not None else None,
             "owner": astuple(self._owner),
             "processes": {name: astuple(process.identity) for name, process in self._processes.items()},
         }
@@ -270,8 +302,8 @@ class ControlPlane:
 
     def component(self, name: str) -> Process:
         """The process of a component. Raises KeyError with the names there are."""
-        if name not in COMPONENTS:
-            raise KeyError(f"no component {name!r}; there are {', '.join(COMPONENTS)}")
+        if name not in self.components():
+            raise KeyError(f"no component {name!r}; there are {', '.join(self.components())}")
         return self._processes[name]
 
     def stop_component(self, name: str) -> None:
@@ -313,7 +345,11 @@ class ControlPlane:
 
     def is_running(self) -> bool:
         """Whether every component runs."""
-        return len(self._processes) == len(COMPONENTS) and all(p.is_running() for p in self._processes.values())
+        return set(self._processes) == set(self.components()) and all(p.is_running() for p in self._processes.values())
+
+    def components(self) -> tuple[str, ...]:
+        """The names of this control plane's components, in the order of starting."""
+        return (NETWORK, *COMPONENTS) if self.options.real_nodes else COMPONENTS
 
     def running(self) -> dict[str, int]:
         """The process ids of the components that run."""
@@ -325,7 +361,7 @@ class ControlPlane:
 
     def log_tails(self, lines: int = 25) -> str:
         """The end of every component's log, titled; for the report of a failed test."""
-        parts = [f"--- {name}\n{log_tail(self.layout.log(name), lines)}" for name in COMPONENTS]
+        parts = [f"--- {name}\n{log_tail(self.layout.log(name), lines)}" for name in self.components()]
         return "\n".join(parts)
 
     # --- access ----------------------------------------------------------------------------------------------------
@@ -335,8 +371,22 @@ class ControlPlane:
         return self.layout.directory
 
     @property
+    def _api_server_address(self) -> str:
+        return self._link.address if self._link is not None else LOOPBACK
+
+    @property
     def server_url(self) -> str:
-        return f"https://{LOOPBACK}:{self._ports[API_SERVER]}"
+        return f"https://{self._api_server_address}:{self._ports[API_SERVER]}"
+
+    @property
+    def node_server_url(self) -> str:
+        """The API server as real nodes and their pods reach it."""
+        return f"https://{network.BRIDGE_ADDRESS}:{self._ports[API_SERVER]}"
+
+    @property
+    def network_namespace(self) -> Path:
+        """The namespace that real nodes join. Raises KeyError where the control plane was started without one."""
+        return network.namespace_path(self._processes[NETWORK].pid)
 
     @property
     def kubectl(self) -> Path:
@@ -396,6 +446,13 @@ class ControlPlane:
         return path
 
 
+def _left_our_network(pid: int) -> bool:
+    try:
+        return network.namespace_path(pid).readlink() != network.namespace_path(os.getpid()).readlink()
+    except FileNotFoundError:
+        return False
+
+
 def _sweep_temporary_directories() -> None:
     """Remove the temporary folders of clusters whose processes have died with a killed owner."""
     for directory in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"):
@@ -405,4 +462,5 @@ def _sweep_temporary_directories() -> None:
         except (OSError, ValueError, KeyError, TypeError):
             continue  # one that is being started or removed now, or another user's
         if abandoned:
+            plane.stop(keep_directory=True)
             shutil.rmtree(directory, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from pathlib import Path
 
 import trustme
@@ -24,23 +25,36 @@ USERS = {
 SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 
-def create_keys(layout: Layout) -> None:
+def create_keys(layout: Layout, addresses: Sequence[str] = ()) -> None:
     """Make the cluster's certificate authority and write every certificate and key into its folder.
 
-    Kubernetes reads a client certificate's common name as the user and its organization as the group.
+    `addresses` are those of the API server besides loopback. Kubernetes reads a client certificate's common name as the
+    user and its organization as the group.
     """
     authority = trustme.CA()
-    certificates = {"serving": authority.issue_cert(LOOPBACK, SERVICE_ADDRESS, *SERVER_NAMES)}
+    certificates = {"serving": authority.issue_cert(LOOPBACK, SERVICE_ADDRESS, *addresses, *SERVER_NAMES)}
     for user, (common_name, organization) in USERS.items():
         # The list of names, critical in these certificates, must not be empty; a client's is never looked at.
         certificates[user] = authority.issue_cert("localhost", common_name=common_name, organization_name=organization)
     layout.pki.mkdir()
     layout.authority.write_bytes(authority.cert_pem.bytes())
+    write_private(layout.authority_key, authority.private_key_pem.bytes())
     for user, certificate in certificates.items():
-        layout.certificate(user).write_bytes(certificate.cert_chain_pems[0].bytes())
-        write_private(layout.key(user), certificate.private_key_pem.bytes())
+        _write_certificate(layout, user, certificate)
     # An elliptic-curve key in the SEC 1 form, the only one of which the API server also reads the public half.
     write_private(layout.pki / "service-account.key", trustme.CA().private_key_pem.bytes())
+
+
+def issue(layout: Layout, user: str, common_name: str, organization: str | None, *names: str) -> None:
+    """Make one more certificate, of a client and of a server under `names`, and write it and its key as `user`'s."""
+    authority = trustme.CA.from_pem(layout.authority.read_bytes(), layout.authority_key.read_bytes())
+    certificate = authority.issue_cert(*names, common_name=common_name, organization_name=organization)
+    _write_certificate(layout, user, certificate)
+
+
+def _write_certificate(layout: Layout, user: str, certificate: trustme.LeafCert) -> None:
+    layout.certificate(user).write_bytes(certificate.cert_chain_pems[0].bytes())
+    write_private(layout.key(user), certificate.private_key_pem.bytes())
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -53,11 +67,16 @@ def write_private(path: Path, content: bytes) -> None:
 def write_user_kubeconfigs(layout: Layout, server_url: str) -> None:
     """Write a kubeconfig for each user with a certificate."""
     for user in USERS:
-        credentials = {
-            "client-certificate-data": _base64(layout.certificate(user)),
-            "client-key-data": _base64(layout.key(user)),
-        }
-        write_kubeconfig(layout, server_url, layout.kubeconfig(user), user, credentials)
+        write_certificate_kubeconfig(layout, server_url, user)
+
+
+def write_certificate_kubeconfig(layout: Layout, server_url: str, user: str, path: Path | None = None) -> None:
+    """Write the kubeconfig of a user who has a certificate, to `path` or where the layout has it."""
+    credentials = {
+        "client-certificate-data": _base64(layout.certificate(user)),
+        "client-key-data": _base64(layout.key(user)),
+    }
+    write_kubeconfig(layout, server_url, path or layout.kubeconfig(user), user, credentials)
 
 
 def write_kubeconfig(

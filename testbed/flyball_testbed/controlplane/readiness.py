@@ -30,14 +30,19 @@ class ComponentError(Exception):
 
 
 def await_ready(
-    process: Process, layout: Layout, port: int | None, *, timeout_seconds: float = READY_TIMEOUT_SECONDS
+    process: Process,
+    layout: Layout,
+    port: int | None,
+    *,
+    address: str = LOOPBACK,
+    timeout_seconds: float = READY_TIMEOUT_SECONDS,
 ) -> None:
     """Wait until the component `process.name` serves on its port (etcd: on its socket).
 
     Raises ComponentError where it ends, or is not ready in time.
     """
     deadline = time.monotonic() + timeout_seconds
-    probe = _etcd_probe(layout) if process.name == ETCD else _http_probe(process.name, layout, port)
+    probe = _etcd_probe(layout) if process.name == ETCD else _http_probe(process.name, layout, f"{address}:{port}")
     with probe as is_ready:
         while not is_ready():
             if not process.is_running():
@@ -52,7 +57,7 @@ def _error(process: Process, what: str) -> ComponentError:
 
 
 @contextlib.contextmanager
-def _http_probe(name: str, layout: Layout, port: int | None) -> Iterator[Callable[[], bool]]:
+def _http_probe(name: str, layout: Layout, place: str) -> Iterator[Callable[[], bool]]:
     scheme = "http" if name == KWOK else "https"
     path = "/readyz" if name in (API_SERVER, SCHEDULER) else "/healthz"
     with urllib3.PoolManager(
@@ -65,7 +70,7 @@ def _http_probe(name: str, layout: Layout, port: int | None) -> Iterator[Callabl
 
         def answers() -> bool:
             try:
-                return pool.request("GET", f"{scheme}://{LOOPBACK}:{port}{path}").status == 200
+                return pool.request("GET", f"{scheme}://{place}{path}").status == 200
             except urllib3.exceptions.HTTPError:
                 return False
 
