@@ -14,13 +14,18 @@ import typer
 
 if TYPE_CHECKING:
     from flyball_testbed.controlplane.cluster import DevCluster
+    from flyball_testbed.realnode.node import RealNode
 
 HELP = """A throwaway Kubernetes cluster on this machine: the real API server, etcd, controller manager and scheduler as
 plain processes, with simulated GPU nodes. No root, no containers, loopback only; several can run at once.
 
+With --real the nodes are real, too: kubelet, containerd and a device plugin for simulated GPUs, each node in namespaces
+of its own. Pods run. That needs root, Linux, and a few of Debian's packages (it says which).
+
 The first start fetches or builds the programs (minutes, once); after that a start takes seconds.
 
   flyball devcluster up --nodes 4           start one, in the background
+  flyball devcluster up --real --nodes 2    ... with nodes whose pods run
   flyball devcluster kubectl -- get nodes   talk to it
   eval $(flyball devcluster env)            ... or with your own tools, in this shell
   flyball devcluster down                   stop it and remove what it left
@@ -66,7 +71,9 @@ def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
 @group.command()
 def up(
     name: NAME = "default",
-    nodes: Annotated[int, typer.Option(min=0, help="How many GPU nodes to simulate.")] = 16,
+    nodes: Annotated[
+        int | None, typer.Option(min=0, help="How many GPU nodes. By default 16, of real ones 1.", show_default=False)
+    ] = None,
     gpus_per_node: Annotated[int, typer.Option(min=1, max=64, help="GPUs of each node.")] = 8,
     product: Annotated[
         str, typer.Option(help="The GPUs' product, as in the node label nvidia.com/gpu.product.")
@@ -74,6 +81,19 @@ def up(
     pod_start_delay: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="From a pod's binding to its being ready.")
     ] = 0.5,
+    real: Annotated[
+        bool,
+        typer.Option("--real", help="Real nodes, whose pods run: kubelet and containerd in namespaces. Needs root."),
+    ] = False,
+    images: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--image",
+            exists=True,
+            dir_okay=False,
+            help="An image's tar (OCI or Docker) for the real nodes; repeatable.",
+        ),
+    ] = None,
     install: Annotated[
         bool, typer.Option("--install/--bare", help="Install Flyball's API and the agents' pods, or leave it bare.")
     ] = True,
@@ -83,17 +103,34 @@ def up(
 ) -> None:
     """Start a cluster and wait until it can be used. It runs on in the background until `down`."""
     from flyball_kube.errors import ApiError, ApiUnreachable
-    from flyball_testbed.controlplane.cluster import DevCluster, start_named, take_down
+    from flyball_testbed.controlplane.cluster import DevCluster, start_named
     from flyball_testbed.controlplane.control_plane import ComponentError, Options
+    from flyball_testbed.controlplane.network import NetworkError
     from flyball_testbed.controlplane.programs.binaries import BinariesUnavailableError
+    from flyball_testbed.realnode.cluster import RealCluster, UnfitMachineError, take_down
+    from flyball_testbed.realnode.gpus import CompilerError
+    from flyball_testbed.realnode.node import NodeError
 
+    if images and not real:
+        _fail("--image is for real nodes: simulated ones run nothing (add --real)")
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
     started = time.monotonic()
 
     def start(directory: Path) -> DevCluster:
+        if real:
+            return RealCluster.start(
+                1 if nodes is None else nodes,
+                gpus_per_node,
+                product=product,
+                directory=directory,
+                images=images or [],
+                install=install,
+                die_with_parent=foreground,
+                report=_say,
+            ).devcluster
         return DevCluster.start(
-            nodes,
+            16 if nodes is None else nodes,
             gpus_per_node,
             product=product,
             directory=directory,
@@ -103,20 +140,25 @@ def up(
         )
 
     try:
-        cluster = start_named(name, start, _say)
+        cluster = start_named(name, start, _say, take_down)
     except (
         BinariesUnavailableError,
+        CompilerError,
         ComponentError,
         ApiError,
         ApiUnreachable,
+        NetworkError,
+        NodeError,
+        UnfitMachineError,
         OSError,
         LookupError,
         ValueError,
     ) as error:
         _fail(error)
+    names = cluster.node_names()
     _say(
-        f"devcluster {name!r} is up in {time.monotonic() - started:.1f} s: {nodes} nodes with {gpus_per_node} GPUs each,"
-        f" {cluster.control_plane.server_url}"
+        f"devcluster {name!r} is up in {time.monotonic() - started:.1f} s: {len(names)} {'real ' if real else ''}nodes"
+        f" with {gpus_per_node} GPUs each, {cluster.control_plane.server_url}"
     )
     option = "" if name == "default" else f" --name {name}"
     _say(f"  flyball devcluster kubectl{option} -- get nodes")
@@ -140,7 +182,8 @@ def down(
     every: Annotated[bool, typer.Option("--all", help="Take every cluster down.")] = False,
 ) -> None:
     """Stop a cluster and remove everything it left. One that is not there is no error."""
-    from flyball_testbed.controlplane.cluster import cluster_names, named_directory, take_down
+    from flyball_testbed.controlplane.cluster import cluster_names, named_directory
+    from flyball_testbed.realnode.cluster import take_down
 
     names = cluster_names() if every else [name]
     for each in names:
@@ -155,7 +198,6 @@ def down(
 def status(name: Annotated[str | None, typer.Option("--name", help="Only this one.")] = None) -> None:
     """Show the clusters of this machine, their components and their memory; fails if one has lost a component."""
     from flyball_testbed.controlplane.cluster import DevCluster, cluster_names, named_directory
-    from flyball_testbed.controlplane.components import COMPONENTS
 
     names = [name] if name is not None else cluster_names()
     if not names:
@@ -166,16 +208,30 @@ def status(name: Annotated[str | None, typer.Option("--name", help="Only this on
         running = control_plane.running()
         memory = control_plane.resident_bytes()
         typer.echo(f"{each}  {control_plane.server_url}  {named_directory(each)}")
-        for component in COMPONENTS:
+        for component in control_plane.components():
             if component in running:
                 typer.echo(f"  {component:<24} pid {running[component]:<8} {memory[component] / 2**20:5.0f} MiB")
             else:
                 broken = True
                 typer.echo(f"  {component:<24} not running; its log: {control_plane.layout.log(component)}")
+        for node in _real_nodes(each):
+            if node.is_running():
+                typer.echo(f"  {node.name:<24} pid {node.pid:<8} {node.resident_bytes() / 2**20:5.0f} MiB")
+            else:
+                broken = True
+                typer.echo(f"  {node.name:<24} not running; its logs: {node.machine.folder / 'logs'}")
         if {"etcd", "kube-apiserver"} <= set(running):
             typer.echo(f"  {len(DevCluster(control_plane).node_names())} nodes")
     if broken:
         raise typer.Exit(1)
+
+
+def _real_nodes(name: str) -> list[RealNode]:
+    from flyball_testbed.controlplane.cluster import named_directory
+    from flyball_testbed.realnode.cluster import RealCluster, is_real
+
+    directory = named_directory(name)
+    return list(RealCluster.attach(directory).nodes.values()) if is_real(directory) else []
 
 
 @group.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -219,12 +275,17 @@ def env(name: NAME = "default") -> None:
 
 
 @group.command()
-def binaries() -> None:
+def binaries(real: Annotated[bool, typer.Option("--real", help="Those of real nodes, too.")] = False) -> None:
     """Find the control plane's programs, fetching or building what is missing, and print where they are."""
-    from flyball_testbed.controlplane.programs.binaries import BinariesUnavailableError, find_binaries
+    from flyball_testbed.controlplane.programs.binaries import (
+        NODE_PROGRAMS,
+        PROGRAMS,
+        BinariesUnavailableError,
+        find_binaries,
+    )
 
     try:
-        found = find_binaries(_say)
+        found = find_binaries(_say, (*PROGRAMS, *NODE_PROGRAMS) if real else PROGRAMS)
     except BinariesUnavailableError as error:
         _fail(error)
     for program, path in found.paths.items():
