@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flyball_testbed.controlplane.nodes import NODES, is_ready
+from flyball_testbed.controlplane.processes import ProcessIdentity
 from flyball_testbed.controlplane.programs.binaries import Binaries
 from flyball_testbed.realnode import cgroups
 from flyball_testbed.realnode.cluster import RealCluster, take_down
@@ -22,23 +23,12 @@ from tests.support.waiting import wait_until
 # Where a kubelet, containerd and the pods' network would leave something on a machine that is a node itself.
 OUTSIDE = ("/var/lib/kubelet", "/var/lib/cni", "/var/lib/flyball", "/var/log/pods", "/run/containerd", "/run/flannel",
            "/run/netns", "/etc/cni", "/opt/cni")  # fmt: skip
-NAMESPACES = ("mnt", "net", "pid_for_children", "uts", "ipc")
 
 
-def namespaces_of(pid: int | str) -> set[str]:
-    found = set()
-    for kind in NAMESPACES:
-        try:
-            found.add(os.readlink(f"/proc/{pid}/ns/{kind}"))
-        except OSError:  # it has ended, or it is a zombie
-            continue
-    return found
-
-
-def groups() -> set[str]:
-    """Every node's control group, in every hierarchy."""
+def groups(nodes: set[str]) -> set[str]:
+    """The control groups, in every hierarchy, of the nodes that are these processes (`PID-TICKS`)."""
     parents = [hierarchy / cgroups.PARENT for hierarchy in cgroups.hierarchies(Path("/proc/mounts").read_text())]
-    return {str(group) for parent in parents if parent.is_dir() for group in parent.iterdir()}
+    return {str(parent / node) for parent in parents for node in nodes if (parent / node).exists()}
 
 
 @dataclass(frozen=True)
@@ -46,35 +36,31 @@ class Trace:
     """By what a running cluster would be found on the machine."""
 
     directory: Path
-    namespaces: frozenset[str]
+    processes: frozenset[ProcessIdentity]
     link: str
-    groups: frozenset[str]
+    nodes: frozenset[str]
 
     @classmethod
-    def of(cls, cluster: RealCluster, groups_before: set[str]) -> Trace:
+    def of(cls, cluster: RealCluster) -> Trace:
         state = json.loads(cluster.devcluster.control_plane.layout.state.read_text())
-        pids = [cluster.devcluster.control_plane.running()["network"]]
+        pids = list(cluster.devcluster.control_plane.running().values())
         for node in cluster.nodes.values():
-            pids += list(node.processes())
-        found = {namespace for pid in pids for namespace in namespaces_of(pid)} - namespaces_of("self")
-        return cls(cluster.directory, frozenset(found), state["link"][0], frozenset(groups() - groups_before))
+            pids += node.processes()
+        # Not by their namespaces: the kernel gives a number out again at once.
+        found = {identity for pid in pids if (identity := ProcessIdentity.of(pid)) is not None}
+        launched = [node.state()["process"] for node in cluster.nodes.values()]
+        nodes = frozenset(f"{pid}-{ticks}" for pid, ticks in launched)
+        return cls(cluster.directory, frozenset(found), state["link"][0], nodes)
 
-    def left(self, *, groups_too: bool = True) -> list[str]:
-        """What of the cluster is still there."""
-        found = [f"interface {self.link}"] if Path(f"/sys/class/net/{self.link}").exists() else []
-        found += [
-            f"mount {line}"
-            for line in Path("/proc/self/mounts").read_text().splitlines()
-            if str(self.directory) in line
+    def left(self) -> list[str]:
+        """What of the cluster is still there. (Of namespaces the processes are all that could hold them.)"""
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        return [
+            *(f"process {identity.pid}" for identity in self.processes if identity.is_running()),
+            *(f"mount {line}" for line in mounts if str(self.directory) in line),
+            *(f"control group {group}" for group in groups(set(self.nodes))),
+            *([f"interface {self.link}"] if Path(f"/sys/class/net/{self.link}").exists() else []),
         ]
-        for process in Path("/proc").iterdir():
-            if process.name.isdigit() and process.name != str(os.getpid()):
-                shared = namespaces_of(process.name) & self.namespaces
-                if shared:
-                    found.append(f"process {process.name} in {', '.join(shared)}")
-        if groups_too:
-            found += [f"control group {group}" for group in self.groups & groups()]
-        return found
 
 
 def kernel_settings() -> dict[str, str]:
@@ -84,7 +70,7 @@ def kernel_settings() -> dict[str, str]:
 def test_two_nodes_carry_pods_that_meet_and_a_power_cut_and_nothing_is_left(
     real_node_programs: Binaries, tools_image: Path
 ) -> None:
-    settings, outside, before = kernel_settings(), {path: Path(path).exists() for path in OUTSIDE}, groups()
+    settings, outside = kernel_settings(), {path: Path(path).exists() for path in OUTSIDE}
     with RealCluster.start(2, 1, images=[tools_image], binaries=real_node_programs, install=False) as cluster:
         bench = bench_on(cluster)
         bench.run("first", "echo from the first | nc -l -p 8000", nodeName="real-1")
@@ -94,10 +80,10 @@ def test_two_nodes_carry_pods_that_meet_and_a_power_cut_and_nothing_is_left(
 
         bench.run("stays", "sleep 3600", restartPolicy="Always", nodeName="real-2")
         bench.wait_phase("stays", "Running")
-        trace = Trace.of(cluster, before)
-        # Five at the least a node: processes, mounts, network, host name, memory; the cluster's network; the pods' own.
-        assert len(trace.namespaces) >= 11
-        assert len(trace.groups) >= 2
+        first = Trace.of(cluster)
+        # The control plane's six, and of each node the machine's init, containerd, kubelet, kube-proxy, device plugin.
+        assert len(first.processes) >= 6 + 2 * 5
+        assert sum("control group" in line for line in first.left()) >= 2
         cluster.nodes["real-2"].stop()
         assert not cluster.nodes["real-2"].processes()
         cluster.start_node("real-2")
@@ -114,8 +100,8 @@ def test_two_nodes_carry_pods_that_meet_and_a_power_cut_and_nothing_is_left(
         bench.output(
             "trains", "test -e $FLYBALL_SIMULATED_GPUS", gpus=1, nodeSelector={"kubernetes.io/hostname": "real-2"}
         )
-        trace = Trace.of(cluster, before)
-    assert trace.left() == []
+        trace = Trace.of(cluster)
+    assert first.left() + trace.left() == []
     assert not trace.directory.exists()
     assert kernel_settings() == settings, "the machine's kernel is set as it was"
     assert {path: Path(path).exists() for path in OUTSIDE} == outside
@@ -138,7 +124,6 @@ sys.stdin.read()
 def test_a_killed_bench_takes_its_nodes_with_it_and_the_next_command_clears_up(
     real_node_programs: Binaries, tools_image: Path, tmp_path: Path
 ) -> None:
-    before = groups()
     directory = tmp_path / "crashed"
     bench = subprocess.Popen(
         [sys.executable, "-c", BENCH, str(directory), str(tools_image)],
@@ -147,14 +132,13 @@ def test_a_killed_bench_takes_its_nodes_with_it_and_the_next_command_clears_up(
     try:
         assert bench.stdout is not None
         assert bench.stdout.readline() == "up\n"
-        trace = Trace.of(RealCluster.attach(directory), before)
-        assert trace.left() != []
-        assert trace.groups
+        trace = Trace.of(RealCluster.attach(directory))
+        assert any("control group" in line for line in trace.left())
     finally:
         bench.kill()
         bench.wait()
-    # The kernel needs nobody's help for all but the control groups and the folder.
-    wait_until(lambda: trace.left(groups_too=False) == [], lambda: "; ".join(trace.left(groups_too=False)))
+    # The kernel needs nobody's help to end what runs.
+    wait_until(lambda: not any(identity.is_running() for identity in trace.processes), "all are dead")
     assert take_down(directory)
     assert trace.left() == []
     assert not directory.exists()
@@ -174,13 +158,12 @@ def flyball(home: Path, *arguments: str, status: int = 0) -> subprocess.Complete
 def test_the_command_starts_shows_and_ends_a_cluster_with_real_nodes(
     real_node_programs: Binaries, tools_image: Path, tmp_path: Path
 ) -> None:
-    before = groups()
     up = flyball(tmp_path, "up", "--real", "--gpus-per-node", "2", "--image", str(tools_image))
     try:
         assert "1 real nodes with 2 GPUs each" in up.stderr
         directory = tmp_path / "flyball" / "devcluster" / "default"
         cluster = RealCluster.attach(directory)
-        trace = Trace.of(cluster, before)
+        trace = Trace.of(cluster)
         assert is_ready(cluster.api.get(f"{NODES}/real-1"))
         assert "real-1" in flyball(tmp_path, "status").stdout
         run = ("run", "hello", f"--image={TOOLS_IMAGE}", "--restart=Never", "--attach", "--quiet", "--command", "--")
