@@ -345,33 +345,58 @@ static nvmlReturn_t settable(nvmlDevice_t d) {
         if (!(pointer)) return INVALID_ARGUMENT;             \
     } while (0)
 
+/* Whether a container that was given some GPUs by UUID has this one; no other is there for it. */
+static int visible(const struct record *r) {
+    const char *given = getenv("NVIDIA_VISIBLE_DEVICES");
+    if (!given || strcmp(given, "all") == 0) return 1;
+    for (size_t length; *given; given += length + (given[length] == ',')) {
+        length = strcspn(given, ",");
+        if (strlen(r->uuid) == length && strncmp(r->uuid, given, length) == 0) return 1;
+    }
+    return 0;
+}
+
+static unsigned int visible_before(const struct record *end) {
+    unsigned int count = 0;
+    for (const struct record *r = records; r < end; r++) count += (unsigned int)visible(r);
+    return count;
+}
+
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
     if (!node) return UNINITIALIZED;
     if (!count) return INVALID_ARGUMENT;
-    *count = node->device_count;
+    *count = visible_before(records + node->device_count);
+    return SUCCESS;
+}
+
+static nvmlReturn_t handle_of(struct record *r, nvmlDevice_t *d) {
+    if (r->flags & LOST) return GPU_IS_LOST;
+    *d = r;
     return SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *d) {
     if (!node) return UNINITIALIZED;
-    if (!d || index >= node->device_count) return INVALID_ARGUMENT;
-    if (records[index].flags & LOST) return GPU_IS_LOST;
-    *d = records + index;
-    return SUCCESS;
+    if (!d) return INVALID_ARGUMENT;
+    for (uint32_t i = 0; i < node->device_count; i++) {
+        if (visible(records + i) && index-- == 0) return handle_of(records + i, d);
+    }
+    return INVALID_ARGUMENT;
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *d) {
     if (!node) return UNINITIALIZED;
     if (!uuid || !d) return INVALID_ARGUMENT;
     for (uint32_t i = 0; i < node->device_count; i++) {
-        if (strncmp(records[i].uuid, uuid, sizeof records[i].uuid) == 0) return nvmlDeviceGetHandleByIndex_v2(i, d);
+        struct record *r = records + i;
+        if (strncmp(r->uuid, uuid, sizeof r->uuid) == 0 && visible(r)) return handle_of(r, d);
     }
     return NOT_FOUND;
 }
 
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t d, unsigned int *index) {
     USE(d, index);
-    *index = (unsigned int)(d - records);
+    *index = visible_before(d);
     return SUCCESS;
 }
 

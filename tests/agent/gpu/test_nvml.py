@@ -92,6 +92,20 @@ def test_setters_need_privilege(hardware: Hardware, monkeypatch: pytest.MonkeyPa
         driver.close()
 
 
+def test_a_container_sees_the_gpus_that_it_was_given(hardware: Hardware, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, library = hardware
+    given = [node.devices[3].uuid, node.devices[1].uuid]
+    for visible, expected in (("all", range(len(node.devices))), (",".join(given), (1, 3)), (given[0], (3,)), ("", ())):
+        monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", visible)
+        driver = NvmlDriver(library)
+        try:
+            seen = driver.gpus()
+            assert [gpu.uuid for gpu in seen] == [node.devices[index].uuid for index in expected]
+            assert [gpu.index for gpu in seen] == list(range(len(expected))), "numbered as if there were no others"
+        finally:
+            driver.close()
+
+
 def test_a_driver_that_is_not_there_or_not_ours_is_said(
     hardware: Hardware, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
