@@ -87,7 +87,7 @@ class PowerCapSpec(ApiStruct, frozen=True):
     failsafe_watts_per_gpu: Count | None = None
     failsafe_hold_seconds: Annotated[int, Meta(ge=0, le=MAX_HOLD_SECONDS)] | None = None
     meter: CapMeter | None = None
-    foreign_pods: Literal["Reserve", "Limit"] = "Reserve"
+    foreign_pods: Literal["Reserve", "Limit"] = "Limit"
     release_seconds: Count = DEFAULT_RELEASE_SECONDS
 
     def __post_init__(self) -> None:

@@ -55,7 +55,13 @@ def test_the_template_is_kept_as_it_is(kinds: Any) -> None:
 
 def test_a_power_cap_is_completed_with_defaults(kinds: Any) -> None:
     spec = kinds.try_create(kinds.object(CAP))["spec"]
-    assert spec == {"watts": 40_000, "enforcement": "Hard", "staticOverheadWatts": 0, "foreignPods": "Reserve"}
+    assert spec == {
+        "watts": 40_000,
+        "enforcement": "Hard",
+        "staticOverheadWatts": 0,
+        "foreignPods": "Limit",
+        "releaseSeconds": 600,
+    }
 
 
 def test_a_meter_is_completed_with_defaults(kinds: Any) -> None:

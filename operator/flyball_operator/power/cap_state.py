@@ -17,6 +17,7 @@ from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milli
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.cap_schedule import EffectiveCap, EnergyPeriod, LastEvaluation, charge_energy, effective_cap
 from flyball_operator.power.failsafe import failsafe_of, node_failsafes
+from flyball_operator.power.foreign_shares import share_of_each_gpu
 from flyball_operator.power.meter import (
     NEVER_READ,
     MeteredLoad,
@@ -245,6 +246,10 @@ class CapTracker:
             for state in states
         )
         rules = {name: replace(rule, failsafe=failsafes.get(name, rule.failsafe)) for name, rule in rules.items()}
+        for state in states:
+            if state.spec.foreign_pods == "Limit" and any(nodes[name].foreign_gpus for name in state.nodes):
+                share = share_of_each_gpu(state.budget(), nodes)
+                rules |= {name: rules[name].limiting_foreign_pods(share) for name in state.nodes}
         return CapStates(states, tuple(unreadable), rules)
 
     def _evaluate(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from flyball_operator.power.cap_state import CapState, CapStates
 from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.power.reservations import NO_RULES, least_bound
+from flyball_operator.power.reservations import NO_RULES, resting_bound
 
 Labels = Mapping[str, str]
 
@@ -105,9 +105,9 @@ def _needed(former: tuple[Labels, ...], left: frozenset[str], caps: CapStates) -
 
 
 def _at_the_minimum(info: NodeInfo, caps: CapStates) -> bool:
-    """Whether nothing more than the least that the node can be brought to is committed there, by proof.
+    """Whether nothing more is committed there, by proof, than with all of Flyball's pods at the smallest limits.
 
     What cannot be commanded has no such least: all that it may draw would count as one.
     """
-    least = least_bound(info, caps.rules.get(info.name, NO_RULES))
+    least = resting_bound(info, caps.rules.get(info.name, NO_RULES))
     return info.commandable and info.power.committed.limit_milliwatts <= least.limit_milliwatts

@@ -19,16 +19,26 @@ from flyball_operator.power.node_info import NodeInfo
 
 @dataclass(frozen=True, slots=True)
 class NodeRules:
-    """What the caps over one node ask of its GPUs beside their watts; `emergency`: every GPU at its smallest limit."""
+    """What the caps over one node ask of its GPUs beside their watts; `emergency`: every GPU at its smallest limit.
+
+    Where foreign pods are limited, each of their GPUs gets `foreign_share_milliwatts`, at least its smallest limit.
+    """
 
     limit_foreign_pods: bool = False
+    foreign_share_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
     failsafe: Failsafe = MINIMUM
     emergency: bool = False
 
     @property
     def lowers_foreign_pods(self) -> bool:
-        """GPUs of pods outside Flyball get the smallest limit."""
+        """GPUs of pods outside Flyball get less than their default limit."""
         return self.limit_foreign_pods or self.emergency
+
+    def limiting_foreign_pods(self, share: MilliwattsPerGpu) -> NodeRules:
+        """These rules with at most this share for each GPU of a foreign pod."""
+        if self.foreign_share_milliwatts:
+            share = min(share, self.foreign_share_milliwatts)
+        return replace(self, foreign_share_milliwatts=max(MilliwattsPerGpu(1), share))
 
 
 NO_RULES = NodeRules()
@@ -53,7 +63,10 @@ def node_rules(
 
 def foreign_gpu_milliwatts(node: NodeInfo, rules: NodeRules) -> MilliwattsPerGpu:
     """What each GPU of a pod outside Flyball may draw: the default limit, unless a cap limits such pods."""
-    return node.min_limit_milliwatts if rules.lowers_foreign_pods else node.default_limit_milliwatts
+    if not rules.lowers_foreign_pods:
+        return node.default_limit_milliwatts
+    share = MilliwattsPerGpu(0) if rules.emergency else rules.foreign_share_milliwatts
+    return max(node.min_limit_milliwatts, min(node.default_limit_milliwatts, share))
 
 
 def lost_gpu_milliwatts(node: NodeInfo) -> MilliwattsPerGpu:
@@ -79,6 +92,12 @@ def idle_bound(node: NodeInfo, gpus: int) -> PowerBound:
 
 def least_bound(node: NodeInfo, rules: NodeRules) -> PowerBound:
     """The least that a node can be brought to; all that it may draw now while it cannot be commanded."""
+    return resting_bound(node, replace(rules, foreign_share_milliwatts=MilliwattsPerGpu(0)))
+
+
+def resting_bound(node: NodeInfo, rules: NodeRules) -> PowerBound:
+    """What a node comes to with all of Flyball's pods at the smallest limit; all that it may draw now while it cannot be
+    commanded."""
     if not node.commandable:
         return node.power.committed
     reserved = reserved_milliwatts(node, rules)

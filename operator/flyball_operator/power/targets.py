@@ -16,7 +16,13 @@ from flyball_planner.snapshot import Allocation, JobDecision
 
 from flyball_operator.power.admission import GrantTarget
 from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.power.reservations import NO_RULES, NodeRules, idle_bound, reserved_milliwatts
+from flyball_operator.power.reservations import (
+    NO_RULES,
+    NodeRules,
+    foreign_gpu_milliwatts,
+    idle_bound,
+    reserved_milliwatts,
+)
 
 # "No bound": above any clock that a GPU has; the agent clips it to what the device supports.
 ANY_CLOCK_MEGAHERTZ = 10_000
@@ -186,7 +192,7 @@ class _NodeTarget:
         return GrantTarget(
             node=info.name,
             other_gpus=OtherGpuLimits(
-                foreign_power_limit_milliwatts=self._min_limit if rules.lowers_foreign_pods else MilliwattsPerGpu(0),
+                foreign_power_limit_milliwatts=self._foreign_limit(),
                 foreign_gpus=info.foreign_gpus,
                 failsafe_power_limit_milliwatts=rules.failsafe.limit_milliwatts,
                 failsafe_hold_seconds=rules.failsafe.hold_seconds,
@@ -197,3 +203,10 @@ class _NodeTarget:
             rest=PowerBound(reserved, reserved) + idle_bound(info, max(0, info.gpus - used)),
             min_limit_milliwatts=self._min_limit,
         )
+
+    def _foreign_limit(self) -> MilliwattsPerGpu:
+        """The limit of each foreign pod's GPU as the grant has it: 0 for the default, and where there is none, so that
+        a share that changes for some nodes takes no grant for the others."""
+        if not self._rules.lowers_foreign_pods or not self._info.foreign_gpus:
+            return MilliwattsPerGpu(0)
+        return max(MilliwattsPerGpu(1), foreign_gpu_milliwatts(self._info, self._rules))

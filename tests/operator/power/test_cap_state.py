@@ -401,8 +401,9 @@ def rules(*specs: Mapping[str, Any]) -> NodeRules:
 
 
 def test_the_strictest_of_each_rule_counts() -> None:
-    assert rules({}) == NodeRules(False, MINIMUM)
-    assert rules({}, {"foreignPods": "Limit"}) == NodeRules(True, MINIMUM)
+    reserve = {"foreignPods": "Reserve"}
+    assert rules(reserve) == NodeRules(limit_foreign_pods=False, failsafe=MINIMUM)
+    assert rules(reserve, {}) == NodeRules(limit_foreign_pods=True, failsafe=MINIMUM)
     assert rules({"failsafeWattsPerGpu": 200}, {"failsafeWattsPerGpu": 150}).failsafe == Failsafe(150_000)
 
 

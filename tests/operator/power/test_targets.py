@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from flyball_api.grant import PowerBound
+from flyball_api.units import MilliwattsPerGpu
 from flyball_api.workloads import IncarnationView, PodView
 from flyball_operator.power.admission import GrantTarget
 from flyball_operator.power.failsafe import Failsafe
@@ -361,6 +362,12 @@ def test_or_limited_where_a_cap_says_so() -> None:
     item = foreign_item(NodeRules(limit_foreign_pods=True))
     assert (item.other_gpus.foreign_gpus, item.other_gpus.foreign_power_limit_milliwatts) == (4, FLOOR)
     assert item.rest.limit_milliwatts == 8 * FLOOR
+    share = MilliwattsPerGpu(250_000)
+    item = foreign_item(NodeRules(limit_foreign_pods=True, foreign_share_milliwatts=share))
+    assert item.other_gpus.foreign_power_limit_milliwatts == share
+    assert item.rest.limit_milliwatts == 4 * FLOOR + 4 * share
+    item = foreign_item(NodeRules(limit_foreign_pods=True, foreign_share_milliwatts=share, emergency=True))
+    assert item.rest.limit_milliwatts == 8 * FLOOR
 
 
 def test_lost_gpus_stay_reserved_at_the_default_that_a_reset_puts() -> None:
@@ -398,7 +405,11 @@ def test_a_limit_is_never_zero_even_where_nobody_knows_the_gpus() -> None:
         ]
         assert limits(item) == {"p": 1}
         assert item.min_limit_milliwatts == 1
-        assert item.other_gpus.foreign_power_limit_milliwatts == (1 if rules.limit_foreign_pods else 0)
+        assert item.other_gpus.foreign_power_limit_milliwatts == 0  # there are none
+    theirs = running_pod("theirs", "a", gpus=4)
+    info = read_nodes([node_view("a", product="Unheard-Of")], {}, [theirs], frozenset())["a"]
+    item = wanted([info], pods=[theirs], rules={"a": NodeRules(limit_foreign_pods=True)})["a"]
+    assert item.other_gpus.foreign_power_limit_milliwatts == 1
 
 
 # --- the promise -------------------------------------------------------------------------------------------------

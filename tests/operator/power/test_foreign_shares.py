@@ -1,0 +1,128 @@
+"""What pods outside Flyball get under a cap that limits them: as much as every GPU under it, and never more than fits."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from flyball_api.gpu_node import read_gpu_node
+from flyball_api.power_cap import PowerCap
+from flyball_api.units import NodeMilliwatts
+from flyball_operator.power.bound import CapBudget
+from flyball_operator.power.cap_state import CapStates, CapTracker
+from flyball_operator.power.foreign_shares import share_of_each_gpu
+from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.reservations import foreign_gpu_milliwatts, least_bound, resting_bound
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.operator_objects import (
+    DEFAULT,
+    FLOOR,
+    NOW,
+    cap_view,
+    grant,
+    node_view,
+    raw_device,
+    raw_gpu_node,
+    running_pod,
+)
+
+
+def node(
+    name: str, *, gpus: int = 8, foreign: int = 0, lost: int = 0, smallest: int = FLOOR, away: int = 0
+) -> NodeInfo:
+    """A node with so many GPUs, of which foreign pods hold some; `away`: its agent is silent with so many milliwatts."""
+    devices = [raw_device(index, minMilliwatts=smallest, healthy=index >= lost) for index in range(gpus)]
+    limits = away or gpus * smallest
+    view = read_gpu_node(raw_gpu_node(name, grant(limits), devices=devices, limits=limits))
+    pods = [running_pod(f"theirs-{name}", name, gpus=foreign)] if foreign else []
+    silent = frozenset([name] if away else [])
+    return read_nodes([node_view(name, gpus)], {name: view}, pods, silent)[name]
+
+
+def read(*caps: PowerCap, **nodes: NodeInfo) -> CapStates:
+    return CapTracker().read(caps, nodes, NOW + timedelta(seconds=1), 1.0)
+
+
+def share_under(watts: int, **nodes: NodeInfo) -> int:
+    return share_of_each_gpu(CapBudget("row", frozenset(nodes), NodeMilliwatts(watts * 1000)), nodes)
+
+
+def test_each_gpu_has_the_same_share_whoever_holds_it() -> None:
+    assert share_under(3200, a=node("a", foreign=8), b=node("b")) == 200_000
+    assert share_under(3200, a=node("a", foreign=1), b=node("b")) == 200_000
+
+
+def test_what_cannot_be_lowered_is_taken_off_first() -> None:
+    assert share_under(3200, a=node("a"), b=node("b", away=1_600_000)) == 200_000
+    assert share_under(1600, a=node("a", lost=2)) == (1_600_000 - 2 * DEFAULT) // 6 // 1000 * 1000
+
+
+def test_gpus_that_need_more_than_the_share_have_more_and_the_others_less() -> None:
+    assert share_under(1200, a=node("a", gpus=4), b=node("b", gpus=4, smallest=180_000)) == 120_000
+
+
+def test_a_share_is_in_whole_watts_so_that_it_does_not_change_with_each_milliwatt() -> None:
+    assert share_under(1003, a=node("a")) == 125_000
+
+
+@pytest.mark.parametrize(
+    ("foreign_pods", "limit"),
+    [({}, 200_000), ({"foreignPods": "Limit"}, 200_000), ({"foreignPods": "Reserve"}, DEFAULT)],
+)
+def test_a_cap_limits_foreign_pods_unless_told_otherwise(foreign_pods: dict[str, str], limit: int) -> None:
+    info = node("a", foreign=4)
+    caps = read(cap_view("row", watts=1600, **foreign_pods), a=info)
+    assert foreign_gpu_milliwatts(info, caps.rules["a"]) == limit
+
+
+def test_under_several_caps_the_smallest_share_counts_and_never_less_than_the_smallest_limit() -> None:
+    info = node("a", foreign=4)
+    caps = read(cap_view("hall", watts=2400), cap_view("row", watts=1600), a=info)
+    assert foreign_gpu_milliwatts(info, caps.rules["a"]) == 200_000
+    caps = read(cap_view("hall", watts=2400), cap_view("row", watts=400), a=info)
+    assert foreign_gpu_milliwatts(info, caps.rules["a"]) == FLOOR
+    caps = read(cap_view("hall", watts=100_000), a=info)
+    assert foreign_gpu_milliwatts(info, caps.rules["a"]) == DEFAULT
+
+
+def test_a_raise_waits_for_the_published_watts() -> None:
+    info = node("a", foreign=4)
+    caps = read(cap_view("row", watts=3200, status={"effectiveWatts": 1600}), a=info)
+    assert foreign_gpu_milliwatts(info, caps.rules["a"]) == 200_000
+
+
+def test_a_cap_is_attainable_by_what_foreign_pods_can_be_lowered_to() -> None:
+    (state,) = read(cap_view("row", watts=800), a=node("a", foreign=8)).states
+    assert state.least_watts == 800
+    assert state.attainable
+
+
+@given(
+    watts=st.integers(1, 20_000),
+    nodes=st.lists(
+        st.tuples(
+            st.integers(1, 8), st.integers(0, 8), st.integers(0, 2), st.sampled_from([100_000, 150_000, 200_000])
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    away=st.integers(0, 3_200_000),
+)
+def test_shares_fit_wherever_the_smallest_limits_do(
+    watts: int, nodes: list[tuple[int, int, int, int]], away: int
+) -> None:
+    infos = {
+        f"n{index}": node(f"n{index}", gpus=gpus, foreign=foreign, lost=min(lost, gpus), smallest=smallest)
+        for index, (gpus, foreign, lost, smallest) in enumerate(nodes)
+    }
+    if away:
+        infos["silent"] = node("silent", away=away)
+    caps = read(cap_view("row", watts=watts), **infos)
+    (state,) = caps.states
+    rest = sum(resting_bound(info, caps.rules[name]).limit_milliwatts for name, info in infos.items())
+    least = sum(least_bound(info, caps.rules[name]).limit_milliwatts for name, info in infos.items())
+    assert least <= rest
+    if state.attainable:
+        assert rest <= watts * 1000
