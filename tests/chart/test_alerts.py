@@ -23,6 +23,7 @@ CASES = {
     "FlyballCapBreached": ("flyball_cap_overshoot_seconds_total{cap='c'}", "0+5x10", "7x10"),
     "FlyballCapNotEnforced": ("flyball_cap_enforced{cap='c'}", "0x10", "0x4 1x6"),
     "FlyballCapInfeasible": ("flyball_cap_feasible{cap='c'}", "0x10", "1x10"),
+    "FlyballMeterSilent": ("flyball_cap_meter_silent{cap='c'}", "1x10", "0x10"),
     "FlyballNoLeader": ("flyball_leader{instance='a'}", "0x10", "1x10"),
     "FlyballInformerStale": ("flyball_informer_age_seconds{resource='pods'}", "0+60x10", "2x10"),
     "FlyballNodeNotGoverned": ("flyball_nodes{state='unacknowledged'}", "2x10", "2x3 0x7"),

@@ -73,6 +73,15 @@ def test_definitions_can_be_left_to_somebody_else(chart: Chart) -> None:
 # --- the operator --------------------------------------------------------------------------------------------------------
 
 
+def test_the_meters_endpoints_come_from_a_secret_that_the_operator_can_only_read(chart: Chart) -> None:
+    pod = pod_of(found(chart.render("operator.metersSecret=power-meters"), "Deployment", "flyball-operator"))
+    (operator,) = pod["containers"]
+    folder = "/etc/flyball/meters"
+    assert f"--meter-endpoints={folder}/endpoints.yaml" in operator["args"]
+    assert {"name": "meters", "mountPath": folder, "readOnly": True} in operator["volumeMounts"]
+    assert {"name": "meters", "secret": {"secretName": "power-meters"}} in pod["volumes"]
+
+
 def test_the_operator_runs_restricted(rendered: list[Json]) -> None:
     """What Kubernetes' Pod Security Standard `restricted` asks for, and more."""
     pod = pod_of(found(rendered, "Deployment", "flyball-operator"))

@@ -27,6 +27,7 @@ TOOLS_FIXTURE = "chart_tools"
 EVERYTHING = (
     "monitoring.podMonitors=true", "monitoring.rules=true", "powerCap.watts=30000",
     "powerCap.staticOverheadWatts=4000", "agent.runtimeClassName=nvidia", "operator.gpuModelsConfigMap=models",
+    "operator.metersSecret=meters",
     "image.pullSecrets[0].name=registry",
 )  # fmt: skip
 
