@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ class Acknowledgement(ApiStruct, frozen=True):
     `bound_milliwatts` is the most that it lets them add up to until a later grant comes: the grant's bound, or less where a
     PowerBrake lowers it. None: the agent follows no PowerBrakes. `bound_by` is the version of the agent that holds to it.
     `digest` is that of the grant (empty: an agent that knows none, or a grant without one).
+    Of two acknowledgements in one boot the one with the later `boottime_nanoseconds` counts.
     """
 
     epoch: Count
@@ -54,6 +56,7 @@ class Acknowledgement(ApiStruct, frozen=True):
     time: Time | None = None
     bound_milliwatts: OfNode | None = None
     bound_by: str = ""
+    boottime_nanoseconds: Count = 0
     digest: str = ""
 
     def is_of(self, grant: Grant) -> bool:
@@ -197,6 +200,19 @@ class GpuNode:
             return stored
         # An agent of a version that follows no brakes has taken over, and leaves the field as it found it.
         return replace(stored, bound_milliwatts=None)
+
+    def with_acknowledgement(self, other: Acknowledgement) -> GpuNode:
+        """This GPUNode with another acknowledgement of the same agent in place of its own, where that is the later one."""
+        own = self.status.acknowledged
+        if (
+            own is None
+            or other.session != self.session
+            or other.bound_by != self.status.agent_version
+            or other.boottime_nanoseconds <= own.boottime_nanoseconds
+            or own.session != other.session
+        ):
+            return self
+        return dataclasses.replace(self, status=replace(self.status, acknowledged=other))
 
     @property
     def acknowledged_since_driver_load(self) -> bool:

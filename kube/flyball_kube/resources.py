@@ -40,6 +40,7 @@ class Resource:
 ENERGY_AWARE_JOBS = Resource(GROUP, VERSION, "energyawarejobs", "EnergyAwareJob")
 POWER_CAPS = Resource(GROUP, VERSION, "powercaps", "PowerCap", namespaced=False)
 POWER_BRAKES = Resource(GROUP, VERSION, "powerbrakes", "PowerBrake", namespaced=False)
+BRAKE_ACKNOWLEDGEMENTS = Resource(GROUP, VERSION, "brakeacknowledgements", "BrakeAcknowledgement", namespaced=False)
 GPU_NODES = Resource(GROUP, VERSION, "gpunodes", "GPUNode", namespaced=False)
 ENERGY_PROFILES = Resource(GROUP, VERSION, "energyprofiles", "EnergyProfile")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)

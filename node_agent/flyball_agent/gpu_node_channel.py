@@ -8,15 +8,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from flyball_api.gpu_node import GpuNodeStatus
+from flyball_api.brake_acknowledgement import brake_acknowledgement_object, brake_acknowledgement_patch
+from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus
 from flyball_kube.backoff import Backoff
+from flyball_kube.errors import ApiError
 from flyball_kube.informer import Informer
 from flyball_kube.logs import get_logger
-from flyball_kube.resources import GPU_NODES
+from flyball_kube.resources import BRAKE_ACKNOWLEDGEMENTS, GPU_NODES
 from flyball_kube.session import ApiSession, JsonObject
 
 from flyball_agent.agent import NodeAgent
-from flyball_agent.status import status_patch
+from flyball_agent.status import acknowledgement, status_patch
+
+# When a brake comes to many nodes at once, the API server's time belongs to the small acknowledgements; the grants that
+# follow bring the next status in any case.
+STATUS_AFTER_BRAKE_SECONDS = 2.0
 
 
 class GpuNodeChannel:
@@ -30,6 +36,7 @@ class GpuNodeChannel:
         self._interval = status_interval_seconds
         self._path = GPU_NODES.path(name=agent.node, subresource="status")
         self._present = asyncio.Event()
+        self._acknowledged: Acknowledgement | None = None  # the last one that was published, in whichever object
         self._uid: str | None = None
         self.published = 0
         self.failed = 0
@@ -67,11 +74,15 @@ class GpuNodeChannel:
         self._agent.accept_spec(raw.get("spec"))
 
     async def _publish_for_ever(self) -> None:
-        """News at once, measurements every interval; what happens while a write is under way goes with the next."""
+        """News at once, measurements every interval; what happens while a write is under way goes with the next.
+
+        What a brake has lowered is acknowledged by the small object, and by the status a while later.
+        """
         loop = asyncio.get_running_loop()
         backoff = Backoff()
         published: object = None
         due = loop.time()
+        calm_until = 0.0
         while True:
             await self._present.wait()
             with contextlib.suppress(TimeoutError):
@@ -88,6 +99,11 @@ class GpuNodeChannel:
                 self._agent.round_made.clear()
                 await self._agent.round_made.wait()
             rounds = self._agent.state.counts.rounds
+            if published is not None and self._lowered_by_brake() and await self._acknowledge_brake():
+                due = calm_until = min(due, loop.time() + STATUS_AFTER_BRAKE_SECONDS)
+                continue
+            if loop.time() < calm_until and self._is_of_brake():
+                continue
             self._status = self._agent.status(self._status)
             try:
                 await self._session.patch(self._path, status_patch(self._status))
@@ -101,7 +117,45 @@ class GpuNodeChannel:
             backoff.reset()
             self.published += 1
             self._agent.status_published(rounds)
+            self._acknowledged = self._status.acknowledged
             published, due = news, loop.time() + self._interval
+
+    def _lowered_by_brake(self) -> bool:
+        """Whether nothing but a brake lies between the last acknowledgement that was published and the present one."""
+        last, now = self._acknowledged, self._agent.state.enforced.acknowledged
+        return (
+            last is not None
+            and now is not None
+            and (now.version, now.digest, now.session) == (last.version, last.digest, last.session)
+            and now.limits_milliwatts <= last.limits_milliwatts
+            and (now.bound_milliwatts or 0) < (last.bound_milliwatts or 0)
+        )
+
+    def _is_of_brake(self) -> bool:
+        """Whether the present acknowledgement is the one that `_acknowledge_brake` has written."""
+        last, now = self._acknowledged, self._agent.state.enforced.acknowledged
+        return last is not None and now is not None and last.boottime_nanoseconds == now.boottime_nanoseconds
+
+    async def _acknowledge_brake(self) -> bool:
+        """Write the small object; False where that fails, so that the status has to say it."""
+        acknowledged = acknowledgement(self._agent.state)
+        node = self._agent.state.node
+        if acknowledged is None or self._uid is None:
+            return False
+        try:
+            try:
+                path = BRAKE_ACKNOWLEDGEMENTS.path(name=node)
+                await self._session.patch(path, brake_acknowledgement_patch(acknowledged))
+            except ApiError as error:
+                if not error.not_found:
+                    raise
+                body = brake_acknowledgement_object(node, self._uid, acknowledged)
+                await self._session.create(BRAKE_ACKNOWLEDGEMENTS.path(), body)
+        except Exception as error:  # whatever an answer has in it, the status can say the same
+            self._log.warning("brake not acknowledged", error=str(error) or repr(error), kind=type(error).__name__)
+            return False
+        self._acknowledged = acknowledged
+        return True
 
 
 def _object(raw: JsonObject) -> JsonObject:

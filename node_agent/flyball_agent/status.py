@@ -5,7 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from flyball_api.conditions import Condition, StoredCondition, merge_conditions
-from flyball_api.gpu_node import GpuClocks, GpuNodeStatus, GpuReport, PodReference, PodReport, PowerLimits
+from flyball_api.gpu_node import (
+    Acknowledgement,
+    GpuClocks,
+    GpuNodeStatus,
+    GpuReport,
+    PodReference,
+    PodReport,
+    PowerLimits,
+)
 from flyball_api.reading import JsonObject, to_patch
 from flyball_api.times import whole_second
 from msgspec.structs import replace
@@ -38,6 +46,12 @@ def significant_fields(state: AgentState, now_ns: int) -> tuple[object, ...]:
     )
 
 
+def acknowledgement(state: AgentState) -> Acknowledgement | None:
+    """The last acknowledgement, with the version of the agent that stands by it."""
+    last = state.enforced.acknowledged
+    return None if last is None else replace(last, bound_by=state.version)
+
+
 def node_status(state: AgentState, previous: GpuNodeStatus, now_ns: int, now: datetime) -> GpuNodeStatus:
     """The whole status. From the `previous` one it has the times of conditions that are still as they were."""
     enforced = state.enforced
@@ -48,7 +62,7 @@ def node_status(state: AgentState, previous: GpuNodeStatus, now_ns: int, now: da
         agent_version=state.version,
         mode=str(enforced.mode),
         devices=tuple(_gpu_report(gpu, conditions_of.get(gpu.uuid, ()), now) for gpu in enforced.gpus.values()),
-        acknowledged=None if enforced.acknowledged is None else replace(enforced.acknowledged, bound_by=state.version),
+        acknowledged=acknowledgement(state),
         jobs=tuple(_pod_report(job, state.accounts.pod_millijoules(job.energy_key)) for job in state.jobs),
         conditions=merge_conditions(previous.conditions, _conditions(state, now_ns), None, now),
     )

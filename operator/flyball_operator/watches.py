@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from flyball_api.brake_acknowledgement import BrakeAcknowledgement, read_brake_acknowledgement
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, PodReport, read_gpu_node
 from flyball_api.names import LABEL_JOB_UID
@@ -23,7 +24,17 @@ from flyball_api.workloads import (
 )
 from flyball_kube.informer import Informer
 from flyball_kube.logs import get_logger
-from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, JOBS, NODES, PODS, POWER_BRAKES, POWER_CAPS, Resource
+from flyball_kube.resources import (
+    BRAKE_ACKNOWLEDGEMENTS,
+    ENERGY_AWARE_JOBS,
+    GPU_NODES,
+    JOBS,
+    NODES,
+    PODS,
+    POWER_BRAKES,
+    POWER_CAPS,
+    Resource,
+)
 from flyball_kube.session import ApiSession, JsonObject
 
 from flyball_operator.ownership import PodOwners, is_of_living_job, nodes_of_job
@@ -83,6 +94,9 @@ class Watches:
         self.jobs = Informer(session, ENERGY_AWARE_JOBS, logging_problems(read_energy_aware_job), on_change=on_change)
         self.caps = Informer(session, POWER_CAPS, logging_problems(read_power_cap), on_change=on_change)
         self.brakes = Informer(session, POWER_BRAKES, read_power_brake, on_change=on_change)
+        self.brake_acknowledgements = Informer(
+            session, BRAKE_ACKNOWLEDGEMENTS, read_brake_acknowledgement, on_change=on_change
+        )
         self.gpu_nodes = Informer(session, GPU_NODES, logging_problems(read_gpu_node), on_change=on_change)
         self.nodes = Informer(session, NODES, partial(read_node, gpu_resources=gpu_resources), on_change=on_change)
         self.pods = Informer(session, PODS, partial(read_pod, gpu_resources=gpu_resources), on_change=on_change)
@@ -93,12 +107,14 @@ class Watches:
             ENERGY_AWARE_JOBS: self.jobs,
             POWER_CAPS: self.caps,
             POWER_BRAKES: self.brakes,
+            BRAKE_ACKNOWLEDGEMENTS: self.brake_acknowledgements,
             GPU_NODES: self.gpu_nodes,
             NODES: self.nodes,
             PODS: self.pods,
             JOBS: self.incarnations,
         }
         self._owners = PodOwners()
+        self._merged: dict[str, tuple[GpuNode, BrakeAcknowledgement, GpuNode]] = {}
 
     def runs(self) -> list[Coroutine[Any, Any, None]]:
         """One coroutine per informer, to be run as tasks."""
@@ -109,7 +125,7 @@ class Watches:
 
     async def refresh(self) -> None:
         """Return once everything that power depends on has been listed anew, as of a moment after this call."""
-        copies = (self.nodes, self.gpu_nodes, self.caps, self.brakes)
+        copies = (self.nodes, self.gpu_nodes, self.caps, self.brakes, self.brake_acknowledgements)
         await asyncio.gather(*(copy.refresh() for copy in copies))
 
     def absorb(self, resource: Resource, raw: JsonObject) -> None:
@@ -121,6 +137,17 @@ class Watches:
     def ages(self) -> dict[str, float]:
         """Seconds since each informer was last proven fresh, by the resource's plural name."""
         return {resource.plural: informer.age_seconds() for resource, informer in self._of.items()}
+
+    def _acknowledged(self, view: GpuNode) -> GpuNode:
+        """A GPUNode with the later of its status' acknowledgement and that of a brake; the same object for the same two."""
+        brake = self.brake_acknowledgements.get(view.name)
+        if brake is None:
+            self._merged.pop(view.name, None)
+            return view
+        known = self._merged.get(view.name)
+        if known is None or known[0] is not view or known[1] is not brake:
+            known = self._merged[view.name] = view, brake, view.with_acknowledgement(brake.acknowledged)
+        return known[2]
 
     def cluster(self) -> ClusterState:
         """One view of all of them; nothing in it changes afterwards."""
@@ -135,7 +162,7 @@ class Watches:
             if pod.job_uid:
                 pods_of.setdefault(pod.job_uid, []).append(pod)
         reports_of: dict[str, list[tuple[str, PodReport]]] = {}
-        gpu_nodes = {view.name: view for view in self.gpu_nodes}
+        gpu_nodes = {view.name: self._acknowledged(view) for view in self.gpu_nodes}
         nodes_of: dict[str, frozenset[str]] = {}
         for name in sorted(gpu_nodes):
             for report in gpu_nodes[name].status.jobs:

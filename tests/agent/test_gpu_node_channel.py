@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from flyball_agent.brake_watch import BrakeWatch
 from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.simulated import SimulatedDriver
@@ -18,9 +19,10 @@ from flyball_agent.lease_watch import LeaseWatch
 from flyball_agent.pod_resources import PodGpus
 from flyball_agent.single_process import SingleProcessAgent
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
+from flyball_api.power_brake import PowerBrakeSpec, power_brake_object
 from flyball_kube.credentials import load_configuration
 from flyball_kube.errors import ApiError
-from flyball_kube.resources import GPU_NODES, LEASES, PODS
+from flyball_kube.resources import BRAKE_ACKNOWLEDGEMENTS, GPU_NODES, LEASES, PODS, POWER_BRAKES
 from flyball_kube.session import ApiSession
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.virtual import VirtualNode
@@ -28,7 +30,7 @@ from flyball_testbed.controlplane.cluster import DevCluster
 
 from tests.support.agent_doubles import Pods
 from tests.support.control_plane import IsolatedCluster
-from tests.support.gpu_node_specs import gpu_node_spec
+from tests.support.gpu_node_specs import gpu_node_spec, job_grant
 from tests.support.proxy import Proxy
 from tests.support.waiting import until
 
@@ -55,6 +57,8 @@ class Node:
         )
         self.channel = GpuNodeChannel(session, self.agent, status_interval_seconds=3600)
         self.lease_watch = LeaseWatch(session, namespace=namespace)
+        self.brake_watch = BrakeWatch(session)
+        self.brake_watch.listen(self.agent.take_brakes)
         self.lease_watch.listen(self.agent.operator_seen)
 
     @property
@@ -107,7 +111,7 @@ async def run_node(
     configuration.host = f"https://127.0.0.1:{proxy.port}"
     session = await stack.enter_async_context(ApiSession(configuration, timeout_seconds=2.0))
     node = Node(name, admin, session, proxy, folder, namespace)
-    tasks = [asyncio.create_task(part.run()) for part in (node.agent, node.channel, node.lease_watch)]
+    tasks = [asyncio.create_task(part.run()) for part in (node.agent, node.channel, node.lease_watch, node.brake_watch)]
 
     async def end() -> None:
         for task in tasks:
@@ -387,3 +391,36 @@ async def test_an_acknowledgement_gives_back_the_digest_of_its_grant(node: Node)
     await node.admin.patch(node.path, {"spec": {**gpu_node_spec(2, 200_000, lease=600), "digest": "d1"}})
     await node.acknowledged(2)
     assert (await node.status())["acknowledged"]["digest"] == "d1"
+
+
+async def test_a_brake_is_acknowledged_by_the_small_object_at_once_and_by_the_status_later(node: Node) -> None:
+    node.pods.pods = [PodGpus("research", "gpt2", tuple(device.uuid for device in node.hardware.devices), "uid-gpt2")]
+    spec = gpu_node_spec(1, 600_000, job_grant("gpt2", 300_000), lease=600)
+    spec |= {"minPowerLimitMilliwatts": 100_000, "caps": [{"name": "hall", "brakeEpoch": 0, "brakeSequence": 0}]}
+    body = {"apiVersion": "flyball.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": node.name}, "spec": spec}
+    await node.admin.create(GPU_NODES.path(), body)
+
+    async def held() -> bool:
+        return (await node.status()).get("acknowledged", {}).get("limitsMilliwatts") == 600_000
+
+    await until(held, "the grant")
+    for sequence, share, limit in ((1, 500_000, 200_000), (2, 250_000, 150_000)):
+        written = node.channel.published
+        brake = power_brake_object("hall", PowerBrakeSpec(1, sequence, share))
+        await node.admin.apply(POWER_BRAKES.path(name="hall"), brake, "tests")
+
+        async def acknowledged(limit: int = limit) -> bool:
+            try:
+                found = await node.admin.get(BRAKE_ACKNOWLEDGEMENTS.path(name=node.name))
+            except ApiError:
+                return False
+            return found["spec"]["boundMilliwatts"] == 2 * limit
+
+        await until(acknowledged, "the brake")
+        assert node.limits() == [limit] * 2
+        assert node.channel.published == written  # the status has yet to say it
+
+        async def said(limit: int = limit) -> bool:
+            return (await node.status())["acknowledged"]["boundMilliwatts"] == 2 * limit
+
+        await until(said, "the status")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJobSpec, EnergyAwareJobStatus
 from flyball_api.energy_profile import EnergyProfileSpec, EnergyProfileStatus
-from flyball_api.gpu_node import GpuNodeStatus
+from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus
 from flyball_api.grant import GrantSpec
 from flyball_api.power_brake import PowerBrakeSpec
 from flyball_api.power_cap import PowerCapSpec, PowerCapStatus
@@ -28,6 +28,7 @@ STRUCTS: dict[tuple[str, str], type[Struct]] = {
     ("GPUNode", "spec"): GrantSpec,
     ("GPUNode", "status"): GpuNodeStatus,
     ("PowerBrake", "spec"): PowerBrakeSpec,
+    ("BrakeAcknowledgement", "spec"): Acknowledgement,
     ("EnergyProfile", "spec"): EnergyProfileSpec,
     ("EnergyProfile", "status"): EnergyProfileStatus,
 }
@@ -37,6 +38,10 @@ OPAQUE = {"EnergyAwareJob.spec.template", "EnergyAwareJob.spec.pipeline", "Energ
 # Defaults of parts that the CRD leaves out whole: what the part's absence means.
 MEANT = {
     "EnergyAwareJob.spec.training.modelClass": "",
+    # An acknowledgement in this object and in a GPUNode's status is the same struct.
+    "BrakeAcknowledgement.spec.bootID": "",
+    "BrakeAcknowledgement.spec.driverSession": "",
+    "BrakeAcknowledgement.spec.boundBy": "",
     "EnergyAwareJob.spec.managedBy": "flyball.dev/operator",
 }
 

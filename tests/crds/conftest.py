@@ -19,9 +19,10 @@ PLURALS = {
     "PowerCap": "powercaps",
     "GPUNode": "gpunodes",
     "PowerBrake": "powerbrakes",
+    "BrakeAcknowledgement": "brakeacknowledgements",
     "EnergyProfile": "energyprofiles",
 }
-CLUSTER_SCOPED = {"PowerCap", "GPUNode", "PowerBrake"}
+CLUSTER_SCOPED = {"PowerCap", "GPUNode", "PowerBrake", "BrakeAcknowledgement"}
 SMALLEST_SPECS: dict[str, Json] = {
     "EnergyAwareJob": {
         "gpus": {"min": 1, "max": 16},
@@ -39,6 +40,13 @@ SMALLEST_SPECS: dict[str, Json] = {
         "committedExpectedMilliwatts": 800_000,
     },
     "PowerBrake": {"epoch": 3, "sequence": 10, "keptMillionths": 400_000},
+    "BrakeAcknowledgement": {
+        "epoch": 3,
+        "generation": 10,
+        "limitsMilliwatts": 800_000,
+        "bootID": "boot",
+        "driverSession": "driver",
+    },
     "EnergyProfile": {"profileKey": "gpt2", "gpuModel": "NVIDIA A100-SXM4-40GB"},
 }
 

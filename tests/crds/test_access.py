@@ -31,6 +31,7 @@ OPERATOR_MAY: list[Right] = [
     ((*READ, "patch"), FLYBALL, "powercaps", "", ""),
     ((*READ, "create", "update", "patch"), FLYBALL, "gpunodes", "", ""),
     ((*READ, "create", "update", "patch"), FLYBALL, "powerbrakes", "", ""),
+    (READ, FLYBALL, "brakeacknowledgements", "", ""),
     ((*READ, "create", "update", "patch"), FLYBALL, "energyprofiles", ELSEWHERE, ""),
     (("patch", "update"), FLYBALL, "energyawarejobs/status", ELSEWHERE, ""),
     (("patch", "update"), FLYBALL, "powercaps/status", "", ""),
@@ -52,6 +53,7 @@ OPERATOR_MAY_NOT: list[Right] = [
     (("create",), FLYBALL, "energyawarejobs", ELSEWHERE, ""),
     (("delete", "deletecollection"), FLYBALL, "gpunodes", "", ""),
     (("delete", "deletecollection", "emergency"), FLYBALL, "powerbrakes", "", "hall"),
+    (WRITE, FLYBALL, "brakeacknowledgements", "", "node-1"),
     (("create", "update", "deletecollection"), CORE, "pods", ELSEWHERE, ""),
     (("create", "delete", "update"), CORE, "nodes", "", ""),
     ((*READ, *WRITE), CORE, "secrets", ELSEWHERE, ""),
@@ -69,12 +71,14 @@ OPERATOR_MAY_NOT: list[Right] = [
 AGENT_MAY: list[Right] = [
     (READ, FLYBALL, "gpunodes", "", ""),
     (READ, FLYBALL, "powerbrakes", "", ""),
+    (("get", "create", "patch"), FLYBALL, "brakeacknowledgements", "", "node-1"),
     (("patch", "update"), FLYBALL, "gpunodes/status", "", "node-1"),
     (READ, COORDINATION, "leases", SYSTEM, "flyball-operator"),
 ]
 AGENT_MAY_NOT: list[Right] = [
     (WRITE, FLYBALL, "gpunodes", "", "node-1"),
     ((*WRITE, "emergency"), FLYBALL, "powerbrakes", "", "hall"),
+    (("update", "delete", "deletecollection"), FLYBALL, "brakeacknowledgements", "", "node-1"),
     ((*READ, *WRITE), FLYBALL, "powercaps", "", ""),
     ((*READ, *WRITE), FLYBALL, "energyawarejobs", ELSEWHERE, ""),
     ((*READ, *WRITE), FLYBALL, "energyprofiles", ELSEWHERE, ""),
@@ -118,7 +122,9 @@ VIEWER_MAY: list[Right] = [
     (READ, FLYBALL, "energyprofiles", ELSEWHERE, ""),
 ]
 VIEWER_MAY_NOT: list[Right] = [(WRITE, FLYBALL, "energyawarejobs", ELSEWHERE, ""), (READ, FLYBALL, "powercaps", "", "")]
-WATCHER_MAY: list[Right] = [(READ, FLYBALL, kind, "", "") for kind in ("powercaps", "gpunodes", "powerbrakes")]
+WATCHER_MAY: list[Right] = [
+    (READ, FLYBALL, kind, "", "") for kind in ("powercaps", "gpunodes", "powerbrakes", "brakeacknowledgements")
+]
 WATCHER_MAY_NOT: list[Right] = [
     (WRITE, FLYBALL, "powercaps", "", ""),
     (WRITE, FLYBALL, "gpunodes", "", ""),

@@ -108,6 +108,26 @@ def test_an_agent_cannot_write_its_neighbours_status(agents: Agents) -> None:
     assert said in refusal.value.message
 
 
+def test_an_agent_acknowledges_brakes_in_its_own_nodes_name_only(agents: Agents) -> None:
+    collection = "/apis/flyball.dev/v1alpha1/brakeacknowledgements"
+
+    def made(node: str) -> dict[str, Any]:
+        spec = {"epoch": 1, "generation": 1, "limitsMilliwatts": 1, "bootID": "b", "driverSession": "d"}
+        return {
+            "apiVersion": "flyball.dev/v1alpha1",
+            "kind": "BrakeAcknowledgement",
+            "metadata": {"name": node},
+            "spec": spec,
+        }
+
+    agents.api.create(collection, made(agents.own))
+    agents.api.patch(f"{collection}/{agents.own}", {"spec": {"limitsMilliwatts": 2}})
+    with pytest.raises(ApiError, match="may not write BrakeAcknowledgement"):
+        agents.api.create(collection, made(agents.neighbour))
+    with pytest.raises(ApiError, match="the agent's token names no node"):
+        agents.nowhere.patch(f"{collection}/{agents.own}", {"spec": {"limitsMilliwatts": 3}})
+
+
 def test_a_token_without_a_node_writes_nothing(agents: Agents) -> None:
     with pytest.raises(ApiError) as refusal:
         agents.nowhere.patch(_status(agents.own), _mode("Granted"))

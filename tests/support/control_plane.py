@@ -30,7 +30,12 @@ from flyball_testbed.controlplane.programs.binaries import (
 from flyball_testbed.controlplane.programs.build import MODULE_OF_PROGRAM, pinned_version
 
 GROUP = "/apis/flyball.dev/v1alpha1"
-CLUSTER_COLLECTIONS = (f"{GROUP}/powercaps", f"{GROUP}/gpunodes", f"{GROUP}/powerbrakes")
+CLUSTER_COLLECTIONS = (
+    f"{GROUP}/powercaps",
+    f"{GROUP}/gpunodes",
+    f"{GROUP}/powerbrakes",
+    f"{GROUP}/brakeacknowledgements",
+)
 NAMESPACED_COLLECTIONS = (f"{GROUP}/energyawarejobs", f"{GROUP}/energyprofiles")
 SYSTEM_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{DEFAULT_NAMESPACE}/leases"
 MARKER = "cluster"

@@ -29,6 +29,7 @@ from flyball_agent.enforce.brakes import (
 from flyball_agent.enforce.gpu_state import GpuState, PodName
 from flyball_agent.enforce.grant import supersedes
 from flyball_agent.gpu.gpu import GpuLimits, PowerLimitReading
+from flyball_api.brake_acknowledgement import BrakeAcknowledgement
 from flyball_api.gpu_node import (
     Acknowledgement,
     DriverSession,
@@ -192,8 +193,14 @@ class Agent:
         version = self.accepted.version
         may_acknowledge = judgement.may_acknowledge
         if decisions.acknowledgement_due(self.acknowledged, version, self.session, total, bound, may_acknowledge):
+            self.reports += 1
             self.acknowledged = Acknowledgement(
-                *version, total, *self.session, bound_milliwatts=bound, digest=self.accepted.digest
+                *version,
+                total,
+                *self.session,
+                bound_milliwatts=bound,
+                digest=self.accepted.digest,
+                boottime_nanoseconds=self.reports,
             )
 
     def _set(self, sets: list[decisions.SetLimit], steps: int) -> int:
@@ -216,16 +223,17 @@ class Agent:
         return GpuNodeStatus(*self.session, devices=reports, acknowledged=self.acknowledged)
 
 
-Item = GpuNode | PowerCap | PowerBrake
+Item = GpuNode | PowerCap | PowerBrake | BrakeAcknowledgement
 
 
 class ApiServer:
-    """GPUNodes, PowerCaps and PowerBrakes, and every change of them in order."""
+    """GPUNodes, PowerCaps, PowerBrakes and their acknowledgements, and every change of them in order."""
 
     def __init__(self) -> None:
         self.gpu_nodes: dict[str, GpuNode] = {}
         self.caps: dict[str, PowerCap] = {}
         self.brakes: dict[str, PowerBrake] = {}
+        self.brake_acknowledgements: dict[str, BrakeAcknowledgement] = {}
         self.log: list[Item] = []
         self.reboots: list[int] = []  # where in the log
         self.version = 0
@@ -239,6 +247,8 @@ class ApiServer:
             self.gpu_nodes[item.name] = item
         elif isinstance(item, PowerBrake):
             self.brakes[item.cap] = item
+        elif isinstance(item, BrakeAcknowledgement):
+            self.brake_acknowledgements[item.node] = item
         else:
             self.caps[item.name] = item
         return item
@@ -286,6 +296,11 @@ class ApiServer:
         assert isinstance(after, GpuNode)
         return after
 
+    def acknowledged(self, name: str) -> GpuNode | None:
+        """The GPUNode with the later of its node's two acknowledgements."""
+        item, brake = self.gpu_nodes.get(name), self.brake_acknowledgements.get(name)
+        return item if item is None or brake is None else item.with_acknowledgement(brake.acknowledged)
+
     def reported(self, name: str, status: GpuNodeStatus) -> None:
         before = self.gpu_nodes.get(name)
         if before is not None and before.status != status:
@@ -293,7 +308,7 @@ class ApiServer:
 
     def committed(self, name: str) -> PowerBound:
         """The most that the node may draw by the objects as they are."""
-        item = self.gpu_nodes.get(name)
+        item = self.acknowledged(name)
         if item is None:
             return committed_bound(None, None, DriverSession(), LARGEST_OF_NODE)
         return committed_bound(item.grant, item.acknowledged, item.session, LARGEST_OF_NODE)
@@ -333,6 +348,7 @@ class Term:
         self.gpu_nodes: dict[str, GpuNode] = {}
         self.caps: dict[str, PowerCap] = {}
         self.brakes: dict[str, PowerBrake] = {}
+        self.brake_acknowledgements: dict[str, BrakeAcknowledgement] = {}
         self.seen = 0
         self.deliver(len(api.log) - behind)
 
@@ -344,7 +360,9 @@ class Term:
 
     def absorb(self, item: Item) -> None:
         copy: dict[str, Any] = self.caps
-        if not isinstance(item, PowerCap):
+        if isinstance(item, BrakeAcknowledgement):
+            copy = self.brake_acknowledgements
+        elif not isinstance(item, PowerCap):
             copy = self.gpu_nodes if isinstance(item, GpuNode) else self.brakes
         name = item.metadata.name
         known = copy.get(name)
@@ -500,7 +518,13 @@ class PowerCluster:
                 replace(cap, spec=None, refusal=f"PowerCap {name}: spec") if name in self.unreadable else cap
                 for name, cap in term.caps.items()
             ],
-            gpu_nodes={name: item for name, item in term.gpu_nodes.items() if name not in self.unreadable},
+            gpu_nodes={
+                name: item.with_acknowledgement(term.brake_acknowledgements[name].acknowledged)
+                if name in term.brake_acknowledgements
+                else item
+                for name, item in term.gpu_nodes.items()
+                if name not in self.unreadable
+            },
             nodes=[
                 msgspec.structs.replace(node(name), labels={}) if name in self.unlabelled else node(name)
                 for name in NODES
@@ -598,13 +622,27 @@ class PowerCluster:
         agent.tick(None if item is None else item.grant, seen, int(self.seconds), steps)
         if not reports:
             return
-        self.api.reported(name, agent.status())
-        item = self.api.gpu_nodes.get(name)
+        if not self._acknowledges_a_brake(name):
+            self.api.reported(name, agent.status())
+        item = self.api.acknowledged(name)
         if item is None or item.grant is None or item.acknowledged is None or not item.acknowledged_current:
             return
         if item.acknowledged.limits_milliwatts > item.grant.bound.limit_milliwatts:
             # A GPU that will not go down may draw all that it holds, which nobody has predicted.
             self.forget(name, expected_only=True)
+
+    def _acknowledges_a_brake(self, name: str) -> bool:
+        """Whether the small object says it at first, as `GpuNodeChannel` has it; the next report is the status again."""
+        now, item = self.agents[name].acknowledged, self.api.acknowledged(name)
+        last = None if item is None else item.acknowledged
+        if now is None or last is None or (now.version, now.digest) != (last.version, last.digest):
+            return False
+        if (now.bound_milliwatts or 0) >= (
+            last.bound_milliwatts or 0
+        ) or now.limits_milliwatts > last.limits_milliwatts:
+            return False
+        self.api.put(BrakeAcknowledgement(ObjectMeta(name), now))
+        return True
 
     def fault(self, name: str, fault: str, behind: int) -> None:
         agent = self.agents[name]

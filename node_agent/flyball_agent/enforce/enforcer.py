@@ -369,6 +369,7 @@ class Enforcer:
             time=whole_second(datetime.fromtimestamp(self._wall_seconds(), UTC)),
             bound_milliwatts=bound,
             digest=grant.digest,
+            boottime_nanoseconds=self._clock_ns(),
         )
         self._log.info(
             "acknowledged",
