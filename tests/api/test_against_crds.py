@@ -42,6 +42,7 @@ MEANT = {
     "BrakeAcknowledgement.spec.bootID": "",
     "BrakeAcknowledgement.spec.driverSession": "",
     "BrakeAcknowledgement.spec.boundBy": "",
+    "BrakeAcknowledgement.spec.digest": "",
     "EnergyAwareJob.spec.managedBy": "flyball.dev/operator",
 }
 

@@ -79,7 +79,8 @@ class Bench:
         acknowledged: tuple[int, int] | None = None,
     ) -> None:
         """The API server has a grant of so many watts for each GPU, and its agent has acknowledged it, or another one."""
-        jobs = (job_grant(f"uid-{node}", watts * 1000, 8, pod=f"pod-{node}", clock=1200),)
+        job = job_grant(f"uid-{node}", watts * 1000, 8, pod=f"pod-{node}", clock=1200)
+        jobs = (replace(job, pod_uid=f"pod-pod-{node}"),)
         expected = min(watts * 8000, GUARDED_MILLIWATTS * 8)
         given = grant(watts * 8000, epoch=epoch, generation=generation, jobs=jobs, expected=expected, caps=("row",))
         raw = raw_gpu_node(node, given, limits=watts * 8000, acknowledged=acknowledged)

@@ -403,6 +403,17 @@ async def _cap(world: World, fault: Fault) -> None:
         world.set_cap(fault.target, (1, *TENTHS)[fault.number % 6])
 
 
+@_kind("an emergency is declared", "wishes", CAPS)
+async def _emergency(world: World, fault: Fault) -> None:
+    """And ended by the same people."""
+    world.emergency(fault.target, "Active")
+
+    async def end() -> None:
+        world.emergency(fault.target, "Ended")
+
+    world.later(fault.seconds, end)
+
+
 @_kind("the plan changes", "wishes", ("all",))
 async def _plan(world: World, fault: Fault) -> None:
     world.plan(wishes_of(random.Random(fault.number)))

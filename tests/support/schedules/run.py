@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from flyball_agent import off_loop
+from flyball_operator.power import brakes
 
 from tests.support.schedules.faults import END_SECOND, KINDS, Fault, Schedule
 from tests.support.schedules.referee import Window
@@ -41,7 +42,8 @@ def run(schedule: Schedule, *, keep_trace: bool = False) -> Outcome:
         with new_folder() as folder:
             world = World(loop, Path(folder), schedule.seed, keep_trace=keep_trace)
             logs = _logs_into(world) if keep_trace else _without_logs()
-            with logs, patch.object(off_loop, "begin", world.disks.begin):
+            few_nodes = patch.object(brakes, "FEWEST_NODES", 1)
+            with logs, few_nodes, patch.object(off_loop, "begin", world.disks.begin):
                 loop.run_until_complete(_play(world, schedule))
             verdict = world.referee.verdict
             return Outcome(

@@ -141,6 +141,15 @@ class World:
 
     # --- what people and the planner want ------------------------------------------------------------------------------
 
+    def emergency(self, cap: str, state: str) -> None:
+        """Declare an emergency ("Active") or end one ("Ended"), as `flyball emergency` does."""
+        before = self.api.get("powerbrakes", cap)
+        spec = {"epoch": 0, "sequence": 0} if before is None else before["spec"]
+        if state == "Ended" and spec.get("emergency") != "Active":
+            return
+        spec = {"epoch": spec["epoch"], "sequence": spec["sequence"] + 1, "keptMillionths": 0, "emergency": state}
+        self.api.put("powerbrakes", {"kind": "PowerBrake", "metadata": {"name": cap}, "spec": spec})
+
     def set_cap(self, name: str, tenths: int, expected: bool | None = None) -> None:
         before = self.api.get("powercaps", name)
         if expected is None:
