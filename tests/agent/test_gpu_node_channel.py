@@ -394,7 +394,7 @@ async def test_an_acknowledgement_gives_back_the_digest_of_its_grant(node: Node)
 
 
 async def test_a_brake_is_acknowledged_by_the_small_object_at_once_and_by_the_status_later(node: Node) -> None:
-    node.pods.pods = [PodGpus("research", "gpt2", tuple(device.uuid for device in node.hardware.devices), "uid-gpt2")]
+    node.pods.pods = [PodGpus("research", "gpt2", "u", tuple(device.uuid for device in node.hardware.devices))]
     spec = gpu_node_spec(1, 600_000, job_grant("gpt2", 300_000), lease=600)
     spec |= {"minPowerLimitMilliwatts": 100_000, "caps": [{"name": "hall", "brakeEpoch": 0, "brakeSequence": 0}]}
     body = {"apiVersion": "flyball.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": node.name}, "spec": spec}

@@ -98,7 +98,8 @@ class Brakes:
             standing = self._standing(cap.name, followers.values())
             if standing is not None and standing <= kept:
                 continue  # as low as it has to be: its acknowledgements are awaited, or grants do the rest
-            lowered = sum(slope.at(kept) < slope.now for slope in slopes)
+            # Where the cap is over for want of acknowledgements alone, there is nothing to lower.
+            lowered = sum(slope.at(kept) < slope.at(MILLIONTHS) for slope in slopes)
             if lowered < FEWEST_NODES:
                 continue
             sends.append(self._send(cap.name, kept, frozenset(followers), monotonic))
@@ -168,12 +169,11 @@ def _follows(info: NodeInfo, cap: str) -> bool:
 class _Slope:
     """What one node comes to under its grant, in milliwatts as the cap counts them, as a function of the share kept.
 
-    `now` is what it counts with at present, `top` what its grant allows as it is held to, `least` and `above` what that
-    comes to with nothing kept and what each share adds; `excess` is held above the grant. `expected`: where the cap counts
-    predicted draw, the prediction, which limits can only bound.
+    `top` is what its grant allows as it is held to, `least` and `above` what that comes to with nothing kept and what each
+    share adds; `excess` is held above the grant. `expected`: where the cap counts predicted draw, the prediction, which
+    limits can only bound.
     """
 
-    now: int
     top: int
     least: int
     above: int
@@ -187,7 +187,6 @@ class _Slope:
         committed, allowed = info.power.committed, _allowed(info, grant)
         least = grant.lowered(0).bound.limit_milliwatts
         return cls(
-            now=committed.expected_milliwatts if expected else committed.limit_milliwatts,
             top=allowed.limit_milliwatts,
             least=least,
             above=grant.bound.limit_milliwatts - least,

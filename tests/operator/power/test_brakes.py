@@ -184,6 +184,21 @@ def test_where_a_brake_cannot_be_written_grants_do_its_work_at_once(outcome: Out
     assert send.spec.sequence == 2  # the first may have landed
 
 
+def test_what_is_over_for_want_of_acknowledgements_is_not_braked() -> None:
+    bench = Bench()
+    bench.step(9600)
+    for node in NODES:  # cut by grants that are on their way to their agents: they count with the ones before
+        standing = bench.gpu_nodes[node]
+        lower = bench.granted(node, 200, generation=2)
+        assert lower.grant is not None
+        assert standing.grant is not None
+        sent = replace(lower.grant, committed=standing.grant.bound)
+        bench.gpu_nodes[node] = replace(standing, grant=sent)
+    bench.controller = PowerController(1, PowerSettings())
+    assert bench.step(9600).brakes == ()
+    assert bench.state.caps.states[0].committed_watts == 14_400
+
+
 def test_an_operator_that_is_not_to_brake_cuts_by_grants() -> None:
     bench = Bench()
     bench.controller = PowerController(1, PowerSettings(brakes=False))
