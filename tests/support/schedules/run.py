@@ -6,10 +6,11 @@ import asyncio
 import gc
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from flyball_agent import off_loop
@@ -32,8 +33,11 @@ class Outcome:
     trace: tuple[str, ...] = ()
 
 
-def run(schedule: Schedule, *, keep_trace: bool = False) -> Outcome:
-    """Run one schedule, from an empty cluster, in virtual time."""
+Play = Callable[[World, Schedule], Coroutine[Any, Any, None]]
+
+
+def run(schedule: Schedule, *, keep_trace: bool = False, play: Play | None = None) -> Outcome:
+    """Run one schedule, or what `play` does in place of it, from an empty cluster, in virtual time."""
     loop = VirtualLoop()
     state = random.getstate()
     random.seed(schedule.seed)  # the jitter of back-offs
@@ -44,7 +48,7 @@ def run(schedule: Schedule, *, keep_trace: bool = False) -> Outcome:
             logs = _logs_into(world) if keep_trace else _without_logs()
             few_nodes = patch.object(brakes, "FEWEST_NODES", 1)
             with logs, few_nodes, patch.object(off_loop, "begin", world.disks.begin):
-                loop.run_until_complete(_play(world, schedule))
+                loop.run_until_complete((play or _play)(world, schedule))
             verdict = world.referee.verdict
             return Outcome(
                 schedule, world.referee.violation or "", verdict.judged, tuple(verdict.windows), tuple(world.trace)
