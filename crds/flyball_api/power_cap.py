@@ -89,6 +89,7 @@ class PowerCapSpec(ApiStruct, frozen=True):
     meter: CapMeter | None = None
     foreign_pods: Literal["Reserve", "Limit"] = "Limit"
     release_seconds: Count = DEFAULT_RELEASE_SECONDS
+    reserve_nodes: Count = 0
 
     def __post_init__(self) -> None:
         if (self.watts is None) == (self.permille_of_max is None):

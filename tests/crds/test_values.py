@@ -61,6 +61,7 @@ def test_a_power_cap_is_completed_with_defaults(kinds: Any) -> None:
         "staticOverheadWatts": 0,
         "foreignPods": "Limit",
         "releaseSeconds": 600,
+        "reserveNodes": 0,
     }
 
 

@@ -27,6 +27,7 @@ from flyball_operator.power.meter import (
     follow_meter,
 )
 from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.node_reserve import reserve_of
 from flyball_operator.power.reservations import NO_RULES, NodeRules, least_bound, node_rules
 
 # How often a cap is looked at while more than it allows is drawn.
@@ -47,7 +48,8 @@ class Breach:
 class CapState:
     """One cap now. The milliwatts of its nodes' GPUs are without the cap's static overhead, all watts are with it.
 
-    `leaving` are those of its nodes that it selects by their former labels only.
+    `leaving` are those of its nodes that it selects by their former labels only. `reserve_milliwatts` are held back for
+    nodes that jump to their largest limits.
 
     `doubts` has the nodes whose acknowledgement may not be true any more, and why; they count at their largest limits, and
     `committed_if_believed` is the sum if they did not. `brake` is the last one that was written for the cap.
@@ -63,6 +65,7 @@ class CapState:
     measured_milliwatts: NodeMilliwatts
     committed_if_believed: NodeMilliwatts
     doubts: Mapping[str, str]
+    reserve_milliwatts: NodeMilliwatts = NodeMilliwatts(0)
     energy_period: EnergyPeriod | None = None
     breach: Breach | None = None
     brake: PowerBrake | None = None
@@ -148,12 +151,12 @@ class CapState:
         return self._watts(milliwatts)
 
     def planning_budget(self) -> CapBudget:
-        """What the plan should aim at: the cap alone."""
+        """What the plan should aim at: the cap, less what is held back."""
         return self._budget(self.effective.watts)
 
     def _budget(self, watts: float) -> CapBudget:
-        left = NodeMilliwatts(allowed_milliwatts(watts - self.spec.static_overhead_watts))
-        return CapBudget(self.name, self.nodes, left, self.spec.expected)
+        left = allowed_milliwatts(watts - self.spec.static_overhead_watts) - self.reserve_milliwatts
+        return CapBudget(self.name, self.nodes, NodeMilliwatts(left), self.spec.expected)
 
     def _watts(self, milliwatts: NodeMilliwatts) -> float:
         return self.spec.static_overhead_watts + milliwatts / MILLIWATTS_PER_WATT
@@ -291,6 +294,7 @@ class CapTracker:
                 sum(counts.counted(info.power_if_believed) for info in under.values())
             ),
             doubts={name: info.doubt for name, info in under.items() if info.doubt},
+            reserve_milliwatts=reserve_of(counts, under, spec.reserve_nodes),
             energy_period=effective.energy_period,
         )
         if spec.meter is not None:

@@ -132,6 +132,9 @@ def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condit
             f"the limits of {len(state.nodes)} nodes add up to {state.committed_watts:.0f} W at most, "
             f"{-over:.0f} W under the cap"
         )
+        if state.reserve_milliwatts:
+            held = state.reserve_milliwatts / MILLIWATTS_PER_WATT
+            message += f"; {held:.0f} W are held back for {state.spec.reserve_nodes} of them"
         return Condition("Enforced", True, "LimitsAcknowledged", message)
     if state.proof_stale:
         named = [f"{name}: {doubt}" for name, doubt in sorted(state.doubts.items())]

@@ -449,9 +449,7 @@ def _to_be_closed(info: NodeInfo) -> bool:
 
     One that never had an acknowledgement is its administrator's to close: pods may have to come before its agent can.
     """
-    if info.node is None or info.node.startup_taint or info.gpu_node is None or info.gpu_node.acknowledged is None:
-        return False
-    return info.doubt != "" or not info.acknowledged
+    return info.proof_void and info.node is not None and not info.node.startup_taint
 
 
 def _entries(jobs: Iterable[JobGrant]) -> frozenset[Entry]:

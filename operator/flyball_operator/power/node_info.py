@@ -62,6 +62,12 @@ class NodeInfo:
         return () if self.power.grant is None else tuple(cap.name for cap in self.power.grant.caps)
 
     @property
+    def proof_void(self) -> bool:
+        """What its agent acknowledged once is true no more, or may not be."""
+        acknowledged = None if self.gpu_node is None else self.gpu_node.acknowledged
+        return acknowledged is not None and (self.doubt != "" or not self.acknowledged)
+
+    @property
     def commandable(self) -> bool:
         """Grants sent there take effect: it may be planned with."""
         return self.acknowledged and not self.doubt and self.responsive and self.gpu_model is not None
