@@ -8,9 +8,10 @@
 - the energy totals;
 - the node's name: limits and energy of one node mean nothing on another.
 
-A torn tail, or any line that does not check or is no record, is skipped and counted; later lines still hold. Where the file
-outgrows its bound it is written anew beside and renamed over. Where the disk fails, or hangs, the state is kept in memory,
-`degraded` says why, and the next write that succeeds writes it whole. Only appending happens on the event loop, which no
+A torn tail, or any line that does not check or is no record, is skipped and counted; later lines still hold. The last line
+of each kind that only another version knows is kept for it: a rollback takes nothing from the version that comes after it.
+Where the file outgrows its bound it is written anew beside and renamed over. Where the disk fails, or hangs, the state is
+kept in memory, `degraded` says why, and the next write that succeeds writes it whole. Only appending happens on the event loop, which no
 kill of the process loses; whatever waits for the disk does so in a thread with a deadline.
 """
 
@@ -27,7 +28,7 @@ from typing import Any, TypeVar
 from flyball_api.reading import InvalidObject
 
 from flyball_agent import off_loop
-from flyball_agent.enforce.records import JournalState, Record, decode, encode
+from flyball_agent.enforce.records import MAX_UNKNOWN_KINDS, JournalState, Record, decode, encode, unknown_kind
 
 DEFAULT_MAX_BYTES = 256 * 1024
 # A disk that takes longer to sync a few lines does not take them at all, for all that a raise can wait for.
@@ -195,6 +196,11 @@ class Journal:
             if not line:
                 continue
             record = decode(line)
+            kind = unknown_kind(line) if record is None else None
+            unknown = self.state.unknown
+            if kind is not None and (kind in unknown or len(unknown) < MAX_UNKNOWN_KINDS):
+                unknown[kind] = line + b"\n"
+                continue
             try:
                 if record is None:
                     raise InvalidObject("no record")
@@ -208,7 +214,8 @@ class Journal:
             view = view[self._disk.write(descriptor, bytes(view)) :]
 
     def _snapshot(self) -> bytes:
-        return b"".join(encode(record) for record in self.state.records())
+        # What other versions have written comes first: whatever this one knows holds, also for them.
+        return b"".join((*self.state.unknown.values(), *(encode(record) for record in self.state.records())))
 
     async def _rewrite(self) -> None:
         """Write the state whole, beside the old file, and rename it over: a crash leaves the one or the other."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from flyball_api.grant import Grant, GrantVersion, grant_spec
@@ -128,6 +128,7 @@ class EnergyTotals(Struct, frozen=True, tag_field="t", tag="energy"):
 Record = Accepted | Brakes | GrantLease | Intents | FoundGpus | Forgotten | OfNode | DriverSeen | EnergyTotals
 
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Record))
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -144,6 +145,7 @@ class JournalState:
     intent_version: GrantVersion = field(default_factory=GrantVersion)
     driver: DriverLoad | None = None
     energy: dict[str, Any] = field(default_factory=dict)
+    unknown: dict[str, bytes] = field(default_factory=dict)  # the last line of each kind that only other versions know
 
     def apply(self, record: Record) -> None:
         """Add one record. Raises InvalidObject where it holds no grant."""
@@ -189,6 +191,24 @@ class JournalState:
         return records
 
 
+MAX_UNKNOWN_KINDS = 16
+MAX_UNKNOWN_BYTES = 4096
+
+
+class _AnyRecord(Struct, frozen=True):
+    kind: str = msgspec.field(name="t")
+
+
+def unknown_kind(line: bytes) -> str | None:
+    """The kind of a line that checks and is of a kind that this version does not know; None for any other line."""
+    payload = _checked(line) if len(line) <= MAX_UNKNOWN_BYTES else None
+    try:
+        kind = None if payload is None else msgspec.json.decode(payload, type=_AnyRecord).kind
+    except (ValueError, RecursionError):
+        return None
+    return None if kind in _KINDS else kind
+
+
 def found_gpus(gpus: Iterable[FoundGpu]) -> FoundGpus:
     return FoundGpus(tuple(gpus)[:MAX_GPUS])
 
@@ -200,11 +220,17 @@ def encode(record: Record) -> bytes:
 
 def decode(line: bytes) -> Record | None:
     """The record of one line (without its newline), or None where it does not check or is none."""
+    payload = _checked(line)
+    try:
+        return None if payload is None else _DECODER.decode(payload)
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return None
+
+
+def _checked(line: bytes) -> bytes | None:
     if len(line) < 10 or line[8:9] != b" ":
         return None
     try:
-        if int(line[:8], 16) != zlib.crc32(line[9:]):
-            return None
-        return _DECODER.decode(line[9:])
-    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return line[9:] if int(line[:8], 16) == zlib.crc32(line[9:]) else None
+    except ValueError:
         return None

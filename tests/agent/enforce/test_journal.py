@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from flyball_agent.enforce.journal import Disk, Journal, JournalError, JournalHeld, JournalOfAnotherNode
 from flyball_agent.enforce.records import (
+    MAX_UNKNOWN_KINDS,
     Accepted,
     DriverLoad,
     DriverSeen,
@@ -232,6 +233,27 @@ def test_lines_that_check_but_are_no_records_are_refused() -> None:
     assert decode(b"zzzzzzzz {}") is None
     for raw in ([1, 2], {}, {"t": "lease"}, {"t": "unheard-of"}, {"t": "lease", "boot": "b", "deadline": "7"}):
         assert decode(line(raw)) is None
+
+
+def test_what_another_version_has_written_is_kept_for_it_through_a_rollback(tmp_path: Path) -> None:
+    future = [line({"t": "future", "number": number}) + b"\n" for number in (1, 2)]
+    other = line({"t": "other", "x": "y"}) + b"\n"
+    shape = line({"t": "lease", "until": "tomorrow"}) + b"\n"  # of a kind that is known, and not to be read
+    (tmp_path / "node-0.journal").write_bytes(future[0] + encode(HISTORY[2]) + other + shape + future[1])
+    for _ in range(2):
+        journal = Journal(tmp_path, "node-0")
+        assert journal.state.grant is not None
+        commit(journal, HISTORY[5])
+        journal.close()
+    content = (tmp_path / "node-0.journal").read_bytes()
+    assert content.startswith((future[1] + other, other + future[1]))
+    assert future[0] not in content
+    assert shape not in content
+    many = [line({"t": f"kind-{number}"}) + b"\n" for number in range(1000)]
+    (tmp_path / "node-1.journal").write_bytes(b"".join(many))
+    bounded = Journal(tmp_path, "node-1")
+    assert len(bounded.state.unknown) == MAX_UNKNOWN_KINDS
+    bounded.close()
 
 
 def test_an_accepted_grant_that_cannot_be_followed_is_skipped_and_counted(tmp_path: Path) -> None:
