@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from flyball_kube.logs import get_logger
 
@@ -75,6 +76,7 @@ class Governor:
         self._told_of_pods = asyncio.Event()
         self._operator_may_renew = False
         self._pods: Sequence[PodGpus] = ()
+        self._parts: dict[str, tuple[str, ...]] = {}  # the MIG devices of each GPU
         self._journalled_ns = 0
         self._listeners: list[Callable[[], None]] = []
         record = EnergyRecord.read(journal.state.energy)
@@ -184,6 +186,12 @@ class Governor:
         self.enforcer.forget(self._requests.take_forgotten())
         self._keeper.between_rounds(state.counts.rounds)
         await self.enforcer.step()
+        parts: dict[str, tuple[str, ...]] = {}
+        for uuid, gpu in state.enforced.gpus.items():  # one that cannot be read now has the parts that it had
+            parts[uuid] = self._parts.get(uuid, ()) if gpu.reading is None else gpu.reading.parts
+        if parts != self._parts:
+            self._parts = parts
+            self._hand_out(self._pods)
         now_ns = self._clock_ns()
         # Until the pods are listed, nothing is accounted for: whose it is will be known then, and counters wait.
         changed = state.pods_listed and self._observe(now_ns)
@@ -198,6 +206,7 @@ class Governor:
         """Give the GPUs to the pods that hold them; True where that changed."""
         if not self.state.pods_listed:
             return False
+        found = [self._resolved(pod) for pod in found]
         uids = {}
         if self.state.enforced.grant is not None:
             uids = {PodName(job.namespace, job.pod_name): job.pod_uid for job in self.state.enforced.grant.jobs}
@@ -218,6 +227,15 @@ class Governor:
                 self.state.ended_pods[name] = EndedPod(holder, now_ns)
         self.state.pods = pods
         return self.enforcer.set_pods(holders, all_resolved=self.state.pods_unresolved is None)
+
+    def _resolved(self, pod: PodGpus) -> PodGpus:
+        """The pod with the GPUs of the MIG devices that it holds, as far as GPUs show them."""
+        if not pod.unresolved:
+            return pod
+        gpu_of = {part: uuid for uuid, parts in self._parts.items() for part in parts}
+        ids = {device: gpu_of.get(device.split("::", 1)[0]) for device in pod.unresolved}
+        gpus = dict.fromkeys((*pod.gpus, *(uuid for uuid in ids.values() if uuid is not None)))
+        return replace(pod, gpus=tuple(gpus), unresolved=tuple(device for device, uuid in ids.items() if uuid is None))
 
     def _note_unresolved(self, found: Sequence[PodGpus]) -> None:
         unresolved = [f"{pod.namespace}/{pod.name}: {', '.join(pod.unresolved)}" for pod in found if pod.unresolved]

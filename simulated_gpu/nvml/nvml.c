@@ -402,7 +402,18 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t d, unsigned int *index) {
 
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned int *minor) { return nvmlDeviceGetIndex(d, minor); }
 
+/* A partitioned GPU shows one MIG device, whose handle is one of these and takes no other call than for its UUID. */
+static char mig_devices[256];
+
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *uuid, unsigned int length) {
+    ptrdiff_t mig = (char *)d - mig_devices;
+    if (node && mig >= 0 && mig < (ptrdiff_t)node->device_count && mig < (ptrdiff_t)sizeof mig_devices) {
+        char name[sizeof records->uuid];
+        if (!uuid) return INVALID_ARGUMENT;
+        memcpy(name, records[mig].uuid, sizeof name);
+        memcpy(name, "MIG", 3);
+        return say(uuid, length, name);
+    }
     USE(d, uuid);
     return say(uuid, length, d->uuid);
 }
@@ -535,6 +546,19 @@ nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t d, int mode) {
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned int *current, unsigned int *pending) {
     USE(d, current && pending);
     *current = *pending = d->flags & MIG ? 1 : 0;
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t d, unsigned int *count) {
+    USE(d, count);
+    *count = 7;
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t d, unsigned int index, nvmlDevice_t *device) {
+    USE(d, device);
+    if (index != 0 || !(d->flags & MIG) || d - records >= (ptrdiff_t)sizeof mig_devices) return NOT_FOUND;
+    *device = (nvmlDevice_t)(mig_devices + (d - records));
     return SUCCESS;
 }
 

@@ -436,6 +436,33 @@ def test_an_id_that_names_no_gpu_makes_no_gpu_idle(rig: Rig, device_id: str) -> 
     assert rig.limits() == [300_000, 100_000, 100_000, 100_000]
 
 
+def test_pods_on_the_parts_of_a_gpu_share_it(rig: Rig) -> None:
+    rig.node.devices[0].flags |= DeviceFault.MIG
+    part = f"MIG-{rig.node.devices[0].uuid.removeprefix('GPU-')}"
+    rig.pods.pods = [
+        PodGpus("research", "gpt2-1-0", "uid-a", (), (part,)),
+        PodGpus("research", "bert-1-0", "uid-b", (), (f"{part}::1",)),
+    ]
+    rig.spec(1, ("gpt2-1-0", 300_000), ("bert-1-0", 250_000))
+    rig.tick()
+    rig.tick()
+    assert rig.limits() == [250_000, 100_000, 100_000, 100_000]
+    assert rig.condition("Degraded")[0] == "False"
+    rig.tick()
+    accounts = rig.agent.state.accounts
+    assert accounts.pods["uid-a"] == accounts.pods["uid-b"] > 0
+    assert accounts.unattributed == 0
+    assert rig.agent.state.pods[POD].shared
+    rig.node.devices[0].flags |= DeviceFault.LOST
+    rig.tick()
+    rig.node.devices[0].flags &= ~DeviceFault.LOST
+    rig.tick()
+    assert rig.agent.state.accounts.unattributed == 0  # it was theirs all the time
+    rig.node.devices[0].flags = DeviceFault(0)  # repartitioned: it is not known any more which GPU the part is of
+    rig.tick()
+    assert rig.condition("Degraded") == ("True", "PodsUnknown")
+
+
 def test_after_the_gpunode_is_deleted_the_lease_runs_out(rig: Rig) -> None:
     rig.spec(1, ("gpt2-1-0", 300_000), lease=10)
     rig.hold("gpt2-1-0", 0)

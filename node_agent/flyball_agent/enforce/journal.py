@@ -11,8 +11,8 @@
 A torn tail, or any line that does not check or is no record, is skipped and counted; later lines still hold. The last line
 of each kind that only another version knows is kept for it: a rollback takes nothing from the version that comes after it.
 Where the file outgrows its bound it is written anew beside and renamed over. Where the disk fails, or hangs, the state is
-kept in memory, `degraded` says why, and the next write that succeeds writes it whole. Only appending happens on the event loop, which no
-kill of the process loses; whatever waits for the disk does so in a thread with a deadline.
+kept in memory, `degraded` says why, and the next write that succeeds writes it whole. Only appending happens on the event
+loop, which no kill of the process loses; whatever waits for the disk does so in a thread with a deadline.
 """
 
 from __future__ import annotations

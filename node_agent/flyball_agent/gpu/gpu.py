@@ -218,6 +218,7 @@ class GpuReading:
     temperature_celsius: int | None = None
     throttle_reasons: int = 0  # bits of ThrottleReason
     persistence_mode: bool | None = None
+    parts: tuple[str, ...] = ()  # the ids of the GPU's MIG devices, `MIG-...`
     failed: tuple[GpuError, ...] = ()  # of measurements that could not be made now
 
 

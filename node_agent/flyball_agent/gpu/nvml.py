@@ -26,6 +26,7 @@ from flyball_agent.gpu.gpu import (
     GpuDriver,
     GpuError,
     GpuLimits,
+    GpuNotFound,
     GpuReading,
     ImplausibleReading,
     LimitUnsupported,
@@ -135,9 +136,25 @@ class NvmlGpu(Gpu):
             temperature_celsius=self._temperature_celsius(),
             throttle_reasons=self._measure("clock reasons", pynvml.nvmlDeviceGetCurrentClocksEventReasons) or 0,
             persistence_mode=self._persistence_mode(),
+            parts=self._parts(),
             failed=tuple(self._failed),
         )
         return plausible(self.uuid, reading, self.limits)
+
+    def _parts(self) -> tuple[str, ...]:
+        mode = self._measure("MIG mode", pynvml.nvmlDeviceGetMigMode)
+        if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+            return ()
+        found = []
+        for index in range(self._measure("MIG devices", pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0):
+            try:
+                part = self._ask("MIG device", pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self._handle, index)
+                found.append(str(self._ask("MIG device's UUID", pynvml.nvmlDeviceGetUUID, part)))
+            except GpuNotFound:  # fewer are made than there may be
+                continue
+            except GpuError as error:
+                self._failed.append(error)
+        return tuple(found)
 
     def _persistence_mode(self) -> bool | None:
         mode = self._measure("persistence mode", pynvml.nvmlDeviceGetPersistenceMode)

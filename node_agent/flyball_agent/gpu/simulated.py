@@ -62,6 +62,7 @@ class SimulatedGpu(Gpu):
             temperature_celsius=physics.temperature_celsius(self.device.constants, state),
             throttle_reasons=physics.throttle_reasons(self.device.constants, state),
             persistence_mode=not flags & DeviceFault.NOT_PERSISTENT,
+            parts=(f"MIG-{self.uuid.removeprefix('GPU-')}",) if flags & DeviceFault.MIG else (),
         )
         return plausible(self.uuid, reading, self.limits) if flags else reading
 

@@ -291,3 +291,12 @@ def test_without_persistence_mode_an_idle_gpu_forgets_its_limit_with_its_client(
     bench.driver.close()
     bench.wait(lambda: idle.read().requested_limit_milliwatts == 400_000)
     assert busy.read().requested_limit_milliwatts == 123_000
+
+
+def test_a_partitioned_gpu_shows_its_parts(bench: DriverBench) -> None:
+    whole, split = bench.driver.gpus()
+    bench.node.devices[1].flags |= DeviceFault.MIG
+    assert whole.read().parts == ()
+    assert split.read().parts == (f"MIG-{split.uuid.removeprefix('GPU-')}",)
+    bench.node.devices[1].flags = DeviceFault(0)
+    assert split.read().parts == ()
