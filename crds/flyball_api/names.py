@@ -21,6 +21,7 @@ GPU_RESOURCE = "nvidia.com/gpu"
 LABEL_GPU_PRODUCT = "nvidia.com/gpu.product"
 LABEL_GPU_PRESENT = "nvidia.com/gpu.present"
 LABEL_GPU_COUNT = "nvidia.com/gpu.count"
+LABEL_GPU_REPLICAS = "nvidia.com/gpu.replicas"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 LABEL_COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 

@@ -17,6 +17,7 @@ from flyball_api.names import (
     LABEL_GPU_COUNT,
     LABEL_GPU_PRESENT,
     LABEL_GPU_PRODUCT,
+    LABEL_GPU_REPLICAS,
     LABEL_HOSTNAME,
     LABEL_INCARNATION,
     LABEL_JOB_NAME,
@@ -122,7 +123,7 @@ class NodeView(ApiStruct, frozen=True):
     """A Kubernetes Node; `gpus` by its capacity, and `gpu_resources` the extended resources that it offers them under.
 
     `hidden_gpus` is how many it may have besides, though it offers none: its device plugin is not up yet, they are offered
-    as MIG instances or by dynamic resource allocation. They draw power like any other.
+    as MIG instances, time slices or by dynamic resource allocation. They draw power like any other.
 
     `ready` is False also where its kubelet has ceased to say (the condition is Unknown then). `boot_id` is that of the
     boot in which its kubelet reported last; empty where it reports none.
@@ -163,6 +164,10 @@ def read_node(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_G
     node = read_object("Node", raw, _Node)
     labels, capacity = node.metadata.labels, node.status.capacity
     gpus = sum(_count(capacity.get(name)) for name in gpu_resources)
+    hidden_gpus = 0 if gpus else _hidden_gpus(labels, capacity)
+    replicas = _count(labels.get(LABEL_GPU_REPLICAS))
+    if replicas > 1:  # what it offers are time slices, of which no pod has a GPU to itself
+        gpus, hidden_gpus = 0, max(hidden_gpus, -(-gpus // replicas))
     return NodeView(
         name=node.metadata.name,
         uid=node.metadata.uid,
@@ -175,7 +180,7 @@ def read_node(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_G
         startup_taint=any(taint.key == STARTUP_TAINT for taint in node.spec.taints),
         gpu_resources=frozenset(name for name in gpu_resources if name in capacity),
         boot_id=node.status.node_info.boot_id,
-        hidden_gpus=0 if gpus else _hidden_gpus(labels, capacity),
+        hidden_gpus=hidden_gpus,
     )
 
 

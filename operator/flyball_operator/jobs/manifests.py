@@ -85,9 +85,13 @@ def _environment(
             {"name": POD_UID_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
             {"name": "FLYBALL_SOCKET", "value": f"{SOCKET_MOUNT}/{SOCKET_NAME}"},
         ]
-    # What the user set by hand wins: a launcher with other ideas about ports or ranks must not be overruled.
-    own = {variable.get("name") for variable in container.get("env") or ()}
-    return [*(container.get("env") or ()), *(value for value in values if value["name"] not in own)]
+    # What the user set by hand wins: a launcher with other ideas about ports or ranks must not be overruled. But not by
+    # which folder of the node's a pod mounts: another UID would be another pod's, and none would be all of them.
+    set_by_hand = [
+        item for item in container.get("env") or () if not with_socket or item.get("name") != POD_UID_VARIABLE
+    ]
+    own = {variable.get("name") for variable in set_by_hand}
+    return [*set_by_hand, *(value for value in values if value["name"] not in own)]
 
 
 def incarnation_job(
@@ -160,6 +164,13 @@ def _template(
                     f"EnergyAwareJob {job.key}: container {container.get('name')} asks for {name}, but only the first "
                     f"container gets GPUs, by {job.spec.gpus.resource_name} (take the limit out; spec.gpus says how many)"
                 )
+        if any(mount.get("name") == SOCKET_VOLUME for mount in container.get("volumeMounts") or ()):
+            raise ValueError(
+                f"EnergyAwareJob {job.key}: container {container.get('name')} mounts {SOCKET_VOLUME}, the volume of the "
+                f"agents' sockets, which each container gets at {SOCKET_MOUNT} (take the mount out)"
+            )
+    if any(volume.get("name") == SOCKET_VOLUME for volume in spec.get("volumes") or ()):
+        raise ValueError(f"EnergyAwareJob {job.key}: the volume name {SOCKET_VOLUME} is taken (choose another name)")
     spec["restartPolicy"] = "Never"
     spec["subdomain"] = incarnation_name(job, incarnation)
     spec["schedulingGates"] = [

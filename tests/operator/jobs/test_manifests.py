@@ -104,6 +104,26 @@ def test_a_pod_sees_its_own_folder_of_sockets_only() -> None:
     assert "FLYBALL_SOCKET" not in environment(without["containers"][0])
 
 
+@pytest.mark.parametrize("value", ["", "the-uid-of-another-pod"])
+def test_the_folder_of_a_pods_sockets_is_not_the_users_to_choose(value: str) -> None:
+    """An empty name would mount every pod's, and another UID another pod's."""
+    container = job_with(trainer(env=[{"name": "FLYBALL_POD_UID", "value": value}]))["containers"][0]
+    given = [item for item in container["env"] if item["name"] == "FLYBALL_POD_UID"]
+    assert given == [{"name": "FLYBALL_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]
+
+
+def test_the_volume_of_the_sockets_is_not_the_users_to_mount_or_to_define() -> None:
+    mount = {"name": "flyball-socket", "mountPath": "/all"}
+    for containers, more in (
+        ([trainer(volumeMounts=[mount])], {}),
+        ([trainer(), {"name": "sidecar", "volumeMounts": [mount]}], {}),
+        ([trainer()], {"initContainers": [{"name": "fetch", "volumeMounts": [mount]}]}),
+        ([trainer()], {"volumes": [{"name": "flyball-socket", "emptyDir": {}}]}),
+    ):
+        with pytest.raises(ValueError, match="flyball-socket"):
+            job_with(*containers, **more)
+
+
 def test_an_indexed_job_of_gated_pods_one_a_node() -> None:
     made = incarnation_job(job_view(), 3, NODES)
     assert made["metadata"]["name"] == "train-3"

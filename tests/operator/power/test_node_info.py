@@ -343,6 +343,8 @@ def test_what_was_calibrated_stands_over_the_catalogue_and_what_a_device_says_ov
         ({"feature.node.kubernetes.io/pci-0302_10de.present": "true"}, {}, 8),
         ({}, {"nvidia.com/mig-1g.5gb": "56"}, 8),
         ({}, {"nvidia.com/gpu.shared": "16"}, 8),
+        ({"nvidia.com/gpu.replicas": "4"}, {"nvidia.com/gpu": "32"}, 8),  # time slices
+        ({"nvidia.com/gpu.replicas": "4"}, {"nvidia.com/gpu": "2"}, 1),
         ({"nvidia.com/gpu.present": "false"}, {"cpu": "64", "nvidia.com/mig-1g.5gb": "0"}, 0),
         ({"feature.node.kubernetes.io/pci-0200_15b3.present": "true"}, {"nvidia.com/hostdev": "8"}, 0),  # its network
         ({"nvidia.com/gpu.count": "many"}, {}, 0),
