@@ -155,10 +155,11 @@ def up(
         ValueError,
     ) as error:
         _fail(error)
-    names = cluster.node_names()
+    count = len(cluster.node_names())
+    kind = f"{'real ' if real else ''}node{'s' if count != 1 else ''}"
     _say(
-        f"devcluster {name!r} is up in {time.monotonic() - started:.1f} s: {len(names)} {'real ' if real else ''}nodes"
-        f" with {gpus_per_node} GPUs each, {cluster.control_plane.server_url}"
+        f"devcluster {name!r} is up in {time.monotonic() - started:.1f} s: {count} {kind} with {gpus_per_node} GPUs each,"
+        f" {cluster.control_plane.server_url}"
     )
     option = "" if name == "default" else f" --name {name}"
     _say(f"  flyball devcluster kubectl{option} -- get nodes")

@@ -160,7 +160,7 @@ def test_the_command_starts_shows_and_ends_a_cluster_with_real_nodes(
 ) -> None:
     up = flyball(tmp_path, "up", "--real", "--gpus-per-node", "2", "--image", str(tools_image))
     try:
-        assert "1 real nodes with 2 GPUs each" in up.stderr
+        assert "1 real node with 2 GPUs each" in up.stderr
         directory = tmp_path / "flyball" / "devcluster" / "default"
         cluster = RealCluster.attach(directory)
         trace = Trace.of(cluster)
