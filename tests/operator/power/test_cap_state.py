@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -109,6 +110,10 @@ def test_a_cap_that_is_held() -> None:
         ("False", "WithinCap"),
         ("False", "NoMeter"),
     ]
+
+
+def test_a_cap_that_nothing_changes_by_itself_needs_no_other_look() -> None:
+    assert Site(holding("a", 800), watts=3000).read().next_change_seconds == math.inf
 
 
 def test_only_the_nodes_that_the_selector_takes_count() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from flyball_operator.power.cap_state import CapState, CapTracker
 from flyball_operator.power.cap_status import REASONS, GrantsUnderWay, cap_status
-from flyball_operator.power.meter import NEVER_READ, MeterReading
+from flyball_operator.power.meter import LARGEST_RISE, NEVER_READ, MeterReading
 
 from tests.support.crd_schema import assert_valid
 from tests.support.operator_objects import NOW, as_stored, cap_view, ready_node
@@ -102,6 +103,20 @@ def test_limits_come_back_after_a_breach_without_passing_the_cap_again() -> None
     assert lowered < hall.hardware_watts("hall") <= hall.cap
 
 
+def test_limits_come_back_in_steps_also_above_a_cap_that_adds_up_predictions() -> None:
+    hall = Metered(6, expected=True, share=0.5)
+    before = hall.hardware_watts("hall")
+    hall.drawn_share = 1.0
+    hall.rounds(10)
+    hall.drawn_share = 0.3
+    seen = [hall.hardware_watts("hall")]
+    for _ in range(100):
+        hall.rounds(1)
+        seen.append(hall.hardware_watts("hall"))
+    assert seen[0] < hall.cap < seen[-1] <= before
+    assert max(after - earlier for earlier, after in pairwise(seen)) <= LARGEST_RISE * hall.cap + 1
+
+
 # --- what a status says of it ----------------------------------------------------------------------------------------
 
 
@@ -130,7 +145,7 @@ def condition(stored: dict[str, Any], kind: str) -> tuple[str, str, str]:
 
 
 def test_a_status_says_what_was_measured_by_what_and_when() -> None:
-    _, stored = status_of(lambda at: MeterReading(612.4, 0.0, NOW, ""), seconds=3.0)
+    _, stored = status_of(lambda at: MeterReading(612.4, 1.0, NOW, ""), seconds=4.0)
     assert stored["measuredWatts"] == 612
     assert stored["measured"] == {"source": "file pdu", "time": "2030-06-01T12:00:00Z", "ageSeconds": 3}
     assert stored["meter"] == {"state": "Within"}
