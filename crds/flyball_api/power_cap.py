@@ -126,10 +126,11 @@ class CapMeasured(ApiStruct, frozen=True):
 
 
 class CapMeterStatus(ApiStruct, frozen=True):
-    """What limits are held to because of a cap's meter."""
+    """What limits are held to because of a cap's meter, and what it shows to be drawn outside the GPUs."""
 
     state: Literal["Within", "Shaping", "Cut", "Silent"]
     allowed_watts: Count | None = None
+    overhead_watts: Count | None = None
 
 
 class PowerCapStatus(ApiStruct, frozen=True):

@@ -7,7 +7,7 @@ after they were given up. `check` says what must hold after every action.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -414,10 +414,12 @@ class PowerCluster:
         wishes: list[tuple[int, float]],
         rounds: int,
         metered: Container[str] = (),
+        ramped: Mapping[str, int] | None = None,
     ) -> None:
         """Make the caps, of so many tenths of the most that their nodes can draw, and go so many rounds without a fault.
 
-        The caps in `metered` have a meter, which says nothing until `meter_reads` does.
+        The caps in `metered` have a meter, which says nothing until `meter_reads` does; those in `ramped` a ramp of so many
+        watts a second.
         """
         for name, share, is_expected in zip(SELECTORS, tenths, expected, strict=True):
             spec = msgspec.convert(
@@ -427,6 +429,7 @@ class PowerCluster:
                     "staticOverheadWatts": OVERHEAD_WATTS[name],
                     "enforcement": "Expected" if is_expected else "Hard",
                     **({"meter": {"file": name}} if name in metered else {}),
+                    **({"rampWattsPerSecond": ramped[name]} if ramped and name in ramped else {}),
                 },
                 PowerCapSpec,
             )

@@ -28,6 +28,7 @@ from flyball_operator.power.meter import (
 )
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.node_reserve import reserve_of
+from flyball_operator.power.overhead import NOT_KNOWN, Overhead, follow_overhead
 from flyball_operator.power.reservations import NO_RULES, NodeRules, least_bound, node_rules
 
 # How often a cap is looked at while more than it allows is drawn.
@@ -72,6 +73,7 @@ class CapState:
     reading: MeterReading = NEVER_READ
     reading_age_seconds: float = 0.0
     meter: MeterState | None = None
+    overhead: Overhead = NOT_KNOWN
 
     @property
     def name(self) -> str:
@@ -196,6 +198,7 @@ class _Memory:
     at: float
     breach: Breach | None
     meter: MeterState | None = None
+    overhead: Overhead = NOT_KNOWN
 
 
 class CapTracker:
@@ -302,9 +305,13 @@ class CapTracker:
             reading = NEVER_READ if reading is None else reading
             meter = follow_meter(spec.meter, last, reading, _metered_load(state, under, rules), monotonic)
             age = 0.0 if reading.watts is None else monotonic - reading.seen_at
-            state = replace(state, reading=reading, reading_age_seconds=age, meter=meter)
+            state = replace(state, reading=reading, reading_age_seconds=age, meter=meter, overhead=memory.overhead)
+            if reading.watts is not None and meter.silence is None and meter.read_at > last.read_at:
+                drawn = measured / MILLIWATTS_PER_WATT
+                overhead = follow_overhead(memory.overhead, reading.watts, drawn, state.effective.watts, monotonic)
+                state = replace(state, overhead=overhead)
         state = replace(state, breach=_breach(memory.breach, state, elapsed, now))
-        self._memory[cap.uid] = _Memory(effective.watts, period, monotonic, state.breach, state.meter)
+        self._memory[cap.uid] = _Memory(effective.watts, period, monotonic, state.breach, state.meter, state.overhead)
         return state
 
 

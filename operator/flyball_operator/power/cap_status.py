@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from flyball_operator.power.cap_state import Breach, CapState, CapStates
 from flyball_operator.power.meter import MeterState, Phase, Silence
+from flyball_operator.power.overhead import Overhead
 
 JOULES_PER_KILOJOULE = 1000
 
@@ -81,7 +82,7 @@ def cap_status(
         committed_watts=held_watts(committed_watts),
         measured_watts=round(state.measured_watts),
         measured=_measured(state),
-        meter=None if state.meter is None else _meter_status(state.meter),
+        meter=None if state.meter is None else _meter_status(state.meter, state.overhead),
         headroom_watts=allowed_watts(effective.watts - committed_watts) if enforced.status else 0,
         nodes=len(state.nodes),
         breach=None if breach is None else _stored_breach(breach),
@@ -208,9 +209,9 @@ def _measured(state: CapState) -> CapMeasured:
     return CapMeasured(state.spec.meter.source, time, int(state.reading_age_seconds))
 
 
-def _meter_status(meter: MeterState) -> CapMeterStatus:
+def _meter_status(meter: MeterState, overhead: Overhead) -> CapMeterStatus:
     allowed = None if meter.allowed_watts is None else int(meter.allowed_watts)
-    return CapMeterStatus(meter.phase.value, allowed)
+    return CapMeterStatus(meter.phase.value, allowed, overhead.watts)
 
 
 @dataclass(frozen=True, slots=True)

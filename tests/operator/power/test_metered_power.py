@@ -152,6 +152,11 @@ def test_a_status_says_what_was_measured_by_what_and_when() -> None:
     assert condition(stored, "MeterSilent") == ("False", "Reading", "file pdu is read")
 
 
+def test_a_status_shows_what_is_drawn_outside_the_gpus() -> None:
+    _, stored = status_of(lambda at: MeterReading(616.0, at, NOW, ""), seconds=60.0)
+    assert stored["meter"] == {"state": "Within", "overheadWatts": 616 - 2 * 58}
+
+
 def test_a_silent_meter_is_told_with_its_error_and_what_is_done() -> None:
     _, stored = status_of(lambda at: MeterReading(error="file pdu: No such file"), seconds=30.0)
     status, reason, message = condition(stored, "MeterSilent")

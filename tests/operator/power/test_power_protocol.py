@@ -79,6 +79,7 @@ class Schedule:
             self.wishes(),
             draw.choice([0, 5]),
             metered=[name for name in SELECTORS if draw.random() < 0.3],
+            ramped={name: draw.choice([10, 100, 1000]) for name in SELECTORS if draw.random() < 0.2},
         )
         actions = [self.cycle, self.round, self.plan, self.write_ends, self.cap, self.pod, self.fault, self.emergency]
         weights = [3, 8, 5, 4, draw.choice([1, 4]), 1, draw.choice([0, 1]), draw.choice([0, 0, 0.5])]
