@@ -120,6 +120,49 @@ CREATION = [
     ),
     Case(
         CAP,
+        {"failsafe": "Limit", "failsafeWattsPerGpu": 200},
+        {"failsafe": "Limit"},
+        "failsafe Limit needs failsafeWattsPerGpu, the limit",
+    ),
+    Case(
+        CAP,
+        {"failsafe": "Minimum"},
+        {"failsafe": "Minimum", "failsafeWattsPerGpu": 200},
+        "failsafe Minimum takes no failsafeWattsPerGpu (leave it out, or set failsafe to Limit)",
+    ),
+    Case(
+        CAP,
+        {"failsafe": "Hold", "failsafeHoldSeconds": 60, "failsafeWattsPerGpu": 200},
+        {"failsafeHoldSeconds": 60},
+        "failsafeHoldSeconds goes with failsafe Hold only",
+    ),
+    Case(
+        CAP,
+        {"failsafe": "Hold"},
+        {"failsafe": "Hold", "enforcement": "Expected"},
+        "failsafe Hold needs enforcement Hard: with Expected the limits may add up to more than the cap, and nobody is "
+        "there to cut them",
+    ),
+    Case(
+        CAP,
+        {"meter": {"file": "row-a"}},
+        {"meter": {"file": "row-a", "prometheus": {"endpoint": "main", "query": "x"}}},
+        "a meter is read from exactly one of prometheus and file",
+    ),
+    Case(
+        CAP,
+        {"meter": {"file": "row-a", "releasePermille": 949}},
+        {"meter": {"file": "row-a", "releasePermille": 950}},
+        "releasePermille 950 must be below targetPermille 950: between them nothing changes",
+    ),
+    Case(
+        CAP,
+        {"meter": {"file": "row-a", "intervalSeconds": 15}},
+        {"meter": {"file": "row-a", "intervalSeconds": 16}},
+        "silentSeconds 30 is less than two intervals of 16 s: one lost reading would be silence",
+    ),
+    Case(
+        CAP,
         {"schedule": [{"name": "dip", "cron": "0 8 * * 1-5", "durationSeconds": 60, "watts": 40_000}]},
         {"schedule": [{"name": "dip", "cron": "0 8 * * 1-5", "durationSeconds": 60, "watts": 50_000}]},
         "schedule dip has watts 50000, above the cap of 40000: a schedule only lowers the cap (set watts to the highest, "
