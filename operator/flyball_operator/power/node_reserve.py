@@ -24,6 +24,8 @@ def reserve_of(cap: CapBudget, under: Mapping[str, NodeInfo], nodes: int) -> Nod
 
     For a node whose proof is void already the reserve is in use: it counts at its largest limits, and is one of them.
     """
+    if not nodes:
+        return NodeMilliwatts(0)
     in_use = sum(info.proof_void for info in under.values())
     distances = (
         cap.counted(PowerBound(info.max_limits_milliwatts, info.max_limits_milliwatts))
