@@ -67,6 +67,10 @@ def another_value(kind: type[Any], one: dataclasses.Field[Any], folder: Path) ->
             "product: X\nlimits: [100, 300, 250]\nidle: 33\nclocks: [300, 1500, 15]\nknee: 1200\nslope: 0.7\n"
         )
         return str(path), (path,)
+    if one.name == "meter_endpoints_file":
+        path = folder / "endpoints.yaml"
+        path.write_text("endpoints: []\n")
+        return str(path), path
     if one.name == "gpu_resources":
         return "example.com/gpu", ("example.com/gpu",)
     if annotation in (int, float):
