@@ -10,24 +10,20 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 
-from flyball_api.gpu_node import Acknowledgement
 from flyball_api.grant import Grant
 from flyball_api.reading import InvalidObject
-from flyball_api.times import whole_second
-from flyball_api.units import NodeMilliwatts
 from flyball_kube.logs import get_logger
 
 from flyball_agent.clock import NANOSECONDS, boottime_ns
 from flyball_agent.enforce import decisions
+from flyball_agent.enforce.acknowledger import Acknowledger
 from flyball_agent.enforce.adoption import find_gpus
 from flyball_agent.enforce.brakes import (
     Followed,
     Seen,
     braked,
     everything_lowered,
-    lowest_bound,
     lowest_targets,
     under_new_grant,
     with_seen,
@@ -74,8 +70,6 @@ class Enforcer:
         self._log = get_logger(__name__, node=node)
         self._journal = journal
         self._clock_ns = clock_ns
-        self._wall_seconds = wall_seconds
-        self._settle_ns = round(settle_seconds * NANOSECONDS)
         self._access = DriverAccess(driver, journal, calls)
         self.state = EnforcerState(
             session=self._access.session.session,
@@ -100,6 +94,15 @@ class Enforcer:
             self._reader,
             still_decided=self._still_decided,
             clock_ns=clock_ns,
+            node=node,
+        )
+        self._acknowledger = Acknowledger(
+            self.state,
+            journal,
+            still_decided=self._still_decided,
+            clock_ns=clock_ns,
+            wall_seconds=wall_seconds,
+            settle_seconds=settle_seconds,
             node=node,
         )
         self._note_driver()
@@ -309,7 +312,7 @@ class Enforcer:
         else:
             await self._journal.tidy()
         if state.in_force is grant:
-            await self._judge(targets)
+            await self._acknowledger.judge(targets)
         state.journal_error = self._journal.degraded
 
     def _still_decided(self, grant: Grant) -> bool:
@@ -338,53 +341,6 @@ class Enforcer:
             gpu = self.state.gpus[target.uuid]
             if gpu.purpose is not target.purpose:
                 self.state.put(gpu.changed(purpose=target.purpose))
-
-    async def _judge(self, targets: Mapping[str, Target]) -> None:
-        """Acknowledge what holds; keep looking soon while a limit settles."""
-        state = self.state
-        judgement = decisions.judge(self._gpus(), targets, self._clock_ns(), self._settle_ns)
-        for gpu in judgement.gpus:
-            self.state.put(gpu)
-        state.settling = judgement.settling
-        grant = state.in_force
-        if grant is None or not any(gpu.usable for gpu in judgement.gpus):
-            return
-        version, session, last = grant.version, state.session, state.acknowledged
-        total, bound = state.held_milliwatts, self._bound_milliwatts(grant)
-        if not decisions.acknowledgement_due(last, version, session, total, bound, judgement.may_acknowledge):
-            return
-        if last is None or (last.version, last.session, last.bound_milliwatts) != (version, session, bound):
-            try:
-                await self._journal.sync()
-            except JournalError:
-                return  # a restart would not know what is promised here
-            if not self._still_decided(grant):
-                return
-        state.acknowledged = Acknowledgement(
-            epoch=version.epoch,
-            generation=version.generation,
-            limits_milliwatts=total,
-            boot_id=session.boot_id,
-            driver_load=session.driver_load,
-            time=whole_second(datetime.fromtimestamp(self._wall_seconds(), UTC)),
-            bound_milliwatts=bound,
-            digest=grant.digest,
-            boottime_nanoseconds=self._clock_ns(),
-        )
-        self._log.info(
-            "acknowledged",
-            epoch=version.epoch,
-            generation=version.generation,
-            limits_milliwatts=total,
-            bound_milliwatts=bound,
-            mode=str(state.mode),
-        )
-
-    def _bound_milliwatts(self, grant: Grant) -> NodeMilliwatts:
-        """The most that limits may come to until a later grant."""
-        bound = grant.bound.limit_milliwatts
-        lowest = everything_lowered(self.state.brakes)
-        return min(bound, lowest_bound(self.state.gpus.values())) if lowest else bound
 
     def forget(self, uuids: Iterable[str]) -> None:
         """Count GPUs no more that were here once and are gone for good; one that the driver shows is not forgotten."""
