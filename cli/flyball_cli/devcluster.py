@@ -79,7 +79,7 @@ def up(
         str, typer.Option(help="The GPUs' product, as in the node label nvidia.com/gpu.product.")
     ] = "NVIDIA-A100-SXM4-40GB",
     pod_start_delay: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="From a pod's binding to its being ready.")
+        float, typer.Option(min=0, metavar="SECONDS", help="From a simulated pod's binding to its being ready.")
     ] = 0.5,
     real: Annotated[
         bool,
@@ -95,7 +95,10 @@ def up(
         ),
     ] = None,
     install: Annotated[
-        bool, typer.Option("--install/--bare", help="Install Flyball's API and the agents' pods, or leave it bare.")
+        bool,
+        typer.Option(
+            "--install/--bare", help="Install Flyball's API and the simulated agents' pods, or leave it bare."
+        ),
     ] = True,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay, and take the cluster down on Ctrl-C (or if this shell dies).")
