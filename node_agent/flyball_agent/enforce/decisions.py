@@ -125,9 +125,9 @@ def _kept_within(grant: Grant, gpus: Sequence[GpuState]) -> dict[str, Milliwatts
     others = sum(gpu.held_milliwatts for gpu in gpus if gpu.uuid not in kept)
     excess = others + sum(requested for _, requested in kept.values()) - grant.bound.limit_milliwatts
     above = sum(max(requested - gpu.limits.min_milliwatts, 0) for gpu, requested in kept.values())
-    if excess <= 0 or above <= 0:
+    if above <= 0:
         return {uuid: requested for uuid, (_, requested) in kept.items()}
-    left = max(above - excess, 0)
+    left = max(above - excess, 0)  # more than `above` where there is no excess: then all of it is kept
     return {
         uuid: MilliwattsPerGpu(
             min(requested, gpu.limits.min_milliwatts + max(requested - gpu.limits.min_milliwatts, 0) * left // above)

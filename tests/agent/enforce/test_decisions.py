@@ -132,6 +132,9 @@ def test_before_the_pods_are_listed_gpus_keep_what_they_have_within_the_bound() 
     assert [targets[name].limit_milliwatts for name in "ab"] == [100_000, 100_000]
     targets = targets_of(grant(900_000, failsafe_power_limit_milliwatts=150_000), gpus, Mode.FAILSAFE)
     assert [targets[name].limit_milliwatts for name in "ab"] == [150_000, 150_000]
+    least = [gpu(name, 100_000, holders=unlisted) for name in "ab"]  # there is nothing to lower
+    targets = targets_of(grant(100_000), least, Mode.GRANTED)
+    assert [targets[name].limit_milliwatts for name in "ab"] == [100_000, 100_000]
 
 
 def test_a_limit_that_settles_is_not_cut_for_twice() -> None:
