@@ -61,7 +61,7 @@ class _Settings(Settings):
 SETTINGS = _Settings(
     grant_lease_seconds=6,
     leader_lease_seconds=3,
-    leader_renew_seconds=0.6,
+    leader_renew_seconds=1.0,
     acknowledge_timeout_seconds=1.5,
     report_timeout_seconds=6.0,
     stale_after_seconds=8.0,
