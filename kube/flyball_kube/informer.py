@@ -197,9 +197,14 @@ class Informer(Generic[T]):
         while True:
             page = await self._session.get(self._path, **params)
             self._note_version(page["metadata"]["resourceVersion"])
+            listed = int(page["metadata"]["resourceVersion"])
             for raw in page.get("items") or []:
                 key = object_key(raw)
                 seen.add(key)
+                # A version that is not newer than the list, and not the listed object's, is of a past that is no more: the
+                # server's versions went back and have passed ours since.
+                if int(raw["metadata"]["resourceVersion"]) < self._versions.get(key, -1) <= listed:
+                    self._versions[key] = -1
                 self._store(key, raw)
             metadata = page["metadata"]
             if not metadata.get("continue"):

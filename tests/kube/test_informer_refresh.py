@@ -91,3 +91,37 @@ def test_a_refresh_waits_for_no_pause_after_failures() -> None:
     loop = VirtualLoop()
     assert all(loop.run_until_complete(play()) < 0.1 for _ in range(10))
     loop.close()
+
+
+def test_a_list_after_a_restore_counts_though_versions_have_passed_ours_again() -> None:
+    """The server's versions went back, and others' writes brought them past the ones that we have seen."""
+
+    async def play() -> tuple[str, str]:
+        api = MemoryApi(lambda change: None)
+
+        def put(name: str, value: str) -> None:
+            api.put("nodes", {"kind": "Node", "metadata": {"name": name, "labels": {"value": value}}})
+
+        put("a", "before")
+        backup = api.backup()
+        session = cast(ApiSession, Link(Network(api), random.Random(1)).session())
+        informer: Informer[Json] = Informer(session, NODES, dict)
+        running = asyncio.create_task(informer.run())
+        await informer.wait_synced()
+        put("a", "after")
+        await asyncio.sleep(1.0)
+        seen = informer.get("a")
+        api.restore(backup)
+        for number in range(5):
+            put("b", str(number))
+        await informer.refresh()
+        restored = informer.get("a")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert seen is not None
+        assert restored is not None
+        return seen["metadata"]["labels"]["value"], restored["metadata"]["labels"]["value"]
+
+    loop = VirtualLoop()
+    assert loop.run_until_complete(play()) == ("after", "before")
+    loop.close()
