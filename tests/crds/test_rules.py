@@ -15,7 +15,6 @@ from flyball_api.manifests import manifests
 
 Changes = dict[str, Any]
 ANY_POD = {"key": "rack", "operator": "Exists"}
-METER = {"file": "feeder-a"}
 JOB_GRANT = {
     "namespace": "research", "name": "gpt2", "uid": "a-uid", "incarnation": 1, "podName": "gpt2-1-0-abcde",
     "gpus": 4, "powerLimitMilliwatts": 250_000, "clockMegahertz": {"min": 0, "max": 1200},
@@ -180,44 +179,6 @@ CREATION = [
         {"nodeSelector": {"matchExpressions": [ANY_POD]}},
         {"nodeSelector": {"matchExpressions": [ANY_POD | {"values": ["a"]}]}},
         "operator Exists takes no values",
-    ),
-    Case(
-        CAP,
-        {"failsafe": "Limit", "failsafeWattsPerGpu": 200},
-        {"failsafe": "Limit"},
-        "failsafe Limit needs failsafeWattsPerGpu, the limit",
-    ),
-    Case(
-        CAP,
-        {"failsafe": "Minimum"},
-        {"failsafe": "Minimum", "failsafeWattsPerGpu": 200},
-        "failsafe Minimum takes no failsafeWattsPerGpu (leave it out, or set failsafe to Limit)",
-    ),
-    Case(
-        CAP,
-        {"failsafe": "Hold", "failsafeHoldSeconds": 60},
-        {"failsafe": "Minimum", "failsafeHoldSeconds": 60},
-        "failsafeHoldSeconds goes with failsafe Hold only",
-    ),
-    Case(
-        CAP,
-        {"failsafe": "Hold"},
-        {"failsafe": "Hold", "enforcement": "Expected"},
-        "failsafe Hold needs enforcement Hard: with Expected the limits may add up to more than the cap, and nobody is "
-        "there to cut them",
-    ),
-    Case(CAP, {"meter": METER}, {"meter": {}}, "a meter is read from exactly one of prometheus and file"),
-    Case(
-        CAP,
-        {"meter": METER | {"targetPermille": 960, "releasePermille": 959}},
-        {"meter": METER | {"targetPermille": 960, "releasePermille": 960}},
-        "releasePermille 960 must be below targetPermille 960: between them nothing changes",
-    ),
-    Case(
-        CAP,
-        {"meter": METER | {"intervalSeconds": 5, "silentSeconds": 10}},
-        {"meter": METER | {"intervalSeconds": 5, "silentSeconds": 9}},
-        "silentSeconds 9 is less than two intervals of 5 s: one lost reading would be silence",
     ),
     Case(
         NODE,
