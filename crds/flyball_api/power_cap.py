@@ -111,10 +111,11 @@ class CapBreach(ApiStruct, frozen=True):
 
 
 class CapEnergyPeriod(ApiStruct, frozen=True):
-    """The present period of a cap's energy budget."""
+    """The present period of a cap's energy budget; `charged_until`: what was drawn later is not in it yet."""
 
     start: Time
     consumed_kilojoules: Count = 0
+    charged_until: Time | None = None
 
 
 class CapMeasured(ApiStruct, frozen=True):

@@ -199,6 +199,7 @@ class _Memory:
     breach: Breach | None
     meter: MeterState | None = None
     overhead: Overhead = NOT_KNOWN
+    uncharged_seconds: float = 0.0  # before that instant
 
 
 class CapTracker:
@@ -268,13 +269,14 @@ class CapTracker:
         monotonic: float,
         reading: MeterReading | None,
     ) -> CapState:
-        memory = self._memory.get(cap.uid) or _recorded(cap, monotonic)
+        memory = self._memory.get(cap.uid) or _recorded(cap, now, monotonic)
         elapsed = max(0.0, monotonic - memory.at)
         measured = NodeMilliwatts(sum(info.measured_milliwatts for info in under.values()))
         period = memory.energy_period
         if spec.energy_budget is not None:
-            joules = measured / MILLIWATTS_PER_WATT * elapsed
-            period = charge_energy(spec.energy_budget, period, now, joules, elapsed)
+            seconds = elapsed + memory.uncharged_seconds
+            joules = measured / MILLIWATTS_PER_WATT * seconds
+            period = charge_energy(spec.energy_budget, period, now, joules, seconds)
         effective = effective_cap(
             spec,
             LastEvaluation(memory.watts, elapsed, period),
@@ -330,14 +332,19 @@ def _metered_load(state: CapState, under: Mapping[str, NodeInfo], rules: Mapping
     )
 
 
-def _recorded(cap: PowerCap, monotonic: float) -> _Memory:
-    """What the operator before this one remembered of a cap, by its status."""
+def _recorded(cap: PowerCap, now: datetime, monotonic: float) -> _Memory:
+    """What the operator before this one remembered of a cap, by its status.
+
+    What was drawn since, without a leader, is charged at what is drawn now.
+    """
     period, breach = cap.status.energy_period, cap.status.breach
+    charged_until = None if period is None else period.charged_until
     return _Memory(
         watts=cap.status.effective_watts,
         energy_period=None if period is None else EnergyPeriod(period.start, period.consumed_kilojoules * 1e3),
         at=monotonic,
         breach=None if breach is None else _recorded_breach(breach),
+        uncharged_seconds=0.0 if charged_until is None else max(0.0, (now - charged_until).total_seconds()),
     )
 
 

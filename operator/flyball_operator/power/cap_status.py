@@ -88,7 +88,7 @@ def cap_status(
         breach=None if breach is None else _stored_breach(breach),
         energy_period=None
         if period is None
-        else CapEnergyPeriod(period.start, int(period.consumed_joules / JOULES_PER_KILOJOULE)),
+        else CapEnergyPeriod(period.start, int(period.consumed_joules / JOULES_PER_KILOJOULE), whole_second(now)),
     )
 
 

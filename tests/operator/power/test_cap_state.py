@@ -305,9 +305,24 @@ def test_an_energy_budget_is_charged_with_what_is_measured() -> None:
     assert site.read().effective.watts == 1000.0  # 3600 kJ over the hour that begins now
     reading = site.read(1800.0)
     assert reading.effective.watts == 800.0  # 2160 of 3600 kJ are used at half-time
-    assert site.publish(reading)["energyPeriod"] == {"start": "2030-06-01T12:00:00Z", "consumedKilojoules": 2160}
+    assert site.publish(reading)["energyPeriod"] == {
+        "start": "2030-06-01T12:00:00Z",
+        "consumedKilojoules": 2160,
+        "chargedUntil": "2030-06-01T12:30:00Z",
+    }
     site.tracker = CapTracker()
     assert site.read().effective.watts == 800.0
+
+
+@pytest.mark.parametrize(("seconds", "kilojoules"), [(600.0, 720), (0.0, 0), (-60.0, 0), (2 * 3600.0, 0)])
+def test_what_is_drawn_without_a_leader_is_charged_by_the_next_one(seconds: float, kilojoules: int) -> None:
+    """Once, and only what falls into the present period; a clock that is behind takes nothing back."""
+    site = Site(with_draw(1200), watts=5000, energyBudget={"kilojoules": 7200, "periodSeconds": 3600})
+    before = site.publish(site.read())["energyPeriod"]["consumedKilojoules"]
+    site.tracker = CapTracker()
+    first = site.publish(site.read(seconds))["energyPeriod"]["consumedKilojoules"]
+    assert first - before == kilojoules
+    assert site.publish(site.read())["energyPeriod"]["consumedKilojoules"] == first
 
 
 def test_energy_is_charged_once_while_a_ramp_rises() -> None:
