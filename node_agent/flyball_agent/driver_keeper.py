@@ -25,6 +25,12 @@ ABSENT_NS = 300 * NANOSECONDS
 UNTOLD_NS = 90 * NANOSECONDS
 
 
+def close_late(opened: Future[GpuDriver]) -> None:
+    """Close a driver that came up when nobody waited for it any more: its handles would keep others out for ever."""
+    if opened.exception() is None:
+        opened.result().close()
+
+
 class DriverKeeper:
     """`between_rounds` does what is due. `open_driver` may block, and is called in a thread; without, nothing is opened."""
 
@@ -119,7 +125,9 @@ class DriverKeeper:
             self._enforcer.state.must_exit = f"opening the driver: {failure!r}"
 
     def close(self, idle: bool) -> None:
-        """Close the driver, where no call of it is under way."""
+        """Close the driver, where no call of it is under way, and one that is only being opened as soon as it is."""
+        if self._opening is not None:
+            self._opening.add_done_callback(close_late)
         if self._letting_go is not None:
             self._letting_go.close()
         if idle:  # a library that is shut down under a call of its own takes the process with it

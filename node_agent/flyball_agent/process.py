@@ -15,6 +15,7 @@ from typing import Any
 from flyball_kube.logs import get_logger
 
 from flyball_agent import off_loop
+from flyball_agent.driver_keeper import close_late
 from flyball_agent.enforce.driver_access import AbsentDriver
 from flyball_agent.enforce.journal import Journal, JournalHeld
 from flyball_agent.enforce.requests import BOOT_ID_FILE
@@ -77,6 +78,7 @@ async def open_or_absent(opening: Callable[[], GpuDriver]) -> GpuDriver:
     if not await off_loop.done_within(opened, DRIVER_SLOW_SECONDS):
         logger.warning("the driver is slow to open")
         if not await off_loop.done_within(opened, DRIVER_OPEN_SECONDS - DRIVER_SLOW_SECONDS):
+            opened.add_done_callback(close_late)
             late = DriverUnavailable("open", detail=f"the driver did not open within {DRIVER_OPEN_SECONDS:g} s")
             return AbsentDriver(late, BOOT_ID_FILE.read_text().strip())
     try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from flyball_agent import process
 from flyball_agent.driver_keeper import ABSENT_NS, REOPEN_NS, UNTOLD_NS
 from flyball_agent.enforce import requests
 from flyball_agent.enforce.driver_access import AbsentDriver
@@ -210,3 +212,26 @@ async def test_a_driver_that_breaks_is_opened_anew(bench: Bench, monkeypatch: py
     assert bench.agent.state.enforced.acknowledged is not None
     assert bench.drivers.open_now == 1
     await bench.agent.close()
+
+
+async def test_a_driver_that_opens_too_late_is_closed_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_open = threading.Event()
+
+    def slow() -> SimulatedDriver:
+        may_open.wait(60)
+        return bench.drivers()
+
+    monkeypatch.setattr(process, "DRIVER_SLOW_SECONDS", 0.01)
+    monkeypatch.setattr(process, "DRIVER_OPEN_SECONDS", 0.02)
+    assert isinstance(await process.open_or_absent(slow), AbsentDriver)
+    may_open.set()
+    await until(lambda: bench.drivers.opened == 2 and bench.drivers.open_now == 1)
+    await bench.agent.close()
+    may_open.clear()
+    error = DriverUnavailable("init")
+    bench.start(AbsentDriver(error, "boot-1"))
+    bench.agent.governor._keeper._open_driver = slow
+    await bench.round(REOPEN_NS / SECOND)
+    await bench.agent.close()  # while it is being opened
+    may_open.set()
+    await until(lambda: bench.drivers.opened == 3 and bench.drivers.open_now == 0)
