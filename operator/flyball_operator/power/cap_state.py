@@ -308,7 +308,12 @@ class CapTracker:
             meter = follow_meter(spec.meter, last, reading, _metered_load(state, under, rules), monotonic)
             age = 0.0 if reading.watts is None else monotonic - reading.seen_at
             state = replace(state, reading=reading, reading_age_seconds=age, meter=meter, overhead=memory.overhead)
-            if reading.watts is not None and meter.silence is None and meter.read_at > last.read_at:
+            if (
+                reading.watts is not None
+                and meter.silence is None
+                and meter.read_at > last.read_at
+                and not state.doubts
+            ):
                 drawn = measured / MILLIWATTS_PER_WATT
                 overhead = follow_overhead(memory.overhead, reading.watts, drawn, state.effective.watts, monotonic)
                 state = replace(state, overhead=overhead)
@@ -327,7 +332,8 @@ def _metered_load(state: CapState, under: Mapping[str, NodeInfo], rules: Mapping
         limits_watts=state.watts_of(NodeMilliwatts(limits)),
         least_watts=state.watts_of(NodeMilliwatts(least)),
         most_watts=largest if state.spec.expected else min(largest, state.effective.watts),
-        gpu_watts=state.measured_milliwatts / MILLIWATTS_PER_WATT,
+        # What a node reported before it went away says nothing of what it draws now.
+        gpu_watts=sum(info.measured_milliwatts for info in under.values() if not info.doubt) / MILLIWATTS_PER_WATT,
         ramp_watts_per_second=state.spec.ramp_watts_per_second,
     )
 

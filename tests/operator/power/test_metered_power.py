@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flyball_operator.power.cap_state import CapState, CapTracker
 from flyball_operator.power.cap_status import REASONS, GrantsUnderWay, cap_status
-from flyball_operator.power.meter import LARGEST_RISE, NEVER_READ, MeterReading
+from flyball_operator.power.meter import LARGEST_RISE, NEVER_READ, MeterReading, Silence
 
 from tests.support.crd_schema import assert_valid
 from tests.support.operator_objects import NOW, as_stored, cap_view, ready_node
@@ -178,6 +178,18 @@ def test_a_breach_says_what_is_measured_and_that_jobs_are_cut() -> None:
     assert budget is not None
     assert budget.by_priority
     assert budget.budget_milliwatts == (stored["meter"]["allowedWatts"]) * 1000
+
+
+def test_what_a_node_reported_before_it_went_away_makes_no_meter_implausible() -> None:
+    cap = cap_view("row", watts=1000, meter={"file": "pdu"})
+    for ready, silence in ((True, Silence.IMPLAUSIBLE), (False, None)):
+        tracker, nodes = CapTracker(), {"a": ready_node("a", gpus=2, ready=ready)}
+        for at in range(0, 101, 2):
+            reading = MeterReading(10.0, float(at), NOW, "")
+            (state,) = tracker.read([cap], nodes, NOW, float(at), readings={cap.uid: reading}).states
+        assert state.meter is not None
+        assert state.meter.silence is silence
+        assert (state.overhead.watts is None) == bool(state.doubts)
 
 
 def test_a_cap_without_a_meter_says_so() -> None:
