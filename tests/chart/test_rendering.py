@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from flyball_agent.options import AgentOptions
+from flyball_agent.options import AgentOptions, EnforcerOptions
 from flyball_api.manifests import manifests
 from flyball_api.names import STARTUP_TAINT
+from flyball_kube.credentials import SERVICE_ACCOUNT_FOLDER
 from flyball_kube.options import options
 from flyball_operator.settings import Settings
 from flyball_testbed.controlplane.install import BASE_DIRECTORY, read_manifests
@@ -140,6 +141,14 @@ def test_an_agent_a_node_that_outlives_every_other_pod(rendered: list[Json]) -> 
     assert {"operator": "Exists"} in pod["tolerations"]
 
 
+def containers(pod: Json) -> dict[str, Json]:
+    return {container["name"]: container for container in pod["containers"]}
+
+
+def mounts(container: Json) -> dict[str, Json]:
+    return {mount["name"]: mount for mount in container["volumeMounts"]}
+
+
 def test_what_an_agent_has_of_its_host(rendered: list[Json]) -> None:
     pod = pod_of(found(rendered, "DaemonSet", "flyball-agent"))
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
@@ -148,18 +157,41 @@ def test_what_an_agent_has_of_its_host(rendered: list[Json]) -> None:
         "sockets": "/run/flyball",
         "pod-resources": "/var/lib/kubelet/pod-resources",
     }
-    (agent,) = pod["containers"]
-    mounts = {mount["name"]: mount for mount in agent["volumeMounts"]}
-    assert mounts["pod-resources"]["readOnly"]
-    assert mounts["journal"]["mountPath"] == str(AgentOptions("n").journal_dir)
-    assert f"--kubelet-socket={AgentOptions('n').kubelet_socket}" in agent["args"]
+    both = containers(pod)
+    assert mounts(both["agent"])["pod-resources"]["readOnly"]
+    assert mounts(both["enforcer"])["journal"]["mountPath"] == str(EnforcerOptions("n").journal_dir)
+    assert f"--kubelet-socket={AgentOptions('n').kubelet_socket}" in both["agent"]["args"]
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
 
 
+def test_who_has_the_privilege_has_no_credential_and_the_other_way_round(rendered: list[Json]) -> None:
+    pod = pod_of(found(rendered, "DaemonSet", "flyball-agent"))
+    assert pod["automountServiceAccountToken"] is False
+    both = containers(pod)
+    assert both["enforcer"]["securityContext"]["privileged"]
+    assert not {"token", "sockets", "pod-resources"} & set(mounts(both["enforcer"]))
+    agent = both["agent"]["securityContext"]
+    assert (agent["privileged"], agent["allowPrivilegeEscalation"]) == (False, False)
+    assert agent["capabilities"] == {"drop": ["ALL"]}
+    assert not {"journal", "driver", "hardware"} & set(mounts(both["agent"]))
+    assert "NVIDIA_VISIBLE_DEVICES" not in {variable["name"] for variable in both["agent"]["env"]}
+    # The one thing that they share is the enforcer's socket.
+    assert set(mounts(both["agent"])) & set(mounts(both["enforcer"])) == {"enforcer", "tmp"}
+    assert mounts(both["agent"])["tmp"]["subPath"] != mounts(both["enforcer"])["tmp"]["subPath"]
+    (socket,) = {each.partition("=")[2] for each in both["agent"]["args"] if each.startswith("--enforcer-socket=")}
+    assert f"--socket={socket}" in both["enforcer"]["args"]
+    assert Path(socket).parent == Path(mounts(both["enforcer"])["enforcer"]["mountPath"])
+    # The token is where every client looks for it, bound to the pod: admission reads the node's name from it.
+    token = mounts(both["agent"])["token"]["mountPath"]
+    assert token == str(SERVICE_ACCOUNT_FOLDER)
+    sources = next(volume for volume in pod["volumes"] if volume["name"] == "token")["projected"]["sources"]
+    assert {"serviceAccountToken", "configMap", "downwardAPI"} == {name for source in sources for name in source}
+
+
 def test_simulated_gpus_need_no_privilege(chart: Chart) -> None:
-    (agent,) = pod_of(chart.one("DaemonSet", "flyball-agent", *SIMULATED))["containers"]
-    assert not agent["securityContext"]["privileged"]
-    assert agent["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    for container in pod_of(chart.one("DaemonSet", "flyball-agent", *SIMULATED))["containers"]:
+        assert not container["securityContext"]["privileged"]
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     with pytest.raises(HelmRefused, match=r"agent\.hardwareDir"):
         chart.render("agent.driver=simulated")
 
@@ -169,10 +201,11 @@ def test_who_observes_sets_nothing_and_knows_no_credential(chart: Chart) -> None
     assert not [key(each) for each in objects if each["kind"] in ("Deployment", "PodDisruptionBudget", "Pod")]
     pod = pod_of(found(objects, "DaemonSet", "flyball-agent"))
     assert pod["automountServiceAccountToken"] is False
-    assert "--no-kubernetes" in pod["containers"][0]["args"]
+    assert "token" not in {volume["name"] for volume in pod["volumes"]}
+    assert "--no-kubernetes" in containers(pod)["agent"]["args"]
     governing = pod_of(chart.one("DaemonSet", "flyball-agent"))
-    assert governing["automountServiceAccountToken"] is True
-    assert "--no-kubernetes" not in governing["containers"][0]["args"]
+    assert "token" in {volume["name"] for volume in governing["volumes"]}
+    assert "--no-kubernetes" not in containers(governing)["agent"]["args"]
 
 
 def test_operator_and_agents_agree_on_the_sockets_folder(chart: Chart) -> None:
@@ -195,18 +228,17 @@ def test_operator_and_agents_agree_on_the_sockets_folder(chart: Chart) -> None:
 def test_every_argument_is_an_option_of_its_component(chart: Chart, more: tuple[str, ...]) -> None:
     """Read by the components' own settings: a name that does not exist, or a value out of range, ends them at the start."""
     objects = chart.render(*more)
-    made_from = {"flyball-operator": Settings, "flyball-agent": AgentOptions}
+    made_from = {"operator": Settings, "agent": AgentOptions, "enforcer": EnforcerOptions}
+    commands = {"operator": ["operator", "run"], "agent": ["agent", "run"], "enforcer": ["agent", "enforcer"]}
     workloads = [each for each in objects if each["kind"] in ("Deployment", "DaemonSet")]
     assert len(workloads) == (1 if more == OBSERVING else 2)
-    for workload in workloads:
-        name = workload["metadata"]["name"]
-        settings = made_from[name]
-        for container in pod_of(workload)["containers"]:
-            known = {f"--{each.name.replace('_', '-')}" for each in options(settings).values()} | {"--log-level"}
-            known |= {f"--no-{each.removeprefix('--')}" for each in known}
-            given = [argument.partition("=")[0] for argument in container["args"][2:]]
-            assert set(given) <= known, set(given) - known
-            assert container["args"][:2] == [name.removeprefix("flyball-"), "run"]
+    for container in (container for workload in workloads for container in pod_of(workload)["containers"]):
+        name = container["name"]
+        known = {f"--{each.name.replace('_', '-')}" for each in options(made_from[name]).values()} | {"--log-level"}
+        known |= {f"--no-{each.removeprefix('--')}" for each in known}
+        given = [argument.partition("=")[0] for argument in container["args"][2:]]
+        assert set(given) <= known, set(given) - known
+        assert container["args"][:2] == commands[name]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("Deployment", "flyball-operator"), ("DaemonSet", "flyball-agent")])
