@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from flyball_kube.options import options
 from flyball_operator.settings import Settings
 from flyball_testbed.controlplane.install import BASE_DIRECTORY, read_manifests
 
-from tests.support.chart import EVERYTHING, NAMESPACE, Chart, HelmRefused
+from tests.support.chart import CHART, EVERYTHING, NAMESPACE, Chart, HelmRefused
 
 Json = dict[str, Any]
 
@@ -69,6 +70,18 @@ def test_definitions_are_those_of_the_repository_and_stay_when_it_is_uninstalled
 
 def test_definitions_can_be_left_to_somebody_else(chart: Chart) -> None:
     assert not [each for each in chart.render("crds.install=false") if each["kind"] == "CustomResourceDefinition"]
+
+
+def test_a_package_is_whole_without_the_repository(chart: Chart, rendered: list[Json], tmp_path: Path) -> None:
+    chart.helm("package", str(CHART), "--destination", str(tmp_path))
+    (package,) = tmp_path.glob("flyball-*.tgz")
+    text = chart.helm("template", "flyball", str(package), "--namespace", NAMESPACE)
+    assert [each for each in yaml.safe_load_all(text) if each] == rendered
+    with tarfile.open(package) as archive:
+        names = archive.getnames()
+        assert not [member.name for member in archive if member.issym()]
+    assert "flyball/definitions/powercaps.yaml" in names
+    assert not [name for name in names if name.endswith(".py") and "/files/" not in name]
 
 
 # --- the operator --------------------------------------------------------------------------------------------------------
@@ -291,7 +304,7 @@ def test_a_cap_is_made_only_if_asked_for_and_never_deleted(rendered: list[Json],
     # The API server does not know the kind yet: only a hook can make it after the definitions.
     assert cap["metadata"]["annotations"]["helm.sh/hook"] == "post-install"
     known = chart.helm(
-        "template", "flyball", str(Path(__file__).parents[2] / "deploy/helm/flyball"), "--set", "powerCap.watts=30000",
+        "template", "flyball", str(CHART), "--set", "powerCap.watts=30000",
         "--api-versions", "flyball.dev/v1alpha1/PowerCap", "--show-only", "templates/powercap.yaml",
     )  # fmt: skip
     assert "helm.sh/hook" not in yaml.safe_load(known)["metadata"]["annotations"]

@@ -69,6 +69,15 @@ def test_a_name_changes_nothing_but_the_name(tmp_path: Path) -> None:
     assert (tmp_path / "c.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
 
 
+def test_images_that_are_not_the_same_again_are_named(tmp_path: Path) -> None:
+    for folder, contents in (("first", b"a"), ("second", b"b")):
+        (tmp_path / folder).mkdir()
+        write_archive(tmp_path / folder / "operator.tar", {"etc/a": b"same"})
+        write_archive(tmp_path / folder / "agent.tar", {"etc/a": contents})
+    assert build.differences(tmp_path / "first", tmp_path / "second") == ["agent"]
+    assert build.differences(tmp_path / "first", tmp_path / "first") == []
+
+
 def test_a_layer_that_only_hides_bytes_is_refused(tmp_path: Path) -> None:
     image = read_image(write_archive(tmp_path / "a.tar", {"bin/pip": b"x"}, {"bin/.wh.pip": b""}))
     with pytest.raises(ArchiveError, match=r"deletes bin/\.wh\.pip"):
