@@ -174,7 +174,7 @@ def build(debian: str | None, target: Path, report: Report, *, use_cache: bool =
     with tempfile.TemporaryDirectory() as scratch:
         common = [
             "buildah", "bud", "--quiet", "--isolation", "chroot", "--network", "host", "--timestamp", str(TIMESTAMP),
-            "--layers" if use_cache else "--no-cache", *_pip_settings(Path(scratch)), "--file", str(DOCKERFILE),
+            "--layers", *([] if use_cache else ["--no-cache"]), *_pip_settings(Path(scratch)), "--file", str(DOCKERFILE),
             "--build-arg", f"DEBIAN={base}", "--build-arg", f"VERSION={version('flyball')}",
             "--build-arg", f"REVISION={revision()}",
         ]  # fmt: skip
