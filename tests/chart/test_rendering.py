@@ -24,7 +24,7 @@ OBSERVING = ("mode=observe",)
 SIMULATED = ("agent.driver=simulated", "agent.hardwareDir=/hardware")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def rendered(chart: Chart) -> list[Json]:
     return chart.render()
 
