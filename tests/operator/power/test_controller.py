@@ -388,6 +388,12 @@ def test_a_new_leader_calls_no_cap_enforced_before_every_node_has_acknowledged_a
     (write,) = bench.step(cap).cap_statuses
     (enforced,) = (item for item in write.status.conditions if item.type == "Enforced")
     assert enforced.is_true
+    # Nor where it is doubted anyway: its former leader could write there still.
+    bench = Bench(epoch=2)
+    bench.not_ready = frozenset("ab")
+    (write,) = bench.step(row(9000)).cap_statuses
+    (enforced,) = (item for item in write.status.conditions if item.type == "Enforced")
+    assert (enforced.status, enforced.reason) == ("Unknown", "Adopting")
 
 
 def test_the_status_of_an_earlier_leader_is_replaced_at_once() -> None:

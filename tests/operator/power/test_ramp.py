@@ -51,6 +51,7 @@ class Row:
         }
         self.seconds, self.writes = 0.0, 0
         self.wanted = dict.fromkeys(NODES, 100.0)
+        self.pods = [running_pod(f"pod-{name}", name, uid=f"uid-{name}", gpus=8) for name in NODES]
 
     @property
     def cap(self) -> PowerCap:
@@ -74,7 +75,7 @@ class Row:
             caps=[self.cap],
             gpu_nodes=dict(self.gpu_nodes),
             nodes=[node_view(name) for name in NODES],
-            pods=[running_pod(f"pod-{name}", name, uid=f"uid-{name}", gpus=8) for name in NODES],
+            pods=self.pods,
             incarnations={f"uid-{name}": [incarnation_view(f"uid-{name}", 1, (name, 8))] for name in NODES},
             pods_of={},
             reports_of={},
@@ -124,6 +125,15 @@ def test_what_is_granted_rises_no_faster_than_the_ramp_and_gets_there() -> None:
             assert seen[later] - limits <= RAMP * (later - first + STEP_SECONDS)
     # All nodes rise together, and none waits for another's end.
     assert sum(late > early for early, late in pairwise(seen)) >= 8
+
+
+def test_raises_that_cannot_be_had_in_parts_come_one_after_the_other() -> None:
+    row = settled(Row())
+    row.pods = [running_pod(f"theirs-{name}", name, gpus=4) for name in NODES]  # 1,200 W more on each node
+    seen = [row.limits_watts, *row.cycles(60)]
+    assert sorted(late - early for early, late in pairwise(seen))[-4:] == [0, 1200, 1200, 1200]
+    assert seen[-1] == 2400 + 3 * 1200
+    assert seen[10] == 2400  # what the ramp has allowed by then is less than one of them
 
 
 def test_without_a_ramp_it_takes_two_cycles() -> None:
