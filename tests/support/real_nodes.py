@@ -28,6 +28,8 @@ from flyball_testbed.realnode.images import Image, write_image
 
 MARKER = "realnode"
 PROGRAMS_FIXTURE = "real_node_programs"
+UNAVAILABLE = pytest.StashKey[str]()
+"""Why the programs could not be had: tried once, before the first test."""
 GPUS_PER_NODE = 4
 TOOLS_IMAGE = "flyball.dev/tools:1"
 TOOLS = ("sh", "cat", "echo", "env", "id", "ls", "nc", "sleep", "test", "true")
@@ -117,14 +119,14 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     try:
         find_binaries(reporter.write_line if reporter is not None else print, (*PROGRAMS, *NODE_PROGRAMS))
     except BinariesUnavailableError as error:
-        pytest.exit(str(error), returncode=pytest.ExitCode.TESTS_FAILED)
+        session.config.stash[UNAVAILABLE] = str(error)
 
 
 @pytest.fixture(scope="session")
-def real_node_programs() -> Binaries:
-    """The programs of a control plane and of real nodes; skips where the machine cannot run them."""
-    obstacles = requirements.obstacles()
-    if obstacles:
+def real_node_programs(pytestconfig: pytest.Config) -> Binaries:
+    """The programs of a control plane and of real nodes; skips where the machine cannot run them, or get them."""
+    obstacles = requirements.obstacles() or [pytestconfig.stash.get(UNAVAILABLE, "")]
+    if any(obstacles):
         pytest.skip("; ".join(obstacles))
     return find_binaries(programs=(*PROGRAMS, *NODE_PROGRAMS))
 
