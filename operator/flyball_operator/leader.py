@@ -47,6 +47,8 @@ logger = get_logger(__name__)
 
 # Figures are worth less than steps: few of their writes at a time, so that they never crowd out the others.
 STATUS_WRITES_AT_ONCE = 4
+# Labels and finalizers may change on a thousand nodes at once, and the next cut must not queue behind them.
+HOUSEKEEPING_AT_ONCE = 16
 SHORTEST_PAUSE_SECONDS = 0.05
 
 
@@ -119,13 +121,17 @@ class LeaderTerm:
             self._send_brake(brake)
         for send in instructions.sends:
             self._send_grant(send)
+        room = HOUSEKEEPING_AT_ONCE - self._background.under_way("labels", "hold")
         for sync in instructions.label_syncs:
-            if not self._background.busy(("labels", sync.node.name)):
+            if room > 0 and not self._background.busy(("labels", sync.node.name)):
                 self._sync_labels(sync)
+                room -= 1
         for change in instructions.holds:
             # Never beside another write of the same GPUNode, of which only one would be taken: it could be a cut.
-            if not any(self._background.busy((kind, change.item.name)) for kind in ("grant", "labels", "hold")):
+            busy = any(self._background.busy((kind, change.item.name)) for kind in ("grant", "labels", "hold"))
+            if room > 0 and not busy:
                 self._write_hold(change)
+                room -= 1
         for closed, infos in ((True, instructions.taint), (False, instructions.untaint)):
             for info in infos:
                 if not self._background.busy(("taint", info.name)):

@@ -15,14 +15,14 @@ from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.workloads import NodeView
 from flyball_operator.jobs.controller import JobsStep
-from flyball_operator.leader import LeaderTerm
+from flyball_operator.leader import HOUSEKEEPING_AT_ONCE, LeaderTerm
 from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.planning.plans import Plans
-from flyball_operator.power.controller import PowerController, PowerSettings
-from flyball_operator.power.holds import HoldChange
+from flyball_operator.power.controller import PowerController, PowerInstructions, PowerSettings
+from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import Settings
@@ -238,6 +238,27 @@ async def test_labels_are_copied_by_one_write_at_a_time_and_hold_up_no_cut() -> 
     assert bench.writes.made.count("labels a") == 1
     bench.writes.held.pop("labels").set()
     await bench.settle()
+    await bench.term.close()
+
+
+async def test_no_cut_queues_behind_the_labels_and_finalizers_of_a_thousand_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    infos = read_nodes([node_view(f"n{index}") for index in range(50)], {}, [], frozenset()).values()
+    caps = [cap_view(f"cap-{index}", watts=1) for index in range(50)]
+    asked = PowerInstructions(
+        label_syncs=tuple(map(LabelSync, infos)), holds=tuple(HoldChange(cap, HoldAction.HOLD) for cap in caps)
+    )
+    monkeypatch.setattr(bench.term._power, "step", lambda *_: asked)
+    bench.writes.held |= {"labels": asyncio.Event(), "hold": asyncio.Event()}
+    for _ in range(3):
+        await bench.cycle()
+    assert len(bench.writes.made) == HOUSEKEEPING_AT_ONCE
+    bench.writes.held.pop("labels").set()
+    await bench.settle()
+    await bench.cycle()
+    assert len(bench.writes.made) == 2 * HOUSEKEEPING_AT_ONCE
     await bench.term.close()
 
 

@@ -36,6 +36,10 @@ class Background:
         """Whether something is under way for this object."""
         return key in self._tasks
 
+    def under_way(self, *kinds: str) -> int:
+        """How many of the writes under way have a key that begins with one of these."""
+        return sum(isinstance(key, tuple) and key[0] in kinds for key in self._tasks)
+
     def wake(self) -> None:
         """Ask for the cycle that the end of a write brings now, not after a pause."""
         self._wake()
