@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,7 @@ def _outcome(
         max_true_watts=most,
         # Both over the same time: the GPUs of the one that is done first idle.
         baseline=_baseline(jobs, plan, until_seconds=wall),
-        boot=record.boot,
+        boot=None if record.boot is None else replace(record.boot, at=record.boot.at - record.began),
     )
 
 

@@ -103,7 +103,7 @@ class Outcome:
             "max_limits_over_enforced_cap_watts": round(self.limits_over_watts, 3),
             "max_true_over_enforced_cap_watts": round(self.true_over_watts, 3),
             "energy_kilojoules": round(self.joules * compression / 1000, 1),
-            "boot": None if self.boot is None else asdict(self.boot),
+            "boot": None if self.boot is None else _rounded(asdict(self.boot)),
             "baseline": {
                 "policy": POLICY,
                 "mean_jct_seconds": round(self.baseline.mean_completion_seconds * compression, 1),
@@ -148,6 +148,10 @@ class Outcome:
         table.add_row("draw over enforced cap, worst", f"{self.true_over_watts:.0f} W", "–", "")
         table.add_row("resizes, migrations", f"{self.resizes}, {self.migrations}", "0, 0", "")
         return table
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def joules_between(referee_csv: Path, start_seconds: float, end_seconds: float) -> tuple[float, float]:
