@@ -1,5 +1,33 @@
-"""Mutants that no test kills, each with the reason; docs/power-safety.md has the same table for readers."""
+"""Mutants that no test kills, each with the reason; docs/power-safety.md has the same list for readers."""
 
 from __future__ import annotations
 
-ACCEPTED: dict[str, str] = {}
+_SHORTCUT = "a shortcut: where no status is behind, a second admission comes to the same grants"
+_NANOSECOND = "a nanosecond of a pause"
+_METER = "a cap with a meter has a state of it, and no other cap has one; both are asked for the types' sake"
+
+ACCEPTED: dict[str, str] = {
+    "flyball_operator.power.admission:_Admitter.allowed_part: standing is not None and braked is not None"
+    " -> without 'standing is not None'": "a brake is of a grant: where one is braked, one stands",
+    "flyball_operator.power.cap_state:CapState.next_change_seconds: self.spec.meter is None or self.meter is None"
+    " -> without 'self.spec.meter is None'": _METER,
+    "flyball_operator.power.cap_state:CapState.next_change_seconds: self.spec.meter is None or self.meter is None"
+    " -> without 'self.meter is None'": _METER,
+    "flyball_operator.power.controller:PowerController.__init__: self._now = 0.0 -> forgotten": (
+        "each answer comes after an observation, which sets it"
+    ),
+    "flyball_operator.power.controller:PowerController._grants:"
+    " if any((_unpublished(cap, wished) for cap in state.caps.states)): -> if True": _SHORTCUT,
+    "flyball_operator.power.controller:_unpublished: published is not None and admission.committed[cap.name] > published"
+    " -> without 'admission.committed[cap.name] > published'": _SHORTCUT,
+    "flyball_operator.power.controller:_unpublished: admission.committed[cap.name] > published -> GtE": _SHORTCUT,
+    "flyball_agent.enforce.decisions:judge: if (since, stays) != (gpu.above_since_ns, gpu.stays_above): -> if True": (
+        "a shortcut: a copy of a GPU's state with nothing changed is equal to it"
+    ),
+    "flyball_agent.enforce.decisions:_refused_lately: now_ns - refusal.asked_ns < _pause_ns(refusal.times) -> LtE": (
+        _NANOSECOND
+    ),
+    "flyball_agent.enforce.decisions:lock_worth_setting: now_ns - gpu.lock_set_ns >= _pause_ns(gpu.lock_drifts) -> Gt": (
+        _NANOSECOND
+    ),
+}

@@ -29,7 +29,8 @@ from tests.mutants.swap import swap
 ROOT = Path(__file__).parents[2]
 PROTOCOL = "tests/operator/power/test_power_protocol.py"
 OPERATOR = ("tests/operator/power", "tests/operator/test_gpu_resources.py")
-AGENT = ("tests/agent/enforce", PROTOCOL)
+DECISIONS = ("brakes", "decisions", "enforcer", "grant", "lock_drift")
+AGENT = (*(f"tests/agent/enforce/test_{name}.py" for name in DECISIONS), PROTOCOL)
 # A mutant is killed where it computes so much longer than its tests do without a mistake, waits so long, or takes so much.
 PROCESSOR_SECONDS = 20.0
 TIMES_THE_PROCESSOR_SECONDS = 5.0

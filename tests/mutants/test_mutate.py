@@ -10,7 +10,7 @@ import pytest
 
 from tests.mutants.accepted import ACCEPTED
 from tests.mutants.mutate import mutants, recorded
-from tests.mutants.run import TARGETS, Target, all_mutants, put
+from tests.mutants.run import ROOT, TARGETS, Target, all_mutants, put
 from tests.mutants.swap import swap
 
 SOURCE = '''
@@ -86,6 +86,18 @@ def test_every_accepted_mutant_exists() -> None:
     keys = [mutant.key for target in TARGETS for mutant in all_mutants(target)]
     assert ACCEPTED.keys() <= set(keys)
     assert len(keys) == len(set(keys))
+
+
+def test_every_accepted_mutant_is_told_with_its_reason() -> None:
+    told = (ROOT / "docs" / "power-safety.md").read_text(encoding="utf-8")
+    listed = [line for line in told.splitlines() if line.startswith("- `flyball_")]
+    assert listed == [f"- `{key}`: {reason}" for key, reason in ACCEPTED.items()]
+
+
+def test_every_module_that_is_mutated_is_named() -> None:
+    told = (ROOT / "docs" / "power-safety.md").read_text(encoding="utf-8")
+    for target in TARGETS:
+        assert f"`{target.path.stem}`" in told, target.module
 
 
 # --- mistakes in an imported module --------------------------------------------------------------------------------------

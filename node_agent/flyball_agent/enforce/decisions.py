@@ -301,9 +301,6 @@ def acknowledgement_due(
     `bound_milliwatts` is what brakes leave of the grant's bound. What was acknowledged may come to hold more again (a limit
     that drifted and will not come down): that is published at once, even while something settles.
     """
-    same = last is not None and (
-        (last.version, last.session, last.bound_milliwatts) == (version, session, bound_milliwatts)
-    )
-    if last is None or not same:
+    if last is None or (last.version, last.session, last.bound_milliwatts) != (version, session, bound_milliwatts):
         return may_acknowledge
     return total_milliwatts > last.limits_milliwatts or (may_acknowledge and total_milliwatts != last.limits_milliwatts)
