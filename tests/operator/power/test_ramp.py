@@ -8,6 +8,7 @@ from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.grant import OtherGpuLimits, PowerBound
 from flyball_api.power_cap import PowerCap
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.workloads import PodView
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.admission import GrantTarget
 from flyball_operator.power.cap_state import CapState, CapTracker
@@ -15,11 +16,13 @@ from flyball_operator.power.controller import Answered, PlanInForce, PowerContro
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.ramp import STEP_SECONDS, Ramps, Starts, WaitingStart, waiting_starts
 from flyball_operator.watches import ClusterState
+from flyball_planner.models.gpu import catalogue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.operator_objects import (
+    A100,
     FLOOR,
     NOW,
     cap_view,
@@ -51,7 +54,9 @@ class Row:
         }
         self.seconds, self.writes = 0.0, 0
         self.wanted = dict.fromkeys(NODES, 100.0)
-        self.pods = [running_pod(f"pod-{name}", name, uid=f"uid-{name}", gpus=8) for name in NODES]
+        self.gated: set[str] = set()  # nodes whose job's pod waits for its gate to open
+        self.may_start: list[set[str]] = []  # of each cycle, the nodes whose pods' gates may open
+        self.theirs: list[PodView] = []  # pods outside Flyball, in the place of the jobs
 
     @property
     def cap(self) -> PowerCap:
@@ -60,6 +65,11 @@ class Row:
     @property
     def limits_watts(self) -> int:
         return sum(item.grant.bound.limit_milliwatts for item in self.gpu_nodes.values() if item.grant) // 1000
+
+    def pod(self, name: str) -> PodView:
+        if name in self.gated:
+            return pod_view(f"pod-{name}", uid=f"uid-{name}", gpus=8, gated=True)
+        return running_pod(f"pod-{name}", name, uid=f"uid-{name}", gpus=8)
 
     def limit(self, name: str) -> int:
         """Of each GPU of a node's job, in watts."""
@@ -75,7 +85,7 @@ class Row:
             caps=[self.cap],
             gpu_nodes=dict(self.gpu_nodes),
             nodes=[node_view(name) for name in NODES],
-            pods=self.pods,
+            pods=self.theirs or [self.pod(name) for name in NODES],
             incarnations={f"uid-{name}": [incarnation_view(f"uid-{name}", 1, (name, 8))] for name in NODES},
             pods_of={},
             reports_of={},
@@ -88,6 +98,7 @@ class Row:
             for name, watts in self.wanted.items()
         }
         instructions = self.controller.step(state, PlanInForce(plan), NOW, self.seconds)
+        self.may_start.append({name for name in self.gated if instructions.is_reserved(self.pod(name))})
         for write in instructions.cap_statuses:
             self.status = {
                 "effectiveWatts": write.status.effective_watts or 0,
@@ -129,7 +140,7 @@ def test_what_is_granted_rises_no_faster_than_the_ramp_and_gets_there() -> None:
 
 def test_raises_that_cannot_be_had_in_parts_come_one_after_the_other() -> None:
     row = settled(Row())
-    row.pods = [running_pod(f"theirs-{name}", name, gpus=4) for name in NODES]  # 1,200 W more on each node
+    row.theirs = [running_pod(f"theirs-{name}", name, gpus=4) for name in NODES]  # 1,200 W more on each node
     seen = [row.limits_watts, *row.cycles(60)]
     assert sorted(late - early for early, late in pairwise(seen))[-4:] == [0, 1200, 1200, 1200]
     assert seen[-1] == 2400 + 3 * 1200
@@ -200,6 +211,26 @@ def test_a_rise_that_cannot_be_had_in_parts_comes_once_it_has_been_waited_for() 
         _, (budget,) = ramps.apply([target], power, caps, float(seconds))
         rooms.append((budget.budget_milliwatts - budget.committed(power)) // 1000)
     assert rooms == [0, 500, 1000, 1500, 1600, 1600, 1600]
+
+
+def test_pods_start_at_the_smallest_limit_in_turn_and_their_limits_rise_then() -> None:
+    row = Row(ramp=20)
+    row.gated = set("bc")
+    row.wanted |= dict.fromkeys("bc", 300.0)
+    while not row.may_start or not row.may_start[-1]:
+        row.cycle()
+    first_at = row.seconds
+    assert row.may_start[-1] == {"b"}
+    assert (row.limit("b"), row.limit("c")) == (100, 100)
+    row.gated = {"c"}
+    row.cycle()
+    while not row.may_start[-1]:
+        row.cycle()
+    idle = catalogue()[A100].idle_power_watts
+    assert row.seconds - first_at >= 8 * (100 - idle) / 20 - 1.0
+    row.gated = set()
+    row.cycles(200)
+    assert (row.limit("b"), row.limit("c")) == (300, 300)
 
 
 # --- starts ----------------------------------------------------------------------------------------------------------
