@@ -41,8 +41,9 @@ def name(node: int) -> str:
 
 
 def grant(node: int, generation: int) -> Grant:
-    limit = MilliwattsPerGpu(300_000 - generation)
-    job = JobGrant("default", "job", f"uid-{node}", 1, f"pod-{node}", GPUS, limit, 0, 1410)
+    # Of the same watts each time: what is committed may not fall before it is acknowledged.
+    limit, clock = MilliwattsPerGpu(300_000), 1000 + generation % 400
+    job = JobGrant("default", "job", f"uid-{node}", 1, f"pod-{node}", GPUS, limit, 0, clock)
     bound = PowerBound(job.limit_milliwatts, job.limit_milliwatts)
     return Grant(1, generation, 60, bound, bound, jobs=(job,))
 
