@@ -213,6 +213,18 @@ def test_a_rise_that_cannot_be_had_in_parts_comes_once_it_has_been_waited_for() 
     assert rooms == [0, 500, 1000, 1500, 1600, 1600, 1600]
 
 
+def test_a_ramp_that_is_taken_away_and_comes_back_begins_anew() -> None:
+    caps, nodes = ramped()
+    power = {name: info.power for name, info in nodes.items()}
+    rest = PowerBound(NodeMilliwatts(2_400_000), NodeMilliwatts(2_400_000))
+    target = GrantTarget("a", OtherGpuLimits(), 60, (), (), rest, MilliwattsPerGpu(FLOOR))
+    ramps = Ramps()
+    ramps.apply([target], power, caps, 0.0)
+    assert ramps.apply([target], power, [], 1.0) == ([target], [])
+    _, (budget,) = ramps.apply([target], power, caps, 1000.0)
+    assert budget.budget_milliwatts == budget.committed(power)
+
+
 def test_pods_start_at_the_smallest_limit_in_turn_and_their_limits_rise_then() -> None:
     row = Row(ramp=20)
     row.gated = set("bc")
