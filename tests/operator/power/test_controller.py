@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.power_cap import PowerCap
 from flyball_api.workloads import read_node
@@ -26,6 +27,7 @@ from flyball_operator.power.controller import (
     PowerSettings,
     PowerState,
 )
+from flyball_operator.power.meter import MeterReading
 from flyball_operator.settings import Settings
 from flyball_operator.watches import ClusterState
 from flyball_planner.snapshot import JobDecision
@@ -42,6 +44,7 @@ from tests.support.operator_objects import (
     node_view,
     pod_view,
     raw_gpu_node,
+    raw_job,
     raw_node,
     running_pod,
 )
@@ -446,6 +449,21 @@ def test_what_does_not_fit_waits_for_no_plan_that_nobody_makes() -> None:
 
 
 # --- other statuses and a cut -------------------------------------------------------------------------------------------
+
+
+def test_what_a_meter_asks_for_is_taken_by_priority_and_waits_for_no_plan() -> None:
+    bench = Bench()
+    bench.put("a", 300)
+    bench.put("b", 300)
+    uids = {"a": 10, "b": 0}
+    jobs = {f"uid-{name}": read_energy_aware_job(raw_job(name, priority=rank)) for name, rank in uids.items()}
+    status = {"effectiveWatts": 4800, "meter": {"state": "Cut", "allowedWatts": 4000}}
+    cap = cap_view("row", watts=4800, meter={"file": "pdu"}, status=status)
+    reading = MeterReading(4900.0, 0.0, NOW, "")
+    cluster = replace(bench.cluster(cap), jobs=jobs)
+    state = bench.controller.observe(cluster, NOW, 0.0, readings={cap.uid: reading})
+    sends = bench.controller.step(state, PlanInForce(bench.decisions, next_is_near=True), NOW, 0.0).sends
+    assert [(send.node.name, send.grant.bound.limit_milliwatts) for send in sends] == [("b", 1600_000)]
 
 
 def test_a_cut_takes_the_api_servers_time_for_a_moment() -> None:
