@@ -161,6 +161,8 @@ def _noted(
     """What follows from the reading for all that is counted and timed, before anything is decided."""
     fell_at = now if load.cap_watts < before.cap_watts and math.isfinite(before.cap_watts) else before.cap_fell_at
     state = replace(before, cap_watts=load.cap_watts, cap_fell_at=fell_at)
+    if load.cap_watts < before.cap_watts:
+        state = replace(state, rose=False)  # it is for the cap, and not for the rise, that limits are lowered again
     watts = reading.watts
     if watts is not None:
         target, release = (load.cap_watts * it / 1000 for it in (meter.target_permille, meter.release_permille))

@@ -137,6 +137,16 @@ def test_a_cap_that_falls_is_not_shaped_for_before_the_meter_can_show_it() -> No
     assert min(item.allowed for item in samples) >= 0.9 * 700
 
 
+def test_a_lowering_for_a_lower_cap_makes_the_next_rise_wait_no_longer() -> None:
+    risen = MeterState(Phase.SHAPING, 0.0, 900.0, cap_watts=CAP, read_at=99.0, changed_at=50.0, rose=True)
+    load = MeteredLoad(800.0, 800.0, 300.0, 800.0)
+    lowered = step(step(step(risen, 790.0, 100.0, load), 790.0, 111.0, load), 790.0, 113.0, load)
+    assert (lowered.allowed_watts or 0) < 800
+    assert lowered.backoff == 0
+    again = MeterState(Phase.SHAPING, 0.0, 790.0, cap_watts=800.0, read_at=99.0, changed_at=50.0, rose=True)
+    assert step(step(again, 790.0, 111.0, load), 790.0, 113.0, load).backoff == 1
+
+
 def test_a_meter_that_dies_above_the_cap_is_cut_for_all_the_same() -> None:
     reading = MeterReading(1100.0, 0.0, None, "")
     load = MeteredLoad(CAP, CAP, 300.0, CAP)
