@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _SHORTCUT = "a shortcut: where no status is behind, a second admission comes to the same grants"
 _NANOSECOND = "a nanosecond of a pause"
+_READABLE = "a GPU with a target limit can be read: it has a requested one"
 _METER = "a cap with a meter has a state of it, and no other cap has one; both are asked for the types' sake"
 
 ACCEPTED: dict[str, str] = {
@@ -24,9 +25,14 @@ ACCEPTED: dict[str, str] = {
     "flyball_agent.enforce.decisions:judge: if (since, stays) != (gpu.above_since_ns, gpu.stays_above): -> if True": (
         "a shortcut: a copy of a GPU's state with nothing changed is equal to it"
     ),
-    "flyball_agent.enforce.decisions:_refused_lately: now_ns - refusal.asked_ns < _pause_ns(refusal.times) -> LtE": (
-        _NANOSECOND
-    ),
+    "flyball_agent.enforce.decisions:_own_lock_removed: gpu.lock is not None and gpu.lock.is_range"
+    " -> without 'gpu.lock.is_range'": "what is unlocked already is not unlocked again",
+    "flyball_agent.enforce.decisions:limit_cuts: limit is not None and requested is not None and (requested > limit)"
+    " -> without 'requested is not None'": _READABLE,
+    "flyball_agent.enforce.decisions:limit_raises: limit is None or requested is None or requested >= limit"
+    " -> without 'requested is None'": _READABLE,
+    "flyball_agent.enforce.decisions:limit_raises: limit is None or requested is None or requested >= limit"
+    " -> without 'requested >= limit'": "a shortcut: nothing above the target limit is set",
     "flyball_agent.enforce.decisions:lock_worth_setting: now_ns - gpu.lock_set_ns >= _pause_ns(gpu.lock_drifts) -> Gt": (
         _NANOSECOND
     ),

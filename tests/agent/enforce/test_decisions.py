@@ -12,6 +12,7 @@ from flyball_agent.enforce.decisions import (
     Mode,
     SetClockLock,
     SetLimit,
+    Target,
     acknowledgement_due,
     clock_locks,
     drift_of,
@@ -21,8 +22,18 @@ from flyball_agent.enforce.decisions import (
     mode_of,
     targets_of,
     total_held_milliwatts,
+    worth_asking,
 )
-from flyball_agent.enforce.gpu_state import UNLOCKED, ClockLock, GpuFailure, GpuState, Holders, PodName, Purpose
+from flyball_agent.enforce.gpu_state import (
+    UNLOCKED,
+    ClockLock,
+    GpuFailure,
+    GpuState,
+    Holders,
+    PodName,
+    Purpose,
+    Refusal,
+)
 from flyball_agent.gpu.gpu import GpuLimits, PowerLimitReading
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant, GrantVersion, JobGrant, OtherGpuLimits, PowerBound
@@ -198,6 +209,22 @@ def test_locks_are_set_where_they_differ_or_nobody_knows() -> None:
     assert clock_locks(gpus, targets) == [SetClockLock("new", UNLOCKED), SetClockLock("ours", UNLOCKED)]
     unlockable = gpus[0].changed(limits=limits(clocks=()))
     assert clock_locks([unlockable], targets_of(grant(), [unlockable], Mode.GRANTED)) == []
+    # What is to stay as it is, and what nothing is asked of, keeps its lock.
+    assert clock_locks(gpus, {"ours": Target("ours", Purpose.UNKNOWN)}) == []
+
+
+@pytest.mark.parametrize(("times", "pause_seconds"), [(10, 1), (11, 2), (30, 60)])
+def test_a_limit_that_is_refused_again_and_again_is_asked_for_after_pauses(times: int, pause_seconds: int) -> None:
+    limit, other = (
+        SetLimit("a", LIMITS.max_milliwatts, LIMITS.min_milliwatts),
+        SetLimit("a", *[LIMITS.max_milliwatts] * 2),
+    )
+    refusing = {"a": gpu("a", 400_000).changed(refusal=Refusal(limit.new_milliwatts, times, asked_ns=5))}
+    pause_ns = pause_seconds * 1_000_000_000
+    assert worth_asking([limit, other], refusing, 5 + pause_ns - 1) == [other]
+    assert worth_asking([limit, other], refusing, 5 + pause_ns) == [limit, other]
+    seldom = {"a": gpu("a", 400_000).changed(refusal=Refusal(limit.new_milliwatts, 9, asked_ns=5))}
+    assert worth_asking([limit], seldom, 5) == [limit]
 
 
 def test_a_limit_that_somebody_else_changed_is_drift_but_for_an_untouched_gpu() -> None:

@@ -555,11 +555,13 @@ def test_a_cap_is_told_how_many_nodes_are_not_there_yet() -> None:
     bench.put("a", 300)
     bench.wants("a", 100)
     bench.wants("c", 100)
-    assert bench.gpu_nodes["c"].grant is not None
-    later = grant(800_000, generation=2, jobs=bench.gpu_nodes["c"].grant.jobs)
-    owing = raw_gpu_node("c", later, limits=800_000, acknowledged=(1, 1))
-    bench.gpu_nodes["c"] = read_gpu_node(owing)
-    (write,) = bench.step(row(3900)).cap_statuses
+    standing = bench.gpu_nodes["c"].grant
+    assert standing is not None
+    later = replace(standing, generation=2)
+    bench.gpu_nodes["c"] = read_gpu_node(raw_gpu_node("c", later, limits=800_000, acknowledged=(1, 1)))
+    instructions = bench.step(row(3900))
+    assert "c" not in {send.node.name for send in instructions.sends}
+    (write,) = instructions.cap_statuses
     enforced = next(item for item in write.status.conditions if item.type == "Enforced")
     assert "3 nodes have yet to acknowledge their grant" in enforced.message
 
