@@ -194,10 +194,13 @@ class Informer(Generic[T]):
     async def _list(self) -> None:
         seen: set[str] = set()
         params = {**self._params, "limit": str(PAGE_SIZE)}
+        newest = max(self._versions.values(), default=-1)
         while True:
             page = await self._session.get(self._path, **params)
             self._note_version(page["metadata"]["resourceVersion"])
             listed = int(page["metadata"]["resourceVersion"])
+            if listed < newest:  # what a write of ours returned before this list was asked for is not in it
+                self._versions = {key: -1 if known <= newest else known for key, known in self._versions.items()}
             for raw in page.get("items") or []:
                 key = object_key(raw)
                 seen.add(key)

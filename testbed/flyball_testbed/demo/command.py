@@ -123,8 +123,8 @@ def _outcome(
         migrations=record.migrations,
         wall_seconds=wall,
         cap_steps=cap_steps(record.caps, cap["enforced"], record.began, record.falls),
-        limits_over_watts=cap["max_limits_over_watts"],
-        true_over_watts=cap["max_true_over_watts"],
+        limits_over_watts=record.limits_over_watts,
+        true_over_watts=record.true_over_watts,
         joules=joules,
         max_true_watts=most,
         # Both over the same time: the GPUs of the one that is done first idle.

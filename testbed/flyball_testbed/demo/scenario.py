@@ -67,6 +67,10 @@ class Record:
     ended: float = 0.0
     shown_until: float = 0.0
     falls: dict[int, Fall] = field(default_factory=dict)  # by which change of the cap
+    # What the referee saw above an enforced cap, by limits and by draw, until a node boots: nobody can know of that before
+    # its first sign, and how long the claim then stands is told on its own.
+    limits_over_watts: float = 0.0
+    true_over_watts: float = 0.0
     boot: Boot | None = None
     completion_seconds: dict[str, float] = field(default_factory=dict)
     failed: int = 0
@@ -110,7 +114,6 @@ class Scenario:
         self._history: list[Moment] = []
         self._submitted: dict[str, float] = {}
         self._headline = ""
-        self._over_watts = 0.0
         self._origin_ns = 0
         self._record = Record()
         self._tasks: list[asyncio.Task[None]] = []
@@ -210,6 +213,7 @@ class Scenario:
         watts, node = least + rise // 2, sorted(watch.node_names())[-1]
         await self._set_cap(session, watch, watts, "every job is done: the cap falls to just above the smallest limits")
         await asyncio.to_thread(site.keep_agent_away, node)
+        self._judge_so_far(self._site.referee_summary())
         boot = self._record.boot = Boot(node, watts, self._referee_seconds())
         await asyncio.to_thread(site.reboot, node)
         self._headline = f"{node} has booted, and its agent stays away"
@@ -273,12 +277,18 @@ class Scenario:
 
     def _observe(self, watch: ClusterWatch, now: float, start: float) -> None:
         summary = self._site.referee_summary()
+        if self._record.boot is None:
+            self._judge_so_far(summary)
         cap = summary["caps"].get(CAP_NAME, {})
         self._history.append(Moment(now - start, summary["true_watts"], summary["limits_watts"], cap.get("watts")))
-        self._over_watts = max(cap.get("max_limits_over_watts", 0.0), cap.get("max_true_over_watts", 0.0))
         held = {job: sum(gpus for _, gpus in shares) for job, shares in watch.held().items()}
         self._record.gpus.append((self._referee_seconds(), held))
         self._record.resizes, self._record.migrations = count_moves(watch.incarnations.values())
+
+    def _judge_so_far(self, summary: JsonObject) -> None:
+        cap = summary["caps"].get(CAP_NAME, {})
+        self._record.limits_over_watts = cap.get("max_limits_over_watts", 0.0)
+        self._record.true_over_watts = cap.get("max_true_over_watts", 0.0)
 
     def _view(self, watch: ClusterWatch, seconds: float) -> View:
         held: dict[str, Shares] = watch.held()
@@ -291,7 +301,7 @@ class Scenario:
             nodes=sorted(watch.node_names()),
             cap=watch.cap,
             history=self._history,
-            over_watts=self._over_watts,
+            over_watts=max(self._record.limits_over_watts, self._record.true_over_watts),
             jobs=sorted(watch.jobs, key=lambda job: job.name),
             held=held,
             colours=self._colours,

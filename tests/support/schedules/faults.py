@@ -106,9 +106,13 @@ async def _come_up(world: World) -> None:
 
 @_kind("etcd is restored from a backup", "restore", ("all",), 7.0)
 async def _restore(world: World, fault: Fault) -> None:
-    backup = world.api.backup()
+    """From a backup of what the store became: one that was restored away meanwhile has versions of its own, which may be
+    those of other objects now, and nobody could tell."""
+    backup, restores = world.api.backup(), world.api.restores
 
     async def restore() -> None:
+        if world.api.restores != restores:
+            return
         world.network.go_down()
         world.api.restore(backup)
         world.note("etcd restored")

@@ -96,6 +96,7 @@ class MemoryApi:
     def __init__(self, on_change: Callable[[Change], None]) -> None:
         self.items: dict[str, dict[str, Json]] = {}
         self.version = 100
+        self.restores = 0
         self.changes: list[Change] = []
         self.streams: list[Callable[[Change], None]] = []
         self._on_change = on_change
@@ -126,6 +127,7 @@ class MemoryApi:
 
     def restore(self, backup: Backup) -> None:
         """Put everything back to what it was; nobody who watches is told."""
+        self.restores += 1
         self.version = backup.version
         self.items = {plural: dict(items) for plural, items in backup.items.items()}
         self.changes = [change for change in self.changes if change.version <= backup.version]
