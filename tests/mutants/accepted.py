@@ -5,6 +5,7 @@ from __future__ import annotations
 _SHORTCUT = "a shortcut: where no status is behind, a second admission comes to the same grants"
 _NANOSECOND = "a nanosecond of a pause"
 _READABLE = "a GPU with a target limit can be read: it has a requested one"
+_NOT_ABOVE = "a shortcut: nothing above the target limit is set"
 _METER = "a cap with a meter has a state of it, and no other cap has one; both are asked for the types' sake"
 
 ACCEPTED: dict[str, str] = {
@@ -32,7 +33,8 @@ ACCEPTED: dict[str, str] = {
     "flyball_agent.enforce.decisions:limit_raises: limit is None or requested is None or requested >= limit"
     " -> without 'requested is None'": _READABLE,
     "flyball_agent.enforce.decisions:limit_raises: limit is None or requested is None or requested >= limit"
-    " -> without 'requested >= limit'": "a shortcut: nothing above the target limit is set",
+    " -> without 'requested >= limit'": _NOT_ABOVE,
+    "flyball_agent.enforce.decisions:limit_raises: requested >= limit -> Gt": _NOT_ABOVE,
     "flyball_agent.enforce.decisions:lock_worth_setting: now_ns - gpu.lock_set_ns >= _pause_ns(gpu.lock_drifts) -> Gt": (
         _NANOSECOND
     ),

@@ -143,6 +143,11 @@ def test_before_the_pods_are_listed_gpus_keep_what_they_have_within_the_bound() 
     assert [targets[name].limit_milliwatts for name in "ab"] == [100_000, 100_000]
     targets = targets_of(grant(900_000, failsafe_power_limit_milliwatts=150_000), gpus, Mode.FAILSAFE)
     assert [targets[name].limit_milliwatts for name in "ab"] == [150_000, 150_000]
+    lost_too = [*gpus[:2], gpu("lost", 300_000, usable=False, holders=unlisted)]
+    assert targets_of(grant(700_000), lost_too, Mode.GRANTED)["a"].limit_milliwatts == 250_000
+    # Only theirs are lowered for want of watts here: one whose pods are known has a target of its own.
+    known = [*gpus[:2], gpu("c", 300_000)]
+    assert targets_of(grant(700_000), known, Mode.GRANTED)["a"].limit_milliwatts == 250_000
     least = [gpu(name, 100_000, holders=unlisted) for name in "ab"]  # there is nothing to lower
     targets = targets_of(grant(100_000), least, Mode.GRANTED)
     assert [targets[name].limit_milliwatts for name in "ab"] == [100_000, 100_000]
@@ -203,6 +208,12 @@ def test_a_lost_gpu_keeps_its_watts_and_is_not_called() -> None:
     assert above(gpus, grant(jobs=(JOB,))) == []
 
 
+def test_a_job_that_is_granted_no_clock_has_none_bound() -> None:
+    held = gpu("a", pods=(POD,), lock=ClockLock(900, 900))
+    free = replace(JOB, clock_min_megahertz=0, clock_max_megahertz=0)
+    assert targets_of(grant(jobs=(free,)), [held], Mode.GRANTED)["a"].lock == UNLOCKED
+
+
 def test_locks_are_set_where_they_differ_or_nobody_knows() -> None:
     gpus = [gpu("new"), gpu("free", lock=UNLOCKED), gpu("ours", lock=ClockLock(900, 900))]
     targets = targets_of(grant(), gpus, Mode.GRANTED)
@@ -248,6 +259,11 @@ def test_a_limit_above_its_target_is_waited_for_and_then_stays() -> None:
     assert later == first
     last = judge(later.gpus, targets, 1050, 50)
     assert (last.settling, last.may_acknowledge, last.gpus[0].stays_above) == (False, True, True)
+    # One that has been waited for long enough hides no other that may still come down.
+    both = [gpu("b", 300_000), last.gpus[0]]
+    for order in (both, both[::-1]):
+        judged = judge(order, targets_of(grant(), order, Mode.GRANTED), 1050, 50)
+        assert (judged.settling, judged.may_acknowledge) == (True, False)
     down = judge([last.gpus[0].changed(held_milliwatts=MilliwattsPerGpu(100_000))], targets, 1051, 50)
     assert (down.gpus[0].above_since_ns, down.gpus[0].stays_above) == (None, False)
 

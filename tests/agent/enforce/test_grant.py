@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from flyball_agent.enforce.grant import accepted_grant, supersedes
+from flyball_agent.enforce.grant import accepted_grant, is_another, supersedes
 from flyball_api.grant import Grant, GrantVersion, JobGrant, OtherGpuLimits, PowerBound, grant_spec
 from flyball_api.reading import InvalidObject
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
@@ -111,3 +112,12 @@ def test_nothing_but_a_refusal_comes_of_any_garbage(changes: dict[str, Any], any
         else:
             assert accepted_grant(grant_spec(grant)) == grant
         assert len(refusal) < 500
+
+
+def test_a_grant_of_the_same_version_is_another_one_only_where_both_say_so() -> None:
+    first = Grant(1, 2, 10, PowerBound(NodeMilliwatts(5)), digest="a")
+    assert not is_another(replace(first), first)
+    assert is_another(replace(first, digest="b"), first)
+    assert not is_another(replace(first, digest=""), first)
+    assert not is_another(replace(first, digest="b"), replace(first, digest=""))
+    assert not is_another(replace(first, digest="b", generation=3), first)
