@@ -128,8 +128,10 @@ class Referee:
         self.look()
 
     def commanded(self, device: VirtualDevice) -> None:
-        """The agent has just set the GPU: what stands now is its doing."""
-        self._excuses.pop(device.uuid, None)
+        """The agent has just set the GPU: what it asked for is its doing, once what was there before has settled."""
+        excuse = self._excuses.get(device.uuid)
+        if excuse is not None and device.read().requested_limit_milliwatts > excuse.before_milliwatts:
+            del self._excuses[device.uuid]
         self.look()
 
     # --- what the API server is told -----------------------------------------------------------------------------------
