@@ -166,9 +166,11 @@ def test_the_command_starts_shows_and_ends_a_cluster_with_real_nodes(
         trace = Trace.of(cluster)
         assert is_ready(cluster.api.get(f"{NODES}/real-1"))
         assert "real-1" in flyball(tmp_path, "status").stdout
-        run = ("run", "hello", f"--image={TOOLS_IMAGE}", "--restart=Never", "--attach", "--quiet", "--command", "--")
-        answer = flyball(tmp_path, "kubectl", "--", *run, "echo", "from a pod")
-        assert answer.stdout == "from a pod\n"
+        run = ("run", "hello", f"--image={TOOLS_IMAGE}", "--restart=Never", "--quiet", "--command", "--")
+        flyball(tmp_path, "kubectl", "--", *run, "echo", "from a pod")
+        ended = ("wait", "pod/hello", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+        flyball(tmp_path, "kubectl", "--", *ended)
+        assert flyball(tmp_path, "kubectl", "--", "logs", "hello").stdout == "from a pod\n"
         assert "already up" in flyball(tmp_path, "up", "--real", status=1).stderr
         os.kill(cluster.nodes["real-1"].pid, signal.SIGKILL)
         wait_until(lambda: not cluster.nodes["real-1"].is_running(), "the node is dead")
