@@ -95,7 +95,7 @@ def test_a_node_that_loses_its_label_still_counts_in_its_row(bench: Bench) -> No
     bench.label_node(NODE, label, "a")
     bench.set_cap("row", 3200, nodeSelector={"matchLabels": {label: "a"}})
     bench.wait(lambda: ((bench.cap("row") or {}).get("status") or {}).get("nodes") == 1, lambda: f"{bench.cap('row')}")
-    bench.wait_enforced("row", 3200)
+    bench.wait_enforced("row", 3200)  # from here on the GPUNode knows its label
     bench.api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {label: None}}})
     bench.set_cap("row", 3000, nodeSelector={"matchLabels": {label: "a"}})
     status = bench.wait_enforced("row", 3000)["status"]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from flyball_api.label_selector import LabelSelector
 from flyball_api.power_brake import PowerBrake
 from flyball_api.power_cap import CapBreach, PowerCap, PowerCapSpec
 from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milliwatts, allowed_watts
@@ -49,8 +50,9 @@ class Breach:
 class CapState:
     """One cap now. The milliwatts of its nodes' GPUs are without the cap's static overhead, all watts are with it.
 
-    `leaving` are those of its nodes that it selects by their former labels only. `reserve_milliwatts` are held back for
-    nodes that jump to their largest limits.
+    `leaving` are those of its nodes that it selects by their former labels only, `unrecorded` those that nobody would know
+    to be its own if their labels changed now: their GPUNode has not been told of them yet. `reserve_milliwatts` are held
+    back for nodes that jump to their largest limits.
 
     `doubts` has the nodes whose acknowledgement may not be true any more, and why; they count at their largest limits, and
     `committed_if_believed` is the sum if they did not. `brake` is the last one that was written for the cap.
@@ -60,6 +62,7 @@ class CapState:
     spec: PowerCapSpec
     nodes: frozenset[str]
     leaving: frozenset[str]
+    unrecorded: frozenset[str]
     effective: EffectiveCap
     committed_milliwatts: NodeMilliwatts
     least_milliwatts: NodeMilliwatts
@@ -289,6 +292,7 @@ class CapTracker:
             spec=spec,
             nodes=counts.nodes,
             leaving=frozenset(name for name, info in under.items() if not spec.node_selector.matches(info.labels)),
+            unrecorded=frozenset(name for name, info in under.items() if not _recorded_under(spec.node_selector, info)),
             effective=replace(effective, watts=float(allowed_watts(effective.watts))),
             committed_milliwatts=counts.committed({name: info.power for name, info in under.items()}),
             least_milliwatts=NodeMilliwatts(
@@ -336,6 +340,12 @@ def _metered_load(state: CapState, under: Mapping[str, NodeInfo], rules: Mapping
         gpu_watts=sum(info.measured_milliwatts for info in under.values() if not info.doubt) / MILLIWATTS_PER_WATT,
         ramp_watts_per_second=state.spec.ramp_watts_per_second,
     )
+
+
+def _recorded_under(selector: LabelSelector, info: NodeInfo) -> bool:
+    """Whether the node's GPUNode keeps labels that the cap selects; where there is none, nothing was granted either."""
+    gpu_node = info.gpu_node
+    return gpu_node is None or any(map(selector.matches, (gpu_node.labels, *gpu_node.former_labels)))
 
 
 def _recorded(cap: PowerCap, now: datetime, monotonic: float) -> _Memory:

@@ -33,7 +33,15 @@ JOULES_PER_KILOJOULE = 1000
 REASONS: dict[str, frozenset[str]] = {
     "Feasible": frozenset({"FloorsFit", "FloorsExceedCap", "Unreadable"}),
     "Enforced": frozenset(
-        {"LimitsAcknowledged", "WaitingForAcknowledgements", "ProofStale", "Adopting", "Infeasible", "Unreadable"}
+        {
+            "LimitsAcknowledged",
+            "WaitingForAcknowledgements",
+            "ProofStale",
+            "Adopting",
+            "Joining",
+            "Infeasible",
+            "Unreadable",
+        }
     ),
     "Breached": frozenset({"MeasuredOverCap", "WithinCap", "MeterSilent", "Unreadable"}),
     "MeterSilent": frozenset({"NoReading", "Implausible", "Reading", "NoMeter", "Unreadable"}),
@@ -128,10 +136,13 @@ def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condit
     if state.enforced and unheard:
         message = f"{len(unheard)} nodes have yet to acknowledge a grant of the operator that leads since a moment ago"
         return Condition("Enforced", None, "Adopting", message)
+    if state.enforced and state.unrecorded:
+        message = f"{len(state.unrecorded)} nodes have yet to be recorded as the cap's, by labels in their GPUNodes"
+        return Condition("Enforced", None, "Joining", message)
     if state.enforced:
         message = (
             f"the limits of {len(state.nodes)} nodes add up to {state.committed_watts:.0f} W at most, "
-            f"{-over:.0f} W under the cap"
+            f"{abs(over):.0f} W under the cap"
         )
         if state.reserve_milliwatts:
             held = state.reserve_milliwatts / MILLIWATTS_PER_WATT

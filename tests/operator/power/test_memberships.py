@@ -131,6 +131,12 @@ class Hall:
             self.cycle()
         return self.watts()
 
+    def enforced(self, name: str) -> tuple[str, str]:
+        """What a cap's status says of its enforcement, and why."""
+        conditions = next(cap.status.conditions for cap in self.caps if cap.name == name)
+        found = next(condition for condition in conditions if condition.type == "Enforced")
+        return found.status, found.reason
+
     def watts(self) -> dict[str, int]:
         found = {}
         for name, item in self.gpu_nodes.items():
@@ -166,6 +172,24 @@ def test_it_counts_before_anything_of_it_is_written_and_over_a_change_of_leaders
     hall.labels["n1"] = None
     hall.cycle()
     assert hall.under == {"a": {"n1", "n2"}}
+
+
+def test_a_cap_is_called_enforced_only_once_its_nodes_are_recorded_as_its_own() -> None:
+    """A label that is lost again before it stands in the GPUNode would take the node's watts along, unseen."""
+    hall = Hall(row("a", 8000, ROW_A), n1={}, n2=ROW_A)
+    hall.rests()
+    assert hall.enforced("a") == ("True", "LimitsAcknowledged")
+    hall.labels["n1"] = ROW_A
+    for _ in range(4):
+        hall.cycle(synced=False)
+    assert hall.under == {"a": {"n1", "n2"}}
+    assert hall.enforced("a") == ("Unknown", "Joining")
+    hall.rests()
+    assert hall.enforced("a") == ("True", "LimitsAcknowledged")
+    hall.labels["n1"] = {}
+    hall.cycle(synced=False)
+    assert hall.under == {"a": {"n1", "n2"}}
+    assert hall.enforced("a") == ("True", "LimitsAcknowledged")
 
 
 def test_relabelled_and_then_deleted_it_counts_where_it_was_put() -> None:

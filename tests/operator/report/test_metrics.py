@@ -94,7 +94,7 @@ def cap(name: str, watts: float, committed: float, measured: float, least: float
     assert view.spec is not None
     effective = EffectiveCap(watts, "", 0.0, watts)
     sums = milliwatts(committed), milliwatts(least), milliwatts(measured)
-    return CapState(view, view.spec, frozenset(), frozenset(), effective, *sums, sums[0], {})
+    return CapState(view, view.spec, frozenset(), frozenset(), frozenset(), effective, *sums, sums[0], {})
 
 
 def kept(name: str, *, running: bool = True, budget: int | None = None, created: int = 0, state: str = "") -> LiveJob:
