@@ -373,11 +373,7 @@ class PowerController:
         return frozenset(
             name
             for name, info in state.nodes.items()
-            if info.acknowledged
-            and not info.doubt
-            and info.gpu_node is not None
-            and info.gpu_node.acknowledged is not None
-            and info.gpu_node.acknowledged.epoch != self._epoch
+            if info.acknowledged and not info.doubt and info.power.accepted.epoch != self._epoch
         )
 
     def _unadopted(self, state: PowerState) -> frozenset[str]:

@@ -17,6 +17,7 @@ from flyball_api.power_cap import PowerCap
 from flyball_api.workloads import read_node
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.controller import (
+    BRAKED_PLAN_GRACE_SECONDS,
     CUT_YIELD_SECONDS,
     MAX_GRANTS_AT_ONCE,
     PLAN_GRACE_SECONDS,
@@ -399,6 +400,23 @@ def test_a_new_leader_calls_no_cap_enforced_before_every_node_has_acknowledged_a
     assert (enforced.status, enforced.reason) == ("Unknown", "Adopting")
 
 
+@pytest.mark.parametrize("why", ["its Node is not ready", "its driver was loaded anew"])
+def test_a_node_that_counts_at_the_most_whatever_it_acknowledged_keeps_no_cap_from_being_enforced(why: str) -> None:
+    """Its silence proves nothing that the cap needs: there is room for its largest limits."""
+    bench = Bench(epoch=2)
+    bench.put("b", 100, epoch=2)
+    bench.put("a", 100, epoch=2, acknowledged=(1, 1))
+    if "ready" in why:
+        bench.not_ready = frozenset("a")
+    else:
+        given = bench.gpu_nodes["a"].grant
+        told = raw_gpu_node("a", given, limits=800_000, acknowledged=(1, 1), acknowledged_on=("boot-1", "driver-0"))
+        bench.gpu_nodes["a"] = read_gpu_node(told)
+    (write,) = bench.step(row(9000)).cap_statuses
+    (enforced,) = (item for item in write.status.conditions if item.type == "Enforced")
+    assert (enforced.status, write.status.committed_watts) == ("True", 5600)
+
+
 def test_the_status_of_an_earlier_leader_is_replaced_at_once() -> None:
     bench = Bench()
     (first,) = bench.step(row(4800)).cap_statuses
@@ -446,6 +464,32 @@ def test_what_fits_its_caps_waits_for_no_plan() -> None:
 
 def test_what_does_not_fit_waits_for_no_plan_that_nobody_makes() -> None:
     assert Bench().sent(row(3200)) == [("a", 1600), ("b", 1600)]
+
+
+def braked(node: GpuNode, watts: int) -> GpuNode:
+    """The GPUNode with what its agent says that it holds itself to by a brake, for each of its eight GPUs."""
+    acknowledged = msgspec.structs.replace(node.status.acknowledged, bound_milliwatts=watts * 8000)
+    return replace(node, status=msgspec.structs.replace(node.status, acknowledged=acknowledged))
+
+
+@pytest.mark.parametrize(
+    ("watts", "grace"), [(1600, BRAKED_PLAN_GRACE_SECONDS), (1599, PLAN_GRACE_SECONDS)], ids=["held", "not held"]
+)
+def test_a_plan_may_take_longer_where_brakes_hold_every_cap_and_not_while_one_is_exceeded(
+    watts: int, grace: float
+) -> None:
+    bench = Bench()
+    bench.plan_is_near = True
+    for node in "ab":
+        bench.put(node, 300)
+        raw = raw_gpu_node(node, bench.gpu_nodes[node].grant, limits=800_000)
+        bench.gpu_nodes[node] = braked(read_gpu_node(raw), 100)
+    caps = [row(1600), cap_view("hall", watts=watts, status={"effectiveWatts": watts})]
+    assert bench.sent(*caps) == []
+    bench.time = grace - 0.01
+    assert bench.sent(*caps) == []
+    bench.time = grace
+    assert bench.sent(*caps) != []
 
 
 # --- other statuses and a cut -------------------------------------------------------------------------------------------
@@ -684,6 +728,18 @@ def test_a_pods_watts_are_reserved_once_the_api_server_has_the_grant_that_it_sho
     assert all(bench.step(row(3200)).is_reserved(pod) for pod in pods.values())
     bench.plan_is_near = False
     assert not any(bench.step(row(3200)).is_reserved(pod) for pod in pods.values())
+
+
+def test_of_reserved_jobs_under_a_ramp_one_may_start_while_the_other_waits_for_its_step() -> None:
+    bench = Bench()
+    cap = row(4800, rampWattsPerSecond=100)
+    gated = [pod_view(f"pod-{node}", uid=f"uid-{node}", gpus=8, gated=True) for node in "ab"]
+    cluster = replace(bench.cluster(cap), pods=gated, pods_of={pod.job_uid: [pod] for pod in gated})
+    for node in "ab":
+        bench.wants(node, 100)
+    state = bench.controller.observe(cluster, NOW, 0.0)
+    instructions = bench.controller.step(state, PlanInForce(bench.decisions), NOW, 0.0)
+    assert [instructions.is_reserved(pod) for pod in gated] == [True, False]
 
 
 def test_the_lease_and_the_guard_band_are_those_that_are_set() -> None:
