@@ -315,7 +315,9 @@ class PowerController:
             admission = admit_grants(fitting, power, published, self._epoch, may_raise)
         sends = tuple(
             SendGrant(state.nodes[node], grant, node in admission.waiting)
-            for node, grant in self._sendable(admission, power, self._brakes.held_back(monotonic))
+            for node, grant in self._sendable(
+                admission, power, self._brakes.held_back(monotonic) | _unrecorded_raises(state.caps, admission, power)
+            )
         )
         waiting = len(owing | admission.grants.keys() | set(admission.waiting))
         return sends, GrantsUnderWay(waiting, unheard, state.cluster.unread, wished.committed)
@@ -457,6 +459,17 @@ def _unpublished(cap: CapState, admission: Admission) -> bool:
     """Whether more would be committed under the cap than its status says."""
     published = cap.published_milliwatts
     return published is not None and admission.committed[cap.name] > published
+
+
+def _unrecorded_raises(caps: CapStates, admission: Admission, power: Mapping[str, NodePower]) -> frozenset[str]:
+    """The nodes whose raise waits until their GPUNode says under which labels it is: what is handed out under labels that
+    only their Node has would count under no cap once that is gone."""
+    unrecorded = frozenset(name for cap in caps.states for name in cap.unrecorded)
+    return frozenset(
+        name
+        for name in unrecorded & admission.grants.keys()
+        if not power[name].committed.covers(admission.grants[name].bound)
+    )
 
 
 def _fixed(nodes: Mapping[str, NodeInfo]) -> frozenset[str]:

@@ -206,6 +206,45 @@ def test_relabelled_and_then_deleted_it_counts_where_it_was_put() -> None:
     assert sum(hall.watts().values()) <= 4000
 
 
+def test_no_watts_are_handed_out_under_labels_that_its_gpu_node_does_not_record_yet() -> None:
+    """Relabelled, raised at once and then deleted, it would draw what nobody counts under its new cap."""
+    hall = Hall(row("b", 4000, ROW_B), n1={}, n2=ROW_B)
+    hall.wants |= {"n1": 100, "n2": 100}
+    hall.rests()
+    hall.labels["n1"] = ROW_B
+    hall.wants["n1"] = 400
+    while hall.watts()["n1"] == LEAST:
+        hall.cycle()
+    hall.labels["n1"] = None
+    hall.wants["n2"] = 400
+    hall.rests()
+    assert hall.under == {"b": {"n1", "n2"}}
+    assert sum(hall.watts().values()) == 4000
+
+
+def test_a_cut_waits_for_no_labels_nor_a_raise_for_those_that_its_caps_do_not_ask_for() -> None:
+    hall = Hall(row("b", 2000, ROW_B), n1={})
+    assert hall.rests() == {"n1": 3200}
+    hall.labels["n1"] = ROW_B
+    assert [send.node.name for send in hall.cycle().sends] == ["n1"]
+    hall = Hall(row("b", 4000, ROW_B), n1=ROW_B)
+    hall.labels["n1"] = {**ROW_B, "time": "2"}
+    assert [send.node.name for send in hall.cycle().sends] == ["n1"]
+
+
+def test_labels_that_come_back_are_remembered_as_former_ones_and_hold_no_raise_back() -> None:
+    hall = Hall(row("b", 4000, ROW_B), n1=ROW_B)
+    hall.wants["n1"] = 100
+    hall.rests()
+    hall.labels["n1"] = {}
+    hall.rests()
+    hall.labels["n1"] = ROW_B
+    hall.wants["n1"] = 400
+    for _ in range(3):
+        hall.cycle(synced=False)
+    assert hall.watts() == {"n1": 3200}
+
+
 def test_a_node_leaves_at_the_acknowledged_minimum_after_some_time() -> None:
     hall = Hall(row("a", 4000, ROW_A), row("b", 4000, ROW_B), n1=ROW_A, n2=ROW_A)
     assert hall.rests() == {"n1": 2000, "n2": 2000}
@@ -311,6 +350,42 @@ def test_a_node_that_has_yet_to_be_sent_the_smallest_limits_does_not_leave() -> 
     found = Memberships(0.0).syncs(state.caps, state.nodes, frozenset(["n1"]), may_leave=True)
     assert [sync.left for sync in found] == []
     assert state.nodes["n1"].power.committed.limit_milliwatts > LEAST * 1000
+
+
+def test_while_a_cap_cannot_be_read_all_former_labels_are_kept_as_it_may_select_them() -> None:
+    hall = Hall(cap_view("odd"), n1={"row": "c"})
+    hall.rests()
+    hall.labels["n1"] = {}
+    hall.rests()
+    assert hall.gpu_nodes["n1"].former_labels == ({"row": "c"},)
+    hall.caps = [row("odd", 4000, {"row": "c"})]  # somebody has mended it
+    hall.cycle()
+    assert hall.under == {"odd": {"n1"}}
+
+
+def test_of_former_labels_the_newest_are_kept_for_each_cap_that_the_node_leaves_and_none_for_others() -> None:
+    hall = Hall(row("a", 4000, ROW_A), row("b", 4000, ROW_B), n1=ROW_A)
+    hall.rests()
+    for labels in ({**ROW_A, "turn": "1"}, ROW_B, {"row": "c"}, {**ROW_B, "turn": "2"}):
+        hall.labels["n1"] = labels
+        hall.rests()
+    # It counts under b by its labels of now: only what it leaves has to be remembered.
+    assert hall.gpu_nodes["n1"].former_labels == ({**ROW_A, "turn": "1"},)
+    hall.labels["n1"] = {}
+    hall.rests()
+    hall.labels["n1"] = {"turn": "3"}
+    hall.rests()
+    assert hall.gpu_nodes["n1"].former_labels == ({**ROW_B, "turn": "2"}, {**ROW_A, "turn": "1"})
+
+
+def test_one_set_of_former_labels_is_kept_for_a_cap_however_many_have_selected_it() -> None:
+    hall = Hall(row("a", 4000, ROW_A), row("h", 4000, {"hall": "h"}), n1={**ROW_A, "hall": "h"})
+    hall.rests()
+    for labels in (ROW_A, {}, {"hall": "h"}):
+        hall.labels["n1"] = labels
+        hall.rests()
+    assert hall.gpu_nodes["n1"].former_labels == (ROW_A,)
+    assert hall.under == {"a": {"n1"}, "h": {"n1"}}
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3), max_size=4))
