@@ -127,8 +127,11 @@ def test_what_a_brake_has_taken_comes_back_as_any_other_raise() -> None:
 
 
 def test_a_grant_that_a_brake_has_lowered_is_sent_again_though_it_says_the_same() -> None:
-    before = {"a": braked(400, 300, 300)}
-    assert limits(admit_grants([want("a", 300, 300)], before, [cap(600, "a")], epoch=1), "a") == [300, 300]
+    stands = standing(want("a", 300, 300))
+    before = NodePower(stands, PowerBound(400, 400), stands.version, braked_milliwatts=400)
+    admission = admit_grants([want("a", 300, 300)], {"a": before}, [cap(600, "a")], epoch=1)
+    assert limits(admission, "a") == [300, 300]
+    assert admission.grants["a"].same_content(stands)
 
 
 def test_a_new_entry_waits_at_the_smallest_limit() -> None:

@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 from flyball_api.gpu_node import read_gpu_node
-from flyball_api.power_cap import PowerCap
+from flyball_api.power_cap import PowerCap, PowerCapSpec
 from flyball_api.units import NodeMilliwatts
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.cap_state import CapStates, CapTracker
 from flyball_operator.power.foreign_shares import share_of_each_gpu
 from flyball_operator.power.node_info import NodeInfo, read_nodes
-from flyball_operator.power.reservations import foreign_gpu_milliwatts, least_bound, resting_bound
+from flyball_operator.power.reservations import foreign_gpu_milliwatts, least_bound, node_rules, resting_bound
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,6 +85,30 @@ def test_under_several_caps_the_smallest_share_counts_and_never_less_than_the_sm
     assert foreign_gpu_milliwatts(info, caps.rules["a"]) == FLOOR
     caps = read(cap_view("hall", watts=100_000), a=info)
     assert foreign_gpu_milliwatts(info, caps.rules["a"]) == DEFAULT
+
+
+@pytest.mark.parametrize("watts", [(1600, 2400), (2400, 1600)])
+def test_the_smallest_share_counts_whatever_the_caps_are_called(watts: tuple[int, int]) -> None:
+    info = node("a", foreign=4)
+    caps = read(*(cap_view(name, watts=each) for name, each in zip("xy", watts, strict=True)), a=info)
+    assert foreign_gpu_milliwatts(info, caps.rules["a"]) == 200_000
+
+
+@pytest.mark.parametrize("words", [("Limit", "Reserve"), ("Reserve", "Limit")])
+def test_a_cap_that_limits_foreign_pods_does_so_beside_one_that_reserves_for_them_by_its_own_watts(
+    words: tuple[str, str],
+) -> None:
+    info = node("a", foreign=4)
+    watts = {"Limit": 2400, "Reserve": 1600}
+    caps = read(*(cap_view(f"cap-{i}", watts=watts[word], foreignPods=word) for i, word in enumerate(words)), a=info)
+    assert foreign_gpu_milliwatts(info, caps.rules["a"]) == 300_000
+
+
+def test_an_emergency_takes_from_foreign_pods_also_under_a_cap_that_reserves_for_them() -> None:
+    info = node("a", foreign=4)
+    rules = node_rules([(PowerCapSpec(watts=3200, foreign_pods="Reserve"), frozenset("a"))], in_emergency="a")
+    assert foreign_gpu_milliwatts(info, rules["a"]) == FLOOR
+    assert least_bound(info, rules["a"]).limit_milliwatts == 8 * FLOOR
 
 
 def test_a_raise_waits_for_the_published_watts() -> None:
