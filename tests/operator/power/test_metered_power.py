@@ -10,6 +10,7 @@ import pytest
 from flyball_operator.power.cap_state import CapState, CapTracker
 from flyball_operator.power.cap_status import REASONS, GrantsUnderWay, cap_status
 from flyball_operator.power.meter import LARGEST_RISE, NEVER_READ, MeterReading, Silence
+from flyball_operator.power.node_info import NodeInfo
 
 from tests.support.crd_schema import assert_valid
 from tests.support.operator_objects import NOW, as_stored, cap_view, ready_node
@@ -155,6 +156,24 @@ def test_a_status_says_what_was_measured_by_what_and_when() -> None:
 def test_a_status_shows_what_is_drawn_outside_the_gpus() -> None:
     _, stored = status_of(lambda at: MeterReading(616.0, at, NOW, ""), seconds=60.0)
     assert stored["meter"] == {"state": "Within", "overheadWatts": 616 - 2 * 58}
+
+
+def test_what_is_drawn_outside_the_gpus_is_known_by_new_readings_of_a_meter_that_is_believed() -> None:
+    tracker, cap = CapTracker(), cap_view("row", watts=1000, meter={"file": "pdu", "silentSeconds": 60})
+    few, many = {"a": ready_node("a", gpus=2)}, {"a": ready_node("a", gpus=8)}
+
+    def overhead(at: float, nodes: dict[str, NodeInfo], watts: float, read_at: float) -> int | None:
+        reading = {cap.uid: MeterReading(watts, read_at, NOW, "")}
+        return tracker.read([cap], nodes, NOW, at, readings=reading).states[0].overhead.watts
+
+    for at in range(101):
+        overhead(at, few, 500.0, at)
+    # The GPUs draw more in many a cycle before the meter is read again.
+    assert [overhead(100 + each / 20, many, 500.0, 100.0) for each in range(1, 300)][-1] == 500 - 2 * 58
+    # It is read again, says less than the GPUs draw, and is believed no longer after a while.
+    for at in (*range(120, 220, 20), *range(220, 400)):
+        shown = overhead(at, few, 10.0, at)
+    assert shown == 500 - 2 * 58
 
 
 def test_a_silent_meter_is_told_with_its_error_and_what_is_done() -> None:
