@@ -15,6 +15,11 @@ ACCEPTED: dict[str, str] = {
     " -> without 'self.spec.meter is None'": _METER,
     "flyball_operator.power.cap_state:CapState.next_change_seconds: self.spec.meter is None or self.meter is None"
     " -> without 'self.meter is None'": _METER,
+    "flyball_operator.power.cap_state:CapTracker._evaluate:"
+    " reading.watts is not None and meter.silence is None and (meter.read_at > last.read_at) and (not stat"
+    " -> without 'reading.watts is not None'": (
+        "a reading is new only where it has watts; both are asked for the types' sake"
+    ),
     "flyball_operator.power.controller:PowerController.__init__: self._now = 0.0 -> forgotten": (
         "each answer comes after an observation, which sets it"
     ),
