@@ -38,7 +38,7 @@ from flyball_operator.power.heartbeats import Heartbeats
 from flyball_operator.power.holds import HoldChange, Holds
 from flyball_operator.power.memberships import LabelSync, Memberships
 from flyball_operator.power.meter import MeterReading
-from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.node_info import NodeInfo, read_nodes, sign_of_a_boot
 from flyball_operator.power.ramp import Ramps, Starts, waiting_starts
 from flyball_operator.power.targets import grant_targets
 from flyball_operator.watches import ClusterState
@@ -204,7 +204,9 @@ class PowerController:
         """
         self._now = monotonic
         unresponsive = self._acknowledgements.update(cluster.gpu_nodes, monotonic)
-        silent = self._heartbeats.update(cluster.gpu_nodes, monotonic)
+        views = {view.name: view for view in cluster.nodes}
+        signs = {name for name, item in cluster.gpu_nodes.items() if sign_of_a_boot(views.get(name), item)}
+        silent = self._heartbeats.update(cluster.gpu_nodes, monotonic, signs)
         nodes = read_nodes(cluster.nodes, cluster.gpu_nodes, cluster.pods, unresponsive, silent, self._known_gpus)
         self._count_attempts(nodes, cluster.gpu_nodes)
         self._brakes.update(cluster.brakes)

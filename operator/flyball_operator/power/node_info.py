@@ -178,20 +178,28 @@ def _node_power(gpu_node: GpuNode | None, facts: GpuFacts) -> NodePower:
     )
 
 
-def _doubt(node: NodeView | None, gpu_node: GpuNode | None, silent_seconds: float | None) -> str:
-    """Why what the agent acknowledged last may not be true any more; empty where nothing speaks against it.
+def sign_of_a_boot(node: NodeView | None, gpu_node: GpuNode) -> str:
+    """What Kubernetes shows of a boot since the agent's last acknowledgement; empty where it shows none.
 
-    Kubernetes' own signs come first: a reboot shows there within seconds, whatever becomes of the agent.
+    It shows within seconds, whatever becomes of the agent.
     """
-    if gpu_node is None or gpu_node.acknowledged is None:
+    if gpu_node.acknowledged is None:
         return ""  # there is nothing to doubt
-    if node is not None and node.boot_id and node.boot_id != gpu_node.acknowledged.boot_id:
+    if node is None:
+        return "its Node is gone, and with it every sign of a boot"
+    if node.boot_id and node.boot_id != gpu_node.acknowledged.boot_id:
         return "it has booted since its agent's last acknowledgement"
-    if node is not None and not node.ready:
-        return "its Node is not ready"
-    if silent_seconds is not None:
+    return "" if node.ready else "its Node is not ready"
+
+
+def _doubt(node: NodeView | None, gpu_node: GpuNode | None, silent_seconds: float | None) -> str:
+    """Why what the agent acknowledged last may not be true any more; empty where nothing speaks against it."""
+    if gpu_node is None or gpu_node.acknowledged is None:
+        return ""
+    sign = sign_of_a_boot(node, gpu_node)
+    if not sign and silent_seconds is not None:
         return f"its agent has reported nothing for {silent_seconds:.0f} s"
-    return ""
+    return sign
 
 
 @dataclass(frozen=True, slots=True)

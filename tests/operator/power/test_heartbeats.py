@@ -42,3 +42,11 @@ def test_each_node_counts_for_itself_and_is_forgotten_with_its_object() -> None:
     assert beats.update({"a": reported(2), "b": reported(1, name="b")}, 80.0) == {"b": 80.0}
     beats.update({}, 81.0)
     assert beats.update({"b": reported(1, name="b")}, 82.0) == {}
+
+
+def test_after_a_sign_of_a_boot_only_the_next_report_is_one() -> None:
+    beats = Heartbeats(75.0)
+    assert beats.update({"a": reported(1), "b": reported(1, name="b")}, 100.0, {"a"}) == {"a": 0.0}
+    assert beats.update({"a": reported(1), "b": reported(1, name="b")}, 101.0) == {"a": 1.0}
+    assert beats.update({"a": reported(2), "b": reported(1, name="b")}, 102.0, {"a"}) == {"a": 0.0}
+    assert beats.update({"a": reported(3), "b": reported(1, name="b")}, 103.0) == {}

@@ -252,13 +252,15 @@ def test_foreign_pods(pods: list[PodView], foreign: int) -> None:
     assert read_nodes([node_view("a")], {}, pods, frozenset())["a"].foreign_gpus == foreign
 
 
-def test_a_node_that_vanished_keeps_its_hold_and_its_labels_until_its_gpu_node_is_deleted() -> None:
+def test_a_node_that_vanished_counts_at_its_largest_limits_where_its_labels_were() -> None:
+    """It may boot unseen: what Kubernetes would show of that is gone with the Node."""
     raw = raw_gpu_node("a", grant(8 * FLOOR), limits=8 * 250_000)
     raw["metadata"]["labels"] = {"rack": "r1"}
     nodes = read_nodes([], {"a": read_gpu_node(raw)}, [], frozenset())
-    assert nodes["a"].power.committed.limit_milliwatts == 8 * 250_000
+    assert nodes["a"].power.committed.limit_milliwatts == 8 * 400_000
+    assert nodes["a"].power_if_believed.limit_milliwatts == 8 * 250_000
+    assert "its Node is gone" in nodes["a"].doubt
     assert nodes["a"].labels == {"rack": "r1"}
-    assert nodes["a"].commandable
     assert not nodes["a"].schedulable
 
 

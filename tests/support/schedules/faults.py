@@ -319,8 +319,8 @@ async def _out_of_band(world: World, fault: Fault) -> None:
     device.set_out_of_band_cap_milliwatts((80, 150, 300)[fault.number % 3] * 1000)
 
     async def clear() -> None:
-        device.set_out_of_band_cap_milliwatts(0)
-        world.referee.look()
+        # What stands then is the agent's, or another hand's that was set meanwhile.
+        world.referee.by_itself(device, "drift", lambda: device.set_out_of_band_cap_milliwatts(0))
 
     world.later(fault.seconds, clear)
 

@@ -38,12 +38,17 @@ class Claim:
 
 @dataclass
 class Excuse:
-    """Something that nobody commanded: since when, what was before, and the office seconds at which it ends, if known."""
+    """Something that nobody commanded: since when, what was before, and the office seconds at which it ends, if known.
+
+    `node_milliwatts` is what the whole node came to before: while its agent shares that out anew, one GPU after the other,
+    some count as they were before and others as they are.
+    """
 
     cause: str
     since: float
     before_milliwatts: int
     ends: float | None = None
+    node_milliwatts: int | None = None
 
 
 @dataclass
@@ -83,6 +88,7 @@ class Referee:
         self._note = note
         self._devices: dict[str, list[VirtualDevice]] = {}
         self._cabling: dict[str, Mapping[str, str]] = {}  # the labels that tell where a node really hangs
+        self._asked: dict[str, int] = {}  # what each GPU's agent asked for last
         self._excuses: dict[str, Excuse] = {}  # by the GPU's UUID
         self._newcomers: dict[tuple[str, str], Excuse] = {}  # by cap and node
         self._claims: dict[str, Claim] = {}
@@ -118,19 +124,23 @@ class Referee:
 
     def by_itself(self, device: VirtualDevice, cause: str, change: Callable[[], object]) -> None:
         """`change` does something to the GPU's limit that Flyball did not command."""
-        before = _limit(device)
+        # What the agent asked for last counts, also where an out-of-band cap stands below it.
+        before = max(_limit(device), self._asked.get(device.uuid, 0))
+        node = next((name for name, devices in self._devices.items() if device in devices), None)
+        of_node = sum(self._counted(item) for item in self._devices.get(node or "", ()))
         change()
         if _limit(device) > before:
             known = self._excuses.get(device.uuid)
             floor = before if known is None else min(before, known.before_milliwatts)
-            self._excuses[device.uuid] = Excuse(cause, self._loop.time(), floor)
+            self._excuses[device.uuid] = Excuse(cause, self._loop.time(), floor, node_milliwatts=of_node)
             self._note(f"{cause}: {device.uuid[-4:]} {before // 1000} -> {_limit(device) // 1000} W")
         self.look()
 
     def commanded(self, device: VirtualDevice) -> None:
         """The agent has just set the GPU: what it asked for is its doing, once what was there before has settled."""
         excuse = self._excuses.get(device.uuid)
-        if excuse is not None and device.read().requested_limit_milliwatts > excuse.before_milliwatts:
+        asked = self._asked[device.uuid] = device.read().requested_limit_milliwatts
+        if excuse is not None and asked > excuse.before_milliwatts:
             del self._excuses[device.uuid]
         self.look()
 
@@ -192,6 +202,10 @@ class Referee:
 
     # --- judging -----------------------------------------------------------------------------------------------------
 
+    def _counted(self, device: VirtualDevice) -> int:
+        excuse = self._excuses.get(device.uuid)
+        return _limit(device) if excuse is None else min(_limit(device), excuse.before_milliwatts)
+
     def look(self) -> None:
         """Compare every claim with the hardware."""
         self._advance()
@@ -204,14 +218,18 @@ class Referee:
                 if not _selects(claim.labels, self._cabling[node]):
                     continue
                 newcomer = self._newcomers.get((name, node))
+                of_node, most = 0, None
                 for device in devices:
                     limit = counted = _limit(device)
                     excuse = newcomer or self._excuses.get(device.uuid)
                     if excuse is not None:
                         counted = min(limit, excuse.before_milliwatts)
                         causes.add(excuse.cause)
+                        if excuse.node_milliwatts is not None:
+                            most = min(excuse.node_milliwatts, excuse.node_milliwatts if most is None else most)
                     true += limit
-                    judged += counted
+                    of_node += counted
+                judged += of_node if most is None else min(of_node, most)
             if judged > claim.watts * 1000 and self.violation is None:
                 self.violation = (
                     f"{name}: {claim.watts} W claimed as enforced, {judged / 1000:g} W allowed by the limits"
