@@ -290,6 +290,22 @@ def test_somebodys_word_lets_a_node_leave_at_once_and_only_once() -> None:
     assert not hall.gpu_nodes["n1"].release_asked
 
 
+def test_a_word_is_used_up_only_where_it_let_the_node_leave_and_is_named_only_there() -> None:
+    hall = Hall(row("a", 4000, ROW_A), n1=ROW_A)
+    hall.rests()
+    hall.says("n1")
+    hall.labels["n1"] = {**ROW_A, "time": "2"}
+    (sync,) = hall.cycle().label_syncs
+    assert (sync.left, sync.by_word, hall.gpu_nodes["n1"].release_asked) == ((), False, True)
+    hall = Hall(row("a", 4000, ROW_A), n1=ROW_A)
+    hall.rests()
+    hall.labels["n1"] = {}
+    hall.rests()
+    hall.seconds += SETTLE_SECONDS
+    left = [sync for _ in range(8) for sync in hall.cycle().label_syncs]
+    assert [(sync.left, sync.by_word) for sync in left] == [(("a",), False)]
+
+
 @pytest.mark.parametrize("trouble", ["an old copy", "a cap that cannot be read"])
 def test_no_node_leaves_while_nobody_knows_what_it_would_leave(trouble: str) -> None:
     hall = Hall(row("a", 4000, ROW_A), n1=ROW_A, n2=ROW_A)
