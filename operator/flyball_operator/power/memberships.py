@@ -69,7 +69,7 @@ class Memberships:
                 continue
             left = leaving.get(name, frozenset())
             at_minimum = name in lowered and _at_the_minimum(info, caps)
-            leaves = may_leave and (not left or gpu_node.release_asked or at_minimum)
+            leaves = may_leave and (gpu_node.release_asked or at_minimum)
             kept = () if leaves else _needed(info.former_labels, left, caps)
             if (info.labels, kept) != (gpu_node.labels, gpu_node.former_labels):
                 went = tuple(sorted(left)) if leaves else ()

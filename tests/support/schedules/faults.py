@@ -117,9 +117,23 @@ async def _restore(world: World, fault: Fault) -> None:
         world.api.restore(backup)
         world.note("etcd restored")
         world.referee.everything_is_as_of_old(world.api.items.get("powercaps", {}).values())
+        for machine in world.machines.values():
+            node = world.api.get("nodes", machine.name)
+            if node is not None:
+                world.referee.cable(machine.name, node["metadata"]["labels"], "restore")
         world.later(0.3, lambda: _come_up(world))
+        world.later(0.3, lambda: _label_again(world))
 
     world.later(fault.seconds, restore)
+
+
+async def _label_again(world: World) -> None:
+    """Whoever relabelled a Node since the backup does so again: of that, the store remembers nothing."""
+    for machine in world.machines.values():
+        node = world.api.get("nodes", machine.name)
+        if node is not None:
+            world.referee.cable(machine.name, machine.labels, "relabelled")
+            world.api.put("nodes", machine.as_node())
 
 
 # --- operators -----------------------------------------------------------------------------------------------------------
