@@ -224,7 +224,9 @@ class Operator:
     async def _rest(self, longest: float, shortest: float) -> None:
         """Sleep until woken, `longest` at most, `shortest` at least (which also gathers what comes in bursts)."""
         try:
-            await asyncio.wait_for(self._wake.wait(), timeout=max(shortest, longest))
+            # Not `wait_for`, which before Python 3.12 forgets a cancellation that comes together with the waking.
+            async with asyncio.timeout(max(shortest, longest)):
+                await self._wake.wait()
         except TimeoutError:
             return
         await asyncio.sleep(shortest)

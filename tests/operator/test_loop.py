@@ -103,3 +103,15 @@ async def test_a_leader_whose_cycles_fail_makes_way_for_another(monkeypatch: pyt
     assert bench.lease.given_up == [("its cycles fail", 30.0)]
     bench.time += 7.0
     assert bench.operator.seconds_since_cycle() == 37.0  # for the probe, which goes on counting
+
+
+async def test_an_end_that_comes_together_with_a_waking_is_not_forgotten() -> None:
+    operator = Bench().operator
+    rest = asyncio.create_task(operator._rest(60.0, 60.0))
+    await asyncio.sleep(0)
+    operator.wake()
+    await asyncio.sleep(0)  # what it waits for is done, and it has not run since
+    rest.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(20.0):
+            await rest

@@ -68,7 +68,8 @@ class _Planner:
         # Shielded: a thread cannot be cancelled, only be made to end, by the death of the process that it talks to.
         self._asking = asyncio.ensure_future(asyncio.to_thread(call))
         try:
-            return await asyncio.wait_for(asyncio.shield(self._asking), seconds)
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(self._asking)
         except TimeoutError as error:
             raise PlanFailed(f"the planner {late} {seconds:g} s") from error
 

@@ -229,12 +229,11 @@ class OperatorProcess:
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel the tasks until they have ended: `asyncio.wait_for` of 3.11 forgets one that comes with what it waits for."""
-    pending = set(tasks)
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=1.0)
+    """Cancel the tasks and wait until they have ended."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # --- an agent ------------------------------------------------------------------------------------------------------
