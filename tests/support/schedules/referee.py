@@ -126,13 +126,13 @@ class Referee:
         """`change` does something to the GPU's limit that Flyball did not command."""
         # What the agent asked for last counts, also where an out-of-band cap stands below it.
         before = max(_limit(device), self._asked.get(device.uuid, 0))
-        node = next((name for name, devices in self._devices.items() if device in devices), None)
-        of_node = sum(self._counted(item) for item in self._devices.get(node or "", ()))
+        known = self._excuses.get(device.uuid)
+        floor = before if known is None else min(before, known.before_milliwatts)
+        node = next((devices for devices in self._devices.values() if device in devices), [device])
+        others = sum(_counted(other, self._excuses.get(other.uuid)) for other in node if other is not device)
         change()
         if _limit(device) > before:
-            known = self._excuses.get(device.uuid)
-            floor = before if known is None else min(before, known.before_milliwatts)
-            self._excuses[device.uuid] = Excuse(cause, self._loop.time(), floor, node_milliwatts=of_node)
+            self._excuses[device.uuid] = Excuse(cause, self._loop.time(), floor, node_milliwatts=floor + others)
             self._note(f"{cause}: {device.uuid[-4:]} {before // 1000} -> {_limit(device) // 1000} W")
         self.look()
 
@@ -202,10 +202,6 @@ class Referee:
 
     # --- judging -----------------------------------------------------------------------------------------------------
 
-    def _counted(self, device: VirtualDevice) -> int:
-        excuse = self._excuses.get(device.uuid)
-        return _limit(device) if excuse is None else min(_limit(device), excuse.before_milliwatts)
-
     def look(self) -> None:
         """Compare every claim with the hardware."""
         self._advance()
@@ -218,18 +214,14 @@ class Referee:
                 if not _selects(claim.labels, self._cabling[node]):
                     continue
                 newcomer = self._newcomers.get((name, node))
-                of_node, most = 0, None
-                for device in devices:
-                    limit = counted = _limit(device)
-                    excuse = newcomer or self._excuses.get(device.uuid)
-                    if excuse is not None:
-                        counted = min(limit, excuse.before_milliwatts)
-                        causes.add(excuse.cause)
-                        if excuse.node_milliwatts is not None:
-                            most = min(excuse.node_milliwatts, excuse.node_milliwatts if most is None else most)
-                    true += limit
-                    of_node += counted
-                judged += of_node if most is None else min(of_node, most)
+                excused = [(device, newcomer or self._excuses.get(device.uuid)) for device in devices]
+                excuses = [excuse for _, excuse in excused if excuse is not None]
+                causes |= {excuse.cause for excuse in excuses}
+                true += sum(map(_limit, devices))
+                of_node = sum(_counted(device, excuse) for device, excuse in excused)
+                judged += min(
+                    [of_node, *(item.node_milliwatts for item in excuses if item.node_milliwatts is not None)]
+                )
             if judged > claim.watts * 1000 and self.violation is None:
                 self.violation = (
                     f"{name}: {claim.watts} W claimed as enforced, {judged / 1000:g} W allowed by the limits"
@@ -287,6 +279,10 @@ def _over(excuse: Excuse, office: float) -> bool:
 
 def _limit(device: VirtualDevice) -> int:
     return device.read().enforced_limit_milliwatts
+
+
+def _counted(device: VirtualDevice, excuse: Excuse | None) -> int:
+    return _limit(device) if excuse is None else min(_limit(device), excuse.before_milliwatts)
 
 
 def _selects(wanted: Mapping[str, str], labels: Mapping[str, str]) -> bool:
