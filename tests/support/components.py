@@ -5,7 +5,14 @@ from __future__ import annotations
 SHARED = ("flyball_api", "flyball_kube")
 # Of the command line only what starts it: each command imports what it drives when it runs.
 COMPONENTS = {
-    "operator": (*SHARED, "flyball_operator", "flyball_planner", "flyball_processes", "flyball_cli.main"),
+    "operator": (
+        *SHARED,
+        "flyball_operator",
+        "flyball_planner",
+        "flyball_processes",
+        "flyball_views",
+        "flyball_cli.main",
+    ),
     "agent": (*SHARED, "flyball_agent", "flyball_simulated_gpu", "flyball_cli.main"),
 }
 # Imports every module of the packages in argv[1], as JSON.

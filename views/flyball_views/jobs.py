@@ -1,0 +1,161 @@
+"""An EnergyAwareJob as a row: what it has, how far it is, what it has cost and will cost, and why."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from flyball_api.energy_aware_job import EnergyAwareJob, FrontierPoint
+
+from flyball_views.row import Aspect, Row, aspect, aspect_if_any
+
+# An estimate never says that a running job is done.
+MOST_ESTIMATED_FRACTION = 0.99
+
+
+class JobProgress(Row, frozen=True):
+    """How far a job is; `fraction` (0 to 1) is None where it has no end, and `estimated`: by its model, not by its word."""
+
+    iterations: int
+    total: int | None = None
+    fraction: float | None = None
+    iterations_per_second: float | None = None
+    estimated: bool = False
+    reported: datetime | None = None
+
+
+class JobEnergyRow(Row, frozen=True):
+    """What a job has used, will have used at its end, and may use, in kilojoules."""
+
+    consumed_kilojoules: int
+    projected_kilojoules: int | None = None
+    budget_kilojoules: int | None = None
+
+
+class JobRow(Row, frozen=True):
+    """One EnergyAwareJob.
+
+    `gpus` and `nodes` are what its running pods hold (0 and none while they do not all run), `planned_gpus` and
+    `planned_nodes` what the plan gives it. `watts` is what its GPUs draw, `clock_megahertz` and `power_limit_watts` (of
+    each GPU) are as in force. `why` is the operator's sentence. `current` is False while the status still speaks of an
+    earlier spec. `frontier` has the choices for the rest of the job that no other beats in time and energy.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    state: str
+    min_gpus: int
+    max_gpus: int
+    gpus: int
+    planned_gpus: int
+    admitted: Aspect
+    placed: Aspect
+    limits_enforced: Aspect
+    budget_healthy: Aspect
+    deadline_at_risk: Aspect
+    resizing: Aspect
+    succeeded: Aspect | None = None
+    failed: Aspect | None = None
+    nodes: tuple[str, ...] = ()
+    planned_nodes: tuple[str, ...] = ()
+    incarnation: int | None = None
+    watts: int | None = None
+    clock_megahertz: int | None = None
+    power_limit_watts: int | None = None
+    progress: JobProgress | None = None
+    energy: JobEnergyRow | None = None
+    frontier: tuple[FrontierPoint, ...] = ()
+    finish: datetime | None = None
+    deadline: datetime | None = None
+    objective: str = ""
+    priority: int = 0
+    restarts: int | None = None
+    max_restarts: int | None = None
+    created: datetime | None = None
+    started: datetime | None = None
+    resized: datetime | None = None
+    completed: datetime | None = None
+    why: str = ""
+    current: bool = True
+    suspended: bool = False
+    deleting: bool = False
+    problems: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def finished(self) -> bool:
+        return any(end is not None and end.status is True for end in (self.succeeded, self.failed))
+
+
+def job_row(job: EnergyAwareJob) -> JobRow:
+    """One job's row."""
+    spec, status = job.spec, job.status
+    applied, allocation, conditions = status.applied, status.allocation, status.conditions
+    return JobRow(
+        namespace=job.namespace,
+        name=job.name,
+        uid=job.uid,
+        state=status.state or "",
+        min_gpus=spec.gpus.min,
+        max_gpus=spec.gpus.max,
+        gpus=0 if applied is None else applied.gpus,
+        planned_gpus=0 if allocation is None else allocation.gpus,
+        admitted=aspect(conditions, "Admitted"),
+        placed=aspect(conditions, "Placed"),
+        limits_enforced=aspect(conditions, "PowerLimitsEnforced"),
+        budget_healthy=aspect(conditions, "BudgetHealthy"),
+        deadline_at_risk=aspect(conditions, "DeadlineAtRisk"),
+        resizing=aspect(conditions, "Resizing"),
+        succeeded=aspect_if_any(conditions, "Succeeded"),
+        failed=aspect_if_any(conditions, "Failed"),
+        nodes=() if applied is None else tuple(node.name for node in applied.nodes),
+        planned_nodes=() if allocation is None else tuple(node.name for node in allocation.nodes),
+        incarnation=job.last_incarnation or None,
+        watts=None if status.energy is None else status.energy.watts,
+        clock_megahertz=None if applied is None else applied.clock_megahertz or None,
+        power_limit_watts=None if applied is None else applied.power_limit_watts,
+        progress=_progress(job),
+        energy=None
+        if status.energy is None
+        else JobEnergyRow(
+            status.energy.consumed_kilojoules, status.energy.projected_kilojoules, spec.energy.budget_kilojoules
+        ),
+        frontier=status.frontier or (),
+        finish=None if status.progress is None else status.progress.estimated_completion_time,
+        deadline=spec.deadline,
+        objective=spec.objective,
+        priority=spec.priority,
+        restarts=status.restarts,
+        max_restarts=spec.failure_policy.max_restarts,
+        created=job.created,
+        started=status.start_time,
+        resized=status.last_resize_time,
+        completed=status.completion_time,
+        why=status.explanation or "",
+        current=(status.observed_generation or 0) >= job.generation,
+        suspended=spec.suspend,
+        deleting=job.deleting,
+        problems=job.problems,
+    )
+
+
+def _progress(job: EnergyAwareJob) -> JobProgress | None:
+    progress, total = job.status.progress, job.spec.training.iterations
+    if progress is None:
+        return None
+    fraction = None
+    if total:
+        fraction = min(1.0, progress.iterations / total)
+        if progress.estimated and not job.has("Succeeded"):
+            fraction = min(fraction, MOST_ESTIMATED_FRACTION)
+    return JobProgress(
+        iterations=progress.iterations,
+        total=total,
+        fraction=fraction,
+        iterations_per_second=progress.iterations_per_kilosecond / 1000 or None,
+        estimated=progress.estimated,
+        reported=progress.last_report_time,
+    )
