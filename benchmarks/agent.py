@@ -48,9 +48,10 @@ class Api:
             }
             for pod in range(PODS)
         ]  # fmt: skip
-        self._spec = {
+        spec = {
             "epoch": 1, "generation": 1, "leaseSeconds": 30, "boundMilliwatts": 300_000 * len(uuids), "jobs": jobs,
         }  # fmt: skip
+        self._gpu_node = {"metadata": {"name": NODE, "uid": "u", "resourceVersion": "1"}, "spec": spec}
         self.acknowledged = asyncio.Event()
 
     def _list(self, *items: dict[str, Any]) -> web.Response:
@@ -63,11 +64,11 @@ class Api:
         if request.method == "PATCH":
             if (await request.json())["status"].get("acknowledged"):
                 self.acknowledged.set()
-            return web.json_response({})
+            return web.json_response(self._gpu_node)
         if "watch" in request.query:
             return await self._watch(request, "leases" in path)
         if "gpunodes" in path:
-            return self._list({"metadata": {"name": NODE, "uid": "u", "resourceVersion": "1"}, "spec": self._spec})
+            return self._list(self._gpu_node)
         return self._list()
 
     async def _watch(self, request: web.Request, renewals: bool) -> web.StreamResponse:

@@ -83,6 +83,7 @@ class GpuNodeChannel:
         published: object = None
         due = loop.time()
         calm_until = 0.0
+        overtaken = 0  # how often in a row somebody else's write came first
         while True:
             await self._present.wait()
             with contextlib.suppress(TimeoutError):
@@ -104,21 +105,36 @@ class GpuNodeChannel:
                 continue
             if loop.time() < calm_until and self._is_of_brake():
                 continue
-            self._status = self._agent.status(self._status)
             try:
-                await self._session.patch(self._path, status_patch(self._status))
+                await self._write_status()
             except Exception as error:  # whatever an answer has in it, the agent goes on
                 self.failed += 1
                 self._log.warning("status not written", error=str(error) or repr(error), kind=type(error).__name__)
                 published = None  # it may have been written, and only the answer lost
                 self._agent.changed.set()
-                await backoff.pause()
+                overtaken = overtaken + 1 if isinstance(error, ApiError) and error.conflict else 0
+                if overtaken:
+                    await self.informer.refresh()
+                if overtaken != 1:
+                    await backoff.pause()
                 continue
             backoff.reset()
+            overtaken = 0
             self.published += 1
             self._agent.status_published(rounds)
             self._acknowledged = self._status.acknowledged
             published, due = news, loop.time() + self._interval
+
+    async def _write_status(self) -> None:
+        """Publish what is known now, over the version that was seen last and over no other.
+
+        A report that was sent before the one that stands, and comes after it, would have a limit or a driver session stand
+        again that is no more (an API server may take up a request long after its client has given it up).
+        """
+        seen = self.informer.get(self._agent.node)
+        self._status = self._agent.status(self._status)
+        version = "" if seen is None else seen["metadata"]["resourceVersion"]
+        self.informer.absorb(await self._session.patch(self._path, status_patch(self._status, version)))
 
     def _lowered_by_brake(self) -> bool:
         """Whether nothing but a brake lies between the last acknowledgement that was published and the present one."""

@@ -68,12 +68,13 @@ def node_status(state: AgentState, previous: GpuNodeStatus, now_ns: int, now: da
     )
 
 
-def status_patch(status: GpuNodeStatus) -> JsonObject:
-    """The status as a merge patch of the GPUNode. An acknowledgement of an earlier process stands until the next one."""
+def status_patch(status: GpuNodeStatus, resource_version: str) -> JsonObject:
+    """The status as a merge patch of the GPUNode in this version. An acknowledgement of an earlier process stands until the
+    next one."""
     patch = to_patch(status)
     if status.acknowledged is None:
         del patch["acknowledged"]
-    return {"status": patch}
+    return {"metadata": {"resourceVersion": resource_version}, "status": patch}
 
 
 def _gpu_report(gpu: GpuState, before: tuple[StoredCondition, ...], now: datetime) -> GpuReport:

@@ -93,7 +93,7 @@ class Rig:
     def status(self) -> dict[str, Any]:
         """The status as it is written, which the CRD's schema must take."""
         self.last_status = self.agent.status(self.last_status)
-        status: dict[str, Any] = status_patch(self.last_status)["status"]
+        status: dict[str, Any] = status_patch(self.last_status, "1")["status"]
         assert_valid("GPUNode", "status", status)
         return status
 

@@ -247,6 +247,25 @@ async def test_a_status_that_cannot_be_written_is_written_later_as_it_is_then(no
     await until(told)
 
 
+async def test_a_report_that_comes_after_a_later_one_is_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict] = []
+    patch = node.session.patch
+
+    async def recorded(path: str, body: dict, **params: str) -> dict:
+        sent.append(body)
+        return await patch(path, body, **params)
+
+    monkeypatch.setattr(node.session, "patch", recorded)
+    for generation in (1, 2):
+        await (node.create if generation == 1 else node.grant)(generation, 200_000)
+        await node.acknowledged(generation)
+    late = next(body for body in sent if body["status"].get("acknowledged", {}).get("generation") == 1)
+    with pytest.raises(ApiError) as refused:
+        await node.admin.patch(f"{node.path}/status", late)
+    assert refused.value.conflict
+    assert (await node.status())["acknowledged"]["generation"] == 2
+
+
 async def test_a_deleted_gpunode_is_not_renewed_and_a_new_one_is_told_everything(node: Node) -> None:
     await renew(node.admin, 1)
     await node.create(1, 600_000, lease=2, idlePowerLimitMilliwatts=300_000)

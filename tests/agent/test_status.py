@@ -68,12 +68,12 @@ def test_a_drift_is_shown_until_it_is_old() -> None:
 
 def test_an_acknowledgement_of_an_earlier_process_is_left_until_there_is_a_new_one() -> None:
     state = known()
-    patch = status_patch(node_status(state, GpuNodeStatus(), 0, NOW))["status"]
+    patch = status_patch(node_status(state, GpuNodeStatus(), 0, NOW), "1")["status"]
     assert "acknowledged" not in patch  # null would remove it
     assert_valid("GPUNode", "status", patch)
     bound = NodeMilliwatts(500_000)
     state.enforced.acknowledged = Acknowledgement(1, 2, NodeMilliwatts(400_000), "boot-1", "580.0", NOW, bound)
-    patch = status_patch(node_status(state, GpuNodeStatus(), 0, NOW))["status"]
+    patch = status_patch(node_status(state, GpuNodeStatus(), 0, NOW), "1")["status"]
     assert patch["acknowledged"]["generation"] == 2
     assert patch["acknowledged"]["boundMilliwatts"] == 500_000
     assert_valid("GPUNode", "status", patch)

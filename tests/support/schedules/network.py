@@ -42,7 +42,7 @@ class Network:
 
 class Link:
     """One process' connection. Until `troubled_until`, requests meet fates drawn from `draw`; until `cut_until` nothing
-    passes either way; watches bring changes `lag_seconds` late until `lagging_until`."""
+    passes either way; watches bring changes `lag_seconds` late until `lagging_until`; one request is `held_up`."""
 
     def __init__(self, network: Network, draw: random.Random) -> None:
         self.network = network
@@ -51,6 +51,10 @@ class Link:
         self.cut_until = 0.0
         self.lagging_until = 0.0
         self.lag_seconds = 0.0
+        self.held_up: dict[
+            tuple[str, str], asyncio.Event
+        ] = {}  # by method and path: the next such request waits for it
+        self._waiting: set[asyncio.Task[bool]] = set()
         self._streams: list[_Stream] = []
         network.links.append(self)
 
@@ -76,7 +80,7 @@ class Link:
     def session(self, timeout_seconds: float = TIMEOUT_SECONDS) -> MemorySession:
         return MemorySession(self, timeout_seconds)
 
-    def send(self, work: Callable[[], Json]) -> asyncio.Future[Json]:
+    def send(self, work: Callable[[], Json], held_up: asyncio.Event | None = None) -> asyncio.Future[Json]:
         """Have the API server do `work`, or not, sooner or later; the answer comes, or never does."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Json] = loop.create_future()
@@ -101,6 +105,11 @@ class Link:
             if answers:
                 loop.call_later(max(back, self.cut_until - loop.time()), _deliver, answer, result)
 
+        if held_up is not None:
+            waiting = loop.create_task(held_up.wait())
+            waiting.add_done_callback(lambda _: loop.call_later(LATENCY_SECONDS, arrive, False))
+            self._waiting.add(waiting)
+            return answer
         loop.call_later(arrives, arrive, fate != "answer lost")
         if fate == "twice":
             loop.call_later(arrives + self.draw.uniform(0.0, LATEST_SECONDS), arrive, False)
@@ -216,7 +225,8 @@ class MemorySession:
     ) -> Json:
         self._before_sending()
         api, selection = self._link.network.api, dict(params or {})
-        answer = self._link.send(lambda: api.handle(method, path, selection, body))
+        held_up = self._link.held_up.pop((method, path), None)
+        answer = self._link.send(lambda: api.handle(method, path, selection, body), held_up)
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         try:
             async with asyncio.timeout(seconds):
