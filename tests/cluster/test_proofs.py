@@ -68,6 +68,11 @@ def test_limits_that_a_new_load_of_the_driver_lifted_are_put_down_by_its_agent(b
     bench.wait_enforced("tight", watts)
 
 
+def release(bench: Bench) -> None:
+    """Give an SRE's word that the node is free of what it was granted."""
+    bench.api.patch(f"{GPU_NODES}/{NODE}", {"metadata": {"annotations": {"flyball.dev/release": "true"}}})
+
+
 def test_nothing_rises_where_a_gpu_node_is_deleted(bench: Bench) -> None:
     watts = tight_watts(bench)
     bench.set_cap("tight", watts)
@@ -75,32 +80,51 @@ def test_nothing_rises_where_a_gpu_node_is_deleted(bench: Bench) -> None:
     before = bench.limits_watts()
     bench.api.delete(f"{GPU_NODES}/{NODE}")
     try:
-        assert "deletionTimestamp" in gpu_node(bench)["metadata"]
-        raised = watts + 400
-        bench.set_cap("tight", raised)  # the operator has decided anew since
-        bench.wait_enforced("tight", raised)
-        assert bench.limits_watts() <= before
+        deleted = gpu_node(bench)
+        assert "deletionTimestamp" in deleted["metadata"]
+        for other in (watts + 400, watts - 100):  # the operator has decided anew since, and can still cut there
+            bench.set_cap("tight", other)
+            bench.wait_enforced("tight", other)
+            assert bench.limits_watts() <= min(before, other)
+        status, spec = gpu_node(bench)["status"], gpu_node(bench)["spec"]
+        assert (status["acknowledged"]["generation"], status["acknowledged"]["digest"]) == (
+            spec["generation"],
+            spec["digest"],
+        )
     finally:
-        release = {"metadata": {"annotations": {"flyball.dev/release": "true"}}}
-        bench.api.patch(f"{GPU_NODES}/{NODE}", release)
-    bench.wait(
-        lambda: "deletionTimestamp" not in gpu_node(bench).get("metadata", {"deletionTimestamp": ""}),
-        lambda: f"made again: {gpu_node(bench)}",
-    )
-    bench.wait_enforced("tight", raised)
+        release(bench)
+
+    def made_anew() -> bool:
+        metadata = gpu_node(bench).get("metadata") or deleted["metadata"]
+        return bool(metadata["uid"] != deleted["metadata"]["uid"])
+
+    bench.wait(made_anew, lambda: f"made again: {gpu_node(bench)}")
+    bench.wait_enforced("tight", other)
+    assert bench.overshoot_watts("tight") == 0.0
 
 
 def test_a_node_that_loses_its_label_still_counts_in_its_row(bench: Bench) -> None:
     label = f"{bench.namespace}-row"
     bench.label_node(NODE, label, "a")
     bench.set_cap("row", 3200, nodeSelector={"matchLabels": {label: "a"}})
-    bench.wait(lambda: ((bench.cap("row") or {}).get("status") or {}).get("nodes") == 1, lambda: f"{bench.cap('row')}")
+
+    def counts(nodes: int) -> None:
+        bench.wait(
+            lambda: ((bench.cap("row") or {}).get("status") or {}).get("nodes") == nodes,
+            lambda: f"{nodes} nodes in the row: {bench.cap('row')}",
+        )
+
+    counts(1)
     bench.wait_enforced("row", 3200)  # from here on the GPUNode knows its label
     bench.api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {label: None}}})
     bench.set_cap("row", 3000, nodeSelector={"matchLabels": {label: "a"}})
     status = bench.wait_enforced("row", 3000)["status"]
     assert status["nodes"] == 1
     assert status["committedWatts"] > 0
+    release(bench)
+    counts(0)
+    annotations = gpu_node(bench)["metadata"].get("annotations") or {}
+    assert not {"flyball.dev/former-labels", "flyball.dev/release"} & annotations.keys()
 
 
 def test_an_agent_that_starts_on_a_sick_disk_raises_nothing_and_says_so_until_it_is_well(bench: Bench) -> None:
