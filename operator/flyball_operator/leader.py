@@ -115,7 +115,7 @@ class LeaderTerm:
             self._plans.start(lambda: self._snapshot(state, jobs, now), monotonic)
         # 3. Decide on power: what each node should be granted, and what of it may be sent now.
         status_writes = {cap.uid for cap in cluster.caps if self._background.busy(("cap", cap.uid))}
-        instructions = self._power.step(state, self._plans.in_force, now, monotonic, status_writes)
+        instructions = self._power.step(state, self._plans.in_force, now, monotonic, status_writes, jobs.stopping)
         # 4. Execute: grants first, then one safe step for each job, then the statuses.
         for brake in instructions.brakes:
             self._send_brake(brake)
@@ -246,7 +246,7 @@ class LeaderTerm:
                 self._jobs.answered(item, results[-1], self._wall_clock())
             return combined(results)
 
-        for uid, actions in jobs.actions_of(instructions.is_reserved).items():
+        for uid, actions in jobs.actions_of(instructions.is_reserved, instructions.held_up).items():
             if not self._background.busy(("job", uid)):
                 self._background.start(("job", uid), take(actions))
 

@@ -13,8 +13,9 @@ from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.grant import Grant
 from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, PowerCapStatus
-from flyball_api.workloads import NodeView
-from flyball_operator.jobs.controller import JobsStep
+from flyball_api.workloads import NodeView, PodView
+from flyball_operator.jobs.controller import JobAction, JobsStep
+from flyball_operator.jobs.lifecycle import StopIncarnation
 from flyball_operator.leader import HOUSEKEEPING_AT_ONCE, LeaderTerm
 from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
@@ -30,7 +31,18 @@ from flyball_operator.watches import ClusterState
 from flyball_operator.writes.background import Background
 from flyball_planner.snapshot import CapOutcome, ClusterSnapshot, Plan
 
-from tests.support.operator_objects import NOW, Json, cap_view, grant, node_view, raw_gpu_node
+from tests.support.operator_objects import (
+    NOW,
+    Json,
+    cap_view,
+    gpu_node_view,
+    grant,
+    incarnation_view,
+    job_grant,
+    node_view,
+    raw_gpu_node,
+    running_pod,
+)
 
 LEAST_MILLIWATTS = 800_000  # of a node of eight A100s
 
@@ -71,6 +83,9 @@ class Writes:
     async def set_startup_taint(self, info: NodeInfo, *, closed: bool) -> WriteResult:
         return await self._made("taint" if closed else "untaint", info.name)
 
+    async def stop_incarnation(self, action: StopIncarnation) -> WriteResult:
+        return await self._made("stop", action.incarnation.job_uid)
+
     async def write_cap_status(self, cap: PowerCap, status: PowerCapStatus) -> WriteResult:
         return await self._made("cap", cap.name)
 
@@ -79,16 +94,19 @@ class Writes:
 
 
 class NoJobs:
-    """In a job controller's place: the statuses in `late` are due in the next cycle that lets them."""
+    """In a job controller's place: the statuses in `late` are due in the next cycle that lets them, `actions` in each."""
 
     def __init__(self) -> None:
         self.late: list[tuple[Any, Json]] = []
+        self.actions: list[JobAction] = []
 
     def step(self, *arguments: object, statuses_wait: bool, **more: object) -> JobsStep:
         late: list[tuple[Any, Json]] = []
         if not statuses_wait:
             late, self.late = self.late, []
-        return JobsStep({}, [], [], [], late, [])
+        return JobsStep({}, list(self.actions), [], [], late, [])
+
+    def answered(self, *arguments: object) -> None: ...
 
 
 class NothingLearned:
@@ -123,6 +141,7 @@ class Bench:
         self.time = 0.0
         self.writes, self.learner, self.planner, self.jobs = Writes(), NothingLearned(), Planner(), NoJobs()
         self.gpu_nodes: dict[str, GpuNode] = {"a": self.node("a", 300)}
+        self.pods: list[PodView] = []
         self.taints: list[Json] = []
         self.boot_id = ""
         self.unread: tuple[str, ...] = ()
@@ -165,7 +184,7 @@ class Bench:
             caps=self.caps,
             gpu_nodes=self.gpu_nodes,
             nodes=[self.node_of(name) for name in self.gpu_nodes],
-            pods=[],
+            pods=self.pods,
             incarnations={},
             pods_of={},
             reports_of={},
@@ -309,6 +328,26 @@ async def test_a_queue_of_statuses_keeps_no_grant() -> None:
     bench.caps = [row(1000)]
     await bench.cycle()
     await bench.writes.wait_for("grant a")
+    await bench.term.close()
+
+
+async def test_jobs_are_stopped_in_turn_under_a_ramp() -> None:
+    bench = Bench()
+    uids = ("uid-x", "uid-y")
+    granted = grant(2_400_000, jobs=tuple(job_grant(uid, 300_000, 4, pod=f"pod-of-{uid}") for uid in uids))
+    bench.gpu_nodes = {"a": gpu_node_view("a", granted, limits=2_400_000)}
+    bench.pods = [running_pod(f"pod-of-{uid}", "a", uid=uid, gpus=4) for uid in uids]
+    for uid in uids:
+        job: Any = SimpleNamespace(uid=uid, key=uid)
+        bench.jobs.actions.append(JobAction(job, StopIncarnation(incarnation_view(uid, 1, ("a", 4)), "preempted")))
+    bench.caps = [cap_view("row", watts=3000, rampWattsPerSecond=100)]
+    await bench.cycle()
+    await bench.settle()
+    assert [item for item in bench.writes.made if item.startswith("stop")] == ["stop uid-x"]
+    bench.jobs.actions = bench.jobs.actions[1:]
+    await bench.cycle(4 * 300 / 100)
+    await bench.settle()
+    assert [item for item in bench.writes.made if item.startswith("stop")] == ["stop uid-x", "stop uid-y"]
     await bench.term.close()
 
 

@@ -25,6 +25,7 @@ from flyball_operator.jobs.lifecycle import (
     JobStep,
     OpenGates,
     Phase,
+    StopIncarnation,
     next_step,
 )
 from flyball_operator.jobs.memory import JobMemory, Refusal, recorded_allocation, unknown_gpu_resource, wants_gpus
@@ -72,18 +73,33 @@ class JobsStep:
     late_energy: Sequence[tuple[EnergyAwareJob, EnergyAwareJobStatus]]
     expired: Sequence[EnergyAwareJob]
 
-    def actions_of(self, reserved: Callable[[PodView], bool]) -> dict[str, list[JobAction]]:
+    @property
+    def stopping(self) -> frozenset[tuple[str, int]]:
+        """The incarnations that are to be stopped, by the job's uid and their number."""
+        return frozenset(key for item in self.actions if (key := _stopped(item)) is not None)
+
+    def actions_of(
+        self, reserved: Callable[[PodView], bool], held_up: Collection[tuple[str, int]] = ()
+    ) -> dict[str, list[JobAction]]:
         """The actions to take now, by the job's uid and in order.
 
-        `reserved` says whether a pod's node is granted its watts; gates open for all pods of a job or for none.
+        `reserved` says whether a pod's node is granted its watts; gates open for all pods of a job or for none. `held_up`
+        are those of `stopping` that have to wait.
         """
         actions: dict[str, list[JobAction]] = {}
         for item in self.actions:
-            actions.setdefault(item.job.uid, []).append(item)
+            if _stopped(item) not in held_up:
+                actions.setdefault(item.job.uid, []).append(item)
         for job, gates in self.gates:
             if all(reserved(pod) for pod, _ in gates.pods):
                 actions.setdefault(job.uid, []).append(JobAction(job, gates))
         return actions
+
+
+def _stopped(item: JobAction) -> tuple[str, int] | None:
+    """The incarnation that an action stops, by the job's uid and its number."""
+    action = item.action
+    return (item.job.uid, action.incarnation.incarnation) if isinstance(action, StopIncarnation) else None
 
 
 @dataclass(slots=True)

@@ -39,7 +39,7 @@ from flyball_operator.power.holds import HoldChange, Holds
 from flyball_operator.power.memberships import LabelSync, Memberships
 from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.node_info import NodeInfo, read_nodes, sign_of_a_boot
-from flyball_operator.power.ramp import Ramps, Starts, waiting_starts
+from flyball_operator.power.ramp import Ramps, Turns, holds_up_stops, waiting_starts, waiting_stops
 from flyball_operator.power.targets import grant_targets
 from flyball_operator.watches import ClusterState
 
@@ -137,7 +137,8 @@ class PowerInstructions:
 
     `untaint` are nodes whose agents have acknowledged a grant and that are to be opened for pods, `taint` those whose
     acknowledgement is doubted or void since, and that are to be closed again; `reserved` the pods (by
-    name and job uid) whose nodes are granted just what they should have. `owing` nodes have yet to acknowledge a grant.
+    name and job uid) whose nodes are granted just what they should have. `held_up` are the incarnations (by job uid and
+    number) whose stop has to wait for a ramp. `owing` nodes have yet to acknowledge a grant.
     """
 
     brakes: tuple[SendBrake, ...] = ()
@@ -146,6 +147,7 @@ class PowerInstructions:
     taint: tuple[NodeInfo, ...] = ()
     cap_statuses: tuple[CapStatusWrite, ...] = ()
     reserved: frozenset[tuple[str, str]] = frozenset()
+    held_up: frozenset[tuple[str, int]] = frozenset()
     owing: int = 0
     label_syncs: tuple[LabelSync, ...] = ()
     holds: tuple[HoldChange, ...] = ()
@@ -186,7 +188,8 @@ class PowerController:
         # wanted, as one bad entry must not keep a cut from the node.
         self._refused_entries: dict[str, frozenset[Entry]] = {}
         self._ramps = Ramps()
-        self._starts = Starts()
+        self._starts, self._stops = Turns(), Turns()
+        self._running: dict[tuple[str, int], JobDecision] = {}  # by which each incarnation was granted its watts last
         self._throttling_since: float | None = None
         self._cutting_since: float | None = None
         self._now = 0.0  # by the monotonic clock, at the last cycle
@@ -220,11 +223,15 @@ class PowerController:
         now: datetime,
         monotonic: float,
         status_writes: Collection[str] = (),
+        stopping: Collection[tuple[str, int]] = (),
     ) -> PowerInstructions:
         """What to send and to publish now, of the state that `observe` has just returned.
 
-        `status_writes` has the uids of the caps whose statuses are being written.
+        `status_writes` has the uids of the caps whose statuses are being written, `stopping` the incarnations (by job uid
+        and number) that are to be stopped.
         """
+        held_up = self._held_up(state, stopping, monotonic)
+        plan = self._with_held_up(plan, state.cluster, held_up)
         leaving = self._memberships.to_be_lowered(state.caps, state.nodes, monotonic)
         brakes = self._brakes.due(state.caps.states, state.nodes, monotonic) if self._settings.brakes else ()
         sends, grants = self._grants(state, plan, leaving, monotonic)
@@ -239,6 +246,7 @@ class PowerController:
             taint=tuple(info for info in state.nodes.values() if _to_be_closed(info)),
             cap_statuses=self._cap_statuses.due(state.caps, plan.infeasible, grants, now, monotonic, status_writes),
             reserved=self._may_start(state, monotonic),
+            held_up=held_up,
             owing=len(self._acknowledgements.owing),
             label_syncs=self._label_syncs(state, leaving, {send.node.name for send in sends}),
             holds=tuple(
@@ -421,8 +429,32 @@ class PowerController:
         reserved = self._reserved(state.cluster.gpu_nodes)
         waiting = waiting_starts(state.cluster.pods, state.cluster.gpu_nodes, reserved)
         allowed = self._starts.allowed(waiting, state.caps.states, state.nodes, monotonic)
-        held_back = {job.uid for job in waiting} - allowed
+        held_back = {job.uid for job in waiting if job.key not in allowed}
         return frozenset(pod for pod in reserved if pod[1] not in held_back)
+
+    def _held_up(
+        self, state: PowerState, stopping: Collection[tuple[str, int]], monotonic: float
+    ) -> frozenset[tuple[str, int]]:
+        """The incarnations whose stop has to wait for a ramp."""
+        waiting = waiting_stops(state.cluster.pods, state.cluster.gpu_nodes, stopping)
+        caps = [cap for cap in state.caps.states if holds_up_stops(cap)]
+        return frozenset(job.key for job in waiting) - self._stops.allowed(waiting, caps, state.nodes, monotonic)
+
+    def _with_held_up(
+        self, plan: PlanInForce, cluster: ClusterState, held_up: Collection[tuple[str, int]]
+    ) -> PlanInForce:
+        """The plan, but for incarnations whose stop has to wait as it was: their load is to stay until their turn."""
+        kept = {key: self._running[key] for key in held_up if key in self._running}
+        decisions = {**plan.decisions, **{uid: decision for (uid, _), decision in kept.items()}}
+        self._running = {
+            (item.job_uid, item.incarnation): decision
+            for of_job in cluster.incarnations.values()
+            for item in of_job
+            if (decision := decisions.get(item.job_uid)) is not None
+            and decision.allocation is not None
+            and decision.allocation.nodes == item.nodes
+        }
+        return replace(plan, decisions=decisions) if kept else plan
 
     def _reserved(self, gpu_nodes: Mapping[str, GpuNode]) -> frozenset[tuple[str, str]]:
         """The pods whose grant, as the API server has it, gives them the limit that they should have."""

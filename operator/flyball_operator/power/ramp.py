@@ -1,8 +1,9 @@
-"""How fast load may come under a cap with `rampWattsPerSecond`: what is committed rises in steps, and jobs start in turn.
+"""How fast load may come and go under a cap with `rampWattsPerSecond`: what is committed rises in steps, and jobs start and
+are stopped in turn.
 
-A grid and its generators see the sum of all nodes. A job's thousand GPUs that begin together are one step for them, and so
-are ten jobs that are admitted by one plan. Cuts never come here: whatever lowers a limit is in force before anything is
-ramped.
+A grid and its generators see the sum of all nodes. A job's thousand GPUs that begin or end together are one step for them,
+and so are ten jobs that one plan admits or preempts. Cuts never come here: whatever lowers a limit is in force before
+anything is ramped, and a cap that is not held holds up no stop.
 """
 
 from __future__ import annotations
@@ -109,15 +110,19 @@ def _partly_raised(target: GrantTarget, held: Mapping[tuple[str, str], JobGrant]
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingStart:
-    """A job whose pods wait for their gates to open: how many GPUs on which node, and the limit of each as granted."""
+class LoadStep:
+    """A job that waits to start, or to be stopped: how many GPUs of which node, and the limit of each as granted."""
 
     uid: str
     incarnation: int
     pods: tuple[tuple[str, int, MilliwattsPerGpu], ...]
 
-    def step_milliwatts(self, cap: CapState, nodes: Mapping[str, NodeInfo]) -> int:
-        """What the start adds under a cap at once: from idle to the limits that the GPUs start with."""
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.uid, self.incarnation
+
+    def milliwatts(self, cap: CapState, nodes: Mapping[str, NodeInfo]) -> int:
+        """What it adds or takes away under a cap at once: what lies between idle and the limits of its GPUs."""
         return sum(
             gpus * max(0, limit - _idle_milliwatts(nodes[node]))
             for node, gpus, limit in self.pods
@@ -127,49 +132,69 @@ class WaitingStart:
 
 def waiting_starts(
     pods: Iterable[PodView], gpu_nodes: Mapping[str, GpuNode], reserved: Collection[tuple[str, str]]
-) -> list[WaitingStart]:
+) -> list[LoadStep]:
     """The jobs whose pods are all gated and `reserved` (by name and job uid): those that would start now."""
     gated: dict[tuple[str, int], set[str]] = {}
     for pod in pods:
         if pod.gated and pod.job_uid and not pod.deleting and not pod.finished:
             gated.setdefault((pod.job_uid, pod.incarnation), set()).add(pod.name)
+    names = {key: {name for name in found if (name, key[0]) in reserved} for key, found in gated.items()}
+    steps = _load_steps(gpu_nodes, names)
+    return [step for step in steps if len(step.pods) == len(gated[step.key])]
+
+
+def waiting_stops(
+    pods: Iterable[PodView], gpu_nodes: Mapping[str, GpuNode], stopping: Collection[tuple[str, int]]
+) -> list[LoadStep]:
+    """The incarnations among `stopping` (by the job's uid and number) whose pods still run under a grant."""
+    running: dict[tuple[str, int], set[str]] = {}
+    for pod in pods:
+        key = (pod.job_uid, pod.incarnation)
+        if key in stopping and not pod.gated and not pod.deleting and not pod.finished:
+            running.setdefault(key, set()).add(pod.name)
+    return _load_steps(gpu_nodes, running)
+
+
+def _load_steps(gpu_nodes: Mapping[str, GpuNode], pods: Mapping[tuple[str, int], Collection[str]]) -> list[LoadStep]:
+    """What these pods, by job and incarnation, have been granted; without those that have been granted nothing."""
     granted: dict[tuple[str, int], list[tuple[str, int, MilliwattsPerGpu]]] = {}
     for name, gpu_node in gpu_nodes.items():
         for job in () if gpu_node.grant is None else gpu_node.grant.jobs:
             key = (job.uid, job.incarnation)
-            if job.pod_name in gated.get(key, ()) and (job.pod_name, job.uid) in reserved:
+            if job.pod_name in pods.get(key, ()):
                 granted.setdefault(key, []).append((name, job.gpus, job.power_limit_milliwatts))
-    return [
-        WaitingStart(uid, incarnation, tuple(granted[uid, incarnation]))
-        for (uid, incarnation), names in gated.items()
-        if len(granted.get((uid, incarnation), ())) == len(names)
-    ]
+    return [LoadStep(uid, incarnation, tuple(found)) for (uid, incarnation), found in granted.items()]
 
 
 def _idle_milliwatts(info: NodeInfo) -> int:
     return 0 if info.gpu_model is None else held_milliwatts(info.gpu_model.idle_power_watts)
 
 
-class Starts:
-    """Lets jobs start under ramped caps one after the other, each once the step of the one before has been paid off.
+def holds_up_stops(cap: CapState) -> bool:
+    """Whether stops under the cap may wait for each other: not where it is still on its way down."""
+    return cap.enforced and cap.attainable and cap.measured_watts <= cap.effective.watts
 
-    A job's start cannot be had in parts: one that is larger than the ramp allows in a second starts as soon as nothing is
-    owed, and the next one waits for all that it owes.
+
+class Turns:
+    """Lets jobs take a step of load under ramped caps one after the other, each once the one before has been paid off.
+
+    A step cannot be had in parts: one that is larger than the ramp allows in a second is taken as soon as nothing is owed,
+    and the next one waits for all that it owes.
     """
 
     def __init__(self) -> None:
         self._owed: dict[str, float] = {}  # milliwatts, by the cap's uid
         self._at: float | None = None
-        self._started: set[tuple[str, int]] = set()
+        self._taken: set[tuple[str, int]] = set()
 
     def allowed(
         self,
-        waiting: Iterable[WaitingStart],
+        waiting: Iterable[LoadStep],
         caps: Iterable[CapState],
         nodes: Mapping[str, NodeInfo],
         monotonic: float,
-    ) -> frozenset[str]:
-        """The uids of the jobs whose gates may open now; one that may goes on being allowed until it has started."""
+    ) -> frozenset[tuple[str, int]]:
+        """The jobs, by uid and incarnation, that may take their step now; one goes on being allowed until it has."""
         elapsed = 0.0 if self._at is None else monotonic - self._at
         self._at = monotonic
         ramped = [cap for cap in caps if cap.spec.ramp_watts_per_second is not None]
@@ -181,14 +206,13 @@ class Starts:
             )
             for cap in ramped
         }
-        jobs = sorted(waiting, key=lambda item: (item.uid, item.incarnation))
-        self._started &= {(job.uid, job.incarnation) for job in jobs}
+        jobs = sorted(waiting, key=lambda item: item.key)
+        self._taken &= {job.key for job in jobs}
         for job in jobs:
             over = [cap for cap in ramped if any(node in cap.nodes for node, *_ in job.pods)]
-            key = (job.uid, job.incarnation)
-            if key in self._started or any(self._owed[cap.cap.uid] > 0 for cap in over):
+            if job.key in self._taken or any(self._owed[cap.cap.uid] > 0 for cap in over):
                 continue
-            self._started.add(key)
+            self._taken.add(job.key)
             for cap in over:
-                self._owed[cap.cap.uid] += job.step_milliwatts(cap, nodes)
-        return frozenset(uid for uid, _ in self._started)
+                self._owed[cap.cap.uid] += job.milliwatts(cap, nodes)
+        return frozenset(self._taken)

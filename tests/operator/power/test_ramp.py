@@ -1,7 +1,8 @@
-"""Load under a ramp comes in steps, and jobs start in turn; what goes down waits for nothing."""
+"""Load under a ramp comes in steps, and jobs start and are stopped in turn; a cut waits for nothing."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from flyball_api.gpu_node import GpuNode, read_gpu_node
@@ -14,7 +15,15 @@ from flyball_operator.power.admission import GrantTarget
 from flyball_operator.power.cap_state import CapState, CapTracker
 from flyball_operator.power.controller import Answered, PlanInForce, PowerController, PowerSettings
 from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.power.ramp import STEP_SECONDS, Ramps, Starts, WaitingStart, waiting_starts
+from flyball_operator.power.ramp import (
+    STEP_SECONDS,
+    LoadStep,
+    Ramps,
+    Turns,
+    holds_up_stops,
+    waiting_starts,
+    waiting_stops,
+)
 from flyball_operator.watches import ClusterState
 from flyball_planner.models.gpu import catalogue
 from hypothesis import given, settings
@@ -56,6 +65,8 @@ class Row:
         self.wanted = dict.fromkeys(NODES, 100.0)
         self.gated: set[str] = set()  # nodes whose job's pod waits for its gate to open
         self.may_start: list[set[str]] = []  # of each cycle, the nodes whose pods' gates may open
+        self.stopping: set[str] = set()  # nodes whose job the plan wants there no more
+        self.may_stop: list[set[str]] = []  # of each cycle, those of them whose job may be stopped
         self.theirs: list[PodView] = []  # pods outside Flyball, in the place of the jobs
 
     @property
@@ -96,8 +107,11 @@ class Row:
         plan = {
             f"uid-{name}": decision(f"uid-{name}", (name, 8), watts=watts, predicted_watts=watts)
             for name, watts in self.wanted.items()
+            if name not in self.stopping
         }
-        instructions = self.controller.step(state, PlanInForce(plan), NOW, self.seconds)
+        stopping = {(f"uid-{name}", 1) for name in self.stopping}
+        instructions = self.controller.step(state, PlanInForce(plan), NOW, self.seconds, stopping=stopping)
+        self.may_stop.append({name for name in self.stopping if (f"uid-{name}", 1) not in instructions.held_up})
         self.may_start.append({name for name in self.gated if instructions.is_reserved(self.pod(name))})
         for write in instructions.cap_statuses:
             self.status = {
@@ -245,7 +259,7 @@ def test_pods_start_at_the_smallest_limit_in_turn_and_their_limits_rise_then() -
     assert (row.limit("b"), row.limit("c")) == (300, 300)
 
 
-# --- starts ----------------------------------------------------------------------------------------------------------
+# --- starts and stops --------------------------------------------------------------------------------------------------
 
 
 def ramped(ramp: int = RAMP) -> tuple[list[CapState], dict[str, NodeInfo]]:
@@ -254,35 +268,125 @@ def ramped(ramp: int = RAMP) -> tuple[list[CapState], dict[str, NodeInfo]]:
     return list(CapTracker().read(caps, nodes, NOW, 0.0).states), nodes
 
 
-def job(uid: str, *nodes: str, watts: int = 150) -> WaitingStart:
-    return WaitingStart(uid, 1, tuple((node, 8, MilliwattsPerGpu(watts * 1000)) for node in nodes))
+def job(uid: str, *nodes: str, watts: int = 150) -> LoadStep:
+    return LoadStep(uid, 1, tuple((node, 8, MilliwattsPerGpu(watts * 1000)) for node in nodes))
 
 
 def test_jobs_start_one_after_the_other_each_when_the_last_step_is_paid_off() -> None:
     caps, nodes = ramped()
     (idle,) = {info.gpu_model.idle_power_watts for info in nodes.values() if info.gpu_model is not None}
     step_seconds = 8 * (150 - idle) / RAMP
-    starts, jobs = Starts(), [job("x", "a"), job("y", "b"), job("z", "c")]
-    assert starts.allowed(jobs, caps, nodes, 0.0) == {"x"}
-    assert starts.allowed(jobs, caps, nodes, step_seconds - 0.1) == {"x"}  # it goes on being allowed
-    assert starts.allowed(jobs[1:], caps, nodes, step_seconds + 0.1) == {"y"}
-    assert starts.allowed(jobs[2:], caps, nodes, 2 * step_seconds - 0.1) == frozenset()
-    assert starts.allowed(jobs[2:], caps, nodes, 2 * step_seconds + 0.2) == {"z"}
+    turns, jobs = Turns(), [job("x", "a"), job("y", "b"), job("z", "c")]
+    assert turns.allowed(jobs, caps, nodes, 0.0) == {("x", 1)}
+    assert turns.allowed(jobs, caps, nodes, step_seconds - 0.1) == {("x", 1)}  # it goes on being allowed
+    assert turns.allowed(jobs[1:], caps, nodes, step_seconds + 0.1) == {("y", 1)}
+    assert turns.allowed(jobs[2:], caps, nodes, 2 * step_seconds - 0.1) == frozenset()
+    assert turns.allowed(jobs[2:], caps, nodes, 2 * step_seconds + 0.2) == {("z", 1)}
 
 
 def test_a_job_larger_than_any_step_starts_as_soon_as_nothing_is_owed() -> None:
     caps, nodes = ramped(ramp=1)
-    assert Starts().allowed([job("x", *NODES)], caps, nodes, 0.0) == {"x"}
+    assert Turns().allowed([job("x", *NODES)], caps, nodes, 0.0) == {("x", 1)}
+
+
+def test_jobs_that_are_stopped_go_in_turn_and_keep_their_limits_until_then() -> None:
+    row = settled(Row())
+    row.wanted = dict.fromkeys(NODES, 300.0)
+    row.cycles(80)
+    row.stopping = {"a", "b"}
+    row.cycle()
+    assert row.may_stop[-1] == {"a"}
+    assert (row.limit("a"), row.limit("b"), row.limit("c")) == (100, 300, 300)
+    first_at = row.seconds
+    while row.may_stop[-1] == {"a"}:
+        assert row.limit("b") == 300
+        row.cycle()
+    assert row.may_stop[-1] == {"a", "b"}
+    idle = catalogue()[A100].idle_power_watts
+    assert row.seconds - first_at >= 8 * (300 - idle) / RAMP - 1.0
+    row.cycle()
+    assert row.limit("b") == 100
+
+
+def test_a_cap_that_falls_holds_up_no_stop() -> None:
+    row = settled(Row())
+    row.wanted = dict.fromkeys(NODES, 300.0)
+    row.cycles(80)
+    row.stopping = {"a", "b"}
+    row.cycle()
+    row.spec["watts"] = 3000
+    row.cycle()
+    assert row.may_stop[-1] == {"a", "b"}
+    assert row.limits_watts <= 3000
+
+
+def test_a_cap_that_is_breached_holds_up_no_stop() -> None:
+    nodes = {name: ready_node(name) for name in NODES}
+    (state,) = CapTracker().read([cap_view("row", watts=10_000, rampWattsPerSecond=RAMP)], nodes, NOW, 0.0).states
+    assert holds_up_stops(state)
+    assert not holds_up_stops(replace(state, measured_milliwatts=NodeMilliwatts(10_000_001)))
+    assert not holds_up_stops(replace(state, committed_milliwatts=NodeMilliwatts(10_000_001)))
+    assert not holds_up_stops(replace(state, least_milliwatts=NodeMilliwatts(10_000_001)))
+
+
+def test_a_new_leader_does_not_know_at_what_a_job_ran_and_still_stops_one_after_the_other() -> None:
+    row = settled(Row())
+    row.wanted = dict.fromkeys(NODES, 300.0)
+    row.cycles(80)
+    row.controller = PowerController(1, PowerSettings())
+    row.stopping = {"a", "b"}
+    row.cycle()
+    assert row.may_stop[-1] == {"a"}
+
+
+def test_only_what_runs_under_a_grant_has_to_wait_for_its_stop() -> None:
+    pods = [
+        running_pod("x-a", "a", uid="uid-x", gpus=8),
+        pod_view("y-b", uid="uid-y", gated=True, gpus=8),
+        running_pod("z-c", "c", uid="uid-z", gpus=8),
+    ]
+    granted = grant(800_000, jobs=(job_grant("uid-x", 150_000, 8, pod="x-a"),))
+    gpu_nodes = {"a": gpu_node_view("a", granted), "b": gpu_node_view("b", grant(800_000))}
+    everything = {("uid-x", 1), ("uid-y", 1), ("uid-z", 1)}
+    assert waiting_stops(pods, gpu_nodes, everything) == [LoadStep("uid-x", 1, (("a", 8, MilliwattsPerGpu(150_000)),))]
+    assert waiting_stops(pods, gpu_nodes, {("uid-x", 2)}) == []
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    arrivals=st.lists(st.tuples(st.integers(0, 60), st.sampled_from(NODES), st.integers(110, 400)), max_size=8),
+    ramp=st.sampled_from([20, 100, 700]),
+)
+def test_no_stretch_of_time_sees_more_steps_than_the_ramp_and_one(
+    arrivals: list[tuple[int, str, int]], ramp: int
+) -> None:
+    caps, nodes = ramped(ramp)
+    (cap,) = caps
+    jobs = {
+        f"job-{index}": (at, job(f"job-{index}", node, watts=watts)) for index, (at, node, watts) in enumerate(arrivals)
+    }
+    turns, taken = Turns(), list[tuple[int, int]]()
+    for second in range(2000):
+        waiting = [item for at, item in jobs.values() if at <= second]
+        for uid, _ in turns.allowed(waiting, caps, nodes, float(second)):
+            taken.append((second, jobs.pop(uid)[1].milliwatts(cap, nodes)))
+        if not jobs:
+            break
+    assert not jobs, "every job gets its turn"
+    for index, (first, _) in enumerate(taken):
+        for last in range(index, len(taken)):
+            between = sum(milliwatts for _, milliwatts in taken[index:last])  # all but the last one
+            assert between <= ramp * 1000 * (taken[last][0] - first) + 1
 
 
 def test_without_a_ramp_all_start_at_once() -> None:
     nodes = {name: ready_node(name) for name in NODES}
     states = CapTracker().read([cap_view("row", watts=10_000)], nodes, NOW, 0.0).states
-    assert Starts().allowed([job("x", "a"), job("y", "b")], states, nodes, 0.0) == {"x", "y"}
+    assert Turns().allowed([job("x", "a"), job("y", "b")], states, nodes, 0.0) == {("x", 1), ("y", 1)}
 
 
 def test_only_a_job_all_of_whose_pods_are_reserved_waits_for_its_start() -> None:
-    def views(*granted: str) -> list[WaitingStart]:
+    def views(*granted: str) -> list[LoadStep]:
         pods = [pod_view(f"x-{name}", uid="uid-x", gated=True, gpus=8) for name in "ab"]
         gpu_nodes = {
             name: gpu_node_view(name, grant(800_000, jobs=(job_grant("uid-x", 100_000, 8, pod=f"x-{name}"),)))
