@@ -1,0 +1,254 @@
+"""Why a job has the GPUs that it has, or none, and what keeps it from being faster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from flyball_api.event import EventView
+
+from flyball_views.jobs import JobRow
+from flyball_views.nodes import NodeRow
+from flyball_views.overview import Overview
+from flyball_views.why.node import node_troubles
+from flyball_views.why.reasons import (
+    Explanation,
+    NoSuchObject,
+    Reason,
+    Weight,
+    about,
+    explained,
+    leader_reasons,
+    of_aspect,
+    standing,
+)
+from flyball_views.words import age_words, counted, energy_words, share_words, until_words, watts_words
+
+# A training that reports does so every few seconds.
+REPORT_AGE = timedelta(minutes=5)
+
+_WAITING_CHANGE = {
+    "WaitingForGpus": "another job's end, a smaller spec.gpus.min, a higher spec.priority, or more nodes",
+    "WaitingForPower": "a higher cap, another job's end, a smaller spec.gpus.min, or a lower spec.clocks.maxMegahertz",
+    "WaitingForBudget": "a higher spec.energy.budgetKilojoules, or spec.energy.onExhausted: Throttle",
+    "Suspended": "spec.suspend: false (and spec.managedBy must be flyball.dev/operator)",
+    "Preempted": "a higher spec.priority, a higher cap, or another job's end",
+    "InvalidSpec": "mend spec.template as the API server's words say (with spec.suspend: true in the same change)",
+    "UnknownGpuResource": "set spec.gpus.resourceName to one of those",
+    "Planning": "the first plan, in seconds",
+    "NotReported": "the operator's first look at it, in seconds; see that one leads (kubectl flyball doctor)",
+}
+_STEP_REASON = {
+    "Stopping": (
+        "its pods of before are checkpointing and leaving",
+        "they have spec.template.spec.terminationGracePeriodSeconds for it",
+    ),
+    "Creating": ("its pods are being made", "seconds"),
+    "Gated": (
+        "its pods wait until the watts for them are reserved on every node, and the GPUs are free there",
+        "acknowledgements of its nodes",
+    ),
+    "Starting": (
+        "its pods are starting: not all of them are ready",
+        "kubectl describe the pods: images, volumes, readiness",
+    ),
+}
+
+
+def why_job(overview: Overview, namespace: str, name: str, events: Sequence[EventView] = ()) -> Explanation:
+    """Why a job stands as it does; raises NoSuchObject."""
+    job = next((row for row in overview.jobs if (row.namespace, row.name) == (namespace, name)), None)
+    if job is None:
+        raise NoSuchObject(f"there is no EnergyAwareJob {name} in the namespace {namespace}")
+    said = about(events, "EnergyAwareJob", name, namespace)
+    return explained(
+        "EnergyAwareJob", f"{namespace}/{name}", overview, _headline(job, overview), _reasons(job, overview, said), said
+    )
+
+
+def _reasons(job: JobRow, overview: Overview, events: Sequence[EventView]) -> list[Reason]:
+    if job.finished:
+        return _finished(job)
+    return [
+        *leader_reasons(overview.leader, overview, "nothing is planned, started or moved; what runs goes on"),
+        *_admitted(job, overview),
+        *_on_its_way(job),
+        *_limits(job, overview),
+        *_promises(job, overview),
+        *_size(job, overview),
+        *_training(job, overview),
+        *_from_events(job, events, overview),
+    ]
+
+
+def _headline(job: JobRow, overview: Overview) -> str:
+    if not job.gpus:
+        return f"{job.state or 'not looked at yet'}: no GPUs"
+    progress = "" if job.progress is None else f", {share_words(job.progress.fraction, 1.0)} done"
+    ends = "" if job.finish is None else f", ends in {until_words(job.finish, overview.time)}"
+    clock = "" if job.clock_megahertz is None else f" at {job.clock_megahertz} MHz"
+    return f"{job.state}: {counted(job.gpus, 'GPU')}{clock}, {watts_words(job.watts)}{progress}{ends}"
+
+
+def _finished(job: JobRow) -> list[Reason]:
+    used = "" if job.energy is None else f"; it used {energy_words(job.energy.consumed_kilojoules)}"
+    if job.failed is not None and job.failed.status is True:
+        failed = f"it failed for good: {job.failed.message or job.failed.reason}{used}"
+        change = "read its logs (kubectl flyball logs), mend it, and submit it anew: it goes on from its checkpoint"
+        return [Reason(Weight.STOPS, failed, change, job.completed)]
+    return [Reason(Weight.NOTE, f"it has succeeded{used}", "", job.completed)]
+
+
+def _admitted(job: JobRow, overview: Overview) -> list[Reason]:
+    admitted = job.admitted
+    found = []
+    if job.deleting:
+        found.append(Reason(Weight.STOPS, "it is being deleted", "its pods' leaving"))
+    if admitted.status is True:
+        return found
+    weight = Weight.LIMITS if admitted.reason in ("Planning", "NotReported") else Weight.STOPS
+    found.append(of_aspect(weight, admitted, _WAITING_CHANGE.get(admitted.reason, "")))
+    if admitted.reason in ("WaitingForPower", "Preempted"):
+        found += _tight_caps(overview)
+    if admitted.reason in ("WaitingForGpus", "Preempted"):
+        found += _closed_nodes(overview)
+    return found
+
+
+def _tight_caps(overview: Overview) -> list[Reason]:
+    """The caps with the least left to give."""
+    tight = [cap for cap in overview.caps if cap.headroom_watts is not None and cap.in_force_watts]
+    tight.sort(key=lambda cap: (cap.headroom_watts or 0) / (cap.in_force_watts or 1))
+    return [
+        Reason(
+            Weight.STOPS,
+            f"the cap {cap.name} has {watts_words(cap.headroom_watts)} left of {watts_words(cap.in_force_watts)}"
+            + ("" if cap.enforced.status else f", and is not enforced ({cap.enforced.reason})"),
+            f"kubectl flyball why pcap {cap.name}",
+        )
+        for cap in tight[:3]
+    ]
+
+
+def _closed_nodes(overview: Overview) -> list[Reason]:
+    """The nodes whose GPUs no job can get."""
+    closed = [(node, troubles[0]) for node in overview.nodes if (troubles := node_troubles(node, overview))]
+    if not closed:
+        return []
+    gpus = sum(node.gpus or 0 for node, _ in closed)
+    named = "; ".join(f"{node.name}: {trouble.what}" for node, trouble in closed[:3])
+    more = f"; and {len(closed) - 3} more" if len(closed) > 3 else ""
+    return [
+        Reason(
+            Weight.STOPS,
+            f"{counted(gpus, 'GPU')} on {counted(len(closed), 'node')} cannot be used now ({named}{more})",
+            f"kubectl flyball why node {closed[0][0].name}",
+        )
+    ]
+
+
+def _on_its_way(job: JobRow) -> list[Reason]:
+    """The step between a plan and pods that run."""
+    if job.admitted.status is not True or job.placed.status is True:
+        return []
+    what, change = _STEP_REASON.get(job.placed.reason, ("", ""))
+    return [of_aspect(Weight.STOPS, job.placed, change, what)] if what else []
+
+
+def _limits(job: JobRow, overview: Overview) -> list[Reason]:
+    """Nodes of the job that owe an acknowledgement, or are in trouble."""
+    found: list[Reason] = []
+    mine = [node for node in overview.nodes if node.name in (job.nodes or job.planned_nodes)]
+    waiting = job.limits_enforced.status is False and job.limits_enforced.reason == "WaitingForAcknowledgements"
+    if waiting:
+        found.append(
+            of_aspect(
+                Weight.LIMITS,
+                job.limits_enforced,
+                "the acknowledgements of its nodes",
+                "its limits are not read back on every node yet",
+            )
+        )
+    for node in mine:
+        found += [
+            Reason(Weight.LIMITS, f"{node.name}: {trouble.what}", trouble.change, trouble.since)
+            for trouble in node_troubles(node, overview)[:1]
+        ]
+    return found
+
+
+def _promises(job: JobRow, overview: Overview) -> list[Reason]:
+    found = []
+    if job.deadline_at_risk.status is True:
+        change = "a later spec.deadline, a larger spec.gpus.max, a higher spec.priority, or a higher cap"
+        found.append(of_aspect(Weight.LIMITS, job.deadline_at_risk, change))
+    if job.budget_healthy.status is False:
+        change = "a higher spec.energy.budgetKilojoules; objective: Energy takes the cheapest clock"
+        found.append(of_aspect(Weight.LIMITS, job.budget_healthy, change))
+    return found
+
+
+def _size(job: JobRow, overview: Overview) -> list[Reason]:
+    """Why a job that runs has not more, and what holds its clocks."""
+    if not job.gpus:
+        return []
+    found = []
+    size = f"{counted(job.gpus, 'GPU')} of {job.min_gpus} to {job.max_gpus}" if job.max_gpus > job.min_gpus else ""
+    if job.why:
+        found.append(Reason(Weight.NOTE, f"{size + ': ' if size else ''}{job.why}"))
+    for cap in overview.caps:
+        if not any(name in cap.nodes for name in job.nodes):
+            continue
+        if cap.emergency is not None and cap.emergency.status is True:
+            what = f"an emergency is declared for the cap {cap.name}: its GPUs are at their smallest limits"
+            found.append(of_aspect(Weight.LIMITS, cap.emergency, f"kubectl flyball why pcap {cap.name}", what))
+        elif cap.meter_state in ("Shaping", "Cut", "Silent"):
+            what = f"the meter of the cap {cap.name} lowers limits ({cap.meter_state})"
+            found.append(Reason(Weight.LIMITS, what, f"kubectl flyball why pcap {cap.name}"))
+    slow = _lowest_limit(job, [node for node in overview.nodes if node.name in job.nodes])
+    if slow:
+        found.append(slow)
+    return found
+
+
+def _lowest_limit(job: JobRow, nodes: Sequence[NodeRow]) -> Reason | None:
+    """That the job's power limit is less than its GPUs take."""
+    most = [gpu.default_watts for node in nodes for gpu in node.devices if gpu.default_watts is not None]
+    if job.power_limit_watts is None or not most or job.power_limit_watts >= min(most):
+        return None
+    what = f"each GPU is limited to {watts_words(job.power_limit_watts)} of {watts_words(min(most))}"
+    change = "objective: Time, a higher cap, or a higher spec.powerLimit" if job.objective != "Time" else "a higher cap"
+    return Reason(Weight.NOTE, what, change)
+
+
+def _training(job: JobRow, overview: Overview) -> list[Reason]:
+    found = []
+    progress = job.progress
+    if job.restarts:
+        of = "" if job.max_restarts is None else f" of {job.max_restarts} times that it may"
+        found.append(
+            Reason(
+                Weight.LIMITS,
+                f"it has failed and was started again {counted(job.restarts, 'time')}{of}",
+                f"read why: kubectl flyball logs {job.name} -n {job.namespace} --previous",
+            )
+        )
+    if job.gpus and progress is not None and progress.estimated:
+        found.append(
+            Reason(
+                Weight.NOTE,
+                "the training reports nothing: progress, end and energy are the model's estimate",
+                "report steps on FLYBALL_SOCKET",
+            )
+        )
+    reported = None if progress is None or progress.estimated or not job.gpus else progress.reported
+    if reported is not None and overview.time - reported > REPORT_AGE:
+        ago = age_words(reported, overview.time)
+        change = f"see whether it hangs: kubectl flyball logs {job.name} -n {job.namespace}"
+        found.append(Reason(Weight.LIMITS, f"the training last reported {ago} ago", change, reported))
+    return found
+
+
+def _from_events(job: JobRow, events: Sequence[EventView], overview: Overview) -> list[Reason]:
+    event = standing(events, "NotUsedYet", now=overview.time)
+    return [] if event is None else [Reason(Weight.NOTE, event.note, "", event.time)]
