@@ -303,6 +303,43 @@ async def test_an_enforcer_that_was_frozen_takes_no_old_renewal_for_a_new_one(be
         await until(in_force(bench, link, 1, 350_000))
 
 
+async def starve(bench: Bench, share: float) -> None:
+    """Let the enforcer run for that share of the time only."""
+    period = 0.25
+    while True:
+        bench.send(signal.SIGSTOP)
+        await asyncio.sleep((1 - share) * period)
+        bench.send(signal.SIGCONT)
+        await asyncio.sleep(share * period)
+
+
+async def test_an_enforcer_that_is_starved_of_cpu_cuts_and_raises_and_keeps_its_lease(bench: Bench) -> None:
+    bench.start()
+    async with linked(bench, bench.spec(1, 700_000, 350_000)) as link:
+        await until(in_force(bench, link, 1, 350_000))
+        counts, late = link.state.enforced.counts, link.state.counts.late_rounds
+        expiries = counts.lease_expiries
+        starving = asyncio.create_task(starve(bench, 0.2))
+        try:
+            link.accept_spec(bench.spec(2, 400_000, 200_000))
+            await until(in_force(bench, link, 2, 200_000))
+
+            def late_and_low() -> bool:
+                link.operator_seen(1)
+                assert bench.limits() == [200_000, 200_000]
+                return link.state.counts.late_rounds > late + 3
+
+            await until(late_and_low)
+            link.accept_spec(bench.spec(3, 600_000, 300_000))
+            await until(in_force(bench, link, 3, 300_000))
+        finally:
+            starving.cancel()
+            await asyncio.gather(starving, return_exceptions=True)
+            bench.send(signal.SIGCONT)
+        assert link.state.enforced.counts.lease_expiries == expiries
+        assert link.state.counts.failed_rounds == 0
+
+
 AS_NOBODY = """
 import os, socket, sys
 os.setgid({nobody}); os.setuid({nobody})

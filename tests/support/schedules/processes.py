@@ -209,8 +209,17 @@ class OperatorProcess:
             clock=loop.time,
             wall_clock=wall_clock,
         )
-        self.operator = PowerOperator(session, self.lease, intended, loop.time, wall_clock)
+        self.operator = self.made(session, intended, loop.time, wall_clock)
         self._tasks = [asyncio.create_task(self.lease.run()), asyncio.create_task(self.operator.run())]
+
+    def made(
+        self,
+        session: ApiSession,
+        intended: Intended,
+        monotonic: Callable[[], float],
+        wall_clock: Callable[[], datetime],
+    ) -> Operator:
+        return PowerOperator(session, self.lease, intended, monotonic, wall_clock)
 
     @property
     def leads(self) -> bool:

@@ -72,6 +72,7 @@ class World:
         self.agents: dict[str, AgentProcess] = {}
         self._pod_sources: dict[str, Pods] = {}
         self.operators: dict[str, OperatorProcess] = {}
+        self.operator_kind: type[OperatorProcess] = OperatorProcess
         self._absent: dict[str, int] = {}  # how many faults keep a process away
         self._started = 0
         self.wall_offsets = dict.fromkeys(OPERATORS, 0.0)
@@ -187,7 +188,7 @@ class World:
             return
         self._started += 1
         link = Link(self.network, random.Random(self.draw.random()))
-        self.operators[name] = OperatorProcess(self._started, link, self.intended, lambda: self.wall_offsets[name])
+        self.operators[name] = self.operator_kind(self._started, link, self.intended, lambda: self.wall_offsets[name])
         self.note(f"operator {name} starts")
 
     async def stop_operator(self, name: str, seconds: float, *, gracefully: bool = False) -> None:
