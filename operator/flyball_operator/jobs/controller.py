@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.gpu_node import PodReport
 from flyball_api.times import whole_second
 from flyball_api.workloads import PodView
 from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import JobDecision
 
+from flyball_operator.jobs.energy_history import EnergyHistories
 from flyball_operator.jobs.lifecycle import (
     Action,
     CreateIncarnation,
@@ -153,6 +155,7 @@ class JobController:
         self._gpu_resources = gpu_resources
         self._updates = StatusUpdates(status_interval_seconds, models)
         self._records: dict[str, _Record] = {}
+        self._energy = EnergyHistories()  # of ended jobs, too
         self._expiry_checked: datetime | None = None
 
     def step(
@@ -172,7 +175,7 @@ class JobController:
         `decisions` is the plan in force, by the job's uid; empty before a leader's first plan. While `statuses_wait` no
         status is due, and none of a job in `status_writes`, whose last one is still being written.
         """
-        jobs = self._live_jobs(cluster, decisions, monotonic)
+        jobs = self._live_jobs(cluster, nodes, decisions, monotonic)
         actions: list[JobAction] = []
         gates: list[tuple[EnergyAwareJob, OpenGates]] = []
         for uid, job in sorted(jobs.items(), key=lambda item: (item[1].view.created, item[0])):
@@ -190,7 +193,9 @@ class JobController:
                 status = self._status(job, nodes, decisions.get(uid), limits, epoch, now, monotonic)
                 if status is not None:
                     statuses.append((job, status))
-            late_energy = [item for item in _late_energy(cluster) if item[0].uid not in status_writes]
+            late_energy = [
+                item for item in self._late_energy(cluster, nodes, monotonic) if item[0].uid not in status_writes
+            ]
             expired = self._expired(cluster.jobs.values(), now)
         return JobsStep(jobs, actions, gates, statuses, late_energy, expired)
 
@@ -207,23 +212,34 @@ class JobController:
     # --- one job -----------------------------------------------------------------------------------------------------
 
     def _live_jobs(
-        self, cluster: ClusterState, decisions: Mapping[str, JobDecision], monotonic: float
+        self,
+        cluster: ClusterState,
+        nodes: Mapping[str, NodeInfo],
+        decisions: Mapping[str, JobDecision],
+        monotonic: float,
     ) -> dict[str, LiveJob]:
         jobs = {}
         for uid, job in cluster.jobs.items():
             if job.finished or job.deleting:
                 continue
             try:
-                jobs[uid] = self._live_job(job, cluster, decisions.get(uid), monotonic)
+                reports = self._energy.believed(job, cluster.reports_of.get(uid, ()), nodes, monotonic)
+                jobs[uid] = self._live_job(job, cluster, reports, decisions.get(uid), monotonic)
             except Exception:
                 # One job that cannot be understood must not end the cycle that holds the caps for everybody.
                 logger.exception("job left out of this cycle", job=job.key)
         for uid in self._records.keys() - jobs.keys():
             del self._records[uid]
+        self._energy.forget_all_but(cluster.jobs)
         return jobs
 
     def _live_job(
-        self, job: EnergyAwareJob, cluster: ClusterState, decision: JobDecision | None, monotonic: float
+        self,
+        job: EnergyAwareJob,
+        cluster: ClusterState,
+        reports: Sequence[tuple[str, PodReport]],
+        decision: JobDecision | None,
+        monotonic: float,
     ) -> LiveJob:
         record = self._records.get(job.uid)
         if record is None:
@@ -243,7 +259,7 @@ class JobController:
             pods=pods,
             stop_reason=record.stop_reason,
         )
-        self._take_in_reports(record, job, cluster, step, decision, monotonic)
+        self._take_in_reports(record, job, reports, step, decision, monotonic)
         number = 0 if step.current is None else step.current.incarnation
         if step.counts_as_failure and number > record.counted_incarnation:
             record.counted_incarnation = number
@@ -261,7 +277,7 @@ class JobController:
     def _take_in_reports(
         record: _Record,
         job: EnergyAwareJob,
-        cluster: ClusterState,
+        reports: Sequence[tuple[str, PodReport]],
         step: JobStep,
         decision: JobDecision | None,
         monotonic: float,
@@ -272,7 +288,7 @@ class JobController:
             rate = 1.0 / decision.predicted_iteration_seconds
         record.progress = updated_progress(
             record.progress,
-            cluster.reports_of.get(job.uid, ()),
+            reports,
             incarnation=step.current.incarnation if step.current is not None else job.last_incarnation,
             running_gpus=step.current.gpus if running and step.current is not None else 0,
             elapsed_seconds=max(0.0, monotonic - record.updated_at),
@@ -366,6 +382,19 @@ class JobController:
             last_resize=record.last_resize,
         )
 
+    def _late_energy(
+        self, cluster: ClusterState, nodes: Mapping[str, NodeInfo], monotonic: float
+    ) -> Iterable[tuple[EnergyAwareJob, EnergyAwareJobStatus]]:
+        """Statuses of ended jobs whose last pods are reported to have used more energy than their statuses have."""
+        for uid, reports in cluster.reports_of.items():
+            job = cluster.jobs.get(uid)
+            if job is None or not job.finished or job.deleting:
+                continue
+            before = recorded_progress(job)
+            progress = add_energy(before, self._energy.believed(job, reports, nodes, monotonic))
+            if progress.consumed_millijoules != before.consumed_millijoules:
+                yield job, energy_status(job, progress)
+
     def _expired(self, jobs: Iterable[EnergyAwareJob], now: datetime) -> list[EnergyAwareJob]:
         """Finished jobs whose time to live is over; looked for once per status interval, as there can be thousands."""
         interval = timedelta(seconds=self._status_interval_seconds)
@@ -389,17 +418,3 @@ def _failure_is_recorded(job: LiveJob) -> bool:
     if not job.step.counts_as_failure or current is None:
         return True
     return (job.view.status.last_failed_incarnation or 0) >= current.incarnation
-
-
-def _late_energy(cluster: ClusterState) -> list[tuple[EnergyAwareJob, EnergyAwareJobStatus]]:
-    """Statuses of ended jobs whose last pods are reported to have used more energy than their statuses have."""
-    writes = []
-    for uid, reports in cluster.reports_of.items():
-        job = cluster.jobs.get(uid)
-        if job is None or not job.finished or job.deleting:
-            continue
-        before = recorded_progress(job)
-        progress = add_energy(before, reports)
-        if progress.consumed_millijoules != before.consumed_millijoules:
-            writes.append((job, energy_status(job, progress)))
-    return writes

@@ -454,6 +454,22 @@ def test_energy_reported_after_the_end_is_still_counted() -> None:
     assert cluster.step.late_energy == []
 
 
+def test_an_agent_s_word_alone_spends_no_energy_budget() -> None:
+    cluster = Cluster(raw_job(energy={"budgetKilojoules": 100_000}))
+    cluster.cycle()
+    cluster.run_on(1)
+    for millijoules in (1_000_000, 10**15):
+        raw = raw_gpu_node("a", grant(8 * FLOOR), reports=[raw_report(UID, 1, millijoules)])
+        cluster.gpu_nodes = {"a": read_gpu_node(raw)}
+        assert cluster.cycle(INTERVAL) == []
+        ((_, known),) = cluster.step.jobs.items()
+        assert millijoules // 10**9 <= known.memory.progress.consumed_millijoules < 8 * 400_000 * 1.3 * 100
+    cluster.new_operator()
+    for _ in range(2):
+        assert cluster.cycle(INTERVAL) == []
+    assert cluster.step.jobs[UID].memory.progress.consumed_millijoules < 8 * 400_000 * 1.3 * 4000
+
+
 def test_a_script_that_reports_nothing_advances_by_the_plans_rate() -> None:
     cluster = Cluster(decisions={UID: decision(UID, A, predicted_iteration_seconds=0.5)})
     cluster.run_on(1)
