@@ -116,6 +116,17 @@ def _pip_settings(directory: Path) -> list[str]:
     return ["--volume", f"{directory}:/run/pip:ro", "--volume", f"{directory}/pip.conf:/etc/pip.conf:ro"]
 
 
+def remove_storage(storage: Path) -> None:
+    """Remove a folder of layers, with what a build that was killed left mounted in it. Raises ImageBuildError."""
+    mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for point in sorted((point for point in mounted if point.startswith(f"{storage}/")), reverse=True):
+        subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
+    try:
+        shutil.rmtree(storage)
+    except OSError as error:
+        raise ImageBuildError(f"{storage} has grown large and cannot be removed: {error}") from error
+
+
 def _storage(directory: Path) -> dict[str, str]:
     """The environment that has buildah keep its layers in a folder of ours; begun afresh when it has grown large."""
     storage = directory / "storage"
@@ -124,7 +135,7 @@ def _storage(directory: Path) -> dict[str, str]:
             ["du", "-sx", "--block-size=1", str(storage)], capture_output=True, text=True, check=False
         )
         if used.returncode == 0 and int(used.stdout.split()[0]) > STORAGE_LIMIT_BYTES:
-            shutil.rmtree(storage)
+            remove_storage(storage)
     configuration = directory / "storage.conf"
     configuration.write_text(
         f'[storage]\ndriver = "overlay"\nrunroot = "{storage / "run"}"\ngraphroot = "{storage / "graph"}"\n'
