@@ -50,7 +50,8 @@ class Governor:
 
     `run` makes rounds. `accept_spec`, `spec_gone`, `take_brakes` and `operator_seen` take in what the operator asks,
     `take_pods` which pods hold which GPUs, `report_steps` what a training process reports; `state` is everything that is
-    known, and listeners are called after each round. With `open_driver` the driver may be let go of and opened again.
+    known, and listeners are called after each round. With `open_driver` the driver may be let go of and opened again. With
+    `observe` it sets nothing.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Governor:
         wall_seconds: Callable[[], float] = time.time,
         calls: DriverCalls | None = None,
         version: str = "0",
+        observe: bool = False,
     ) -> None:
         self._log = get_logger(__name__, node=node)
         self._journal = journal
@@ -84,7 +86,9 @@ class Governor:
             self._log.error("the journal's energy accounts cannot be read and begin anew")
         self._absent = record is not None
         self._attribution = Attribution(record, driver.boot_id)
-        self.enforcer = Enforcer(node, driver, journal, clock_ns=clock_ns, wall_seconds=wall_seconds, calls=calls)
+        self.enforcer = Enforcer(
+            node, driver, journal, clock_ns=clock_ns, wall_seconds=wall_seconds, calls=calls, observe=observe
+        )
         self._keeper = DriverKeeper(self.enforcer, self._requests, open_driver, clock_ns=clock_ns, node=node)
         self.state = AgentState(
             node=node,

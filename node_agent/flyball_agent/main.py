@@ -19,7 +19,7 @@ from flyball_agent.governor import AgentFailed
 from flyball_agent.gpu_node_channel import GpuNodeChannel
 from flyball_agent.lease_watch import LeaseWatch
 from flyball_agent.metrics import AgentCollector, MetricsServer
-from flyball_agent.options import AgentOptions
+from flyball_agent.options import OBSERVE, AgentOptions
 from flyball_agent.pod_resources import PodResources, SimulatedPodResources
 from flyball_agent.process import (
     log_start,
@@ -74,6 +74,7 @@ async def _run(options: AgentOptions) -> None:
                 tick_seconds=options.tick_seconds,
                 socket_folder=options.socket_dir,
                 version=package_version(),
+                observe=options.mode == OBSERVE,
             )
             log_start(single.governor, driver)
         else:

@@ -10,15 +10,22 @@ from flyball_kube.options import option
 
 DRIVERS = ("nvml", "simulated")
 POD_SOURCES = ("kubelet", "file", "auto")
+GOVERN, OBSERVE = MODES = ("govern", "observe")
 ENFORCER_SOCKET = Path("/run/flyball/enforcer.sock")
 
 
 @dataclass(frozen=True, slots=True)
 class GovernorOptions:
-    """What governing one node's GPUs needs; raises ValueError for a driver that does not exist or lacks its folder."""
+    """What governing one node's GPUs needs.
+
+    Raises ValueError for a mode or a driver that does not exist, and for a simulated one without its folder.
+    """
 
     node_name: str = field(metadata=option("The Kubernetes node that this is.", variables=("NODE_NAME",)))
     driver: str = field(default="nvml", metadata=option("nvml, or simulated."))
+    mode: str = field(
+        default=GOVERN, metadata=option("govern; or observe: measure and report, take no grant and set nothing.")
+    )
     journal_dir: Path = field(
         default=Path("/var/lib/flyball"),
         metadata=option("Where the journal lies; it must outlive the process and the pod."),
@@ -32,6 +39,8 @@ class GovernorOptions:
     tick_seconds: float = field(default=1.0, metadata=option("The longest time between two rounds.", minimum=0.05))
 
     def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode {self.mode!r} is unknown (govern or observe)")
         if self.driver not in DRIVERS:
             raise ValueError(f"driver {self.driver!r} is unknown (nvml or simulated)")
         if self.driver == "simulated" and self.hardware_dir is None:

@@ -22,7 +22,7 @@ from flyball_agent.enforce.requests import BOOT_ID_FILE
 from flyball_agent.enforcer_server import EnforcerServer
 from flyball_agent.governor import Governor
 from flyball_agent.gpu.gpu import DriverUnavailable, GpuDriver, GpuError
-from flyball_agent.options import EnforcerOptions, GovernorOptions
+from flyball_agent.options import OBSERVE, EnforcerOptions, GovernorOptions
 
 logger = get_logger(__name__)
 
@@ -133,6 +133,7 @@ async def _enforce(options: EnforcerOptions) -> None:
         journal,
         open_driver=lambda: open_driver(options),
         tick_seconds=options.tick_seconds,
+        observe=options.mode == OBSERVE,
     )
     try:
         log_start(governor, driver)
@@ -149,5 +150,6 @@ def log_start(governor: Governor, driver: GpuDriver) -> None:
         node=governor.state.node,
         driver=driver.name,
         gpus=len(governor.state.enforced.gpus),
+        mode=str(governor.state.enforced.mode),
         grant=None if grant is None else tuple(grant.version),
     )

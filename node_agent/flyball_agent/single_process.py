@@ -34,6 +34,7 @@ class SingleProcessAgent(NodeAgent):
         calls: DriverCalls | None = None,
         socket_folder: str | os.PathLike[str] | None = None,
         version: str = "0",
+        observe: bool = False,
     ) -> None:
         self.governor = Governor(
             node,
@@ -45,6 +46,7 @@ class SingleProcessAgent(NodeAgent):
             wall_seconds=wall_seconds,
             calls=calls,
             version=version,
+            observe=observe,
         )
         super().__init__(
             self.governor,

@@ -19,7 +19,7 @@ from flyball_api.times import whole_second
 from msgspec.structs import replace
 
 from flyball_agent.energy.record import JobObservation
-from flyball_agent.enforce.decisions import REFUSALS_IN_EACH_ROUND
+from flyball_agent.enforce.decisions import REFUSALS_IN_EACH_ROUND, Mode
 from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.state import AgentState
 
@@ -70,9 +70,10 @@ def node_status(state: AgentState, previous: GpuNodeStatus, now_ns: int, now: da
 
 def status_patch(status: GpuNodeStatus, resource_version: str) -> JsonObject:
     """The status as a merge patch of the GPUNode in this version. An acknowledgement of an earlier process stands until the
-    next one."""
+    next one; one that observes takes it away, for nobody puts back what another hand changes there any more.
+    """
     patch = to_patch(status)
-    if status.acknowledged is None:
+    if status.acknowledged is None and status.mode != Mode.OBSERVING:
         del patch["acknowledged"]
     return {"metadata": {"resourceVersion": resource_version}, "status": patch}
 
@@ -142,6 +143,8 @@ def _conditions(state: AgentState, now_ns: int) -> tuple[Condition, ...]:
 
 def _ready(state: AgentState) -> Condition:
     grant, acknowledged = state.enforced.grant, state.enforced.acknowledged
+    if state.enforced.mode is Mode.OBSERVING:
+        return Condition("Ready", False, "Observing", "the agent was told to set nothing; the GPUs stay as they are")
     if grant is None:
         return Condition("Ready", False, "NoSpec", "no spec has come yet; the GPUs stay as they are")
     if acknowledged is None or acknowledged.version != grant.version:

@@ -34,6 +34,7 @@ from flyball_operator.power.controller import (
 from flyball_operator.power.holds import HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.observing import ObservingController
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import Settings
@@ -60,7 +61,7 @@ class LeaderTerm:
         epoch: int,
         settings: Settings,
         watches: Watches,
-        power: PowerController,
+        power: PowerController | ObservingController,
         jobs: JobController,
         plans: Plans,
         learner: Learner,
@@ -112,7 +113,8 @@ class LeaderTerm:
             status_writes={uid for uid in cluster.jobs if self._background.busy(("status", uid))},
         )
         if state.all_read:
-            self._plans.start(lambda: self._snapshot(state, jobs, now), monotonic)
+            planned_on = self._power.planned_on(state)
+            self._plans.start(lambda: self._snapshot(planned_on, jobs, now), monotonic)
         # 3. Decide on power: what each node should be granted, and what of it may be sent now.
         status_writes = {cap.uid for cap in cluster.caps if self._background.busy(("cap", cap.uid))}
         instructions = self._power.step(state, self._plans.in_force, now, monotonic, status_writes, jobs.stopping)

@@ -20,10 +20,11 @@ from flyball_operator.meters.meters import Meters
 from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.worker import PlanWorker
 from flyball_operator.power.controller import PowerController, PowerSettings
+from flyball_operator.power.observing import ObservingController
 from flyball_operator.report.events import EventRecorder
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
-from flyball_operator.settings import Settings
+from flyball_operator.settings import OBSERVE, Settings
 from flyball_operator.watches import Watches
 from flyball_operator.writes.background import Background
 from flyball_operator.writes.executor import Executor
@@ -186,7 +187,8 @@ class Operator:
             settings.training_socket_directory,
             gpu_resources=settings.gpu_resources,
         )
-        power = PowerController(
+        observe = settings.mode == OBSERVE
+        power = (ObservingController if observe else PowerController)(
             epoch,
             PowerSettings(
                 grant_lease_seconds=settings.grant_lease_seconds,
@@ -204,7 +206,9 @@ class Operator:
             settings,
             self._watches,
             power=power,
-            jobs=JobController(settings.status_interval_seconds, self._learner, settings.gpu_resources),
+            jobs=JobController(
+                settings.status_interval_seconds, self._learner, settings.gpu_resources, observe=observe
+            ),
             plans=Plans(self._worker, settings.policy, settings.replan_seconds, epoch, self._wake.set, self._metrics),
             learner=self._learner,
             executor=executor,

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 # As the CRD has spec.gpus.resourceName.
 EXTENDED_RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+GOVERN, OBSERVE = MODES = ("govern", "observe")
 GPU_MODEL_SUFFIXES = (".json", ".yaml", ".yml")
 MAX_GPU_MODEL_FILES = 256  # no cluster has so many products
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Raises ValueError for a policy that does not exist, for values out of range, and for GPU model files that are missing
-    or malformed, naming file and key.
+    """Raises ValueError for a mode or a policy that does not exist, for values out of range, and for GPU model files that
+    are missing or malformed, naming file and key.
     """
 
     kubeconfig: Path | None = field(
@@ -39,6 +40,10 @@ class Settings:
     namespace: str = field(
         default=DEFAULT_NAMESPACE,
         metadata=option("Where the leader lease lives; the agents' --namespace must be the same."),
+    )
+    mode: str = field(
+        default=GOVERN,
+        metadata=option("govern; or observe: plan, and say of caps and jobs what would be done, without doing it."),
     )
     policy: str = field(
         default="powerflow-strict",
@@ -168,6 +173,8 @@ class Settings:
         from flyball_planner.policies.registry import policy_named
         from flyball_planner.snapshot import Consolidation
 
+        if self.mode not in MODES:
+            raise ValueError(f"mode {self.mode!r} is unknown (govern or observe)")
         if not self.gpu_resources or len(set(self.gpu_resources)) < len(self.gpu_resources):
             raise ValueError(f"GPU resources {self.gpu_resources}: name at least one, and each only once")
         for name in self.gpu_resources:

@@ -59,6 +59,7 @@ def test_the_operators_namespace_is_an_option_and_a_variable(
     ("options", "message"),
     [
         ({"driver": "magic"}, "driver 'magic' is unknown"),
+        ({"mode": "look"}, "mode 'look' is unknown"),
         ({"pods": "guess"}, "pods from 'guess' are unknown"),
         ({"driver": "simulated"}, "needs the hardware directory"),
         ({"pods": "file"}, "pods from a file need the hardware directory"),

@@ -75,7 +75,10 @@ def test_the_two_containers_find_each_other_and_the_gpus(chart: Chart) -> None:
         enforcer, agent = (arguments(containers[name], folder) for name in ("enforcer", "agent"))
         uuids = create_node_file(folder / "hardware" / f"{NODE}.gpus", [CATALOGUE["NVIDIA-A100-SXM4-40GB"]] * GPUS)
         before = limits_milliwatts(folder)
-        with running("enforcer", enforcer, folder), running("agent", [*agent, "--metrics-port=0"], folder):
+        with (
+            running("enforcer", enforcer, folder),
+            running("agent", [*agent, "--metrics-port=0", "--no-kubernetes"], folder),
+        ):
             log = folder / "agent.log"
             wait_until(lambda: port_of(log) != 0, lambda: log.read_text())
 

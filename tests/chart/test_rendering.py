@@ -209,16 +209,17 @@ def test_simulated_gpus_need_no_privilege(chart: Chart) -> None:
         chart.render("agent.driver=simulated")
 
 
-def test_who_observes_sets_nothing_and_knows_no_credential(chart: Chart) -> None:
-    objects = chart.render(*OBSERVING)
-    assert not [key(each) for each in objects if each["kind"] in ("Deployment", "PodDisruptionBudget", "Pod")]
-    pod = pod_of(found(objects, "DaemonSet", "flyball-agent"))
-    assert pod["automountServiceAccountToken"] is False
-    assert "token" not in {volume["name"] for volume in pod["volumes"]}
-    assert "--no-kubernetes" in containers(pod)["agent"]["args"]
-    governing = pod_of(chart.one("DaemonSet", "flyball-agent"))
-    assert "token" in {volume["name"] for volume in governing["volumes"]}
-    assert "--no-kubernetes" not in containers(governing)["agent"]["args"]
+def test_who_observes_is_told_so_and_has_no_privilege(chart: Chart) -> None:
+    for settings, mode in ((OBSERVING, "observe"), ((), "govern")):
+        objects = chart.render(*settings)
+        operator = containers(pod_of(found(objects, "Deployment", "flyball-operator")))["operator"]
+        enforcer = containers(pod_of(found(objects, "DaemonSet", "flyball-agent")))["enforcer"]
+        assert f"--mode={mode}" in operator["args"]
+        assert f"--mode={mode}" in enforcer["args"]
+        assert enforcer["securityContext"]["privileged"] == (mode == "govern")
+    # Where no container runtime brings the driver, only privilege brings its device files.
+    without = containers(pod_of(chart.one("DaemonSet", "flyball-agent", *OBSERVING, "agent.hostDriverDir=/driver")))
+    assert without["enforcer"]["securityContext"]["privileged"]
 
 
 def test_operator_and_agents_agree_on_the_sockets_folder(chart: Chart) -> None:
@@ -244,7 +245,7 @@ def test_every_argument_is_an_option_of_its_component(chart: Chart, more: tuple[
     made_from = {"operator": Settings, "agent": AgentOptions, "enforcer": EnforcerOptions}
     commands = {"operator": ["operator", "run"], "agent": ["agent", "run"], "enforcer": ["agent", "enforcer"]}
     workloads = [each for each in objects if each["kind"] in ("Deployment", "DaemonSet")]
-    assert len(workloads) == (1 if more == OBSERVING else 2)
+    assert len(workloads) == 2
     for container in (container for workload in workloads for container in pod_of(workload)["containers"]):
         name = container["name"]
         known = {f"--{each.name.replace('_', '-')}" for each in options(made_from[name]).values()} | {"--log-level"}

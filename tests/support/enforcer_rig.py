@@ -35,7 +35,9 @@ class Rig:
         self.pods: dict[str, tuple[PodName, ...]] = {}
         self.start()
 
-    def start(self, driver: GpuDriver | None = None, calls: DriverCalls | None = None) -> None:
+    def start(
+        self, driver: GpuDriver | None = None, calls: DriverCalls | None = None, *, observe: bool = False
+    ) -> None:
         self.journal = Journal(self.folder, "node-0", disk=self.disk)
         self.enforcer = Enforcer(
             "node-0",
@@ -44,6 +46,7 @@ class Rig:
             clock_ns=lambda: self.now_ns,
             wall_seconds=lambda: 0.0,
             calls=calls,
+            observe=observe,
         )
         self.enforcer.set_pods(self.pods)
 

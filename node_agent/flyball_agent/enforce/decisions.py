@@ -28,6 +28,7 @@ class Mode(StrEnum):
     GRANTED = "Granted"  # a larger grant, within its lease
     HOLDING = "Holding"  # the lease has run out, and the grant says to hold on for a while: nothing is raised
     FAILSAFE = "Failsafe"  # the lease has run out: limits only go down, to the failsafe
+    OBSERVING = "Observing"  # told to set nothing: no grant is taken
 
     @property
     def lapsed(self) -> bool:

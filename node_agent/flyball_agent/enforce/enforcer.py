@@ -53,7 +53,8 @@ SETTLE_SECONDS = 2.0
 class Enforcer:
     """Holds one node's GPUs to the operator's grant.
 
-    `clock_ns` is CLOCK_BOOTTIME, or a simulation's clock. Nothing is set before the first `step` that has a grant.
+    `clock_ns` is CLOCK_BOOTTIME, or a simulation's clock. Nothing is set before the first `step` that has a grant; one that
+    only observes (`observe`) takes none, and goes by none that its journal remembers.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class Enforcer:
         wall_seconds: Callable[[], float] = time.time,
         calls: DriverCalls | None = None,
         settle_seconds: float = SETTLE_SECONDS,
+        observe: bool = False,
     ) -> None:
+        self._observe = observe
         self._log = get_logger(__name__, node=node)
         self._journal = journal
         self._clock_ns = clock_ns
@@ -79,9 +82,10 @@ class Enforcer:
                 session_resumed=self._access.session.resumed,
                 unopened=driver.unopened,
             ),
-            grant=journal.state.grant,
-            brakes={brake.cap: brake for brake in journal.state.brakes},
-            lease=journal.state.lease,
+            grant=None if observe else journal.state.grant,
+            brakes={} if observe else {brake.cap: brake for brake in journal.state.brakes},
+            lease=None if observe else journal.state.lease,
+            mode=Mode.OBSERVING if observe else Mode.ADOPTING,
             journal_error=journal.degraded,
         )
         if self.state.grant is not None:
@@ -116,6 +120,8 @@ class Enforcer:
         grant still holds for everything that lowers power. Its lease runs from `seen_ns`, when it was seen at the API
         server (None: now).
         """
+        if self._observe:
+            return False
         state = self.state
         try:
             grant = accepted_grant(spec)
@@ -295,7 +301,8 @@ class Enforcer:
         await self._reader.read()
         grant, brakes = state.in_force, state.brakes
         self._set_mode()
-        self._reader.find_drift()
+        if not self._observe:  # what somebody else sets is theirs to set
+            self._reader.find_drift()
         targets: dict[str, Target] = {}
         if grant is not None:
             targets = decisions.targets_of(grant, self._gpus(), state.mode)
@@ -320,6 +327,8 @@ class Enforcer:
         return self.state.in_force is grant and self._mode_now() is self.state.mode
 
     def _mode_now(self) -> Mode:
+        if self._observe:
+            return Mode.OBSERVING
         grant, lease = self.state.in_force, self.state.lease
         if grant is None or lease is None:
             return decisions.mode_of(grant, self.state.gpus.values(), lease_valid=False)

@@ -142,7 +142,7 @@ class JobController:
     """All jobs during one leader's term.
 
     `models` gives the models for the frontiers that users are shown; `gpu_resources` names the extended resources by which
-    jobs can ask for GPUs.
+    jobs can ask for GPUs. With `observe` nothing is done for any job: its status says what would be.
     """
 
     def __init__(
@@ -150,7 +150,10 @@ class JobController:
         status_interval_seconds: float,
         models: ModelSource,
         gpu_resources: Collection[str],
+        *,
+        observe: bool = False,
     ) -> None:
+        self._observe = observe
         self._status_interval_seconds = status_interval_seconds
         self._gpu_resources = gpu_resources
         self._updates = StatusUpdates(status_interval_seconds, models)
@@ -197,6 +200,8 @@ class JobController:
                 item for item in self._late_energy(cluster, nodes, monotonic) if item[0].uid not in status_writes
             ]
             expired = self._expired(cluster.jobs.values(), now)
+        if self._observe:
+            return JobsStep(jobs, (), (), statuses, late_energy, ())
         return JobsStep(jobs, actions, gates, statuses, late_energy, expired)
 
     def answered(self, item: JobAction, result: WriteResult, now: datetime) -> None:
@@ -380,6 +385,7 @@ class JobController:
             outcome_message=message,
             refusal=memory.refusal,
             last_resize=record.last_resize,
+            observing=self._observe,
         )
 
     def _late_energy(

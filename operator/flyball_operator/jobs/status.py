@@ -41,6 +41,7 @@ REASONS: dict[str, frozenset[str]] = {
         {
             *(str(admission) for admission in Admission),
             "Planning",
+            "Observing",
             "Suspended",
             "InvalidSpec",
             "UnknownGpuResource",
@@ -66,6 +67,7 @@ class JobFacts:
     `granted`: every running pod has its planned limit in a grant that its agent acknowledged; `applied_milliwatts` is the
     highest limit read back from the job's GPUs (0: none known). `last_failed` is the last incarnation that `restarts`
     counts. `outcome` is "Succeeded" or "Failed" once the job has ended; `refusal` says why no pods can be made of it.
+    `observing`: the operator does nothing of what is decided.
     """
 
     progress: JobProgress
@@ -82,6 +84,7 @@ class JobFacts:
     refusal: Refusal | None = None
     last_resize: datetime | None = None
     frontier: tuple[FrontierPoint, ...] = ()
+    observing: bool = False
 
 
 def _admitted(job: EnergyAwareJob, facts: JobFacts) -> Condition:
@@ -107,6 +110,10 @@ def _admitted(job: EnergyAwareJob, facts: JobFacts) -> Condition:
         )
     if decision is None:
         return Condition("Admitted", None, "Planning", "the first plan with this job is on its way")
+    if facts.observing and facts.step.current is None:
+        would = "wait" if decision.allocation is None else f"run on {decision.allocation.gpus} GPUs"
+        message = f"the operator only observes, and starts nothing; governed, it would {would}: {decision.explanation}"
+        return Condition("Admitted", False, "Observing", message)
     return Condition(
         "Admitted", decision.admission == Admission.ADMITTED, str(decision.admission), decision.explanation
     )

@@ -77,6 +77,7 @@ class CapState:
     reading_age_seconds: float = 0.0
     meter: MeterState | None = None
     overhead: Overhead = NOT_KNOWN
+    if_governed: CapState | None = None
 
     @property
     def name(self) -> str:
@@ -90,7 +91,7 @@ class CapState:
     @property
     def least_watts(self) -> float:
         """What the nodes draw at most once everything under the cap is at its smallest limit."""
-        return self._watts(self.least_milliwatts)
+        return self._watts(self.least_milliwatts) if self.if_governed is None else self.if_governed.least_watts
 
     @property
     def metered_watts(self) -> float | None:
@@ -106,7 +107,7 @@ class CapState:
     @property
     def enforced(self) -> bool:
         """Nothing under the cap may draw more than it allows."""
-        return self.committed_watts <= self.effective.watts
+        return self.if_governed is None and self.committed_watts <= self.effective.watts
 
     @property
     def proof_stale(self) -> bool:

@@ -39,6 +39,7 @@ REASONS: dict[str, frozenset[str]] = {
             "ProofStale",
             "Adopting",
             "Joining",
+            "Observing",
             "Infeasible",
             "Unreadable",
         }
@@ -129,6 +130,13 @@ def _feasible(state: CapState, feasible: bool, problems: Iterable[str]) -> Condi
 
 def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condition:
     over = state.committed_watts - state.effective.watts
+    if state.if_governed is not None:
+        message = (
+            f"the operator only observes: no limit is set, and those of {len(state.nodes)} nodes allow "
+            f"{state.committed_watts:.0f} W; governed, with the pods that run now, they would allow "
+            f"{state.if_governed.committed_watts:.0f} W of the cap's {state.effective.watts:.0f} W"
+        )
+        return Condition("Enforced", False, "Observing", message)
     unheard = state.nodes & grants.unheard
     if state.enforced and grants.unread:
         message = f"what cannot be read may be of nodes under this cap: {', '.join(grants.unread[:8])}"
@@ -181,6 +189,8 @@ def _emergency(state: CapState) -> tuple[Condition, ...]:
     if not brake.active:
         return (Condition("Emergency", False, "Ended", f"limits return with the nodes' next grants{why}"),)
     message = f"every GPU is held at its smallest limit until the emergency is ended{why}"
+    if state.if_governed is not None:
+        message = f"agents that only observe do not follow it{why}"
     return (Condition("Emergency", True, "Declared", message),)
 
 
@@ -202,7 +212,7 @@ def _meter_silent(state: CapState) -> Condition:
 
 def _meters_doing(state: CapState) -> str:
     """What limits are held to because of the meter, as the end of a sentence."""
-    if state.meter is None or state.meter.allowed_watts is None:
+    if state.meter is None or state.meter.allowed_watts is None or state.if_governed is not None:
         return ""
     doing = {
         Phase.SHAPING: "limits are shaped",

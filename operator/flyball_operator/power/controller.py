@@ -216,6 +216,10 @@ class PowerController:
         caps = self._caps.read(cluster.caps, nodes, now, monotonic, cluster.brakes, readings)
         return PowerState(cluster, nodes, caps, self._is_cutting(caps.states, monotonic))
 
+    def planned_on(self, state: PowerState) -> PowerState:
+        """The state that plans are made on: as it stands."""
+        return state
+
     def step(
         self,
         state: PowerState,

@@ -523,3 +523,35 @@ def test_jobs_that_have_not_ended_do_not_expire() -> None:
     cluster = Cluster(raw_job(ttlSecondsAfterFinished=0))
     cluster.cycle()
     assert cluster.step.expired == []
+
+
+# --- an operator that observes ------------------------------------------------------------------------------------------
+
+
+def observing() -> JobController:
+    return JobController(INTERVAL, Priors(), DEFAULT_GPU_RESOURCES, observe=True)
+
+
+def test_who_observes_starts_nothing_and_says_what_it_would_do() -> None:
+    cluster = Cluster(controller=observing())
+    assert cluster.cycle() == []
+    admitted = next(item for item in cluster.status["conditions"] if item["type"] == "Admitted")
+    assert (admitted["status"], admitted["reason"]) == ("False", "Observing")
+    assert "starts nothing; governed, it would run on 4 GPUs: because the test says so" in admitted["message"]
+    assert cluster.status["state"] == "Observing"
+    assert cluster.status["allocation"]["gpus"] == 4
+    cluster.decisions = {UID: decision(UID)}
+    assert cluster.cycle(INTERVAL) == []
+    admitted = next(item for item in cluster.status["conditions"] if item["type"] == "Admitted")
+    assert "governed, it would wait: because" in admitted["message"]
+
+
+def test_who_observes_stops_nothing_and_opens_no_gate() -> None:
+    cluster = Cluster(controller=observing(), incarnations=[incarnation_view(UID, 1, A)])
+    cluster.pods = [pod_view("p", uid=UID, gpus=4, gated=True)]
+    cluster.decisions = {UID: decision(UID, ("b", 4))}
+    assert cluster.cycle() == []
+    assert cluster.step.actions_of(lambda pod: True) == {}
+    cluster.run_on(1)
+    assert cluster.cycle(INTERVAL) == []
+    assert cluster.status["state"] != "Observing", "what runs is said to run"
