@@ -14,6 +14,7 @@ pytest_plugins = [
     "tests.support.real_nodes",
     "tests.support.workers",
     "tests.support.chart",
+    "tests.support.images",
     "tests.support.examples",
     "tests.support.measured_data",
 ]
