@@ -73,9 +73,10 @@ class ObservingController:
         now: datetime,
         monotonic: float,
         status_writes: Collection[str] = (),
+        stopping: Collection[tuple[str, int]] = (),
     ) -> PowerInstructions:
         """The GPUNodes that are missing, and what to say of each cap."""
-        imagined = self._imagined.step(self.planned_on(state), plan, now, monotonic)
+        imagined = self._imagined.step(self.planned_on(state), plan, now, monotonic, stopping=stopping)
         missing = tuple(send for send in imagined.sends if send.node.gpu_node is None)
         for send in imagined.sends:
             if send.node.gpu_node is not None:

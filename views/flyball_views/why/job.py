@@ -36,6 +36,7 @@ _WAITING_CHANGE = {
     "InvalidSpec": "mend spec.template as the API server's words say (with spec.suspend: true in the same change)",
     "UnknownGpuResource": "set spec.gpus.resourceName to one of those",
     "Planning": "the first plan, in seconds",
+    "Observing": "let Flyball govern (helm upgrade ... --set mode=govern): the operator was told to start nothing",
     "NotReported": "the operator's first look at it, in seconds; see that one leads (kubectl flyball doctor)",
 }
 _STEP_REASON = {

@@ -42,6 +42,7 @@ MODE_REASON = {
         "see that an operator leads, and that the node reaches the API server",
     ),
     "Floor": ("it has no grant, and its GPUs are at their smallest limits", "the operator's next grant lifts them"),
+    "Observing": ("its agent was told to set nothing", "let Flyball govern (helm upgrade ... --set mode=govern)"),
     "Adopting": ("its agent has just started and keeps what it found", "its first round ends that, in seconds"),
 }
 
