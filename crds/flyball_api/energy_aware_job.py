@@ -105,6 +105,7 @@ class EnergyAwareJobSpec(ApiStruct, frozen=True):
     suspend: bool = False
     managed_by: str = MANAGED_BY_FLYBALL
     failure_policy: FailurePolicy = FailurePolicy()
+    startup_timeout_seconds: Count | None = None
     ttl_seconds_after_finished: Count | None = None
 
     @property
@@ -184,6 +185,28 @@ class JobSummary(ApiStruct, frozen=True):
     eta: str = ""
 
 
+class IncarnationFailure(ApiStruct, frozen=True):
+    """How one incarnation came to an end that nobody had asked for; `counted` among the job's failures or not."""
+
+    incarnation: Count
+    time: Time
+    counted: bool
+    reason: str
+    message: str = ""
+    pod: str | None = None
+    node: str | None = None
+    exit_code: int | None = None
+
+
+class BackOff(ApiStruct, frozen=True):
+    """The pause before a job is started again: until when, why, and after how many starts in a row that came to nothing."""
+
+    until: Time
+    reason: str
+    message: str
+    repeats: Count = 0
+
+
 class EnergyAwareJobStatus(ApiStruct, frozen=True):
     """EnergyAwareJob.status; a field without a value is None, which removes it from the object (`reading.to_patch`)."""
 
@@ -199,6 +222,9 @@ class EnergyAwareJobStatus(ApiStruct, frozen=True):
     summary: JobSummary | None = None
     restarts: Count | None = None
     last_failed_incarnation: Count | None = None
+    failures: tuple[IncarnationFailure, ...] | None = None
+    start_attempts: Count | None = None
+    back_off: BackOff | None = None
     start_time: Time | None = None
     last_resize_time: Time | None = None
     completion_time: Time | None = None

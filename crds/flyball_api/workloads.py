@@ -25,7 +25,7 @@ from flyball_api.names import (
     PLACEMENT_GATE,
     STARTUP_TAINT,
 )
-from flyball_api.reading import ApiStruct, InvalidObject, read_object
+from flyball_api.reading import ApiStruct, read_object
 
 Quantities = dict[str, Any]
 
@@ -77,6 +77,7 @@ class _Metadata(ApiStruct, frozen=True):
 class _Condition(ApiStruct, frozen=True):
     type: str = ""
     status: str = ""
+    reason: str = ""
     message: str = ""
 
 
@@ -198,10 +199,18 @@ class _Container(ApiStruct, frozen=True):
 
 class _Terminated(ApiStruct, frozen=True):
     exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+
+
+class _Waiting(ApiStruct, frozen=True):
+    reason: str = ""
+    message: str = ""
 
 
 class _ContainerState(ApiStruct, frozen=True):
     terminated: _Terminated | None = None
+    waiting: _Waiting | None = None
 
 
 class _ContainerStatus(ApiStruct, frozen=True):
@@ -218,8 +227,11 @@ class _PodSpec(ApiStruct, frozen=True):
 
 class _PodStatus(ApiStruct, frozen=True):
     phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
     conditions: tuple[_Condition, ...] = ()
     container_statuses: tuple[_ContainerStatus, ...] = ()
+    init_container_statuses: tuple[_ContainerStatus, ...] = ()
 
 
 class _Pod(ApiStruct, frozen=True):
@@ -228,11 +240,22 @@ class _Pod(ApiStruct, frozen=True):
     status: _PodStatus = _PodStatus()
 
 
+class Obstacle(ApiStruct, frozen=True):
+    """What keeps a pod from running, in the words of the component that says so; `reason` is that component's own."""
+
+    reason: str
+    message: str
+
+
 class PodView(ApiStruct, frozen=True):
     """A pod that holds or wants GPUs, or belongs to a Flyball job; `job_uid` is empty for a foreign pod.
 
     The fields about its job are by its labels, which anybody may set; `controller_uid` is the UID of the batch Job that
     controls it (empty: none).
+
+    `unscheduled` is why the scheduler has found it no node, `waiting` why the kubelet cannot start one of its containers.
+    Of a pod that has failed, `exit_reason` and `exit_message` go with `exit_code`; `disruption` is set where it was ended,
+    or never begun, for reasons that are not its program's: eviction, a lost node, the kubelet's admission.
     """
 
     namespace: str
@@ -251,6 +274,11 @@ class PodView(ApiStruct, frozen=True):
     index: int = 0
     exit_code: int | None = None
     controller_uid: str = ""
+    unscheduled: Obstacle | None = None
+    waiting: Obstacle | None = None
+    disruption: Obstacle | None = None
+    exit_reason: str = ""
+    exit_message: str = ""
 
     @property
     def finished(self) -> bool:
@@ -284,25 +312,78 @@ def _pod_gpus(spec: _PodSpec, gpu_resources: Collection[str]) -> int:
     )
 
 
-def _exit_code(pod: _Pod) -> int | None:
-    """How the trainer ended; another container's code where the trainer has none. A sidecar that is asked to leave ends
-    with a code of its own, which says nothing of the training."""
-    exits = {
-        container.name: container.state.terminated.exit_code
-        for container in pod.status.container_statuses
-        if container.state.terminated is not None and container.state.terminated.exit_code is not None
-    }
-    if not exits:
-        return None
+def _exit(pod: _Pod) -> _Terminated:
+    """How the trainer ended; how another container did where the trainer has no exit code.
+
+    A sidecar that is asked to leave ends with a code of its own, which says nothing of the training. Where an init
+    container failed, none of the others ever ran.
+    """
+
+    def exits(statuses: Iterable[_ContainerStatus]) -> dict[str, _Terminated]:
+        return {
+            container.name: container.state.terminated
+            for container in statuses
+            if container.state.terminated is not None and container.state.terminated.exit_code is not None
+        }
+
+    ended = exits(pod.status.container_statuses)
     trainer = next((container.name for container in pod.spec.containers), "")
-    return exits[trainer] if trainer in exits else max(exits.values())
+    if trainer in ended:
+        return ended[trainer]
+    inits = exits(pod.status.init_container_statuses).values() if pod.status.phase == "Failed" else ()
+    failed = [item for item in inits if item.exit_code]
+    return max([*ended.values(), *failed], key=lambda item: item.exit_code or 0, default=_Terminated())
+
+
+# A kubelet that has lost sight of a container (its node was rebooted, say) gives it exit code 137 and this reason.
+_CONTAINER_LOST = "ContainerStatusUnknown"
+# The one reason of a pod without any exit code that is the template's own doing (activeDeadlineSeconds).
+_DEADLINE_EXCEEDED = "DeadlineExceeded"
+
+
+def _disruption(pod: _Pod, ended: _Terminated) -> Obstacle | None:
+    """What ended the pod, or kept it from starting at all, where that was not its own program.
+
+    The condition DisruptionTarget is what Kubernetes' own podFailurePolicy goes by (evictions, preemption, taints, a Node
+    that is gone); a pod that failed before any container of it ran was refused by its kubelet.
+    """
+    status = pod.status
+    for condition in status.conditions:
+        if condition.type == "DisruptionTarget" and condition.status == "True":
+            return Obstacle(condition.reason or "DisruptionTarget", condition.message or status.message)
+    if status.phase != "Failed":
+        return None
+    if ended.reason == _CONTAINER_LOST:
+        return Obstacle(ended.reason, ended.message or status.message)
+    if ended.exit_code is None and status.reason != _DEADLINE_EXCEEDED:
+        return Obstacle(status.reason or "NeverRan", status.message or "none of its containers ever ran")
+    return None
+
+
+# What a container waits for on an ordinary start.
+_ORDINARY_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
+
+
+def _waiting(status: _PodStatus) -> Obstacle | None:
+    for container in (*status.init_container_statuses, *status.container_statuses):
+        waiting = container.state.waiting
+        if waiting is not None and waiting.reason not in _ORDINARY_WAITS:
+            return Obstacle(waiting.reason, waiting.message or f"container {container.name} waits")
+    return None
+
+
+def _unscheduled(conditions: Iterable[_Condition]) -> Obstacle | None:
+    for condition in conditions:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return Obstacle(condition.reason, condition.message)
+    return None
 
 
 def read_pod(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES) -> PodView:
     """A `v1.Pod` as a PodView; raises InvalidObject where it is none."""
     pod = read_object("Pod", raw, _Pod)
     metadata, spec, status = pod.metadata, pod.spec, pod.status
-    labels = metadata.labels
+    labels, ended = metadata.labels, _exit(pod)
     return PodView(
         namespace=metadata.namespace,
         name=metadata.name,
@@ -318,8 +399,13 @@ def read_pod(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GP
         job_uid=labels.get(LABEL_JOB_UID, ""),
         incarnation=_count(labels.get(LABEL_INCARNATION, 0)),
         index=_count(labels.get(LABEL_COMPLETION_INDEX, 0)),
-        exit_code=_exit_code(pod),
+        exit_code=ended.exit_code,
         controller_uid=metadata.controller_uid("batch", "Job"),
+        unscheduled=_unscheduled(status.conditions),
+        waiting=_waiting(status),
+        disruption=_disruption(pod, ended),
+        exit_reason=ended.reason,
+        exit_message=ended.message,
     )
 
 
@@ -373,16 +459,16 @@ class IncarnationView(ApiStruct, frozen=True):
 
 
 def read_incarnation(raw: Mapping[str, Any]) -> IncarnationView:
-    """A `batch/v1.Job` that Flyball made; raises InvalidObject where its allocation annotation is not one of ours."""
+    """A `batch/v1.Job` that Flyball made; raises InvalidObject where it is none.
+
+    Somebody may have damaged its allocation annotation: then it has no `nodes`, and so is not what the plan wants.
+    """
     job = read_object("Job", raw, _Job)
     metadata = job.metadata
     try:
         nodes = msgspec.json.decode(metadata.annotations.get(ANNOTATION_ALLOCATION, ""), type=_Placement).nodes
-    except msgspec.DecodeError as error:
-        raise InvalidObject(
-            f"Job {metadata.namespace}/{metadata.name}: annotation {ANNOTATION_ALLOCATION} should read "
-            f'{{"nodes": [["node", gpus], ...]}}: {error}'
-        ) from error
+    except msgspec.DecodeError:
+        nodes = ()
     conditions = {condition.type: condition for condition in job.status.conditions if condition.status == "True"}
     failure = conditions.get("Failed") or conditions.get("FailureTarget")
     return IncarnationView(
@@ -404,3 +490,62 @@ def read_incarnation(raw: Mapping[str, Any]) -> IncarnationView:
 def placement_annotation(nodes: Iterable[tuple[str, int]]) -> str:
     """The `(node, gpus)` of each rank as the allocation annotation has them; `read_incarnation` reads them back."""
     return msgspec.json.encode({"nodes": list(nodes)}).decode()
+
+
+# --- Services, and what the Job controller says ---------------------------------------------------------------------
+
+
+class _Service(ApiStruct, frozen=True):
+    metadata: _Metadata
+
+
+class ServiceView(ApiStruct, frozen=True):
+    """A Service with Flyball's labels, by which the ranks of an incarnation find each other."""
+
+    namespace: str
+    name: str
+    job_uid: str
+    deleting: bool
+
+
+def read_service(raw: Mapping[str, Any]) -> ServiceView:
+    """A `v1.Service` as a ServiceView; raises InvalidObject where it is none."""
+    metadata = read_object("Service", raw, _Service).metadata
+    return ServiceView(
+        namespace=metadata.namespace,
+        name=metadata.name,
+        job_uid=metadata.labels.get(LABEL_JOB_UID, ""),
+        deleting=metadata.deletion_timestamp is not None,
+    )
+
+
+class _InvolvedObject(ApiStruct, frozen=True):
+    uid: str = ""
+
+
+class _Event(ApiStruct, frozen=True):
+    metadata: _Metadata
+    involved_object: _InvolvedObject = _InvolvedObject()
+    message: str = ""
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+    event_time: str | None = None
+
+
+class PodsRefused(ApiStruct, frozen=True):
+    """The Job controller's word that it cannot make the pods of a batch Job, and when it last said so (RFC 3339)."""
+
+    batch_uid: str
+    message: str
+    time: str
+
+
+# An Event of the Job controller for a pod that it could not make, as a selector of v1 Events.
+PODS_REFUSED_SELECTOR = "involvedObject.kind=Job,reason=FailedCreate"
+
+
+def read_pods_refused(raw: Mapping[str, Any]) -> PodsRefused:
+    """A `v1.Event` that PODS_REFUSED_SELECTOR selects; raises InvalidObject where it is none."""
+    event = read_object("Event", raw, _Event)
+    said = event.last_timestamp or event.event_time or event.first_timestamp or ""
+    return PodsRefused(event.involved_object.uid, event.message.removeprefix("Error creating: "), said)

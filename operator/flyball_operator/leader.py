@@ -16,6 +16,7 @@ from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import ClusterSnapshot
 
 from flyball_operator.jobs.controller import JobAction, JobController, JobsStep
+from flyball_operator.jobs.lifecycle import CreateIncarnation
 from flyball_operator.learning.learner import Learner
 from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import WriteResult, combined
@@ -50,6 +51,8 @@ logger = get_logger(__name__)
 STATUS_WRITES_AT_ONCE = 4
 # Labels and finalizers may change on a thousand nodes at once, and the next cut must not queue behind them.
 HOUSEKEEPING_AT_ONCE = 16
+# What one job is denied (a quota, a policy) others are denied too: learned from a few, not from all of them.
+CREATES_AT_ONCE = 16
 SHORTEST_PAUSE_SECONDS = 0.05
 
 
@@ -85,6 +88,7 @@ class LeaderTerm:
         self._background = background
         self._meters = meters
         self._wall_clock = wall_clock
+        self._creating: set[str] = set()  # uids of jobs whose next incarnation is being made
         self._statuses_may_write = asyncio.Event()
         self._status_slots = asyncio.Semaphore(STATUS_WRITES_AT_ONCE)
 
@@ -152,7 +156,7 @@ class LeaderTerm:
         self._reporter.announce_problems(cluster.gpu_nodes.values())
         self._reporter.announce_deletions([*cluster.caps, *cluster.gpu_nodes.values()])
         self._observe(state, jobs, instructions)
-        return self._pause(state)
+        return self._pause(state, jobs)
 
     async def close(self) -> None:
         """Give up the plan that is being made and the writes that are under way."""
@@ -241,16 +245,23 @@ class LeaderTerm:
     ) -> None:
         hostnames = {name: info.node.hostname for name, info in nodes.items() if info.node is not None}
 
-        async def take(actions: list[JobAction]) -> WriteResult:
+        async def take(uid: str, actions: list[JobAction]) -> WriteResult:
             results = []
-            for item in actions:
-                results.append(await take_action(self._executor, item, hostnames))
-                self._jobs.answered(item, results[-1], self._wall_clock())
+            try:
+                for item in actions:
+                    results.append(await take_action(self._executor, item, hostnames))
+                    self._jobs.answered(item, results[-1], self._wall_clock())
+            finally:
+                self._creating.discard(uid)
             return combined(results)
 
         for uid, actions in jobs.actions_of(instructions.is_reserved, instructions.held_up).items():
-            if not self._background.busy(("job", uid)):
-                self._background.start(("job", uid), take(actions))
+            creates = any(isinstance(item.action, CreateIncarnation) for item in actions)
+            if self._background.busy(("job", uid)) or (creates and len(self._creating) >= CREATES_AT_ONCE):
+                continue
+            if creates:
+                self._creating.add(uid)
+            self._background.start(("job", uid), take(uid, actions))
 
     def _start_statuses(self, jobs: JobsStep) -> None:
         async def in_turn(write: Coroutine[Any, Any, WriteResult]) -> WriteResult:
@@ -277,8 +288,8 @@ class LeaderTerm:
         self._metrics.observe_nodes(state.nodes.values())
         self._metrics.observe_ages(self._watches.ages())
 
-    def _pause(self, state: PowerState) -> float:
-        pauses = [self._settings.replan_seconds, self._settings.status_interval_seconds]
+    def _pause(self, state: PowerState, jobs: JobsStep) -> float:
+        pauses = [self._settings.replan_seconds, self._settings.status_interval_seconds, jobs.next_seconds]
         pauses += [cap.next_change_seconds for cap in state.caps.states]
         if self._plans.in_force.next_is_near:
             pauses.append(PLAN_GRACE_SECONDS)

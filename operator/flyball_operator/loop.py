@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from flyball_kube.logs import fields_for_all, get_logger
 from flyball_kube.session import ApiSession
 
+from flyball_operator.jobs.attempts import RestartRules
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.leader import LeaderTerm
 from flyball_operator.learning.learner import Learner
@@ -207,7 +208,11 @@ class Operator:
             self._watches,
             power=power,
             jobs=JobController(
-                settings.status_interval_seconds, self._learner, settings.gpu_resources, observe=observe
+                settings.status_interval_seconds,
+                self._learner,
+                settings.gpu_resources,
+                RestartRules(settings.first_pause_seconds, settings.startup_timeout_seconds),
+                observe=observe,
             ),
             plans=Plans(self._worker, settings.policy, settings.replan_seconds, epoch, self._wake.set, self._metrics),
             learner=self._learner,

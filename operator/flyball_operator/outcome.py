@@ -19,11 +19,16 @@ class Outcome(Enum):
 @dataclass(frozen=True, slots=True)
 class WriteResult:
     """The outcome of one write; `invalid` is the API server's message where the object itself is refused (sending it again
-    cannot help), `not_found` where the object to be changed does not exist."""
+    cannot help), `not_found` where the object to be changed does not exist, `conflict` where another writer was first.
+
+    `message` is what the API server says of any write that it refuses.
+    """
 
     outcome: Outcome
     invalid: str = ""
     not_found: bool = False
+    conflict: bool = False
+    message: str = ""
 
     @property
     def done(self) -> bool:

@@ -128,6 +128,24 @@ class Settings:
             "Emergencies are obeyed in any case."
         ),
     )
+    # As Kubernetes' own Jobs.
+    first_pause_seconds: float = field(
+        default=10.0,
+        metadata=option(
+            "The pause before a job is started again that has failed or did not start; each further one in a row is "
+            "twice as long, up to 60 times this.",
+            minimum=0.01,
+        ),
+    )
+    # Large images take minutes to arrive.
+    startup_timeout_seconds: float = field(
+        default=600.0,
+        metadata=option(
+            "A job whose pods are not ready after this gives its GPUs and watts to others, and is tried again later; "
+            "its spec.startupTimeoutSeconds comes first.",
+            minimum=1.0,
+        ),
+    )
     restart_seconds: float = field(
         default=30.0, metadata=option("What a resize or a migration costs a job.", minimum=0.0)
     )

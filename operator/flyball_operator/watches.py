@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -15,17 +15,22 @@ from flyball_api.names import LABEL_JOB_UID
 from flyball_api.power_brake import PowerBrake, read_power_brake
 from flyball_api.power_cap import PowerCap, read_power_cap
 from flyball_api.workloads import (
+    PODS_REFUSED_SELECTOR,
     IncarnationView,
     NodeView,
+    PodsRefused,
     PodView,
     read_incarnation,
     read_node,
     read_pod,
+    read_pods_refused,
+    read_service,
 )
 from flyball_kube.informer import Informer
 from flyball_kube.logs import get_logger
 from flyball_kube.resources import (
     BRAKE_ACKNOWLEDGEMENTS,
+    CORE_EVENTS,
     ENERGY_AWARE_JOBS,
     GPU_NODES,
     JOBS,
@@ -33,6 +38,7 @@ from flyball_kube.resources import (
     PODS,
     POWER_BRAKES,
     POWER_CAPS,
+    SERVICES,
     Resource,
 )
 from flyball_kube.session import ApiSession, JsonObject
@@ -82,6 +88,8 @@ class ClusterState:
     unread: tuple[str, ...]
     age_seconds: float
     brakes: Mapping[str, PowerBrake] = field(default_factory=dict)  # by the cap's name
+    services_of: Mapping[str, Collection[str]] = field(default_factory=dict)  # their names, by the job's uid
+    pods_refused: Mapping[str, str] = field(default_factory=dict)  # the Job controller's words, by the batch Job's uid
 
 
 class Watches:
@@ -103,6 +111,16 @@ class Watches:
         self.incarnations = Informer(
             session, JOBS, read_incarnation, on_change=on_change, params={"labelSelector": LABEL_JOB_UID}
         )
+        self.services = Informer(
+            session, SERVICES, read_service, on_change=on_change, params={"labelSelector": LABEL_JOB_UID}
+        )
+        self.pods_refused = Informer(
+            session,
+            CORE_EVENTS,
+            read_pods_refused,
+            on_change=on_change,
+            params={"fieldSelector": PODS_REFUSED_SELECTOR},
+        )
         self._of: dict[Resource, Informer[Any]] = {
             ENERGY_AWARE_JOBS: self.jobs,
             POWER_CAPS: self.caps,
@@ -112,6 +130,8 @@ class Watches:
             NODES: self.nodes,
             PODS: self.pods,
             JOBS: self.incarnations,
+            SERVICES: self.services,
+            CORE_EVENTS: self.pods_refused,
         }
         self._owners = PodOwners()
         self._merged: dict[str, tuple[GpuNode, BrakeAcknowledgement, GpuNode]] = {}
@@ -161,6 +181,11 @@ class Watches:
         for pod in pods:
             if pod.job_uid:
                 pods_of.setdefault(pod.job_uid, []).append(pod)
+        services_of: dict[str, set[str]] = {}
+        for service in self.services:
+            job = jobs.get(service.job_uid)
+            if job is not None and job.namespace == service.namespace and not service.deleting:
+                services_of.setdefault(job.uid, set()).add(service.name)
         reports_of: dict[str, list[tuple[str, PodReport]]] = {}
         gpu_nodes = {view.name: self._acknowledged(view) for view in self.gpu_nodes}
         nodes_of: dict[str, frozenset[str]] = {}
@@ -183,4 +208,16 @@ class Watches:
             unread=tuple(sorted([*self.caps.invalid, *self.brakes.invalid, *self.gpu_nodes.invalid])),
             age_seconds=max(copy.age_seconds() for copy in (self.gpu_nodes, self.caps, self.brakes, self.nodes)),
             brakes=dict(self.brakes.items()),
+            services_of=services_of,
+            pods_refused={uid: item.message for uid, item in _latest(self.pods_refused, by_uid).items()},
         )
+
+
+def _latest(words: Iterable[PodsRefused], batch_uids: Collection[str]) -> dict[str, PodsRefused]:
+    """The Job controller's last word on each batch Job of `batch_uids`."""
+    latest: dict[str, PodsRefused] = {}
+    for item in words:
+        known = latest.get(item.batch_uid)
+        if item.batch_uid in batch_uids and (known is None or item.time >= known.time):
+            latest[item.batch_uid] = item
+    return latest

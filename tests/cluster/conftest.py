@@ -16,7 +16,7 @@ from tests.support.site_bench import Bench
 # Quick leases and timers, so that a test of what happens when they end need not wait for minutes.
 QUICK = (
     "--leader-lease-seconds", "4", "--leader-renew-seconds", "0.5", "--grant-lease-seconds", "15",
-    "--replan-seconds", "2", "--status-interval-seconds", "1", "--restart-seconds", "1",
+    "--replan-seconds", "2", "--status-interval-seconds", "1", "--restart-seconds", "1", "--first-pause-seconds", "0.5",
 )  # fmt: skip
 
 

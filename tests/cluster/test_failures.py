@@ -9,7 +9,7 @@ from flyball_testbed.controlplane.api import Json
 from flyball_testbed.controlplane.stages import EXIT_CODE_ANNOTATION, OUTCOME_ANNOTATION
 from flyball_testbed.site import OPERATOR
 
-from tests.support.site_bench import Bench
+from tests.support.site_bench import Bench, condition, message
 
 LONG = 1_000_000
 
@@ -74,6 +74,51 @@ def test_a_pod_that_somebody_deletes_does_not_count(bench: Bench) -> None:
     bench.api.delete(f"/api/v1/namespaces/{bench.namespace}/pods/{running_pod(bench)['metadata']['name']}")
     status = wait_incarnation(bench, "drained", 2)
     assert status["restarts"] == 0
+
+
+def ends_at_once(exit_code: int) -> dict[str, Any]:
+    """A pod template whose program ends with this exit code as soon as it is started."""
+    annotations = {OUTCOME_ANNOTATION: "Failed", EXIT_CODE_ANNOTATION: str(exit_code)}
+    trainer = {"name": "trainer", "image": "example.org/trainer"}
+    return {"metadata": {"annotations": annotations}, "spec": {"containers": [trainer]}}
+
+
+def test_a_loop_of_clean_looking_exits_ends_after_its_restarts(bench: Bench) -> None:
+    bench.submit("loop", gpus=(2, 2), iterations=LONG, failurePolicy={"maxRestarts": 2}, template=ends_at_once(143))
+    raw = bench.wait_job("loop", lambda raw: condition(raw, "Failed") == "True", "failed for good")
+    status = raw["status"]
+    assert (status["restarts"], status["allocation"]["incarnation"]) == (2, 3)
+    assert [(item["incarnation"], item["exitCode"], item["counted"]) for item in status["failures"]] == [
+        (3, 143, True),
+        (2, 143, True),
+        (1, 143, True),
+    ]
+    assert "exit code 143; failurePolicy.maxRestarts 2 allows no further restart" in message(raw, "Failed")
+    pauses = [note for _, event, note in bench.events("loop") if event == "Restarting"]
+    assert pauses, "told so"
+    (pod,) = bench.objects("pods")
+    assert pod["metadata"]["name"] == status["failures"][0]["pod"], "the last one stays to be looked at"
+
+
+def test_evictions_do_not_count_and_say_by_whom(bench: Bench) -> None:
+    bench.submit("evicted", gpus=(8, 8), iterations=LONG, failurePolicy={"maxRestarts": 0})
+    for number in (1, 2, 3):
+        wait_incarnation(bench, "evicted", number)
+        name = running_pod(bench)["metadata"]["name"]
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        bench.api.create(f"/api/v1/namespaces/{bench.namespace}/pods/{name}/eviction", eviction)
+    status = wait_incarnation(bench, "evicted", 4)
+    assert status["restarts"] == 0
+    assert [(item["incarnation"], item["counted"], item["reason"]) for item in status["failures"]] == [
+        (number, False, "EvictionByEvictionAPI") for number in (3, 2, 1)
+    ]
+    bench.wait(
+        lambda: any(
+            (kind, what) == ("Warning", "Disrupted") and "EvictionByEvictionAPI" in note
+            for kind, what, note in bench.events("evicted")
+        ),
+        lambda: f"told so; {bench.events('evicted')}",
+    )
 
 
 def test_a_crash_counts_once_though_the_operator_dies_of_it_too(make_site: Callable[..., Bench]) -> None:

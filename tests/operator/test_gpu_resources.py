@@ -72,6 +72,7 @@ class Cluster:
             reports_of={},
             unread=(),
             age_seconds=0.0,
+            services_of={UID: [item.name for item in self.incarnations]},
         )
         step = self.controller.step(state, self.infos, self.decisions, epoch=1, now=NOW, monotonic=0.0)
         for _, status in step.statuses:

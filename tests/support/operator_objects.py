@@ -237,8 +237,14 @@ def raw_pod(
     namespace: str = "team",
     deleting: bool = False,
     controlled: bool = True,
+    disrupted: bool = False,
+    unscheduled: str = "",
+    waiting: tuple[str, str] | None = None,
 ) -> Json:
-    """A pod of the job `uid` (of nobody's, where that is empty), controlled by the incarnation's batch Job."""
+    """A pod of the job `uid` (of nobody's, where that is empty), controlled by the incarnation's batch Job.
+
+    `disrupted`: evicted; `unscheduled` is what the scheduler says, `waiting` the reason and the message of the kubelet.
+    """
     labels = {
         "flyball.dev/job-name": uid.removeprefix("uid-"),
         "flyball.dev/job-uid": uid,
@@ -258,6 +264,22 @@ def raw_pod(
     if gated:
         spec["schedulingGates"] = [{"name": "flyball.dev/placement"}]
     status: Json = {"phase": phase, "conditions": [{"type": "Ready", "status": str(ready)}]}
+    if disrupted:
+        status["conditions"].append(
+            {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "EvictionByEvictionAPI",
+                "message": "Eviction API: evicting",
+            }
+        )
+    if unscheduled:
+        status["conditions"].append(
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unscheduled}
+        )
+    if waiting is not None:
+        state = {"waiting": {"reason": waiting[0], "message": waiting[1]}}
+        status["containerStatuses"] = [{"name": "trainer", "state": state}]
     if exit_code is not None:
         status["containerStatuses"] = [{"name": "trainer", "state": {"terminated": {"exitCode": exit_code}}}]
     return {"metadata": metadata, "spec": spec, "status": status}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,12 @@ def reason(raw: Json | None, kind: str) -> str:
     """The reason of a condition of an object, or ""."""
     listed = ((raw or {}).get("status") or {}).get("conditions") or ()
     return next((str(item["reason"]) for item in listed if item["type"] == kind), "")
+
+
+def message(raw: Json | None, kind: str) -> str:
+    """The message of a condition of an object, or ""."""
+    listed = ((raw or {}).get("status") or {}).get("conditions") or ()
+    return next((str(item.get("message", "")) for item in listed if item["type"] == kind), "")
 
 
 def is_enforced_at(cap: Json | None, watts: int) -> bool:
@@ -134,6 +140,35 @@ class Bench:
     def objects(self, collection: str, group: str = "/api/v1") -> list[Json]:
         """Everything of one kind in the test's namespace."""
         return self.api.list_objects(f"{group}/namespaces/{self.namespace}/{collection}")
+
+    def events(self, name: str) -> list[tuple[str, str, str]]:
+        """Type, reason and note of each Event about one of the test's jobs."""
+        found = self.objects("events", "/apis/events.k8s.io/v1")
+        return [
+            (item["type"], item["reason"], item.get("note", ""))
+            for item in found
+            if item["regarding"].get("name") == name and item["regarding"].get("kind") == "EnergyAwareJob"
+        ]
+
+    def wait_said(self, name: str, kind: str, reason_expected: str, words: str) -> Json:
+        """The job once a condition of it is False for this reason, with these words in its message."""
+        return self.wait_job(
+            name,
+            lambda raw: (
+                (condition(raw, kind), reason(raw, kind)) == ("False", reason_expected) and words in message(raw, kind)
+            ),
+            f"{kind} False for {reason_expected}, saying {words!r}",
+        )
+
+    def set_quota(self, hard: Mapping[str, str] | None = None) -> None:
+        """Bound the test's namespace by a ResourceQuota, in the place of the last one; none where nothing is given."""
+        collection = f"/api/v1/namespaces/{self.namespace}/resourcequotas"
+        if self.api.get_or_none(f"{collection}/bound") is not None:
+            self.api.delete(f"{collection}/bound")
+            self.api.wait_for(f"{collection}/bound", lambda quota: quota is None)
+        if hard:
+            self.api.create(collection, {"metadata": {"name": "bound"}, "spec": {"hard": dict(hard)}})
+            self.api.wait_for(f"{collection}/bound", lambda quota: bool((quota or {}).get("status", {}).get("hard")))
 
     # --- power -----------------------------------------------------------------------------------------------------
 
@@ -210,6 +245,7 @@ class Bench:
 
     def clean(self) -> None:
         """Delete the test's jobs, caps and labels, and wait until nothing of them is left, in no grant either."""
+        self.set_quota()
         for raw in self.objects("energyawarejobs", GROUP):
             self.api.delete(self.path(raw["metadata"]["name"]))
         for path in map(self.cap_path, self.caps):

@@ -20,6 +20,8 @@ from flyball_api.workloads import PodView
 from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import JobDecision
 
+from flyball_operator.jobs.attempts import Attempts, RestartRules
+from flyball_operator.jobs.create_limit import CreateLimit
 from flyball_operator.jobs.energy_history import EnergyHistories
 from flyball_operator.jobs.lifecycle import (
     Action,
@@ -65,7 +67,7 @@ class JobsStep:
 
     `jobs` are those that have not ended, by uid. `actions` can be taken at once, `gates` be opened once every pod has its
     watts. `statuses` are due now, as are `late_energy` (of ended jobs whose last pods are reported to have used more) and
-    the removal of the `expired` jobs.
+    the removal of the `expired` jobs. After `next_seconds` something follows from time alone.
     """
 
     jobs: Mapping[str, LiveJob]
@@ -74,6 +76,7 @@ class JobsStep:
     statuses: Sequence[tuple[LiveJob, EnergyAwareJobStatus]]
     late_energy: Sequence[tuple[EnergyAwareJob, EnergyAwareJobStatus]]
     expired: Sequence[EnergyAwareJob]
+    next_seconds: float = float("inf")
 
     @property
     def stopping(self) -> frozenset[tuple[str, int]]:
@@ -110,23 +113,21 @@ class _Record:
 
     progress: JobProgress
     updated_at: float
-    restarts: int
+    attempts: Attempts
     last_resize: datetime | None
-    counted_incarnation: int  # the last one whose failure is among `restarts`
     invalid: str  # the API server's message where it refuses the pods of generation `invalid_generation`
     invalid_generation: int
     stop_reason: str = "the plan gives it no GPUs for now"
     status: StatusHistory = field(default_factory=StatusHistory)
 
     @staticmethod
-    def of(job: EnergyAwareJob, monotonic: float) -> _Record:
+    def of(job: EnergyAwareJob, rules: RestartRules, now: datetime, monotonic: float) -> _Record:
         """What the operator before this one knew of a job, by its status."""
         return _Record(
             progress=recorded_progress(job),
             updated_at=monotonic,
-            restarts=job.status.restarts or 0,
+            attempts=Attempts.of(job, rules, now, monotonic),
             last_resize=job.status.last_resize_time,
-            counted_incarnation=job.status.last_failed_incarnation or 0,
             invalid=job.refusal,
             invalid_generation=job.generation,
         )
@@ -142,7 +143,8 @@ class JobController:
     """All jobs during one leader's term.
 
     `models` gives the models for the frontiers that users are shown; `gpu_resources` names the extended resources by which
-    jobs can ask for GPUs. With `observe` nothing is done for any job: its status says what would be.
+    jobs can ask for GPUs; `rules` say how long starts may take and how long to wait after those that fail. With `observe`
+    nothing is done for any job: its status says what would be.
     """
 
     def __init__(
@@ -150,12 +152,16 @@ class JobController:
         status_interval_seconds: float,
         models: ModelSource,
         gpu_resources: Collection[str],
+        rules: RestartRules | None = None,
         *,
         observe: bool = False,
     ) -> None:
         self._observe = observe
         self._status_interval_seconds = status_interval_seconds
         self._gpu_resources = gpu_resources
+        self._rules = rules or RestartRules()
+        self._creates = CreateLimit()
+        self._monotonic = 0.0
         self._updates = StatusUpdates(status_interval_seconds, models)
         self._records: dict[str, _Record] = {}
         self._energy = EnergyHistories()  # of ended jobs, too
@@ -178,12 +184,13 @@ class JobController:
         `decisions` is the plan in force, by the job's uid; empty before a leader's first plan. While `statuses_wait` no
         status is due, and none of a job in `status_writes`, whose last one is still being written.
         """
-        jobs = self._live_jobs(cluster, nodes, decisions, monotonic)
+        self._monotonic = monotonic
+        jobs = self._live_jobs(cluster, nodes, decisions, now, monotonic)
         actions: list[JobAction] = []
         gates: list[tuple[EnergyAwareJob, OpenGates]] = []
         for uid, job in sorted(jobs.items(), key=lambda item: (item[1].view.created, item[0])):
             actions += [JobAction(job.view, action) for action in self._actions(job, planned=uid in decisions)]
-            if job.step.gates is not None:
+            if job.step.gates is not None and not self._records[uid].attempts.holds_back(OpenGates, monotonic):
                 gates.append((job.view, job.step.gates))
         statuses: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
         late_energy: list[tuple[EnergyAwareJob, EnergyAwareJobStatus]] = []
@@ -202,16 +209,24 @@ class JobController:
             expired = self._expired(cluster.jobs.values(), now)
         if self._observe:
             return JobsStep(jobs, (), (), statuses, late_energy, ())
-        return JobsStep(jobs, actions, gates, statuses, late_energy, expired)
+        times = [self._records[uid].attempts.next_seconds(job.view, monotonic) for uid, job in jobs.items()]
+        next_seconds = min([self._creates.next_seconds(), *times])
+        return JobsStep(jobs, actions, gates, statuses, late_energy, expired, next_seconds)
 
     def answered(self, item: JobAction, result: WriteResult, now: datetime) -> None:
-        """Take in what became of an action: a Job that was made is a resize, one that is refused is not tried again."""
+        """Take in what became of an action: a Job that was made is a resize, what is refused is not tried again soon."""
         record = self._records.get(item.job.uid)
-        if record is None or not isinstance(item.action, CreateIncarnation):
+        if record is None:
             return
-        if result.invalid:
+        kind, making = type(item.action), isinstance(item.action, CreateIncarnation)
+        if making and result.invalid:
             record.invalid, record.invalid_generation = result.invalid, item.job.generation
-        if result.done:
+        else:
+            record.attempts.answered(kind, result, self._monotonic)
+        if making and (result.done or result.message):
+            denied = not result.done and not result.invalid
+            self._creates.answered(item.job.namespace, self._monotonic, denied=denied)
+        if making and result.done:
             record.last_resize = whole_second(now)
 
     # --- one job -----------------------------------------------------------------------------------------------------
@@ -221,6 +236,7 @@ class JobController:
         cluster: ClusterState,
         nodes: Mapping[str, NodeInfo],
         decisions: Mapping[str, JobDecision],
+        now: datetime,
         monotonic: float,
     ) -> dict[str, LiveJob]:
         jobs = {}
@@ -229,7 +245,7 @@ class JobController:
                 continue
             try:
                 reports = self._energy.believed(job, cluster.reports_of.get(uid, ()), nodes, monotonic)
-                jobs[uid] = self._live_job(job, cluster, reports, decisions.get(uid), monotonic)
+                jobs[uid] = self._live_job(job, cluster, reports, decisions.get(uid), now, monotonic)
             except Exception:
                 # One job that cannot be understood must not end the cycle that holds the caps for everybody.
                 logger.exception("job left out of this cycle", job=job.key)
@@ -244,37 +260,52 @@ class JobController:
         cluster: ClusterState,
         reports: Sequence[tuple[str, PodReport]],
         decision: JobDecision | None,
+        now: datetime,
         monotonic: float,
     ) -> LiveJob:
         record = self._records.get(job.uid)
         if record is None:
-            record = self._records[job.uid] = _Record.of(job, monotonic)
+            record = self._records[job.uid] = _Record.of(job, self._rules, now, monotonic)
+        attempts = record.attempts
         incarnations = cluster.incarnations.get(job.uid, [])
         pods = cluster.pods_of.get(job.uid, [])
+        attempts.take_in(job, incarnations, pods, monotonic)
         if decision is not None:
             record.stop_reason = decision.explanation
         current = recorded_allocation(job, incarnations) if decision is None else decision.allocation
         refusal = unknown_gpu_resource(job, self._gpu_resources) or record.refusal(job)
-        wanted = wants_gpus(job, record.progress, refusal)
+        wanted = wants_gpus(job, record.progress, refusal) and not attempts.gives_back
+        if attempts.pause is not None and attempts.gives_back:
+            record.stop_reason = attempts.pause.message
         step = next_step(
             job_uid=job.uid,
             desired=current.nodes if current is not None and wanted else None,
-            last_incarnation=job.last_incarnation,
+            last_incarnation=attempts.highest_incarnation,
+            recorded_incarnation=job.last_incarnation,
             incarnations=incarnations,
             pods=pods,
+            services=cluster.services_of.get(job.uid, ()),
+            evidence=attempts.evidence,
             stop_reason=record.stop_reason,
         )
+        attempts.follow(
+            job,
+            step,
+            pods,
+            "" if step.current is None else cluster.pods_refused.get(step.current.uid, ""),
+            wanted=wanted and not self._observe and decision is not None and bool(current and current.nodes),
+            elapsed_seconds=max(0.0, monotonic - record.updated_at),
+            now=now,
+            monotonic=monotonic,
+        )
         self._take_in_reports(record, job, reports, step, decision, monotonic)
-        number = 0 if step.current is None else step.current.incarnation
-        if step.counts_as_failure and number > record.counted_incarnation:
-            record.counted_incarnation = number
-            record.restarts += 1
         memory = JobMemory(
             record.progress,
             current,
             running=step.phase == Phase.RUNNING,
             holds_gpus=any(not pod.gated and not pod.finished for pod in pods),
             refusal=refusal,
+            given_back=attempts.gives_back,
         )
         return LiveJob(job, memory, step, pods)
 
@@ -302,17 +333,24 @@ class JobController:
         record.updated_at = monotonic
 
     def _actions(self, job: LiveJob, *, planned: bool) -> list[Action]:
-        step = job.step
-        if step.phase == Phase.FAILED and (self._out_of_restarts(job) or not _failure_is_recorded(job)):
-            return []  # without a restart its pods stay, with their logs
+        step, attempts = job.step, self._records[job.view.uid].attempts
+        if step.phase == Phase.FAILED:
+            if self._out_of_restarts(job) or not _failure_is_recorded(job):
+                return []  # without a restart its pods stay, with their logs
+            if attempts.pause is not None and not job.view.spec.suspend:
+                return []  # and so they do until the next start is due
+        return [action for action in step.actions if self._may_act(job, action, planned=planned)]
+
+    def _may_act(self, job: LiveJob, action: Action, *, planned: bool) -> bool:
+        if self._records[job.view.uid].attempts.holds_back(type(action), self._monotonic):
+            return False
+        if not isinstance(action, CreateIncarnation):
+            return True
         # A new leader starts nothing before its first plan.
-        return [action for action in step.actions if planned or not isinstance(action, CreateIncarnation)]
+        return planned and self._creates.allows(job.view.namespace, self._monotonic)
 
     def _out_of_restarts(self, job: LiveJob) -> bool:
-        return (
-            job.step.counts_as_failure
-            and self._records[job.view.uid].restarts > job.view.spec.failure_policy.max_restarts
-        )
+        return job.step.counts_as_failure and self._records[job.view.uid].attempts.out_of_restarts(job.view)
 
     def _outcome(self, job: LiveJob) -> tuple[str, str]:
         """How the job has ended, "Succeeded" or "Failed", and why; two empty strings while it has not."""
@@ -322,7 +360,8 @@ class JobController:
             return "Succeeded", f"all ranks of incarnation {number} ended with exit code 0"
         if step.phase == Phase.FAILED and self._out_of_restarts(job):
             allowed = view.spec.failure_policy.max_restarts
-            return "Failed", f"{step.failure}; failurePolicy.maxRestarts {allowed} allows no further restart"
+            words = step.ending.words if step.ending is not None else ""
+            return "Failed", f"{words}; failurePolicy.maxRestarts {allowed} allows no further restart"
         energy = view.spec.energy
         spent = job.memory.progress.budget_spent(energy.budget_kilojoules)
         if spent and energy.on_exhausted == "Fail" and step.phase == Phase.WAITING:
@@ -344,7 +383,7 @@ class JobController:
     ) -> EnergyAwareJobStatus | None:
         """The status to write now; None where nothing in it is new."""
         try:
-            facts = self._facts(job, decision, limits, epoch, now)
+            facts = self._facts(job, decision, limits, epoch, now, monotonic)
             if facts is None:
                 return None
             return self._updates.due(job.view, facts, self._records[job.view.uid].status, nodes, monotonic)
@@ -359,11 +398,13 @@ class JobController:
         limits: Mapping[tuple[str, str], PodLimit],
         epoch: int,
         now: datetime,
+        monotonic: float,
     ) -> JobFacts | None:
         """What the job's status is made from; None before a new leader's first plan, which knows less than the status."""
         view, memory, record = job.view, job.memory, self._records[job.view.uid]
+        attempts = record.attempts
         outcome, message = self._outcome(job)
-        wants = wants_gpus(view, memory.progress, memory.refusal)
+        wants = wants_gpus(view, memory.progress, memory.refusal) and not attempts.gives_back
         seen = view.status.observed_generation == view.generation
         if wants and decision is None and not outcome and seen:
             return None
@@ -377,9 +418,16 @@ class JobController:
             decision=decision if wants else None,
             epoch=epoch,
             granted=job.step.phase == Phase.RUNNING and all(pod.acknowledged for pod in pods),
-            restarts=record.restarts,
+            # Where no further restart is allowed the last failure was followed by none.
+            restarts=min(attempts.failures, view.spec.failure_policy.max_restarts) if outcome else attempts.failures,
             now=now,
-            last_failed=record.counted_incarnation,
+            last_failed=attempts.counted_incarnation,
+            failures=attempts.shown,
+            start_attempts=attempts.starts_in_a_row,
+            highest_incarnation=attempts.highest_incarnation,
+            back_off=None if outcome else attempts.back_off(),
+            gives_back=attempts.gives_back,
+            obstacle=None if outcome else attempts.obstacle(monotonic),
             applied_milliwatts=max((pod.highest_milliwatts for pod in pods), default=0),
             outcome=outcome,
             outcome_message=message,

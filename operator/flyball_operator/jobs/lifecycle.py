@@ -3,24 +3,23 @@
 Each (re)start is an *incarnation*: an Indexed Job of gated pods, one a node. The steps, taken whenever the state at hand
 allows the next, and taken again after any crash because nothing but that state is remembered:
 
-- an incarnation on other nodes than the plan's is stopped (its pods checkpoint and leave), and so is one that failed, as
-  soon as all of its pods have ended; it counts as a failure unless every pod that ended by itself left cleanly;
+- an incarnation on other nodes than the plan's is stopped (its pods checkpoint and leave), and so is one that failed, once
+  all of its pods have ended and the pause before the next start is over: until then they stay, with their logs;
 - while any pod of the job still holds GPUs, wait;
-- with none left, the next incarnation is made, its pods gated;
-- with every pod of it there, its number in the job's status and its watts reserved on every node, all gates are opened,
-  all or none.
+- with none left, the next incarnation is made, its pods gated, and then the Service that they find each other by;
+- with the Service and every pod of it there, its number in the job's status and its watts reserved on every node, all
+  gates are opened, all or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from flyball_api.workloads import IncarnationView, PodView
 
-# SIGTERM obeyed: the pod checkpointed and left (pod contract, api.md).
-EXIT_CODE_CLEAN_STOP = 143
+from flyball_operator.jobs.endings import Ending, Evidence, gathered, judged
 
 
 class Phase(StrEnum):
@@ -38,7 +37,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StopIncarnation:
-    """Delete the incarnation's Job: its pods get SIGTERM, checkpoint and leave."""
+    """Delete the incarnation's Job: its pods get SIGTERM, checkpoint and leave, and its Service goes with it."""
 
     incarnation: IncarnationView
     reason: str
@@ -46,11 +45,18 @@ class StopIncarnation:
 
 @dataclass(frozen=True, slots=True)
 class CreateIncarnation:
-    """Make the Job and the Service of the next incarnation on these `(node, gpus)`."""
+    """Make the Job of the next incarnation on these `(node, gpus)`."""
 
     job_uid: str
     incarnation: int
     nodes: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateService:
+    """Make the Service by which the ranks of an incarnation find each other, where it is not there (any more)."""
+
+    incarnation: IncarnationView
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +66,27 @@ class OpenGates:
     pods: tuple[tuple[PodView, str], ...]
 
 
-Action = StopIncarnation | CreateIncarnation | OpenGates
+Action = StopIncarnation | CreateIncarnation | CreateService | OpenGates
 
 
 @dataclass(frozen=True, slots=True)
 class JobStep:
     """What to do now for one job.
 
-    `current` is the incarnation that counts, if one stands; `gates` those to open as soon as every pod has its watts.
+    `current` is the incarnation that counts, if one stands; `gates` those to open as soon as every pod has its watts;
+    `bound`: every pod of it is on its node. `ending` says how one came to its end that has failed.
     """
 
     phase: Phase
     current: IncarnationView | None = None
     actions: tuple[Action, ...] = ()
     gates: OpenGates | None = None
-    failure: str = ""
-    counts_as_failure: bool = False
+    bound: bool = False
+    ending: Ending | None = None
+
+    @property
+    def counts_as_failure(self) -> bool:
+        return self.ending is not None and self.ending.counts
 
 
 def next_step(
@@ -86,14 +97,19 @@ def next_step(
     incarnations: Sequence[IncarnationView],
     pods: Sequence[PodView],
     stop_reason: str,
+    recorded_incarnation: int | None = None,
+    services: Collection[str] = (),
+    evidence: Evidence | None = None,
 ) -> JobStep:
     """The next step of one job towards `desired` (None: no GPUs for now).
 
-    `incarnations` and `pods` are all that exist of the job; `last_incarnation` the highest number ever recorded.
+    `incarnations`, `pods` and `services` (by name) are all that exist of the job; `last_incarnation` is the highest number
+    that is known to have been given, `recorded_incarnation` the highest in its status (None: the same). `evidence` is what
+    has been seen of the pods of the newest incarnation before.
     """
     live = sorted((item for item in incarnations if not item.deleting), key=lambda item: item.incarnation)
     current = live[-1] if live else None
-    stops = tuple(StopIncarnation(item, "superseded by a newer incarnation") for item in live[:-1])
+    stops: tuple[Action, ...] = tuple(StopIncarnation(item, "superseded by a newer incarnation") for item in live[:-1])
     holding = [pod for pod in pods if not pod.finished]
 
     if current is None:
@@ -114,17 +130,13 @@ def next_step(
         if any(not pod.finished for pod in own):
             # The Job's controller ends the other ranks; only then is it known how each of them ended.
             return JobStep(Phase.STOPPING, current, stops)
-        codes = {pod.exit_code for pod in own if pod.phase == "Failed"}
-        # A pod that ended by itself stays to be looked at; where none did, somebody deleted them (a drain, a lost node).
-        clean = codes <= {EXIT_CODE_CLEAN_STOP}
-        stop = StopIncarnation(current, "stopped cleanly by others" if clean else "failed")
-        exits = ", ".join(f"exit code {code}" for code in sorted(code for code in codes if code is not None))
-        return JobStep(
-            Phase.FAILED, current, (*stops, stop), failure=exits or current.failure, counts_as_failure=not clean
-        )
+        ending = judged(gathered(evidence or Evidence(), current, own), current)
+        return JobStep(Phase.FAILED, current, (*stops, StopIncarnation(current, ending.words)), ending=ending)
     if desired is None or desired != current.nodes:
         return JobStep(Phase.STOPPING, current, (*stops, StopIncarnation(current, stop_reason)))
 
+    named = current.name in services  # gates of ranks that cannot find each other stay closed
+    stops = stops if named else (*stops, CreateService(current))
     present = [pod for pod in own if not pod.deleting and not pod.finished]
     gated = [pod for pod in present if pod.gated]
     done = sum(pod.phase == "Succeeded" for pod in own)
@@ -134,9 +146,11 @@ def next_step(
         placed = [(pod, node) for pod in gated if (node := current.node_of(pod)) is not None]
         # A rank without a node would never start, and the others would hold their GPUs for nothing.
         # Before its number is recorded nothing runs under it: then it cannot be given again once nothing is left of it.
-        ready = len(placed) == len(gated) and current.incarnation <= last_incarnation
+        recorded = last_incarnation if recorded_incarnation is None else recorded_incarnation
+        ready = len(placed) == len(gated) and current.incarnation <= recorded and named
         gates = OpenGates(tuple(placed)) if ready else None
         return JobStep(Phase.GATED, current, stops, gates)
+    bound = all(pod.node for pod in present)
     if all(pod.ready for pod in present):
-        return JobStep(Phase.RUNNING, current, stops)
-    return JobStep(Phase.STARTING, current, stops)
+        return JobStep(Phase.RUNNING, current, stops, bound=bound)
+    return JobStep(Phase.STARTING, current, stops, bound=bound)

@@ -21,7 +21,7 @@ from flyball_api.names import (
     LABEL_JOB_UID,
     PLACEMENT_GATE,
 )
-from flyball_api.workloads import DEFAULT_GPU_RESOURCES, placement_annotation
+from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, placement_annotation
 
 JsonObject = dict[str, Any]
 
@@ -196,22 +196,37 @@ def _template(
     return template
 
 
-def incarnation_service(job: EnergyAwareJob, incarnation: int) -> JsonObject:
-    """The headless Service that gives the ranks of one incarnation their names before they are ready."""
-    name = incarnation_name(job, incarnation)
+def incarnation_service(incarnation: IncarnationView) -> JsonObject:
+    """The headless Service that gives the ranks of one incarnation their names before they are ready.
+
+    It belongs to the incarnation's Job, and goes with it whoever deletes that.
+    """
+    labels = {
+        LABEL_JOB_NAME: incarnation.job_name,
+        LABEL_JOB_UID: incarnation.job_uid,
+        LABEL_INCARNATION: str(incarnation.incarnation),
+    }
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            "name": name,
-            "namespace": job.namespace,
-            "labels": incarnation_labels(job, incarnation),
-            "ownerReferences": [_owner(job)],
+            "name": incarnation.name,
+            "namespace": incarnation.namespace,
+            "labels": labels,
+            "ownerReferences": [
+                {
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    "name": incarnation.name,
+                    "uid": incarnation.uid,
+                    "controller": True,
+                }
+            ],
         },
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": incarnation_labels(job, incarnation),
+            "selector": labels,
             "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT}],
         },
     }

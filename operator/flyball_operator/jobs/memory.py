@@ -39,13 +39,17 @@ def unknown_gpu_resource(job: EnergyAwareJob, gpu_resources: Collection[str]) ->
 @dataclass(frozen=True, slots=True)
 class JobMemory:
     """What is known of a job beside its spec: its progress, the allocation it holds or is being given, whether all its pods
-    run, whether any of them holds a GPU, and why no pods can be made of it, if so."""
+    run, whether any of them holds a GPU, why no pods can be made of it, if so.
+
+    `given_back`: others may have its GPUs until it is started again.
+    """
 
     progress: JobProgress
     current: Allocation | None
     running: bool
     holds_gpus: bool = True
     refusal: Refusal | None = None
+    given_back: bool = False
 
 
 def wants_gpus(job: EnergyAwareJob, progress: JobProgress, refusal: Refusal | None) -> bool:

@@ -10,11 +10,13 @@ import numpy as np
 from flyball_api.conditions import Condition, merge_conditions
 from flyball_api.energy_aware_job import (
     MAX_EXPLANATION_LENGTH,
+    BackOff,
     EnergyAwareJob,
     EnergyAwareJobStatus,
     EnergyUse,
     FrontierPoint,
     IncarnationEnergy,
+    IncarnationFailure,
     JobAllocation,
     JobSummary,
     NodeGpus,
@@ -27,6 +29,8 @@ from flyball_planner.snapshot import Admission, JobDecision
 
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.obstacles import PLACED_OBSTACLES, READY_OBSTACLES, StartObstacle
+from flyball_operator.jobs.pauses import BACK_OFF_REASONS
 from flyball_operator.jobs.progress import JobProgress
 
 FRONTIER_POINTS = 32
@@ -47,10 +51,11 @@ REASONS: dict[str, frozenset[str]] = {
             "UnknownGpuResource",
             "Succeeded",
             "Failed",
+            *BACK_OFF_REASONS,
         }
     ),
-    "Placed": _STEPS | {"PodsBound"},
-    "PodsReady": _STEPS | {"AllRanksReady"},
+    "Placed": _STEPS | {"PodsBound"} | PLACED_OBSTACLES | BACK_OFF_REASONS,
+    "PodsReady": _STEPS | {"AllRanksReady"} | READY_OBSTACLES | BACK_OFF_REASONS,
     "Resizing": _STEPS,
     "PowerLimitsEnforced": frozenset({"LimitsAcknowledged", "WaitingForAcknowledgements", "NotPlaced"}),
     "BudgetHealthy": frozenset({"NoBudget", "WithinBudget", "ProjectedOverBudget", "Exhausted"}),
@@ -68,6 +73,9 @@ class JobFacts:
     highest limit read back from the job's GPUs (0: none known). `last_failed` is the last incarnation that `restarts`
     counts. `outcome` is "Succeeded" or "Failed" once the job has ended; `refusal` says why no pods can be made of it.
     `observing`: the operator does nothing of what is decided.
+
+    `back_off` is the pause before its next start, in which it `gives_back` its GPUs or not; `obstacle` what keeps the pods
+    of this start from running; `failures` how its last incarnations ended, the newest first.
     """
 
     progress: JobProgress
@@ -85,6 +93,16 @@ class JobFacts:
     last_resize: datetime | None = None
     frontier: tuple[FrontierPoint, ...] = ()
     observing: bool = False
+    failures: tuple[IncarnationFailure, ...] = ()
+    start_attempts: int = 0
+    highest_incarnation: int = 0
+    back_off: BackOff | None = None
+    gives_back: bool = False
+    obstacle: StartObstacle | None = None
+
+
+def _next_start(back_off: BackOff) -> str:
+    return f"{back_off.message}; the next start is at {format_time(back_off.until)}"
 
 
 def _admitted(job: EnergyAwareJob, facts: JobFacts) -> Condition:
@@ -108,6 +126,8 @@ def _admitted(job: EnergyAwareJob, facts: JobFacts) -> Condition:
             "WaitingForBudget",
             f"the energy budget of {energy.budget_kilojoules} kJ is spent; {follows[energy.on_exhausted]}",
         )
+    if facts.back_off is not None and facts.gives_back:
+        return Condition("Admitted", False, facts.back_off.reason, _next_start(facts.back_off))
     if decision is None:
         return Condition("Admitted", None, "Planning", "the first plan with this job is on its way")
     if facts.observing and facts.step.current is None:
@@ -134,9 +154,21 @@ def _projected_kilojoules(job: EnergyAwareJob, facts: JobFacts) -> float | None:
     return consumed + remaining * joules / 1e3
 
 
+def _on_the_way(facts: JobFacts, kind: str, *, holds: bool, done: str) -> Condition:
+    """Placed or PodsReady: what is observed of it, or what keeps it from coming true."""
+    if holds:
+        return Condition(kind, True, done)
+    obstacle, back_off = facts.obstacle, facts.back_off
+    if obstacle is not None and obstacle.before_placement == (kind == "Placed"):
+        return Condition(kind, False, obstacle.reason, obstacle.message)
+    if back_off is not None:
+        return Condition(kind, False, back_off.reason, _next_start(back_off))
+    return Condition(kind, False, str(facts.step.phase))
+
+
 def _conditions(job: EnergyAwareJob, facts: JobFacts, projected: float | None) -> list[Condition]:
     step, decision = facts.step, facts.decision
-    placed = step.current is not None and step.phase in (Phase.STARTING, Phase.RUNNING, Phase.COMPLETE)
+    placed = step.bound or step.phase == Phase.COMPLETE
     ready = step.phase == Phase.RUNNING
     wants = decision is not None and decision.allocation is not None
     resizing = step.phase == Phase.STOPPING or (wants and step.phase in (Phase.CREATING, Phase.GATED))
@@ -164,8 +196,8 @@ def _conditions(job: EnergyAwareJob, facts: JobFacts, projected: float | None) -
     )
     conditions = [
         _admitted(job, facts),
-        Condition("Placed", placed, "PodsBound" if placed else str(step.phase)),
-        Condition("PodsReady", ready, "AllRanksReady" if ready else str(step.phase)),
+        _on_the_way(facts, "Placed", holds=placed, done="PodsBound"),
+        _on_the_way(facts, "PodsReady", holds=ready, done="AllRanksReady"),
         Condition("Resizing", resizing, str(step.phase)),
         Condition(
             "PowerLimitsEnforced",
@@ -198,7 +230,19 @@ def _state(job: EnergyAwareJob, facts: JobFacts, conditions: list[Condition]) ->
         return admitted.reason
     if facts.step.phase == Phase.RUNNING:
         return "DeadlineAtRisk" if facts.decision is not None and facts.decision.deadline_at_risk else "Running"
-    return "Starting"
+    if facts.obstacle is not None:
+        return facts.obstacle.reason
+    return facts.back_off.reason if facts.back_off is not None else "Starting"
+
+
+def _explanation(facts: JobFacts, conditions: list[Condition]) -> str:
+    """Why the job has what it has; why it does not run, where something keeps it from that."""
+    if not facts.outcome and conditions[0].status:
+        if facts.obstacle is not None:
+            return facts.obstacle.message
+        if facts.back_off is not None:
+            return _next_start(facts.back_off)
+    return conditions[0].message
 
 
 def _duration(seconds: float) -> str:
@@ -267,7 +311,7 @@ def energy_status(job: EnergyAwareJob, progress: JobProgress) -> EnergyAwareJobS
 def _allocation(job: EnergyAwareJob, facts: JobFacts) -> JobAllocation | None:
     """What the plan wants the job to have; None for a job that has never had anything."""
     current, decision = facts.step.current, facts.decision
-    number = max(job.last_incarnation, 0 if current is None else current.incarnation)
+    number = max(job.last_incarnation, facts.highest_incarnation, 0 if current is None else current.incarnation)
     if decision is not None and decision.allocation is not None and not facts.outcome:
         return JobAllocation(
             gpus=decision.allocation.gpus,
@@ -329,11 +373,14 @@ def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
         ),
         energy=_energy(progress, projected, progress.watts),
         frontier=facts.frontier or None,
-        explanation=conditions[0].message[:MAX_EXPLANATION_LENGTH],
+        explanation=_explanation(facts, conditions)[:MAX_EXPLANATION_LENGTH],
         state=_state(job, facts, conditions),
         summary=_summary(job, facts, remaining_seconds),
         restarts=facts.restarts,
         last_failed_incarnation=facts.last_failed or None,
+        failures=facts.failures or None,
+        start_attempts=facts.start_attempts or None,
+        back_off=facts.back_off,
         start_time=before.start_time or (now if applied else None),
         last_resize_time=facts.last_resize,
         completion_time=before.completion_time or (now if facts.outcome else None),
@@ -351,6 +398,9 @@ def significant_fields(status: EnergyAwareJobStatus) -> tuple[object, ...]:
         None if applied is None else (applied.incarnation, applied.gpus),
         status.state,
         status.restarts or 0,
+        status.failures or (),
+        status.start_attempts or 0,
+        status.back_off,
         status.last_resize_time,
         status.completion_time,
     )

@@ -148,7 +148,7 @@ def build_snapshot(
     schedulable = frozenset(state.name for state in node_states if state.schedulable)
     states = []
     for job, memory in sorted(jobs, key=lambda item: (item[0].created, item[0].key)):
-        if not wants_gpus(job, memory.progress, memory.refusal):
+        if memory.given_back or not wants_gpus(job, memory.progress, memory.refusal):
             continue
         resized = job.status.last_resize_time
         eligible = _eligible_nodes(job, nodes)

@@ -15,6 +15,8 @@ from flyball_api.names import FLYBALL_API_VERSION
 from flyball_api.power_cap import DEFAULT_RELEASE_SECONDS, PowerCap, PowerCapStatus
 from flyball_api.workloads import NodeView
 
+from flyball_operator.jobs.obstacles import PLACED_OBSTACLES, READY_OBSTACLES
+from flyball_operator.jobs.pauses import NOT_STARTED
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
@@ -83,8 +85,18 @@ def _placed(status: EnergyAwareJobStatus) -> tuple[int, list[str]]:
     return (0, []) if allocation is None else (allocation.gpus, [node.name for node in allocation.nodes])
 
 
-def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus, failure: str = "") -> list[Announcement]:
-    """The Events between a job's status and the next one, `after`; `failure` says how its last incarnation ended."""
+def _how_it_ended(status: EnergyAwareJobStatus) -> str:
+    """The end of the last incarnation, in a few words."""
+    if not status.failures:
+        return "nobody knows how"
+    failure = status.failures[0]
+    where = f"pod {failure.pod}{f' on {failure.node}' if failure.node else ''}: " if failure.pod else ""
+    code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
+    return f"{where}{failure.reason}{code}{f': {failure.message}' if failure.message else ''}"
+
+
+def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[Announcement]:
+    """The Events between a job's status and the next one, `after`."""
     before = job.status
     found: list[Announcement] = []
     if job.spec.unused_sections and before.observed_generation != job.generation:
@@ -110,9 +122,23 @@ def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus, failure:
     failed, succeeded = _Change(before, after, "Failed"), _Change(before, after, "Succeeded")
     restarts = after.restarts or 0
     if restarts > (before.restarts or 0) and not failed.to_status("True"):
-        note = f"incarnation {after.last_failed_incarnation} failed ({failure or 'no exit code'}); "
+        note = f"incarnation {after.last_failed_incarnation} failed: {_how_it_ended(after)}; "
         note += f"restart {restarts} of {job.spec.failure_policy.max_restarts}"
         found.append(Announcement("Restarting", note, "Restart", warning=True))
+    newest = (after.failures or (None,))[0]
+    if newest is not None and not newest.counted and newest != (before.failures or (None,))[0]:
+        note = f"incarnation {newest.incarnation} was ended by others, which does not count: {_how_it_ended(after)}"
+        found.append(Announcement("Disrupted", note, "Restart", warning=True))
+    for kind, reasons in (("Placed", PLACED_OBSTACLES), ("PodsReady", READY_OBSTACLES)):
+        change = _Change(before, after, kind)
+        found += [
+            Announcement(reason, change.message, "Start", warning=True)
+            for reason in sorted(reasons)
+            if change.to_reason(reason)
+        ]
+    if admitted.to_reason(NOT_STARTED):
+        note = f"its GPUs and watts are given back: {admitted.message}"
+        found.append(Announcement("StartTimedOut", note, "GiveBack", warning=True))
     if _Change(before, after, "DeadlineAtRisk").to_status("True"):
         note = _Change(before, after, "DeadlineAtRisk").message
         found.append(Announcement("DeadlineAtRisk", note, "Plan", warning=True))

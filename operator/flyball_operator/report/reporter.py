@@ -72,7 +72,7 @@ class Reporter:
         """Write a job's new status, and record the Events that follow from what changed in it."""
         result = await self._executor.write_job_status(job.view, status)
         if result.done:
-            self._announce(regarding_job(job.view), job_announcements(job.view, status, job.step.failure))
+            self._announce(regarding_job(job.view), job_announcements(job.view, status))
         return result
 
     def announce_nodes(self, nodes: Mapping[str, NodeInfo]) -> None:

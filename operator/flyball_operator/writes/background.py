@@ -28,6 +28,7 @@ class Background:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._tasks: dict[Hashable, asyncio.Task[WriteResult]] = {}
+        self._retries: dict[Hashable, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -68,8 +69,12 @@ class Background:
             return
         if task.result().done:
             self._wake()
-        else:
-            task.get_loop().call_later(RETRY_SECONDS, self._wake)
+        elif key not in self._retries:  # one timer an object, however often it fails meanwhile
+            self._retries[key] = task.get_loop().call_later(RETRY_SECONDS, self._retry, key)
+
+    def _retry(self, key: Hashable) -> None:
+        del self._retries[key]
+        self._wake()
 
     @staticmethod
     async def _run(key: Hashable, write: Coroutine[Any, Any, WriteResult]) -> WriteResult:
@@ -84,6 +89,9 @@ class Background:
 
     async def stop(self) -> None:
         """Cancel what is under way and wait for its end."""
+        for timer in self._retries.values():
+            timer.cancel()
+        self._retries.clear()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -44,7 +44,7 @@ from flyball_kube.resources import (
 )
 from flyball_kube.session import JSON_PATCH, ApiSession, JsonObject
 
-from flyball_operator.jobs.lifecycle import OpenGates, StopIncarnation
+from flyball_operator.jobs.lifecycle import CreateService, OpenGates, StopIncarnation
 from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult, combined
 from flyball_operator.power.brakes import SendBrake
@@ -105,7 +105,13 @@ class Executor:
             level = logging.DEBUG if error.conflict or error.not_found else logging.WARNING
             logger.log(level, "write refused", write=kind, error=str(error))
             outcome = Outcome.REFUSED if error.status < 500 else Outcome.UNKNOWN
-            return WriteResult(outcome, error.message if error.invalid else "", error.not_found)
+            return WriteResult(
+                outcome,
+                invalid=error.message if error.invalid else "",
+                not_found=error.not_found,
+                conflict=error.conflict,
+                message=error.message if outcome is Outcome.REFUSED else "",
+            )
         except ApiUnreachable as error:
             logger.warning("write unanswered", write=kind, error=str(error))
             return UNKNOWN
@@ -215,32 +221,35 @@ class Executor:
     async def create_incarnation(
         self, job: EnergyAwareJob, incarnation: int, nodes: tuple[tuple[str, int], ...]
     ) -> WriteResult:
-        """Make the Service and the gated Job of an incarnation."""
+        """Make the gated Job of an incarnation; refused where the template has a field that no pod has."""
         try:
             batch_job = incarnation_job(job, incarnation, nodes, self._training_socket_directory, self._gpu_resources)
-            service = incarnation_service(job, incarnation)
         except ValueError as error:
             return WriteResult(Outcome.REFUSED, invalid=str(error))
-        await self._write(
-            "create-service", SERVICES, lambda: self._session.create(SERVICES.path(job.namespace), service)
-        )
         return await self._write(
-            "create-incarnation", JOBS, lambda: self._session.create(JOBS.path(job.namespace), batch_job)
+            "create-incarnation",
+            JOBS,
+            # A misspelt field would else be dropped in silence, and the job run without its checkpoint volume, say.
+            lambda: self._session.create(JOBS.path(job.namespace), batch_job, fieldValidation="Strict"),
+        )
+
+    async def create_service(self, action: CreateService) -> WriteResult:
+        """Make the Service of an incarnation, which goes with its Job."""
+        item = action.incarnation
+        service = incarnation_service(item)
+        return await self._write(
+            "create-service", SERVICES, lambda: self._session.create(SERVICES.path(item.namespace), service)
         )
 
     async def stop_incarnation(self, action: StopIncarnation) -> WriteResult:
         """Delete an incarnation's Job, and with it, by the garbage collector, its pods and their Service."""
         item = action.incarnation
         options = {"propagationPolicy": "Background", "preconditions": {"uid": item.uid}}
-        done = await self._write(
+        return await self._write(
             "stop-incarnation",
             JOBS,
             lambda: self._session.delete(JOBS.path(item.namespace, item.name), options),
         )
-        await self._write(
-            "delete-service", SERVICES, lambda: self._session.delete(SERVICES.path(item.namespace, item.name))
-        )
-        return done
 
     async def open_gates(self, action: OpenGates, hostnames: Mapping[str, str]) -> WriteResult:
         """Give each pod its node, by the node's hostname label, and take its gate away; done where all took effect."""

@@ -9,7 +9,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_kube.logs import get_logger
 
 from flyball_operator.jobs.controller import JobAction
-from flyball_operator.jobs.lifecycle import CreateIncarnation, OpenGates, StopIncarnation
+from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, StopIncarnation
 from flyball_operator.outcome import WriteResult
 
 logger = get_logger(__name__)
@@ -21,6 +21,8 @@ class JobWrites(Protocol):
     async def create_incarnation(
         self, job: EnergyAwareJob, incarnation: int, nodes: tuple[tuple[str, int], ...]
     ) -> WriteResult: ...
+
+    async def create_service(self, action: CreateService) -> WriteResult: ...
 
     async def stop_incarnation(self, action: StopIncarnation) -> WriteResult: ...
 
@@ -40,6 +42,10 @@ async def take_action(executor: JobWrites, item: JobAction, hostnames: Mapping[s
         case CreateIncarnation(_, number, nodes):
             event = "create"
             result = await executor.create_incarnation(job, number, nodes)
-            reason = result.invalid or f"on {', '.join(name for name, _ in nodes)}"
+            reason = result.message or result.invalid or f"on {', '.join(name for name, _ in nodes)}"
+        case CreateService(incarnation):
+            event, number = "create-service", incarnation.incarnation
+            result = await executor.create_service(action)
+            reason = result.message or "its ranks find each other by it"
     logger.info(event, job=job.key, incarnation=number, reason=reason, done=result.done)
     return result

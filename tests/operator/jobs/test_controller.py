@@ -12,8 +12,9 @@ import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, IncarnationEnergy, read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodView
+from flyball_operator.jobs.attempts import RestartRules
 from flyball_operator.jobs.controller import JobController, JobsStep
-from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, OpenGates, StopIncarnation
+from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, CreateService, OpenGates, StopIncarnation
 from flyball_operator.outcome import DONE, Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.watches import ClusterState
@@ -69,6 +70,10 @@ class RecordingWrites:
         self.taken.append(f"create {incarnation}")
         return self.result
 
+    async def create_service(self, action: CreateService) -> WriteResult:
+        self.taken.append(f"create-service {action.incarnation.incarnation}")
+        return self.result
+
     async def stop_incarnation(self, action: StopIncarnation) -> WriteResult:
         self.taken.append(f"stop {action.incarnation.incarnation}")
         return self.result
@@ -76,6 +81,13 @@ class RecordingWrites:
     async def open_gates(self, action: OpenGates, hostnames: Mapping[str, str]) -> WriteResult:
         self.taken.append(f"open {len(action.pods)}")
         return self.result
+
+
+PAUSE, TIMEOUT = 10.0, 300.0
+
+
+def new_controller() -> JobController:
+    return JobController(INTERVAL, Priors(), DEFAULT_GPU_RESOURCES, RestartRules(PAUSE, TIMEOUT))
 
 
 @dataclass
@@ -90,7 +102,8 @@ class Cluster:
     now: datetime = NOW
     monotonic: float = 100.0
     epoch: int = 1
-    controller: JobController = field(default_factory=lambda: JobController(INTERVAL, Priors(), DEFAULT_GPU_RESOURCES))
+    controller: JobController = field(default_factory=lambda: new_controller())
+    pods_refused: dict[str, str] = field(default_factory=dict)
     step: JobsStep = field(default_factory=lambda: JobsStep({}, (), (), (), (), ()))
 
     def world(self) -> ClusterState:
@@ -110,6 +123,8 @@ class Cluster:
             reports_of=reports,
             unread=(),
             age_seconds=0.0,
+            services_of={job.uid: [item.name for item in self.incarnations]},
+            pods_refused=self.pods_refused,
         )
 
     def cycle(self, seconds: float = 0.0, world: ClusterState | None = None, **keywords: Any) -> list[Action]:
@@ -142,7 +157,7 @@ class Cluster:
             self.controller.answered(item, asyncio.run(take_action(writes, item, {})), self.now)
 
     def new_operator(self) -> None:
-        self.controller = JobController(INTERVAL, Priors(), DEFAULT_GPU_RESOURCES)
+        self.controller = new_controller()
 
     def run_on(self, number: int) -> None:
         """Incarnation `number` runs."""
@@ -168,7 +183,8 @@ def test_a_failed_incarnation_is_removed_once_its_failure_is_in_the_status() -> 
     cluster.fail(1)
     assert cluster.cycle() == []
     assert (cluster.status["restarts"], cluster.status["lastFailedIncarnation"]) == (1, 1)
-    (stop,) = cluster.cycle()
+    assert cluster.cycle() == [], "its pods stay for their logs until the next start is due"
+    (stop,) = cluster.cycle(PAUSE)
     assert isinstance(stop, StopIncarnation)
     assert cluster.status["restarts"] == 1
 
@@ -191,12 +207,11 @@ def test_a_failure_is_neither_lost_nor_counted_twice_by_the_next_operator(dies: 
     assert (cluster.status["restarts"], cluster.status["lastFailedIncarnation"]) == (2, 2)
 
 
-def test_clean_stops_do_not_count() -> None:
+def test_an_exit_code_of_143_that_nobody_asked_for_counts() -> None:
     cluster = Cluster()
     cluster.fail(1, exit_code=143)
-    (stop,) = cluster.cycle()
-    assert isinstance(stop, StopIncarnation)
-    assert cluster.status["restarts"] == 0
+    assert cluster.cycle() == []
+    assert cluster.status["restarts"] == 1
 
 
 def test_after_the_last_restart_the_job_fails_and_keeps_its_pods() -> None:
@@ -204,9 +219,9 @@ def test_after_the_last_restart_the_job_fails_and_keeps_its_pods() -> None:
     for number in (1, 2):
         cluster.fail(number)
         cluster.cycle()
-        actions = cluster.cycle()
+        actions = cluster.cycle(PAUSE)
         assert [type(action) for action in actions] == ([StopIncarnation] if number == 1 else [])
-    assert cluster.status["state"] == "Failed"
+    assert (cluster.status["state"], cluster.status["restarts"]) == ("Failed", 1)
     assert "exit code 1; failurePolicy.maxRestarts 1 allows no further restart" in cluster.status["explanation"]
     assert cluster.step.jobs == {}  # it has ended
 
@@ -320,11 +335,13 @@ def test_a_refusal_of_an_older_spec_says_nothing_of_the_present_one() -> None:
 
 
 @pytest.mark.parametrize("result", [WriteResult(Outcome.REFUSED), WriteResult(Outcome.UNKNOWN)])
-def test_a_start_that_failed_for_another_reason_is_tried_again(result: WriteResult) -> None:
+def test_a_start_that_failed_for_another_reason_is_tried_again_at_growing_intervals(result: WriteResult) -> None:
     cluster = Cluster()
-    for _ in range(2):
-        assert cluster.cycle() == [CreateIncarnation(UID, 1, (A,))]
+    for pause in (0.0, 0.5, 1.0, 2.0, 4.0):
+        assert cluster.cycle(0.9 * pause) == [] or not pause
+        assert cluster.cycle(0.1 * pause) == [CreateIncarnation(UID, 1, (A,))]
         cluster.controller.answered(cluster.step.actions[0], result, cluster.now)
+        assert cluster.cycle() == [], "whatever wakes the loop meanwhile"
     assert "lastResizeTime" not in cluster.status
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import hypothesis.strategies as st
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodView
+from flyball_operator.jobs.attempts import RestartRules
 from flyball_operator.jobs.controller import JobAction, JobController
-from flyball_operator.jobs.lifecycle import CreateIncarnation, OpenGates, StopIncarnation
+from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, StopIncarnation
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.watches import ClusterState
@@ -36,7 +37,7 @@ from tests.support.operator_objects import (
 )
 
 UID = "uid-train"
-CLEAN_STOP, CRASH = 143, 1
+TERMINATED, CRASH = 143, 1
 PLACES = {"nowhere": (), "a": (("a", 4),), "b": (("b", 4),), "both": (("a", 4), ("b", 4))}
 
 
@@ -58,6 +59,8 @@ class Incarnation:
     deleting: bool = False  # its Job is gone, and its pods are leaving
     exit_code: int = 0
     failed: bool = False
+    named: bool = False  # its Service is there
+    disrupted: bool = False  # by whom it was ended: others, or its own program
 
     @property
     def holds_gpus(self) -> bool:
@@ -74,7 +77,7 @@ class Incarnation:
         if state != "gated":
             keywords["node"] = self.nodes[index][0]
         if state == "failed":
-            keywords |= {"phase": "Failed", "exit_code": self.exit_code}
+            keywords |= {"phase": "Failed", "exit_code": self.exit_code, "disrupted": self.disrupted}
         elif state != "gated":
             keywords["phase"] = "Running"
         return pod_view(
@@ -105,11 +108,15 @@ class OneJob(RuleBasedStateMachine):
         nodes = [node_view("a"), node_view("b")]
         pods = [pod for number, item in self.incarnations.items() for pod in item.pods(number)]
         views = [item.view(number) for number, item in self.incarnations.items() if not item.deleting]
-        return ClusterState({UID: job}, [], {}, nodes, pods, {UID: views}, {UID: pods}, {}, (), 0.0)
+        services = {UID: {f"train-{number}" for number, item in self.incarnations.items() if item.named}}
+        return ClusterState(
+            {UID: job}, [], {}, nodes, pods, {UID: views}, {UID: pods}, {}, (), 0.0, services_of=services
+        )
 
     @rule()
     def new_operator(self) -> None:
-        self.controller = JobController(5.0, Priors(), DEFAULT_GPU_RESOURCES)
+        rules = RestartRules(first_pause_seconds=0.1, startup_timeout_seconds=10**6)
+        self.controller = JobController(5.0, Priors(), DEFAULT_GPU_RESOURCES, rules)
         self.decisions: dict[str, JobDecision] = {}
 
     @rule(place=st.sampled_from(sorted(PLACES)))
@@ -153,6 +160,9 @@ class OneJob(RuleBasedStateMachine):
                 gated = [index for index, state in standing.ranks.items() if state == "gated"]
                 assert sorted(pod.index for pod, _ in pods) == sorted(gated), "all gates open, or none"
                 assert len(standing.ranks) == len(standing.nodes)
+                assert standing.named, "ranks find each other before they run"
+            case CreateService():
+                pass
 
     def _take(self, item: JobAction) -> WriteResult:
         match item.action:
@@ -161,6 +171,9 @@ class OneJob(RuleBasedStateMachine):
                     return WriteResult(Outcome.REFUSED)
                 self.created.append(number)
                 self.incarnations[number] = Incarnation(nodes)
+            case CreateService(incarnation):
+                if not self.incarnations[incarnation.incarnation].deleting:
+                    self.incarnations[incarnation.incarnation].named = True
             case StopIncarnation(incarnation, _):
                 self.incarnations[incarnation.incarnation].deleting = True
             case OpenGates(pods):
@@ -186,20 +199,25 @@ class OneJob(RuleBasedStateMachine):
                 item.ranks.pop(index)
 
     @precondition(lambda self: any("running" in item.ranks.values() for item in self.incarnations.values()))
-    @rule(exit_code=st.sampled_from([CRASH, CLEAN_STOP]))
-    def a_rank_ends(self, exit_code: int) -> None:
-        """One rank ends by itself; the Job fails, and its controller ends the other ranks."""
+    @rule(exit_code=st.sampled_from([CRASH, TERMINATED]), disrupted=st.booleans())
+    def a_rank_ends(self, exit_code: int, disrupted: bool) -> None:
+        """One rank ends, by itself or by an eviction; the Job fails, and its controller ends the other ranks."""
         for item in self.incarnations.values():
             running = [index for index, state in item.ranks.items() if state == "running"]
             if running and not item.failed and not item.deleting:
-                item.failed, item.exit_code = True, exit_code
+                item.failed, item.exit_code, item.disrupted = True, exit_code, disrupted
                 item.ranks = {
                     index: "failed" if index == running[0] else "leaving"
                     for index, state in item.ranks.items()
                     if state != "gated"
                 }
-                self.failures += exit_code == CRASH
+                self.failures += not disrupted
                 return  # the others end the same way another time
+
+    @rule()
+    def somebody_deletes_a_service(self) -> None:
+        for item in self.incarnations.values():
+            item.named = False
 
     @invariant()
     def gpus_are_held_once(self) -> None:

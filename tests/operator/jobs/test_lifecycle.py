@@ -10,6 +10,7 @@ from flyball_api.workloads import IncarnationView, PodView
 from flyball_operator.jobs.lifecycle import (
     Action,
     CreateIncarnation,
+    CreateService,
     JobStep,
     Phase,
     StopIncarnation,
@@ -73,6 +74,7 @@ class State:
     gates: frozenset[str] = frozenset()  # the pods whose gates may be opened together
     last: int = 0
     counts_as_failure: bool = False
+    services: tuple[str, ...] = ("train-1", "train-2")
 
 
 ALL = frozenset(["p0", "p1"])
@@ -192,15 +194,33 @@ STATES = [
         (StopIncarnation,),
         incarnations=[FAILED],
         pods=[ended(0, "Failed", None)],
-        counts_as_failure=True,
     ),
     State(
-        "a clean stop that was not ours",
+        "a program that ends as if it had been told to",
         Phase.FAILED,
         (StopIncarnation,),
         incarnations=[FAILED],
         pods=[ended(0, "Failed", 143), ended(1, "Failed", 143)],
+        counts_as_failure=True,
     ),
+    State(
+        "its Service is not there yet",
+        Phase.GATED,
+        (CreateService,),
+        incarnations=[incarnation()],
+        pods=[gated(0), gated(1)],
+        last=1,
+        services=(),
+    ),
+    State(
+        "somebody deleted its Service",
+        Phase.RUNNING,
+        (CreateService,),
+        incarnations=[incarnation()],
+        pods=[running(0), running(1)],
+        services=("train-2",),
+    ),
+    State("what has failed needs no Service", Phase.FAILED, (StopIncarnation,), incarnations=[FAILED], services=()),
     State("somebody deleted its pods", Phase.FAILED, (StopIncarnation,), incarnations=[FAILED]),
     State(
         "one rank failed, the others are being ended",
@@ -261,6 +281,7 @@ def step_of(state: State) -> JobStep:
         incarnations=state.incarnations,
         pods=state.pods,
         stop_reason="the plan says so",
+        services=state.services,
     )
 
 
@@ -290,12 +311,7 @@ def test_the_order_in_which_objects_are_listed_does_not_matter() -> None:
             state.last,
         )
         first, second = step_of(state), step_of(turned)
-        assert (first.phase, first.current, first.counts_as_failure, first.failure) == (
-            second.phase,
-            second.current,
-            second.counts_as_failure,
-            second.failure,
-        )
+        assert (first.phase, first.current, first.ending) == (second.phase, second.current, second.ending)
 
 
 @pytest.mark.parametrize(
@@ -330,12 +346,37 @@ def test_stops_say_why() -> None:
 @pytest.mark.parametrize(
     ("pods", "words"),
     [
-        ([ended(0, "Failed", 1), ended(1, "Failed", 137)], "exit code 1, exit code 137"),
-        ([ended(0, "Failed", None)], "Job has reached the specified backoff limit"),
+        ([ended(0, "Failed", 1), ended(1, "Failed", 137)], "pod p0 on a ended with exit code 1"),
+        ([ended(0, "Failed", 143), ended(1, "Failed", 2)], "pod p1 on b ended with exit code 2"),
+        ([ended(0, "Failed", None)], "pod p0 on a was disrupted (NeverRan): none of its containers ever ran"),
+        ([], "its pods were deleted"),
     ],
 )
-def test_a_failure_is_told_by_its_exit_codes_or_else_in_the_jobs_words(pods: list[PodView], words: str) -> None:
-    assert step_of(State("", Phase.FAILED, incarnations=[FAILED], pods=pods)).failure == words
+def test_an_end_is_told_by_the_rank_that_decided(pods: list[PodView], words: str) -> None:
+    ending = step_of(State("", Phase.FAILED, incarnations=[FAILED], pods=pods)).ending
+    assert ending is not None
+    assert ending.words == words
+
+
+def test_gates_stay_closed_under_a_number_that_only_this_operator_knows() -> None:
+    step = next_step(
+        job_uid=UID,
+        desired=(A, B),
+        last_incarnation=1,
+        recorded_incarnation=0,
+        incarnations=[incarnation()],
+        pods=[gated(0), gated(1)],
+        stop_reason="",
+        services=["train-1"],
+    )
+    assert (step.phase, step.gates) == (Phase.GATED, None)
+
+
+def test_pods_are_bound_once_each_has_its_node() -> None:
+    waiting = pod_view("p1", uid=UID, index=1, gpus=4)
+    for pods, bound in (([running(0, ready=False), waiting], False), ([running(0), running(1, ready=False)], True)):
+        step = step_of(State("", Phase.STARTING, incarnations=[incarnation()], pods=pods))
+        assert (step.phase, step.bound) == (Phase.STARTING, bound)
 
 
 def test_ranks_have_their_nodes() -> None:

@@ -155,7 +155,8 @@ def test_labels_tell_pods_job_and_service_apart_from_others() -> None:
     view = job_view(
         template={"metadata": {"labels": {"team": "x"}}, "spec": {"containers": [trainer()]}},
     )
-    made, service = incarnation_job(view, 3, NODES), incarnation_service(view, 3)
+    made = incarnation_job(view, 3, NODES)
+    service = incarnation_service(read_incarnation({**made, "metadata": {**made["metadata"], "uid": "batch-uid"}}))
     assert made["metadata"]["labels"] == labels
     assert made["spec"]["template"]["metadata"]["labels"] == {"team": "x", **labels}
     assert service["spec"]["selector"] == service["metadata"]["labels"] == labels

@@ -45,7 +45,7 @@ from tests.support.operator_objects import (
 REFERENCE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 NODES = (("a", 4), ("b", 4))
 DECISION = decision("uid-train", *NODES, watts=312.5, clock=1200)
-RUNNING = JobStep(Phase.RUNNING, incarnation_view("uid-train", 2, *NODES))
+RUNNING = JobStep(Phase.RUNNING, incarnation_view("uid-train", 2, *NODES), bound=True)
 WAITING = JobStep(Phase.WAITING)
 BOOKS = JobProgress(
     iterations=250.0,
@@ -235,7 +235,8 @@ def test_deadline() -> None:
     ],
 )
 def test_every_step(phase: Phase, placed: bool, ready: bool, resizing: bool) -> None:
-    step = JobStep(phase, None if phase == Phase.WAITING else RUNNING.current)
+    bound = phase in (Phase.STARTING, Phase.RUNNING)
+    step = JobStep(phase, None if phase == Phase.WAITING else RUNNING.current, bound=bound)
     said = conditions(made(job_view(), facts(step=step, granted=phase == Phase.RUNNING)))
     assert said["Placed"]["status"] == str(placed)
     assert said["PodsReady"]["status"] == str(ready)

@@ -10,10 +10,17 @@ from typing import Any
 
 import pytest
 from flyball_api.conditions import StoredCondition
-from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
+from flyball_api.energy_aware_job import (
+    BackOff,
+    EnergyAwareJob,
+    EnergyAwareJobStatus,
+    IncarnationFailure,
+    read_energy_aware_job,
+)
 from flyball_api.power_cap import PowerCapStatus
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.obstacles import PLACED_OBSTACLES, READY_OBSTACLES, StartObstacle
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.status import JobFacts, job_status
 from flyball_operator.power.holds import HoldAction, HoldChange
@@ -53,7 +60,7 @@ from tests.support.operator_objects import (
 
 A, B = ("a", 4), ("b", 4)
 PLAN = decision("uid-train", A)
-RUNNING = JobStep(Phase.RUNNING, incarnation_view("uid-train", 1, A))
+RUNNING = JobStep(Phase.RUNNING, incarnation_view("uid-train", 1, A), bound=True)
 
 
 class Life:
@@ -67,13 +74,13 @@ class Life:
     def job(self) -> EnergyAwareJob:
         return replace(job_view(**self.spec), status=self.status)
 
-    def write(self, failure: str = "", **facts: Any) -> list[Announcement]:
+    def write(self, **facts: Any) -> list[Announcement]:
         base = JobFacts(JobProgress(), RUNNING, PLAN, 1, True, 0, NOW)
         status = job_status(self.job, replace(base, **facts))
-        said = job_announcements(self.job, status, failure)
+        said = job_announcements(self.job, status)
         self.status = read_energy_aware_job(raw_job(status=as_stored(status))).status
         # The same status once more is no news.
-        assert job_announcements(self.job, self.status, failure) == []
+        assert job_announcements(self.job, self.status) == []
         return said
 
 
@@ -101,13 +108,36 @@ def test_an_ordinary_life() -> None:
 def test_failures_and_restarts() -> None:
     life = Life(failurePolicy={"maxRestarts": 1})
     life.write()
-    (restarting,) = life.write("exit code 1", restarts=1, last_failed=1)
+    first = IncarnationFailure(1, NOW, True, "OOMKilled", "out of memory", "train-1-0-x", "a", 137)
+    (restarting,) = life.write(restarts=1, last_failed=1, failures=(first,))
     assert restarting.warning
-    assert restarting.note == "incarnation 1 failed (exit code 1); restart 1 of 1"
-    (failed,) = life.write(
-        "exit code 1", restarts=2, last_failed=2, outcome="Failed", outcome_message="no further restart"
+    assert restarting.note == (
+        "incarnation 1 failed: pod train-1-0-x on a: OOMKilled, exit code 137: out of memory; restart 1 of 1"
     )
+    evicted = IncarnationFailure(2, NOW, False, "EvictionByEvictionAPI", "", "train-2-0-x", "a")
+    (disrupted,) = life.write(restarts=1, last_failed=1, failures=(evicted, first))
+    assert disrupted == Announcement(
+        "Disrupted",
+        "incarnation 2 was ended by others, which does not count: pod train-2-0-x on a: EvictionByEvictionAPI",
+        "Restart",
+        warning=True,
+    )
+    (failed,) = life.write(restarts=1, last_failed=3, outcome="Failed", outcome_message="no further restart")
     assert failed == Announcement("Failed", "no further restart", "Finish", warning=True)
+
+
+def test_what_keeps_a_job_from_running_is_told_once() -> None:
+    life = Life()
+    life.write(step=JobStep(Phase.STARTING))
+    stuck = {"step": JobStep(Phase.STARTING), "obstacle": StartObstacle("Unschedulable", "0/4 nodes are available")}
+    (said,) = life.write(**stuck)
+    assert said == Announcement("Unschedulable", "0/4 nodes are available", "Start", warning=True)
+    pulling = StartObstacle("ImagePullFailed", "no such image")
+    assert reasons(life.write(step=replace(RUNNING, phase=Phase.STARTING), obstacle=pulling)) == ["ImagePullFailed"]
+    back_off = BackOff(NOW, "StartTimedOut", "not running 600 s after its start", 1)
+    (given_back,) = life.write(step=JobStep(Phase.STOPPING), decision=None, back_off=back_off, gives_back=True)
+    assert (given_back.reason, given_back.warning) == ("StartTimedOut", True)
+    assert given_back.note.endswith("the next start is at 2030-06-01T12:00:00Z")
 
 
 def test_preempted_and_admitted_again() -> None:
@@ -265,9 +295,9 @@ def test_the_reference_lists_every_reason_and_which_are_warnings() -> None:
     section = (Path(__file__).parents[3] / "docs" / "api.md").read_text().split("## Events")[1].split("\n## ")[0]
     listed = {reason: bool(star) for star, reason in re.findall(r"(\*?)`([A-Z][A-Za-z]+)`", section)}
     calls = re.findall(r'Announcement\(\s*"([A-Z][A-Za-z]+)"[^\n]*', inspect.getsource(announcements))
-    assert set(listed) == set(calls)
+    assert set(listed) == {*calls, *PLACED_OBSTACLES, *READY_OBSTACLES}
     warned = re.findall(r'Announcement\("([A-Z][A-Za-z]+)"[^\n]*warning=True\)', inspect.getsource(announcements))
-    assert {reason for reason, warning in listed.items() if warning} == set(warned)
+    assert {reason for reason, warning in listed.items() if warning} == {*warned, *PLACED_OBSTACLES, *READY_OBSTACLES}
 
 
 def test_whom_events_speak_of() -> None:

@@ -15,7 +15,7 @@ from flyball_api.reading import to_patch
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import GPU_NODES, Resource
-from flyball_operator.jobs.lifecycle import OpenGates, StopIncarnation
+from flyball_operator.jobs.lifecycle import CreateService, OpenGates, StopIncarnation
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
@@ -55,7 +55,8 @@ class Server:
     async def get(self, path: str) -> Json:
         return self._answer("GET", path, None)
 
-    async def create(self, path: str, body: Json) -> Json:
+    async def create(self, path: str, body: Json, **params: str) -> Json:
+        self.params = params
         return self._answer("POST", path, body)
 
     async def patch(self, path: str, body: Any, content_type: str = "") -> Json:
@@ -192,9 +193,10 @@ async def test_a_first_grant_makes_its_object() -> None:
 @pytest.mark.parametrize(
     ("answer", "result"),
     [
-        (error(409), WriteResult(Outcome.REFUSED)),
-        (error(404), WriteResult(Outcome.REFUSED, not_found=True)),
-        (error(422), WriteResult(Outcome.REFUSED, invalid="why")),
+        (error(409), WriteResult(Outcome.REFUSED, conflict=True, message="why")),
+        (error(404), WriteResult(Outcome.REFUSED, not_found=True, message="why")),
+        (error(403), WriteResult(Outcome.REFUSED, message="why")),
+        (error(422), WriteResult(Outcome.REFUSED, invalid="why", message="why")),
         (error(500), WriteResult(Outcome.UNKNOWN)),  # it may have taken effect all the same
         (error(504), WriteResult(Outcome.UNKNOWN)),
         (ApiUnreachable("no answer"), WriteResult(Outcome.UNKNOWN)),
@@ -310,9 +312,18 @@ BATCH_JOBS = "/apis/batch/v1/namespaces/team/jobs"
 async def test_an_incarnation_is_made_or_refused_in_the_servers_words(answer: Any, made: bool, words: str) -> None:
     desk = Desk()
     desk.server.answers[f"POST {BATCH_JOBS}"] = answer
-    desk.server.answers["POST /api/v1/namespaces/team/services"] = error(409)  # it is there already
     result = await desk.executor.create_incarnation(job_view(), 1, (("a", 4),))
     assert (result.done, result.invalid) == (made, words)
+    assert desk.server.params == {"fieldValidation": "Strict"}, "a misspelt field is refused, not dropped"
+
+
+async def test_a_service_belongs_to_the_job_of_its_incarnation() -> None:
+    desk = Desk()
+    assert (await desk.executor.create_service(CreateService(incarnation_view("uid-train", 1, ("a", 4))))).done
+    ((method, path, body),) = desk.server.asked
+    assert (method, path) == ("POST", "/api/v1/namespaces/team/services")
+    (owner,) = body["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Job", "train-1", "batch-uid-train-1")
 
 
 async def test_a_template_that_no_job_can_be_made_of_asks_the_server_nothing() -> None:
@@ -323,15 +334,12 @@ async def test_a_template_that_no_job_can_be_made_of_asks_the_server_nothing() -
     assert desk.server.asked == []
 
 
-async def test_stopping_deletes_the_very_job_and_its_service() -> None:
+async def test_stopping_deletes_the_very_job() -> None:
     desk = Desk()
     desk.server.answers[f"DELETE {BATCH_JOBS}/train-1"] = error(404)
     stopped = StopIncarnation(incarnation_view("uid-train", 1, ("a", 4)), "why")
     assert not (await desk.executor.stop_incarnation(stopped)).done
-    assert [(method, path) for method, path, _ in desk.server.asked] == [
-        ("DELETE", f"{BATCH_JOBS}/train-1"),
-        ("DELETE", "/api/v1/namespaces/team/services/train-1"),
-    ]
+    assert [(method, path) for method, path, _ in desk.server.asked] == [("DELETE", f"{BATCH_JOBS}/train-1")]
     assert desk.server.asked[0][2] == {
         "propagationPolicy": "Background",
         "preconditions": {"uid": "batch-uid-train-1"},

@@ -1,0 +1,116 @@
+"""What keeps a planned job from running: one word out of a closed list, and the sentence of the component that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flyball_api.workloads import Obstacle, PodView
+
+from flyball_operator.jobs.lifecycle import (
+    Action,
+    CreateIncarnation,
+    CreateService,
+    JobStep,
+    OpenGates,
+    Phase,
+    StopIncarnation,
+)
+
+# Reasons of the condition Placed and of PodsReady; docs/api.md lists the same.
+PLACED_OBSTACLES = frozenset(
+    {
+        "QuotaExceeded",
+        "PodSecurityViolated",
+        "ServiceAccountNotFound",
+        "PodsRefused",
+        "JobRefused",
+        "ServiceRefused",
+        "GatesRefused",
+        "StopRefused",
+        "Unschedulable",
+        "SchedulingGated",
+    }
+)
+READY_OBSTACLES = frozenset({"ImagePullFailed", "ContainerRefused"})
+
+_IMAGE_REASONS = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)
+_REFUSED_ACTIONS: Mapping[type[Action], str] = {
+    CreateIncarnation: "JobRefused",
+    CreateService: "ServiceRefused",
+    OpenGates: "GatesRefused",
+    StopIncarnation: "StopRefused",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StartObstacle:
+    """Why a job's pods are not placed (`before_placement`) or, on their nodes, do not become ready."""
+
+    reason: str
+    message: str
+
+    @property
+    def before_placement(self) -> bool:
+        return self.reason in PLACED_OBSTACLES
+
+
+def refused_action(action: type[Action], message: str) -> StartObstacle:
+    """The API server has refused an action with these words."""
+    return StartObstacle(_reason(message, _REFUSED_ACTIONS[action]), message)
+
+
+def start_obstacle(step: JobStep, pods: Sequence[PodView], pods_refused: str) -> StartObstacle | None:
+    """What keeps the current incarnation from running; None where nothing is known to.
+
+    `pods` are the job's, `pods_refused` the Job controller's last word on pods that it could not make (empty: none).
+    """
+    if step.current is None:
+        return None
+    if step.phase == Phase.CREATING:
+        return StartObstacle(_reason(pods_refused, "PodsRefused"), pods_refused) if pods_refused else None
+    if step.phase != Phase.STARTING:
+        return None
+    own = [
+        pod
+        for pod in pods
+        if pod.incarnation == step.current.incarnation and not pod.ready and not pod.finished and not pod.deleting
+    ]
+    stuck = [(pod, pod.unscheduled) for pod in own if not pod.node and pod.unscheduled is not None]
+    if stuck:
+        reason = "SchedulingGated" if stuck[0][1].reason == "SchedulingGated" else "Unschedulable"
+        return StartObstacle(reason, _told(stuck))
+    waiting = [(pod, pod.waiting) for pod in own if pod.node and pod.waiting is not None]
+    if waiting:
+        reason = "ImagePullFailed" if waiting[0][1].reason in _IMAGE_REASONS else "ContainerRefused"
+        return StartObstacle(reason, _told(waiting))
+    return None
+
+
+def _told(stuck: Sequence[tuple[PodView, Obstacle]]) -> str:
+    pod, obstacle = min(stuck, key=lambda item: item[0].index)
+    where = f" on {pod.node}" if pod.node else ""
+    others = f" (and {len(stuck) - 1} more pods)" if len(stuck) > 1 else ""
+    named = "" if obstacle.reason in ("Unschedulable", "SchedulingGated") else f"{obstacle.reason}: "
+    return f"pod {pod.name}{where}: {named}{obstacle.message}{others}"
+
+
+def _reason(message: str, otherwise: str) -> str:
+    """The reason by the API server's words, which are all that an Event or a refused request has."""
+    if "exceeded quota" in message or "failed quota" in message:
+        return "QuotaExceeded"
+    if "violates PodSecurity" in message:
+        return "PodSecurityViolated"
+    if "service account" in message and "not found" in message:
+        return "ServiceAccountNotFound"
+    return otherwise

@@ -1,0 +1,41 @@
+"""Pauses before a job is started again: short at first, doubled each time that a start comes to nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+# The longest pause, as a multiple of the first: 10 s grow to 10 min.
+LONGEST_OF_FIRST = 60
+# A job that waits for longer than this gives its GPUs and watts to others meanwhile.
+GIVES_BACK_AFTER_SECONDS = 30.0
+
+
+def pause_seconds(first_seconds: float, repeats: int) -> float:
+    """The pause after so many starts in a row that came to nothing, the last included; none before the first."""
+    if repeats < 1:
+        return 0.0
+    return float(first_seconds * min(2 ** min(repeats - 1, 16), LONGEST_OF_FIRST))
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A job is not started before `until` (monotonic seconds; `until_time` by the calendar), after `repeats` in a row.
+
+    `gives_back`: others may have its GPUs and watts meanwhile. `reason` is one of BACK_OFF_REASONS, `message` says what
+    happened.
+    """
+
+    until: float
+    until_time: datetime
+    reason: str
+    message: str
+    repeats: int
+    gives_back: bool
+
+    def over(self, monotonic: float) -> bool:
+        return monotonic >= self.until
+
+
+FAILED, DISRUPTED, NOT_STARTED = "RestartBackOff", "DisruptionBackOff", "StartTimedOut"
+BACK_OFF_REASONS = frozenset({FAILED, DISRUPTED, NOT_STARTED})

@@ -1,0 +1,139 @@
+"""Jobs that are planned and cannot start, on the real control plane: each says why, and none holds what it cannot use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flyball_testbed.controlplane.stages import START_DELAY_ANNOTATION
+
+from tests.support.site_bench import Bench, applied_gpus, condition, message, reason
+
+LONG = 1_000_000
+
+
+def template(annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    """A pod template with more in its spec than the usual."""
+    trainer = {"name": "trainer", "image": "example.org/trainer"}
+    return {"metadata": {"annotations": annotations or {}}, "spec": {"containers": [trainer], **spec}}
+
+
+MISSING_CLAIM = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "missing"}}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected", "words"),
+    [
+        (MISSING_CLAIM, "Unschedulable", 'persistentvolumeclaim "missing" not found'),
+        ({"nodeName": "node-000"}, "PodsRefused", "nodeName"),
+        ({"serviceAccountName": "missing"}, "ServiceAccountNotFound", 'serviceaccount "missing" not found'),
+    ],
+    ids=["claim", "nodeName", "account"],
+)
+def test_pods_that_cannot_be_placed_say_why(bench: Bench, spec: dict[str, Any], expected: str, words: str) -> None:
+    bench.submit("stuck", gpus=(2, 2), iterations=LONG, template=template(**spec))
+    raw = bench.wait_said("stuck", "Placed", expected, words)
+    assert raw["status"]["state"] == expected
+    bench.wait(
+        lambda: any(event[:2] == ("Warning", expected) and words in event[2] for event in bench.events("stuck")),
+        lambda: f"told so; {bench.events('stuck')}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("resource", "words"),
+    [
+        ("count/jobs.batch", "exceeded quota: bound, requested: count/jobs.batch=1"),
+        ("pods", "exceeded quota: bound, requested: pods=1"),
+        ("services", "exceeded quota: bound, requested: services=1"),
+    ],
+)
+def test_a_quota_is_named_and_its_end_is_noticed(bench: Bench, resource: str, words: str) -> None:
+    bench.set_quota({resource: "0"})
+    bench.submit("denied", gpus=(2, 2), iterations=LONG, startupTimeoutSeconds=5)
+    bench.wait_said("denied", "Placed", "QuotaExceeded", words)
+    assert not any(pod["spec"].get("nodeName") for pod in bench.objects("pods")), "no gate is open"
+    bench.wait_job("denied", lambda raw: (raw or {})["status"].get("startAttempts", 0) > 0, "given back")
+    bench.set_quota()
+    bench.wait_running("denied")
+    assert condition(bench.job("denied"), "Placed") == "True"
+
+
+def test_pods_that_the_namespace_forbids_say_why(bench: Bench) -> None:
+    bench.api.patch(
+        f"/api/v1/namespaces/{bench.namespace}",
+        {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}},
+    )
+    bench.submit("bold", gpus=(2, 2), iterations=LONG)
+    bench.wait_said("bold", "Placed", "PodSecurityViolated", 'violates PodSecurity "restricted')
+
+
+def test_an_image_that_does_not_come_is_said(bench: Bench) -> None:
+    bench.submit("pulling", gpus=(2, 2), iterations=LONG, template=template({START_DELAY_ANNOTATION: "1h"}))
+    bench.wait_job("pulling", lambda raw: condition(raw, "Placed") == "True", "bound")
+    (pod,) = bench.objects("pods")
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "example.org/trainer"'}}
+    waiting = {"name": "trainer", "image": "example.org/trainer", "imageID": "", "ready": False, "restartCount": 0}
+    bench.api.patch(
+        f"/api/v1/namespaces/{bench.namespace}/pods/{pod['metadata']['name']}/status",
+        {"status": {"containerStatuses": [{**waiting, "state": state}]}},
+    )
+    raw = bench.wait_said("pulling", "PodsReady", "ImagePullFailed", 'Back-off pulling image "example.org/trainer"')
+    assert (condition(raw, "Placed"), reason(raw, "Placed")) == ("True", "PodsBound")
+
+
+def test_gpus_that_a_job_cannot_use_go_to_another(bench: Bench) -> None:
+    bench.submit("stuck", gpus=(32, 32), iterations=LONG, template=template(**MISSING_CLAIM), startupTimeoutSeconds=3)
+    bench.wait_said("stuck", "Placed", "Unschedulable", "missing")
+    bench.submit("next", gpus=(32, 32), iterations=60)
+    bench.wait_running("next", 32)
+    stuck = bench.job("stuck")
+    assert condition(stuck, "Admitted") == "False"
+    assert applied_gpus(stuck) == 0
+    assert (stuck or {})["status"]["startAttempts"] >= 1
+    assert any(event[:2] == ("Warning", "StartTimedOut") for event in bench.events("stuck")), bench.events("stuck")
+    bench.wait_succeeded("next")
+    # Its turn comes again, and again.
+    attempts = (stuck or {})["status"]["startAttempts"]
+    bench.wait_job("stuck", lambda raw: (raw or {})["status"].get("startAttempts", 0) > attempts, "tried again")
+    bench.wait_at_floor()
+
+
+def test_the_service_is_there_before_any_pod_runs_and_repaired(bench: Bench) -> None:
+    bench.submit("wide", gpus=(16, 16), iterations=LONG)
+    bench.wait_running("wide", 16)
+    services = f"/api/v1/namespaces/{bench.namespace}/services"
+    (first,) = bench.objects("services")
+    assert first["metadata"]["ownerReferences"][0]["kind"] == "Job"
+    bench.api.delete(f"{services}/wide-1")
+    bench.wait(
+        lambda: [item["metadata"]["uid"] for item in bench.objects("services")] not in ([], [first["metadata"]["uid"]]),
+        lambda: "a new Service in its place",
+    )
+    batch_job = f"/apis/batch/v1/namespaces/{bench.namespace}/jobs/wide-1"
+    bench.api.delete(batch_job, propagation="Background")  # by somebody's hand
+    bench.wait(
+        lambda: [item["metadata"]["name"] for item in bench.objects("services")] == ["wide-2"],
+        lambda: f"the Service goes with its Job; {[item['metadata']['name'] for item in bench.objects('services')]}",
+    )
+
+
+def test_a_misspelt_field_of_the_template_is_refused(bench: Bench) -> None:
+    trainer = {"name": "trainer", "image": "example.org/trainer", "volumeMount": []}
+    bench.submit("typo", gpus=(2, 2), iterations=LONG, template={"spec": {"containers": [trainer]}})
+    raw = bench.wait_said(
+        "typo", "Admitted", "InvalidSpec", 'unknown field "spec.template.spec.containers[0].volumeMount"'
+    )
+    assert message(raw, "Admitted") == raw["status"]["explanation"]
+
+
+def test_a_damaged_job_is_made_anew(bench: Bench) -> None:
+    bench.submit("hurt", gpus=(2, 2), iterations=LONG)
+    bench.wait_running("hurt")
+    bench.api.patch(
+        f"/apis/batch/v1/namespaces/{bench.namespace}/jobs/hurt-1",
+        {"metadata": {"annotations": {"flyball.dev/allocation": "nonsense"}}},
+    )
+    bench.wait_job(
+        "hurt", lambda raw: ((raw or {})["status"].get("applied") or {}).get("incarnation") == 2, "running anew"
+    )
