@@ -2,7 +2,9 @@
 
     python benchmarks/frontier.py                    # all but scaling: about three minutes of one core
     python benchmarks/frontier.py speed peer         # only these parts
-    python benchmarks/frontier.py scaling            # 16 x 256 and 64 x 128
+    python benchmarks/frontier.py scaling            # 8 x 1,024, 16 x 256 and 64 x 128
+    python benchmarks/frontier.py scaling --full     # 64 x 1,024 too
+    python benchmarks/frontier.py ties               # repeated plans beside plans of every operation, 200 random pipelines
     python benchmarks/frontier.py peer --full        # the published solver on 8 x 96 at 1 ms too (12 minutes)
 
 Seconds are CPU seconds of one core. The profiles are the published ones in ../shared/data/perseus-sosp24, or, where they
@@ -46,6 +48,7 @@ EXAMPLES = ROOT / "examples" / "profiles"
 THRESHOLDS = {
     "seconds of 8 x 32": 2.0,  # what the operator's planning loop can wait for
     "seconds of 8 x 128": 10.0,  # the same, for the longest pipeline in the paper and a third more
+    "energy of repeated plans above": 1e-6,  # what a solver's tolerance may be
     "milliseconds of a look-up": 1.0,  # "instantaneous" (section 6.5)
     "speed-up over lowtime, 8 x 96 at 1 ms": 100.0,
 }
@@ -133,7 +136,7 @@ def shortfall(frontier: Frontier[PipelinePlan]) -> tuple[float, float]:
     return float(np.mean(over)), max(over)
 
 
-def speed(report: Report, shapes: Sequence[tuple[int, int]] = ((4, 8), (8, 32), (8, 96), (8, 128))) -> None:
+def speed(report: Report, shapes: Sequence[tuple[int, int]] = ((4, 8), (8, 32), (8, 96), (8, 128), (8, 1024))) -> None:
     """A whole frontier of 200 exact points, from a profile in memory to realised clocks."""
     report.line("Whole frontiers: 200 exact points from T_min to T*, realised (CPU seconds)")
     report.line("  GPU   pipeline   operations  seconds   T_min      T*     realised above the bound: mean, most")
@@ -156,7 +159,7 @@ def speed(report: Report, shapes: Sequence[tuple[int, int]] = ((4, 8), (8, 32), 
             mean, most = shortfall(frontier)
             operations = 2 * stages * microbatches
             report.line(
-                f"  {gpu.name:4}  {stages:2} x {microbatches:3}   {operations:8}  {seconds:8.2f}  {frontier.t_min:7.3f}"
+                f"  {gpu.name:4}  {stages:2} x {microbatches:4}  {operations:8}  {seconds:8.2f}  {frontier.t_min:7.3f}"
                 f"  {frontier.t_star:7.3f}   {mean:6.3f} %  {most:6.3f} %"
             )
             report.figures[f"frontier {gpu.name} {stages} x {microbatches}"] = seconds
@@ -176,10 +179,11 @@ def speed(report: Report, shapes: Sequence[tuple[int, int]] = ((4, 8), (8, 32), 
                 report.hold("milliseconds of a look-up", looked_up)  # of a thousand, so seconds are milliseconds of one
 
 
-def scaling(report: Report) -> None:
+def scaling(report: Report, full: bool) -> None:
     """Where the paper's pipelines end, and beyond."""
     report.line("Scaling (A100 profile, 200 points, CPU seconds)")
-    for stages, microbatches in ((8, 32), (8, 128), (16, 128), (16, 256), (64, 128)):
+    shapes = [(8, 32), (8, 128), (8, 1024), (16, 128), (16, 256), (64, 128)]
+    for stages, microbatches in [*shapes, (64, 1024)] if full else shapes:
         graph = A100.graph(stages, microbatches)
         found: list[Frontier[PipelinePlan]] = []
         seconds = spent(
@@ -189,10 +193,55 @@ def scaling(report: Report) -> None:
         )
         mean, most = shortfall(found[0])
         report.line(
-            f"  {stages:2} x {microbatches:3}: {len(graph.operations):6} operations, {seconds:8.1f} s,"
+            f"  {stages:2} x {microbatches:4}: {len(graph.operations):6} operations, {seconds:8.1f} s,"
             f" realised {mean:.3f} % above the bound, at most {most:.3f} %"
         )
         report.figures[f"scaling {stages} x {microbatches}"] = seconds
+
+
+def ties(report: Report) -> None:
+    """What planning a steady state once costs and saves: the same pipelines with every operation planned by itself."""
+    from unequal_pipelines import unequal_pipeline
+
+    report.line(
+        "Steady states planned once, beside every operation by itself (CPU seconds, 200 points; energy at 12 times)"
+    )
+    report.line("  GPU   pipeline    once  by itself   energy above: most   realised above the bound: once, by itself")
+    for gpu in (A100, A40):
+        for stages, microbatches in ((8, 96), (8, 128)):
+            graph, power = gpu.graph(stages, microbatches), gpu.blocking_power_watts
+            found: list[Frontier[PipelinePlan]] = []
+            seconds = [
+                spent(
+                    lambda graph=graph, power=power, repeat=repeat, found=found: found.append(
+                        PerseusPlanner(graph, power, repeat=repeat).frontier(200)
+                    )
+                )
+                for repeat in (True, False)
+            ]
+            most = most_above(graph, power)
+            over = [shortfall(frontier)[0] for frontier in found]
+            report.line(
+                f"  {gpu.name:4}  {stages:2} x {microbatches:4}  {seconds[0]:6.2f}  {seconds[1]:9.2f}   {most:18.1e}"
+                f"   {over[0]:6.3f} %  {over[1]:6.3f} %"
+            )
+            report.figures[f"ties {gpu.name} {stages} x {microbatches}"] = [*seconds, most]
+    above = [most_above(*unequal_pipeline(seed)) for seed in range(200)]
+    report.line(f"  200 random, very unequal pipelines of 2 to 6 stages: energy above, most: {max(above):.1e}")
+    report.figures["energy of repeated plans above"] = max(above)
+    report.hold("energy of repeated plans above", max(above))
+
+
+def most_above(graph: ComputationGraph, power: float) -> float:
+    """The most that plans which repeat their steady state need more, as a share, over T_min to T*."""
+    planners = [PerseusPlanner(graph, power, repeat=repeat) for repeat in (True, False)]
+    fastest, slowest = planners[1].t_min, planners[1].t_star
+    shares = np.linspace(0, 1, 12) ** 2
+    energies = [
+        [planner.relaxed(fastest + share * (slowest - fastest)).energy_joules for share in shares[::-1]]
+        for planner in planners
+    ]
+    return max(once / alone - 1 for once, alone in zip(*energies, strict=True))
 
 
 def peer(report: Report, full: bool) -> None:
@@ -396,15 +445,24 @@ PARTS: dict[str, Callable[[Report], None]] = {
 
 
 def chosen_parts(names: Sequence[str], full: bool) -> Iterator[Callable[[Report], None]]:
-    parts = {**PARTS, "peer": lambda report: peer(report, full), "scaling": scaling}
+    parts = {
+        **PARTS,
+        "peer": lambda report: peer(report, full),
+        "scaling": lambda report: scaling(report, full),
+        "ties": ties,
+    }
     for name in names or [*PARTS, "peer"]:
         yield parts[name]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, "peer", "scaling", []], help="all but scaling, if none")
-    parser.add_argument("--full", action="store_true", help="lowtime on 8 x 96 at 1 ms too: 12 minutes")
+    parser.add_argument(
+        "parts", nargs="*", choices=[*PARTS, "peer", "scaling", "ties", []], help="all but scaling and ties, if none"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="lowtime on 8 x 96 at 1 ms too (12 minutes), and 64 x 1,024"
+    )
     parser.add_argument("--output", type=Path, help="write the figures as JSON")
     arguments = parser.parse_args()
     report = Report()

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from flyball_frontiers.frontier import Frontier, FrontierPoint
 from flyball_frontiers.kareus.compose import MicrobatchSchedule
 from flyball_frontiers.pipeline.graph import ComputationGraph
-from flyball_frontiers.pipeline.perseus import PerseusPlanner, PipelinePlan
+from flyball_frontiers.pipeline.perseus import PerseusPlanner
+from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.profile import OperatingPoint, PipelineProfile
 from flyball_frontiers.pipeline.schedules import Schedule, pipeline_graph
 

@@ -6,7 +6,8 @@ it, `StragglerTable` looks plans up, `envpipe` is the baseline.
 
 from flyball_frontiers.pipeline.envpipe import EnvPipeResult, Reconfiguration, envpipe
 from flyball_frontiers.pipeline.graph import ComputationGraph, GraphError, Operation, graph_from_json, graph_to_json
-from flyball_frontiers.pipeline.perseus import PerseusPlanner, PipelinePlan
+from flyball_frontiers.pipeline.perseus import PerseusPlanner
+from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.profile import OperatingPoint, PipelineProfile, ProfileError
 from flyball_frontiers.pipeline.schedules import Schedule, pipeline_graph
 from flyball_frontiers.pipeline.straggler import Deployment, StragglerTable

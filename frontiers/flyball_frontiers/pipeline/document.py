@@ -7,7 +7,8 @@ from typing import Any
 from flyball_frontiers.frontier import Frontier
 from flyball_frontiers.pipeline.envpipe import Reconfiguration, envpipe
 from flyball_frontiers.pipeline.graph import ComputationGraph
-from flyball_frontiers.pipeline.perseus import PerseusPlanner, PipelinePlan
+from flyball_frontiers.pipeline.perseus import PerseusPlanner
+from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.profile import PipelineProfile
 from flyball_frontiers.pipeline.timeline import written_out
 

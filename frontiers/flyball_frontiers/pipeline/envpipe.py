@@ -18,7 +18,7 @@ import numpy as np
 from flyball_frontiers.frontier import Frontier, FrontierPoint
 from flyball_frontiers.pipeline.evaluate import execute
 from flyball_frontiers.pipeline.graph import ComputationGraph, GraphError
-from flyball_frontiers.pipeline.perseus import PipelinePlan
+from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.profile import BACKWARD, FORWARD, OperatingPoint, PipelineProfile, ProfileError
 from flyball_frontiers.pipeline.schedules import graph_of_programs, one_f_one_b
 from flyball_frontiers.pipeline.timeline import critical_path

@@ -8,57 +8,33 @@ itself has finished; what waiting longer costs is the frontier's `waiting_power_
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flyball_frontiers.frontier import RELATIVE_TOLERANCE, Frontier, FrontierPoint
-from flyball_frontiers.pipeline.evaluate import run
 from flyball_frontiers.pipeline.graph import ComputationGraph
-from flyball_frontiers.pipeline.profile import OperatingPoint
-from flyball_frontiers.pipeline.realise import Realiser
+from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.relaxation import RelaxedPlan, TimeCostProgram
-
-Floats = NDArray[np.float64]
+from flyball_frontiers.pipeline.rounding import Rounding
+from flyball_frontiers.pipeline.steady import find_layers, middle, shorten, tie
 
 ENERGY_WEIGHT = 3.0
 """How much more a step in energy counts than one in time when points are spread: a look-up between two points loses at
 most the energy from one to the next, and time that is not used up is lost only as far as it could have saved energy."""
 
 
-@dataclass(frozen=True, eq=False)
-class PipelinePlan:
-    """One energy schedule: seconds and joules planned of each operation, in the graph's order, and the measured point
-    that it is run at."""
-
-    durations: Floats
-    energies: Floats
-    chosen: tuple[OperatingPoint, ...]
-
-    @property
-    def clocks_megahertz(self) -> tuple[int | None, ...]:
-        return tuple(point.clock_megahertz for point in self.chosen)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, PipelinePlan)
-            and self.chosen == other.chosen
-            and np.array_equal(self.durations, other.durations)
-            and np.array_equal(self.energies, other.energies)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 class PerseusPlanner:
     """Plans one pipeline; what it solves it keeps, so that one planner serves a whole frontier and single times.
 
     `replicas` is how many GPUs do what one GPU of each stage does: data parallel times tensor parallel degree (section
-    4.4); energies and the waiting power are those of all of them.
+    4.4); energies and the waiting power are those of all of them. A graph that repeats itself (1F1B with many
+    microbatches) is planned as such, which loses nothing and costs as much for any number of microbatches;
+    `repeat=False` plans every operation by itself.
     """
 
-    def __init__(self, graph: ComputationGraph, blocking_power_watts: float, *, replicas: int = 1) -> None:
+    def __init__(
+        self, graph: ComputationGraph, blocking_power_watts: float, *, replicas: int = 1, repeat: bool = True
+    ) -> None:
         if not (blocking_power_watts >= 0 and np.isfinite(blocking_power_watts)):
             raise ValueError(f"blocking power must be finite and not negative, not {blocking_power_watts} W")
         if replicas < 1:
@@ -66,10 +42,17 @@ class PerseusPlanner:
         self.graph = graph
         self.blocking_power_watts = blocking_power_watts
         self.replicas = replicas
-        self._program = TimeCostProgram(graph, blocking_power_watts)
-        self._realiser = Realiser(graph, self._program.curves, self._program.kinds)
+        layers = find_layers(graph) if repeat else None
+        tied = middle(layers, graph.gpus) if layers else None
+        if layers is None or tied is None:
+            self._program = TimeCostProgram(graph, blocking_power_watts)
+            shortened = None
+        else:
+            self._program = TimeCostProgram(graph, blocking_power_watts, tie(layers, tied))
+            shortened = shorten(graph, layers, tied)
+        self._rounding = Rounding(self._program, blocking_power_watts, shortened)
         self.t_min = self._program.makespan(self._program.shortest)
-        self.t_star = self._program.makespan(self._program.longest)
+        self.t_star = self._program.cheapest().time_seconds
 
     @property
     def waiting_power_watts(self) -> float:
@@ -99,6 +82,15 @@ class PerseusPlanner:
             raise ValueError(f"no plan takes {time_seconds} s; the fastest takes {self.t_min} s")
         return self.frontier_at([time_seconds]).points[0]
 
+    def relaxed(self, time_seconds: float) -> FrontierPoint[None]:
+        """Planned seconds and joules alone, the bound that no clocks can beat: a solve without rounding.
+
+        Raises SolverError below t_min.
+        """
+        plan = self._program.solve(time_seconds)
+        blocking = self.graph.gpus * self.blocking_power_watts
+        return FrontierPoint(time_seconds, self.replicas * (plan.cost_joules + blocking * time_seconds), None)
+
     def _along_the_curve(self, points: int) -> list[RelaxedPlan]:
         """From t_star down, the next time is where the curve, going on with its slope, has left an even share behind.
 
@@ -107,7 +99,7 @@ class PerseusPlanner:
         """
         program = self._program
         program.forget()
-        slowest = RelaxedPlan(self.t_star, program.longest, float(program.costs(program.longest).sum()), 0.0)
+        slowest = program.cheapest()
         if self.t_star <= self.t_min:
             return [slowest]
         fastest = program.solve(self.t_min)
@@ -131,32 +123,17 @@ class PerseusPlanner:
 
     def _realised(self, plans: list[RelaxedPlan]) -> Frontier[PipelinePlan]:
         """Round all plans, run them with the independent evaluator, and put both sides into one frontier."""
-        times = np.array([plan.time_seconds for plan in plans])
-        choices = self._realiser.realise(np.stack([plan.durations for plan in plans], axis=1), times)
-        points = [[curve.points[i] for i in range(len(curve.points))] for curve in self._program.curves]
-        kinds = self._program.kinds
         blocking, replicas = self.graph.gpus * self.blocking_power_watts, self.replicas
-        chosen = [
-            tuple(points[kind][choice] for kind, choice in zip(kinds.tolist(), column, strict=True))
-            for column in choices.T.tolist()
-        ]
-        durations = np.array([[point.time_seconds for point in column] for column in chosen]).T
-        _, finishes = run(self.graph, durations)
-        programmed = [place for program in self.graph.programs for place in program]
-        busy = durations[programmed].sum(axis=0)
-        spans = finishes.max(axis=0)
-        joules = np.array([[point.energy_joules for point in column] for column in chosen]).sum(axis=1)
-        realised = joules + self.blocking_power_watts * (self.graph.gpus * spans - busy)
         return Frontier.of(
             (
                 FrontierPoint(
                     plan.time_seconds,
                     replicas * (plan.cost_joules + blocking * plan.time_seconds),
-                    PipelinePlan(plan.durations, self._program.energies(plan.durations), chosen[number]),
-                    float(spans[number]),
-                    float(replicas * realised[number]),
+                    rounded.plan,
+                    rounded.time_seconds,
+                    replicas * rounded.energy_joules,
                 )
-                for number, plan in enumerate(plans)
+                for plan, rounded in zip(plans, self._rounding.round(plans), strict=True)
             ),
             waiting_power_watts=self.waiting_power_watts,
         )

@@ -1,0 +1,55 @@
+"""One energy schedule of a pipeline."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flyball_frontiers.pipeline.profile import OperatingPoint
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class PipelinePlan:
+    """One energy schedule: seconds and joules planned of each operation, in the graph's order, and the measured point
+    that it is run at.
+
+    A steady state is kept once: `places` says for each operation where in the three sequences its own values are (None:
+    in the same place).
+    """
+
+    __slots__ = ("_chosen", "_durations", "_energies", "_places")
+
+    def __init__(
+        self, durations: Floats, energies: Floats, chosen: tuple[OperatingPoint, ...], places: Integers | None = None
+    ) -> None:
+        self._durations, self._energies, self._chosen, self._places = durations, energies, chosen, places
+
+    @property
+    def durations(self) -> Floats:
+        return self._durations if self._places is None else self._durations[self._places]
+
+    @property
+    def energies(self) -> Floats:
+        return self._energies if self._places is None else self._energies[self._places]
+
+    @property
+    def chosen(self) -> tuple[OperatingPoint, ...]:
+        if self._places is None:
+            return self._chosen
+        return tuple([self._chosen[place] for place in self._places.tolist()])
+
+    @property
+    def clocks_megahertz(self) -> tuple[int | None, ...]:
+        return tuple(point.clock_megahertz for point in self.chosen)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, PipelinePlan)
+            and self.chosen == other.chosen
+            and np.array_equal(self.durations, other.durations)
+            and np.array_equal(self.energies, other.energies)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
