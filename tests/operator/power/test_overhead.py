@@ -42,3 +42,13 @@ def test_a_meter_below_the_reports_shows_none_and_no_more_is_kept_than_is_needed
     assert overhead.watts == 0
     assert len(overhead.samples) <= MAX_SAMPLES + 1
     assert all(999 - seen <= WINDOW_SECONDS for seen, _ in overhead.samples)
+
+
+def test_what_one_agent_leaves_out_shows_as_overhead_of_all() -> None:
+    """Why nothing is decided by it: the word of one node would take the others' watts."""
+    honest, lying = 6 * 3200.0, 3200.0
+    overhead = followed(300, lambda at: honest + lying, hosts=150.0)
+    assert overhead.watts == 150
+    for at in range(302, 500, 2):
+        overhead = follow_overhead(overhead, honest + lying + 150.0, honest, 25_000.0, float(at))
+    assert overhead.watts == 150 + 3200
