@@ -29,28 +29,9 @@ def register(app: typer.Typer) -> None:
     @takes(AgentOptions, LogSettings)
     def run(options: AgentOptions, logs: LogSettings) -> None:
         """Run the agent of one node until SIGTERM or Ctrl-C. Power limits stay as they are then."""
-        import asyncio
+        from flyball_agent.start import become
 
-        from flyball_agent.enforce.journal import JournalHeld, JournalOfAnotherNode
-        from flyball_agent.gpu.gpu import GpuError
-        from flyball_agent.main import AgentFailed, ServerTooOld, run_agent
-        from flyball_kube.credentials import CredentialsError
-        from flyball_kube.logs import configure_logging
-
-        configure_logging(logs)
-        try:
-            asyncio.run(run_agent(options))
-        except (
-            AgentFailed,
-            CredentialsError,
-            GpuError,
-            JournalHeld,
-            JournalOfAnotherNode,
-            OSError,
-            ServerTooOld,
-        ) as error:
-            typer.echo(f"flyball agent: {error}", err=True)
-            raise typer.Exit(1) from error
+        become(options, logs)
 
     agent.command("check-gpu")(check_gpu)
 
@@ -61,19 +42,9 @@ def register(app: typer.Typer) -> None:
 
         It needs CAP_SYS_ADMIN for the driver, and no network. `flyball agent run --enforcer-socket` is the other half.
         """
-        import asyncio
+        from flyball_agent.start import become
 
-        from flyball_agent.enforce.journal import JournalHeld, JournalOfAnotherNode
-        from flyball_agent.governor import AgentFailed
-        from flyball_agent.process import run_enforcer
-        from flyball_kube.logs import configure_logging
-
-        configure_logging(logs)
-        try:
-            asyncio.run(run_enforcer(options))
-        except (AgentFailed, JournalHeld, JournalOfAnotherNode, OSError) as error:
-            typer.echo(f"flyball agent enforcer: {error}", err=True)
-            raise typer.Exit(1) from error
+        become(options, logs)
 
     @agent.command(epilog=ENVIRONMENT)
     def forget(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from flyball_agent import main
+from flyball_agent import start
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.enforce.records import FoundGpu, found_gpus
 from flyball_agent.enforce.requests import Requests
@@ -45,11 +45,7 @@ def test_the_operators_namespace_is_an_option_and_a_variable(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], environment: dict[str, str], namespace: str
 ) -> None:
     started: list[AgentOptions] = []
-
-    async def run_agent(options: AgentOptions, *_: Any) -> None:
-        started.append(options)
-
-    monkeypatch.setattr(main, "run_agent", run_agent)
+    monkeypatch.setattr(start, "become", lambda options, _: started.append(options))
     result = CliRunner().invoke(build_app(), ["agent", "run", *arguments], env={"NODE_NAME": "gpu-07", **environment})
     assert result.exit_code == 0, result.output
     assert [(options.node_name, options.namespace) for options in started] == [("gpu-07", namespace)]

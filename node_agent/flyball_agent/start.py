@@ -1,0 +1,98 @@
+"""`python -m flyball_agent.start OPTIONS`: a process of an agent, without what has read its command line.
+
+`flyball agent run` and `flyball agent enforcer` become this: the libraries of a command line would be 8 MiB in each of a
+node's processes, for as long as they run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any, NoReturn
+
+import msgspec
+from flyball_kube.log_settings import LogSettings
+
+from flyball_agent.options import AgentOptions, EnforcerOptions
+
+
+class _Run(msgspec.Struct, frozen=True, tag=True):
+    options: AgentOptions
+    logs: LogSettings
+
+
+class _Enforcer(msgspec.Struct, frozen=True, tag=True):
+    options: EnforcerOptions
+    logs: LogSettings
+
+
+def become(options: AgentOptions | EnforcerOptions, logs: LogSettings) -> NoReturn:
+    """Go on as the process that these options are for. Raises OSError."""
+    os.execv(sys.executable, [sys.executable, "-m", __name__, _described(options, logs)])  # noqa: S606 - no shell
+
+
+def _described(options: AgentOptions | EnforcerOptions, logs: LogSettings) -> str:
+    process = _Run(options, logs) if isinstance(options, AgentOptions) else _Enforcer(options, logs)
+    return msgspec.json.encode(process, enc_hook=os.fspath).decode()
+
+
+def _read(described: str) -> _Run | _Enforcer:
+    def path(kind: type, value: Any) -> Any:
+        return kind(value)
+
+    return msgspec.json.decode(described, type=_Run | _Enforcer, dec_hook=path)
+
+
+def run(options: AgentOptions, logs: LogSettings) -> str:
+    """Run the agent of one node to its end; why it ended, where it should not have."""
+    from flyball_kube.credentials import CredentialsError
+    from flyball_kube.logs import configure_logging
+
+    from flyball_agent.enforce.journal import JournalHeld, JournalOfAnotherNode
+    from flyball_agent.gpu.gpu import GpuError
+    from flyball_agent.main import AgentFailed, ServerTooOld, run_agent
+
+    expected = (AgentFailed, CredentialsError, GpuError, JournalHeld, JournalOfAnotherNode, OSError, ServerTooOld)
+    configure_logging(logs)
+    try:
+        asyncio.run(run_agent(options))
+    except expected as error:
+        return f"flyball agent: {error}"
+    return ""
+
+
+def enforce(options: EnforcerOptions, logs: LogSettings) -> str:
+    """Run the enforcer of one node to its end; why it ended, where it should not have."""
+    from flyball_kube.logs import configure_logging
+
+    from flyball_agent.enforce.journal import JournalHeld, JournalOfAnotherNode
+    from flyball_agent.governor import AgentFailed
+    from flyball_agent.process import run_enforcer
+
+    configure_logging(logs)
+    try:
+        asyncio.run(run_enforcer(options))
+    except (AgentFailed, JournalHeld, JournalOfAnotherNode, OSError) as error:
+        return f"flyball agent enforcer: {error}"
+    return ""
+
+
+def main() -> None:
+    """Run what the argument describes; what it ended of goes to standard error, with status 1."""
+    try:
+        match _read(sys.argv[1]):
+            case _Run(options, logs):
+                failure = run(options, logs)
+            case _Enforcer(options, logs):
+                failure = enforce(options, logs)
+    except ModuleNotFoundError as error:
+        failure = f"this needs {error.name}: install flyball[agent]"
+    except KeyboardInterrupt:  # before the process listens for signals itself
+        failure = "interrupted"
+    if failure:
+        sys.exit(failure)
+
+
+if __name__ == "__main__":
+    main()
