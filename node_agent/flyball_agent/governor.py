@@ -78,7 +78,7 @@ class Governor:
         self._told_of_pods = asyncio.Event()
         self._operator_may_renew = False
         self._pods: Sequence[PodGpus] = ()
-        self._parts: dict[str, tuple[str, ...]] = {}  # the MIG devices of each GPU
+        self._other_ids: dict[str, tuple[str, ...]] = {}  # by which each GPU, or a part of it, is handed out
         self._journalled_ns = 0
         self._listeners: list[Callable[[], None]] = []
         record = EnergyRecord.read(journal.state.energy)
@@ -190,11 +190,11 @@ class Governor:
         self.enforcer.forget(self._requests.take_forgotten())
         self._keeper.between_rounds(state.counts.rounds)
         await self.enforcer.step()
-        parts: dict[str, tuple[str, ...]] = {}
-        for uuid, gpu in state.enforced.gpus.items():  # one that cannot be read now has the parts that it had
-            parts[uuid] = self._parts.get(uuid, ()) if gpu.reading is None else gpu.reading.parts
-        if parts != self._parts:
-            self._parts = parts
+        other_ids: dict[str, tuple[str, ...]] = {}
+        for uuid, gpu in state.enforced.gpus.items():  # one that cannot be read now has those that it had
+            other_ids[uuid] = self._other_ids.get(uuid, ()) if gpu.reading is None else gpu.reading.handed_out_as
+        if other_ids != self._other_ids:
+            self._other_ids = other_ids
             self._hand_out(self._pods)
         now_ns = self._clock_ns()
         # Until the pods are listed, nothing is accounted for: whose it is will be known then, and counters wait.
@@ -233,10 +233,10 @@ class Governor:
         return self.enforcer.set_pods(holders, all_resolved=self.state.pods_unresolved is None)
 
     def _resolved(self, pod: PodGpus) -> PodGpus:
-        """The pod with the GPUs of the MIG devices that it holds, as far as GPUs show them."""
+        """The pod with the GPUs of the MIG devices and claims that it holds, as far as GPUs show them."""
         if not pod.unresolved:
             return pod
-        gpu_of = {part: uuid for uuid, parts in self._parts.items() for part in parts}
+        gpu_of = {other: uuid for uuid, ids in self._other_ids.items() for other in ids}
         ids = {device: gpu_of.get(device.split("::", 1)[0]) for device in pod.unresolved}
         gpus = dict.fromkeys((*pod.gpus, *(uuid for uuid in ids.values() if uuid is not None)))
         return replace(pod, gpus=tuple(gpus), unresolved=tuple(device for device, uuid in ids.items() if uuid is None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from flyball_agent.gpu.gpu import claimed_device_id
 from flyball_agent.pod_resources import MAX_BYTES, PodGpus, PodResourcesError, pod_gpus
 
 # The part of k8s.io/kubelet/pkg/apis/podresources/v1 that we read; protobuf skips what a message does not declare.
@@ -42,6 +44,9 @@ _MESSAGES: dict[str, list[tuple[str, int, str | None, bool]]] = {
     "CDIDevice": [("name", 1, None, False)],
 }
 LIST_METHOD = "/v1.PodResourcesLister/List"
+# NVIDIA's driver for claims calls a GPU gpu-3, and a part of it gpu-3-mig-9-0-1 (profile, first slice, slices).
+_CLAIMS_DRIVER = "gpu.nvidia.com"
+_CLAIMED_GPU = re.compile(r"gpu-([0-9]{1,4})(?:-(mig-[0-9-]+))?")
 
 
 def _message_classes() -> Mapping[str, Any]:
@@ -74,15 +79,25 @@ def _devices(pod: Any) -> Iterator[tuple[str, str]]:
                 yield devices.resource_name, device_id
 
 
-def _claims_of_gpus(pod: Any) -> Iterator[str]:
-    """The claims that a GPU's driver serves; a claim of which it is not said who serves it may be one of them."""
+def _claimed_gpus(pod: Any) -> Iterator[str]:
+    """The GPUs of the pod's claims: by the device's name where it is one that NVIDIA's driver gives, else by the claim's.
+
+    A claim of which it is not said who serves it may be of GPUs, too.
+    """
     for container in pod.containers:
         for claim in container.dynamic_resources:
             resources = claim.claim_resources
             names = [resource.driver_name for resource in resources]
             names += [device.name for resource in resources for device in resource.cdi_devices]
-            if not any(names) or any("gpu" in name for name in names):
-                yield f"claim {claim.claim_namespace}/{claim.claim_name}"
+            if any(names) and not any("gpu" in name for name in names):
+                continue
+            for resource in resources or [None]:
+                named = None if resource is None else _CLAIMED_GPU.fullmatch(resource.device_name)
+                if named is not None and resource.driver_name == _CLAIMS_DRIVER:
+                    part = f"::{named[2]}" if named[2] else ""
+                    yield claimed_device_id(int(named[1])) + part
+                elif resource is None or resource.driver_name in ("", _CLAIMS_DRIVER) or "gpu" in resource.driver_name:
+                    yield f"claim {claim.claim_namespace}/{claim.claim_name}"
 
 
 class KubeletPodResources:
@@ -113,7 +128,7 @@ class KubeletPodResources:
         if answer is None:  # what gRPC makes of an answer that does not decode
             raise PodResourcesError(f"{self._socket}: the answer is no list of pods")
         found = (
-            pod_gpus(pod.namespace, pod.name, None, _devices(pod), _claims_of_gpus(pod)) for pod in answer.pod_resources
+            pod_gpus(pod.namespace, pod.name, None, _devices(pod), _claimed_gpus(pod)) for pod in answer.pod_resources
         )
         return [pod for pod in found if pod is not None]
 

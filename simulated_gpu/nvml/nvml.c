@@ -400,7 +400,12 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t d, unsigned int *index) {
     return SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned int *minor) { return nvmlDeviceGetIndex(d, minor); }
+/* The number of its device file, whichever GPUs are shown here. */
+nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned int *minor) {
+    USE(d, minor);
+    *minor = (unsigned int)(d - records);
+    return SUCCESS;
+}
 
 /* A partitioned GPU shows one MIG device, whose handle is one of these and takes no other call than for its UUID. */
 static char mig_devices[256];

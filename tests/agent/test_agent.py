@@ -436,6 +436,22 @@ def test_an_id_that_names_no_gpu_makes_no_gpu_idle(rig: Rig, device_id: str) -> 
     assert rig.limits() == [300_000, 100_000, 100_000, 100_000]
 
 
+def test_a_claim_that_names_its_gpu_is_that_gpus(rig: Rig) -> None:
+    rig.pods.pods = [
+        PodGpus("research", "gpt2-1-0", None, (), ("gpu.nvidia.com/gpu-2",)),
+        PodGpus("other", "part", None, (), ("gpu.nvidia.com/gpu-1::mig-9-0-1",)),
+    ]
+    rig.spec(1, ("gpt2-1-0", 300_000), grant=1_000_000)
+    rig.tick()
+    rig.tick()
+    assert [limits == 100_000 for limits in rig.limits()] == [True, False, False, True]
+    assert rig.limits()[2] == 300_000
+    assert rig.condition("Degraded")[0] == "False"
+    rig.pods.pods = [PodGpus("other", "gone", None, (), ("gpu.nvidia.com/gpu-9",))]
+    rig.tick()
+    assert rig.condition("Degraded") == ("True", "PodsUnknown")
+
+
 def test_pods_on_the_parts_of_a_gpu_share_it(rig: Rig) -> None:
     rig.node.devices[0].flags |= DeviceFault.MIG
     part = f"MIG-{rig.node.devices[0].uuid.removeprefix('GPU-')}"

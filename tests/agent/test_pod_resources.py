@@ -120,6 +120,10 @@ async def test_ids_and_claims_that_name_no_gpu_are_said(tmp_path: Path, kubelet:
     kubelet.answer += pod(b"index", devices(b"nvidia.com/gpu", b"0"))
     kubelet.answer += pod(b"renamed", devices(b"example.com/a100", b"nvidia0"))
     kubelet.answer += pod(b"claim", claim(b"c", field(2, b"gpu.nvidia.com") + field(4, b"gpu-0")))
+    kubelet.answer += pod(b"part", claim(b"p", field(2, b"gpu.nvidia.com") + field(4, b"gpu-11-mig-9-0-1")))
+    kubelet.answer += pod(b"passed", claim(b"v", field(2, b"gpu.nvidia.com") + field(4, b"gpu-vfio-1")))
+    kubelet.answer += pod(b"others", claim(b"o", field(2, b"gpu.intel.com") + field(4, b"gpu-0")))
+    kubelet.answer += pod(b"nameless", field(5, field(2, b"l") + field(3, b"n")))
     kubelet.answer += pod(b"old-claim", claim(b"d", field(1, field(1, b"k8s.gpu.nvidia.com/claim=1"))))
     kubelet.answer += pod(b"nic", devices(b"rdma/hca_shared", b"0") + claim(b"e", field(2, b"dra.net")))
     async with KubeletPodResources(tmp_path / "kubelet.sock") as source:
@@ -127,7 +131,11 @@ async def test_ids_and_claims_that_name_no_gpu_are_said(tmp_path: Path, kubelet:
             PodGpus("n", "slice", None, (), ("MIG-4f2a",)),
             PodGpus("n", "index", None, (), ("0",)),
             PodGpus("n", "renamed", None, (), ("nvidia0",)),
-            PodGpus("n", "claim", None, (), ("claim n/c",)),
+            PodGpus("n", "claim", None, (), ("gpu.nvidia.com/gpu-0",)),
+            PodGpus("n", "part", None, (), ("gpu.nvidia.com/gpu-11::mig-9-0-1",)),
+            PodGpus("n", "passed", None, (), ("claim n/v",)),
+            PodGpus("n", "others", None, (), ("claim n/o",)),
+            PodGpus("n", "nameless", None, (), ("claim n/l",)),
             PodGpus("n", "old-claim", None, (), ("claim n/d",)),
         ]
 

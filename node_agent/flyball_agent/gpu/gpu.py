@@ -218,8 +218,13 @@ class GpuReading:
     temperature_celsius: int | None = None
     throttle_reasons: int = 0  # bits of ThrottleReason
     persistence_mode: bool | None = None
-    parts: tuple[str, ...] = ()  # the ids of the GPU's MIG devices, `MIG-...`
+    handed_out_as: tuple[str, ...] = ()  # ids of the GPU beside its UUID (`claimed_device_id`), or of its MIG devices
     failed: tuple[GpuError, ...] = ()  # of measurements that could not be made now
+
+
+def claimed_device_id(number: int) -> str:
+    """The id of a GPU in a claim of dynamic resource allocation: NVIDIA's driver for it, and the device's name there."""
+    return f"gpu.nvidia.com/gpu-{number}"
 
 
 # A GPU may pass its limit for milliseconds, by less than this; a reading above is the sensor's error.

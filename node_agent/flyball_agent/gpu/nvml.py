@@ -34,6 +34,7 @@ from flyball_agent.gpu.gpu import (
     PowerLimitReading,
     UnknownDriverError,
     UnopenedGpu,
+    claimed_device_id,
     driver_error,
     plausible,
 )
@@ -85,6 +86,7 @@ class NvmlGpu(Gpu):
             raise ImplausibleReading("limits", self.uuid, detail=str(error)) from error
         self._unsupported: set[str] = set()
         self._failed: list[GpuError] = []
+        self._minor: int | None = None
 
     def _ask(self, operation: str, function: Callable[..., T], *arguments: Any) -> T:
         return _call(operation, self.uuid or f"GPU {self.index}", function, *arguments)
@@ -136,10 +138,16 @@ class NvmlGpu(Gpu):
             temperature_celsius=self._temperature_celsius(),
             throttle_reasons=self._measure("clock reasons", pynvml.nvmlDeviceGetCurrentClocksEventReasons) or 0,
             persistence_mode=self._persistence_mode(),
-            parts=self._parts(),
+            handed_out_as=(*self._claimed_as(), *self._parts()),
             failed=tuple(self._failed),
         )
         return plausible(self.uuid, reading, self.limits)
+
+    def _claimed_as(self) -> tuple[str, ...]:
+        """Its id in claims, whose driver numbers by index in older versions, and by minor since: where both agree."""
+        if self._minor is None:
+            self._minor = self._measure("minor number", pynvml.nvmlDeviceGetMinorNumber)
+        return (claimed_device_id(self.index),) if self._minor == self.index else ()
 
     def _parts(self) -> tuple[str, ...]:
         mode = self._measure("MIG mode", pynvml.nvmlDeviceGetMigMode)

@@ -22,6 +22,7 @@ from flyball_agent.gpu.gpu import (
     NoPermission,
     PowerLimitReading,
     ResetRequired,
+    claimed_device_id,
     driver_error,
     plausible,
 )
@@ -62,9 +63,12 @@ class SimulatedGpu(Gpu):
             temperature_celsius=physics.temperature_celsius(self.device.constants, state),
             throttle_reasons=physics.throttle_reasons(self.device.constants, state),
             persistence_mode=not flags & DeviceFault.NOT_PERSISTENT,
-            parts=(f"MIG-{self.uuid.removeprefix('GPU-')}",) if flags & DeviceFault.MIG else (),
+            handed_out_as=(claimed_device_id(self.index), *self._parts(flags)),
         )
         return plausible(self.uuid, reading, self.limits) if flags else reading
+
+    def _parts(self, flags: DeviceFault) -> tuple[str, ...]:
+        return (f"MIG-{self.uuid.removeprefix('GPU-')}",) if flags & DeviceFault.MIG else ()
 
     def read_power_limit(self) -> PowerLimitReading:
         self._check("read power limit")

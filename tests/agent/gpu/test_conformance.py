@@ -296,7 +296,8 @@ def test_without_persistence_mode_an_idle_gpu_forgets_its_limit_with_its_client(
 def test_a_partitioned_gpu_shows_its_parts(bench: DriverBench) -> None:
     whole, split = bench.driver.gpus()
     bench.node.devices[1].flags |= DeviceFault.MIG
-    assert whole.read().parts == ()
-    assert split.read().parts == (f"MIG-{split.uuid.removeprefix('GPU-')}",)
+    own = tuple((f"gpu.nvidia.com/gpu-{gpu.index}",) for gpu in (whole, split))
+    assert whole.read().handed_out_as == own[0]
+    assert split.read().handed_out_as == (*own[1], f"MIG-{split.uuid.removeprefix('GPU-')}")
     bench.node.devices[1].flags = DeviceFault(0)
-    assert split.read().parts == ()
+    assert split.read().handed_out_as == own[1]

@@ -102,6 +102,9 @@ def test_a_container_sees_the_gpus_that_it_was_given(hardware: Hardware, monkeyp
             seen = driver.gpus()
             assert [gpu.uuid for gpu in seen] == [node.devices[index].uuid for index in expected]
             assert [gpu.index for gpu in seen] == list(range(len(expected))), "numbered as if there were no others"
+            # Nobody can say which of them a claim's number means, but for those that both ways of counting agree on.
+            claimed = [(f"gpu.nvidia.com/gpu-{of}",) if at == of else () for at, of in enumerate(expected)]
+            assert [gpu.read().handed_out_as for gpu in seen] == claimed
         finally:
             driver.close()
 
