@@ -11,6 +11,8 @@ import sys
 
 import typer
 
+from flyball_cli.cluster_access import invocation
+
 COMMAND_MODULES: tuple[str, ...] = (
     "agent",
     "calibrate",
@@ -24,6 +26,8 @@ COMMAND_MODULES: tuple[str, ...] = (
     "compare",
     "zeus",
     "kareus",
+    "top",
+    "why",
 )
 
 DISTRIBUTION = "flyball"
@@ -36,6 +40,8 @@ EXTRAS = {
     "kopf": "operator",
     "grpc": "agent",
     "trustme": "testbed",
+    "textual": "view",
+    "aiohttp": "cli",
     # The container images leave these out.
     "flyball_frontiers": "frontiers",
     "flyball_simulator": "simulator",
@@ -76,7 +82,7 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Entry point; Ctrl-C ends any command with status 130, a missing optional library with 2, both without a traceback."""
     try:
-        build_app()()
+        build_app()(prog_name=invocation())
     except ModuleNotFoundError as error:
         module = (error.name or "").split(".")[0]
         extra = EXTRAS.get(module)

@@ -29,6 +29,7 @@ TOKEN_FILE_SECONDS = 30.0
 EXEC_EARLY_SECONDS = 30.0
 EXEC_TIMEOUT_SECONDS = 30.0
 MAX_FILE_BYTES = 4 * 1024 * 1024
+DEFAULT_NAMESPACE = "default"
 
 
 class CredentialsError(Exception):
@@ -152,7 +153,10 @@ class ExecToken:
 
 @dataclass(slots=True)
 class Configuration:
-    """How to reach one API server. `authority` and the client's certificate and key are PEM; None: the system's, none."""
+    """How to reach one API server. `authority` and the client's certificate and key are PEM; None: the system's, none.
+
+    `namespace` is where commands look that are not told another one: the context's, or the pod's own.
+    """
 
     host: str
     tokens: Tokens = field(default_factory=FixedToken)
@@ -162,6 +166,7 @@ class Configuration:
     verify: bool = True
     server_name: str | None = None
     proxy: str | None = None
+    namespace: str = DEFAULT_NAMESPACE
 
 
 def ssl_context(configuration: Configuration) -> ssl.SSLContext | bool:
@@ -210,7 +215,15 @@ def _of_the_pod() -> Configuration:
         host=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         tokens=TokenFile(SERVICE_ACCOUNT_FOLDER / "token"),
         authority=_read(SERVICE_ACCOUNT_FOLDER / "ca.crt"),
+        namespace=_pods_namespace(),
     )
+
+
+def _pods_namespace() -> str:
+    try:
+        return _read(SERVICE_ACCOUNT_FOLDER / "namespace").strip() or DEFAULT_NAMESPACE
+    except CredentialsError:  # it is not needed to reach the API server
+        return DEFAULT_NAMESPACE
 
 
 def _of_kubeconfigs(paths: list[Path], context: str | None) -> Configuration:
@@ -242,6 +255,7 @@ def _of_kubeconfigs(paths: list[Path], context: str | None) -> Configuration:
         verify=not cluster.get("insecure-skip-tls-verify", False),
         server_name=cluster.get("tls-server-name"),
         proxy=cluster.get("proxy-url"),
+        namespace=str(chosen.get("namespace") or DEFAULT_NAMESPACE),
     )
 
 

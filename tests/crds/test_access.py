@@ -130,6 +130,18 @@ WATCHER_MAY_NOT: list[Right] = [
     (WRITE, FLYBALL, "gpunodes", "", ""),
     ((*WRITE, "emergency"), FLYBALL, "powerbrakes", "", "hall"),
 ]
+LOOKER_MAY: list[Right] = [
+    *WATCHER_MAY,
+    (READ, FLYBALL, "energyawarejobs", ELSEWHERE, ""),
+    (READ, FLYBALL, "energyprofiles", SYSTEM, ""),
+    (READ, COORDINATION, "leases", SYSTEM, "flyball-operator"),
+]
+LOOKER_MAY_NOT: list[Right] = [
+    *WATCHER_MAY_NOT,
+    (WRITE, FLYBALL, "energyawarejobs", ELSEWHERE, ""),
+    (READ, COORDINATION, "leases", SYSTEM, "another"),
+    (READ, CORE, "secrets", ELSEWHERE, ""),
+]
 
 OPERATOR_USER = f"system:serviceaccount:{SYSTEM}:{install.OPERATOR}"
 AGENT_USER = f"system:serviceaccount:{SYSTEM}:{install.AGENT}"
@@ -139,6 +151,7 @@ PEOPLE = {
     "test-editor": ("edit", ELSEWHERE),
     "test-viewer": ("view", ELSEWHERE),
     "test-watcher": ("flyball-power-viewer", ""),
+    "test-looker": ("flyball-viewer", ""),
 }
 TABLE = [
     (OPERATOR_USER, OPERATOR_MAY, OPERATOR_MAY_NOT),
@@ -147,6 +160,7 @@ TABLE = [
     ("test-editor", EDITOR_MAY, EDITOR_MAY_NOT),
     ("test-viewer", VIEWER_MAY, VIEWER_MAY_NOT),
     ("test-watcher", WATCHER_MAY, WATCHER_MAY_NOT),
+    ("test-looker", LOOKER_MAY, LOOKER_MAY_NOT),
 ]
 
 

@@ -196,3 +196,9 @@ def test_the_session_imports_no_generated_client() -> None:
     """The official client's 400 modules are 21 MiB in every agent."""
     code = "import sys, flyball_kube.session; assert not [m for m in sys.modules if m.startswith('kubernetes')]"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_namespace_is_the_contexts(tmp_path: Path) -> None:
+    assert load_configuration(kubeconfig(tmp_path)).namespace == "default"
+    contexts = [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "research"}}]
+    assert load_configuration(kubeconfig(tmp_path, contexts=contexts)).namespace == "research"

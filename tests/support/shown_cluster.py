@@ -248,3 +248,26 @@ def cluster() -> dict[str, Any]:
             "lease": lease(),
         }
     )
+
+
+def large_cluster(nodes: int, jobs: int, gpus: int = 8) -> dict[str, Any]:
+    """So many nodes and jobs, all well, as the arguments of `read_overview`."""
+    names = [f"gpu-{index:04d}" for index in range(nodes)]
+    devices = [raw_device(index) for index in range(gpus)]
+    gpu_nodes = []
+    for place, name in enumerate(names):
+        given = grant(gpus * 100_000)
+        raw = raw_gpu_node(name, given, devices=deepcopy(devices), limits=gpus * 100_000)
+        raw["status"]["devices"][0]["powerMilliwatts"] = 58_000 + place * 100
+        raw["status"]["conditions"] = [condition("Ready", True, "Serving")]
+        gpu_nodes.append(_labelled(raw, row=f"r{place // 40}"))
+    waiting = [waiting_job() for _ in range(jobs)]
+    for index, job in enumerate(waiting):
+        job["metadata"]["name"] = f"job-{index:04d}"
+    return {
+        "caps": [held_cap(), late_cap()],
+        "gpu_nodes": gpu_nodes,
+        "jobs": waiting,
+        "nodes": [_labelled(raw_node(name, gpus), row="r") for name in names],
+        "lease": lease(),
+    }

@@ -1,0 +1,1 @@
+"""The terminal view of `flyball top`: textual's part alone, given overviews by a source."""
