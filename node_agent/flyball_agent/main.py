@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 
 from flyball_kube.logs import get_logger
+from flyball_kube.package import package_version
 from flyball_kube.server_version import ServerTooOld, require_ordered_versions
 from flyball_kube.session import ApiSession
 
@@ -26,7 +27,6 @@ from flyball_agent.process import (
     open_driver,
     open_journal,
     open_or_absent,
-    package_version,
     until_one_ends,
     until_told_to_end,
 )
@@ -129,4 +129,4 @@ async def _follow(session: ApiSession, channel: GpuNodeChannel) -> None:
     await channel.run()
 
 
-__all__ = ["AgentFailed", "ServerTooOld", "open_journal", "open_pods", "package_version", "run_agent"]
+__all__ = ["AgentFailed", "ServerTooOld", "open_journal", "open_pods", "run_agent"]

@@ -13,7 +13,7 @@ from aiohttp import web
 from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_kube.backoff import Backoff
 from flyball_kube.logs import get_logger
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.aiohttp import make_aiohttp_handler
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -23,6 +23,7 @@ from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.gpu.gpu import ThrottleReason
 from flyball_agent.state import AgentState
+from flyball_agent.status import health
 
 logger = get_logger(__name__)
 
@@ -97,6 +98,8 @@ def _gpu(series: _Series, state: AgentState, gpu: GpuState) -> None:
     text = "What the GPU is."
     series.gauge("gpu_info", text, 1, model=gpu.model, index=str(gpu.index), driver=state.enforced.driver_version)
     series.gauge("gpu_up", "Whether the GPU can be read.", float(gpu.usable))
+    text = "1 for the reason of the GPU's condition Healthy: Governed where all is well."
+    series.gauge("gpu_health", text, 1, reason=health(gpu).reason)
     kinds = {"min": limits.min_milliwatts, "max": limits.max_milliwatts, "default": limits.default_milliwatts}
     if gpu.limit is not None:
         kinds |= {"requested": gpu.limit.requested_milliwatts, "enforced": gpu.limit.enforced_milliwatts}
@@ -143,7 +146,7 @@ def _energy(series: _Series, state: AgentState) -> None:
             state.pod_millijoules(pod) / MILLIJOULES_PER_JOULE,
             namespace=name.namespace,
             pod=name.name,
-            job=jobs.get((name.namespace, name.name), ""),
+            job_name=jobs.get((name.namespace, name.name), ""),
             method="shared" if pod.shared else "exclusive",
         )
     for total, text, millijoules in (
@@ -210,6 +213,7 @@ class MetricsServer:
         self._agents = collector.agents
         self._registry = CollectorRegistry()
         self._registry.register(collector)
+        ProcessCollector(registry=self._registry)
         self._host, self._port = host, port
         self._runner: web.AppRunner | None = None
 

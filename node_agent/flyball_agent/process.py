@@ -32,16 +32,6 @@ DRIVER_SLOW_SECONDS = 1.0
 DRIVER_OPEN_SECONDS = 60.0
 
 
-def package_version() -> str:
-    """The installed distribution's version, "0" where it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # 26 modules, which an enforcer does not need
-
-    try:
-        return version("flyball")
-    except PackageNotFoundError:
-        return "0"
-
-
 def open_driver(options: GovernorOptions) -> GpuDriver:
     """The driver that the options name. Raises GpuError or OSError."""
     if options.driver == "simulated":

@@ -40,7 +40,7 @@ def significant_fields(state: AgentState, now_ns: int) -> tuple[object, ...]:
         enforced.session,
         enforced.mode,
         enforced.acknowledged,
-        tuple((gpu.uuid, gpu.index, gpu.limit, gpu.pods[:1], _health(gpu)) for gpu in enforced.gpus.values()),
+        tuple((gpu.uuid, gpu.index, gpu.limit, gpu.pods[:1], health(gpu)) for gpu in enforced.gpus.values()),
         tuple((job.pod_name, job.uid, job.gpus, job.ended) for job in state.jobs),
         _conditions(state, now_ns),
     )
@@ -95,7 +95,7 @@ def _gpu_report(gpu: GpuState, before: tuple[StoredCondition, ...], now: datetim
         pod=PodReference(gpu.pods[0].namespace, gpu.pods[0].name) if gpu.pods else None,
         energy_millijoules=None if reading is None else reading.energy_millijoules,
         power_milliwatts=None if reading is None else reading.average_power_milliwatts,
-        conditions=merge_conditions(before, (_health(gpu),), None, now),
+        conditions=merge_conditions(before, (health(gpu),), None, now),
     )
 
 
@@ -119,7 +119,8 @@ def _pod_report(job: JobObservation, energy_millijoules: int) -> PodReport:
     )
 
 
-def _health(gpu: GpuState) -> Condition:
+def health(gpu: GpuState) -> Condition:
+    """Whether a GPU takes what it is told, as its condition `Healthy` says it."""
     if gpu.failure is not None:
         return Condition("Healthy", False, gpu.failure.reason, gpu.failure.message)
     if gpu.set_error is not None:
@@ -179,11 +180,11 @@ def _trouble(state: AgentState) -> tuple[str, str]:
         return "InvalidSpec", enforced.invalid_grant
     if enforced.stale_grant is not None:
         return "StaleSpec", enforced.stale_grant
-    failed = [health for health in map(_health, enforced.gpus.values()) if not health.status]
+    failed = [found for found in map(health, enforced.gpus.values()) if not found.status]
     if failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return "GpuFailed", f"{failed[0].reason}: {failed[0].message}{more}"
-    loose = [gpu.uuid for gpu in enforced.gpus.values() if _health(gpu).reason == "NotPersistent"]
+    loose = [gpu.uuid for gpu in enforced.gpus.values() if health(gpu).reason == "NotPersistent"]
     if loose:
         more = f" (and {len(loose) - 1} more)" if len(loose) > 1 else ""
         return "NotPersistent", f"{loose[0]}{more}: {_NOT_PERSISTENT}"

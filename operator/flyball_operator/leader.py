@@ -284,7 +284,11 @@ class LeaderTerm:
     def _observe(self, state: PowerState, jobs: JobsStep, instructions: PowerInstructions) -> None:
         self._metrics.observe_convergence(instructions.owing)
         self._metrics.observe_caps(state.caps.states, self._plans.in_force.infeasible)
-        self._metrics.observe_jobs(jobs.jobs.values())
+        self._metrics.observe_jobs(
+            jobs.jobs.values(),
+            self._plans.in_force.decisions,
+            lambda job: self._learner.model_for(job, state.nodes),
+        )
         self._metrics.observe_nodes(state.nodes.values())
         self._metrics.observe_ages(self._watches.ages())
 

@@ -152,13 +152,16 @@ class Operator:
                 except Exception:
                     # One bad object must not end the loop that holds the cap; what was granted stands meanwhile.
                     logger.exception("a cycle failed")
+                    self._metrics.count_cycle_failure()
                     pause = RETRY_SECONDS
                     self._failing = True
                     if began_at - self._cycle_began_at > self._settings.leader_lease_seconds:
                         self._lease.give_up("its cycles fail", 2.0 * self._settings.leader_lease_seconds)
                 self.cycles += 1
                 # Work, not waiting: an answer that came late is no reason to be late with the next cycle.
-                rest = (self._work_seconds() - started) * (1 / MAX_CYCLE_SHARE - 1)
+                work = self._work_seconds() - started
+                self._metrics.observe_cycle(work)
+                rest = work * (1 / MAX_CYCLE_SHARE - 1)
                 await self._rest(pause, max(self._settings.coalesce_seconds, min(rest, LONGEST_REST_SECONDS)))
         finally:
             await term.close()
@@ -187,6 +190,7 @@ class Operator:
             self._metrics.count_action,
             settings.training_socket_directory,
             gpu_resources=settings.gpu_resources,
+            observe_write=self._metrics.observe_write,
         )
         observe = settings.mode == OBSERVE
         power = (ObservingController if observe else PowerController)(

@@ -18,6 +18,7 @@ from typing import Any, cast
 import kopf
 from flyball_api.names import LEADER_LEASE
 from flyball_kube.logs import get_logger
+from flyball_kube.package import package_version
 from flyball_kube.server_version import require_ordered_versions
 from flyball_kube.session import ApiSession
 from flyball_planner.models.gpu import catalogue
@@ -48,7 +49,7 @@ class OperatorProcess:
         self._lease_session: ApiSession | None = None
         self._lease: LeaderLease | None = None
         self._operator: Operator | None = None
-        self._metrics = OperatorMetrics()
+        self._metrics = OperatorMetrics(version=package_version(), policy=settings.policy)
         self._probes = ProbeServer(self.live, self.ready)
         # A restarted process is always a new holder: its predecessor's epoch ends, and with it whatever is on its way.
         self.identity = f"{os.environ.get('HOSTNAME') or socket.gethostname()}-{uuid.uuid4().hex[:8]}"

@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.agent_doubles import Pods, VirtualClock
 from tests.support.gpu_node_specs import gpu_node_spec, job_grant
+from tests.support.metrics_document import described, documented
 from tests.support.waiting import until
 
 A100 = CATALOGUE["NVIDIA-A100-SXM4-40GB"]
@@ -95,7 +96,7 @@ def test_the_hardware_is_told_in_base_units(tmp_path: Path) -> None:
     assert value(samples, "flyball_gpu_utilization_ratio", **busy) == 1
     assert value(samples, "flyball_gpu_throttled_seconds_total", **busy, reason="applications_clocks") == 20
     assert value(samples, "flyball_gpu_info", **busy, model="NVIDIA-A100-SXM4-40GB", index="0") == 1
-    pod = value(samples, "flyball_pod_gpu_energy_joules_total", pod="gpt2-1-0", job="gpt2", method="exclusive")
+    pod = value(samples, "flyball_pod_gpu_energy_joules_total", pod="gpt2-1-0", job_name="gpt2", method="exclusive")
     used = value(samples, "flyball_gpu_energy_joules_total", **busy)
     assert pod == used == 20 * state.power_milliwatts / 1000
     idle = value(samples, "flyball_idle_energy_joules_total")
@@ -122,6 +123,8 @@ def test_the_agent_tells_what_it_does(tmp_path: Path) -> None:
     assert value(samples, "flyball_agent_lease_renewals_total") == 1
     assert value(samples, "flyball_agent_nvml_errors_total", op="read", code="15") == 1
     assert value(samples, "flyball_gpu_up", gpu=node.devices[1].uuid) == 0
+    assert value(samples, "flyball_gpu_health", gpu=node.devices[0].uuid, reason="Governed") == 1
+    assert value(samples, "flyball_gpu_health", gpu=node.devices[1].uuid, reason="Lost") == 1
     assert value(samples, "flyball_agent_journal_ok") == 1
     agent.enforcer.close()
 
@@ -133,7 +136,17 @@ def test_names_and_labels_keep_the_rules_and_the_number_is_bounded(tmp_path: Pat
     assert len(samples) < 300
     for name, labels in samples:
         assert re.fullmatch(r"flyball_(gpu|pod|agent|idle|unattributed|discarded)_[a-z_]+", name)
-        assert not {label for label, _ in labels} & {"pid", "plan", "generation", "uid"}
+        # `job` and `instance` are Prometheus' own names for what it scrapes.
+        assert not {label for label, _ in labels} & {"pid", "plan", "generation", "uid", "job", "instance"}
+    agent.enforcer.close()
+
+
+def test_the_document_has_every_metric_as_it_is_served(tmp_path: Path) -> None:
+    agent, node, clock = make(tmp_path)
+    run(agent, clock)
+    node.devices[1].flags = DeviceFault.LOST  # a call that fails, which has a series only then
+    run(agent, clock)
+    assert described(AgentCollector([agent]).collect()) == documented("The agents")
     agent.enforcer.close()
 
 
@@ -179,7 +192,7 @@ def test_what_a_pod_used_at_its_end_is_still_there_for_three_scrapes(tmp_path: P
     run(agent, clock, 7)
     name = "flyball_pod_gpu_energy_joules_total"
     for _ in range(3):
-        assert value(scrape(agent), name, pod="gpt2-1-0", job="gpt2") == used
+        assert value(scrape(agent), name, pod="gpt2-1-0", job_name="gpt2") == used
         run(agent, clock, 59)
     run(agent, clock, 59)
     assert not [key for key in scrape(agent) if key[0] == name]
@@ -218,7 +231,9 @@ async def test_prometheus_is_served(tmp_path: Path) -> None:
         async with session.get("/metrics") as answer:
             assert answer.status == 200
             assert answer.headers["Content-Type"].startswith("text/plain")
-            assert "flyball_gpu_up" in await answer.text()
+            text = await answer.text()
+            assert "flyball_gpu_up" in text
+            assert "\nprocess_resident_memory_bytes " in text
         async with session.get("/metrics", headers={"Accept": "application/openmetrics-text"}) as answer:
             assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
             assert (await answer.text()).endswith("# EOF\n")

@@ -28,7 +28,7 @@ class PlanMetrics(Protocol):
 
     def observe_plan(self, seconds: float) -> None: ...
 
-    def count_action(self, kind: str) -> None: ...
+    def count_plan_failure(self) -> None: ...
 
 
 class Plans:
@@ -87,7 +87,7 @@ class Plans:
         try:
             plan = task.result()
         except PlanFailed as error:
-            self._metrics.count_action("plan-failed")
+            self._metrics.count_plan_failure()
             logger.error("no new plan", error=str(error))
             return
         nodes = 0 if self._taken_key is None else len(self._taken_key.nodes)

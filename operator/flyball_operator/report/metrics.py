@@ -17,23 +17,40 @@ from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
 
 from flyball_kube.logs import get_logger
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from flyball_operator.outcome import Outcome
+from flyball_operator.report.job_series import ObservedJobs
+from flyball_operator.report.savings import Savings
+
 if TYPE_CHECKING:
+    from flyball_api.energy_aware_job import EnergyAwareJob
+    from flyball_planner.models.job import JobModel
+    from flyball_planner.snapshot import JobDecision
+
     from flyball_operator.jobs.controller import LiveJob
     from flyball_operator.power.cap_state import CapState
     from flyball_operator.power.node_info import NodeInfo
 
 logger = get_logger(__name__)
 
-# Four series a job: what a Prometheus takes from one target. The oldest jobs keep theirs.
-MAX_JOBS = 5000
+# A second series beside each counter, with the time of its first count, which nothing asks for.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
 NODE_STATES = ("ready", "unschedulable", "unresponsive", "unproven", "unacknowledged", "unknown_gpu")
-# A state that a job's status does not have yet.
-NEW_JOB = "New"
 PLAN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+CYCLE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+WRITE_BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 CONVERGE_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -45,6 +62,7 @@ class _Cap:
     measured_watts: float
     feasible: bool
     enforced: bool
+    proof_stale: bool
     overshoot_joules: float
     overshoot_seconds: float
     meter_allowed_watts: float | None = None
@@ -55,34 +73,25 @@ class _Cap:
         return self.watts - self.committed_watts
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    labels: tuple[str, str]
-    energy_joules: float
-    budget_joules: float | None
-    iterations_per_second: float
-    gpus: int
-
-
 class _Latest(Collector):
     """The series that come and go with their objects."""
 
     def __init__(self) -> None:
         self.caps: tuple[_Cap, ...] = ()
-        self.jobs: tuple[_Job, ...] = ()
-        self.job_states: Mapping[str, int] = {}
-        self.jobs_left_out = 0
+        self.jobs = ObservedJobs()
+        self.savings = Savings()
 
     def collect(self) -> Iterator[Metric]:
         """One family per metric; Prometheus' own names, units and help texts."""
         yield from self._of_caps(self.caps)
-        yield from self._of_jobs(self.jobs)
-        states = GaugeMetricFamily("flyball_jobs", "EnergyAwareJobs that have not ended, by state", labels=["state"])
-        for state, count in sorted(self.job_states.items()):
-            states.add_metric([state], count)
-        yield states
-        yield GaugeMetricFamily(
-            "flyball_job_series_left_out", "Jobs without series of their own, to bound their number", self.jobs_left_out
+        yield from self.jobs.families()
+        yield CounterMetricFamily(
+            "flyball_training_energy_joules", "Energy that running jobs have used", self.savings.joules
+        )
+        yield CounterMetricFamily(
+            "flyball_training_highest_clock_energy_joules",
+            "What the same work would have taken at the highest clock, by the jobs' models",
+            self.savings.highest_clock_joules,
         )
 
     @staticmethod
@@ -94,6 +103,11 @@ class _Latest(Collector):
             ("headroom_watts", "The cap less what is committed", lambda cap: cap.headroom_watts),
             ("feasible", "1 while the cap can be held at all", lambda cap: float(cap.feasible)),
             ("enforced", "1 while what is committed is known to be within the cap", lambda cap: float(cap.enforced)),
+            (
+                "proof_stale",
+                "1 while nothing but doubt of some nodes' acknowledgements keeps the cap from being enforced",
+                lambda cap: float(cap.proof_stale),
+            ),
         )
         for name, text, value in gauges:
             gauge = GaugeMetricFamily(f"flyball_cap_{name}", text, labels=["cap"])
@@ -126,39 +140,45 @@ class _Latest(Collector):
         yield joules
         yield seconds
 
-    @staticmethod
-    def _of_jobs(jobs: tuple[_Job, ...]) -> Iterator[Metric]:
-        labels = ["namespace", "job"]
-        energy = CounterMetricFamily("flyball_job_energy_joules", "Energy that the job has used", labels=labels)
-        budget = GaugeMetricFamily("flyball_job_energy_budget_joules", "The job's energy budget, if any", labels=labels)
-        rate = GaugeMetricFamily(
-            "flyball_job_iterations_per_second", "The job's training iterations per second now", labels=labels
-        )
-        gpus = GaugeMetricFamily("flyball_job_gpus", "GPUs that the job runs on now", labels=labels)
-        for job in jobs:
-            energy.add_metric(job.labels, job.energy_joules)
-            rate.add_metric(job.labels, job.iterations_per_second)
-            gpus.add_metric(job.labels, job.gpus)
-            if job.budget_joules is not None:
-                budget.add_metric(job.labels, job.budget_joules)
-        yield from (energy, budget, rate, gpus)
-
 
 class OperatorMetrics:
     """The operator's metrics on a registry of their own; every method is cheap and never raises into the loop."""
 
-    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, version: str = "", policy: str = "", monotonic: Callable[[], float] = time.monotonic) -> None:
         self.registry = CollectorRegistry()
         self._monotonic = monotonic
         self._latest = _Latest()
         self.registry.register(self._latest)
         ProcessCollector(registry=self.registry)
+        info = Gauge("flyball_operator_info", "The operator", ["version", "policy"], registry=self.registry)
+        info.labels(version, policy).set(1)
         self._actions = Counter(
             "flyball_plan_actions", "Writes made to follow the plan", ["kind"], registry=self.registry
         )
         self._plan = Histogram(
             "flyball_plan_seconds", "Time to work out a plan", buckets=PLAN_BUCKETS, registry=self.registry
         )
+        self._plan_failures = Counter(
+            "flyball_plan_failures", "Plans that could not be made; the last one stays in force", registry=self.registry
+        )
+        self._cycle = Histogram(
+            "flyball_cycle_seconds",
+            "The loop's own work in one cycle: reading, deciding, starting writes",
+            buckets=CYCLE_BUCKETS,
+            registry=self.registry,
+        )
+        self._cycle_failures = Counter(
+            "flyball_cycle_failures", "Cycles that ended in an error of the operator itself", registry=self.registry
+        )
+        self._writes = Histogram(
+            "flyball_api_write_seconds",
+            "Time from a write's turn to the API server's answer, by what became of it",
+            ["outcome"],
+            buckets=WRITE_BUCKETS,
+            registry=self.registry,
+        )
+        for outcome in Outcome:
+            self._writes.labels(outcome.value)
         self._converge = Histogram(
             "flyball_plan_converge_seconds",
             "Time from a wanted change until every node has acknowledged its grant",
@@ -183,8 +203,8 @@ class OperatorMetrics:
         self._leader.set(leads)
         if not leads:
             self._caps_seen_at = self._converging_since = None
-            self._latest.caps, self._latest.jobs, self._latest.job_states = (), (), {}
-            self._latest.jobs_left_out = 0
+            self._latest.caps, self._latest.jobs = (), ObservedJobs()
+            self._latest.savings.forget()
             self._nodes.clear()
 
     def count_action(self, kind: str) -> None:
@@ -194,6 +214,22 @@ class OperatorMetrics:
     def observe_plan(self, seconds: float) -> None:
         """A plan has been worked out in this time."""
         self._plan.observe(seconds)
+
+    def count_plan_failure(self) -> None:
+        """A plan could not be made."""
+        self._plan_failures.inc()
+
+    def observe_cycle(self, seconds: float) -> None:
+        """A cycle's own work took this time."""
+        self._cycle.observe(seconds)
+
+    def count_cycle_failure(self) -> None:
+        """A cycle ended in an error."""
+        self._cycle_failures.inc()
+
+    def observe_write(self, outcome: Outcome, seconds: float) -> None:
+        """The API server answered a write after this time, or did not."""
+        self._writes.labels(outcome.value).observe(seconds)
 
     def observe_convergence(self, waiting: int) -> None:
         """How many nodes are still on their way to what is wanted; a time is recorded when they all have arrived."""
@@ -229,6 +265,7 @@ class OperatorMetrics:
                     state.measured_watts,
                     feasible,
                     state.enforced,
+                    state.proof_stale,
                     joules,
                     seconds,
                     None if state.meter is None else state.meter.allowed_watts,
@@ -238,25 +275,15 @@ class OperatorMetrics:
         self._over = over
         self._latest.caps = tuple(caps)
 
-    def observe_jobs(self, jobs: Iterable[LiveJob]) -> None:
-        """The jobs that have not ended."""
-        oldest_first = sorted(jobs, key=lambda job: (job.view.created, job.view.key))
-        samples = []
-        for job in oldest_first[:MAX_JOBS]:
-            budget = job.view.spec.energy.budget_kilojoules
-            running = job.memory.running and job.step.current is not None
-            samples.append(
-                _Job(
-                    (job.view.namespace, job.view.name),
-                    job.memory.progress.consumed_millijoules / 1e3,
-                    None if budget is None else budget * 1e3,
-                    job.memory.progress.iterations_per_second if running else 0.0,
-                    job.step.current.gpus if running and job.step.current is not None else 0,
-                )
-            )
-        self._latest.job_states = Tally(job.view.status.state or NEW_JOB for job in oldest_first)
-        self._latest.jobs_left_out = max(0, len(oldest_first) - MAX_JOBS)
-        self._latest.jobs = tuple(samples)
+    def observe_jobs(
+        self,
+        jobs: Collection[LiveJob],
+        decisions: Mapping[str, JobDecision],
+        model_of: Callable[[EnergyAwareJob], JobModel],
+    ) -> None:
+        """The jobs that have not ended, the plan in force by their uids, and where their models are to be had."""
+        self._latest.savings.observe(jobs, model_of)
+        self._latest.jobs = ObservedJobs(tuple(jobs), decisions)
 
     def observe_nodes(self, nodes: Iterable[NodeInfo]) -> None:
         """The GPU nodes; each is counted under the first of NODE_STATES' reasons not to be ready."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -69,7 +70,8 @@ class Executor:
     """Sends writes under one epoch; `check` raises LeadershipLost, `absorb` takes in what a write returned.
 
     `training_socket_directory`: where on their nodes agents serve training processes (empty: nowhere); `gpu_resources`:
-    the extended resources whose units are GPUs.
+    the extended resources whose units are GPUs. `observe_write` is told what became of each write, and after how many
+    seconds.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Executor:
         training_socket_directory: str = "",
         *,
         gpu_resources: Collection[str],
+        observe_write: Callable[[Outcome, float], None] = lambda outcome, seconds: None,
     ) -> None:
         self._session = session
         self._check = check
@@ -88,6 +91,7 @@ class Executor:
         self._count = count
         self._training_socket_directory = training_socket_directory
         self._gpu_resources = gpu_resources
+        self._observe_write = observe_write
 
     async def _write(
         self,
@@ -99,6 +103,12 @@ class Executor:
         # Nothing is counted as written that is not: the session checks once more when the request has its turn.
         self._check()
         self._count(kind)
+        began_at = time.monotonic()
+        result = await self._answered(kind, resource, call)
+        self._observe_write(result.outcome, time.monotonic() - began_at)
+        return result
+
+    async def _answered(self, kind: str, resource: Resource, call: Callable[[], Awaitable[JsonObject]]) -> WriteResult:
         try:
             answer = await call()
         except ApiError as error:

@@ -20,13 +20,14 @@ from flyball_agent.brake_watch import BrakeWatch
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.gpu_node_channel import GpuNodeChannel
 from flyball_agent.lease_watch import LeaseWatch
-from flyball_agent.main import open_journal, package_version
+from flyball_agent.main import open_journal
 from flyball_agent.metrics import AgentCollector, MetricsServer
 from flyball_agent.pod_resources import SimulatedPodResources
 from flyball_agent.single_process import SingleProcessAgent
 from flyball_api.names import DEFAULT_NAMESPACE
 from flyball_kube.log_settings import LogSettings
 from flyball_kube.logs import configure_logging, get_logger
+from flyball_kube.package import package_version
 from flyball_kube.session import ApiSession
 
 from flyball_testbed.controlplane.control_plane import ControlPlane
@@ -77,7 +78,7 @@ class AgentHost:
         self._settings.state.mkdir(parents=True, exist_ok=True)
         collector = AgentCollector(self._agents.values())
         metrics = MetricsServer(collector, host=LOOPBACK, port=self._settings.metrics_port)
-        logger.info("metrics", port=await metrics.start())
+        logger.info("metrics served", port=await metrics.start())
         try:
             while True:
                 try:

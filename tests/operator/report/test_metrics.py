@@ -8,7 +8,6 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,15 +20,23 @@ from flyball_operator.jobs.controller import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.outcome import Outcome
 from flyball_operator.power.cap_schedule import EffectiveCap
 from flyball_operator.power.cap_state import CapState
+from flyball_operator.power.meter import MeterState
+from flyball_operator.power.meter import Phase as MeterPhase
 from flyball_operator.power.node_info import NodeInfo, read_nodes
-from flyball_operator.report import metrics as metrics_module
+from flyball_operator.report import job_series
 from flyball_operator.report.metrics import NODE_STATES, OperatorMetrics
+from flyball_planner.models.gpu import catalogue
+from flyball_planner.models.priors import model_class_prior
+from flyball_planner.snapshot import Admission, Allocation, JobDecision
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.metrics_document import described, documented
 from tests.support.operator_objects import FLOOR, gpu_node_view, grant, node_view
 
+MODEL = model_class_prior("resnet50", catalogue()["NVIDIA-A100-SXM4-40GB"])
 # Whatever proxy the environment names is not on the way to loopback.
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -97,7 +104,29 @@ def cap(name: str, watts: float, committed: float, measured: float, least: float
     return CapState(view, view.spec, frozenset(), frozenset(), frozenset(), effective, *sums, sums[0], {})
 
 
-def kept(name: str, *, running: bool = True, budget: int | None = None, created: int = 0, state: str = "") -> LiveJob:
+def observe(metrics: OperatorMetrics, *jobs: LiveJob, **decisions: JobDecision) -> None:
+    metrics.observe_jobs(jobs, decisions, lambda job: MODEL)
+
+
+def decided(gpus: int, megahertz: int, watts: float = 250.0, seconds: float = 0.5) -> JobDecision:
+    allocation = Allocation((("n1", gpus),), megahertz, 300.0)
+    return JobDecision("any", allocation, Admission.ADMITTED, "", seconds, watts)
+
+
+def kept(
+    name: str,
+    *,
+    running: bool = True,
+    budget: int | None = None,
+    created: int = 0,
+    state: str = "",
+    dated: bool = False,
+    late: bool = False,
+    **progress: Any,
+) -> LiveJob:
+    energy = {} if budget is None else {"energy": {"budgetKilojoules": budget}}
+    deadline = {"deadline": "2026-03-09T11:00:00Z"} if dated or late else {}
+    conditions = [{"type": "DeadlineAtRisk", "status": str(late), "reason": "OnTime"}]
     view = read_energy_aware_job(
         {
             "metadata": {
@@ -109,34 +138,47 @@ def kept(name: str, *, running: bool = True, budget: int | None = None, created:
             },
             "spec": {
                 "gpus": {"min": 1, "max": 8},
-                "training": {"globalBatchSize": 64},
+                "training": {"globalBatchSize": 64, "iterations": 1000},
                 "template": {},
-                **({} if budget is None else {"energy": {"budgetKilojoules": budget}}),
+                **energy,
+                **deadline,
             },
-            "status": {"state": state} if state else {},
+            "status": {
+                "conditions": conditions,
+                **({"state": state, "energy": {"projectedKilojoules": 12}} if state else {}),
+            },
         }
     )
     current = IncarnationView("research", name, "u", name, name, 1, (("n1", 4), ("n2", 4)), False, False, False, "")
-    progress = JobProgress(iterations_per_second=2.5, settled_millijoules=1_500_000, open_millijoules={"1/n1": 500})
+    told: dict[str, Any] = {
+        "iterations": 250.0, "iterations_per_second": 2.5, "settled_millijoules": 1_500_000,
+        "open_millijoules": {"1/n1": 500}, "watts": 1900.0, "clock_megahertz": 1200,
+    }  # fmt: skip
     step = JobStep(Phase.RUNNING if running else Phase.WAITING, current if running else None)
-    return LiveJob(view, JobMemory(progress, None, running), step, ())
+    return LiveJob(view, JobMemory(JobProgress(**told | progress), None, running), step, ())
 
 
 def node(name: str, **fields: Any) -> NodeInfo:
     return replace(read_nodes([node_view(name)], {}, [], frozenset())[name], **fields)
 
 
-def test_names_are_those_of_the_document_in_base_units() -> None:
-    families = [family for family in OperatorMetrics().registry.collect() if family.name.startswith("flyball_")]
-    names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
-    page = (Path(__file__).parents[3] / "docs/operator.md").read_text(encoding="utf-8")
-    section = page.split("\n## Metrics\n")[1].split("\n## ")[0]
-    documented = {
-        f"flyball_{name}" for name in re.findall(r"`((?:cap|job|plan|informer)_\w+|jobs|nodes|leader)[`{]", section)
-    }
-    assert documented == names
+def full_metrics() -> OperatorMetrics:
+    """Metrics that have seen one of everything, so that every family has a series."""
+    metrics = OperatorMetrics(version="1.2", policy="price")
+    metered = replace(cap("row", 3000, 3100, 3300), meter=MeterState(MeterPhase.CUT, 0.0, allowed_watts=2500.0))
+    metrics.observe_caps([metered], ())
+    observe(metrics, kept("dated", budget=9, state="Running", dated=True), dated=decided(8, 1200))
+    metrics.observe_nodes([node("n1")])
+    metrics.observe_ages({"pods": 1.5})
+    metrics.count_action("write-grant")
+    return metrics
+
+
+def test_the_document_has_every_metric_as_it_is_served() -> None:
+    served = described(full_metrics().registry.collect())
+    assert served == documented("The operator")
     prefixed = re.compile(r"_(milli|micro|kilo|mega|giga)|_(hours|minutes|percent|kwh)\b")
-    assert [name for name in names if prefixed.search(name)] == []
+    assert [name for name in served if prefixed.search(name)] == []
 
 
 async def test_caps(target: Target) -> None:
@@ -150,12 +192,20 @@ async def test_caps(target: Target) -> None:
     assert seen("cap_headroom_watts", cap="row") == -100
     assert (seen("cap_feasible", cap="rack"), seen("cap_feasible", cap="row")) == (1, 0)
     assert (seen("cap_enforced", cap="rack"), seen("cap_enforced", cap="row")) == (1, 0)
+    assert (seen("cap_proof_stale", cap="rack"), seen("cap_proof_stale", cap="row")) == (0, 0)
     assert seen.types["flyball_cap_overshoot_joules"] == "counter"
 
 
 async def test_a_cap_below_the_least_that_its_nodes_draw_is_not_feasible(target: Target) -> None:
     target.metrics.observe_caps([cap("rack", 5000, 4200, 3900, least=5001)], ())
     assert (await target.scrape())("cap_feasible", cap="rack") == 0
+
+
+async def test_a_cap_that_only_doubt_keeps_from_being_enforced(target: Target) -> None:
+    doubted = replace(cap("row", 3000, 3100, 2000), committed_if_believed=milliwatts(2900))
+    target.metrics.observe_caps([doubted], ())
+    seen = await target.scrape()
+    assert (seen("cap_enforced", cap="row"), seen("cap_proof_stale", cap="row")) == (0, 1)
 
 
 async def test_overshoot_is_what_was_measured_above_the_cap_over_time(target: Target) -> None:
@@ -177,31 +227,99 @@ async def test_overshoot_is_what_was_measured_above_the_cap_over_time(target: Ta
 
 async def test_jobs(target: Target) -> None:
     waiting = kept("waiting", running=False, state="WaitingForPower")
-    target.metrics.observe_jobs([kept("gpt2", budget=9, state="Running"), waiting, kept("new", running=False)])
+    observe(target.metrics, kept("gpt2", budget=9, state="Running"), waiting, kept("new", running=False))
     seen = await target.scrape()
-    labels = {"namespace": "research", "job": "gpt2"}
+    labels = {"namespace": "research", "job_name": "gpt2"}
     assert seen("job_energy_joules_total", **labels) == 1500.5
     assert seen("job_energy_budget_joules", **labels) == 9000
     assert seen("job_iterations_per_second", **labels) == 2.5
     assert seen("job_gpus", **labels) == 8
-    labels["job"] = "waiting"
+    labels["job_name"] = "waiting"
     assert seen("job_energy_budget_joules", **labels) is None
     assert (seen("job_gpus", **labels), seen("job_iterations_per_second", **labels)) == (0, 0)
     assert [seen("jobs", state=state) for state in ("Running", "WaitingForPower", "New")] == [1, 1, 1]
+
+
+async def test_what_a_running_job_does(target: Target) -> None:
+    told = kept("told", state="Running")
+    silent = kept("silent", iterations=4000.0, watts=0.0, clock_megahertz=0, estimated=True)
+    observe(target.metrics, told, silent, kept("waiting", running=False, state="WaitingForGpus", late=True))
+    seen = await target.scrape()
+
+    def of(job: str, metric: str, **labels: str) -> float | None:
+        return seen(f"job_{metric}", namespace="research", job_name=job, **labels)
+
+    assert (of("told", "progress_ratio"), of("told", "clock_hertz"), of("told", "power_watts")) == (0.25, 1.2e9, 1900)
+    # The model may be ahead of a job that says nothing; and what it draws is not known.
+    assert (of("silent", "progress_ratio"), of("silent", "clock_hertz"), of("silent", "power_watts")) == (1, None, None)
+    assert (of("waiting", "progress_ratio"), of("waiting", "power_watts")) == (0.25, None)
+    assert (of("told", "state", state="Running"), of("waiting", "state", state="WaitingForGpus")) == (1, 1)
+    assert (of("told", "deadline_at_risk"), of("waiting", "deadline_at_risk")) == (None, 1)
+    assert (of("told", "projected_energy_joules"), of("silent", "projected_energy_joules")) == (12_000, None)
+
+
+@pytest.mark.parametrize(
+    ("decision", "progress", "compared"),
+    [
+        (decided(8, 1200), {}, True),
+        (decided(8, 1210), {}, True),
+        (decided(8, 1410), {}, False),  # held back by a cap: the model spoke of another clock
+        (decided(4, 1200), {}, False),  # about to be resized
+        (decided(8, 1200), {"estimated": True}, False),  # its rate is the model's own
+        (decided(8, 1200), {"watts": 0.0}, False),
+        (None, {}, False),
+    ],
+)
+async def test_a_job_is_compared_with_its_model_while_it_runs_as_planned(
+    target: Target, decision: JobDecision | None, progress: dict[str, Any], compared: bool
+) -> None:
+    observe(target.metrics, kept("j", **progress), **({} if decision is None else {"j": decision}))
+    seen = await target.scrape()
+    labels = {"namespace": "research", "job_name": "j"}
+    expected = (2000.0, 2.0) if compared else (None, None)
+    assert (
+        seen("job_predicted_power_watts", **labels),
+        seen("job_predicted_iterations_per_second", **labels),
+    ) == expected
+
+
+async def test_savings_are_the_measured_energy_against_the_highest_clock(target: Target) -> None:
+    metrics = target.metrics
+    metrics.set_leader(True)
+    observe(
+        metrics, kept("j", settled_millijoules=7_000_000)
+    )  # whatever it used before this process led is not counted
+    observe(metrics, kept("j", settled_millijoules=9_000_000))
+    seen = await target.scrape()
+    assert seen("training_energy_joules_total") == 2000
+    ratio = MODEL.iteration_joules(8, 2, 1410, 64) / MODEL.iteration_joules(8, 2, 1200, 64)
+    assert ratio > 1.02
+    assert seen("training_highest_clock_energy_joules_total") == pytest.approx(2000 * ratio)
+    # At the highest clock there is nothing to be saved; a report that comes late takes nothing back.
+    observe(metrics, kept("j", settled_millijoules=8_000_000, clock_megahertz=1410))
+    observe(metrics, kept("j", settled_millijoules=10_000_000, clock_megahertz=1410))
+    seen = await target.scrape()
+    assert seen("training_energy_joules_total") == 3000
+    assert seen("training_highest_clock_energy_joules_total") == pytest.approx(2000 * ratio + 1000)
+    # What is used while another one leads is that one's to count; totals stay.
+    metrics.set_leader(False)
+    metrics.set_leader(True)
+    observe(metrics, kept("j", settled_millijoules=50_000_000))
+    assert (await target.scrape())("training_energy_joules_total") == 3000
 
 
 async def test_series_end_with_their_objects_and_with_leadership(target: Target) -> None:
     metrics = target.metrics
     metrics.set_leader(True)
     metrics.observe_caps([cap("a", 1, 1, 1), cap("b", 1, 1, 1)], ())
-    metrics.observe_jobs([kept("a"), kept("b")])
+    observe(metrics, kept("a"), kept("b"))
     metrics.observe_nodes([node("n1")])
     metrics.observe_caps([cap("b", 1, 1, 1)], ())
-    metrics.observe_jobs([kept("b")])
+    observe(metrics, kept("b"))
     seen = await target.scrape()
     assert seen("cap_watts", cap="a") is None
     assert seen("cap_overshoot_joules_total", cap="a") is None
-    assert seen("job_gpus", namespace="research", job="a") is None
+    assert seen("job_gpus", namespace="research", job_name="a") is None
     assert (seen("leader"), seen.count("cap_watts"), seen.count("job_gpus"), seen.count("nodes")) == (
         1,
         1,
@@ -215,11 +333,11 @@ async def test_series_end_with_their_objects_and_with_leadership(target: Target)
 
 
 async def test_the_number_of_job_series_is_bounded(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_module, "MAX_JOBS", 2)
-    target.metrics.observe_jobs([kept(f"job{number}", created=9 - number) for number in range(5)])
+    monkeypatch.setattr(job_series, "MAX_JOBS", 2)
+    observe(target.metrics, *(kept(f"job{number}", created=9 - number) for number in range(5)))
     seen = await target.scrape()
     assert seen.count("job_gpus") == 2
-    assert seen("job_gpus", namespace="research", job="job4") == 8  # the oldest
+    assert seen("job_gpus", namespace="research", job_name="job4") == 8  # the oldest
     assert seen("job_series_left_out") == 3
     assert seen("jobs", state="New") == 5
 
@@ -259,6 +377,10 @@ async def test_plans_and_actions(target: Target) -> None:
     for kind in ("write-grant", "write-grant", "open-gate"):
         metrics.count_action(kind)
     metrics.observe_plan(0.02)
+    metrics.count_plan_failure()
+    metrics.observe_cycle(0.002)
+    metrics.observe_write(Outcome.DONE, 0.02)
+    metrics.observe_write(Outcome.UNKNOWN, 12.0)
     for waiting in (0, 3, 1, 0, 0):
         metrics.observe_convergence(waiting)
         clock.now += 0.4
@@ -267,6 +389,11 @@ async def test_plans_and_actions(target: Target) -> None:
     assert seen("plan_actions_total", kind="open-gate") == 1
     assert (seen("plan_seconds_count"), seen("plan_seconds_sum")) == (1, 0.02)
     assert seen("plan_seconds_bucket", le="0.025") == 1
+    assert (seen("plan_failures_total"), seen("cycle_failures_total")) == (1, 0)
+    assert (seen("cycle_seconds_count"), seen("cycle_seconds_sum")) == (1, 0.002)
+    assert not [name for name, _ in seen.samples if name.endswith("_created")]
+    writes = [seen("api_write_seconds_count", outcome=outcome) for outcome in ("done", "refused", "unknown")]
+    assert writes == [1, 0, 1]
     assert seen("plan_converge_seconds_count") == 1
     assert seen("plan_converge_seconds_sum") == pytest.approx(0.8)
 

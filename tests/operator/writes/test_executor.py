@@ -77,6 +77,7 @@ class Desk:
         self.server: Any = Server()
         self.absorbed: list[tuple[Resource, Json]] = []
         self.counted: list[str] = []
+        self.outcomes: list[tuple[Outcome, bool]] = []
         self.checks = 0
         self.loses_at = loses_at
         self.executor = Executor(
@@ -85,6 +86,7 @@ class Desk:
             lambda resource, raw: self.absorbed.append((resource, raw)),
             self.counted.append,
             gpu_resources=DEFAULT_GPU_RESOURCES,
+            observe_write=lambda outcome, seconds: self.outcomes.append((outcome, seconds >= 0)),
         )
 
     def check(self) -> None:
@@ -206,6 +208,7 @@ async def test_only_a_4xx_answer_proves_that_a_write_took_no_effect(answer: Exce
     desk = Desk()
     desk.server.answers[f"PATCH {GPU_NODE}"] = answer
     assert await desk.executor.write_grant(info(), grant(1)) == result
+    assert desk.outcomes == [(result.outcome, True)]
 
 
 async def test_nothing_is_sent_once_the_lease_is_lost() -> None:
@@ -213,6 +216,7 @@ async def test_nothing_is_sent_once_the_lease_is_lost() -> None:
     with pytest.raises(LeadershipLost):
         await desk.executor.write_grant(info(), grant(1))
     assert desk.server.asked == []
+    assert desk.outcomes == []
 
 
 async def test_independent_writes_all_end_before_the_loss_is_told() -> None:

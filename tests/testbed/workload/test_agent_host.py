@@ -110,7 +110,7 @@ def test_every_node_has_an_agent_that_is_held_to_it(bench: Bench) -> None:
     assert refused.value.status in (403, 422)
     as_agent.patch(f"{GPU_NODES}/{bench.nodes[0]}/status", {"status": {"agentVersion": "myself"}})
 
-    port = bench.logged("metrics")[-1]["port"]
+    port = bench.logged("metrics served")[-1]["port"]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     draws = re.findall(r'^flyball_gpu_power_watts{.*node="([^"]+)".*} ([0-9.]+)$', text, re.MULTILINE)
