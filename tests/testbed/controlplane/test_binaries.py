@@ -25,6 +25,7 @@ from flyball_testbed.controlplane.programs.chart_tools import (
     chart_tools_directory,
     find_chart_tools,
 )
+from flyball_testbed.controlplane.programs.monitoring_tools import find_monitoring_tools
 
 VERSIONS = {
     "etcd": "etcd Version: 3.6.8",
@@ -249,3 +250,67 @@ def test_other_pins_are_other_tools(machine: Path, tmp_path: Path, monkeypatch: 
     (tmp_path / "go.mod").write_text(pins.replace("helm.sh/helm/v4 v4.", "helm.sh/helm/v4 v5."))
     monkeypatch.setattr(build, "CHART_TOOLS_DIRECTORY", tmp_path)
     assert chart_tools_directory() != before
+
+
+# --- Prometheus and promtool ---------------------------------------------------------------------------------------
+
+FAKE_APT = """#!/bin/sh
+echo fetched >> "$APT_RECORD"
+[ "$APT_FAILS" ] && { echo "E: Unable to locate package" >&2; exit 100; }
+touch prometheus_2.deb
+"""
+FAKE_DPKG = """#!/bin/sh
+mkdir -p "$3/usr/bin"
+for tool in $APT_TOOLS; do
+  printf '#!/bin/sh\\necho "%s, version 2.42.0"\\n' "$tool" > "$3/usr/bin/$tool" && chmod +x "$3/usr/bin/$tool"
+done
+"""
+
+
+@pytest.fixture
+def debian(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with apt-get besides."""
+    write_program(machine / "path" / "apt-get", FAKE_APT)
+    write_program(machine / "path" / "dpkg-deb", FAKE_DPKG)
+    monkeypatch.setenv("APT_RECORD", str(machine / "fetched"))
+    monkeypatch.setenv("APT_FAILS", "")
+    monkeypatch.setenv("APT_TOOLS", "prometheus promtool")
+    return machine
+
+
+def test_prometheus_is_fetched_once_where_debian_has_it(debian: Path) -> None:
+    lines: list[str] = []
+    found = find_monitoring_tools(lines.append)
+    assert [line.partition(",")[0] for line in lines] == ["fetching Debian's package prometheus"]
+    assert all(os.access(path, os.X_OK) for path in found.paths.values())
+    assert find_monitoring_tools(lines.append).paths == found.paths
+    assert len(lines) == 1
+    assert (debian / "fetched").read_text() == "fetched\n"
+    assert built(debian) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"), [("APT_FAILS", "1", "Unable to locate"), ("APT_TOOLS", "prometheus", "promtool")]
+)
+def test_prometheus_is_built_where_debian_s_cannot_be_had(
+    debian: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    lines: list[str] = []
+    found = find_monitoring_tools(lines.append)
+    assert any(reason in line for line in lines)
+    assert sorted(built(debian)) == sorted(build.PACKAGE_OF_MONITORING_TOOL.values())
+    assert find_monitoring_tools(lines.append).paths == found.paths
+    monkeypatch.setenv("GO_FAILS_ON", build.PACKAGE_OF_MONITORING_TOOL["promtool"])
+    found.paths["promtool"].unlink()
+    with pytest.raises(BinariesUnavailableError, match=f"(?s){reason}.*does not compile"):
+        find_monitoring_tools(lines.append)
+
+
+@pytest.mark.parametrize(("version", "taken"), [("3.5.0", True), ("2.42.1", True), ("2.41.9", False), ("", False)])
+def test_the_machine_s_own_prometheus_is_taken_unless_it_is_too_old(debian: Path, version: str, taken: bool) -> None:
+    for tool in ("prometheus", "promtool"):
+        write_program(debian / "path" / tool, f'#!/bin/sh\necho "{tool}, version {version} (branch: HEAD)"\n')
+    found = find_monitoring_tools(lambda line: None)
+    assert (found["promtool"] == debian / "path" / "promtool") is taken
+    assert (debian / "fetched").exists() is not taken
