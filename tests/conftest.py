@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.support.workers",
     "tests.support.chart",
     "tests.support.images",
+    "tests.support.monitoring",
     "tests.support.examples",
     "tests.support.measured_data",
 ]
