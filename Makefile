@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Tests and demo start hundreds of Python processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-fast mutants schedules gpu-check lint format images chart-docs frontiers model-study \
+.PHONY: help venv demo test test-fast mutants schedules gpu-check lint format images chart-docs dashboards dashboards-pictures frontiers model-study \
 	metered-cap evaluation clean
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,12 @@ images: $(STAMP)  ## the operator's and the agent's image into out/images, and t
 
 chart-docs: $(STAMP)  ## the table of values in the chart's README
 	$(BIN)/python -m flyball_testbed.controlplane.programs.chart_tools helm-docs --chart-search-root deploy/helm
+
+dashboards: $(STAMP)  ## the chart's dashboards for Grafana and vmui, from their list of panels
+	$(BIN)/python -m flyball_testbed.monitoring files
+
+dashboards-pictures: $(STAMP)  ## the pictures of docs/dashboards.md: a run of five minutes, and what a Prometheus saw of it
+	$(BIN)/python -m flyball_testbed.monitoring pictures $(PICTURES_ARGS)
 
 DATA ?= ../shared/data
 frontiers: $(STAMP)  ## the pictures of docs/frontiers.md (Zeus' and Kareus' from measurements in DATA)

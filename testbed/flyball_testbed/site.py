@@ -29,6 +29,7 @@ from flyball_simulated_gpu.shared import SimulatedNode
 from flyball_testbed.controlplane.cluster import DevCluster
 from flyball_testbed.controlplane.control_plane import Options
 from flyball_testbed.controlplane.nodes import DEFAULT_GPU_PRODUCT
+from flyball_testbed.controlplane.ports import LOOPBACK
 from flyball_testbed.controlplane.processes import Process, wait_until
 from flyball_testbed.controlplane.programs.binaries import Report
 from flyball_testbed.workload.agent_host import away_path
@@ -37,6 +38,7 @@ from flyball_testbed.workload.devices import create_hardware, hardware_path
 AGENTS, WORKLOAD, REFEREE, OPERATOR = "agent-host", "workload-host", "referee", "operator"
 STOP_SECONDS = 10.0
 REFEREE_READY_SECONDS = 30.0
+METRICS_SECONDS = 60.0
 
 
 class PartError(Exception):
@@ -152,6 +154,23 @@ class Site:
 
     def running(self, name: str) -> bool:
         return name in self.parts and self.parts[name].is_running()
+
+    def metrics_addresses(self) -> dict[str, str]:
+        """Where the operator and the agents serve metrics now, `host:port` by the part's name; waits until both do.
+
+        Raises PartError where one does not.
+        """
+        return {name: f"{LOOPBACK}:{self._metrics_port(name)}" for name in (OPERATOR, AGENTS)}
+
+    def _metrics_port(self, name: str) -> int:
+        def served() -> list[int]:
+            lines = (self.logs / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+            said = [json.loads(line) for line in lines if '"metrics served"' in line and line.endswith("}")]
+            return [int(line["port"]) for line in said]
+
+        if not wait_until(lambda: bool(served()) or not self.running(name), METRICS_SECONDS) or not served():
+            raise PartError(f"{name} serves no metrics; the end of its log:\n{self.parts[name].log_tail(15)}")
+        return served()[-1]
 
     def check(self) -> None:
         """Raises PartError where a part has ended by itself."""

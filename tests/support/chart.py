@@ -26,8 +26,8 @@ TOOLS_FIXTURE = "chart_tools"
 # Every optional object at once.
 EVERYTHING = (
     "monitoring.podMonitors=true", "monitoring.rules=true", "powerCap.watts=30000",
-    "powerCap.staticOverheadWatts=4000", "agent.runtimeClassName=nvidia", "operator.gpuModelsConfigMap=models",
-    "operator.metersSecret=meters",
+    "powerCap.staticOverheadWatts=4000", "dashboards.grafana=true", "dashboards.vmui=true",
+    "agent.runtimeClassName=nvidia", "operator.gpuModelsConfigMap=models", "operator.metersSecret=meters",
     "image.pullSecrets[0].name=registry",
 )  # fmt: skip
 

@@ -1,0 +1,143 @@
+"""A run for the pictures: a site with two rows under caps, jobs of a trace, and what befalls a cluster in five minutes.
+
+The cluster's cap falls and rises again; somebody changes limits by hand; an agent is away for a while. Some jobs have an
+energy budget or a deadline, which one of them cannot meet.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flyball_api.times import format_time
+from flyball_simulated_gpu.shared import SimulatedNode
+from flyball_simulator.workloads.traces import load_trace
+
+from flyball_testbed.controlplane.install import REPOSITORY
+from flyball_testbed.controlplane.programs.binaries import Report
+from flyball_testbed.controlplane.programs.monitoring_tools import find_monitoring_tools
+from flyball_testbed.demo.jobs import DemoJob, demo_jobs, energy_aware_job
+from flyball_testbed.monitoring.dashboards import DASHBOARDS
+from flyball_testbed.monitoring.pictures import View, draw
+from flyball_testbed.monitoring.prometheus import Prometheus
+from flyball_testbed.site import Site, SitePlan
+from flyball_testbed.workload.devices import hardware_path
+
+NAMESPACE = "research"
+ROW_LABEL = "topology.example.com/row"
+ROWS = ("row-a", "row-b")
+TRACE = REPOSITORY / "examples/traces/itp-hour.csv"
+JOBS, COMPRESSION, SEED = 14, 60.0, 3
+PLAN = SitePlan(
+    nodes=4,
+    operator_arguments=("--replan-seconds", "2", "--status-interval-seconds", "2", "--restart-seconds", "5"),
+)
+RATE_INTERVAL = "15s"
+# Shares of all GPUs' largest limits: what a row may draw, and the cluster before, in and after its dip.
+ROW_SHARE, FIRST_SHARE, LOW_SHARE, LAST_SHARE = 0.45, 0.8, 0.45, 0.7
+# Of the time that the run takes.
+FALLS_AT, RISES_AT, CHANGED_BY_HAND_AT, AWAY_AT, BACK_AT = 0.35, 0.6, 0.72, 0.8, 0.9
+CHANGES_BY_HAND = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """Something that is done at a time, in seconds after the start."""
+
+    at: float
+    what: str
+    do: Callable[[], object]
+
+
+def draw_watched_run(output: Path, seconds: float, report: Report = print) -> list[Path]:
+    """Make the run and draw every dashboard of it into `output`; the pictures' paths.
+
+    Raises what a site's start raises, PrometheusError and PartError.
+    """
+    tools = find_monitoring_tools(report)
+    with (
+        tempfile.TemporaryDirectory(prefix="flyball-watched-") as folder,
+        Site.start(PLAN, Path(folder), report) as site,
+    ):
+        _prepare(site)
+        with Prometheus.start(tools, site.metrics_addresses(), Path(folder) / "prometheus") as prometheus:
+            began, started = time.time(), time.monotonic()
+            for event in sorted(_events(site, seconds), key=lambda event: event.at):
+                time.sleep(max(0.0, started + event.at - time.monotonic()))
+                report(f"{event.at:4.0f} s: {event.what}")
+                event.do()
+                site.check()
+            time.sleep(max(0.0, started + seconds - time.monotonic()))
+            view = View(prometheus, began, time.time(), RATE_INTERVAL)
+            paths = [output / f"dashboard-{made.uid.removeprefix('flyball-')}.png" for made in DASHBOARDS]
+            for made, path in zip(DASHBOARDS, paths, strict=True):
+                draw(made, view, path)
+                report(str(path))
+    return paths
+
+
+def _prepare(site: Site) -> None:
+    api = site.cluster.api
+    api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    api.wait_for(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default", lambda account: account is not None)
+    for number, node in enumerate(site.cluster.node_names()):
+        row = ROWS[number * len(ROWS) // PLAN.nodes]
+        api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {ROW_LABEL: row}}})
+    for row in ROWS:
+        watts = round(ROW_SHARE * PLAN.max_watts)
+        api.apply(_cap(row, watts, {"nodeSelector": {"matchLabels": {ROW_LABEL: row}}}))
+
+
+def _cap(name: str, watts: int, more: dict[str, Any] | None = None) -> dict[str, Any]:
+    spec = {"watts": watts, **(more or {})}
+    return {"apiVersion": "flyball.dev/v1alpha1", "kind": "PowerCap", "metadata": {"name": name}, "spec": spec}
+
+
+def _events(site: Site, seconds: float) -> list[_Event]:
+    api, nodes = site.cluster.api, site.cluster.node_names()
+
+    def cap(share: float) -> Callable[[], object]:
+        return lambda: api.apply(_cap("cluster", round(share * PLAN.max_watts)))
+
+    def change_by_hand() -> None:
+        with SimulatedNode.open(hardware_path(site.hardware, nodes[0])) as node:
+            for device in node.devices:
+                device.set_power_limit_milliwatts(device.constants.max_limit_milliwatts)
+
+    by_hand = [
+        _Event(CHANGED_BY_HAND_AT * seconds + 2 * number, f"somebody sets limits on {nodes[0]}", change_by_hand)
+        for number in range(CHANGES_BY_HAND)
+    ]
+    jobs = [_Event(0.5 + at, f"job {name}", submit) for at, name, submit in _submissions(site)]
+    return [
+        *(job for job in jobs if job.at < seconds),
+        *by_hand,
+        _Event(0.0, "the cluster's cap", cap(FIRST_SHARE)),
+        _Event(FALLS_AT * seconds, "the cap falls", cap(LOW_SHARE)),
+        _Event(RISES_AT * seconds, "the cap rises", cap(LAST_SHARE)),
+        _Event(AWAY_AT * seconds, f"the agent of {nodes[-1]} goes away", lambda: site.keep_agent_away(nodes[-1])),
+        _Event(BACK_AT * seconds, f"the agent of {nodes[-1]} is back", lambda: site.let_agent_back(nodes[-1])),
+    ]
+
+
+def _submissions(site: Site) -> list[tuple[float, str, Callable[[], object]]]:
+    """When each job comes, its name, and what submits it."""
+    jobs = demo_jobs(load_trace(TRACE, JOBS), COMPRESSION, SEED, PLAN.gpus)
+    return [(job.submit_seconds, job.name, partial(_submit, site, number, job)) for number, job in enumerate(jobs)]
+
+
+def _submit(site: Site, number: int, job: DemoJob) -> None:
+    """Every third job has a budget, every fourth a deadline."""
+    manifest = energy_aware_job(job, NAMESPACE, seconds_between_resizes=20)
+    if number % 3 == 0:
+        manifest["spec"]["energy"] = {"budgetKilojoules": (60, 200, 600)[number // 3 % 3]}
+    if number % 4 == 1:
+        minutes = (1, 30)[number // 4 % 2]
+        manifest["spec"]["deadline"] = format_time(datetime.now(UTC) + timedelta(minutes=minutes))
+    site.cluster.api.create(f"/apis/flyball.dev/v1alpha1/namespaces/{NAMESPACE}/energyawarejobs", manifest)
