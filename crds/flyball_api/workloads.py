@@ -25,6 +25,7 @@ from flyball_api.names import (
     PLACEMENT_GATE,
     STARTUP_TAINT,
 )
+from flyball_api.quantities import thousandths
 from flyball_api.reading import ApiStruct, read_object
 
 Quantities = dict[str, Any]
@@ -81,8 +82,42 @@ class _Condition(ApiStruct, frozen=True):
     message: str = ""
 
 
-class _Keyed(ApiStruct, frozen=True):
+class Taint(ApiStruct, frozen=True):
+    """What keeps pods from a Node that do not tolerate it."""
+
     key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class Needs(ApiStruct, frozen=True):
+    """What a pod asks of a Node beside GPUs, or a Node has of it, in thousandths: CPUs, and bytes of memory and storage."""
+
+    cpu: int = 0
+    memory: int = 0
+    storage: int = 0
+
+    def __add__(self, other: Needs) -> Needs:
+        return Needs(self.cpu + other.cpu, self.memory + other.memory, self.storage + other.storage)
+
+    def __sub__(self, other: Needs) -> Needs:
+        return Needs(self.cpu - other.cpu, self.memory - other.memory, self.storage - other.storage)
+
+    def largest(self, other: Needs) -> Needs:
+        """The larger of each."""
+        return Needs(max(self.cpu, other.cpu), max(self.memory, other.memory), max(self.storage, other.storage))
+
+
+NO_NEEDS = Needs()
+
+
+def read_needs(quantities: Mapping[str, Any]) -> Needs:
+    """The needs in a list of resources."""
+    return Needs(
+        thousandths(quantities.get("cpu", 0)),
+        thousandths(quantities.get("memory", 0)),
+        thousandths(quantities.get("ephemeral-storage", 0)),
+    )
 
 
 class _Named(ApiStruct, frozen=True):
@@ -101,7 +136,7 @@ def _true(conditions: Iterable[_Condition], kind: str) -> bool:
 
 class _NodeSpec(ApiStruct, frozen=True):
     unschedulable: bool = False
-    taints: tuple[_Keyed, ...] = ()
+    taints: tuple[Taint, ...] = ()
 
 
 class _NodeInfo(ApiStruct, frozen=True):
@@ -110,6 +145,7 @@ class _NodeInfo(ApiStruct, frozen=True):
 
 class _NodeStatus(ApiStruct, frozen=True):
     capacity: Quantities = field(default_factory=dict)
+    allocatable: Quantities | None = None
     conditions: tuple[_Condition, ...] = ()
     node_info: _NodeInfo = _NodeInfo()
 
@@ -128,6 +164,9 @@ class NodeView(ApiStruct, frozen=True):
 
     `ready` is False also where its kubelet has ceased to say (the condition is Unknown then). `boot_id` is that of the
     boot in which its kubelet reported last; empty where it reports none.
+
+    `allocatable_gpus` are those that pods may have, fewer than `gpus` while its device plugin withholds some, and
+    `allocatable` what else they may have (None: its kubelet does not say).
     """
 
     name: str
@@ -142,6 +181,9 @@ class NodeView(ApiStruct, frozen=True):
     gpu_resources: frozenset[str] = frozenset()
     boot_id: str = ""
     hidden_gpus: int = 0
+    allocatable_gpus: int = 0
+    allocatable: Needs | None = None
+    taints: tuple[Taint, ...] = ()
 
 
 def _hidden_gpus(labels: Mapping[str, str], capacity: Quantities) -> int:
@@ -164,6 +206,7 @@ def read_node(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_G
     """
     node = read_object("Node", raw, _Node)
     labels, capacity = node.metadata.labels, node.status.capacity
+    allocatable = capacity if node.status.allocatable is None else node.status.allocatable
     gpus = sum(_count(capacity.get(name)) for name in gpu_resources)
     hidden_gpus = 0 if gpus else _hidden_gpus(labels, capacity)
     replicas = _count(labels.get(LABEL_GPU_REPLICAS))
@@ -182,6 +225,9 @@ def read_node(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_G
         gpu_resources=frozenset(name for name in gpu_resources if name in capacity),
         boot_id=node.status.node_info.boot_id,
         hidden_gpus=hidden_gpus,
+        allocatable_gpus=min(gpus, sum(_count(allocatable.get(name)) for name in gpu_resources)),
+        allocatable=None if node.status.allocatable is None else read_needs(allocatable),
+        taints=node.spec.taints,
     )
 
 
@@ -190,11 +236,13 @@ def read_node(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_G
 
 class _Resources(ApiStruct, frozen=True):
     limits: Quantities = field(default_factory=dict)
+    requests: Quantities = field(default_factory=dict)
 
 
 class _Container(ApiStruct, frozen=True):
     name: str = ""
     resources: _Resources = _Resources()
+    restart_policy: str = ""
 
 
 class _Terminated(ApiStruct, frozen=True):
@@ -223,6 +271,7 @@ class _PodSpec(ApiStruct, frozen=True):
     init_containers: tuple[_Container, ...] = ()
     node_name: str = ""
     scheduling_gates: tuple[_Named, ...] = ()
+    overhead: Quantities = field(default_factory=dict)
 
 
 class _PodStatus(ApiStruct, frozen=True):
@@ -279,6 +328,7 @@ class PodView(ApiStruct, frozen=True):
     disruption: Obstacle | None = None
     exit_reason: str = ""
     exit_message: str = ""
+    needs: Needs = NO_NEEDS
 
     @property
     def finished(self) -> bool:
@@ -310,6 +360,33 @@ def _pod_gpus(spec: _PodSpec, gpu_resources: Collection[str]) -> int:
     return sum(
         max([sum(of(spec.containers, resource)), *of(spec.init_containers, resource)]) for resource in gpu_resources
     )
+
+
+def _pod_needs(spec: _PodSpec) -> Needs:
+    """What the scheduler sets aside for a pod: what its containers and sidecars ask for together, or the largest of its
+    other init containers with the sidecars before it."""
+    sidecars, starting = NO_NEEDS, NO_NEEDS
+    for container in spec.init_containers:
+        asked = read_needs({**container.resources.limits, **container.resources.requests})
+        if container.restart_policy == "Always":
+            sidecars += asked
+            starting = starting.largest(sidecars)
+        else:
+            starting = starting.largest(sidecars + asked)
+    running = sidecars
+    for container in spec.containers:
+        running += read_needs({**container.resources.limits, **container.resources.requests})
+    needs = running.largest(starting) + read_needs(spec.overhead)
+    return NO_NEEDS if needs == NO_NEEDS else needs
+
+
+def needs_of_template(template: Mapping[str, Any]) -> Needs:
+    """What each pod of a template asks of its node beside GPUs; raises InvalidObject where it is no pod template."""
+    return _pod_needs(read_object("PodTemplate", {"metadata": {"name": ""}, **template}, _PodTemplate).spec)
+
+
+class _PodTemplate(ApiStruct, frozen=True):
+    spec: _PodSpec = _PodSpec()
 
 
 def _exit(pod: _Pod) -> _Terminated:
@@ -406,6 +483,7 @@ def read_pod(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GP
         disruption=_disruption(pod, ended),
         exit_reason=ended.reason,
         exit_message=ended.message,
+        needs=_pod_needs(spec),
     )
 
 
@@ -549,3 +627,41 @@ def read_pods_refused(raw: Mapping[str, Any]) -> PodsRefused:
     event = read_object("Event", raw, _Event)
     said = event.last_timestamp or event.event_time or event.first_timestamp or ""
     return PodsRefused(event.involved_object.uid, event.message.removeprefix("Error creating: "), said)
+
+
+# --- quotas --------------------------------------------------------------------------------------------------------
+
+
+class _QuotaSpec(ApiStruct, frozen=True):
+    hard: Quantities = field(default_factory=dict)
+    scopes: tuple[str, ...] = ()
+    scope_selector: dict[str, Any] | None = None
+
+
+class _ResourceQuota(ApiStruct, frozen=True):
+    metadata: _Metadata
+    spec: _QuotaSpec = _QuotaSpec()
+
+
+class GpuQuota(ApiStruct, frozen=True):
+    """How many GPUs of one resource the pods of a namespace may have together."""
+
+    namespace: str
+    name: str
+    resource_name: str
+    hard: int
+
+
+def read_gpu_quotas(
+    raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES
+) -> tuple[GpuQuota, ...]:
+    """What a `v1.ResourceQuota` says of GPUs, nothing where it is for some pods only; InvalidObject where it is none."""
+    quota = read_object("ResourceQuota", raw, _ResourceQuota)
+    if quota.spec.scopes or quota.spec.scope_selector:
+        return ()
+    hard = quota.spec.hard
+    return tuple(
+        GpuQuota(quota.metadata.namespace, quota.metadata.name, name, _count(hard[f"requests.{name}"]))
+        for name in gpu_resources
+        if f"requests.{name}" in hard
+    )

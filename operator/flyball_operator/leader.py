@@ -175,6 +175,7 @@ class LeaderTerm:
             restart_seconds=self._settings.restart_seconds,
             guard_fraction=self._settings.guard_fraction,
             consolidation=self._settings.consolidation,
+            withheld=jobs.withheld_gpus,
         )
 
     def _send_grant(self, send: SendGrant) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -15,11 +15,15 @@ from flyball_api.names import LABEL_JOB_UID
 from flyball_api.power_brake import PowerBrake, read_power_brake
 from flyball_api.power_cap import PowerCap, read_power_cap
 from flyball_api.workloads import (
+    NO_NEEDS,
     PODS_REFUSED_SELECTOR,
+    GpuQuota,
     IncarnationView,
+    Needs,
     NodeView,
     PodsRefused,
     PodView,
+    read_gpu_quotas,
     read_incarnation,
     read_node,
     read_pod,
@@ -38,6 +42,7 @@ from flyball_kube.resources import (
     PODS,
     POWER_BRAKES,
     POWER_CAPS,
+    RESOURCE_QUOTAS,
     SERVICES,
     Resource,
 )
@@ -89,6 +94,8 @@ class ClusterState:
     age_seconds: float
     brakes: Mapping[str, PowerBrake] = field(default_factory=dict)  # by the cap's name
     services_of: Mapping[str, Collection[str]] = field(default_factory=dict)  # their names, by the job's uid
+    used: Mapping[str, Needs] = field(default_factory=dict)  # by pods that are not Flyball's, by the node's name
+    gpu_quotas: Sequence[GpuQuota] = ()
     pods_refused: Mapping[str, str] = field(default_factory=dict)  # the Job controller's words, by the batch Job's uid
 
 
@@ -121,6 +128,9 @@ class Watches:
             on_change=on_change,
             params={"fieldSelector": PODS_REFUSED_SELECTOR},
         )
+        self.quotas = Informer(
+            session, RESOURCE_QUOTAS, partial(read_gpu_quotas, gpu_resources=gpu_resources), on_change=on_change
+        )
         self._of: dict[Resource, Informer[Any]] = {
             ENERGY_AWARE_JOBS: self.jobs,
             POWER_CAPS: self.caps,
@@ -132,6 +142,7 @@ class Watches:
             JOBS: self.incarnations,
             SERVICES: self.services,
             CORE_EVENTS: self.pods_refused,
+            RESOURCE_QUOTAS: self.quotas,
         }
         self._owners = PodOwners()
         self._merged: dict[str, tuple[GpuNode, BrakeAcknowledgement, GpuNode]] = {}
@@ -209,8 +220,21 @@ class Watches:
             age_seconds=max(copy.age_seconds() for copy in (self.gpu_nodes, self.caps, self.brakes, self.nodes)),
             brakes=dict(self.brakes.items()),
             services_of=services_of,
+            used=_used_by_others(self.pods, pods),
+            gpu_quotas=[quota for quotas in self.quotas for quota in quotas],
             pods_refused={uid: item.message for uid, item in _latest(self.pods_refused, by_uid).items()},
         )
+
+
+def _used_by_others(all_pods: Iterable[PodView], attributed: Iterable[PodView]) -> dict[str, Needs]:
+    """What pods that are not Flyball's have of each node beside GPUs; `attributed` are those with GPUs or of jobs."""
+    foreign = [pod for pod in attributed if not pod.job_uid]
+    foreign += [pod for pod in all_pods if not pod.gpus and not pod.job_uid]
+    used: dict[str, Needs] = {}
+    for pod in foreign:
+        if pod.node and not pod.finished and pod.needs is not NO_NEEDS:
+            used[pod.node] = used.get(pod.node, NO_NEEDS) + pod.needs
+    return used
 
 
 def _latest(words: Iterable[PodsRefused], batch_uids: Collection[str]) -> dict[str, PodsRefused]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from flyball_testbed.controlplane.stages import START_DELAY_ANNOTATION
 from tests.support.site_bench import Bench, applied_gpus, condition, message, reason
 
 LONG = 1_000_000
+RESERVED = {"key": "example.com/reserved", "value": "yes", "effect": "NoSchedule"}
 
 
 def template(annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -18,7 +20,25 @@ def template(annotations: dict[str, str] | None = None, **spec: Any) -> dict[str
     return {"metadata": {"annotations": annotations or {}}, "spec": {"containers": [trainer], **spec}}
 
 
+CPU_HUNGRY = {"name": "trainer", "image": "example.org/trainer", "resources": {"requests": {"cpu": "1000"}}}
 MISSING_CLAIM = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "missing"}}]}
+
+
+@pytest.fixture
+def reserved_nodes(bench: Bench) -> Iterator[None]:
+    """Taints on the first three nodes, and a device plugin on the fourth that offers seven of its GPUs."""
+
+    def taints(name: str) -> list[dict[str, str]]:
+        return [taint for taint in bench.api.get(name)["spec"].get("taints") or () if taint["key"] != RESERVED["key"]]
+
+    names = [f"/api/v1/nodes/node-00{number}" for number in range(4)]
+    for name in names[:3]:
+        bench.api.patch(name, {"spec": {"taints": [*taints(name), RESERVED]}})
+    bench.api.patch(f"{names[3]}/status", {"status": {"allocatable": {"nvidia.com/gpu": "7"}}})
+    yield
+    for name in names[:3]:
+        bench.api.patch(name, {"spec": {"taints": taints(name) or None}})
+    bench.api.patch(f"{names[3]}/status", {"status": {"allocatable": {"nvidia.com/gpu": "8"}}})
 
 
 @pytest.mark.parametrize(
@@ -80,6 +100,56 @@ def test_an_image_that_does_not_come_is_said(bench: Bench) -> None:
     )
     raw = bench.wait_said("pulling", "PodsReady", "ImagePullFailed", 'Back-off pulling image "example.org/trainer"')
     assert (condition(raw, "Placed"), reason(raw, "Placed")) == ("True", "PodsBound")
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"nodeSelector": {"disk": "ssd"}}, "0 of 4 nodes fit: 4 have no label disk=ssd"),
+        ({"containers": [CPU_HUNGRY]}, "0 of 4 nodes fit: 4 have fewer than 1000 CPUs free"),
+    ],
+    ids=["selector", "cpu"],
+)
+def test_a_job_that_no_node_can_take_holds_nothing(bench: Bench, spec: dict[str, Any], words: str) -> None:
+    bench.submit("picky", gpus=(2, 2), iterations=LONG, template={"spec": {**template()["spec"], **spec}})
+    raw = bench.wait_said("picky", "Admitted", "NoNodeFits", words)
+    assert (raw["status"]["state"], raw["status"]["explanation"]) == ("NoNodeFits", words)
+    assert not bench.objects("jobs", "/apis/batch/v1")
+    bench.wait(
+        lambda: ("Warning", "NoNodeFits", words) in bench.events("picky"), lambda: f"told so; {bench.events('picky')}"
+    )
+
+
+def test_jobs_go_where_their_pods_fit(bench: Bench, reserved_nodes: None) -> None:
+    """Three nodes are tainted, the fourth offers seven of its eight GPUs."""
+    tolerant = template(tolerations=[{"key": "example.com/reserved", "operator": "Exists"}])
+    for number in range(3):
+        bench.submit(f"fits-{number}", gpus=(8, 8), iterations=LONG, template=tolerant)
+    bench.submit("small", gpus=(4, 8), iterations=LONG)
+    bench.submit("never", gpus=(8, 8), iterations=LONG)
+    bench.wait_said(
+        "never",
+        "Admitted",
+        "NoNodeFits",
+        "0 of 4 nodes fit: 3 have taint example.com/reserved=yes, 1 has 7 of 8 GPUs",
+    )
+    for number in range(3):
+        bench.wait_running(f"fits-{number}", 8)
+    small = bench.wait_running("small", 4)
+    assert [item["name"] for item in small["status"]["applied"]["nodes"]] == ["node-003"]
+
+
+def test_what_can_never_run_says_so(bench: Bench) -> None:
+    bench.submit("giant", gpus=(64, 64), iterations=LONG)
+    bench.wait_said("giant", "Admitted", "ExceedsCluster", "needs 64 GPUs, and the cluster has 32 in 4 nodes")
+
+
+def test_an_elastic_job_runs_at_what_its_quota_leaves(bench: Bench) -> None:
+    bench.set_quota({"requests.nvidia.com/gpu": "4"})
+    bench.submit("bounded", gpus=(1, 8), iterations=LONG)
+    bench.wait_running("bounded", 4)
+    bench.submit("second", gpus=(4, 4), iterations=LONG, priority=-1)
+    bench.wait_said("second", "Admitted", "QuotaExceeded", "needs 4 GPUs, and of the 4 of ResourceQuota bound")
 
 
 def test_gpus_that_a_job_cannot_use_go_to_another(bench: Bench) -> None:

@@ -23,6 +23,7 @@ from flyball_planner.snapshot import JobDecision
 from flyball_operator.jobs.attempts import Attempts, RestartRules
 from flyball_operator.jobs.create_limit import CreateLimit
 from flyball_operator.jobs.energy_history import EnergyHistories
+from flyball_operator.jobs.fitting import NO_BOUNDS, Fit, Fitting, withheld_gpus
 from flyball_operator.jobs.lifecycle import (
     Action,
     CreateIncarnation,
@@ -67,7 +68,8 @@ class JobsStep:
 
     `jobs` are those that have not ended, by uid. `actions` can be taken at once, `gates` be opened once every pod has its
     watts. `statuses` are due now, as are `late_energy` (of ended jobs whose last pods are reported to have used more) and
-    the removal of the `expired` jobs. After `next_seconds` something follows from time alone.
+    the removal of the `expired` jobs. After `next_seconds` something follows from time alone. `withheld_gpus` are those of
+    each node that no pod can have now.
     """
 
     jobs: Mapping[str, LiveJob]
@@ -77,6 +79,7 @@ class JobsStep:
     late_energy: Sequence[tuple[EnergyAwareJob, EnergyAwareJobStatus]]
     expired: Sequence[EnergyAwareJob]
     next_seconds: float = float("inf")
+    withheld_gpus: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def stopping(self) -> frozenset[tuple[str, int]]:
@@ -161,6 +164,7 @@ class JobController:
         self._gpu_resources = gpu_resources
         self._rules = rules or RestartRules()
         self._creates = CreateLimit()
+        self._fitting = Fitting()
         self._monotonic = 0.0
         self._updates = StatusUpdates(status_interval_seconds, models)
         self._records: dict[str, _Record] = {}
@@ -207,11 +211,12 @@ class JobController:
                 item for item in self._late_energy(cluster, nodes, monotonic) if item[0].uid not in status_writes
             ]
             expired = self._expired(cluster.jobs.values(), now)
+        withheld = withheld_gpus(nodes.values(), cluster.pods)
         if self._observe:
-            return JobsStep(jobs, (), (), statuses, late_energy, ())
+            return JobsStep(jobs, (), (), statuses, late_energy, (), withheld_gpus=withheld)
         times = [self._records[uid].attempts.next_seconds(job.view, monotonic) for uid, job in jobs.items()]
         next_seconds = min([self._creates.next_seconds(), *times])
-        return JobsStep(jobs, actions, gates, statuses, late_energy, expired, next_seconds)
+        return JobsStep(jobs, actions, gates, statuses, late_energy, expired, next_seconds, withheld)
 
     def answered(self, item: JobAction, result: WriteResult, now: datetime) -> None:
         """Take in what became of an action: a Job that was made is a resize, what is refused is not tried again soon."""
@@ -240,12 +245,14 @@ class JobController:
         monotonic: float,
     ) -> dict[str, LiveJob]:
         jobs = {}
+        fits = self._fits(cluster, nodes)
         for uid, job in cluster.jobs.items():
             if job.finished or job.deleting:
                 continue
             try:
                 reports = self._energy.believed(job, cluster.reports_of.get(uid, ()), nodes, monotonic)
-                jobs[uid] = self._live_job(job, cluster, reports, decisions.get(uid), now, monotonic)
+                fit = fits.get(uid, NO_BOUNDS)
+                jobs[uid] = self._live_job(job, cluster, reports, fit, decisions.get(uid), now, monotonic)
             except Exception:
                 # One job that cannot be understood must not end the cycle that holds the caps for everybody.
                 logger.exception("job left out of this cycle", job=job.key)
@@ -254,11 +261,29 @@ class JobController:
         self._energy.forget_all_but(cluster.jobs)
         return jobs
 
+    def _fits(self, cluster: ClusterState, nodes: Mapping[str, NodeInfo]) -> Mapping[str, Fit]:
+        """Where the pods of every job that wants GPUs can go."""
+        wanting = [
+            job
+            for uid, job in cluster.jobs.items()
+            if wants_gpus(job, JobProgress(), None)
+            and ((record := self._records.get(uid)) is None or not record.attempts.gives_back)
+        ]
+        foreign_gpus: dict[tuple[str, str], int] = {}
+        if cluster.gpu_quotas:
+            # A pod is counted under the one resource that there is, or else under each: a quota is then met too early.
+            for pod in cluster.pods:
+                if not pod.job_uid and not pod.finished:
+                    for name in self._gpu_resources:
+                        foreign_gpus[pod.namespace, name] = foreign_gpus.get((pod.namespace, name), 0) + pod.gpus
+        return self._fitting.fits(wanting, nodes, cluster.pods_of, cluster.used, cluster.gpu_quotas, foreign_gpus)
+
     def _live_job(
         self,
         job: EnergyAwareJob,
         cluster: ClusterState,
         reports: Sequence[tuple[str, PodReport]],
+        fit: Fit,
         decision: JobDecision | None,
         now: datetime,
         monotonic: float,
@@ -273,7 +298,7 @@ class JobController:
         if decision is not None:
             record.stop_reason = decision.explanation
         current = recorded_allocation(job, incarnations) if decision is None else decision.allocation
-        refusal = unknown_gpu_resource(job, self._gpu_resources) or record.refusal(job)
+        refusal = unknown_gpu_resource(job, self._gpu_resources) or record.refusal(job) or fit.refusal
         wanted = wants_gpus(job, record.progress, refusal) and not attempts.gives_back
         if attempts.pause is not None and attempts.gives_back:
             record.stop_reason = attempts.pause.message
@@ -306,6 +331,8 @@ class JobController:
             holds_gpus=any(not pod.gated and not pod.finished for pod in pods),
             refusal=refusal,
             given_back=attempts.gives_back,
+            eligible_nodes=fit.eligible_nodes,
+            gpus_max=fit.gpus_max,
         )
         return LiveJob(job, memory, step, pods)
 

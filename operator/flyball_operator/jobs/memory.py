@@ -41,7 +41,8 @@ class JobMemory:
     """What is known of a job beside its spec: its progress, the allocation it holds or is being given, whether all its pods
     run, whether any of them holds a GPU, why no pods can be made of it, if so.
 
-    `given_back`: others may have its GPUs until it is started again.
+    `given_back`: others may have its GPUs until it is started again. `eligible_nodes` are those that can take its pods
+    (None: all), `gpus_max` is the most that its namespace's quota leaves it (None: no bound).
     """
 
     progress: JobProgress
@@ -50,6 +51,8 @@ class JobMemory:
     holds_gpus: bool = True
     refusal: Refusal | None = None
     given_back: bool = False
+    eligible_nodes: frozenset[str] | None = None
+    gpus_max: int | None = None
 
 
 def wants_gpus(job: EnergyAwareJob, progress: JobProgress, refusal: Refusal | None) -> bool:

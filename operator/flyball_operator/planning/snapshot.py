@@ -32,12 +32,11 @@ def job_state(
     now: datetime,
     resized: datetime | None,
     schedulable: frozenset[str],
-    eligible: frozenset[str] | None = None,
 ) -> JobState:
     """One job as the planner sees it at `now`.
 
     The first of `models` is the one known best; `resized` is when it last began to run or to wait or got another size;
-    `schedulable` names the nodes that pods can start on, `eligible` those that offer the GPUs it asks for (None: all).
+    `schedulable` names the nodes that pods can start on.
     """
     seconds_since_resize = None if resized is None else (now - resized).total_seconds()
     progress = memory.progress
@@ -51,7 +50,7 @@ def job_state(
         uid=job.uid,
         name=job.key,
         gpus_min=job.spec.gpus.min,
-        gpus_max=job.spec.gpus.max,
+        gpus_max=_gpus_max(job, memory),
         global_batch_size=job.spec.training.global_batch_size,
         model=models[0],
         models_elsewhere=tuple(models[1:]),
@@ -78,13 +77,24 @@ def job_state(
             )
         ),
         current=current,
-        eligible_nodes=eligible,
+        eligible_nodes=memory.eligible_nodes,
         since_seconds=None if resized is None else resized.timestamp(),
     )
 
 
-def node_state(info: NodeInfo, rules: NodeRules) -> NodeState | None:
-    """One node as the planner sees it; None where its GPU model is unknown: it cannot be planned with."""
+def _gpus_max(job: EnergyAwareJob, memory: JobMemory) -> int:
+    """The most GPUs that the job may have; never fewer than it has, for a quota takes nothing from what runs."""
+    asked, bound = job.spec.gpus.max, memory.gpus_max
+    if bound is None or bound >= asked:
+        return asked
+    return max(job.spec.gpus.min, bound, 0 if memory.current is None else min(asked, memory.current.gpus))
+
+
+def node_state(info: NodeInfo, rules: NodeRules, withheld: int = 0) -> NodeState | None:
+    """One node as the planner sees it; None where its GPU model is unknown: it cannot be planned with.
+
+    `withheld`: so many of its GPUs pods cannot have now, though no agent calls them lost.
+    """
     model = info.gpu_model
     if model is None:
         return None
@@ -94,24 +104,12 @@ def node_state(info: NodeInfo, rules: NodeRules) -> NodeState | None:
         gpus=info.gpus,
         schedulable=info.schedulable,
         foreign_gpus=info.foreign_gpus,
-        lost_gpus=info.lost_gpus,
+        lost_gpus=max(info.lost_gpus, withheld),
         foreign_power_limit_watts=foreign_gpu_milliwatts(info, rules) / MILLIWATTS_PER_WATT,
         lost_power_limit_watts=lost_gpu_milliwatts(info) / MILLIWATTS_PER_WATT,
         idle_power_limit_watts=info.min_limit_milliwatts / MILLIWATTS_PER_WATT,
         fixed_bound_watts=None if info.commandable else info.power.committed.limit_milliwatts / MILLIWATTS_PER_WATT,
     )
-
-
-def _eligible_nodes(job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> frozenset[str] | None:
-    """The nodes whose GPUs go by the resource that the job asks for; None where no node offers another one only."""
-    other = {
-        name
-        for name, info in nodes.items()
-        if info.node is not None
-        and info.node.gpu_resources
-        and job.spec.gpus.resource_name not in info.node.gpu_resources
-    }
-    return frozenset(nodes.keys() - other) if other else None
 
 
 def build_snapshot(
@@ -125,12 +123,16 @@ def build_snapshot(
     restart_seconds: float,
     guard_fraction: float,
     consolidation: Consolidation | None = None,
+    withheld: Mapping[str, int] | None = None,
 ) -> ClusterSnapshot:
-    """The planner's whole input; jobs in the order of submission, nodes and caps in the order of their names."""
+    """The planner's whole input; jobs in the order of submission, nodes and caps in the order of their names.
+
+    `withheld` is how many GPUs of a node pods cannot have now, by its name.
+    """
     node_states = tuple(
         state
         for name, info in sorted(nodes.items())
-        if (state := node_state(info, rules.get(name, NO_RULES))) is not None
+        if (state := node_state(info, rules.get(name, NO_RULES), (withheld or {}).get(name, 0))) is not None
     )
     known = {state.name for state in node_states}
     caps = []
@@ -151,8 +153,7 @@ def build_snapshot(
         if memory.given_back or not wants_gpus(job, memory.progress, memory.refusal):
             continue
         resized = job.status.last_resize_time
-        eligible = _eligible_nodes(job, nodes)
-        states.append(job_state(job, memory, models_of(job), now, resized, schedulable, eligible))
+        states.append(job_state(job, memory, models_of(job), now, resized, schedulable))
     return ClusterSnapshot(
         node_states,
         tuple(states),

@@ -119,6 +119,12 @@ def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[
         found.append(Announcement("InvalidSpec", admitted.message, "CreatePods", warning=True))
     if admitted.to_reason("UnknownGpuResource"):
         found.append(Announcement("UnknownGpuResource", admitted.message, "Plan", warning=True))
+    if admitted.to_reason("NoNodeFits"):
+        found.append(Announcement("NoNodeFits", admitted.message, "Plan", warning=True))
+    if admitted.to_reason("ExceedsCluster"):
+        found.append(Announcement("ExceedsCluster", admitted.message, "Plan", warning=True))
+    if admitted.to_reason("QuotaExceeded"):
+        found.append(Announcement("QuotaExceeded", admitted.message, "Plan", warning=True))
     failed, succeeded = _Change(before, after, "Failed"), _Change(before, after, "Succeeded")
     restarts = after.restarts or 0
     if restarts > (before.restarts or 0) and not failed.to_status("True"):

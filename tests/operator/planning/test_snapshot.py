@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.workloads import read_node
 from flyball_operator.jobs.memory import JobMemory, Refusal, wants_gpus
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.planning.snapshot import (
@@ -35,7 +34,6 @@ from tests.support.operator_objects import (
     job_view,
     node_view,
     raw_device,
-    raw_node,
     ready_node,
     running_pod,
 )
@@ -250,18 +248,18 @@ def test_the_planner_takes_it() -> None:
     assert decided.allocation is not None
 
 
-def test_a_job_goes_to_nodes_that_offer_what_it_asks_for() -> None:
-    names = ["nvidia.com/gpu", "example.com/gpu"]
-    views = [read_node(raw_node("a"), names), read_node(raw_node("b", resource="example.com/gpu"), names)]
-    found = read_nodes(
-        views, {name: gpu_node_view(name, grant(8 * FLOOR), limits=8 * FLOOR) for name in "abc"}, [], frozenset()
-    )
-    jobs = [
-        (job_view("any"), IDLE),
-        (job_view("theirs", gpus={"min": 1, "max": 8, "resourceName": "example.com/gpu"}), IDLE),
-    ]
-    states = {state.name: state.eligible_nodes for state in snapshot_of(jobs, list(found.values())).jobs}
-    # c has a GPUNode only: nobody knows what it will offer.
-    assert states == {"team/any": {"a", "c"}, "team/theirs": {"b", "c"}}
-    alike = [ready_node("a"), ready_node("b")]
-    assert snapshot_of(jobs[:1], alike).jobs[0].eligible_nodes is None
+def test_a_job_goes_where_its_pods_fit_and_gets_what_its_quota_leaves() -> None:
+    fits = replace(IDLE, eligible_nodes=frozenset("a"), gpus_max=4)
+    (state,) = snapshot_of([(job_view(), fits)], [ready_node("a"), ready_node("b")]).jobs
+    assert (state.eligible_nodes, state.gpus_min, state.gpus_max) == (frozenset("a"), 1, 4)
+    # Nothing is taken from what it has.
+    holds = JobMemory(JobProgress(), ALLOCATION, running=True, gpus_max=2)
+    (state,) = snapshot_of([(job_view(), holds)]).jobs
+    assert state.gpus_max == 4
+
+
+def test_gpus_that_a_device_plugin_withholds_are_planned_with_no_more() -> None:
+    info = ready_node("a")
+    state = node_state(info, NodeRules(), withheld=3)
+    assert state is not None
+    assert (state.gpus, state.usable_gpus) == (8, 5)

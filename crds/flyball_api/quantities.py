@@ -1,0 +1,21 @@
+"""Kubernetes' quantities ("500m", "128Gi", "1e3") as whole thousandths of their unit, so that sums are exact."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {name: 1024**power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)}
+
+
+def thousandths(value: Any) -> int:
+    """A quantity in thousandths of its unit, rounded up; 0 where it is none."""
+    found = _QUANTITY.fullmatch(str(value))
+    if found is None:
+        return 0
+    number, suffix = Decimal(found[1]), found[2] or ""
+    scaled = number * _BINARY[suffix] if suffix in _BINARY else number.scaleb(_DECIMAL.get(suffix, 0))
+    return int((scaled * 1000).to_integral_value(ROUND_CEILING))

@@ -1,0 +1,215 @@
+"""Which nodes can take each job's pods, and how many GPUs its namespace's quota leaves it; why none, where that is so.
+
+The plan gives a job GPUs on such nodes alone: others would take its pods in the plan and refuse them in the cluster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.workloads import NO_NEEDS, GpuQuota, Needs, NodeView, PodView
+from flyball_kube.logs import get_logger
+
+from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.pod_demands import PodDemands, pod_demands
+from flyball_operator.power.node_info import NodeInfo
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Where a job's pods may go (`eligible_nodes`; None: anywhere), and at most how many GPUs it may have (None: no bound).
+
+    `refusal` says why it can have none at all as things are.
+    """
+
+    eligible_nodes: frozenset[str] | None = None
+    gpus_max: int | None = None
+    refusal: Refusal | None = None
+
+
+NO_BOUNDS = Fit()
+
+
+class Fitting:
+    """Finds the fit of every job in each cycle; what templates demand is read once for each generation."""
+
+    def __init__(self) -> None:
+        self._demands: dict[str, tuple[int, PodDemands]] = {}
+
+    def _of(self, job: EnergyAwareJob) -> PodDemands:
+        known = self._demands.get(job.uid)
+        if known is None or known[0] != job.generation:
+            known = self._demands[job.uid] = (job.generation, pod_demands(job))
+        return known[1]
+
+    def fits(
+        self,
+        jobs: Sequence[EnergyAwareJob],
+        nodes: Mapping[str, NodeInfo],
+        pods_of: Mapping[str, Sequence[PodView]],
+        used: Mapping[str, Needs],
+        quotas: Sequence[GpuQuota],
+        foreign_gpus: Mapping[tuple[str, str], int],
+    ) -> dict[str, Fit]:
+        """The fit of each of `jobs`, those that want GPUs, by uid.
+
+        `used` is what pods that are not Flyball's have of each node beside GPUs, `foreign_gpus` how many GPUs such pods
+        have or want in each namespace, by its name and the resource's.
+        """
+        for uid in self._demands.keys() - {job.uid for job in jobs}:
+            del self._demands[uid]
+        views = {name: info.node for name, info in nodes.items() if info.node is not None and info.node.gpus}
+        room = _Room(views, used, {job.uid: job.spec.priority for job in jobs}, pods_of)
+        bounds = _quota_bounds(jobs, quotas, foreign_gpus)
+        found: dict[str, Fit] = {}
+        for job in jobs:
+            try:
+                fit = self._fit(job, views, room, pods_of.get(job.uid, ()))
+            except Exception:
+                # Whatever a template has: it must not end the cycle that holds the caps for everybody.
+                logger.exception("demands of a job's pods not understood", job=job.key)
+                fit = NO_BOUNDS
+            bound = bounds.get(job.uid)
+            if bound is not None:
+                holding = _held(pods_of.get(job.uid, ()))
+                refusal = fit.refusal if holding or fit.refusal is not None else bound.refusal
+                fit = Fit(fit.eligible_nodes, max(holding, bound.gpus_max or job.spec.gpus.min), refusal)
+            found[job.uid] = fit
+        return found
+
+    def _fit(self, job: EnergyAwareJob, views: Mapping[str, NodeView], room: _Room, pods: Sequence[PodView]) -> Fit:
+        demands = self._of(job)
+        holds = {pod.node for pod in pods if pod.node and not pod.finished}
+        lacks = room.lacks(demands, job, holds)
+        fitting = [name for name, lack in lacks.items() if not lack]
+        eligible = None if len(fitting) == len(views) else frozenset(fitting) | holds
+        offered = sum(views[name].allocatable_gpus for name in fitting)
+        if holds or not views or offered >= demands.gpus:
+            return Fit(eligible)
+        there = sum(view.gpus for view in views.values() if demands.resource_name in view.gpu_resources)
+        if there < demands.gpus:
+            message = f"needs {_gpus(demands.gpus)}, and the cluster has {there} in {_nodes(len(views))}"
+            return Fit(eligible, refusal=Refusal("ExceedsCluster", message))
+        message = f"{len(fitting)} of {_nodes(len(views))} {'fits' if len(fitting) == 1 else 'fit'}"
+        if fitting:
+            message += f", with {offered} of the {_gpus(demands.gpus)} that it needs"
+        groups = Counter(lack for lack in lacks.values() if lack)
+        listed = [f"{count} {'has' if count == 1 else 'have'} {lack}" for lack, count in groups.most_common()]
+        message += f": {', '.join(listed)}" if listed else ""
+        return Fit(eligible, refusal=Refusal("NoNodeFits", message))
+
+
+class _Room:
+    """What each node has left for a job, worked out once for all jobs with the same demands and priority."""
+
+    def __init__(
+        self,
+        views: Mapping[str, NodeView],
+        used: Mapping[str, Needs],
+        priorities: Mapping[str, int],
+        pods_of: Mapping[str, Sequence[PodView]],
+    ) -> None:
+        self._views = views
+        self._used = used
+        self._priorities = priorities
+        # Of each node: what Flyball's own pods have of it, by their jobs.
+        self._ours: dict[str, list[tuple[str, Needs]]] = {}
+        for uid, pods in pods_of.items():
+            for pod in pods:
+                if pod.node and not pod.finished and pod.needs != NO_NEEDS:
+                    self._ours.setdefault(pod.node, []).append((uid, pod.needs))
+        self._known: dict[tuple[PodDemands, int], dict[str, str]] = {}
+
+    def lacks(self, demands: PodDemands, job: EnergyAwareJob, own_nodes: Iterable[str]) -> dict[str, str]:
+        """What each node lacks for the job's pods; an empty text where they fit. `own_nodes` are those that it is on."""
+        priority = job.spec.priority
+        shared = self._known.get((demands, priority))
+        if shared is None:
+            shared = {name: demands.lacking(view, self._free(view, "", priority)) for name, view in self._views.items()}
+            self._known[demands, priority] = shared
+        own = {name: self._views[name] for name in own_nodes if name in self._views}
+        # What its pods have there now, its next ones can have.
+        return shared | {name: demands.lacking(view, self._free(view, job.uid, priority)) for name, view in own.items()}
+
+    def _free(self, view: NodeView, uid: str, priority: int) -> Needs | None:
+        """What a node has left for a job of this priority, whose own uid is `uid` where it is on the node.
+
+        Pods outside Flyball have theirs first, and so have jobs that the plan does not pause for this one.
+        """
+        if view.allocatable is None:
+            return None
+        free = view.allocatable - self._used.get(view.name, NO_NEEDS)
+        for of, needs in self._ours.get(view.name, ()):
+            if of != uid and self._priorities.get(of, priority) >= priority:
+                free -= needs
+        return free
+
+
+def _quota_bounds(
+    jobs: Sequence[EnergyAwareJob], quotas: Sequence[GpuQuota], foreign_gpus: Mapping[tuple[str, str], int]
+) -> dict[str, Fit]:
+    """At most how many GPUs each job may have by the quotas of its namespace, or why it can have none.
+
+    Who is first by priority and age gets at least its smallest size; what is left then lets them grow in the same order.
+    """
+    bounds: dict[str, Fit] = {}
+    for quota in quotas:
+        place = (quota.namespace, quota.resource_name)
+        concerned = [job for job in jobs if (job.namespace, job.spec.gpus.resource_name) == place]
+        left = quota.hard - foreign_gpus.get(place, 0)
+        given: dict[str, int] = {}
+        order = sorted(concerned, key=lambda job: (-job.spec.priority, job.created, job.name))
+        for job in order:
+            least = job.spec.gpus.min
+            if least <= left:
+                given[job.uid] = least
+                left -= least
+                continue
+            words = (
+                f"needs {_gpus(least)}, and of the {quota.hard} of ResourceQuota {quota.name} {max(0, left)} are left"
+            )
+            bounds[job.uid] = Fit(refusal=Refusal("QuotaExceeded", words))
+        for job in order:
+            if job.uid not in given:
+                continue
+            size = given[job.uid]
+            while 2 * size <= job.spec.gpus.max and size <= left:
+                left -= size
+                size *= 2
+            before = bounds.get(job.uid)
+            if before is None:
+                bounds[job.uid] = Fit(gpus_max=size)
+            elif before.refusal is None:
+                bounds[job.uid] = Fit(gpus_max=min(size, before.gpus_max or size))
+    return bounds
+
+
+def withheld_gpus(nodes: Iterable[NodeInfo], pods: Iterable[PodView]) -> dict[str, int]:
+    """How many GPUs of each node its device plugin withholds from pods, those that pods have already not counted."""
+    held: Counter[str] = Counter()
+    for pod in pods:
+        if pod.node and not pod.finished:
+            held[pod.node] += pod.gpus
+    found = {}
+    for info in nodes:
+        view = info.node
+        if view is not None and view.allocatable_gpus < view.gpus:
+            found[info.name] = max(0, min(view.gpus - view.allocatable_gpus, view.gpus - held[info.name]))
+    return found
+
+
+def _held(pods: Iterable[PodView]) -> int:
+    return sum(pod.gpus for pod in pods if not pod.finished and not pod.gated)
+
+
+def _gpus(number: int) -> str:
+    return "1 GPU" if number == 1 else f"{number} GPUs"
+
+
+def _nodes(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"

@@ -1,0 +1,33 @@
+"""Kubernetes' quantities, exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flyball_api.quantities import thousandths
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1000),
+        (2, 2000),
+        ("500m", 500),
+        ("0.1", 100),
+        (".5", 500),
+        ("1e3", 10**6),
+        ("2E2", 200_000),
+        ("1k", 10**6),
+        ("1Ki", 1024_000),
+        ("1.5Gi", 1_610_612_736_000),
+        ("100n", 1),  # rounded up
+        ("1E", 10**21),
+        ("", 0),
+        ("many", 0),
+        (None, 0),
+        ("1 Gi", 0),
+    ],
+)
+def test_thousandths(text: Any, value: int) -> None:
+    assert thousandths(text) == value
