@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from flyball_cli.files import check_output_file, read_text, refuse
 
 if TYPE_CHECKING:
     from flyball_frontiers.pipeline import ComputationGraph, PipelineProfile
@@ -65,13 +68,19 @@ def frontier(
     from flyball_frontiers.pipeline import PipelineProfile, Reconfiguration
     from flyball_frontiers.pipeline.document import envpipe_document, perseus_document
 
+    check_output_file("--output", output)
+    check_output_file("--plot", plot)
     replicas = data_parallel * tensor_parallel
     try:
-        measured = PipelineProfile.from_csv(profile.read_text())
+        measured = PipelineProfile.from_csv(read_text(profile))
     except (ValueError, OSError) as error:
-        _refuse(f"{profile}: {error}", error)
+        refuse(f"{profile}: {error}", error)
     try:
+        if at is not None and not (math.isfinite(at) and at > 0):
+            raise ValueError(f"--at {at}: wanted an iteration time in seconds, above 0")
         if planner is PlannerName.PERSEUS:
+            if activation_slots is not None:
+                raise ValueError("--activation-slots is for EnvPipe: --planner envpipe-balanced or envpipe-greedy")
             graph = _graph(measured, schedule, microbatches, chunks_per_gpu)
             document = perseus_document(graph, blocking_power, points, at, replicas)
         else:
@@ -82,11 +91,10 @@ def frontier(
             if microbatches is None:
                 raise ValueError("--microbatches is needed: how many an iteration of one pipeline has")
             reconfiguration = Reconfiguration(planner.removeprefix("envpipe-"))
-            document = envpipe_document(
-                measured, microbatches, blocking_power, reconfiguration, activation_slots, replicas
-            )
+            slots = _slots(activation_slots, measured.stages)
+            document = envpipe_document(measured, microbatches, blocking_power, reconfiguration, slots, replicas)
     except (ValueError, OSError) as error:
-        _refuse(str(error), error)
+        refuse(str(error), error)
     text = json.dumps(document, allow_nan=False)
     if output is None:
         typer.echo(text)
@@ -99,15 +107,21 @@ def frontier(
         plot.write_bytes(frontier_png(document, _title(profile, schedule, microbatches)))
 
 
+def _slots(text: str | None, stages: int) -> list[int] | None:
+    if text is None:
+        return None
+    entries = text.split(",")
+    if len(entries) != stages or not all(entry.strip().isdigit() for entry in entries):
+        raise ValueError(
+            f"--activation-slots {text}: wanted a whole number for each of the {stages} stages, as 8,8,6,4"
+        )
+    return [int(entry) for entry in entries]
+
+
 def _title(profile: Path, schedule: str, microbatches: int | None) -> str:
     if microbatches is None:
         return f"{Path(schedule).stem}, {profile.stem}"
     return f"{profile.stem}, {schedule}, {microbatches} microbatch{'es' if microbatches > 1 else ''}"
-
-
-def _refuse(message: str, cause: Exception) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(2) from cause
 
 
 def _graph(profile: PipelineProfile, schedule: str, microbatches: int | None, chunks_per_gpu: int) -> ComputationGraph:
@@ -115,7 +129,7 @@ def _graph(profile: PipelineProfile, schedule: str, microbatches: int | None, ch
 
     if schedule.endswith(".json"):
         try:
-            document = json.loads(Path(schedule).read_text())
+            document = json.loads(read_text(Path(schedule)))
             if not isinstance(document, dict):
                 raise ValueError('wanted an object with "operations" and "dependencies"')
             return graph_from_json(document, profile)
@@ -136,6 +150,7 @@ def summary(document: dict[str, Any]) -> str:
     return (
         f"{count} point{'s' if count > 1 else ''} from {document['t_min']:.4f} s to {document['t_star']:.4f} s\n"
         f"planned for {at['time']:.4f} s: {at['realised_energy']:.1f} J in {at['realised_time']:.4f} s, "
-        f"{saved:.2%} less energy and {slower:.2%} more time than at the highest clocks "
+        f"{abs(saved):.2%} {'less' if saved >= 0 else 'more'} energy and {abs(slower):.2%} "
+        f"{'more' if slower >= 0 else 'less'} time than at the highest clocks "
         f"({flat_out['energy']:.1f} J in {flat_out['time']:.4f} s)"
     )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flyball_cli.files import check_output_folder, read_text
+
 if TYPE_CHECKING:
     from flyball_frontiers.kareus.search import SearchBudget
     from flyball_studies.kareus.pipeline_study import PipelineStudy
@@ -53,6 +55,7 @@ def replay(
         typer.Option(min=0.0, help="Stop early where the hypervolume grows by less (appendix C: 0.001); 0: never."),
     ] = 0.0,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="The first of them; the others follow it.")] = 0,
     output: Annotated[Path | None, typer.Option(help="Folder for the JSON report and the pictures.")] = None,
 ) -> None:
     """Search a fully measured table as if nothing were known, and say how much of its frontier was found.
@@ -73,6 +76,7 @@ def replay(
     from rich.console import Console
     from rich.progress import Progress
 
+    check_output_folder("--output", output)
     recorded = _read(data, table or PUBLISHED_TABLES)
     budget = SearchBudget(initial, batches, batch_size, tolerance)
     most = most_measurements(recorded)
@@ -85,10 +89,10 @@ def replay(
         task = progress.add_task("searching", total=len(METHODS) * seeds)
         for method, shares in METHODS.items():
             searches = []
-            for seed in range(seeds):
-                progress.update(task, description=f"{method}, seed {seed}")
+            for each in range(seed, seed + seeds):
+                progress.update(task, description=f"{method}, seed {each}")
                 try:
-                    searches.append(search_table(recorded, shares, static_power, budget, seed))
+                    searches.append(search_table(recorded, shares, static_power, budget, each))
                 except (ValueError, ImportError) as error:
                     raise typer.BadParameter(str(error)) from error
                 progress.advance(task)
@@ -101,7 +105,9 @@ def replay(
 
         output.mkdir(parents=True, exist_ok=True)
         report = output / "kareus-table.json"
-        report.write_text(json.dumps(_table_report(recorded, results, budget, static_power, seeds), indent=1))
+        report.write_text(
+            json.dumps(_table_report(recorded, results, budget, static_power, range(seed, seed + seeds)), indent=1)
+        )
         written = [report, *pictures.draw_table(recorded, results, example, output)]
         console.print("wrote " + ", ".join(str(path) for path in written))
 
@@ -110,7 +116,7 @@ def replay(
 def pipeline(
     stages: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 4,
     blocks: Annotated[
-        int, typer.Option(min=1, help="Transformer blocks on each stage; the last has the head too.")
+        int, typer.Option(min=2, help="Transformer blocks on each stage; the last has the head and one block less.")
     ] = 7,
     microbatches: Annotated[int, typer.Option(min=1, help="Microbatches in an iteration.")] = 8,
     points: Annotated[int, typer.Option(min=2, help="Points of each frontier.")] = 60,
@@ -132,6 +138,7 @@ def pipeline(
     from flyball_studies.kareus.pipeline_study import ModelledPipeline, study_pipeline
     from rich.console import Console
 
+    check_output_folder("--output", output)
     console = Console()
     with console.status("searching") as status:
         study = study_pipeline(
@@ -164,7 +171,7 @@ def _read(data: Path, tables: Sequence[str]) -> RecordedTable:
         if not path.is_file():
             raise typer.BadParameter(f"{data} has no {name}")
         try:
-            part = read_table(path.read_text().splitlines(), int(clock))
+            part = read_table(read_text(path).splitlines(), int(clock))
             whole = part if whole is None else whole.merged(part)
         except ValueError as error:
             raise typer.BadParameter(f"{path}: {error}") from error
@@ -211,7 +218,7 @@ def _print_methods(console: Any, results: Sequence[MethodResult], table: Recorde
 
 
 def _table_report(
-    table: RecordedTable, results: Sequence[MethodResult], budget: SearchBudget, static_power: float, seeds: int
+    table: RecordedTable, results: Sequence[MethodResult], budget: SearchBudget, static_power: float, seeds: range
 ) -> dict[str, Any]:
     from flyball_studies.kareus.table_study import References
 
@@ -220,7 +227,8 @@ def _table_report(
         "schedules": len(table.measurements),
         "repetition_spread": {"time": table.time_spread, "energy": table.energy_spread},
         "static_power_watts": static_power,
-        "seeds": seeds,
+        "seeds": len(seeds),
+        "first_seed": seeds.start,
         "budget": {"initial": budget.initial, "batches": budget.batches, "batch_size": budget.batch_size},
         "references": {"paper": references.paper, "near": references.near},
         "frontier": table.frontier.to_json(lambda schedule: schedule.to_json()),

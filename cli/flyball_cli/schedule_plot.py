@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from flyball_cli.files import check_output_file, read_text, refuse
+
 
 def register(root: typer.Typer) -> None:
     root.command("schedule-plot")(schedule_plot)
@@ -32,15 +34,21 @@ def schedule_plot(
     """
     from flyball_studies.pipeline.schedule_figure import schedule_png, titled_panel
 
+    check_output_file("--output", output)
     panels: list[tuple[str, dict[str, Any]]] = []
     for path in frontiers:
         try:
-            document = json.loads(path.read_text())
+            document = json.loads(read_text(path))
+            if not any(document["timeline"]):
+                raise ValueError("its plan has no operations")
             if flat_out and not panels:
                 panels.append(titled_panel("highest clocks", document["flat_out"], None))
             panels.append(titled_panel(document["planner"], document, document["flat_out"]))
         except (KeyError, TypeError, ValueError) as error:
-            typer.echo(f"{path}: not what `flyball frontier` writes: {error!r}", err=True)
-            raise typer.Exit(2) from error
-    output.write_bytes(schedule_png(panels, critical_path))
+            refuse(f"{path}: not what `flyball frontier` writes: {error!r}", error)
+    try:
+        picture = schedule_png(panels, critical_path)
+    except (KeyError, TypeError, ValueError) as error:
+        refuse(f"{', '.join(map(str, frontiers))}: not what `flyball frontier` writes: {error!r}", error)
+    output.write_bytes(picture)
     typer.echo(f"wrote {output}")

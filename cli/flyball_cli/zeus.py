@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flyball_cli.files import check_output_folder, read_text, refuse
+
 if TYPE_CHECKING:
     from flyball_studies.zeus.study import TransferStudy, WorkloadStudy
     from flyball_studies.zeus.trace import WorkloadTrace
@@ -70,7 +72,7 @@ def power_limit(
     from flyball_frontiers.zeus.profile_table import read_profile
 
     try:
-        measurements, gpus = read_profile(profile.read_text().splitlines(), iterations)
+        measurements, gpus = read_profile(read_text(profile).splitlines(), iterations)
         selectors: dict[SelectorName, Selector] = {
             SelectorName.ENERGY: LeastEnergy(),
             SelectorName.TIME: LeastTime(),
@@ -119,7 +121,7 @@ def replay(
         Path,
         typer.Argument(exists=True, file_okay=False, help="Folder with summary_train.csv and summary_power_<gpu>.csv."),
     ],
-    gpu: Annotated[str, typer.Option(help="Which power table: v100 or p100.")] = "v100",
+    gpu: Annotated[str, typer.Option(help="Which power table: the GPU of summary_power_<gpu>.csv.")] = "v100",
     workload: Annotated[list[str] | None, typer.Option(help="Only this workload, by its title; repeatable.")] = None,
     energy_weight: Annotated[
         float, typer.Option("--energy-weight", "--eta", min=0.0, max=1.0, help="1: energy only, 0: time only.")
@@ -131,6 +133,7 @@ def replay(
         int | None, typer.Option(min=2, max=50, help="Only the latest runs count, against data drift.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="The first of them; the others follow it.")] = 0,
     recurrences: Annotated[
         int | None, typer.Option(min=10, help="Arrivals of each job; default 2 x batch sizes x limits, as the paper.")
     ] = None,
@@ -153,6 +156,7 @@ def replay(
     from rich.console import Console
     from rich.progress import Progress
 
+    check_output_folder("--output", output)
     traces = _read(data, gpu, workload)
     sources = _read(data, carry_from, workload) if carry_from else []
     console = Console()
@@ -163,15 +167,17 @@ def replay(
         task = progress.add_task("replaying", total=len(traces) * seeds + len(sources))
         for trace in traces:
             results = []
-            for seed in range(seeds):
-                progress.update(task, description=f"{trace.title}, seed {seed}")
-                results.append(replay_seed(trace, energy_weight, seed, recurrences, stop_factor, window))
+            for each in range(seed, seed + seeds):
+                progress.update(task, description=f"{trace.title}, seed {each}")
+                results.append(replay_seed(trace, energy_weight, each, recurrences, stop_factor, window))
                 progress.advance(task)
             studies.append(summarise(trace, energy_weight, results))
             examples.append(results[0])
         for source, target in zip(sources, traces, strict=False):
             progress.update(task, description=f"{target.title}, carried over")
-            transfers.append(study_transfer(source, target, energy_weight, range(seeds), recurrences or 50))
+            transfers.append(
+                study_transfer(source, target, energy_weight, range(seed, seed + seeds), recurrences or 50)
+            )
             progress.advance(task)
 
     _print_studies(console, studies, gpu, seeds)
@@ -182,7 +188,9 @@ def replay(
 
         output.mkdir(parents=True, exist_ok=True)
         report = output / f"zeus-{gpu}.json"
-        report.write_text(json.dumps(_report(studies, transfers, gpu, seeds, stop_factor, window), indent=1))
+        report.write_text(
+            json.dumps(_report(studies, transfers, gpu, range(seed, seed + seeds), stop_factor, window), indent=1)
+        )
         written = [report, *pictures.draw_all(studies, examples, gpu, output)]
         console.print("wrote " + ", ".join(str(path) for path in written))
 
@@ -198,9 +206,15 @@ def _read(data: Path, gpu: str, titles: Sequence[str] | None) -> list[WorkloadTr
     for name in ("summary_train.csv", f"summary_power_{gpu}.csv"):
         if not (data / name).is_file():
             raise typer.BadParameter(f"{data} has no {name}")
-        tables.append((data / name).read_text().splitlines())
+        try:
+            tables.append(read_text(data / name).splitlines())
+        except ValueError as error:
+            refuse(f"{data / name}: {error}", error)
     chosen = [name for name in ZEUS_WORKLOADS if not titles or name.title in titles]
-    return [read_workload(name, *tables) for name in chosen]
+    try:
+        return [read_workload(name, *tables) for name in chosen]
+    except ValueError as error:
+        refuse(f"{data}, summary_train.csv (training table) and summary_power_{gpu}.csv (power table): {error}", error)
 
 
 def _print_studies(console: Any, studies: Sequence[WorkloadStudy], gpu: str, seeds: int) -> None:
@@ -270,13 +284,14 @@ def _report(
     studies: Sequence[WorkloadStudy],
     transfers: Sequence[TransferStudy],
     gpu: str,
-    seeds: int,
+    seeds: range,
     stop_factor: float,
     window: int | None,
 ) -> dict[str, Any]:
     return {
         "gpu": gpu,
-        "seeds": seeds,
+        "seeds": len(seeds),
+        "first_seed": seeds.start,
         "stop_factor": stop_factor,
         "window": window,
         "paper": {"energy_saved": PAPER_ENERGY_SAVED, "time_saved": PAPER_TIME_SAVED},

@@ -144,6 +144,101 @@ def test_bad_input_is_said_in_one_line(tmp_path: Path, text: str, arguments: tup
     assert re.search(message, result.output)
 
 
+GOOD = "0,forward,1410,1,9\n0,backward,1410,2,9\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        (GOOD + "\n\n\n0,forward,1410,x,9\n", (), r"stages.csv: row 3 \(line 7: 0,forward,1410,x,9\): time must be"),
+        (GOOD + "0,forwrad,1410,1,9\n", (), "stage 0 has rows of 'forwrad', which no schedule runs: wanted forward"),
+        (GOOD, ("--activation-slots", "4"), "--activation-slots is for EnvPipe: --planner envpipe-balanced"),
+        (
+            GOOD,
+            ("--activation-slots", "a,b", "--planner", "envpipe-greedy"),
+            "--activation-slots a,b: wanted a whole number for each of the 1 stages, as 8,8,6,4",
+        ),
+        (GOOD, ("--at", "nan"), "--at nan: wanted an iteration time in seconds, above 0"),
+        (GOOD, ("--at", "-1"), "--at -1.0: wanted an iteration time in seconds, above 0"),
+    ],
+)
+def test_more_bad_input_is_said_in_one_line(
+    tmp_path: Path, text: str, arguments: tuple[str, ...], message: str
+) -> None:
+    profile = tmp_path / "stages.csv"
+    profile.write_text("stage,instruction,frequency,time,energy\n" + text)
+    result = flyball("frontier", "--profile", profile, "--microbatches", 2, *arguments)
+    assert result.exit_code == 2
+    assert len(result.output.strip().splitlines()) == 1
+    assert re.search(message, result.output)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"dependencies": None}, '"dependencies" is None: wanted a list'),
+        ({"dependencies": 7}, '"dependencies" is 7: wanted a list'),
+        ({"operations": [{"name": "a", "stage": 0, "points": 5}]}, r"operations\[0\] \(a\): points 5 must be a list"),
+        ({"operations": [{"name": "a", "stage": 0, "points": [5]}]}, r"operations\[0\] \(a\): points \[5\] must be"),
+        (
+            {"operations": [{"name": "a", "stage": 0, "points": [{"time": 0}]}]},
+            r"operations\[0\] \(a\), points: row 1 ",
+        ),
+    ],
+)
+def test_a_wrong_graph_is_said_in_one_line(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    written = tmp_path / "graph.json"
+    written.write_text(json.dumps({"operations": [{"name": "forward", "stage": 0}], "dependencies": []} | changed))
+    result = flyball("frontier", "--profile", PROFILE, "--schedule", written)
+    assert result.exit_code == 2
+    assert len(result.output.strip().splitlines()) == 1
+    assert re.search(f"graph.json: {message}", result.output)
+
+
+@pytest.mark.parametrize("option", ["--output", "--plot"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_solve(
+    tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "flyball_frontiers.pipeline.document.perseus_document", None
+    )  # a solve would end in a traceback
+    (tmp_path / "file").write_text("")
+    for path, message in (
+        (tmp_path / "missing" / "f.json", f"{option} .*there is no folder .*missing; make it first"),
+        (tmp_path, f"{option} .*that is a folder"),
+        (tmp_path / "file" / "f.json", f"{option} .*there is no folder .*file"),
+    ):
+        result = flyball("frontier", "--profile", PROFILE, "--microbatches", 2, option, path)
+        assert (result.exit_code, len(result.output.strip().splitlines())) == (2, 1)
+        assert re.search(message, result.output)
+
+
+def test_a_profile_from_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    """Byte order mark, carriage returns: the same frontier."""
+    saved = tmp_path / "stages.csv"
+    saved.write_bytes(b"\xef\xbb\xbf" + PROFILE.read_bytes().replace(b"\n", b"\r\n"))
+    plain, spreadsheet = (
+        flyball("frontier", "--profile", path, "--microbatches", 2, "--points", 2) for path in (PROFILE, saved)
+    )
+    assert spreadsheet.exit_code == 0, spreadsheet.output
+    assert spreadsheet.output == plain.output
+    saved.write_bytes(b"\xff\xfe\x00")
+    refused = flyball("frontier", "--profile", saved, "--microbatches", 2)
+    assert refused.exit_code == 2
+    assert "stages.csv: byte 0 is no UTF-8" in refused.output
+
+
+@pytest.mark.parametrize(("slower", "said"), [(0.0025, "0.25% more time"), (-0.0025, "0.25% less time")])
+def test_the_summary_says_less_where_it_is_less(slower: float, said: str) -> None:
+    from flyball_cli.frontier import summary
+
+    at = {"time": 1.0, "realised_time": 1.0 + slower, "realised_energy": 90.0}
+    flat_out = {"time": 1.0, "energy": 100.0}
+    text = summary({"at": at, "flat_out": flat_out, "points": [at], "t_min": 1.0, "t_star": 2.0})
+    assert "10.00% less energy" in text
+    assert said in text
+
+
 def test_the_pictures_of_the_documents_are_drawn() -> None:
     from flyball_studies.pipeline.pictures import PICTURES
 
@@ -158,3 +253,17 @@ def test_a_file_that_is_no_frontier_is_refused(tmp_path: Path) -> None:
     result = flyball("schedule-plot", path, "--output", tmp_path / "x.png")
     assert result.exit_code == 2
     assert "other.json: not what `flyball frontier` writes" in result.output
+
+
+def test_an_empty_plan_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
+    planned(tmp_path, "--microbatches", 2, "--points", 2)
+    document = json.loads((tmp_path / "frontier.json").read_text())
+    for changed in ({"timeline": [[]], "schedule": [[]]}, {"schedule": [[]] * 4}, {"timeline": 3}):
+        path = tmp_path / "changed.json"
+        path.write_text(json.dumps(document | changed))
+        result = flyball("schedule-plot", path, "--output", tmp_path / "x.png")
+        assert (result.exit_code, len(result.output.strip().splitlines())) == (2, 1)
+        assert "changed.json: not what `flyball frontier` writes" in result.output
+    result = flyball("schedule-plot", tmp_path / "frontier.json", "--output", tmp_path / "missing" / "x.png")
+    assert result.exit_code == 2
+    assert "there is no folder" in result.output

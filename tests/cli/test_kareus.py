@@ -80,3 +80,28 @@ def test_bad_input_is_named(tables: Path, arguments: list[str], says: str) -> No
     code, printed = run("replay", str(tables), *arguments)
     assert code == 2
     assert says in printed or says.replace(" ", "") in printed.replace(" ", "")
+
+
+def test_numbers_that_are_none_are_refused_with_their_line(tables: Path) -> None:
+    path = tables / "small_1200.csv"
+    lines = path.read_text().splitlines()
+    for wrong in ("nan", "inf", "-1", "0"):
+        path.write_text("\n".join([*lines[:4], ",".join([*lines[4].split(",")[:-1], wrong]), *lines[5:]]))
+        code, printed = run("replay", str(tables), "--table", "small_1200.csv=1200")
+        assert code == 2
+        assert "line 5: seconds" in printed
+        assert "wanted finite numbers above 0" in printed
+
+
+def test_a_stage_without_blocks_is_refused() -> None:
+    code, printed = run("pipeline", "--blocks", "1")
+    assert code == 2
+    assert "--blocks" in printed
+
+
+def test_an_output_that_is_a_file_is_refused_before_the_search(tables: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    for arguments in (("replay", str(tables), "--table", "none.csv=1"), ("pipeline",)):
+        code, printed = run(*arguments, "--output", str(tmp_path / "taken"))
+        assert code == 2
+        assert "taken is a file; wanted a folder" in printed

@@ -70,3 +70,48 @@ def test_bad_input_is_named(tables: Path, arguments: list[str], says: str) -> No
     result = CliRunner().invoke(build_app(), ["zeus", *(a.format(tables=tables) for a in arguments)])
     assert result.exit_code == 2
     assert says in " ".join(result.output.replace("│", " ").split()) or says in result.output.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("table", "old", "new", "message"),
+    [
+        ("summary_train.csv", "ncf,512", "ncf,x", "training table, line 5: batch_size 'x' must be a whole number"),
+        ("summary_train.csv", "0.41,9", "0.41,soon", "training table, line 2: target_epoch 'soon' must be a finite"),
+        ("summary_power_v100.csv", "average_power", "power", "power table: no column average_power"),
+        ("summary_power_v100.csv", ",100,", ",-100,", "power table, line 2: power_limit '-100' must be a whole"),
+        ("summary_power_v100.csv", "movielens", "netflix", "NeuMF: no row of both tables has dataset movielens-1m"),
+        ("summary_train.csv", None, "", "training table: no column dataset"),
+    ],
+)
+def test_a_wrong_table_is_said_in_one_line(tables: Path, table: str, old: str | None, new: str, message: str) -> None:
+    text = (tables / table).read_text()
+    (tables / table).write_text(new if old is None else text.replace(old, new))
+    result = CliRunner().invoke(build_app(), ["zeus", "replay", str(tables), "--workload", "NeuMF", "--seeds", "1"])
+    assert (result.exit_code, len(result.output.strip().splitlines())) == (2, 1)
+    assert message in result.output
+
+
+def test_an_output_that_is_a_file_is_refused_before_the_replay(
+    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flyball_studies.zeus.study.replay_seed", None)  # a replay would end in a traceback
+    (tmp_path / "taken").write_text("")
+    for output in (tmp_path / "taken", tmp_path / "taken" / "below"):
+        result = CliRunner().invoke(build_app(), ["zeus", "replay", str(tables), "--output", str(output)])
+        assert (result.exit_code, len(result.output.strip().splitlines())) == (2, 1)
+        assert "taken is a file; wanted a folder" in result.output
+
+
+def test_another_seed_draws_otherwise_and_the_same_one_the_same(tables: Path, tmp_path: Path) -> None:
+    def regrets(seed: int, count: int) -> list[float]:
+        output = tmp_path / f"{seed}-{count}"
+        arguments = ["zeus", "replay", str(tables), "--workload", "NeuMF", "--seed", str(seed), "--seeds", str(count)]
+        result = CliRunner().invoke(build_app(), [*arguments, "--output", str(output)])
+        assert result.exit_code == 0, result.output
+        report = json.loads((output / "zeus-v100.json").read_text())
+        assert (report["first_seed"], report["seeds"]) == (seed, count)
+        found: list[float] = report["workloads"][0]["policies"]["Zeus"]["final_regret_joules"]
+        return found
+
+    assert regrets(7, 1) == regrets(6, 2)[1:]
+    assert regrets(7, 1) != regrets(6, 1)

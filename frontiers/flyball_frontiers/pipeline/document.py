@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flyball_frontiers.frontier import Frontier
@@ -35,17 +36,16 @@ def envpipe_document(
     microbatches: int,
     blocking_power: float,
     reconfiguration: Reconfiguration,
-    activation_slots: str | None = None,
+    activation_slots: Sequence[int] | None = None,
     replicas: int = 1,
 ) -> dict[str, Any]:
     """The same for EnvPipe, whose frontier is one point."""
-    slots = [int(each) for each in activation_slots.split(",")] if activation_slots else None
     result = envpipe(
         profile,
         microbatches,
         blocking_power,
         reconfiguration=reconfiguration,
-        activation_slots=slots,
+        activation_slots=activation_slots,
         replicas=replicas,
     )
     document = _document(f"envpipe-{reconfiguration}", result.frontier, result.graph, blocking_power, replicas)

@@ -139,7 +139,12 @@ def graph_from_json(document: Mapping[str, Any], profile: PipelineProfile | None
         tuple(place for place, operation in enumerate(operations) if operation.stage == stage) for stage in stages
     )
     dependencies: list[tuple[int, int]] = []
-    for index, pair in enumerate(document.get("dependencies", ())):
+    listed = document.get("dependencies", [])
+    if not isinstance(listed, list):
+        raise GraphError(
+            f'"dependencies" is {listed!r}: wanted a list of [before, after], two names of operations each'
+        )
+    for index, pair in enumerate(listed):
         names = [name for name in pair if isinstance(name, str) and name in places] if isinstance(pair, list) else []
         if len(names) != 2 or len(pair) != 2:
             raise GraphError(f"dependencies[{index}] is {pair!r}: wanted two names of operations, [before, after]")
@@ -157,6 +162,10 @@ def _operation_from_json(place: int, entry: Any, profile: PipelineProfile | None
     if not isinstance(microbatch, int):
         raise GraphError(f"operations[{place}] ({name}): microbatch {microbatch!r} must be a whole number")
     if (points := entry.get("points")) is not None:
+        if not isinstance(points, list) or not all(isinstance(point, Mapping) for point in points):
+            raise GraphError(
+                f'operations[{place}] ({name}): points {points!r} must be a list of {{"frequency", "time", "energy"}}'
+            )
         rows: Iterable[Mapping[str, object]] = ({"stage": 0, "instruction": "any", **point} for point in points)
         try:
             measured = PipelineProfile.from_rows(rows).points[0, "any"]

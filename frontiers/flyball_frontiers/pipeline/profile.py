@@ -15,6 +15,8 @@ BACKWARD = "backward"
 RECOMPUTE = "recompute"
 RECOMPUTE_BACKWARD = "recompute_backward"
 LOAD = "load"
+INSTRUCTIONS = (FORWARD, BACKWARD, RECOMPUTE, RECOMPUTE_BACKWARD, LOAD)
+"""What the schedules that have a name run; a graph of its own may have any others."""
 
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
 
@@ -78,12 +80,12 @@ class PipelineProfile:
     @classmethod
     def from_csv(cls, text: str) -> PipelineProfile:
         """The profile in a CSV text with the columns stage, instruction, frequency (MHz), time (s), energy (J)."""
-        reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
+        reader = csv.DictReader(text.removeprefix("\ufeff").splitlines(), skipinitialspace=True)
         header = [name.strip() for name in reader.fieldnames or ()]
         if missing := [name for name in COLUMNS if name not in header]:
             raise ProfileError(f"the header has no column {', '.join(missing)}: wanted {','.join(COLUMNS)}")
         reader.fieldnames = header
-        return cls.from_rows(reader)
+        return cls._of((f"row {number} (line {reader.line_num}", row) for number, row in enumerate(reader, start=1))
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, object]]) -> PipelineProfile:
@@ -92,9 +94,13 @@ class PipelineProfile:
         Rows that repeat a stage, instruction and clock are repeated measurements: their mean counts. Raises
         ProfileError that names the row (the first is row 1), or the stage that is missing.
         """
+        return cls._of((f"row {number} (", row) for number, row in enumerate(rows, start=1))
+
+    @classmethod
+    def _of(cls, rows: Iterable[tuple[str, Mapping[str, object]]]) -> PipelineProfile:
         measured: dict[tuple[int, str], dict[int | None, list[tuple[float, float]]]] = {}
-        for number, row in enumerate(rows, start=1):
-            stage, instruction, clock, time, energy = _read_row(number, row)
+        for where, row in rows:
+            stage, instruction, clock, time, energy = _read_row(where, row)
             measured.setdefault((stage, instruction), {}).setdefault(clock, []).append((time, energy))
         if not measured:
             raise ProfileError("the profile has no rows")
@@ -119,10 +125,11 @@ class PipelineProfile:
         return cls(points)
 
 
-def _read_row(number: int, row: Mapping[str, object]) -> tuple[int, str, int | None, float, float]:
+def _read_row(where: str, row: Mapping[str, object]) -> tuple[int, str, int | None, float, float]:
     def refuse(column: str, wanted: str) -> ProfileError:
         there = ",".join("" if row.get(name) is None else str(row.get(name)) for name in COLUMNS)
-        return ProfileError(f"row {number} (line {number + 1}: {there}): {column} must be {wanted}")
+        separator = "" if where.endswith("(") else ": "
+        return ProfileError(f"{where}{separator}{there}): {column} must be {wanted}")
 
     def read_number(column: str) -> float:
         try:

@@ -6,6 +6,7 @@ recomputation is Merak's (Perseus, section 4.4 names all four).
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,11 +15,13 @@ from flyball_frontiers.pipeline.graph import ComputationGraph, GraphError, Opera
 from flyball_frontiers.pipeline.profile import (
     BACKWARD,
     FORWARD,
+    INSTRUCTIONS,
     LOAD,
     RECOMPUTE,
     RECOMPUTE_BACKWARD,
     OperatingPoint,
     PipelineProfile,
+    ProfileError,
 )
 
 
@@ -54,6 +57,13 @@ def pipeline_graph(
     """
     if microbatches < 1:
         raise GraphError(f"microbatches must be at least 1, not {microbatches}")
+    for stage, instruction in profile.points:
+        if instruction not in INSTRUCTIONS:
+            near = difflib.get_close_matches(instruction, INSTRUCTIONS, 1)
+            raise ProfileError(
+                f"stage {stage} has rows of {instruction!r}, which no schedule runs: wanted "
+                + (f"{near[0]}?" if near else f"one of {', '.join(INSTRUCTIONS)}")
+            )
     if schedule is not Schedule.INTERLEAVED and chunks_per_gpu != 1:
         raise GraphError(f"chunks_per_gpu is {chunks_per_gpu}: only {Schedule.INTERLEAVED} runs several on one GPU")
     if schedule is Schedule.INTERLEAVED:

@@ -19,9 +19,9 @@ from flyball_frontiers.pipeline.graph import ComputationGraph
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-BOUNDARY_LAYERS_PER_GPU = 1.3
-"""How many layers at either end of the steady state are planned one by one, in multiples of the pipeline's GPUs: what
-the warm-up and the flush disturb. With as many, plans are within 1e-6 of those in which nothing is tied."""
+BOUNDARY_LAYERS, BOUNDARY_LAYERS_PER_GPU = 3, 1.3
+"""How many layers at either end of the steady state are planned one by one, and how many more for each GPU: what the
+warm-up and the flush disturb. With as many, plans are within 1e-6 of those in which nothing is tied."""
 
 FEWEST_TIED_LAYERS = 4
 """Ties of fewer layers save nothing: a tied computation has two start times."""
@@ -135,7 +135,7 @@ def _signatures(
 
 def middle(layers: Layers, gpus: int) -> tuple[int, int] | None:
     """The layers (first, last) far enough from warm-up and flush to be planned as one; None where they are too few."""
-    boundary = math.ceil(BOUNDARY_LAYERS_PER_GPU * gpus)
+    boundary = math.ceil(BOUNDARY_LAYERS + BOUNDARY_LAYERS_PER_GPU * gpus)
     first, last = layers.first + boundary, layers.last - boundary
     return (first, last) if last - first + 1 >= FEWEST_TIED_LAYERS else None
 

@@ -91,6 +91,10 @@ class ModelledPipeline:
     clocks_megahertz: tuple[int, ...] = clock_choices(900, 1410, 30)
     communication_sms: tuple[int, ...] = communication_sm_choices(8)
 
+    def __post_init__(self) -> None:
+        if not self.blocks or min(self.blocks) < 1:
+            raise ValueError(f"blocks {self.blocks}: every stage needs at least one transformer block")
+
     def kernels(self, stage: int, instruction: str) -> tuple[Kernel, ...]:
         """One nanobatch's kernels of a stage's forward or backward pass."""
         ahead = self.block * self.blocks[stage] + (self.head if stage == len(self.blocks) - 1 else ())

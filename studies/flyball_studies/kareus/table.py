@@ -7,6 +7,7 @@ repetition i `i:time (s)` and `i:total energy (J)`. The clock is of the whole fi
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -65,7 +66,8 @@ def read_table(lines: Iterable[str], clock_megahertz: int) -> RecordedTable:
         raise ValueError(f"columns {columns}: wanted `0:time (s)`, `0:total energy (J)`, and so on")
     measurements: dict[KernelSchedule, Measurement] = {}
     spreads: list[tuple[float, float]] = []
-    for number, row in enumerate(reader, start=2):
+    for row in reader:
+        number = reader.line_num
         try:
             first = int(row["overlap_start"])
             schedule = KernelSchedule(
@@ -78,6 +80,8 @@ def read_table(lines: Iterable[str], clock_megahertz: int) -> RecordedTable:
             seconds, joules = [float(row[name]) for name in times], [float(row[name]) for name in energies]
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"line {number}: {error!r}") from error
+        if not all(math.isfinite(value) and value > 0 for value in (*seconds, *joules)):
+            raise ValueError(f"line {number}: seconds {seconds}, joules {joules}: wanted finite numbers above 0")
         if schedule in measurements:
             raise ValueError(f"line {number}: {schedule} is there twice")
         measurements[schedule] = Measurement(statistics.fmean(seconds), statistics.fmean(joules))

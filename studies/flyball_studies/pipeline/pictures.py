@@ -82,7 +82,7 @@ def envpipe_schedule() -> bytes:
     profile = profile_of("gpt3-a100-unbalanced")
     perseus = perseus_document(pipeline_graph(profile, Schedule.ONE_F_ONE_B, 8), A100_WATTS, 60)
     plain = envpipe_document(profile, 8, A100_WATTS, Reconfiguration.BALANCED)
-    ahead = envpipe_document(profile, 8, A100_WATTS, Reconfiguration.BALANCED, "6,6,6,6")
+    ahead = envpipe_document(profile, 8, A100_WATTS, Reconfiguration.BALANCED, [6, 6, 6, 6])
     reference = perseus["flat_out"]
     return schedule_png(
         [

@@ -54,7 +54,7 @@ def _savings(studies: Sequence[WorkloadStudy], gpu: str) -> Any:
     axes[0].set_ylim(0, 1.08 * axes[0].get_ylim()[1])
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", fontsize=9, ncols=4, frameon=False)
-    figure.suptitle(f"Where each policy converged to on a {gpu.upper()} (mean of the last five recurrences)")
+    figure.suptitle(f"Where each policy converged to on {gpu.upper()} (mean of the last five recurrences)")
     return figure
 
 
@@ -109,7 +109,7 @@ def _paths(studies: Sequence[WorkloadStudy], examples: Sequence[SeedResult], gpu
             _path(axis, study, example.replays[policy])
             axis.set_title(f"{study.trace.title}: {policy}", fontsize=9)
     figure.suptitle(
-        f"Where one seed searched on a {gpu.upper()}: circles are runs, later ones darker; the star is the best "
+        f"Where one seed searched on {gpu.upper()}: circles are runs, later ones darker; the star is the best "
         "configuration.\nBackground: expected cost, darker is dearer; crossed out: misses the target.",
         fontsize=10,
     )

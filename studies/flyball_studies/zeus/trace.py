@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from flyball_frontiers.zeus.cost import energy_time_cost
@@ -43,6 +43,9 @@ ZEUS_WORKLOADS: tuple[WorkloadName, ...] = (
     WorkloadName("NeuMF", "movielens-1m", "ncf", "adam", "0.41", 1024, 100),
 )
 """Table 1's six workloads under the names of its figures."""
+
+WORKLOAD_COLUMNS = ("dataset", "network", "optimizer")
+"""What tells workloads apart in both tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +139,22 @@ def read_workload(name: WorkloadName, training_table: Iterable[str], power_table
     """One workload from the lines of `summary_train.csv` and of a `summary_power_<gpu>.csv`.
 
     Batch sizes are those of both tables from `LEAST_BATCH_SIZE` up. The default batch size of Table 1 is lowered to the
-    largest that fits where the GPU's memory is smaller. Raises ValueError where the tables hold no such workload.
+    largest that fits where the GPU's memory is smaller. Raises ValueError where the tables hold no such workload, or
+    where a row of it is wrong, naming the table and the line.
     """
     profiles: dict[int, dict[int, EpochProfile]] = {}
-    for row in csv.DictReader(power_table):
-        if _belongs(name, row) and int(row["batch_size"]) >= LEAST_BATCH_SIZE:
-            profiles.setdefault(int(row["batch_size"]), {})[int(row["power_limit"])] = EpochProfile(
-                float(row["time_per_epoch"]), float(row["average_power"])
+    for row in _rows("power table", power_table, ("batch_size", "power_limit", "time_per_epoch", "average_power")):
+        if row.belongs_to(name) and row.count("batch_size") >= LEAST_BATCH_SIZE:
+            profiles.setdefault(row.count("batch_size"), {})[row.count("power_limit")] = EpochProfile(
+                row.number("time_per_epoch"), row.number("average_power")
             )
     epochs: dict[int, list[float | None]] = {}
-    for row in csv.DictReader(training_table):
-        if _belongs(name, row) and row["target_metric"] == name.target_metric and int(row["batch_size"]) in profiles:
-            value = float(row["target_epoch"])
-            epochs.setdefault(int(row["batch_size"]), []).append(None if math.isnan(value) else value)
+    for row in _rows("training table", training_table, ("batch_size", "target_metric", "target_epoch")):
+        if row.belongs_to(name) and row.text("target_metric") == name.target_metric:
+            size = row.count("batch_size")
+            if size in profiles:
+                missed = row.text("target_epoch").lower() == "nan"
+                epochs.setdefault(size, []).append(None if missed else row.number("target_epoch", least=0.0))
     if not epochs:
         raise ValueError(
             f"{name.title}: no row of both tables has dataset {name.dataset}, network {name.network}, optimizer "
@@ -163,5 +169,40 @@ def read_workload(name: WorkloadName, training_table: Iterable[str], power_table
     )
 
 
-def _belongs(name: WorkloadName, row: Mapping[str, str]) -> bool:
-    return (row["dataset"], row["network"], row["optimizer"]) == (name.dataset, name.network, name.optimizer)
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line of a table, and where it stands."""
+
+    where: str
+    fields: Mapping[str, str | None]
+
+    def belongs_to(self, name: WorkloadName) -> bool:
+        return tuple(map(self.text, WORKLOAD_COLUMNS)) == (name.dataset, name.network, name.optimizer)
+
+    def text(self, column: str) -> str:
+        return (self.fields[column] or "").strip()
+
+    def number(self, column: str, least: float = math.ulp(0.0)) -> float:
+        """A finite number, above 0 unless `least` says otherwise; raises ValueError that names line and column."""
+        try:
+            value = float(self.text(column))
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value >= least):
+            raise ValueError(f"{self.where}: {column} {self.text(column)!r} must be a finite number, 0 or more")
+        return value
+
+    def count(self, column: str) -> int:
+        """A whole number above 0; raises ValueError that names line and column."""
+        if not (self.text(column).isdigit() and int(self.text(column)) > 0):
+            raise ValueError(f"{self.where}: {column} {self.text(column)!r} must be a whole number above 0")
+        return int(self.text(column))
+
+
+def _rows(table: str, lines: Iterable[str], columns: tuple[str, ...]) -> Iterator[_Row]:
+    reader = csv.DictReader(lines)
+    there = reader.fieldnames or []
+    if missing := [column for column in (*WORKLOAD_COLUMNS, *columns) if column not in there]:
+        raise ValueError(f"{table}: no column {', '.join(missing)} among {', '.join(there) or 'none at all'}")
+    for fields in reader:
+        yield _Row(f"{table}, line {reader.line_num}", fields)

@@ -1,0 +1,47 @@
+"""Files that commands read and write: what is wrong with one is said in one line, and before anything is computed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+
+def refuse(message: str, cause: Exception | None = None) -> NoReturn:
+    """End the command with one line and status 2."""
+    typer.echo(message, err=True)
+    raise typer.Exit(2) from cause
+
+
+def read_text(path: Path) -> str:
+    """A text file as people and spreadsheets write them: UTF-8, with or without a byte order mark."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is no UTF-8: wanted a text file") from error
+
+
+def check_output_file(option: str, path: Path | None) -> None:
+    """Refuse a file that could not be written once the work is done."""
+    if path is None:
+        return
+    folder = path.parent
+    if path.is_dir():
+        refuse(f"{option} {path}: that is a folder; wanted the name of a file in it")
+    if not folder.is_dir():
+        refuse(f"{option} {path}: there is no folder {folder}; make it first (mkdir -p {folder})")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        refuse(f"{option} {path}: that may not be written; wanted a place that you may write to")
+
+
+def check_output_folder(option: str, path: Path | None) -> None:
+    """Refuse a folder that could not be made or written once the work is done; it is made then, not now."""
+    if path is None:
+        return
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not there.is_dir():
+        refuse(f"{option} {path}: {there} is a file; wanted a folder, or the name of one to make")
+    if not os.access(there, os.W_OK):
+        refuse(f"{option} {path}: {there} may not be written; wanted a place that you may write to")
