@@ -1,5 +1,6 @@
 #!/bin/sh
-# install.sh libraries|project EXTRA: what the extra needs, then the wheel itself, into /opt/flyball. For the Dockerfile.
+# install.sh libraries|project COMPONENT [EXTRA]: what the component and more extras need, then the wheel itself, into
+# /opt/flyball. For the Dockerfile.
 set -eu
 packages() { echo /opt/flyball/lib/python3*/site-packages; }
 # Valid whatever time the files are given later: an image's files have one fixed time, and its root is read-only.
@@ -8,7 +9,8 @@ case $1 in
   libraries)
     # By the name that it has in the result, which has no other.
     "$(readlink -f /usr/bin/python3)" -m venv --without-pip /opt/flyball
-    python3 /source/requirements.py /source/pyproject.toml "$2" > /source/libraries.txt
+    shift
+    python3 /source/requirements.py /source/pyproject.toml "$@" > /source/libraries.txt
     pip --python /opt/flyball/bin/python install --only-binary :all: --no-compile --requirement /source/libraries.txt
     cd "$(packages)"
     # What colours the source code of 500 languages for `rich`, which colours none here.

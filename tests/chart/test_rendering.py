@@ -14,6 +14,7 @@ from flyball_api.names import STARTUP_TAINT
 from flyball_kube.credentials import SERVICE_ACCOUNT_FOLDER
 from flyball_kube.options import options
 from flyball_operator.settings import Settings
+from flyball_page.options import PageOptions
 from flyball_testbed.controlplane.install import BASE_DIRECTORY, read_manifests
 
 from tests.support.chart import CHART, EVERYTHING, NAMESPACE, Chart, HelmRefused
@@ -46,10 +47,11 @@ def key(manifest: Json) -> tuple[str, str]:
 # --- rights, policies and definitions come from one place --------------------------------------------------------------
 
 
-def test_rights_and_policies_are_those_of_deploy_base(rendered: list[Json]) -> None:
+def test_rights_and_policies_are_those_of_deploy_base(rendered: list[Json], chart: Chart) -> None:
     base = [each for each in read_manifests(BASE_DIRECTORY) if each["kind"] != "Namespace"]
     assert len(base) > 15
-    assert [each for each in base if each not in rendered] == []
+    assert {each["metadata"]["name"] for each in base if each not in rendered} == {"flyball-page"}
+    assert [each for each in base if each not in chart.render("page.enabled=true")] == []
 
 
 def test_in_another_namespace_nothing_speaks_of_the_usual_one(chart: Chart) -> None:
@@ -233,6 +235,37 @@ def test_operator_and_agents_agree_on_the_sockets_folder(chart: Chart) -> None:
     assert "--socket-dir" not in str(found(without, "DaemonSet", "flyball-agent"))
 
 
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_there_only_if_asked_for_and_asks_whose_token_it_is(rendered: list[Json], chart: Chart) -> None:
+    assert not [each for each in rendered if each["metadata"]["name"] == "flyball-page"]
+    assert found(chart.render("page.enabled=true", *OBSERVING), "Deployment", "flyball-page"), (
+        "it shows what agents see"
+    )
+    objects = chart.render("page.enabled=true")
+    (page,) = pod_of(found(objects, "Deployment", "flyball-page"))["containers"]
+    assert "--authenticate" in page["args"]
+    assert page["image"].endswith("/flyball-operator:0.1.0")
+    (port,) = found(objects, "Service", "flyball-page")["spec"]["ports"]
+    assert {"name": port["targetPort"], "containerPort": 8090} in page["ports"]
+    assert found(objects, "NetworkPolicy", "flyball-page")["spec"]["ingress"] == [
+        {"ports": [{"protocol": "TCP", "port": 8090}]}
+    ]
+    openly = chart.one("Deployment", "flyball-page", "page.enabled=true", "page.authenticate=false")
+    assert "--no-authenticate" in pod_of(openly)["containers"][0]["args"]
+
+
+def test_the_page_may_write_nothing(chart: Chart) -> None:
+    objects = chart.render("page.enabled=true")
+    rules = [*found(objects, "ClusterRole", "flyball-page")["rules"], *found(objects, "Role", "flyball-page")["rules"]]
+    assert len(rules) >= 5
+    for rule in rules:
+        reviews = {"tokenreviews", "subjectaccessreviews"} >= set(rule["resources"])
+        assert set(rule["verbs"]) <= ({"create"} if reviews else {"get", "list", "watch"}), rule
+        assert not {"secrets", "*"} & set(rule["resources"])
+
+
 # --- both ---------------------------------------------------------------------------------------------------------
 
 
@@ -242,10 +275,10 @@ def test_operator_and_agents_agree_on_the_sockets_folder(chart: Chart) -> None:
 def test_every_argument_is_an_option_of_its_component(chart: Chart, more: tuple[str, ...]) -> None:
     """Read by the components' own settings: a name that does not exist, or a value out of range, ends them at the start."""
     objects = chart.render(*more)
-    made_from = {"operator": Settings, "agent": AgentOptions, "enforcer": EnforcerOptions}
-    commands = {"operator": ["operator", "run"], "agent": ["agent", "run"], "enforcer": ["agent", "enforcer"]}
+    made_from = {"operator": Settings, "agent": AgentOptions, "enforcer": EnforcerOptions, "page": PageOptions}
+    commands = {name: [name, "run"] for name in made_from} | {"enforcer": ["agent", "enforcer"]}
     workloads = [each for each in objects if each["kind"] in ("Deployment", "DaemonSet")]
-    assert len(workloads) == 2
+    assert len(workloads) == (3 if more == EVERYTHING else 2)
     for container in (container for workload in workloads for container in pod_of(workload)["containers"]):
         name = container["name"]
         known = {f"--{each.name.replace('_', '-')}" for each in options(made_from[name]).values()} | {"--log-level"}
@@ -255,9 +288,12 @@ def test_every_argument_is_an_option_of_its_component(chart: Chart, more: tuple[
         assert container["args"][:2] == commands[name]
 
 
-@pytest.mark.parametrize(("kind", "name"), [("Deployment", "flyball-operator"), ("DaemonSet", "flyball-agent")])
-def test_pods_are_as_least_privileged_and_as_bounded_as_they_can_be(rendered: list[Json], kind: str, name: str) -> None:
-    workload = found(rendered, kind, name)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("Deployment", "flyball-operator"), ("DaemonSet", "flyball-agent"), ("Deployment", "flyball-page")],
+)
+def test_pods_are_as_least_privileged_and_as_bounded_as_they_can_be(chart: Chart, kind: str, name: str) -> None:
+    workload = found(chart.render("page.enabled=true"), kind, name)
     pod = pod_of(workload)
     assert pod["enableServiceLinks"] is False
     assert pod["serviceAccountName"] == name
@@ -265,7 +301,8 @@ def test_pods_are_as_least_privileged_and_as_bounded_as_they_can_be(rendered: li
         assert container["securityContext"]["readOnlyRootFilesystem"]
         assert container["resources"]["requests"]
         assert "memory" in container["resources"]["limits"]
-        assert container["image"].endswith(f"/{name}:0.1.0")
+        image = "flyball-operator" if name == "flyball-page" else name
+        assert container["image"].endswith(f"/{image}:0.1.0")
     selector = workload["spec"]["selector"]["matchLabels"]
     labels = workload["spec"]["template"]["metadata"]["labels"]
     assert selector.items() <= labels.items()

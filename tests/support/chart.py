@@ -28,6 +28,7 @@ EVERYTHING = (
     "monitoring.podMonitors=true", "monitoring.rules=true", "powerCap.watts=30000",
     "powerCap.staticOverheadWatts=4000", "dashboards.grafana=true", "dashboards.vmui=true",
     "agent.runtimeClassName=nvidia", "operator.gpuModelsConfigMap=models", "operator.metersSecret=meters",
+    "page.enabled=true", "page.rowLabel=row",
     "image.pullSecrets[0].name=registry",
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ COMPONENTS = {
         "flyball_views",
         "flyball_cli.main",
     ),
+    "page": (*SHARED, "flyball_views", "flyball_page", "flyball_cli.main"),
     "agent": (*SHARED, "flyball_agent", "flyball_simulated_gpu", "flyball_cli.main"),
 }
 # Imports every module of the packages in argv[1], as JSON.

@@ -20,6 +20,7 @@ from flyball_testbed.images.build import IMAGES, built_images
 from tests.support.components import COMPONENTS, IMPORT_ALL
 
 UNPACKED_LIMIT_BYTES = {"operator": 330_000_000, "agent": 130_000_000}
+IN_IMAGE = {"operator": ("operator", "page"), "agent": ("agent",)}
 SITE_PACKAGES = "opt/flyball/lib/python3.13/site-packages"
 PYTHON = "/opt/flyball/bin/python"
 USER = 65532
@@ -74,12 +75,14 @@ def files(root: Path) -> list[Path]:
 def test_it_answers_as_the_users_command(unpacked: Unpacked) -> None:
     answer = unpacked.run("/opt/flyball/bin/flyball", "--version")
     assert answer.stdout == f"flyball {version('flyball')}\n", answer.stderr
-    for command in ([unpacked.name, "run"], []):
+    for command in (*([each, "run"] for each in IN_IMAGE[unpacked.name]), []):
         assert unpacked.run("/opt/flyball/bin/flyball", *command, "--help").returncode == 0
 
 
-def test_every_module_of_the_component_imports(unpacked: Unpacked) -> None:
-    answer = unpacked.run(PYTHON, "-c", IMPORT_ALL, json.dumps(COMPONENTS[unpacked.name]))
+def test_every_module_of_its_components_imports(unpacked: Unpacked) -> None:
+    answer = unpacked.run(
+        PYTHON, "-c", IMPORT_ALL, json.dumps([name for each in IN_IMAGE[unpacked.name] for name in COMPONENTS[each]])
+    )
     assert answer.returncode == 0, answer.stderr
 
 
