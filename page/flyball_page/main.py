@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import socket
+from collections.abc import Iterator
 
 import uvicorn
 from flyball_kube.logs import get_logger
@@ -25,7 +27,19 @@ STOP_SECONDS = 3
 
 
 class PageServer(uvicorn.Server):
-    """Says where it listens once it does."""
+    """Says where it listens once it does, and ends with status 0 when it is told to end."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End in order; uvicorn's own would raise the signal again then, and an end that was asked for look failed."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -64,13 +64,13 @@ function updateCap(card, cap, leads, pressed) {
   part(".bar-committed").style.width = `${share(cap.committedWatts ?? null)}%`;
   part(".bar-measured").style.width = `${share(measured)}%`;
   setAttribute(part(".bar"), "data-state", kind);
-  setText(part(".cap-more"), more(cap, why));
+  setText(part(".cap-more"), more(cap, kind, why));
   setAttribute(card, "title", why);
 }
 
-function more(cap, why) {
+function more(cap, kind, why) {
   const parts = [];
-  if (cap.headroomWatts && cap.enforced.status === true) parts.push(`${watts(cap.headroomWatts)} to give`);
+  if (cap.headroomWatts && kind === "good") parts.push(`${watts(cap.headroomWatts)} to give`);
   if (cap.targetWatts !== null && cap.targetWatts !== undefined && cap.inForceWatts !== null && cap.targetWatts !== cap.inForceWatts) parts.push(`${watts(cap.targetWatts)} asked for`);
   if (cap.schedule) parts.push(`schedule ${cap.schedule}`);
   if (cap.meterState) parts.push(`meter ${cap.meterState.toLowerCase()}`);
@@ -81,6 +81,6 @@ function more(cap, why) {
     parts.push(until === null ? `breached since ${time(parseTime(cap.breach.since))}` : `last breached until ${time(until)}`);
   }
   if (cap.deleting) parts.push("deleted, and still held");
-  if (cap.enforced.status !== true || cap.refusal) parts.push(why);
+  if (kind !== "good") parts.unshift(why);
   return parts.join(" · ");
 }

@@ -1,0 +1,203 @@
+"""The page's own process against a real API server, with the rights of `deploy/base` and accounts of every kind."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sysconfig
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flyball_testbed.controlplane.api import ApiClient, Json
+
+from tests.support import shown_cluster
+from tests.support.control_plane import IsolatedCluster
+from tests.support.waiting import wait_until
+
+GROUP = "/apis/flyball.dev/v1alpha1"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+PROGRAM = str(Path(sysconfig.get_path("scripts")) / "flyball")
+ACCOUNT = "flyball-page"
+SYSTEM = "flyball-system"
+SELF_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+SELF_REVIEW = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+
+
+def create_with_status(api: ApiClient, collection: str, raw: Json) -> None:
+    """Create an object as the API server takes it, and then its status."""
+    raw = deepcopy(raw)
+    status = raw.pop("status", None)
+    for field in ("uid", "resourceVersion", "creationTimestamp", "generation", "finalizers"):
+        raw["metadata"].pop(field, None)
+    api.create(collection, raw)
+    if status is not None:
+        api.patch(f"{collection}/{raw['metadata']['name']}/status", {"status": status})
+
+
+class Page:
+    """The page's process, and its documents as an account sees them."""
+
+    def __init__(self, address: str, process: subprocess.Popen[str]) -> None:
+        self.address, self.process = address, process
+
+    def get(self, path: str, token: str = "") -> tuple[int, Any]:
+        request = urllib.request.Request(self.address + path)  # noqa: S310 - our own process on loopback
+        if token:
+            request.add_header("Flyball-Authorization", f"Bearer {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+        except OSError as error:
+            return 0, str(error)
+
+    def document(self, path: str, token: str = "") -> Any:
+        status, found = self.get(path, token)
+        assert status == 200, found
+        return found
+
+
+@pytest.fixture
+def start_page(cluster: IsolatedCluster, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Starts pages with the rights of the page's own account."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> Page:
+        plane = cluster.devcluster.control_plane
+        config = plane.service_account_kubeconfig(SYSTEM, ACCOUNT)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        log = (tmp_path / "page.log").open("w")
+        process = subprocess.Popen(
+            [PROGRAM, "page", "run", "--kubeconfig", str(config), "--port", str(port), *arguments],
+            stdout=log, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        started.append(process)
+        page = Page(f"http://127.0.0.1:{port}/", process)
+        wait_until(
+            lambda: page.get("readyz")[0] == 200 or process.poll() is not None,
+            lambda: f"the page is ready: {page.get('readyz')}; {(tmp_path / 'page.log').read_text()[-2000:]}",
+        )
+        assert process.poll() is None, (tmp_path / "page.log").read_text()[-2000:]
+        return page
+
+    yield start
+    for process in started:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def fill(cluster: IsolatedCluster) -> None:
+    """The small cluster, its job in the test's namespace."""
+    objects = shown_cluster.cluster()
+    for cap in objects["caps"]:
+        create_with_status(cluster.api, f"{GROUP}/powercaps", cap)
+    for node in objects["gpu_nodes"]:
+        for device in node["status"]["devices"]:
+            device["conditions"] = [
+                {"reason": "Made", "message": "", "lastTransitionTime": shown_cluster.SINCE, **each}
+                for each in device["conditions"]
+            ]
+        create_with_status(cluster.api, f"{GROUP}/gpunodes", node)
+    job = deepcopy(objects["jobs"][0])
+    job["metadata"]["namespace"] = cluster.namespace
+    create_with_status(cluster.api, f"{GROUP}/namespaces/{cluster.namespace}/energyawarejobs", job)
+
+
+def test_the_page_shows_what_the_api_server_has_and_follows_it(
+    cluster: IsolatedCluster, start_page: Callable[..., Page]
+) -> None:
+    fill(cluster)
+    page = start_page()
+    overview = page.document("api/overview")
+    assert {cap["name"]: cap["committedWatts"] for cap in overview["caps"]} == {"cluster": 900, "row-a": 400}
+    assert (overview["missing"], overview["problems"]) == ({}, [])
+    assert overview["operator"]["holder"] == ""  # there is no Lease: nobody leads, and that is known
+    assert set(page.document("api/nodes")["name"]) == {"node-a", "node-b"}
+    (job,) = page.document("api/jobs")["jobs"]
+    assert (job["name"], job["gpus"]) == ("train", 1)
+    whole = page.document(f"api/jobs/{cluster.namespace}/train")
+    assert whole["job"]["frontier"][0]["clockMegahertz"] == 1410
+
+    cluster.api.patch(f"{GROUP}/powercaps/row-a/status", {"status": {"measuredWatts": 351}})
+
+    def measured() -> int:
+        caps = {cap["name"]: cap for cap in page.document("api/overview")["caps"]}
+        return int(caps["row-a"]["measured"]["watts"])
+
+    wait_until(lambda: measured() == 351, "the change is shown")
+    assert page.get("api/history/row-a")[0] == 404, "without a leader nothing of it is called known"
+
+    # An operator begins to lead, and gives a sign: from then on what it says is of now.
+    lease = {**shown_cluster.lease(), "apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"
+    cluster.api.create(leases, {**lease, "spec": {**lease["spec"], "leaseDurationSeconds": 600}})
+    wait_until(lambda: page.document("api/overview")["operator"]["holder"] == "operator-1", "the leader is shown")
+    wait_until(lambda: page.get("api/history/row-a")[0] == 200, "the history begins")
+    assert page.document("api/history/row-a")["measuredWatts"][-1] == 351
+
+
+def test_an_account_sees_what_it_may_list(cluster: IsolatedCluster, start_page: Callable[..., Page]) -> None:
+    fill(cluster)
+    api, plane = cluster.api, cluster.devcluster.control_plane
+    bound: list[str] = []
+    tokens = {}
+    for account, roles in {"nobody": [], "viewer": ["flyball-power-viewer"], "sre": ["flyball-sre"]}.items():
+        api.create(f"/api/v1/namespaces/{cluster.namespace}/serviceaccounts", {"metadata": {"name": account}})
+        subject = {"kind": "ServiceAccount", "name": account, "namespace": cluster.namespace}
+        for role in roles:
+            reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
+            binding = f"test-page-{account}"
+            bound.append(binding)
+            api.create(
+                f"{RBAC}/clusterrolebindings",
+                {"metadata": {"name": binding}, "roleRef": reference, "subjects": [subject]},
+            )
+        tokens[account] = plane.token(cluster.namespace, account)
+    try:
+        page = start_page("--authenticate")
+        assert page.get("api/overview")[0] == 401
+        assert page.get("api/overview", "made-up")[0] == 401
+        expected = {"nobody": (403, 403), "viewer": (200, 403), "sre": (200, 200)}
+        for account, statuses in expected.items():
+            # A binding takes the API server a moment to count, and the page keeps a refusal for a while.
+            if account != "nobody":
+                wait_until(lambda account=account: may_list_nodes(plane.api_with_token(tokens[account])))  # type: ignore[misc]
+            seen = tuple(page.get(path, tokens[account])[0] for path in ("api/nodes", "api/jobs"))
+            assert seen == statuses, account
+        status, answer = page.get("api/overview", tokens["nobody"])
+        assert status == 403
+        assert f"system:serviceaccount:{cluster.namespace}:nobody may not list powercaps" in answer["reason"]
+    finally:
+        for binding in bound:
+            api.delete(f"{RBAC}/clusterrolebindings/{binding}")
+
+
+def may_list_nodes(client: ApiClient) -> bool:
+    attributes = {"group": "flyball.dev", "resource": "gpunodes", "verb": "list"}
+    answer = client.create(SELF_REVIEWS, {**SELF_REVIEW, "spec": {"resourceAttributes": attributes}})
+    client.close()
+    return bool(answer["status"]["allowed"])
+
+
+def test_the_page_s_account_can_write_nothing(cluster: IsolatedCluster) -> None:
+    plane = cluster.devcluster.control_plane
+    client = plane.api_with_token(plane.token(SYSTEM, ACCOUNT))
+    try:
+        for group, resource in (
+            ("flyball.dev", "powercaps"), ("flyball.dev", "gpunodes"), ("flyball.dev", "energyawarejobs"),
+            ("flyball.dev", "powerbrakes"), ("", "nodes"), ("", "pods"), ("", "secrets"), ("coordination.k8s.io", "leases"),
+        ):  # fmt: skip
+            for verb in ("create", "update", "patch", "delete", *(("get",) if resource == "secrets" else ())):
+                attributes = {"group": group, "resource": resource, "verb": verb, "namespace": SYSTEM}
+                answer = client.create(SELF_REVIEWS, {**SELF_REVIEW, "spec": {"resourceAttributes": attributes}})
+                assert not answer["status"]["allowed"], (verb, resource)
+    finally:
+        client.close()
