@@ -15,8 +15,8 @@ from typer.main import get_command
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "benchmarks/README.md", *(ROOT / "docs").glob("*.md")])
 SOURCE_ROOTS = (
-    "planner", "frontiers", "studies", "simulator", "kube", "operator", "node_agent", "simulated_gpu", "crds", "views", "page",
-    "testbed", "cli",
+    "planner", "frontiers", "studies", "simulator", "kube", "operator", "node_agent", "simulated_gpu", "crds", "views",
+    "page", "testbed", "cli",
 )  # fmt: skip
 
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
