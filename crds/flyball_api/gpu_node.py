@@ -198,8 +198,8 @@ class GpuNode:
         stored = self.status.acknowledged
         if stored is None or stored.bound_by == self.status.agent_version:
             return stored
-        # An agent of a version that follows no brakes has taken over, and leaves the field as it found it.
-        return replace(stored, bound_milliwatts=None)
+        # An agent of a version that knows neither brakes nor digests has taken over, and leaves the fields as they were.
+        return replace(stored, bound_milliwatts=None, digest="")
 
     def with_acknowledgement(self, other: Acknowledgement) -> GpuNode:
         """This GPUNode with another acknowledgement of the same agent in place of its own, where that is the later one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,3 +70,23 @@ def test_a_bound_that_another_version_of_the_agent_held_to_is_worth_nothing() ->
     assert gpu_node(acknowledged=acknowledged, agentVersion="2.0").braked_milliwatts == 100
     # A merge patch of an agent that does not know the field leaves it as it was.
     assert gpu_node(acknowledged=acknowledged, agentVersion="1.0").braked_milliwatts is None
+
+
+def test_a_digest_that_another_version_of_the_agent_left_is_of_no_grant() -> None:
+    acknowledged = {
+        "epoch": 3,
+        "generation": 5,
+        "limitsMilliwatts": 100,
+        "bootID": "boot-1",
+        "driverSession": "driver-1",
+        "digest": "d0",
+        "boundBy": "2.0",
+    }
+
+    def current(version: str) -> bool:
+        node = gpu_node(acknowledged=acknowledged, agentVersion=version)
+        assert node.grant is not None
+        return replace(node, grant=replace(node.grant, digest="d1")).acknowledged_current
+
+    assert not current("2.0"), "it is another grant's of that version"
+    assert current("1.0"), "the agent knows none"

@@ -171,6 +171,29 @@ def test_what_is_committed_falls_only_once_the_grant_is_acknowledged(
     assert operator.patch(gpu_node, lower)["spec"]["committedMilliwatts"] == 1_000_000
 
 
+def test_a_digest_that_a_later_agent_left_keeps_nothing_committed(
+    kinds: Any, operator: ApiClient, gpu_node: str
+) -> None:
+    """An agent that knows no digests took over: its merge patch leaves the field as it was."""
+    higher = {"spec": {"committedMilliwatts": 3_200_000, "generation": 11, "digest": "11" * 16}}
+    lower = {"spec": {"generation": 12, "committedMilliwatts": 1_000_000, "digest": "12" * 16}}
+    operator.patch(gpu_node, higher)
+    acknowledged = {
+        "epoch": 3,
+        "generation": 11,
+        "time": "2030-01-01T00:00:00Z",
+        "limitsMilliwatts": 800_000,
+        "bootID": "boot",
+        "driverSession": "driver",
+        "digest": "10" * 16,
+        "boundBy": "2.0",
+    }
+    kinds.api.patch(f"{gpu_node}/status", {"status": {"acknowledged": acknowledged, "agentVersion": "2.0"}})
+    assert "must not fall below" in refusal(operator.patch, gpu_node, lower)
+    kinds.api.patch(f"{gpu_node}/status", {"status": {"agentVersion": "1.0"}})
+    assert operator.patch(gpu_node, lower)["spec"]["committedMilliwatts"] == 1_000_000
+
+
 def test_flyballs_labels_are_not_the_users_to_set(attacker: ApiClient, kinds: Any) -> None:
     assert NOT_YOUR_LABELS in refusal(try_pod, attacker, kinds, LABELS)
     assert NOT_YOUR_LABELS in refusal(try_job, attacker, kinds, batch_job(kinds, labels=LABELS))
