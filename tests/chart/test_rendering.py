@@ -156,6 +156,13 @@ def test_an_agent_a_node_that_outlives_every_other_pod(rendered: list[Json]) -> 
     assert {"operator": "Exists"} in pod["tolerations"]
 
 
+def test_agents_can_be_replaced_by_hand(chart: Chart) -> None:
+    daemon_set = chart.one("DaemonSet", "flyball-agent", "agent.updateStrategy=OnDelete")
+    assert daemon_set["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    with pytest.raises(HelmRefused, match="updateStrategy"):
+        chart.render("agent.updateStrategy=ondelete")
+
+
 def containers(pod: Json) -> dict[str, Json]:
     return {container["name"]: container for container in pod["containers"]}
 
