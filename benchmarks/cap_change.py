@@ -26,8 +26,9 @@ from pathlib import Path
 
 from flyball_api.names import FLYBALL_API_VERSION
 from flyball_testbed.controlplane.processes import processor_seconds
+from flyball_testbed.parts import OPERATOR, Pace
 from flyball_testbed.referee.hardware import HardwareReader
-from flyball_testbed.site import OPERATOR, STOP_SECONDS, Site, SitePlan
+from flyball_testbed.site import STOP_SECONDS, Site, SitePlan
 
 TARGET_SECONDS = 1.0  # to the status
 TARGET_HARDWARE_SECONDS, TARGET_OF_MANY_SECONDS, MANY = 0.5, 1.5, 100
@@ -214,7 +215,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path(tempfile.gettempdir()) / "flyball-cap-change")
     arguments = parser.parse_args()
     ways = arguments.by or ["brakes"]
-    plan = SitePlan(nodes=arguments.nodes, status_interval_seconds=10.0)
+    plan = SitePlan(nodes=arguments.nodes, pace=Pace(status_interval_seconds=10.0))
     high, low = int(plan.max_watts * 0.9), int(plan.max_watts * 0.45)
     many = arguments.nodes > MANY
     patience = 600.0 if many else 180.0

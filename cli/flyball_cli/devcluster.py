@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from flyball_testbed.realnode.node import RealNode
 
 HELP = """A throwaway Kubernetes cluster on this machine: the real API server, etcd, controller manager and scheduler as
-plain processes, with simulated GPU nodes. No root, no containers, loopback only; several can run at once.
+plain processes, with simulated GPU nodes, and on it Flyball's operator, an agent for each node, and training in the pods
+of its jobs. No root, no containers, loopback only; several can run at once.
 
 With --real the nodes are real, too: kubelet, containerd and a device plugin for simulated GPUs, each node in namespaces
 of its own. Pods run. That needs root, Linux, and a few of Debian's packages (it says which).
 
 The first start fetches or builds the programs (minutes, once); after that a start takes seconds.
 
-  flyball devcluster up --nodes 4           start one, in the background
+  flyball devcluster up --nodes 4           start one, in the background, with everything on it
   flyball devcluster up --real --nodes 2    ... with nodes whose pods run
   flyball devcluster kubectl -- get nodes   talk to it
   eval $(flyball devcluster env)            ... or with your own tools, in this shell
@@ -94,12 +95,22 @@ def up(
             help="An image's tar (OCI or Docker) for the real nodes; repeatable.",
         ),
     ] = None,
+    bare: Annotated[bool, typer.Option("--bare", help="Kubernetes alone: nothing of Flyball's.")] = False,
+    api_only: Annotated[
+        bool,
+        typer.Option(
+            "--api-only",
+            help="Flyball's kinds, accounts and policies (and the pods of simulated agents), but nothing that runs: for an"
+            " operator of your own.",
+        ),
+    ] = False,
     install: Annotated[
         bool,
         typer.Option(
-            "--install/--bare", help="Install Flyball's API and the simulated agents' pods, or leave it bare."
+            "--install",
+            help="With --real: build the images of this checkout and install them by the chart (minutes, once).",
         ),
-    ] = True,
+    ] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay, and take the cluster down on Ctrl-C (or if this shell dies).")
     ] = False,
@@ -110,48 +121,66 @@ def up(
     from flyball_testbed.controlplane.control_plane import ComponentError, Options
     from flyball_testbed.controlplane.network import NetworkError
     from flyball_testbed.controlplane.programs.binaries import BinariesUnavailableError
-    from flyball_testbed.realnode.cluster import RealCluster, UnfitMachineError, take_down
+    from flyball_testbed.images.build import ImageBuildError, ImagesUnavailableError
+    from flyball_testbed.packaged import ChartError, install_packaged
+    from flyball_testbed.realnode.cluster import RealCluster, UnfitMachineError
     from flyball_testbed.realnode.gpus import CompilerError
     from flyball_testbed.realnode.node import NodeError
+    from flyball_testbed.standing import StandingError, set_up, take_down
 
     if images and not real:
         _fail("--image is for real nodes: simulated ones run nothing (add --real)")
+    if install and not real:
+        _fail("--install is for real nodes, whose pods run (add --real); simulated ones have everything without it")
+    if [bare, api_only, install].count(True) > 1:
+        _fail("--bare, --api-only and --install exclude each other")
+    everything = not (real or bare or api_only)
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
     started = time.monotonic()
 
     def start(directory: Path) -> DevCluster:
         if real:
-            return RealCluster.start(
+            cluster = RealCluster.start(
                 1 if nodes is None else nodes,
                 gpus_per_node,
                 product=product,
                 directory=directory,
                 images=images or [],
-                install=install,
+                install=not (bare or install),
                 die_with_parent=foreground,
                 report=_say,
-            ).devcluster
-        return DevCluster.start(
+            )
+            if install:
+                install_packaged(cluster, _say)
+            return cluster.devcluster
+        simulated = DevCluster.start(
             16 if nodes is None else nodes,
             gpus_per_node,
             product=product,
             directory=directory,
-            install=install,
+            install=not bare,
             options=Options(pod_start_delay_seconds=pod_start_delay, die_with_parent=foreground),
             report=_say,
         )
+        if everything:
+            set_up(simulated, gpus_per_node, product, die_with_parent=foreground, report=_say)
+        return simulated
 
     try:
         cluster = start_named(name, start, _say, take_down)
     except (
         BinariesUnavailableError,
+        ChartError,
         CompilerError,
         ComponentError,
         ApiError,
         ApiUnreachable,
+        ImageBuildError,
+        ImagesUnavailableError,
         NetworkError,
         NodeError,
+        StandingError,
         UnfitMachineError,
         OSError,
         LookupError,
@@ -165,7 +194,14 @@ def up(
         f" {cluster.control_plane.server_url}"
     )
     option = "" if name == "default" else f" --name {name}"
-    _say(f"  flyball devcluster kubectl{option} -- get nodes")
+    if everything or install:
+        _say(f"  flyball devcluster kubectl{option} -- get gpunodes")
+        _say(f"  flyball devcluster kubectl{option} -- apply -f examples/manifests/power-cap.yaml")
+        if everything:
+            _say(f"  flyball devcluster kubectl{option} -- apply -f examples/manifests/first-job.yaml")
+        _say(f"  flyball devcluster kubectl{option} -- get powercaps,energyawarejobs --watch")
+    else:
+        _say(f"  flyball devcluster kubectl{option} -- get nodes")
     _say(f"  export KUBECONFIG={cluster.kubeconfig}")
     if not foreground:
         _say(f"  flyball devcluster down{option}")
@@ -187,7 +223,7 @@ def down(
 ) -> None:
     """Stop a cluster and remove everything it left. One that is not there is no error."""
     from flyball_testbed.controlplane.cluster import cluster_names, named_directory
-    from flyball_testbed.realnode.cluster import take_down
+    from flyball_testbed.standing import take_down
 
     names = cluster_names() if every else [name]
     for each in names:
@@ -202,6 +238,8 @@ def down(
 def status(name: Annotated[str | None, typer.Option("--name", help="Only this one.")] = None) -> None:
     """Show the clusters of this machine, their components and their memory; fails if one has lost a component."""
     from flyball_testbed.controlplane.cluster import DevCluster, cluster_names, named_directory
+    from flyball_testbed.controlplane.processes import resident_bytes
+    from flyball_testbed.standing import processes_of
 
     names = [name] if name is not None else cluster_names()
     if not names:
@@ -218,6 +256,12 @@ def status(name: Annotated[str | None, typer.Option("--name", help="Only this on
             else:
                 broken = True
                 typer.echo(f"  {component:<24} not running; its log: {control_plane.layout.log(component)}")
+        for part in processes_of(named_directory(each)):
+            if part.is_running():
+                typer.echo(f"  {part.name:<24} pid {part.pid:<8} {resident_bytes(part.pid) / 2**20:5.0f} MiB")
+            else:
+                broken = True
+                typer.echo(f"  {part.name:<24} not running; its log: {part.log_path}")
         for node in _real_nodes(each):
             if node.is_running():
                 typer.echo(f"  {node.name:<24} pid {node.pid:<8} {node.resident_bytes() / 2**20:5.0f} MiB")

@@ -9,19 +9,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import shutil
-import sys
-import sysconfig
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from flyball_api.names import DEFAULT_NAMESPACE
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.physics import DeviceConstants
 from flyball_simulated_gpu.shared import SimulatedNode
@@ -32,10 +28,10 @@ from flyball_testbed.controlplane.nodes import DEFAULT_GPU_PRODUCT
 from flyball_testbed.controlplane.ports import LOOPBACK
 from flyball_testbed.controlplane.processes import Process, wait_until
 from flyball_testbed.controlplane.programs.binaries import Report
+from flyball_testbed.parts import AGENTS, OPERATOR, REFEREE, WORKLOAD, Pace, Parts, module, quiet_threads
 from flyball_testbed.workload.agent_host import away_path
 from flyball_testbed.workload.devices import create_hardware, hardware_path
 
-AGENTS, WORKLOAD, REFEREE, OPERATOR = "agent-host", "workload-host", "referee", "operator"
 STOP_SECONDS = 10.0
 REFEREE_READY_SECONDS = 30.0
 METRICS_SECONDS = 60.0
@@ -53,10 +49,7 @@ class SitePlan:
     gpus_per_node: int = 8
     product: str = DEFAULT_GPU_PRODUCT
     pod_start_delay_seconds: float = 0.5
-    restore_seconds: float = 0.5
-    save_seconds: float = 0.5
-    noise: float = 0.02
-    status_interval_seconds: float = 2.0
+    pace: Pace = field(default_factory=Pace)
     operator_arguments: tuple[str, ...] = ()
 
     @property
@@ -87,10 +80,10 @@ class Site:
         self.logs.mkdir()
         self.parts: dict[str, Process] = {}
         self._commands: dict[str, Callable[[], list[str]]] = {
-            AGENTS: self._agents_command,
-            WORKLOAD: self._workload_command,
+            AGENTS: lambda: self._processes.agents_command(),
+            WORKLOAD: lambda: self._processes.workload_command(),
             REFEREE: self._referee_command,
-            OPERATOR: self._operator_command,
+            OPERATOR: lambda: self._processes.operator_command(*self.plan.operator_arguments),
         }
         self._cluster: DevCluster | None = None
 
@@ -130,24 +123,24 @@ class Site:
         return self._cluster
 
     @property
+    def _processes(self) -> Parts:
+        return Parts(self.cluster, self.directory, self.directory / "s", self.plan.pace)
+
+    @property
     def hardware(self) -> Path:
-        return self.directory / "hardware"
+        return self._processes.hardware
 
     @property
     def agents(self) -> Path:
         """The agents' journals."""
-        return self.directory / "agents"
-
-    @property
-    def sockets(self) -> Path:
-        return self.directory / "s"
+        return self._processes.journals
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
     def start_part(self, name: str) -> Process:
         """Start a part (again): one of AGENTS, WORKLOAD, REFEREE, OPERATOR."""
         process = Process.spawn(
-            name, self._commands[name](), log_path=self.logs / f"{name}.log", environment=_quiet_threads()
+            name, self._commands[name](), log_path=self.logs / f"{name}.log", environment=quiet_threads()
         )
         self.parts[name] = process
         return process
@@ -212,35 +205,8 @@ class Site:
         with SimulatedNode.open(hardware_path(self.hardware, node)) as hardware:
             hardware.reload_driver()
 
-    def _agents_command(self) -> list[str]:
-        return _module(
-            "workload.agent_host",
-            {
-                "--cluster": self.cluster.directory,
-                "--hardware": self.hardware,
-                "--sockets": self.sockets,
-                "--state": self.agents,
-                "--status-interval-seconds": self.plan.status_interval_seconds,
-                "--operator-namespace": DEFAULT_NAMESPACE,
-            },
-        )
-
-    def _workload_command(self) -> list[str]:
-        return _module(
-            "workload.host",
-            {
-                "--kubeconfig": self.cluster.kubeconfig,
-                "--hardware": self.hardware,
-                "--sockets": self.sockets,
-                "--state": self.directory / "workload",
-                "--noise": self.plan.noise,
-                "--restore-seconds": self.plan.restore_seconds,
-                "--save-seconds": self.plan.save_seconds,
-            },
-        )
-
     def _referee_command(self) -> list[str]:
-        return _module(
+        return module(
             "referee",
             {
                 "--hardware": self.hardware,
@@ -249,12 +215,6 @@ class Site:
                 "--kubeconfig": self.cluster.kubeconfig,
             },
         )
-
-    def _operator_command(self) -> list[str]:
-        kubeconfig = self.cluster.operator_kubeconfig()
-        program = str(Path(sysconfig.get_path("scripts")) / "flyball")
-        command = [program, "operator", "run", "--kubeconfig", str(kubeconfig), "--namespace", DEFAULT_NAMESPACE]
-        return [*command, "--metrics-port", "0", "--probe-port", "0", *self.plan.operator_arguments]
 
     def referee_summary(self) -> dict[str, Any]:
         """The referee's summary; empty while there is none."""
@@ -287,13 +247,3 @@ class Site:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def _module(name: str, arguments: Mapping[str, object]) -> list[str]:
-    words = [str(word) for pair in arguments.items() for word in pair]
-    return [sys.executable, "-m", f"flyball_testbed.{name}", *words]
-
-
-def _quiet_threads() -> dict[str, str]:
-    """Numerical libraries that start a thread a core fight each other on a small machine."""
-    return {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flyball_kube.resources import GPU_NODES
 from flyball_simulated_gpu.shared import SimulatedNode
-from flyball_testbed.site import OPERATOR
+from flyball_testbed.parts import OPERATOR
 from flyball_testbed.workload.devices import hardware_path
 
 from tests.support.site_bench import Bench, condition, reason

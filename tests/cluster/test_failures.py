@@ -7,7 +7,7 @@ from typing import Any
 
 from flyball_testbed.controlplane.api import Json
 from flyball_testbed.controlplane.stages import EXIT_CODE_ANNOTATION, OUTCOME_ANNOTATION
-from flyball_testbed.site import OPERATOR
+from flyball_testbed.parts import OPERATOR
 
 from tests.support.site_bench import Bench, condition, message
 

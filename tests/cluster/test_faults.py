@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from flyball_testbed.site import AGENTS, OPERATOR
+from flyball_testbed.parts import AGENTS, OPERATOR
 
 from tests.support.site_bench import Bench
 

@@ -12,7 +12,7 @@ import yaml
 from flyball_testbed.controlplane.programs.binaries import Binaries
 from flyball_testbed.monitoring.dashboards import DASHBOARDS
 from flyball_testbed.monitoring.prometheus import Prometheus, Sample
-from flyball_testbed.site import AGENTS, OPERATOR
+from flyball_testbed.parts import AGENTS, OPERATOR
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.chart import CHART

@@ -35,8 +35,8 @@ CLIENT_BURST = 2000
 # One certificate for every server: without it each would spend its first second on an RSA key.
 SERVING_CERTIFICATE = ("--tls-cert-file=pki/serving.crt", "--tls-private-key-file=pki/serving.key")
 
-# Storage, clouds, certificates and autoscaling: controllers that nothing of ours can meet. Each would cost a share of
-# the start-up, and watches.
+# Clouds, certificates, autoscaling and most of storage: controllers that nothing of ours can meet. Each would cost a share
+# of the start-up, and watches.
 UNUSED_CONTROLLERS = (
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
@@ -47,7 +47,6 @@ UNUSED_CONTROLLERS = (
     "node-ipam-controller",
     "node-route-controller",
     "persistentvolume-attach-detach-controller",
-    "persistentvolume-binder-controller",
     "persistentvolume-expander-controller",
     "persistentvolume-protection-controller",
     "persistentvolumeclaim-protection-controller",

@@ -20,7 +20,8 @@ from flyball_testbed.demo.picture import draw, read_power
 from flyball_testbed.demo.report import Outcome, cap_steps, joules_between, write_report
 from flyball_testbed.demo.scenario import CAP_NAME, NAMESPACE, CapChange, Record, Scenario
 from flyball_testbed.demo.screen import colours
-from flyball_testbed.site import REFEREE, STOP_SECONDS, Site, SitePlan
+from flyball_testbed.parts import REFEREE
+from flyball_testbed.site import STOP_SECONDS, Site, SitePlan
 
 # The cap as a share of the most that all GPUs may draw, and when it changes, as a share of the baseline's makespan.
 FIRST_CAP, LOW_CAP, HIGH_CAP = 0.70, 0.33, 0.60
@@ -100,8 +101,8 @@ def _baseline(jobs: list[DemoJob], plan: SitePlan, until_seconds: float = 0.0) -
         plan.constants,
         plan.nodes,
         plan.gpus_per_node,
-        start_seconds=plan.pod_start_delay_seconds + plan.restore_seconds,
-        noise=plan.noise,
+        start_seconds=plan.pod_start_delay_seconds + plan.pace.restore_seconds,
+        noise=plan.pace.noise,
         namespace=NAMESPACE,
         until_seconds=until_seconds,
     )

@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.names import LABEL_JOB_NAME
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.informer import Informer
 from flyball_kube.log_settings import LogSettings
 from flyball_kube.logs import configure_logging, get_logger
-from flyball_kube.resources import PODS
+from flyball_kube.resources import ENERGY_AWARE_JOBS, PODS
 from flyball_kube.session import ApiSession
 from flyball_simulator.measured.noise import noise_factor
 
@@ -49,7 +50,10 @@ UNPLACED_RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Settings:
-    """Where things are, and the pace; `noise` is the relative deviation of iteration times between jobs and sizes."""
+    """Where things are, and the pace; `noise` is the relative deviation of iteration times between jobs and sizes.
+
+    `train_every_job`: pods of a job that were not written for the simulation train what their EnergyAwareJob says.
+    """
 
     hardware: Path
     sockets: Path
@@ -58,6 +62,7 @@ class Settings:
     report_seconds: float = 1.0
     foreign_activity: float = 0.4
     noise: float = 0.02
+    train_every_job: bool = False
     timing: Timing = field(default_factory=Timing)
 
     @property
@@ -83,6 +88,7 @@ class WorkloadHost:
         self._devices = DeviceManager(settings.hardware)
         self._changed: set[str] = set()
         self._informer = Informer(session, PODS, GpuPod.read, on_change=self._changed.add)
+        self._jobs = Informer(session, ENERGY_AWARE_JOBS, read_energy_aware_job, on_change=lambda _key: None)
         self._seen: dict[str, GpuPod] = {}
         self._unplaced: set[str] = set()
         self._gangs: dict[IncarnationKey, _Gang] = {}
@@ -95,6 +101,9 @@ class WorkloadHost:
         self._settings.state.mkdir(parents=True, exist_ok=True)
         self._adopted = dict(self._read_running())
         async with asyncio.TaskGroup() as group:
+            if self._settings.train_every_job:
+                group.create_task(self._jobs.run())
+                await self._jobs.wait_synced()
             group.create_task(self._informer.run())
             await self._informer.wait_synced()
             self._devices.adopt(pod.uid for pod in self._informer if not pod.ended)
@@ -196,7 +205,7 @@ class WorkloadHost:
             if pod.ended:
                 return None
             try:
-                task = TrainingTask.of_environment(pod.environment)
+                task = TrainingTask.of_environment(pod.environment) or self._task_of_job(pod)
             except ValueError as error:
                 logger.error("pod cannot train", pod=key, error=str(error))
                 self._annotate(pod, {OUTCOME_ANNOTATION: FAILED, EXIT_CODE_ANNOTATION: "1"})
@@ -210,6 +219,13 @@ class WorkloadHost:
             gang = self._gangs[incarnation] = _Gang(Trainer(task, checkpoint, self._settings.timing, noise, progress))
         gang.pods.add(key)
         return gang
+
+    def _task_of_job(self, pod: GpuPod) -> TrainingTask | None:
+        """What the pod's EnergyAwareJob says that it trains; None where it is not to be asked, or is gone."""
+        job = self._jobs.get(f"{pod.namespace}/{pod.labels.get(LABEL_JOB_NAME, '')}")
+        if job is None or pod.incarnation is None or job.uid != pod.incarnation[0]:
+            return None
+        return TrainingTask.of_job(job.spec.training, pod.environment)
 
     def _move_on(self, gang: _Gang) -> None:
         """Move the pods of an incarnation on, as far as its processes are."""
@@ -307,6 +323,7 @@ def main() -> None:
     parser.add_argument("--restore-seconds", type=float, default=Timing.restore_seconds)
     parser.add_argument("--save-seconds", type=float, default=Timing.save_seconds)
     parser.add_argument("--foreign-activity", type=float, default=Settings.foreign_activity)
+    parser.add_argument("--train-every-job", action="store_true", help="also those not written for the simulation")
     arguments = parser.parse_args()
     configure_logging(LogSettings())
     settings = Settings(
@@ -316,6 +333,7 @@ def main() -> None:
         tick_seconds=arguments.tick_seconds,
         noise=arguments.noise,
         foreign_activity=arguments.foreign_activity,
+        train_every_job=arguments.train_every_job,
         timing=Timing(arguments.restore_seconds, arguments.save_seconds),
     )
     asyncio.run(run(arguments.kubeconfig, settings))

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from flyball_api.energy_aware_job import Training
 from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.shared import SimulatedDevice
 from flyball_simulator.measured.iterations import iteration
-from flyball_simulator.measured.throughputs import ModelClass, model_class
+from flyball_simulator.measured.throughputs import MODEL_CLASSES, ModelClass, model_class
 
 from flyball_testbed.workload.pods import (
     GLOBAL_BATCH_VARIABLE,
@@ -29,6 +30,8 @@ from flyball_testbed.workload.pods import (
 
 # A change of activity below this moves a GPU's power by under a tenth of a percent: not worth a write.
 ACTIVITY_STEP = 0.001
+DEFAULT_MODEL_CLASS = "resnet50"
+ENDLESS_ITERATIONS = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,16 @@ class TrainingTask:
                 raise ValueError(f"environment variable {name}={value!r} is not a whole number of 1 or more")
             numbers.append(int(value))
         return cls(model_class(environment[MODEL_CLASS_VARIABLE]), *numbers)
+
+    @classmethod
+    def of_job(cls, training: Training, environment: Mapping[str, str]) -> TrainingTask | None:
+        """What the job says that it trains, for pods that were not written for the simulation; one of a class that was
+        never measured trains like `DEFAULT_MODEL_CLASS`. None where the pods do not say how many GPUs there are."""
+        world_size = environment.get(WORLD_SIZE_VARIABLE, "")
+        if not world_size.isdecimal() or int(world_size) < 1:
+            return None
+        model = MODEL_CLASSES.get(training.model_class) or model_class(DEFAULT_MODEL_CLASS)
+        return cls(model, training.global_batch_size, training.iterations or ENDLESS_ITERATIONS, int(world_size))
 
 
 class Phase(StrEnum):

@@ -1,0 +1,94 @@
+"""The processes of a simulated site beside its control plane, as command lines: agents, training, operator, referee."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flyball_api.names import DEFAULT_NAMESPACE
+
+from flyball_testbed.controlplane.cluster import DevCluster
+
+AGENTS, WORKLOAD, REFEREE, OPERATOR = "agent-host", "workload-host", "referee", "operator"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How quickly training and agents go about what is not training; durations in seconds."""
+
+    restore_seconds: float = 0.5
+    save_seconds: float = 0.5
+    noise: float = 0.02
+    status_interval_seconds: float = 2.0
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Where the parts of one site find each other: `directory` for all that lasts, `sockets` a short path."""
+
+    cluster: DevCluster
+    directory: Path
+    sockets: Path
+    pace: Pace = field(default_factory=Pace)
+
+    @property
+    def hardware(self) -> Path:
+        """The nodes' simulated GPUs."""
+        return self.directory / "hardware"
+
+    @property
+    def journals(self) -> Path:
+        """The agents' journals and credentials."""
+        return self.directory / "agents"
+
+    def agents_command(self) -> list[str]:
+        """The agents of all nodes in one process."""
+        return module(
+            "workload.agent_host",
+            {
+                "--cluster": self.cluster.directory,
+                "--hardware": self.hardware,
+                "--sockets": self.sockets,
+                "--state": self.journals,
+                "--status-interval-seconds": self.pace.status_interval_seconds,
+                "--operator-namespace": DEFAULT_NAMESPACE,
+            },
+        )
+
+    def workload_command(self, *arguments: str) -> list[str]:
+        """What runs in the pods."""
+        command = module(
+            "workload.host",
+            {
+                "--kubeconfig": self.cluster.kubeconfig,
+                "--hardware": self.hardware,
+                "--sockets": self.sockets,
+                "--state": self.directory / "workload",
+                "--noise": self.pace.noise,
+                "--restore-seconds": self.pace.restore_seconds,
+                "--save-seconds": self.pace.save_seconds,
+            },
+        )
+        return [*command, *arguments]
+
+    def operator_command(self, *arguments: str) -> list[str]:
+        """The operator, with the rights that it has in a cluster."""
+        kubeconfig = self.cluster.operator_kubeconfig()
+        program = str(Path(sysconfig.get_path("scripts")) / "flyball")
+        command = [program, "operator", "run", "--kubeconfig", str(kubeconfig), "--namespace", DEFAULT_NAMESPACE]
+        return [*command, "--metrics-port", "0", "--probe-port", "0", *arguments]
+
+
+def module(name: str, arguments: Mapping[str, object]) -> list[str]:
+    """The command line of a module of this package."""
+    words = [str(word) for pair in arguments.items() for word in pair]
+    return [sys.executable, "-m", f"flyball_testbed.{name}", *words]
+
+
+def quiet_threads() -> dict[str, str]:
+    """Numerical libraries that start a thread a core fight each other on a small machine."""
+    return {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
