@@ -29,6 +29,9 @@ COMMAND_MODULES: tuple[str, ...] = (
     "kareus",
     "top",
     "why",
+    "report",
+    "release",
+    "logs",
 )
 
 DISTRIBUTION = "flyball"

@@ -27,6 +27,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 # A watch line is one object; etcd refuses objects above 1.5 MiB, so that a longer line is no Kubernetes answer.
 MAX_WATCH_LINE_BYTES = 8 * 1024 * 1024
+MAX_TEXT_LINE_BYTES = 64 * 1024
 
 
 class ApiSession:
@@ -149,6 +150,37 @@ class ApiSession:
     async def delete(self, path: str, options: JsonObject | None = None) -> JsonObject:
         """DELETE with `DeleteOptions` (`propagationPolicy`, `preconditions`, `gracePeriodSeconds`)."""
         return await self.request("DELETE", path, body=options)
+
+    async def text_lines(
+        self, path: str, params: Mapping[str, str], *, read_timeout_seconds: float | None = None
+    ) -> AsyncIterator[str]:
+        """Yield the lines of an answer that is text, such as a container's log, as they come; the last may lack its end.
+
+        A line is cut at `MAX_TEXT_LINE_BYTES`. None for `read_timeout_seconds` waits for the next one for ever.
+        """
+        described = f"GET {path}"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=read_timeout_seconds)
+        headers = {**await self._headers(None), "Accept": "*/*"}
+        try:
+            async with self._http.get(
+                self._base + path, params=params, headers=headers, timeout=timeout, **self._way
+            ) as answer:
+                if answer.status >= 400:
+                    self._refused(answer.status)
+                    raise ApiError.from_answer(
+                        answer.status, _parse(await answer.read(), described, answer.status), described
+                    )
+                rest = bytearray()
+                async for chunk in answer.content.iter_any():
+                    rest += chunk
+                    *lines, last = bytes(rest).split(b"\n")
+                    for line in lines:
+                        yield line[:MAX_TEXT_LINE_BYTES].decode(errors="replace")
+                    rest = bytearray(last[:MAX_TEXT_LINE_BYTES])
+                if rest:
+                    yield rest.decode(errors="replace")
+        except (aiohttp.ClientError, CredentialsError, TimeoutError, OSError) as error:
+            raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}") from error
 
     async def watch(
         self, path: str, *, params: Mapping[str, str], read_timeout_seconds: float

@@ -13,7 +13,10 @@ MOST_ESTIMATED_FRACTION = 0.99
 
 
 class JobProgress(Row, frozen=True):
-    """How far a job is; `fraction` (0 to 1) is None where it has no end, and `estimated`: by its model, not by its word."""
+    """How far a job is; `fraction` (0 to 1) is None where it has no end, and `estimated`: by its model, not by its word.
+
+    `gpu_seconds` is the time of its GPUs so far, all of them added up.
+    """
 
     iterations: int
     total: int | None = None
@@ -21,6 +24,7 @@ class JobProgress(Row, frozen=True):
     iterations_per_second: float | None = None
     estimated: bool = False
     reported: datetime | None = None
+    gpu_seconds: int | None = None
 
 
 class JobEnergyRow(Row, frozen=True):
@@ -158,4 +162,5 @@ def _progress(job: EnergyAwareJob) -> JobProgress | None:
         iterations_per_second=progress.iterations_per_kilosecond / 1000 or None,
         estimated=progress.estimated,
         reported=progress.last_report_time,
+        gpu_seconds=progress.attained_gpu_seconds,
     )

@@ -1,0 +1,50 @@
+"""The report as people and spreadsheets get it."""
+
+from __future__ import annotations
+
+import csv
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer
+from flyball_cli.report import Output, _month, draw, month_after, printed
+from flyball_views.overview import read_overview
+from flyball_views.report import By, Prices, Report, report
+
+from tests.support.shown_cluster import NOW, cluster
+
+MADE = report(read_overview(NOW, **cluster()).jobs, NOW, By.NAMESPACE, Prices(0.25, 400))
+
+
+def test_a_table_with_its_sum_and_what_it_leaves_out() -> None:
+    lines = printed(MADE, Output.TABLE).splitlines()
+    assert lines[0].split() == ["NAMESPACE", "JOBS", "NOT", "ENDED", "GPU", "HOURS", "KWH", "COST", "KG", "CO2"]
+    assert lines[1].split() == ["other", "1", "0", "0.0", "0.19", "0.05", "0.08"]
+    assert lines[3].split()[:2] == ["total", "3"]
+    assert lines[5].startswith("- jobs that were deleted are not in it")
+
+
+def test_csv_reads_back() -> None:
+    found = list(csv.DictReader(printed(MADE, Output.CSV).splitlines()))
+    assert [(row["namespace"], row["jobs"], row["kWh"]) for row in found] == [
+        ("other", "1", "0.19"),
+        ("team", "2", "0.06"),
+    ]
+
+
+def test_json_reads_back() -> None:
+    assert msgspec.json.decode(printed(MADE, Output.JSON), type=Report) == MADE
+
+
+def test_a_picture(tmp_path: Path) -> None:
+    draw(MADE, tmp_path / "report.png")
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_months() -> None:
+    assert _month("2030-12") == datetime(2030, 12, 1, tzinfo=UTC)
+    assert month_after(_month("2030-12")) == datetime(2031, 1, 1, tzinfo=UTC)
+    with pytest.raises(typer.BadParameter, match="is no month"):
+        _month("June")
