@@ -29,6 +29,10 @@ Context = Annotated[str | None, typer.Option("--context", help="The context of t
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="The namespace; the context's where this is not given.")
 ]
+OperatorNamespace = Annotated[
+    str,
+    typer.Option("--operator-namespace", envvar="FLYBALL_OPERATOR_NAMESPACE", help="Where the operator is installed."),
+]
 
 _FORBIDDEN = re.compile(
     r'cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"(?P<where>.*)'

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flyball_cli.cluster_access import Access, Context, Kubeconfig, Namespace
+from flyball_cli.cluster_access import Access, Context, Kubeconfig, Namespace, OperatorNamespace
 
 if TYPE_CHECKING:
     from flyball_kube.session import ApiSession
@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
         refresh_seconds: Annotated[
             float, typer.Option(min=0.5, max=600, help="How often the picture is drawn anew.")
         ] = DEFAULT_REFRESH_SECONDS,
+        operator_namespace: OperatorNamespace = "flyball-system",
         kubeconfig: Kubeconfig = None,
         context: Context = None,
     ) -> None:
@@ -54,17 +55,23 @@ def register(app: typer.Typer) -> None:
         access = Access(kubeconfig, context, None if all_namespaces else namespace)
         of_all = access.namespace is None
         if once or output is not None or not sys.stdout.isatty():
-            found = on_cluster("top", access, lambda session, of: _look(session, None if of_all else of))
+            found = on_cluster(
+                "top", access, lambda session, of: _look(session, None if of_all else of, operator_namespace)
+            )
             typer.echo(printed(found, output or Output.TABLE))
             return
         first = "nodes" if nodes else "jobs"
-        on_cluster("top", access, lambda session, of: _view(session, None if of_all else of, refresh_seconds, first))
+        on_cluster(
+            "top",
+            access,
+            lambda session, of: _view(session, None if of_all else of, operator_namespace, refresh_seconds, first),
+        )
 
 
-async def _look(session: ApiSession, namespace: str | None) -> Overview:
+async def _look(session: ApiSession, namespace: str | None, operator_namespace: str) -> Overview:
     from flyball_cli.cluster_reading import look
 
-    return await look(session, namespace)
+    return await look(session, namespace, None, operator_namespace)
 
 
 def printed(overview: Overview, output: Output) -> str:
@@ -86,12 +93,14 @@ def printed(overview: Overview, output: Output) -> str:
     return "\n\n".join(parts)
 
 
-async def _view(session: ApiSession, namespace: str | None, refresh_seconds: float, first: str) -> None:
+async def _view(
+    session: ApiSession, namespace: str | None, operator_namespace: str, refresh_seconds: float, first: str
+) -> None:
     import logging
 
     from flyball_cli.live_cluster import LiveCluster
     from flyball_cli.terminal_view.app import FlyballTop
 
     logging.basicConfig(handlers=[logging.NullHandler()], force=True)  # nothing may write into the picture
-    async with LiveCluster(session, namespace) as source:
+    async with LiveCluster(session, namespace, operator_namespace) as source:
         await FlyballTop(source, refresh_seconds, first=first).run_async()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flyball_cli.cluster_access import Access, Context, Kubeconfig, Namespace
+from flyball_cli.cluster_access import Access, Context, Kubeconfig, Namespace, OperatorNamespace
 
 if TYPE_CHECKING:
     from flyball_kube.session import ApiSession
@@ -56,6 +56,7 @@ def register(app: typer.Typer) -> None:
         name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The name.")] = None,
         namespace: Namespace = None,
         output: Annotated[Output, typer.Option("--output", "-o", help="text or json.")] = Output.TEXT,
+        operator_namespace: OperatorNamespace = "flyball-system",
         kubeconfig: Kubeconfig = None,
         context: Context = None,
     ) -> None:
@@ -73,7 +74,9 @@ def register(app: typer.Typer) -> None:
 
         of_kind, of_name = split_target(kind, name)
         access = Access(kubeconfig, context, namespace)
-        found = on_cluster("why", access, lambda session, of: explain(session, of_kind, of_name, of))
+        found = on_cluster(
+            "why", access, lambda session, of: explain(session, of_kind, of_name, of, operator_namespace)
+        )
         if output is Output.JSON:
             import msgspec
 
@@ -82,7 +85,7 @@ def register(app: typer.Typer) -> None:
         typer.echo(explanation_text(found, invocation(), terminal_width()))
 
 
-async def explain(session: ApiSession, kind: str, name: str, namespace: str) -> Explanation:
+async def explain(session: ApiSession, kind: str, name: str, namespace: str, operator_namespace: str) -> Explanation:
     """The explanation of one object as it is now; raises NoSuchObject, ApiError and ApiUnreachable."""
     from flyball_views.why.cap import why_cap
     from flyball_views.why.job import why_job
@@ -90,7 +93,7 @@ async def explain(session: ApiSession, kind: str, name: str, namespace: str) -> 
 
     from flyball_cli.cluster_reading import events_about, look
 
-    overview = await look(session, namespace if kind == "EnergyAwareJob" else None)
+    overview = await look(session, namespace if kind == "EnergyAwareJob" else None, None, operator_namespace)
     if kind == "EnergyAwareJob":
         return why_job(overview, namespace, name, await events_about(session, kind, name, namespace))
     if kind == "PowerCap":

@@ -73,9 +73,10 @@ def test_a_job_that_waits_for_power_is_told_which_caps_are_tight() -> None:
 
 def test_a_job_that_waits_for_gpus_is_told_which_nodes_are_closed() -> None:
     job = with_condition(waiting_job(), condition("Admitted", False, "WaitingForGpus", "no 4 GPUs are free"))
-    found = why_job(shown(jobs=[job]), "team", "big")
+    found = why_job(shown(jobs=[job, running_job()]), "team", "big")
     assert told(found) == [
         (STOPS, "no 4 GPUs are free"),
+        (STOPS, "1 of 4 GPUs are in jobs: team/train (1)"),
         (STOPS, "2 GPUs on 1 node cannot be used now (node-b: it is cordoned: no job is placed there)"),
     ]
 
@@ -85,7 +86,7 @@ def test_a_job_that_runs_well_has_notes_only() -> None:
     assert found.well
     assert found.headline == "Running: 1 GPU at 1395 MHz, 272 W, 25% done, ends in 25m"
     assert told(found) == [
-        (NOTE, "1 GPU of 1 to 8: 1 GPU at 1410 MHz: a second GPU would pass the cap row-a"),
+        (NOTE, "of 1 to 8 GPUs: 1 GPU at 1410 MHz: a second GPU would pass the cap row-a"),
         (NOTE, "each GPU is limited to 300 W of 400 W"),
     ]
 

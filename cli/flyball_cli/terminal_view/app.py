@@ -19,12 +19,13 @@ from flyball_views.words import age_words, counted, duration_words, watts_words
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import Footer, Input, Sparkline, Static
+from textual.widgets import Footer, Input, Static
 
 from flyball_cli.terminal_view.lines_table import LinesTable
 from flyball_cli.terminal_view.screens import HelpScreen, WhyScreen
 
 HISTORY = 300  # readings of the whole draw behind the line above the tables
+BARS = "▁▂▃▄▅▆▇█"
 # Older than so many refreshes, the picture says how old it is.
 STALE_REFRESHES = 3
 KINDS = {"caps": "PowerCap", "nodes": "GPUNode", "jobs": "EnergyAwareJob"}
@@ -54,7 +55,8 @@ class FlyballTop(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #summary { height: auto; padding: 0 1; }
-    #draw { height: 2; margin: 0 1; }
+    #draw { height: 1; padding: 0 1; }
+    LinesTable { overflow-x: hidden; }
     #caps { height: auto; max-height: 8; border: round $primary; }
     #below { height: 1fr; border: round $primary; }
     #caps:focus, #below:focus { border: round $accent; }
@@ -90,7 +92,7 @@ class FlyballTop(App[None]):
         self.caps = LinesTable(caps_table(nothing), widget_id="caps")
         self.below = LinesTable(TABLES[first](nothing), widget_id="below")
         self._summary_line = Static("", id="summary")
-        self._draw_line = Sparkline([], id="draw")
+        self._draw_line = Static("", id="draw")
         self._filter_input = Input(placeholder="words that a line must have", id="filter", compact=True)
         self._overview: Overview | None = None
         self._error = ""
@@ -142,7 +144,7 @@ class FlyballTop(App[None]):
         self._overview = overview
         if overview.totals.measured_watts is not None:
             self._draw.append(overview.totals.measured_watts)
-        self._draw_line.data = list(self._draw)
+        self._draw_line.update(self._history())
         self.caps.show_table(caps_table(overview))
         self.below.show_table(TABLES[self.below.table.name](overview))
         self._say()
@@ -156,6 +158,20 @@ class FlyballTop(App[None]):
         counts = str(whole) if shown == whole else f"{shown} of {whole}"
         words = f' with "{below.filter_words}"' if below.filter_words else ""
         below.border_title = f"{below.table.name} ({counts}){words}"
+
+    def _history(self) -> Text:
+        """What was drawn over the last looks, as bars from nothing to the highest cap (or what limits allow)."""
+        overview = self._overview
+        if overview is None or not self._draw:
+            return Text()
+        caps = [cap.in_force_watts for cap in overview.caps if cap.in_force_watts]
+        most = max([*caps, *self._draw] if caps else [overview.totals.limit_watts or 0.0, *self._draw])
+        words = f"  of {watts_words(most)}"
+        room = max(1, self.size.width - 2 - len(words))
+        latest = list(self._draw)[-room:]
+        text = Text("".join(BARS[min(len(BARS) - 1, int(watts / (most or 1.0) * len(BARS)))] for watts in latest))
+        text.append(words, style="dim")
+        return text
 
     def _summary(self) -> Text:
         overview, now = self._overview, self._clock()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from flyball_views.tables import Cell, Column, Line, Table, Tone, filtered_lines, sorted_lines
+from flyball_views.words import UNKNOWN
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
@@ -106,12 +107,16 @@ class LinesTable(ScrollView, can_focus=True):
         self._arrange()
 
     def _arrange(self) -> None:
-        lines = filtered_lines(self._table.lines, self._words)
+        columns, lines = self._table.columns, filtered_lines(self._table.lines, self._words)
         if self.sort_column is not None:
             lines = sorted_lines(lines, self.sort_column, self.descending)
         self._lines = lines
         self._cursor = self._place_of(self._key)
         self._widths = _widths(self._table.columns, self._table.lines)
+        if self.sort_column is not None:
+            self._widths[self.sort_column] = max(
+                self._widths[self.sort_column], len(columns[self.sort_column].title) + 1
+            )
         self.virtual_size = Size(0, len(lines) + 1)
         if self.is_mounted:
             self._keep_in_sight()
@@ -179,6 +184,8 @@ class LinesTable(ScrollView, can_focus=True):
         for index, (cell, width, column) in enumerate(
             zip(self._lines[place].cells, self._widths, self._table.columns, strict=True)
         ):
+            if not width:
+                continue
             style = base + (CURSOR if under_cursor else STYLES[cell.tone])
             word = _fitted(cell, width, column) if index < last else cell.text
             segments.append(Segment(word + (GAP if index < last else ""), style))
@@ -187,6 +194,8 @@ class LinesTable(ScrollView, can_focus=True):
     def _titles(self) -> list[str]:
         words = []
         for index, (column, width) in enumerate(zip(self._table.columns, self._widths, strict=True)):
+            if not width:
+                continue
             mark = ("▼" if self.descending else "▲") if index == self.sort_column else ""
             title = f"{column.title}{mark}"
             words.append((title.rjust(width) if column.right else title.ljust(width)) + GAP)
@@ -197,13 +206,17 @@ class LinesTable(ScrollView, can_focus=True):
 
 
 def _widths(columns: Sequence[Column], lines: Sequence[Line]) -> list[int]:
-    """As wide as the widest cell of all lines, those that a filter hides too, so that nothing jumps."""
+    """As wide as the widest cell of all lines, those that a filter hides too, so that nothing jumps.
+
+    A column of which nobody knows anything is left out (0): not every cluster has deadlines and budgets.
+    """
     widths = [len(column.title) + 1 for column in columns]
     for line in lines:
         for index, cell in enumerate(line.cells):
             if len(cell.text) > widths[index]:
                 widths[index] = len(cell.text)
-    return [min(width, WIDEST_COLUMN) for width in widths]
+    known = [not lines or any(line.cells[index].text != UNKNOWN for line in lines) for index in range(len(columns))]
+    return [min(width, WIDEST_COLUMN) if shown else 0 for width, shown in zip(widths, known, strict=True)]
 
 
 def _fitted(cell: Cell, width: int, column: Column) -> str:

@@ -112,7 +112,7 @@ def _admitted(job: JobRow, overview: Overview) -> list[Reason]:
     if admitted.reason in ("WaitingForPower", "Preempted"):
         found += _tight_caps(overview)
     if admitted.reason in ("WaitingForGpus", "Preempted"):
-        found += _closed_nodes(overview)
+        found += [*_holders(job, overview), *_closed_nodes(overview)]
     return found
 
 
@@ -129,6 +129,20 @@ def _tight_caps(overview: Overview) -> list[Reason]:
         )
         for cap in tight[:3]
     ]
+
+
+def _holders(job: JobRow, overview: Overview) -> list[Reason]:
+    """Who has the GPUs, and whether a higher priority would get some."""
+    holding = sorted((other for other in overview.jobs if other.gpus), key=lambda other: (-other.gpus, other.key))
+    if not holding:
+        return []
+    named = ", ".join(f"{other.key} ({other.gpus})" for other in holding[:3])
+    more = f" and {len(holding) - 3} more" if len(holding) > 3 else ""
+    first = sum(other.gpus for other in holding if other.priority >= job.priority)
+    totals = overview.totals
+    what = f"{totals.gpus_in_jobs} of {counted(totals.gpus, 'GPU')} are in jobs: {named}{more}"
+    change = f"{first} of them have its priority ({job.priority}) or a higher one" if first else ""
+    return [Reason(Weight.STOPS, what, change)]
 
 
 def _closed_nodes(overview: Overview) -> list[Reason]:
@@ -194,9 +208,11 @@ def _size(job: JobRow, overview: Overview) -> list[Reason]:
     if not job.gpus:
         return []
     found = []
-    size = f"{counted(job.gpus, 'GPU')} of {job.min_gpus} to {job.max_gpus}" if job.max_gpus > job.min_gpus else ""
+    elastic = job.max_gpus > job.min_gpus
     if job.why:
-        found.append(Reason(Weight.NOTE, f"{size + ': ' if size else ''}{job.why}"))
+        found.append(
+            Reason(Weight.NOTE, f"of {job.min_gpus} to {job.max_gpus} GPUs: {job.why}" if elastic else job.why)
+        )
     for cap in overview.caps:
         if not any(name in cap.nodes for name in job.nodes):
             continue
