@@ -21,6 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,6 +36,7 @@ TARGET_HARDWARE_SECONDS, TARGET_OF_MANY_SECONDS, MANY = 0.5, 1.5, 100
 REST_SECONDS = 2.0  # what the raise left to be told of jobs has been told by then
 CAPS = f"/apis/{FLYBALL_API_VERSION}/powercaps"
 NODES = f"/apis/{FLYBALL_API_VERSION}/gpunodes"
+WRITTEN = frozenset({"gpunodes", "powerbrakes", "brakeacknowledgements", "powercaps"})
 JOBS = f"/apis/{FLYBALL_API_VERSION}/namespaces/default/energyawarejobs"
 
 
@@ -53,6 +55,11 @@ def enforced(site: Site, watts: int) -> bool:
     status = site.cluster.api.get(f"{CAPS}/site").get("status") or {}
     held = any(item["type"] == "Enforced" and item["status"] == "True" for item in status.get("conditions") or ())
     return held and status.get("effectiveWatts") == watts
+
+
+def epoch(site: Site) -> int:
+    """Of the leader that wrote the cap's status."""
+    return int((site.cluster.api.get(f"{CAPS}/site").get("status") or {}).get("epoch") or 0)
 
 
 def limits_watts(reader: HardwareReader) -> float:
@@ -108,16 +115,16 @@ def processor_times(site: Site) -> dict[str, float]:
     return {name: processor_seconds(pid) for name, pid in pids.items()} | {"benchmark": time.process_time()}
 
 
-def acknowledging_writes(site: Site) -> int:
-    """Writes of GPUNodes, brakes and their acknowledgements that the API server has answered since its start."""
+def acknowledging_writes(site: Site) -> Counter[str]:
+    """Writes of GPUNodes, brakes and their acknowledgements that the API server has answered since its start, by object."""
     metrics: str = site.cluster.api.request("GET", "/metrics")
     samples: list[tuple[str, str]] = re.findall(r"^apiserver_request_total\{(.*)\} (\S+)$", metrics, re.MULTILINE)
-    return sum(
-        int(float(count))
-        for labels, count in samples
-        if re.search(r'resource="(gpunodes|powerbrakes|brakeacknowledgements)"', labels)
-        and re.search(r'verb="(PATCH|PUT|POST)"', labels)
-    )
+    writes: Counter[str] = Counter()
+    for text, count in samples:
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', text))
+        if labels["resource"] in WRITTEN and labels["verb"] in ("PATCH", "PUT", "POST", "APPLY"):
+            writes["/".join(filter(None, (labels["resource"], labels["subresource"])))] += int(float(count))
+    return writes
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -133,7 +140,7 @@ class Cut:
     hardware: float
     status: float
     processor: dict[str, float]
-    writes: int
+    writes: Counter[str]
 
 
 def pods_ready(site: Site) -> int:
@@ -148,19 +155,21 @@ def pods_ready(site: Site) -> int:
 
 def measure(site: Site, plan: SitePlan, way: str, count: int, high: int, low: int, patience: float) -> list[Cut]:
     """Cut so many times by one way, under an operator started for it."""
+    before = epoch(site)
     site.parts[OPERATOR].stop(STOP_SECONDS)
     site.plan = replace(plan, operator_arguments=("--brakes" if way == "brakes" else "--no-brakes",))
     site.start_part(OPERATOR)
     reader = HardwareReader(site.hardware)
 
     def at_rest() -> bool:
-        return enforced(site, high) and limits_watts(reader) > low * 1.2 and all_acknowledged(site)
+        adopted = epoch(site) > before  # what the status said under the operator before this one is no rest
+        return adopted and enforced(site, high) and limits_watts(reader) > low * 1.2 and all_acknowledged(site)
 
     wait(patience, at_rest)
     time.sleep(REST_SECONDS)
     cuts = []
     for number in range(1, count + 1):
-        before = limits_watts(reader)
+        from_watts = limits_watts(reader)
         written, spent = acknowledging_writes(site), processor_times(site)
         started = time.monotonic()
         set_cap(site, low)
@@ -175,8 +184,9 @@ def measure(site: Site, plan: SitePlan, way: str, count: int, high: int, low: in
         costs = {name: seconds - spent[name] for name, seconds in processor_times(site).items()}
         cuts.append(Cut(hardware, status, costs, acknowledging_writes(site) - written))
         print(
-            f"{way} {number:3d}: {before / 1000:.1f} kW of limits to {low / 1000:.1f} kW: hardware {hardware:.2f} s,"
-            f" reported {status:.2f} s, API server {costs['kube-apiserver']:.2f} s of processor, {cuts[-1].writes} writes",
+            f"{way} {number:3d}: {from_watts / 1000:.1f} kW of limits to {low / 1000:.1f} kW: hardware {hardware:.2f} s,"
+            f" reported {status:.2f} s, API server {costs['kube-apiserver']:.2f} s of processor,"
+            f" {cuts[-1].writes.total()} writes",
             flush=True,
         )
         set_cap(site, high)
@@ -197,8 +207,14 @@ def report(way: str, cuts: list[Cut]) -> None:
     medians = {name: statistics.median(cut.processor[name] for cut in cuts) for name in cuts[0].processor}
     dear = sorted(medians, key=lambda name: -medians[name])
     print(f"by {way}: processor seconds a cut: " + ", ".join(f"{name} {medians[name]:.2f}" for name in dear))
+    written = {
+        name: statistics.median(cut.writes[name] for cut in cuts)
+        for name in sorted(sum((cut.writes for cut in cuts), Counter()))
+    }
     print(
-        f"by {way}: writes a cut: {statistics.median(cut.writes for cut in cuts):g}; load average {os.getloadavg()[0]:.1f}"
+        f"by {way}: writes a cut: "
+        + ", ".join(f"{name} {count:g}" for name, count in written.items())
+        + f"; load average {os.getloadavg()[0]:.1f}"
     )
 
 

@@ -162,7 +162,7 @@ class Operator:
                 work = self._work_seconds() - started
                 self._metrics.observe_cycle(work)
                 rest = work * (1 / MAX_CYCLE_SHARE - 1)
-                await self._rest(pause, max(self._settings.coalesce_seconds, min(rest, LONGEST_REST_SECONDS)))
+                await self._rest(pause, min(rest, LONGEST_REST_SECONDS))
         finally:
             await term.close()
 
@@ -235,11 +235,14 @@ class Operator:
         )
 
     async def _rest(self, longest: float, shortest: float) -> None:
-        """Sleep until woken, `longest` at most, `shortest` at least (which also gathers what comes in bursts)."""
+        """Sleep until woken, `longest` at most, `shortest` at least; after the waking what comes in bursts is gathered."""
+        loop = asyncio.get_running_loop()
+        rested_at = loop.time() + shortest
         try:
             # Not `wait_for`, which before Python 3.12 forgets a cancellation that comes together with the waking.
             async with asyncio.timeout(max(shortest, longest)):
                 await self._wake.wait()
         except TimeoutError:
             return
-        await asyncio.sleep(shortest)
+        # What has been idle for long enough owes no more rest: a cap that falls then is followed at once.
+        await asyncio.sleep(max(self._settings.coalesce_seconds, rested_at - loop.time()))

@@ -1,8 +1,9 @@
-"""When an operator gives its lease up: a node was commanded under a higher epoch, or its cycles fail."""
+"""When an operator gives its lease up, and how long it rests between cycles."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from flyball_operator.settings import Settings
 from flyball_operator.writes.lease import LeadershipLost
 
 from tests.support.operator_objects import gpu_node_view, grant
+from tests.support.schedules.virtual_time import VirtualLoop
 
 
 @pytest.mark.parametrize(
@@ -115,3 +117,25 @@ async def test_an_end_that_comes_together_with_a_waking_is_not_forgotten() -> No
     with pytest.raises(asyncio.CancelledError):
         async with asyncio.timeout(20.0):
             await rest
+
+
+def test_what_comes_after_an_idle_time_waits_only_until_its_burst_is_gathered() -> None:
+    async def rested(woken_after: float) -> float:
+        """For how long a cycle that owes a rest of 4 s is waited for, where something happens after so long."""
+        operator = Bench().operator
+        asyncio.get_running_loop().call_later(woken_after, operator.wake)
+        began_at = asyncio.get_running_loop().time()
+        await operator._rest(60.0, 4.0)
+        return asyncio.get_running_loop().time() - began_at
+
+    assert in_virtual_time(rested(1.0)) == pytest.approx(4.0)
+    assert in_virtual_time(rested(10.0)) == pytest.approx(10.0)
+    assert in_virtual_time(rested(90.0)) == pytest.approx(60.0)
+
+
+def in_virtual_time(coroutine: Coroutine[Any, Any, float]) -> float:
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        loop.close()

@@ -1,8 +1,9 @@
 """When a PowerBrake is written, and how far it lowers: one write in place of a grant for each node under a cap.
 
 Pure: no I/O, no clock of its own. A brake is worth its write where a cap has several nodes to lower. It frees nothing by
-itself: what a node may draw falls once its agent has acknowledged what the brake leaves (`bound.committed_bound`). While
-acknowledgements come in, grants to the same nodes would only keep the API server from them; they are held back for a while.
+itself: what a node may draw falls once its agent has acknowledged what the brake leaves (`bound.committed_bound`). Grants
+to the same nodes would only keep the API server from the acknowledgements, and from the status that tells of them; they are
+held back for a while.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class Brakes:
         for cap in caps:
             budget = cap.planning_budget()
             if cap.committed_milliwatts <= budget.budget_milliwatts:
-                self._sent.pop(cap.name, None)
+                if cap.known_enforced or not self._holds_back(cap.name, monotonic):
+                    self._sent.pop(cap.name, None)
                 continue
             if cap.name in self._under_way or self._is_active(cap.name):
                 continue
@@ -106,12 +108,8 @@ class Brakes:
         return tuple(sends)
 
     def held_back(self, monotonic: float) -> frozenset[str]:
-        """The nodes whose acknowledgement of a brake is awaited: their grants can wait for it."""
-        held: set[str] = set()
-        for sent in self._sent.values():
-            if monotonic - sent.at < HOLD_BACK_SECONDS:
-                held |= sent.nodes
-        return frozenset(held)
+        """The nodes whose grants can wait: until their acknowledgements of a brake, and the status that says so, are in."""
+        return frozenset().union(*(sent.nodes for cap, sent in self._sent.items() if self._holds_back(cap, monotonic)))
 
     def answered(self, cap: str, *, done: bool, monotonic: float) -> None:
         """What became of a brake's write; where it failed, grants lower the nodes."""
@@ -119,6 +117,9 @@ class Brakes:
         if not done:
             self._sent.pop(cap, None)
             self._paused_until[cap] = monotonic + PAUSE_SECONDS
+
+    def _holds_back(self, cap: str, monotonic: float) -> bool:
+        return cap in self._sent and monotonic - self._sent[cap].at < HOLD_BACK_SECONDS
 
     def _is_active(self, cap: str) -> bool:
         return cap in self._seen and self._seen[cap].active

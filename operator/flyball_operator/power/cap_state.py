@@ -110,6 +110,13 @@ class CapState:
         return self.if_governed is None and self.committed_watts <= self.effective.watts
 
     @property
+    def known_enforced(self) -> bool:
+        """What is in force now is enforced, and the cap's status says so."""
+        status = self.cap.status
+        told = any(item.type == "Enforced" and item.status == "True" for item in status.conditions)
+        return self.enforced and told and status.effective_watts == int(self.effective.watts)
+
+    @property
     def proof_stale(self) -> bool:
         """Nothing but doubt of some nodes' acknowledgements keeps the cap from being enforced."""
         return not self.enforced and self._watts(self.committed_if_believed) <= self.effective.watts

@@ -53,6 +53,7 @@ class Bench:
         self.brakes: dict[str, PowerBrake] = {}
         self.gpu_nodes = {node: self.granted(node, watts) for node in nodes}
         self.plan_is_near = False
+        self.told = False  # the cap's status says Enforced
 
     def granted(self, node: str, watts: int, *, generation: int = 1, brake: int = 0) -> GpuNode:
         jobs = (job_grant(f"uid-{node}", watts * 1000, GPUS, pod=f"pod-{node}"),)
@@ -83,7 +84,9 @@ class Bench:
         return self.controller.step(state, PlanInForce(decisions, next_is_near=self.plan_is_near), NOW, self.time)
 
     def cluster(self, watts: int, published: int | None) -> ClusterState:
-        cap: PowerCap = cap_view("row", watts=watts, status={"effectiveWatts": published or watts}, **self.cap_fields)
+        conditions = [{"type": "Enforced", "status": "True", "reason": "LimitsAcknowledged"}] if self.told else []
+        status = {"effectiveWatts": published or watts, "conditions": conditions}
+        cap: PowerCap = cap_view("row", watts=watts, status=status, **self.cap_fields)
         pods = {f"uid-{node}": [running_pod(f"pod-{node}", node, uid=f"uid-{node}", gpus=8)] for node in self.nodes}
         return ClusterState(
             jobs={},
@@ -140,11 +143,40 @@ def test_the_grants_that_follow_name_the_brake_and_lift_it() -> None:
     bench.land(bench.step(9600))
     for node in NODES:
         bench.follow(node)
+    bench.told = True
     grants = {send.node.name: send.grant for send in bench.step(9600).sends}
     assert sorted(grants) == sorted(NODES)
     for item in grants.values():
         assert item.caps == (CapOverNode("row", BrakeVersion(1, 1)),)
         assert item.bound.limit_milliwatts == 1_600_000
+
+
+def test_the_status_that_says_enforced_goes_before_the_grants_that_follow_for_a_while() -> None:
+    bench = Bench()
+    bench.land(bench.step(9600))
+    for node in NODES:
+        bench.follow(node)
+    done = bench.step(9600)
+    (write,) = done.cap_statuses
+    assert {item.type: item.status for item in write.status.conditions}["Enforced"] == "True"
+    assert done.sends == ()
+    bench.time = HOLD_BACK_SECONDS  # the status does not arrive
+    assert len(bench.step(9600).sends) == len(NODES)
+
+
+def test_a_brake_that_is_done_is_forgotten_also_where_no_status_arrives() -> None:
+    bench = Bench()
+    bench.land(bench.step(9600))
+    for node in NODES:
+        bench.follow(node)
+    bench.time = HOLD_BACK_SECONDS
+    bench.step(9600)
+    for node in NODES:
+        granted = bench.granted(node, 300, generation=2, brake=1)
+        metadata = msgspec.structs.replace(granted.metadata, resource_version="77")
+        bench.gpu_nodes[node] = replace(granted, metadata=metadata)
+    (again,) = bench.step(12_000).brakes  # a shallower one: every grant since was made with the one before
+    assert again.spec.kept_millionths > bench.brakes["row"].spec.kept_millionths
 
 
 def test_with_the_brake_in_force_the_grants_wait_for_the_plan_that_is_near() -> None:
