@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Tests and demo start hundreds of Python processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-fast mutants schedules gpu-check lint format images chart-docs dashboards dashboards-pictures frontiers model-study \
+.PHONY: help venv demo test test-fast test-integrations mutants schedules gpu-check lint format images chart-docs dashboards dashboards-pictures frontiers model-study \
 	metered-cap evaluation clean
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,6 +27,10 @@ test: $(STAMP)  ## every test, on a real control plane (TEST_ARGS="-k name")
 
 test-fast: $(STAMP)  ## every test that needs no control plane, on fewer examples and all cores (TEST_ARGS as above)
 	$(BIN)/pytest -m "not cluster and not chart and not whole_data" --hypothesis-profile fast --numprocesses auto --dist worksteal $(TEST_ARGS)
+
+test-integrations: $(STAMP)  ## what the chart makes for other people's controllers, on the real ones (built once, ten minutes)
+	$(BIN)/python -m flyball_testbed.controlplane.programs.integrations
+	FLYBALL_INTEGRATIONS=1 $(BIN)/pytest -n0 tests/integrations $(TEST_ARGS)
 
 mutants: $(STAMP)  ## mistakes made in the power decisions, each of which a test must notice (MUTANTS_ARGS="--only bound")
 	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)

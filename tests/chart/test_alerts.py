@@ -34,7 +34,7 @@ class Case(NamedTuple):
 
 OF_JOB = "namespace='team',job_name='j'"
 CASES = {
-    "FlyballCapBreached": Case("flyball_cap_overshoot_seconds_total{cap='c'}", "0+5x20", "7x20"),
+    "FlyballCapBreached": Case("flyball_cap_overshoot_seconds_total{cap='c'}", "0+5x20", "0x16 3x3"),
     "FlyballCapNotEnforced": Case("flyball_cap_enforced{cap='c'}", "0x20", "0x15 1x4"),
     "FlyballCapProofStale": Case("flyball_cap_proof_stale{cap='c'}", "0x15 1x4", "1x15 0x4"),
     "FlyballCapInfeasible": Case("flyball_cap_feasible{cap='c'}", "0x20", "1x20"),

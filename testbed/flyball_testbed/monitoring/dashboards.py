@@ -113,9 +113,11 @@ CLUSTER_POWER = Dashboard(
                     "Cap $cap",
                     "Does what limits allow stay below the cap, and how much of it is drawn?",
                     (
-                        Query(CAP, "cap"),
-                        Query('max by (cap) (flyball_cap_committed_watts{cap=~"$cap"})', "committed"),
-                        Query('max by (cap) (flyball_cap_measured_watts{cap=~"$cap"})', "measured"),
+                        Query(CAP, "cap", colour=Colour.ACT, upper=True),
+                        Query(
+                            'max by (cap) (flyball_cap_committed_watts{cap=~"$cap"})', "committed", colour=Colour.LOOK
+                        ),
+                        Query('max by (cap) (flyball_cap_measured_watts{cap=~"$cap"})', "measured", colour=Colour.GOOD),
                     ),
                     Unit.WATTS,
                     width=8,
@@ -332,10 +334,7 @@ _SAVED_KILOWATT_HOURS = f"({_AT_HIGHEST} - {_USED}) / {JOULES_PER_KILOWATT_HOUR}
 SAVINGS = Dashboard(
     uid="flyball-savings",
     title="Flyball / Savings",
-    description=(
-        "What training used against the same work at the highest clock, by the jobs' models (docs/metrics.md says how it is"
-        " reckoned). Price and carbon are yours to set above."
-    ),
+    description="What training used, against the same work at the highest clock. Price and carbon are yours to set.",
     variables=(
         Constant("price", "Price of a kWh", 0.2),
         Constant("carbon", "Grams of CO2 a kWh", 400),
@@ -357,11 +356,11 @@ SAVINGS = Dashboard(
                     f"1 - {_USED} / {_AT_HIGHEST}", Unit.SHARE, width=5,
                 ),
                 _number(
-                    "Money saved", "What is the saved energy worth at the price above?",
+                    "Money saved", "What is the saved energy worth, at the price that is set?",
                     f"{_SAVED_KILOWATT_HOURS} * $price", Unit.MONEY, width=5,
                 ),
                 _number(
-                    "CO2 saved", "How much less was emitted at the carbon intensity above?",
+                    "CO2 saved", "How much less was emitted, at the carbon that is set?",
                     f"{_SAVED_KILOWATT_HOURS} * $carbon / 1000", Unit.KILOGRAMS, width=5,
                 ),
             ),
@@ -556,7 +555,7 @@ AGENTS_AND_OPERATOR = Dashboard(
                         Query(f"sum(rate(flyball_cycle_failures_total[{RATE_INTERVAL}]))", "cycles"),
                         Query(
                             f'sum(rate(flyball_api_write_seconds_count{{outcome="refused"}}[{RATE_INTERVAL}]))',
-                            "writes refused",
+                            "writes refused (overtaken by others, too)",
                         ),
                         Query(
                             f'sum(rate(flyball_api_write_seconds_count{{outcome="unknown"}}[{RATE_INTERVAL}]))',

@@ -119,6 +119,16 @@ def _lines(panel: Panel) -> AnyPanel:
         )
     if panel.at_most is not None:
         builder = builder.max(panel.at_most)
+    for query in panel.queries:
+        drawn = []
+        if query.colour is not None:
+            colour = {"mode": "fixed", "fixedColor": query.colour.value}
+            drawn.append(dashboard.DynamicConfigValue(id_val="color", value=colour))
+        if query.upper:
+            dashes = {"fill": "dash", "dash": [10, 6]}
+            drawn.append(dashboard.DynamicConfigValue(id_val="custom.lineStyle", value=dashes))
+        if drawn:
+            builder = builder.override_by_name(query.legend, drawn)
     return _asking(builder, panel, instant=False)
 
 

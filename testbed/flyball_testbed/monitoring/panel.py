@@ -52,11 +52,16 @@ class Colour(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query, and what its series are called; in a table, the title of its column and the column's unit."""
+    """One query, and what its series are called; in a table, the title of its column and the column's unit.
+
+    `colour` is for the line of a query that has one only; an `upper` one is what the others must stay below.
+    """
 
     expr: str
     legend: str
     unit: Unit | None = None
+    colour: Colour | None = None
+    upper: bool = False
 
 
 @dataclass(frozen=True, slots=True)

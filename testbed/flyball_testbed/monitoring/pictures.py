@@ -23,7 +23,7 @@ from flyball_testbed.monitoring.panel import COLUMNS, Choice, Colour, Dashboard,
 from flyball_testbed.monitoring.prometheus import Prometheus, Series
 
 INCHES_WIDE = 15.0
-HEADING_INCHES, NUMBER_INCHES, PANEL_INCHES, LINE_OF_TABLE_INCHES = 0.42, 1.15, 3.0, 0.27
+HEADING_INCHES, NUMBER_INCHES, PANEL_INCHES, LINE_OF_TABLE_INCHES = 0.42, 1.15, 3.2, 0.27
 STEPS = 240
 MOST_SHOWN = 12
 INK, FAINT, GRID = "#24292f", "#6b7280", "#e5e7eb"
@@ -69,7 +69,15 @@ def draw(made: Dashboard, view: View, path: Path) -> None:
         FigureCanvasAgg(figure)
         total = sum(heights) + 0.6
         figure.text(0.012, 1 - 0.26 / total, made.title, fontsize=15, fontweight="bold", color=INK, va="center")
-        figure.text(0.988, 1 - 0.26 / total, made.description[:150], fontsize=8.5, color=FAINT, va="center", ha="right")
+        figure.text(
+            0.988,
+            1 - 0.26 / total,
+            made.description,
+            fontsize=8.5,
+            color=FAINT,
+            va="center",
+            ha="right",
+        )
         top = 1 - 0.55 / total
         for band in bands:
             bottom = top - band.inches / total
@@ -96,7 +104,7 @@ class _Band:
         inches, shape = figure.get_figheight(), self.panels[0][0].shape
         # Room for title and question above, and for the legend below.
         above = 0.06 if shape is Shape.NUMBER else 0.46
-        below = 0.62 if shape in (Shape.LINES, Shape.STACKED) else 0.06
+        below = 0.80 if shape in (Shape.LINES, Shape.STACKED) else 0.06
         grid = GridSpec(
             1, COLUMNS, figure=figure, left=0.012, right=0.988, wspace=0.0,
             top=top - above / inches, bottom=bottom + below / inches,
@@ -163,7 +171,7 @@ def _title(axes: Axes, panel: Panel, chosen: dict[str, str]) -> None:
 def _draw_number(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, str], view: View) -> None:
     found = view.prometheus.query(view.bound(made, panel.queries[0], chosen), view.end)
     value = found[0].value if found else math.nan
-    colour = _colour(panel, value)
+    colour = colour_of(panel, value)
     axes.set_axis_off()
     axes.add_patch(
         mpl.patches.FancyBboxPatch(
@@ -172,7 +180,7 @@ def _draw_number(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, st
         )
     )  # fmt: skip
     ink, faint = (INK, FAINT) if colour is None else ("white", "white")
-    text = "no data" if math.isnan(value) else written(value, panel.unit)
+    text = written(value, panel.unit)
     axes.text(
         0.5, 0.50, text, transform=axes.transAxes, ha="center", va="center", fontsize=19, fontweight="bold", color=ink
     )
@@ -188,7 +196,8 @@ def _folded(text: str) -> str:
     return " ".join(words[:at]) + "\n" + " ".join(words[at:])
 
 
-def _colour(panel: Panel, value: float) -> Colour | None:
+def colour_of(panel: Panel, value: float) -> Colour | None:
+    """What a number means; None where it has no good or bad, or is not known."""
     colour = panel.base
     for step in panel.thresholds:
         if value >= step.value:
@@ -198,25 +207,33 @@ def _colour(panel: Panel, value: float) -> Colour | None:
 
 def _draw_lines(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, str], view: View) -> None:
     step = (view.end - view.start) / STEPS
-    found: list[tuple[str, Series]] = []
+    found: list[tuple[str, Series, Query]] = []
     for query in panel.queries:
         asked = view.bound(made, query, chosen)
         answer = view.prometheus.query_range(asked, view.start, view.end, step)
-        found += [(legend(query.legend, series.labels), series) for series in answer]
+        found += [(legend(query.legend, series.labels), series, query) for series in answer]
     if panel.shape is Shape.STACKED:
         found.sort(key=lambda line: -_mean(line[1].values))
     times = [view.start + step * number for number in range(STEPS + 1)]
     shown = found[:MOST_SHOWN]
     if panel.shape is Shape.STACKED and shown:
-        stack = [_on_grid(series, times, step, 0.0) for _, series in shown]
+        stack = [_on_grid(series, times, step, 0.0) for _, series, _ in shown]
         colours = [CYCLE[number % len(CYCLE)] for number in range(len(shown))]
         axes.stackplot(
-            _minutes(times, view), stack, labels=[name for name, _ in shown], colors=colours, alpha=0.75, linewidth=0
+            _minutes(times, view), stack, labels=[name for name, _, _ in shown], colors=colours, alpha=0.75, linewidth=0
         )
     else:
-        for number, (name, series) in enumerate(shown):
+        for number, (name, series, query) in enumerate(shown):
             values = _on_grid(series, times, step, math.nan)
-            axes.plot(_minutes(times, view), values, label=name, linewidth=1.6, color=CYCLE[number % len(CYCLE)])
+            colour = CYCLE[number % len(CYCLE)] if query.colour is None else COLOURS[query.colour]
+            axes.plot(
+                _minutes(times, view),
+                values,
+                label=name,
+                linewidth=1.6,
+                color=colour,
+                linestyle="--" if query.upper else "-",
+            )
     for threshold in panel.thresholds:
         if threshold.value > 1e-6:
             axes.axhline(threshold.value, color=COLOURS[threshold.colour], linewidth=1, linestyle=(0, (5, 3)))
@@ -281,7 +298,6 @@ def _draw_table(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, str
     drawn.set_fontsize(9)
     for (row, _), cell in drawn.get_celld().items():
         cell.set_edgecolor(GRID)
-        cell.set_height(1 / (len(rows) + 1))
         cell.get_text().set_color(FAINT if row == 0 else INK)
 
 
@@ -295,6 +311,8 @@ def legend(pattern: str, labels: Mapping[str, str]) -> str:
 
 def written(value: float, unit: Unit) -> str:
     """A number with its unit, as a person reads it."""
+    if math.isnan(value):
+        return "no data"
     if unit is Unit.SHARE:
         return f"{100 * value:.1f} %"
     if unit in (Unit.COUNT, Unit.MONEY):
@@ -302,6 +320,8 @@ def written(value: float, unit: Unit) -> str:
     if unit is Unit.CELSIUS:
         return f"{value:.0f} °C"
     if unit in (Unit.KILOWATT_HOURS, Unit.KILOGRAMS):
+        return f"{value:.3g} {_ENGINEERING[unit]}"
+    if value == 0 or unit is Unit.PER_SECOND:
         return f"{value:.3g} {_ENGINEERING[unit]}"
     return EngFormatter(unit=_ENGINEERING[unit], places=0 if unit is Unit.SECONDS and value >= 10 else 2)(value)
 
@@ -313,4 +333,6 @@ def _formatter(unit: Unit) -> Formatter:
         return FuncFormatter(lambda value, _: f"{100 * value:g} %")
     if unit is Unit.CELSIUS:
         return FuncFormatter(lambda value, _: f"{value:g} °C")
+    if unit is Unit.PER_SECOND:  # a prefix would make metres of thousandths
+        return FuncFormatter(lambda value, _: f"{value:g} /s")
     return EngFormatter(unit=_ENGINEERING[unit])

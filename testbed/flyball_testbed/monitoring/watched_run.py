@@ -33,16 +33,20 @@ NAMESPACE = "research"
 ROW_LABEL = "topology.example.com/row"
 ROWS = ("row-a", "row-b")
 TRACE = REPOSITORY / "examples/traces/itp-hour.csv"
-JOBS, COMPRESSION, SEED = 14, 60.0, 3
+JOBS, COMPRESSION, SEED = 16, 24.0, 3
 PLAN = SitePlan(
     nodes=4,
-    operator_arguments=("--replan-seconds", "2", "--status-interval-seconds", "2", "--restart-seconds", "5"),
-)
+    # The operator's pace is scaled down with the trace.
+    operator_arguments=(
+        "--replan-seconds", "2", "--status-interval-seconds", "2", "--restart-seconds", "5",
+        "--report-timeout-seconds", "20", "--grant-lease-seconds", "20",
+    ),
+)  # fmt: skip
 RATE_INTERVAL = "15s"
 # Shares of all GPUs' largest limits: what a row may draw, and the cluster before, in and after its dip.
 ROW_SHARE, FIRST_SHARE, LOW_SHARE, LAST_SHARE = 0.45, 0.8, 0.45, 0.7
 # Of the time that the run takes.
-FALLS_AT, RISES_AT, CHANGED_BY_HAND_AT, AWAY_AT, BACK_AT = 0.35, 0.6, 0.72, 0.8, 0.9
+FALLS_AT, RISES_AT, CHANGED_BY_HAND_AT, AWAY_AT, BACK_AT = 0.35, 0.6, 0.72, 0.76, 0.92
 CHANGES_BY_HAND = 4
 
 

@@ -25,6 +25,7 @@ from flyball_testbed.controlplane.programs.chart_tools import (
     chart_tools_directory,
     find_chart_tools,
 )
+from flyball_testbed.controlplane.programs.integrations import find_integrations
 from flyball_testbed.controlplane.programs.monitoring_tools import find_monitoring_tools
 
 VERSIONS = {
@@ -250,6 +251,19 @@ def test_other_pins_are_other_tools(machine: Path, tmp_path: Path, monkeypatch: 
     (tmp_path / "go.mod").write_text(pins.replace("helm.sh/helm/v4 v4.", "helm.sh/helm/v4 v5."))
     monkeypatch.setattr(build, "CHART_TOOLS_DIRECTORY", tmp_path)
     assert chart_tools_directory() != before
+
+
+def test_other_people_s_controllers_are_built_once_and_only_when_asked_for(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = find_integrations(lambda line: None)
+    assert built(machine) == list(build.PACKAGE_OF_INTEGRATION.values())
+    assert find_integrations(lambda line: None).paths == found.paths
+    assert len(built(machine)) == 1
+    found.paths["prometheus-operator"].unlink()
+    monkeypatch.setenv("GO_FAILS_ON", build.PACKAGE_OF_INTEGRATION["prometheus-operator"])
+    with pytest.raises(BinariesUnavailableError, match=r"(?s)no prometheus-operator: .*does not compile"):
+        find_integrations(lambda line: None)
 
 
 # --- Prometheus and promtool ---------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ MODULE_DIRECTORY = _TESTBED / "controlplane_build"
 NODE_DIRECTORY = _TESTBED / "realnode_build"
 CHART_TOOLS_DIRECTORY = _TESTBED / "chart_tools_build"
 MONITORING_DIRECTORY = _TESTBED / "monitoring_build"
+# Other people's controllers, which judge what the chart makes for them; built for `make test-integrations` alone.
+INTEGRATIONS_DIRECTORY = _TESTBED / "integrations_build"
 KUBERNETES_MODULE = "k8s.io/kubernetes"
 ETCD_MODULE = "go.etcd.io/etcd/server/v3"
 KWOK_MODULE = "sigs.k8s.io/kwok"
@@ -36,6 +38,7 @@ HELM_MODULE = "helm.sh/helm/v4"
 HELM_DOCS_MODULE = "github.com/norwoodj/helm-docs"
 KUBECONFORM_MODULE = "github.com/yannh/kubeconform"
 PROMETHEUS_MODULE = "github.com/prometheus/prometheus"
+PROMETHEUS_OPERATOR_MODULE = "github.com/prometheus-operator/prometheus-operator"
 PACKAGE_OF_PROGRAM = {
     "etcd": ETCD_MODULE,
     "kube-apiserver": f"{KUBERNETES_MODULE}/cmd/kube-apiserver",
@@ -61,7 +64,8 @@ PACKAGE_OF_MONITORING_TOOL = {
     "prometheus": f"{PROMETHEUS_MODULE}/cmd/prometheus",
     "promtool": f"{PROMETHEUS_MODULE}/cmd/promtool",
 }
-PACKAGES = PACKAGE_OF_PROGRAM | PACKAGE_OF_CHART_TOOL | PACKAGE_OF_MONITORING_TOOL
+PACKAGE_OF_INTEGRATION = {"prometheus-operator": f"{PROMETHEUS_OPERATOR_MODULE}/cmd/operator"}
+PACKAGES = PACKAGE_OF_PROGRAM | PACKAGE_OF_CHART_TOOL | PACKAGE_OF_MONITORING_TOOL | PACKAGE_OF_INTEGRATION
 DIRECTORY_OF_MODULE = {
     KUBERNETES_MODULE: MODULE_DIRECTORY,
     ETCD_MODULE: MODULE_DIRECTORY,
@@ -72,6 +76,7 @@ DIRECTORY_OF_MODULE = {
     HELM_DOCS_MODULE: CHART_TOOLS_DIRECTORY,
     KUBECONFORM_MODULE: CHART_TOOLS_DIRECTORY,
     PROMETHEUS_MODULE: MONITORING_DIRECTORY,
+    PROMETHEUS_OPERATOR_MODULE: INTEGRATIONS_DIRECTORY,
 }
 MODULE_OF_PROGRAM = {
     program: next(module for module in DIRECTORY_OF_MODULE if package.startswith(module))
@@ -204,6 +209,17 @@ def _replacing(target: Path) -> Iterator[Path]:
         temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def module_source(module: str, go: Path) -> Path:
+    """The folder with a pinned module's sources, fetched where they are missing. Raises BuildError."""
+    answer = subprocess.run(
+        [str(go), "list", "-m", "-mod=readonly", "-f", "{{.Dir}}", module],
+        cwd=DIRECTORY_OF_MODULE[module], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if answer.returncode != 0:
+        raise BuildError(f"the sources of {module}: {answer.stderr.strip()[-300:]}")
+    return Path(answer.stdout.strip())
 
 
 def linker_flags(program: str) -> str:
