@@ -49,7 +49,7 @@ class OperatorProcess:
         self._lease_session: ApiSession | None = None
         self._lease: LeaderLease | None = None
         self._operator: Operator | None = None
-        self._metrics = OperatorMetrics(version=package_version(), policy=settings.policy)
+        self._metrics = OperatorMetrics(version=package_version(), policy=settings.policy, mode=settings.mode)
         self._probes = ProbeServer(self.live, self.ready)
         # A restarted process is always a new holder: its predecessor's epoch ends, and with it whatever is on its way.
         self.identity = f"{os.environ.get('HOSTNAME') or socket.gethostname()}-{uuid.uuid4().hex[:8]}"

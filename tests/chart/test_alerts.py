@@ -133,8 +133,16 @@ def test_each_alert_fires_in_its_case_alone(monitoring_tools: Binaries, tmp_path
         for name, case in cases
         for values, expected in ((case.fires, True), (case.silent, False))
     ]
+    # Where nothing is set, no node is governed, and that is meant.
+    observing = Case(
+        "flyball_operator_info{mode='observe'}", "", "1x20", (("flyball_nodes{state='unacknowledged'}", "2x20"),)
+    )
     absent = unit_test("FlyballNoLeader", Case("up", "0x20", "0x20"), "0x20", True)
-    document = {"rule_files": ["alerts.yaml"], "evaluation_interval": "1m", "tests": [*tests, absent]}
+    document = {
+        "rule_files": ["alerts.yaml"],
+        "evaluation_interval": "1m",
+        "tests": [*tests, absent, unit_test("FlyballNodeNotGoverned", observing, observing.silent, False)],
+    }
     (tmp_path / "test.yaml").write_text(yaml.safe_dump(document))
     promtool(monitoring_tools, "test", "rules", "test.yaml", folder=tmp_path)
 

@@ -61,8 +61,9 @@ class _Cap:
     committed_watts: float
     measured_watts: float
     feasible: bool
-    enforced: bool
+    enforced: bool | None  # None: nobody enforces anything here
     proof_stale: bool
+    if_governed_watts: float | None
     overshoot_joules: float
     overshoot_seconds: float
     meter_allowed_watts: float | None = None
@@ -102,7 +103,6 @@ class _Latest(Collector):
             ("measured_watts", "What the cap's nodes draw now", lambda cap: cap.measured_watts),
             ("headroom_watts", "The cap less what is committed", lambda cap: cap.headroom_watts),
             ("feasible", "1 while the cap can be held at all", lambda cap: float(cap.feasible)),
-            ("enforced", "1 while what is committed is known to be within the cap", lambda cap: float(cap.enforced)),
             (
                 "proof_stale",
                 "1 while nothing but doubt of some nodes' acknowledgements keeps the cap from being enforced",
@@ -114,6 +114,14 @@ class _Latest(Collector):
             for cap in caps:
                 gauge.add_metric([cap.name], value(cap))
             yield gauge
+        enforced = GaugeMetricFamily(
+            "flyball_cap_enforced", "1 while what is committed is known to be within the cap", labels=["cap"]
+        )
+        if_governed = GaugeMetricFamily(
+            "flyball_cap_if_governed_watts",
+            "What would be committed, told by an operator that only observes",
+            labels=["cap"],
+        )
         allowed = GaugeMetricFamily(
             "flyball_cap_meter_allowed_watts",
             "What all limits and the static overhead may add up to because of the cap's meter, where it bounds them",
@@ -123,11 +131,15 @@ class _Latest(Collector):
             "flyball_cap_meter_silent", "1 while the cap's meter is not believed", labels=["cap"]
         )
         for cap in caps:
+            if cap.enforced is not None:
+                enforced.add_metric([cap.name], float(cap.enforced))
+            if cap.if_governed_watts is not None:
+                if_governed.add_metric([cap.name], cap.if_governed_watts)
             if cap.meter_allowed_watts is not None:
                 allowed.add_metric([cap.name], cap.meter_allowed_watts)
             if cap.meter_silent is not None:
                 silent.add_metric([cap.name], float(cap.meter_silent))
-        yield from (allowed, silent)
+        yield from (enforced, if_governed, allowed, silent)
         joules = CounterMetricFamily(
             "flyball_cap_overshoot_joules", "Energy measured above the cap in force", labels=["cap"]
         )
@@ -144,14 +156,21 @@ class _Latest(Collector):
 class OperatorMetrics:
     """The operator's metrics on a registry of their own; every method is cheap and never raises into the loop."""
 
-    def __init__(self, *, version: str = "", policy: str = "", monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        version: str = "",
+        policy: str = "",
+        mode: str = "govern",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.registry = CollectorRegistry()
         self._monotonic = monotonic
         self._latest = _Latest()
         self.registry.register(self._latest)
         ProcessCollector(registry=self.registry)
-        info = Gauge("flyball_operator_info", "The operator", ["version", "policy"], registry=self.registry)
-        info.labels(version, policy).set(1)
+        info = Gauge("flyball_operator_info", "The operator", ["version", "policy", "mode"], registry=self.registry)
+        info.labels(version, policy, mode).set(1)
         self._actions = Counter(
             "flyball_plan_actions", "Writes made to follow the plan", ["kind"], registry=self.registry
         )
@@ -264,8 +283,9 @@ class OperatorMetrics:
                     state.committed_watts,
                     state.measured_watts,
                     feasible,
-                    state.enforced,
-                    state.proof_stale,
+                    state.enforced if state.if_governed is None else None,
+                    state.proof_stale and state.if_governed is None,
+                    None if state.if_governed is None else state.if_governed.committed_watts,
                     joules,
                     seconds,
                     None if state.meter is None else state.meter.allowed_watts,

@@ -145,7 +145,7 @@ def _inches(made: Dashboard, line: Sequence[tuple[Panel, dict[str, str]]], view:
     if shape is Shape.NUMBER:
         return NUMBER_INCHES
     if shape is Shape.TABLE:
-        return 0.9 + LINE_OF_TABLE_INCHES * (1 + len(_table(made, line[0][0], view)))
+        return 0.8 + LINE_OF_TABLE_INCHES * (1 + len(_table(made, line[0][0], view)))
     return PANEL_INCHES
 
 
@@ -243,12 +243,12 @@ def _draw_lines(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, str
         axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(_formatter(panel.unit))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=panel.unit is Unit.COUNT))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda minutes, _: f"{minutes:g} min"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda minutes, _: f"{minutes:g} min" if minutes else ""))
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
     if shown:
-        columns = min(len(shown), max(2, panel.width // 3))
+        columns = min(len(shown), max(3, panel.width // 3))
         axes.legend(
             loc="upper left", bbox_to_anchor=(-0.02, -0.10), ncols=columns, frameon=False, fontsize=7.5, handlelength=1.2,
             columnspacing=1.2, labelcolor=INK, borderaxespad=0,
@@ -291,14 +291,14 @@ def _draw_table(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, str
         axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=FAINT)
         return
     titles = ["Job", *(query.legend for query in panel.queries)]
-    drawn = axes.table(
-        cellText=rows, colLabels=titles, cellLoc="left", colLoc="left", loc="upper left", edges="horizontal"
-    )
-    drawn.auto_set_font_size(False)
-    drawn.set_fontsize(9)
-    for (row, _), cell in drawn.get_celld().items():
-        cell.set_edgecolor(GRID)
-        cell.get_text().set_color(FAINT if row == 0 else INK)
+    for number, row in enumerate([titles, *rows]):
+        middle = 1 - (number + 0.5) / (len(rows) + 1)
+        for column, text in enumerate(row):
+            ink, weight = (FAINT, "bold") if number == 0 else (INK, "normal")
+            axes.text(0.005 + column / len(titles), middle, text, fontsize=9, color=ink, fontweight=weight, va="center")
+        axes.axhline(1 - (number + 1) / (len(rows) + 1), color=GRID, linewidth=0.8)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
 
 
 def legend(pattern: str, labels: Mapping[str, str]) -> str:

@@ -43,6 +43,7 @@ PLAN = SitePlan(
     ),
 )  # fmt: skip
 RATE_INTERVAL = "15s"
+BUDGETS_KILOJOULES = (450, 60, 80)
 # Shares of all GPUs' largest limits: what a row may draw, and the cluster before, in and after its dip.
 ROW_SHARE, FIRST_SHARE, LOW_SHARE, LAST_SHARE = 0.45, 0.8, 0.45, 0.7
 # Of the time that the run takes.
@@ -140,7 +141,7 @@ def _submit(site: Site, number: int, job: DemoJob) -> None:
     """Every third job has a budget, every fourth a deadline."""
     manifest = energy_aware_job(job, NAMESPACE, seconds_between_resizes=20)
     if number % 3 == 0:
-        manifest["spec"]["energy"] = {"budgetKilojoules": (60, 200, 600)[number // 3 % 3]}
+        manifest["spec"]["energy"] = {"budgetKilojoules": BUDGETS_KILOJOULES[number // 3 % len(BUDGETS_KILOJOULES)]}
     if number % 4 == 1:
         minutes = (1, 30)[number // 4 % 2]
         manifest["spec"]["deadline"] = format_time(datetime.now(UTC) + timedelta(minutes=minutes))

@@ -166,7 +166,7 @@ def full_metrics() -> OperatorMetrics:
     """Metrics that have seen one of everything, so that every family has a series."""
     metrics = OperatorMetrics(version="1.2", policy="price")
     metered = replace(cap("row", 3000, 3100, 3300), meter=MeterState(MeterPhase.CUT, 0.0, allowed_watts=2500.0))
-    metrics.observe_caps([metered], ())
+    metrics.observe_caps([metered, replace(cap("seen", 1, 1, 1), if_governed=cap("seen", 1, 1, 1))], ())
     observe(metrics, kept("dated", budget=9, state="Running", dated=True), dated=decided(8, 1200))
     metrics.observe_nodes([node("n1")])
     metrics.observe_ages({"pods": 1.5})
@@ -206,6 +206,14 @@ async def test_a_cap_that_only_doubt_keeps_from_being_enforced(target: Target) -
     target.metrics.observe_caps([doubted], ())
     seen = await target.scrape()
     assert (seen("cap_enforced", cap="row"), seen("cap_proof_stale", cap="row")) == (0, 1)
+
+
+async def test_nobody_calls_a_cap_enforced_that_is_only_observed(target: Target) -> None:
+    governed = cap("row", 3000, 2500, 2000)
+    target.metrics.observe_caps([replace(cap("row", 3000, 2900, 2000), if_governed=governed)], ())
+    seen = await target.scrape()
+    assert (seen("cap_enforced", cap="row"), seen("cap_committed_watts", cap="row")) == (None, 2900)
+    assert (seen("cap_if_governed_watts", cap="row"), seen("cap_proof_stale", cap="row")) == (2500, 0)
 
 
 async def test_overshoot_is_what_was_measured_above_the_cap_over_time(target: Target) -> None:
