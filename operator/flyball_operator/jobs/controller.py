@@ -21,6 +21,7 @@ from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.jobs.attempts import Attempts, RestartRules
+from flyball_operator.jobs.budget_check import budget_too_small
 from flyball_operator.jobs.create_limit import CreateLimit
 from flyball_operator.jobs.energy_history import EnergyHistories
 from flyball_operator.jobs.fitting import NO_BOUNDS, Fit, Fitting, withheld_gpus
@@ -33,7 +34,15 @@ from flyball_operator.jobs.lifecycle import (
     StopIncarnation,
     next_step,
 )
-from flyball_operator.jobs.memory import JobMemory, Refusal, recorded_allocation, unknown_gpu_resource, wants_gpus
+from flyball_operator.jobs.memory import (
+    JobMemory,
+    Refusal,
+    recorded_allocation,
+    unknown_gpu_resource,
+    unsupported_section,
+    wants_gpus,
+)
+from flyball_operator.jobs.preemption import preempted_for, still_preempted
 from flyball_operator.jobs.progress import JobProgress, add_energy, recorded_progress, updated_progress
 from flyball_operator.jobs.status import JobFacts, energy_status
 from flyball_operator.jobs.status_updates import ModelSource, StatusHistory, StatusUpdates
@@ -121,6 +130,8 @@ class _Record:
     invalid: str  # the API server's message where it refuses the pods of generation `invalid_generation`
     invalid_generation: int
     stop_reason: str = "the plan gives it no GPUs for now"
+    preempted: str = ""  # for whom it was paused, as long as it has not been given GPUs again
+    budget_checked: tuple[int, Refusal | None] = (0, None)  # the generation that was looked at, and what was found
     status: StatusHistory = field(default_factory=StatusHistory)
 
     @staticmethod
@@ -133,6 +144,7 @@ class _Record:
             last_resize=job.status.last_resize_time,
             invalid=job.refusal,
             invalid_generation=job.generation,
+            preempted=preempted_for(job),
         )
 
     def refusal(self, job: EnergyAwareJob) -> Refusal | None:
@@ -164,6 +176,7 @@ class JobController:
         self._gpu_resources = gpu_resources
         self._rules = rules or RestartRules()
         self._creates = CreateLimit()
+        self._models = models
         self._fitting = Fitting()
         self._monotonic = 0.0
         self._updates = StatusUpdates(status_interval_seconds, models)
@@ -247,12 +260,12 @@ class JobController:
         jobs = {}
         fits = self._fits(cluster, nodes)
         for uid, job in cluster.jobs.items():
-            if job.finished or job.deleting:
-                continue
+            if job.finished or job.deleting or not job.managed_by_flyball:
+                continue  # of a job that another controller manages, not one word is ours
             try:
                 reports = self._energy.believed(job, cluster.reports_of.get(uid, ()), nodes, monotonic)
                 fit = fits.get(uid, NO_BOUNDS)
-                jobs[uid] = self._live_job(job, cluster, reports, fit, decisions.get(uid), now, monotonic)
+                jobs[uid] = self._live_job(job, cluster, nodes, reports, fit, decisions.get(uid), now, monotonic)
             except Exception:
                 # One job that cannot be understood must not end the cycle that holds the caps for everybody.
                 logger.exception("job left out of this cycle", job=job.key)
@@ -278,10 +291,19 @@ class JobController:
                         foreign_gpus[pod.namespace, name] = foreign_gpus.get((pod.namespace, name), 0) + pod.gpus
         return self._fitting.fits(wanting, nodes, cluster.pods_of, cluster.used, cluster.gpu_quotas, foreign_gpus)
 
+    def _budget_too_small(self, record: _Record, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> Refusal | None:
+        """`budget_too_small`, looked at once for each generation."""
+        generation, found = record.budget_checked
+        if generation != job.generation and nodes:
+            found = budget_too_small(job, record.progress.iterations, nodes, self._models)
+            record.budget_checked = (job.generation, found)
+        return found if generation == job.generation or nodes else None
+
     def _live_job(
         self,
         job: EnergyAwareJob,
         cluster: ClusterState,
+        nodes: Mapping[str, NodeInfo],
         reports: Sequence[tuple[str, PodReport]],
         fit: Fit,
         decision: JobDecision | None,
@@ -298,7 +320,14 @@ class JobController:
         if decision is not None:
             record.stop_reason = decision.explanation
         current = recorded_allocation(job, incarnations) if decision is None else decision.allocation
-        refusal = unknown_gpu_resource(job, self._gpu_resources) or record.refusal(job) or fit.refusal
+        begun = bool(incarnations or pods) or job.status.start_time is not None
+        refusal = (
+            unknown_gpu_resource(job, self._gpu_resources)
+            or unsupported_section(job)
+            or record.refusal(job)
+            or fit.refusal
+            or (None if begun else self._budget_too_small(record, job, nodes))
+        )
         wanted = wants_gpus(job, record.progress, refusal) and not attempts.gives_back
         if attempts.pause is not None and attempts.gives_back:
             record.stop_reason = attempts.pause.message
@@ -435,6 +464,8 @@ class JobController:
         seen = view.status.observed_generation == view.generation
         if wants and decision is None and not outcome and seen:
             return None
+        if decision is not None:
+            decision, record.preempted = still_preempted(record.preempted, decision)
         nothing = PodLimit()
         pods = [
             limits.get((pod.namespace, pod.name), nothing) for pod in job.pods if not pod.finished and not pod.deleting
@@ -469,7 +500,7 @@ class JobController:
         """Statuses of ended jobs whose last pods are reported to have used more energy than their statuses have."""
         for uid, reports in cluster.reports_of.items():
             job = cluster.jobs.get(uid)
-            if job is None or not job.finished or job.deleting:
+            if job is None or not job.finished or job.deleting or not job.managed_by_flyball:
                 continue
             before = recorded_progress(job)
             progress = add_energy(before, self._energy.believed(job, reports, nodes, monotonic))
@@ -485,7 +516,7 @@ class JobController:
         expired = []
         for job in jobs:
             ttl_seconds, ended = job.spec.ttl_seconds_after_finished, job.status.completion_time
-            if ttl_seconds is None or ended is None or job.deleting or not job.finished:
+            if ttl_seconds is None or ended is None or job.deleting or not (job.finished and job.managed_by_flyball):
                 continue
             if (now - ended).total_seconds() >= ttl_seconds:
                 expired.append(job)

@@ -36,6 +36,17 @@ def unknown_gpu_resource(job: EnergyAwareJob, gpu_resources: Collection[str]) ->
     )
 
 
+def unsupported_section(job: EnergyAwareJob) -> Refusal | None:
+    """The refusal of a job with a section that the operator can make no use of; None where it has none.
+
+    Running it as if the section were not there would promise savings that never come.
+    """
+    if not job.spec.unused_sections:
+        return None
+    named = " and ".join(f"spec.{section}" for section in job.spec.unused_sections)
+    return Refusal("NotSupported", f"this version cannot make use of {named}: take it out to have the job run without")
+
+
 @dataclass(frozen=True, slots=True)
 class JobMemory:
     """What is known of a job beside its spec: its progress, the allocation it holds or is being given, whether all its pods

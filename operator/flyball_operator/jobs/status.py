@@ -49,6 +49,8 @@ REASONS: dict[str, frozenset[str]] = {
             "Suspended",
             "InvalidSpec",
             "UnknownGpuResource",
+            "NotSupported",
+            "BudgetTooSmall",
             "NoNodeFits",
             "ExceedsCluster",
             "QuotaExceeded",
@@ -62,7 +64,7 @@ REASONS: dict[str, frozenset[str]] = {
     "Resizing": _STEPS,
     "PowerLimitsEnforced": frozenset({"LimitsAcknowledged", "WaitingForAcknowledgements", "NotPlaced"}),
     "BudgetHealthy": frozenset({"NoBudget", "WithinBudget", "ProjectedOverBudget", "Exhausted"}),
-    "DeadlineAtRisk": frozenset({"NoAllocationMeetsIt", "OnTime", "NoDeadline"}),
+    "DeadlineAtRisk": frozenset({"NoAllocationMeetsIt", "DeadlinePassed", "OnTime", "NoDeadline"}),
     "Succeeded": frozenset({"Succeeded"}),
     "Failed": frozenset({"Failed"}),
 }
@@ -114,9 +116,8 @@ def _admitted(job: EnergyAwareJob, facts: JobFacts) -> Condition:
         return Condition("Admitted", False, facts.outcome, facts.outcome_message)
     if facts.refusal is not None:
         return Condition("Admitted", False, facts.refusal.reason, facts.refusal.message)
-    if job.spec.suspend or not job.managed_by_flyball:
-        held = "spec.suspend is true" if job.spec.suspend else f"spec.managedBy is {job.spec.managed_by}"
-        return Condition("Admitted", False, "Suspended", held)
+    if job.spec.suspend:
+        return Condition("Admitted", False, "Suspended", "spec.suspend is true")
     energy = job.spec.energy
     if facts.progress.budget_spent(energy.budget_kilojoules) and energy.on_exhausted in ("Suspend", "Fail"):
         follows = {
@@ -185,9 +186,10 @@ def _conditions(job: EnergyAwareJob, facts: JobFacts, projected: float | None) -
             "BudgetHealthy",
             total <= budget and not spent,
             "Exhausted" if spent else "WithinBudget" if total <= budget else "ProjectedOverBudget",
-            f"{total:.0f} kJ at the end of {budget} kJ allowed",
+            f"{total:.0f} kJ at the end, and {budget} kJ are allowed",
         )
-    late = decision is not None and decision.deadline_at_risk
+    passed = not facts.outcome and job.spec.deadline is not None and job.spec.deadline <= facts.now
+    late = passed or (decision is not None and decision.deadline_at_risk)
     nearest = (
         ""
         if decision is None
@@ -211,15 +213,25 @@ def _conditions(job: EnergyAwareJob, facts: JobFacts, projected: float | None) -
         Condition(
             "DeadlineAtRisk",
             late,
-            "NoAllocationMeetsIt" if late else "OnTime" if job.spec.deadline else "NoDeadline",
-            f"no allocation now possible meets {format_time(job.spec.deadline)}{nearest}"
-            if late and job.spec.deadline
-            else "",
+            _lateness_reason(job, late=late, passed=passed),
+            _lateness(job.spec.deadline, nearest, passed=passed) if late and job.spec.deadline else "",
         ),
     ]
     if facts.outcome:
         conditions.append(Condition(facts.outcome, True, facts.outcome, facts.outcome_message))
     return conditions
+
+
+def _lateness_reason(job: EnergyAwareJob, *, late: bool, passed: bool) -> str:
+    if passed:
+        return "DeadlinePassed"
+    return "NoAllocationMeetsIt" if late else "OnTime" if job.spec.deadline else "NoDeadline"
+
+
+def _lateness(deadline: datetime, nearest: str, *, passed: bool) -> str:
+    if passed:
+        return f"{format_time(deadline)} is past: the job goes on as one without a deadline"
+    return f"no allocation now possible meets {format_time(deadline)}{nearest}"
 
 
 def _state(job: EnergyAwareJob, facts: JobFacts, conditions: list[Condition]) -> str:

@@ -46,6 +46,9 @@ def job_state(
         current = None
     budget, iterations = job.spec.energy.budget_kilojoules, job.spec.training.iterations
     spent = progress.budget_spent(budget)
+    deadline = job.spec.deadline
+    if deadline is not None and deadline <= now:
+        deadline = None  # nothing meets it any more: hurrying would cost energy for nothing
     return JobState(
         uid=job.uid,
         name=job.key,
@@ -60,7 +63,7 @@ def job_state(
         attained_gpu_seconds=progress.attained_gpu_seconds,
         priority=job.spec.priority,
         objective=Objective(job.spec.objective),
-        seconds_to_deadline=None if job.spec.deadline is None else (job.spec.deadline - now).total_seconds(),
+        seconds_to_deadline=None if deadline is None else (deadline - now).total_seconds(),
         remaining_energy_joules=None
         if budget is None
         else max(0.0, budget * 1e3 - progress.consumed_millijoules / 1e3),

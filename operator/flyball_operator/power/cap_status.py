@@ -40,12 +40,14 @@ REASONS: dict[str, frozenset[str]] = {
             "Adopting",
             "Joining",
             "Observing",
+            "NoNodes",
             "Infeasible",
             "Unreadable",
         }
     ),
     "Breached": frozenset({"MeasuredOverCap", "WithinCap", "MeterSilent", "Unreadable"}),
     "MeterSilent": frozenset({"NoReading", "Implausible", "Reading", "NoMeter", "Unreadable"}),
+    "ScheduleInvalid": frozenset({"CronUnreadable"}),
     "Emergency": frozenset({"Declared", "Ended"}),
 }
 # Those that every cap has; an emergency is shown where there is or was one.
@@ -78,6 +80,7 @@ def cap_status(
         enforced,
         _breached(state),
         _meter_silent(state),
+        *_schedule_invalid(state),
         *_emergency(state),
     )
     period, breach = state.energy_period, state.breach
@@ -123,12 +126,19 @@ def _feasible(state: CapState, feasible: bool, problems: Iterable[str]) -> Condi
         feasible,
         "FloorsFit" if feasible else "FloorsExceedCap",
         f"the nodes draw up to {state.least_watts:.0f} W at the least (smallest limits, foreign pods, unresponsive nodes, "
-        f"static overhead); {state.effective.reason}"
-        + "".join(f"; {problem}" for problem in (*state.effective.problems, *problems)),
+        f"static overhead); {state.effective.reason}" + "".join(f"; {problem}" for problem in problems),
     )
 
 
+def _schedule_invalid(state: CapState) -> tuple[Condition, ...]:
+    if not state.effective.problems:
+        return ()
+    return (Condition("ScheduleInvalid", True, "CronUnreadable", "; ".join(state.effective.problems)),)
+
+
 def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condition:
+    if not state.nodes and not grants.unread:
+        return Condition("Enforced", None, "NoNodes", "no node with GPUs is under the cap: see its nodeSelector")
     over = state.committed_watts - state.effective.watts
     if state.if_governed is not None:
         message = (

@@ -14,6 +14,8 @@ from flyball_api.gpu_node import GpuNode
 from flyball_api.names import FLYBALL_API_VERSION
 from flyball_api.power_cap import DEFAULT_RELEASE_SECONDS, PowerCap, PowerCapStatus
 from flyball_api.workloads import NodeView
+from flyball_planner.decisions.explain import gpus_text
+from flyball_planner.models.priors import is_known_model_class, nearest_model_classes
 
 from flyball_operator.jobs.obstacles import PLACED_OBSTACLES, READY_OBSTACLES
 from flyball_operator.jobs.pauses import NOT_STARTED
@@ -99,19 +101,21 @@ def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[
     """The Events between a job's status and the next one, `after`."""
     before = job.status
     found: list[Announcement] = []
-    if job.spec.unused_sections and before.observed_generation != job.generation:
-        named = " and ".join(f"spec.{section}" for section in job.spec.unused_sections)
-        note = f"{named} cannot be made use of yet: the job is planned as if it were not there"
-        found.append(Announcement("NotUsedYet", note, "Plan", warning=True))
+    model_class = job.spec.training.model_class
+    if before.observed_generation != job.generation and model_class and not is_known_model_class(model_class):
+        near = ", ".join(nearest_model_classes(model_class))
+        note = f"spec.training.modelClass {model_class} is not known (near it: {near}); "
+        note += "until the job is measured, time and energy are guessed as of a model in the middle of those known"
+        found.append(Announcement("UnknownModelClass", note, "Plan", warning=True))
     admitted = _Change(before, after, "Admitted")
     gpus, nodes = _placed(after)
     gpus_before, nodes_before = _placed(before)
     if admitted.to_reason("Admitted"):
-        where = f"{gpus} GPUs on {', '.join(nodes)}: " if nodes else ""
+        where = f"{gpus_text(gpus)} on {', '.join(nodes)}: " if nodes else ""
         found.append(Announcement("Admitted", where + admitted.message, "Plan"))
     elif nodes and nodes_before and (gpus, nodes) != (gpus_before, nodes_before):
-        was = f"{gpus_before} GPUs on {', '.join(nodes_before)}"
-        note = f"from {was} to {gpus} GPUs on {', '.join(nodes)}: {admitted.message}"
+        was = f"{gpus_text(gpus_before)} on {', '.join(nodes_before)}"
+        note = f"from {was} to {gpus_text(gpus)} on {', '.join(nodes)}: {admitted.message}"
         found.append(Announcement("Resized", note, "Resize"))
     if admitted.to_reason("Preempted"):
         found.append(Announcement("Preempted", admitted.message, "Plan"))
@@ -119,6 +123,10 @@ def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[
         found.append(Announcement("InvalidSpec", admitted.message, "CreatePods", warning=True))
     if admitted.to_reason("UnknownGpuResource"):
         found.append(Announcement("UnknownGpuResource", admitted.message, "Plan", warning=True))
+    if admitted.to_reason("NotSupported"):
+        found.append(Announcement("NotSupported", admitted.message, "Plan", warning=True))
+    if admitted.to_reason("BudgetTooSmall"):
+        found.append(Announcement("BudgetTooSmall", admitted.message, "Plan", warning=True))
     if admitted.to_reason("NoNodeFits"):
         found.append(Announcement("NoNodeFits", admitted.message, "Plan", warning=True))
     if admitted.to_reason("ExceedsCluster"):
@@ -149,6 +157,8 @@ def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[
         note = _Change(before, after, "DeadlineAtRisk").message
         found.append(Announcement("DeadlineAtRisk", note, "Plan", warning=True))
     budget = _Change(before, after, "BudgetHealthy")
+    if budget.to_reason("ProjectedOverBudget"):
+        found.append(Announcement("ProjectedOverBudget", budget.message, "Plan", warning=True))
     if budget.to_reason("Exhausted"):
         note = f"{budget.message}; energy.onExhausted is {job.spec.energy.on_exhausted}"
         found.append(Announcement("BudgetExhausted", note, job.spec.energy.on_exhausted, warning=True))
@@ -191,6 +201,11 @@ def cap_announcements(before: PowerCapStatus, after: PowerCapStatus) -> list[Ann
         found.append(Announcement("MeterSilent", silent.message, "Measure", warning=True))
     if silent.to_status("False", after="True"):
         found.append(Announcement("MeterReads", silent.message, "Measure"))
+    schedule = _Change(before, after, "ScheduleInvalid")
+    if schedule.to_status("True"):
+        found.append(Announcement("ScheduleInvalid", schedule.message, "Read", warning=True))
+    if enforced.to_reason("NoNodes"):
+        found.append(Announcement("NoNodes", enforced.message, "Enforce", warning=True))
     emergency = _Change(before, after, "Emergency")
     if emergency.to_status("True"):
         found.append(Announcement("EmergencyDeclared", emergency.message, "Enforce", warning=True))

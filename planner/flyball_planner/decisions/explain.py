@@ -189,7 +189,7 @@ def _return(seconds: float, joules: float) -> str:
 
 
 def _watts(watts: float) -> str:
-    return f"{watts / 1000:.2f} kW" if abs(watts) >= 1000 else f"{watts:.0f} W"
+    return f"{watts / 1000:.2f} kW" if abs(watts) >= 1000 else f"{round(watts)} W"
 
 
 def joules_text(joules: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
@@ -29,6 +30,18 @@ def _table() -> dict[str, Any]:
 def known_model_classes() -> tuple[str, ...]:
     """The classes that have a prior of their own, sorted."""
     return tuple(sorted(_table()["classes"]))
+
+
+def is_known_model_class(name: str) -> bool:
+    """Whether a class has a prior of its own, under this name in any case or an alias of it."""
+    table, plain = _table(), name.strip().lower()
+    return plain in table["classes"] or plain in table["aliases"]
+
+
+def nearest_model_classes(name: str, count: int = 3) -> tuple[str, ...]:
+    """The known classes whose names are most like this one, the most alike first."""
+    known, plain = known_model_classes(), name.strip().lower()
+    return tuple(get_close_matches(plain, known, n=count, cutoff=0.0))
 
 
 @lru_cache(maxsize=1024)

@@ -19,7 +19,7 @@ from flyball_operator.watches import ClusterState
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import model_class_prior
-from flyball_planner.snapshot import JobDecision
+from flyball_planner.snapshot import Admission, JobDecision
 
 from tests.support.operator_objects import (
     A100,
@@ -470,3 +470,87 @@ def test_five_hundred_denied_jobs_ask_less_than_five_times_a_second() -> None:
             asked += 1
             controller.answered(item, REFUSED, now)
     assert 60 <= asked < 5 * 30
+
+
+# --- jobs that are not begun ---------------------------------------------------------------------------------------
+
+
+def test_of_a_job_that_another_controller_manages_not_a_word_is_written() -> None:
+    scene = Scene(raw_job(gpus={"min": 8, "max": 8}, managedBy="someone.else/queue", ttlSecondsAfterFinished=0))
+    assert scene.cycle() == []
+    assert (scene.step.jobs, list(scene.step.statuses)) == ({}, [])
+    scene.raw["status"] = {
+        "conditions": [{"type": "Succeeded", "status": "True"}],
+        "completionTime": "2030-06-01T12:00:00Z",
+    }
+    scene.cycle(3600)
+    assert list(scene.step.expired) == []
+
+
+@pytest.mark.parametrize("section", ["pipeline", "recurrence"])
+def test_a_section_that_nothing_can_be_made_of_is_refused(section: str) -> None:
+    scene = Scene(raw_job(gpus={"min": 8, "max": 8}, **{section: {"stages": 2}}))
+    assert scene.cycle() == []
+    status, reason, message = scene.condition("Admitted")
+    assert (status, reason) == ("False", "NotSupported")
+    assert f"cannot make use of spec.{section}: take it out" in message
+
+
+@pytest.mark.parametrize(("mode", "starts"), [("Suspend", False), ("Fail", False), ("Throttle", True)])
+def test_a_job_that_cannot_end_within_its_budget_does_not_begin(mode: str, starts: bool) -> None:
+    energy = {"budgetKilojoules": 1, "onExhausted": mode}
+    scene = Scene(raw_job(gpus={"min": 8, "max": 8}, energy=energy))
+    assert [type(action) for action in scene.cycle()] == [CreateIncarnation] * starts
+    if starts:
+        assert scene.condition("BudgetHealthy")[:2] == ("False", "ProjectedOverBudget")
+        return
+    status, reason, message = scene.condition("Admitted")
+    assert (status, reason) == ("False", "BudgetTooSmall")
+    assert message.startswith("energy.budgetKilojoules is 1, and by its model the job takes ")
+    scene.raw["spec"]["energy"]["budgetKilojoules"] = 10**9
+    scene.raw["metadata"]["generation"] = 2
+    assert [type(action) for action in scene.cycle()] == [CreateIncarnation]
+
+
+def test_a_job_that_has_begun_spends_its_budget_as_ever() -> None:
+    energy = {"budgetKilojoules": 1, "onExhausted": "Suspend"}
+    scene = Scene(raw_job(gpus={"min": 8, "max": 8}, energy=energy))
+    scene.stand(1, ready(0), ready(1))
+    assert scene.cycle() == []
+    assert scene.condition("Admitted")[:2] == ("True", "Admitted")
+
+
+def test_a_deadline_that_is_past_is_said_once() -> None:
+    scene = Scene(raw_job(gpus={"min": 8, "max": 8}, deadline="2020-01-01T00:00:00Z"))
+    scene.stand(1, ready(0), ready(1))
+    scene.cycle()
+    assert scene.condition("DeadlineAtRisk") == (
+        "True",
+        "DeadlinePassed",
+        "2020-01-01T00:00:00Z is past: the job goes on as one without a deadline",
+    )
+    assert scene.status["state"] == "Running"
+
+
+def test_a_preempted_job_says_so_until_it_is_given_gpus_again() -> None:
+    scene = Scene(decisions={UID: waiting(Admission.PREEMPTED, "Paused for team/hi, priority 10 over 0.")})
+    scene.cycle()
+    scene.decisions = {UID: waiting(Admission.WAITING_FOR_GPUS, "Needs 8 GPUs; 0 are free.")}
+    for operator in (False, True):
+        if operator:
+            scene.new_operator()
+        scene.cycle(5.0)
+        assert scene.condition("Admitted") == (
+            "False",
+            "Preempted",
+            "Paused for team/hi, priority 10 over 0. Now: Needs 8 GPUs; 0 are free.",
+        )
+    scene.decisions = {UID: decision(UID, A, B)}
+    scene.cycle()
+    scene.decisions = {UID: waiting(Admission.WAITING_FOR_GPUS, "Needs 8 GPUs; 0 are free.")}
+    scene.cycle()
+    assert scene.condition("Admitted")[:2] == ("False", "WaitingForGpus")
+
+
+def waiting(admission: Admission, explanation: str) -> JobDecision:
+    return JobDecision(UID, None, admission, explanation)

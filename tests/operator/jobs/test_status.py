@@ -179,7 +179,6 @@ def test_a_paused_job_keeps_its_incarnations_number() -> None:
         ({}, {}, "True", "Admitted"),
         ({}, {"decision": None}, "Unknown", "Planning"),
         ({"suspend": True}, {}, "False", "Suspended"),
-        ({"managedBy": "someone.else/controller"}, {}, "False", "Suspended"),
         ({}, {"refusal": Refusal("InvalidSpec", "spec.containers: no")}, "False", "InvalidSpec"),
         ({"energy": {"budgetKilojoules": 6, "onExhausted": "Suspend"}}, {}, "False", "WaitingForBudget"),
         ({"energy": {"budgetKilojoules": 6, "onExhausted": "Fail"}}, {}, "False", "WaitingForBudget"),

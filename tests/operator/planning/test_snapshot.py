@@ -263,3 +263,8 @@ def test_gpus_that_a_device_plugin_withholds_are_planned_with_no_more() -> None:
     state = node_state(info, NodeRules(), withheld=3)
     assert state is not None
     assert (state.gpus, state.usable_gpus) == (8, 5)
+
+
+def test_nobody_hurries_for_a_deadline_that_is_past() -> None:
+    past, ahead = job_view(deadline="2030-06-01T12:00:00Z"), job_view(deadline="2030-06-01T12:00:01Z")
+    assert [snapshot_of([(view, IDLE)]).jobs[0].seconds_to_deadline for view in (past, ahead)] == [None, 1.0]

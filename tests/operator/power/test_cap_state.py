@@ -123,6 +123,23 @@ def test_only_the_nodes_that_the_selector_takes_count() -> None:
     assert Site(holding("a", 800), other, watts=3000, nodeSelector=selector).read().nodes == {"a"}
 
 
+def test_a_cap_that_selects_no_node_holds_nothing_and_says_so() -> None:
+    site = Site(holding("a", 800), watts=3000, nodeSelector={"matchLabels": {"rack": "nowhere"}})
+    status = site.publish(site.read())
+    assert site.condition("Enforced") == ("Unknown", "NoNodes")
+    assert (status["nodes"], status["headroomWatts"]) == (0, 0)
+
+
+def test_a_cron_that_cannot_be_read_is_a_condition_of_its_own() -> None:
+    window = {"name": "noon", "cron": "0 99 * * *", "durationSeconds": 600, "watts": 1200}
+    site = Site(holding("a", 800), watts=3000, schedule=[window])
+    status = site.publish(site.read())
+    assert site.condition("ScheduleInvalid") == ("True", "CronUnreadable")
+    said = next(item["message"] for item in status["conditions"] if item["type"] == "ScheduleInvalid")
+    assert said.startswith("schedule noon: cron '0 99 * * *'")
+    assert "1200 W count all the time" in said
+
+
 def test_a_cap_by_permille_of_what_the_gpus_can_draw_at_most() -> None:
     site = Site(holding("a", 800), permilleOfMax=333, staticOverheadWatts=10)
     reading = site.read()

@@ -140,6 +140,11 @@ def test_what_keeps_a_job_from_running_is_told_once() -> None:
     assert given_back.note.endswith("the next start is at 2030-06-01T12:00:00Z")
 
 
+def test_one_gpu_is_one_gpu() -> None:
+    (admitted,) = Life().write(decision=decision("uid-train", ("a", 1)))
+    assert admitted.note == "1 GPU on a: because the test says so"
+
+
 def test_preempted_and_admitted_again() -> None:
     life = Life()
     life.write()
@@ -179,15 +184,14 @@ def test_an_unknown_gpu_resource() -> None:
     assert refused == Announcement("UnknownGpuResource", refusal.message, "Plan", warning=True)
 
 
-def test_sections_that_are_not_used_yet_are_told_once_for_each_spec() -> None:
-    life = Life(pipeline={"stages": 2}, recurrence={"batchSizes": [256]})
-    said = life.write(decision=None, step=JobStep(Phase.WAITING))
-    assert reasons(said) == ["NotUsedYet"]
-    assert "spec.pipeline and spec.recurrence" in said[0].note
-    assert reasons(life.write()) == ["Admitted"]
-
-
-# --- caps --------------------------------------------------------------------------------------------------------
+def test_an_unknown_model_class_is_told_once_for_each_spec_with_the_nearest_known() -> None:
+    life = Life(training={"globalBatchSize": 256, "modelClass": "Resnet-51"})
+    said = life.write()
+    assert reasons(said) == ["UnknownModelClass", "Admitted"]
+    assert said[0].warning
+    assert "near it: resnet" in said[0].note
+    assert reasons(life.write(restarts=0)) == []
+    assert reasons(Life(training={"globalBatchSize": 256, "modelClass": "ResNet50"}).write()) == ["Admitted"]
 
 
 def cap_status(

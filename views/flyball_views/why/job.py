@@ -267,5 +267,5 @@ def _training(job: JobRow, overview: Overview) -> list[Reason]:
 
 
 def _from_events(job: JobRow, events: Sequence[EventView], overview: Overview) -> list[Reason]:
-    event = standing(events, "NotUsedYet", now=overview.time)
+    event = standing(events, "UnknownModelClass", now=overview.time)
     return [] if event is None else [Reason(Weight.NOTE, event.note, "", event.time)]

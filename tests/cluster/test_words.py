@@ -1,0 +1,86 @@
+"""What a user is told on the real control plane: conditions, reasons and Events that say what is so, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.site_bench import Bench, condition, message, reason
+
+LONG = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected", "words"),
+    [
+        (
+            {"pipeline": {"stages": 2, "microbatches": 4}},
+            "NotSupported",
+            "this version cannot make use of spec.pipeline: take it out to have the job run without",
+        ),
+        (
+            {"energy": {"budgetKilojoules": 1, "onExhausted": "Suspend"}},
+            "BudgetTooSmall",
+            "energy.budgetKilojoules is 1, and by its model the job takes",
+        ),
+    ],
+    ids=["pipeline", "budget"],
+)
+def test_a_job_that_is_not_admitted_says_why(bench: Bench, spec: dict[str, Any], expected: str, words: str) -> None:
+    bench.submit("held", gpus=(2, 2), iterations=LONG, **spec)
+    raw = bench.wait_said("held", "Admitted", expected, words)
+    assert raw["status"]["state"] == expected
+    assert not bench.objects("jobs", "/apis/batch/v1")
+    bench.wait(
+        lambda: any(event[:2] == ("Warning", expected) for event in bench.events("held")),
+        lambda: f"told so; {bench.events('held')}",
+    )
+    assert not any(event[1] == "Admitted" for event in bench.events("held")), "nothing is taken back"
+
+
+def test_of_a_job_that_another_controller_manages_not_one_word_is_written(bench: Bench) -> None:
+    made = bench.submit("theirs", gpus=(2, 2), iterations=LONG, managedBy="someone.else/queue")
+    bench.submit("ours", gpus=(2, 2), iterations=LONG)
+    bench.wait_running("ours")  # by then it has been looked at often
+    theirs = bench.job("theirs") or {}
+    assert theirs["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+    assert "status" not in theirs
+
+
+def test_a_deadline_that_is_past_is_said_and_hurries_nobody(bench: Bench) -> None:
+    bench.submit("late", gpus=(2, 2), iterations=LONG, deadline="2020-01-01T00:00:00Z", objective="Energy")
+    raw = bench.wait_running("late")
+    assert (condition(raw, "DeadlineAtRisk"), reason(raw, "DeadlineAtRisk")) == ("True", "DeadlinePassed")
+    assert raw["status"]["allocation"]["clockMegahertz"] < 1410, "the clock of least energy"
+
+
+def test_a_preempted_job_says_for_whom_until_it_runs_again(bench: Bench) -> None:
+    bench.submit("low", gpus=(32, 32), iterations=LONG)
+    bench.wait_running("low", 32)
+    bench.submit("high", gpus=(32, 32), iterations=60, priority=10)
+    bench.wait_running("high", 32)
+    bench.wait_said("low", "Admitted", "Preempted", "Now:")  # a later plan has only said that there are no GPUs
+    assert "/high, priority 10 over 0." in message(bench.job("low"), "Admitted")
+    bench.wait_succeeded("high")
+    bench.wait_running("low", 32)
+
+
+def test_an_unknown_model_class_is_said_with_the_nearest_known(bench: Bench) -> None:
+    bench.submit("odd", gpus=(2, 2), iterations=LONG, model_class="Llama70B")
+    bench.wait_running("odd")
+    bench.wait(
+        lambda: any(event[:2] == ("Warning", "UnknownModelClass") for event in bench.events("odd")),
+        lambda: f"told so; {bench.events('odd')}",
+    )
+
+
+def test_caps_that_cannot_hold_what_they_say_say_so(bench: Bench) -> None:
+    bench.set_cap("nowhere", 9000, nodeSelector={"matchLabels": {"rack": "nowhere"}})
+    bench.set_cap(
+        "odd", 12_800, schedule=[{"name": "noon", "cron": "0 99 * * *", "durationSeconds": 600, "watts": 12_000}]
+    )
+    bench.wait(lambda: reason(bench.cap("nowhere"), "Enforced") == "NoNodes", lambda: f"{bench.cap('nowhere')}")
+    assert condition(bench.cap("nowhere"), "Enforced") == "Unknown"
+    bench.wait(lambda: condition(bench.cap("odd"), "ScheduleInvalid") == "True", lambda: f"{bench.cap('odd')}")
+    assert "cron '0 99 * * *'" in message(bench.cap("odd"), "ScheduleInvalid")
