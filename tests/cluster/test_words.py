@@ -67,7 +67,7 @@ def test_a_preempted_job_says_for_whom_until_it_runs_again(bench: Bench) -> None
 
 
 def test_an_unknown_model_class_is_said_with_the_nearest_known(bench: Bench) -> None:
-    bench.submit("odd", gpus=(2, 2), iterations=LONG, model_class="Llama70B")
+    bench.submit("odd", gpus=(2, 2), iterations=LONG, training={"globalBatchSize": 256, "modelClass": "Llama70B"})
     bench.wait_running("odd")
     bench.wait(
         lambda: any(event[:2] == ("Warning", "UnknownModelClass") for event in bench.events("odd")),

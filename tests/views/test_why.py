@@ -126,6 +126,21 @@ def test_a_job_on_its_way_is_told_its_step(step: str, what: str, change: str) ->
     assert change in first.change
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason", "words", "change"),
+    [
+        ("Placed", "QuotaExceeded", "exceeded quota: q", "a larger quota"),
+        ("Placed", "RestartBackOff", "pod p ended with exit code 1", "mend what ends it"),
+        ("PodsReady", "ImagePullFailed", "Back-off pulling image x", "imagePullSecrets"),
+    ],
+)
+def test_what_keeps_a_job_from_running_is_told_in_its_words(kind: str, reason: str, words: str, change: str) -> None:
+    job = with_condition(running_job(), condition(kind, False, reason, words))
+    first = why_job(shown(jobs=[job]), "team", "train").reasons[0]
+    assert (first.weight, first.what) == (STOPS, f"{reason}: {words}")
+    assert change in first.change
+
+
 def test_an_emergency_over_a_jobs_node_is_among_its_reasons() -> None:
     cap = with_condition(held_cap(), condition("Emergency", True, "Declared", "every GPU is held: smoke"))
     found = why_job(shown(caps=[cap]), "team", "train")

@@ -54,6 +54,7 @@ class JobRow(Row, frozen=True):
     planned_gpus: int
     admitted: Aspect
     placed: Aspect
+    ready: Aspect
     limits_enforced: Aspect
     budget_healthy: Aspect
     deadline_at_risk: Aspect
@@ -109,6 +110,7 @@ def job_row(job: EnergyAwareJob) -> JobRow:
         planned_gpus=0 if allocation is None else allocation.gpus,
         admitted=aspect(conditions, "Admitted"),
         placed=aspect(conditions, "Placed"),
+        ready=aspect(conditions, "PodsReady"),
         limits_enforced=aspect(conditions, "PowerLimitsEnforced"),
         budget_healthy=aspect(conditions, "BudgetHealthy"),
         deadline_at_risk=aspect(conditions, "DeadlineAtRisk"),

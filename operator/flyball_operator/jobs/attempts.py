@@ -73,7 +73,7 @@ class Attempts:
     _ran_since: float = 0.0
     _starting_seconds: float = 0.0
     _refused: dict[type[Action], RefusedWrite] = field(default_factory=dict)
-    _refused_generation: int = 0
+    _tried_generation: int = 0
     _obstacle: StartObstacle | None = None
     _obstacle_since: float = 0.0
 
@@ -89,6 +89,7 @@ class Attempts:
             judged_incarnation=max([counted, *(item.incarnation for item in shown)]),
             shown=shown,
             starts_in_a_row=status.start_attempts or 0,
+            _tried_generation=status.observed_generation or 0,
         )
         back_off = status.back_off
         if back_off is not None:
@@ -119,9 +120,11 @@ class Attempts:
             self.evidence = gathered(self.evidence, newest, own)
         if self.pause is not None and self.pause.over(monotonic):
             self.pause = None
-        if job.generation != self._refused_generation:  # what was refused may be mended
+        if job.generation != self._tried_generation:  # what was refused, or could not start, may be mended
             self._refused.clear()
-            self._refused_generation = job.generation
+            if self.pause is not None and self.pause.reason == NOT_STARTED:
+                self.pause = None
+            self._tried_generation = job.generation
 
     def follow(
         self,

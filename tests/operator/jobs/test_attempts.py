@@ -410,6 +410,20 @@ def test_a_changed_spec_is_tried_at_once() -> None:
     assert [type(action) for action in scene.cycle(1.0)] == [CreateIncarnation]
 
 
+def test_a_changed_spec_is_not_held_back_by_the_last_ones_time_out() -> None:
+    scene = Scene()
+    stuck(scene)
+    scene.cycle()
+    scene.cycle(TIMEOUT)
+    assert scene.condition("Admitted")[1] == "StartTimedOut"
+    scene.new_operator()
+    scene.cycle()
+    assert scene.condition("Admitted")[1] == "StartTimedOut"
+    scene.raw["metadata"]["generation"] = 2
+    scene.cycle()
+    assert scene.condition("Admitted")[:2] == ("True", "Admitted")
+
+
 def test_gates_stay_closed_without_the_service_that_is_refused() -> None:
     scene = Scene(services=())
     scene.stand(1, pod(0, gated=True, node=""), pod(1, gated=True, node=""))

@@ -10,6 +10,7 @@ from flyball_api.event import EventView
 from flyball_views.jobs import JobRow
 from flyball_views.nodes import NodeRow
 from flyball_views.overview import Overview
+from flyball_views.row import Aspect
 from flyball_views.why.node import node_troubles
 from flyball_views.why.reasons import (
     Explanation,
@@ -31,10 +32,18 @@ _WAITING_CHANGE = {
     "WaitingForGpus": "another job's end, a smaller spec.gpus.min, a higher spec.priority, or more nodes",
     "WaitingForPower": "a higher cap, another job's end, a smaller spec.gpus.min, or a lower spec.clocks.maxMegahertz",
     "WaitingForBudget": "a higher spec.energy.budgetKilojoules, or spec.energy.onExhausted: Throttle",
-    "Suspended": "spec.suspend: false (and spec.managedBy must be flyball.dev/operator)",
+    "Suspended": "spec.suspend: false",
     "Preempted": "a higher spec.priority, a higher cap, or another job's end",
     "InvalidSpec": "mend spec.template as the API server's words say (with spec.suspend: true in the same change)",
     "UnknownGpuResource": "set spec.gpus.resourceName to one of those",
+    "NotSupported": "take those sections out (with spec.suspend: true in the same change), or a version that knows them",
+    "BudgetTooSmall": "a higher spec.energy.budgetKilojoules, or spec.energy.onExhausted: Throttle",
+    "NoNodeFits": "nodes that have what they lack, or a spec.template that asks for less",
+    "ExceedsCluster": "a smaller spec.gpus.min, or more nodes",
+    "QuotaExceeded": "a larger quota, a smaller spec.gpus.min, or the end of another job of the namespace",
+    "StartTimedOut": "mend what its message names; it is tried again by itself, and at once where its spec changes",
+    "RestartBackOff": "its next start; mend what ends it, by its logs (kubectl flyball logs --previous)",
+    "DisruptionBackOff": "its next start; see what ends its pods (kubectl describe, status.failures)",
     "Planning": "the first plan, in seconds",
     "Observing": "let Flyball govern (helm upgrade ... --set mode=govern): the operator was told to start nothing",
     "NotReported": "the operator's first look at it, in seconds; see that one leads (kubectl flyball doctor)",
@@ -53,6 +62,15 @@ _STEP_REASON = {
         "its pods are starting: not all of them are ready",
         "kubectl describe the pods: images, volumes, readiness",
     ),
+}
+
+
+_OBSTACLE_CHANGE = {
+    "QuotaExceeded": "a larger quota in its namespace",
+    "PodSecurityViolated": "a spec.template that the namespace's pod security allows, or another namespace",
+    "ServiceAccountNotFound": "create the service account, or name another in spec.template",
+    "Unschedulable": "give the scheduler what its sentence names",
+    "ImagePullFailed": "mend the image's name, its registry, or imagePullSecrets",
 }
 
 
@@ -164,10 +182,20 @@ def _closed_nodes(overview: Overview) -> list[Reason]:
 
 def _on_its_way(job: JobRow) -> list[Reason]:
     """The step between a plan and pods that run."""
-    if job.admitted.status is not True or job.placed.status is True:
+    if job.admitted.status is not True:
         return []
+    if job.placed.status is True:
+        return [_obstacle(job.ready)] if job.ready.status is False and job.ready.message else []
     what, change = _STEP_REASON.get(job.placed.reason, ("", ""))
-    return [of_aspect(Weight.STOPS, job.placed, change, what)] if what else []
+    if what:
+        return [of_aspect(Weight.STOPS, job.placed, change, what)]
+    return [_obstacle(job.placed)] if job.placed.message else []
+
+
+def _obstacle(aspect: Aspect) -> Reason:
+    """What keeps pods from being placed or ready, in the words of whoever says so."""
+    change = _OBSTACLE_CHANGE.get(aspect.reason) or _WAITING_CHANGE.get(aspect.reason, "")
+    return of_aspect(Weight.STOPS, aspect, change, f"{aspect.reason}: {aspect.message}")
 
 
 def _limits(job: JobRow, overview: Overview) -> list[Reason]:
