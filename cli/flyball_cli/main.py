@@ -24,6 +24,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     "page",
     "schedule_plot",
     "simulate",
+    "support_bundle",
     "compare",
     "zeus",
     "kareus",

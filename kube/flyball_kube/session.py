@@ -99,6 +99,35 @@ class ApiSession:
         timeout_seconds: float | None = None,
     ) -> JsonObject:
         """Send one request and return the answer's JSON object."""
+        described = f"{method} {path}"
+        status, raw = await self._exchange(method, path, params, body, content_type, timeout_seconds)
+        parsed = _parse(raw, described, status)
+        if status >= 400:
+            self._refused(status)
+            raise ApiError.from_answer(status, parsed, described)
+        if not isinstance(parsed, dict):
+            raise ApiUnreachable(f"{described}: the answer is not a JSON object")
+        return parsed
+
+    async def text(self, path: str, **params: str) -> str:
+        """What is no JSON: a container's log. Ask for a bounded part of it (`limitBytes`)."""
+        status, raw = await self._exchange("GET", path, params or None, None, "", None)
+        if status >= 400:
+            self._refused(status)
+            described = f"GET {path}"
+            raise ApiError.from_answer(status, _parse(raw, described, status), described)
+        return raw.decode(errors="replace")
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: Any,
+        content_type: str,
+        timeout_seconds: float | None,
+    ) -> tuple[int, bytes]:
+        """Send one request; the status and the body of its answer."""
         data = None if body is None else orjson.dumps(body)
         described = f"{method} {path}"
         try:
@@ -117,17 +146,9 @@ class ApiSession:
                     timeout=aiohttp.ClientTimeout(total=None),  # the wait for a slot counts too
                     **self._way,
                 ) as answer:
-                    raw = await answer.read()
-                    status = answer.status
+                    return answer.status, await answer.read()
         except (aiohttp.ClientError, CredentialsError, TimeoutError, OSError) as error:
             raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}") from error
-        parsed = _parse(raw, described, status)
-        if status >= 400:
-            self._refused(status)
-            raise ApiError.from_answer(status, parsed, described)
-        if not isinstance(parsed, dict):
-            raise ApiUnreachable(f"{described}: the answer is not a JSON object")
-        return parsed
 
     async def get(self, path: str, **params: str) -> JsonObject:
         return await self.request("GET", path, params=params or None)
