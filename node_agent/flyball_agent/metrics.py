@@ -114,6 +114,9 @@ def _gpu(series: _Series, state: AgentState, gpu: GpuState) -> None:
         text = "Time in which the clock was held down, by reason, sampled once a round."
         name = (reason.name or str(int(reason))).lower()
         series.counter("gpu_throttled_seconds_total", text, gpu.throttled_seconds.get(int(reason), 0.0), reason=name)
+    for xid, count in sorted(gpu.xid_errors.items()):
+        text = "Xid errors that the driver has reported, by NVIDIA's number, since the agent's start."
+        series.counter("gpu_xid_errors_total", text, count, xid=str(xid))
     if reading is None:
         return
     for kind, power in (("average", reading.average_power_milliwatts), ("instant", reading.instant_power_milliwatts)):

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from flyball_agent.energy.record import JobObservation
 from flyball_agent.enforce.decisions import REFUSALS_IN_EACH_ROUND, Mode
 from flyball_agent.enforce.gpu_state import GpuState
+from flyball_agent.gpu.gpu import XID_MEANINGS
 from flyball_agent.state import AgentState
 
 # A drift is put back in the round that finds it; people should see it for longer than that.
@@ -40,7 +41,7 @@ def significant_fields(state: AgentState, now_ns: int) -> tuple[object, ...]:
         enforced.session,
         enforced.mode,
         enforced.acknowledged,
-        tuple((gpu.uuid, gpu.index, gpu.limit, gpu.pods[:1], health(gpu)) for gpu in enforced.gpus.values()),
+        tuple((gpu.uuid, gpu.index, gpu.limit, gpu.pods[:1], _gpu_conditions(gpu)) for gpu in enforced.gpus.values()),
         tuple((job.pod_name, job.uid, job.gpus, job.ended) for job in state.jobs),
         _conditions(state, now_ns),
     )
@@ -95,7 +96,7 @@ def _gpu_report(gpu: GpuState, before: tuple[StoredCondition, ...], now: datetim
         pod=PodReference(gpu.pods[0].namespace, gpu.pods[0].name) if gpu.pods else None,
         energy_millijoules=None if reading is None else reading.energy_millijoules,
         power_milliwatts=None if reading is None else reading.average_power_milliwatts,
-        conditions=merge_conditions(before, (health(gpu),), None, now),
+        conditions=merge_conditions(before, _gpu_conditions(gpu), None, now),
     )
 
 
@@ -117,6 +118,17 @@ def _pod_report(job: JobObservation, energy_millijoules: int) -> PodReport:
         last_report_time=last_report,
         ended=job.ended,
     )
+
+
+def _gpu_conditions(gpu: GpuState) -> tuple[Condition, ...]:
+    """What is wrong with a GPU; of Xid errors the last one, as it would be written anew for each of a flood."""
+    if gpu.last_xid is not None:
+        meaning = XID_MEANINGS.get(gpu.last_xid, "see NVIDIA's list of Xid errors")
+        message = f"{gpu.uuid}: the driver has reported Xid {gpu.last_xid}: {meaning}"
+        return health(gpu), Condition("XidError", True, f"Xid{gpu.last_xid}", message)
+    if gpu.xid_errors:
+        return health(gpu), Condition("XidError", False, "DriverLoadedAnew")
+    return (health(gpu),)
 
 
 def health(gpu: GpuState) -> Condition:

@@ -154,6 +154,7 @@ class LeaderTerm:
                 self._background.start("profiles", write_profiles(self._executor, self._learner, profiles))
         self._reporter.announce_nodes(state.nodes)
         self._reporter.announce_problems(cluster.gpu_nodes.values())
+        self._reporter.announce_gpus(cluster.gpu_nodes)
         self._reporter.announce_deletions([*cluster.caps, *cluster.gpu_nodes.values()])
         self._observe(state, jobs, instructions)
         return self._pause(state, jobs)

@@ -51,6 +51,9 @@ class PhysicalDevice(Protocol):
 
     flags: DeviceFault
 
+    @property
+    def xid_errors(self) -> tuple[int, int]: ...
+
     def read(self) -> DeviceState: ...
 
     def set_power_limit_milliwatts(self, limit_milliwatts: int) -> None: ...

@@ -36,6 +36,7 @@ _STATE = struct.Struct("<IIIIdIIQdQQIIII")
 _STATE_OFFSET = 168
 _STATE_END = _STATE_OFFSET + _STATE.size
 _UNDO_OFFSET = 384
+_XID_OFFSET, _XIDS_OFFSET = 464, 468
 _SPINS_BEFORE_RECOVERY = 1000
 
 
@@ -211,6 +212,19 @@ class RecordFile:
     @flags.setter
     def flags(self, value: int) -> None:
         self._node.store(self._start + _FLAGS_OFFSET, _U32.pack(value))
+
+    @property
+    def xid_errors(self) -> tuple[int, int]:
+        """How many Xid errors the driver has reported, and which the last one was."""
+        (count,) = _U32.unpack_from(self._node.map, self._start + _XIDS_OFFSET)
+        (last,) = _U32.unpack_from(self._node.map, self._start + _XID_OFFSET)
+        return int(count), int(last)
+
+    def report_xid_error(self, xid: int) -> None:
+        """Have the driver report an Xid error; the count is written last, so that nobody takes an old number for it."""
+        count, _ = self.xid_errors
+        self._node.store(self._start + _XID_OFFSET, _U32.pack(xid))
+        self._node.store(self._start + _XIDS_OFFSET, _U32.pack((count + 1) & 0xFFFFFFFF))
 
     def read(self) -> DeviceState:
         """The state, settled to now in the copy that is returned; takes no lock unless a writer died in its write."""

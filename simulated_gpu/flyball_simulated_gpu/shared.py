@@ -87,6 +87,15 @@ class SimulatedDevice:
         """Let the driver's energy counter leap ahead, as some drivers' do."""
         self._record.change(lambda constants, state, now: physics.jump_counter(state, millijoules))
 
+    @property
+    def xid_errors(self) -> tuple[int, int]:
+        """How many Xid errors the driver has reported, and which the last one was."""
+        return self._record.xid_errors
+
+    def report_xid_error(self, xid: int) -> None:
+        """Have the driver report an Xid error of this GPU."""
+        self._record.report_xid_error(xid)
+
     def reload(self) -> None:
         """What a driver reload does to this GPU."""
         self._record.change(physics.reload_driver)

@@ -26,6 +26,7 @@ class VirtualDevice:
         self.constants = constants
         self.flags = DeviceFault(0)
         self.state = physics.power_on(constants, node.clock_ns())
+        self.xid_errors = (0, 0)  # how many the driver has reported, and which the last one was
 
     def read(self) -> DeviceState:
         """The GPU as it is now. The object is live: it changes with the next call."""
@@ -65,6 +66,10 @@ class VirtualDevice:
         """Let the driver's energy counter leap ahead, as some drivers' do."""
         physics.settle(self.state, self._node.clock_ns())
         physics.jump_counter(self.state, millijoules)
+
+    def report_xid_error(self, xid: int) -> None:
+        """Have the driver report an Xid error of this GPU."""
+        self.xid_errors = (self.xid_errors[0] + 1, xid)
 
     def reload(self) -> None:
         """What a driver reload does to this GPU."""

@@ -23,7 +23,7 @@
 
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6,
-    INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, RESET_REQUIRED = 16, LIB_RM_VERSION_MISMATCH = 18,
+    INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, RESET_REQUIRED = 16, LIB_RM_VERSION_MISMATCH = 18,
     ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999
 };
 typedef int nvmlReturn_t;
@@ -70,7 +70,9 @@ struct record {
     struct state state;
     char gap[384 - 248];
     struct state undo;
-    char rest[512 - 464];
+    volatile uint32_t xid;     /* the last Xid error that the driver has reported */
+    _Atomic uint32_t xids;     /* how many: written after it */
+    char rest[512 - 472];
 };
 
 _Static_assert(sizeof(struct header) == 256, "header");
@@ -78,6 +80,7 @@ _Static_assert(sizeof(struct state) == 80, "state");
 _Static_assert(sizeof(struct record) == 512, "record");
 _Static_assert(offsetof(struct record, state) == 168, "state offset");
 _Static_assert(offsetof(struct record, undo) == 384, "undo offset");
+_Static_assert(offsetof(struct record, xids) == 468, "xids offset");
 
 typedef struct record *nvmlDevice_t;
 
@@ -291,6 +294,7 @@ const char *nvmlErrorString(nvmlReturn_t result) {
     case DRIVER_NOT_LOADED: return "Driver Not Loaded";
     case GPU_IS_LOST: return "GPU is lost";
     case RESET_REQUIRED: return "GPU requires reset";
+    case TIMEOUT: return "Timeout";
     case LIB_RM_VERSION_MISMATCH: return "Driver/library version mismatch";
     default: return "Unknown Error";
     }
@@ -648,4 +652,62 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t d, unsigned int sensor, unsig
     nvmlReturn_t result = nvmlDeviceGetTemperatureV(d, &t);
     *celsius = (unsigned int)t.celsius;
     return result;
+}
+
+/* ---- events: Xid errors, from when a set was told of a GPU ----------------------------------------------------- */
+
+enum { EVENT_XID = 8, MAX_DEVICES = 256, POLL_US = 10000 };
+
+struct event_set {
+    int registered[MAX_DEVICES];
+    uint32_t seen[MAX_DEVICES];
+};
+
+struct event_data {
+    nvmlDevice_t device;
+    unsigned long long type, data;
+    unsigned int gpu_instance, compute_instance;
+};
+
+nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t d, unsigned long long *types) {
+    USE(d, types);
+    *types = EVENT_XID;
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlEventSetCreate(struct event_set **set) {
+    if (!node) return UNINITIALIZED;
+    if (!set) return INVALID_ARGUMENT;
+    *set = calloc(1, sizeof **set);
+    return *set ? SUCCESS : UNKNOWN;
+}
+
+nvmlReturn_t nvmlEventSetFree(struct event_set *set) {
+    free(set);
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t d, unsigned long long types, struct event_set *set) {
+    USE(d, set);
+    if (types != EVENT_XID) return NOT_SUPPORTED;
+    set->seen[d - records] = atomic_load(&d->xids);
+    set->registered[d - records] = 1;
+    return SUCCESS;
+}
+
+/* A GPU that is lost says so by an event, too. */
+nvmlReturn_t nvmlEventSetWait_v2(struct event_set *set, struct event_data *event, unsigned int timeout_ms) {
+    if (!set || !event) return INVALID_ARGUMENT;
+    uint64_t end = now_ns() + timeout_ms * 1000000ull;
+    do {
+        if (!node) return UNINITIALIZED;
+        for (uint32_t i = 0; i < node->device_count; i++) {
+            if (!set->registered[i] || set->seen[i] == atomic_load(&records[i].xids)) continue;
+            set->seen[i]++;
+            *event = (struct event_data){records + i, EVENT_XID, records[i].xid, 0xFFFFFFFFu, 0xFFFFFFFFu};
+            return SUCCESS;
+        }
+        usleep(POLL_US);
+    } while (now_ns() < end);
+    return TIMEOUT;
 }

@@ -287,6 +287,33 @@ def test_a_trainers_report_becomes_the_jobs_measurements(rig: Rig) -> None:
     assert rig.agent.energy(stranger) is None
 
 
+def test_an_xid_error_is_shown_until_the_driver_is_loaded_anew(rig: Rig) -> None:
+    rig.spec(1)
+    rig.tick()
+
+    def shown() -> list[tuple[str, str]]:
+        conditions = rig.status()["devices"][1]["conditions"]
+        return [(item["status"], item["reason"]) for item in conditions if item["type"] == "XidError"]
+
+    assert shown() == []
+    rig.node.devices[1].flags |= DeviceFault.LOST
+    rig.node.devices[1].report_xid_error(79)
+    rig.tick()
+    assert shown() == [("True", "Xid79")]
+    news = rig.agent.significant
+    rig.node.devices[1].report_xid_error(79)
+    rig.tick()
+    assert rig.agent.significant == news  # a flood is not written again and again
+    assert rig.agent.state.enforced.gpus[rig.node.devices[1].uuid].xid_errors == {79: 2}
+    rig.node.devices[1].report_xid_error(1234)
+    rig.tick()
+    assert shown() == [("True", "Xid1234")]
+    rig.node.devices[1].flags = DeviceFault(0)
+    rig.node.reload_driver()
+    rig.tick()
+    assert shown() == [("False", "DriverLoadedAnew")]
+
+
 def test_drift_is_shown_for_a_while(rig: Rig) -> None:
     rig.spec(1)
     rig.tick()

@@ -144,7 +144,10 @@ def test_names_and_labels_keep_the_rules_and_the_number_is_bounded(tmp_path: Pat
 def test_the_document_has_every_metric_as_it_is_served(tmp_path: Path) -> None:
     agent, node, clock = make(tmp_path)
     run(agent, clock)
-    node.devices[1].flags = DeviceFault.LOST  # a call that fails, which has a series only then
+    node.devices[
+        1
+    ].flags = DeviceFault.LOST  # a call that fails, and an error that the driver tells: series of then only
+    node.devices[1].report_xid_error(79)
     run(agent, clock)
     assert described(AgentCollector([agent]).collect()) == documented("The agents")
     agent.enforcer.close()
@@ -245,3 +248,14 @@ async def test_prometheus_is_served(tmp_path: Path) -> None:
         assert value(scrape(agent), "flyball_agent_last_round_age_seconds") == 11
     await server.stop()
     agent.enforcer.close()
+
+
+def test_xid_errors_are_counted_by_their_number(tmp_path: Path) -> None:
+    agent, node, _ = make(tmp_path)
+    asyncio.run(agent.tick())
+    assert not any(name == "flyball_gpu_xid_errors_total" for name, _ in scrape(agent))
+    for xid in (31, 31, 79):
+        node.devices[1].report_xid_error(xid)
+        asyncio.run(agent.tick())
+    counted = {dict(labels)["xid"]: value for (name, labels), value in scrape(agent).items() if "xid_errors" in name}
+    assert counted == {"31": 2.0, "79": 1.0}

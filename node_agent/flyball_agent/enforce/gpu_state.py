@@ -13,6 +13,9 @@ from msgspec.structs import replace
 
 from flyball_agent.gpu.gpu import GpuError, GpuLimits, GpuReading, PowerLimitReading
 
+# NVIDIA's list has fewer.
+MAX_XID_KINDS = 256
+
 
 @dataclass(frozen=True, slots=True)
 class PodName:
@@ -104,6 +107,8 @@ class GpuState(Struct, frozen=True):
     above_since_ns: int | None = None  # since when it holds more than its target
     stays_above: bool = False  # for longer than a limit takes to settle
     throttled_seconds: Mapping[int, float] = {}  # by bit of ThrottleReason, since this process started
+    xid_errors: Mapping[int, int] = {}  # how often the driver has reported which, since this process started
+    last_xid: int | None = None  # in this driver session
 
     @property
     def usable(self) -> bool:
@@ -166,7 +171,14 @@ class GpuState(Struct, frozen=True):
 
     def forgotten_by_driver(self) -> GpuState:
         """The GPU after its driver was loaded anew, or it was reset: nothing that the agent set is in force any more."""
-        return replace(self, lock=None, ours_milliwatts=None)
+        return replace(self, lock=None, ours_milliwatts=None, last_xid=None)
+
+    def reported(self, xid: int) -> GpuState:
+        """The GPU after its driver has reported an Xid error. Of more kinds than there are, only the first are counted."""
+        counts = dict(self.xid_errors)
+        if xid in counts or len(counts) < MAX_XID_KINDS:
+            counts[xid] = counts.get(xid, 0) + 1
+        return replace(self, xid_errors=counts, last_xid=xid)
 
 
 def _add(seconds: Mapping[int, float], reasons: int, elapsed_seconds: float) -> Mapping[int, float]:

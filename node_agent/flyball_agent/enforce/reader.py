@@ -14,7 +14,7 @@ from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.records import FoundGpu, found_gpus
 from flyball_agent.enforce.state import Drift, EnforcerState
-from flyball_agent.gpu.gpu import GpuError, GpuReading
+from flyball_agent.gpu.gpu import XID_MEANINGS, GpuError, GpuReading
 
 # After so many rounds in which every GPU failed the way a restart may mend, the driver is opened anew.
 ROUNDS_BEFORE_EXIT = 10
@@ -62,6 +62,7 @@ class GpuReader:
             if gpu.failure is not None:
                 self._log.info("GPU is back", uuid=uuid)
             self._state.put(self._with_counter(gpu.read(result, elapsed_seconds), result))
+        self._note_xid_errors()
         self._state.session = self._access.session.session
         self._failed_rounds = self._failed_rounds + 1 if restart_may_help else 0
         if self._failed_rounds == 0:
@@ -69,6 +70,17 @@ class GpuReader:
         elif self._failed_rounds >= ROUNDS_BEFORE_EXIT:
             self._state.driver_broken = f"every GPU failed in {self._failed_rounds} rounds, last: {last_failure}"
         self._remember_new_gpus()
+
+    def _note_xid_errors(self) -> None:
+        """Note what the driver has reported by itself; a lost GPU says why by that alone."""
+        for error in self._access.driver.take_xid_errors():
+            gpu = self._state.gpus.get(error.uuid)
+            if gpu is None:
+                continue
+            if gpu.last_xid != error.number:
+                meaning = XID_MEANINGS.get(error.number, "")
+                self._log.error("Xid error", uuid=error.uuid, xid=error.number, meaning=meaning)
+            self._state.put(gpu.reported(error.number))
 
     def _with_counter(self, gpu: GpuState, reading: GpuReading) -> GpuState:
         counter = reading.energy_millijoules

@@ -310,6 +310,38 @@ class UnopenedGpu:
     error: GpuError
 
 
+@dataclass(frozen=True, slots=True)
+class XidError:
+    """One error of a GPU that its driver reported by itself; its `number` is NVIDIA's."""
+
+    uuid: str
+    number: int
+
+
+# NVIDIA's "Xid Errors", those that a person should know of by name.
+XID_MEANINGS = MappingProxyType(
+    {
+        13: "graphics engine exception, most often of the program",
+        31: "memory page fault, most often of the program",
+        43: "the GPU stopped processing, a fault of the program",
+        45: "preemptive cleanup, after another error",
+        48: "double bit ECC error",
+        61: "internal microcontroller breakpoint",
+        62: "internal microcontroller halt",
+        63: "a memory page or row is to be retired",
+        64: "a memory page or row could not be retired",
+        74: "NVLink error",
+        79: "the GPU has fallen off the bus",
+        92: "a high rate of single bit ECC errors",
+        94: "contained ECC error",
+        95: "uncontained ECC error",
+        119: "the GPU's system processor did not answer in time",
+        120: "error of the GPU's system processor",
+        140: "unrecovered ECC error",
+    }
+)
+
+
 class GpuDriver(ABC):
     """The GPUs of one node. `calls_block`: a call may take milliseconds or hang, and belongs off the event loop."""
 
@@ -338,6 +370,10 @@ class GpuDriver(ABC):
     @property
     def unopened(self) -> Sequence[UnopenedGpu]:
         """The GPUs that are there and could not be opened."""
+        return ()
+
+    def take_xid_errors(self) -> Sequence[XidError]:
+        """What the driver has reported since the last call; none where it reports nothing by itself."""
         return ()
 
     @abstractmethod

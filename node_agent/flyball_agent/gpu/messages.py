@@ -28,6 +28,7 @@ from flyball_agent.gpu.gpu import (
     ResetRequired,
     UnknownDriverError,
     UnopenedGpu,
+    XidError,
 )
 
 # 256 GPUs with all their clocks are a third of this.
@@ -114,7 +115,13 @@ class Failed(Struct, frozen=True, tag=True):
     error: GpuError
 
 
-Answer = Opened | Done | Failed
+class Reported(Struct, frozen=True, tag=True):
+    """What the driver has reported by itself, which answers no call."""
+
+    error: XidError
+
+
+Answer = Opened | Done | Failed | Reported
 
 _ERRORS: dict[str, type[GpuError]] = {
     kind.__name__: kind

@@ -34,6 +34,7 @@ from flyball_agent.gpu.gpu import (
     PowerLimitReading,
     UnknownDriverError,
     UnopenedGpu,
+    XidError,
     claimed_device_id,
     driver_error,
     plausible,
@@ -43,9 +44,17 @@ BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 # Without persistence mode a GPU takes seconds to come up; one that takes longer than this is left to itself.
 OPEN_SECONDS = 15.0
-OPENING = "open-gpu-"
+OPENING, WATCHING = "open-gpu-", "xid-errors"
+
+# After so long a wait for Xid errors ends by itself, and the library may be shut down.
+XID_WAIT_MILLISECONDS = 500
 
 T = TypeVar("T")
+
+
+def _address(handle: Any) -> int | None:
+    """What tells the handles of GPUs apart."""
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _call(operation: str, uuid: str, function: Callable[..., T], *arguments: Any) -> T:
@@ -67,12 +76,12 @@ class NvmlGpu(Gpu):
     def __init__(self, index: int) -> None:
         self.index = index
         self.uuid = ""
-        self._handle = self._ask("handle", pynvml.nvmlDeviceGetHandleByIndex, index)
-        self.uuid = str(self._ask("UUID", pynvml.nvmlDeviceGetUUID, self._handle))
-        self.model = str(self._ask("name", pynvml.nvmlDeviceGetName, self._handle)).replace(" ", "-")
+        self.handle = self._ask("handle", pynvml.nvmlDeviceGetHandleByIndex, index)
+        self.uuid = str(self._ask("UUID", pynvml.nvmlDeviceGetUUID, self.handle))
+        self.model = str(self._ask("name", pynvml.nvmlDeviceGetName, self.handle)).replace(" ", "-")
         try:
-            low, high = self._ask("limits", pynvml.nvmlDeviceGetPowerManagementLimitConstraints, self._handle)
-            default = self._ask("default limit", pynvml.nvmlDeviceGetPowerManagementDefaultLimit, self._handle)
+            low, high = self._ask("limits", pynvml.nvmlDeviceGetPowerManagementLimitConstraints, self.handle)
+            default = self._ask("default limit", pynvml.nvmlDeviceGetPowerManagementDefaultLimit, self.handle)
         except NotSupported as error:
             raise LimitUnsupported(error.operation, self.uuid, error.code) from error
         try:
@@ -94,12 +103,10 @@ class NvmlGpu(Gpu):
     def _supported_clocks(self) -> tuple[int, ...]:
         """Every SM clock, ascending; none where the GPU does not let clocks be chosen, or does not say which."""
         try:
-            memory = self._ask("memory clocks", pynvml.nvmlDeviceGetSupportedMemoryClocks, self._handle)
+            memory = self._ask("memory clocks", pynvml.nvmlDeviceGetSupportedMemoryClocks, self.handle)
             if not memory:
                 return ()
-            clocks = self._ask(
-                "graphics clocks", pynvml.nvmlDeviceGetSupportedGraphicsClocks, self._handle, max(memory)
-            )
+            clocks = self._ask("graphics clocks", pynvml.nvmlDeviceGetSupportedGraphicsClocks, self.handle, max(memory))
         except GpuError:
             return ()
         return tuple(sorted(int(clock) for clock in clocks))
@@ -108,7 +115,7 @@ class NvmlGpu(Gpu):
         if operation in self._unsupported:
             return None
         try:
-            return self._ask(operation, function, self._handle, *arguments)
+            return self._ask(operation, function, self.handle, *arguments)
         except NotSupported:
             self._unsupported.add(operation)
         except GpuError as error:
@@ -117,8 +124,8 @@ class NvmlGpu(Gpu):
 
     def read_power_limit(self) -> PowerLimitReading:
         return PowerLimitReading(
-            MilliwattsPerGpu(int(self._ask("requested limit", pynvml.nvmlDeviceGetPowerManagementLimit, self._handle))),
-            MilliwattsPerGpu(int(self._ask("enforced limit", pynvml.nvmlDeviceGetEnforcedPowerLimit, self._handle))),
+            MilliwattsPerGpu(int(self._ask("requested limit", pynvml.nvmlDeviceGetPowerManagementLimit, self.handle))),
+            MilliwattsPerGpu(int(self._ask("enforced limit", pynvml.nvmlDeviceGetEnforcedPowerLimit, self.handle))),
         )
 
     def read(self) -> GpuReading:
@@ -156,7 +163,7 @@ class NvmlGpu(Gpu):
         found = []
         for index in range(self._measure("MIG devices", pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0):
             try:
-                part = self._ask("MIG device", pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self._handle, index)
+                part = self._ask("MIG device", pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self.handle, index)
                 found.append(str(self._ask("MIG device's UUID", pynvml.nvmlDeviceGetUUID, part)))
             except GpuNotFound:  # fewer are made than there may be
                 continue
@@ -188,17 +195,17 @@ class NvmlGpu(Gpu):
         return average, instant
 
     def set_power_limit_milliwatts(self, limit_milliwatts: MilliwattsPerGpu) -> None:
-        self._ask("set power limit", pynvml.nvmlDeviceSetPowerManagementLimit, self._handle, limit_milliwatts)
+        self._ask("set power limit", pynvml.nvmlDeviceSetPowerManagementLimit, self.handle, limit_milliwatts)
 
     def set_locked_clocks_megahertz(self, min_megahertz: int, max_megahertz: int) -> None:
-        self._ask("lock clocks", pynvml.nvmlDeviceSetGpuLockedClocks, self._handle, min_megahertz, max_megahertz)
+        self._ask("lock clocks", pynvml.nvmlDeviceSetGpuLockedClocks, self.handle, min_megahertz, max_megahertz)
 
     def reset_locked_clocks(self) -> None:
-        self._ask("unlock clocks", pynvml.nvmlDeviceResetGpuLockedClocks, self._handle)
+        self._ask("unlock clocks", pynvml.nvmlDeviceResetGpuLockedClocks, self.handle)
 
     def enable_persistence_mode(self) -> None:
         enabled = pynvml.NVML_FEATURE_ENABLED
-        self._ask("enable persistence mode", pynvml.nvmlDeviceSetPersistenceMode, self._handle, enabled)
+        self._ask("enable persistence mode", pynvml.nvmlDeviceSetPersistenceMode, self.handle, enabled)
 
 
 def _open_all(count: int, open_seconds: float) -> list[NvmlGpu | UnopenedGpu]:
@@ -265,11 +272,43 @@ class NvmlDriver(GpuDriver):
                 raise DriverUnavailable("load library", detail=str(error)) from error
         _call("init", "", pynvml.nvmlInit)
         self._open = True
+        self._closing = False
+        self._watch: threading.Thread | None = None
         self._boot_id = boot_id if boot_id is not None else BOOT_ID_FILE.read_text().strip()
         self._version = str(_call("driver version", "", pynvml.nvmlSystemGetDriverVersion))
         opened = _open_all(int(_call("count", "", pynvml.nvmlDeviceGetCount)), open_seconds)
         self._gpus = [gpu for gpu in opened if isinstance(gpu, NvmlGpu)]
         self._unopened = [gpu for gpu in opened if isinstance(gpu, UnopenedGpu)]
+
+    def watch_xid_errors(self, seen: Callable[[XidError], None]) -> None:
+        """Call `seen` in a thread of its own for each Xid error that the driver reports from now on.
+
+        GPUs of which it reports none are left out; where it cannot be waited for any more, the watch ends.
+        """
+        handles = {_address(gpu.handle): gpu.uuid for gpu in self._gpus}
+        try:
+            events = _call("event set", "", pynvml.nvmlEventSetCreate)
+        except GpuError:
+            return
+        for gpu in self._gpus:
+            with contextlib.suppress(GpuError):
+                kind = pynvml.nvmlEventTypeXidCriticalError
+                _call("events", gpu.uuid, pynvml.nvmlDeviceRegisterEvents, gpu.handle, kind, events)
+
+        def watch() -> None:
+            while not self._closing:
+                try:
+                    event = pynvml.nvmlEventSetWait_v2(events, XID_WAIT_MILLISECONDS)
+                except pynvml.NVMLError as error:
+                    if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                        continue
+                    return
+                uuid = handles.get(_address(event.device))
+                if uuid is not None and event.eventType == pynvml.nvmlEventTypeXidCriticalError:
+                    seen(XidError(uuid, int(event.eventData)))
+
+        self._watch = threading.Thread(target=watch, name=WATCHING, daemon=True)
+        self._watch.start()
 
     @property
     def boot_id(self) -> str:
@@ -292,7 +331,10 @@ class NvmlDriver(GpuDriver):
         return self._unopened
 
     def close(self) -> None:
-        opening = any(thread.name.startswith(OPENING) for thread in threading.enumerate())
-        if self._open and not opening:  # a library that is shut down under a call of its own takes the process with it
+        self._closing = True
+        if self._watch is not None:
+            self._watch.join(2 * XID_WAIT_MILLISECONDS / 1000)
+        calling = any(thread.name.startswith((OPENING, WATCHING)) for thread in threading.enumerate())
+        if self._open and not calling:  # a library that is shut down under a call of its own takes the process with it
             self._open = False
             _call("shutdown", "", pynvml.nvmlShutdown)

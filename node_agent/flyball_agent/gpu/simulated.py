@@ -22,6 +22,7 @@ from flyball_agent.gpu.gpu import (
     NoPermission,
     PowerLimitReading,
     ResetRequired,
+    XidError,
     claimed_device_id,
     driver_error,
     plausible,
@@ -148,6 +149,7 @@ class SimulatedDriver(GpuDriver):
     def __init__(self, node: PhysicalNode) -> None:
         self.node = node
         self._gpus = [SimulatedGpu(device) for device in node.devices]
+        self._xids_taken = {device.uuid: device.xid_errors[0] for device in node.devices}
         self._closed = False
 
     @classmethod
@@ -165,6 +167,14 @@ class SimulatedDriver(GpuDriver):
 
     def gpus(self) -> Sequence[Gpu]:
         return self._gpus
+
+    def take_xid_errors(self) -> Sequence[XidError]:
+        found = []
+        for gpu in self._gpus:
+            count, last = gpu.device.xid_errors
+            found += [XidError(gpu.uuid, last)] * (count - self._xids_taken[gpu.uuid])
+            self._xids_taken[gpu.uuid] = count
+        return found
 
     def close(self) -> None:
         if self._closed:

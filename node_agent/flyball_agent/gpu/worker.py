@@ -12,11 +12,11 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flyball_agent.gpu.gpu import (
     DriverUnavailable,
     Gpu,
-    GpuDriver,
     GpuError,
     GpuNotFound,
     GpuReading,
@@ -29,11 +29,15 @@ from flyball_agent.gpu.messages import (
     Done,
     Failed,
     Opened,
+    Reported,
     Request,
     ShownGpu,
     receive_request,
     send,
 )
+
+if TYPE_CHECKING:
+    from flyball_agent.gpu.nvml import NvmlDriver
 
 
 class _Worker:
@@ -49,10 +53,11 @@ class _Worker:
         except OSError:
             os._exit(0)  # nobody listens any more
 
-    def serve(self, driver: GpuDriver) -> None:
+    def serve(self, driver: NvmlDriver) -> None:
         gpus = {gpu.uuid: gpu for gpu in driver.gpus()}
         shown = tuple(ShownGpu(gpu.uuid, gpu.index, gpu.model, gpu.limits) for gpu in gpus.values())
         self.answer(Opened(driver.boot_id, driver.driver_load, driver.version, shown, tuple(driver.unopened)))
+        driver.watch_xid_errors(lambda error: self.answer(Reported(error)))
         while (request := receive_request(self._connection)) is not None:
             gpu = gpus.get(request.uuid)
             if gpu is None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -23,6 +24,7 @@ from flyball_agent.gpu.gpu import (
     PowerLimitReading,
     UnknownDriverError,
     UnopenedGpu,
+    XidError,
 )
 from flyball_agent.gpu.messages import (
     Done,
@@ -33,6 +35,7 @@ from flyball_agent.gpu.messages import (
     Opened,
     Read,
     ReadPowerLimit,
+    Reported,
     Request,
     SetPowerLimit,
     ShownGpu,
@@ -42,6 +45,7 @@ from flyball_agent.gpu.messages import (
 )
 
 OPEN_SECONDS = 60.0
+MAX_REPORTED = 1024  # between two rounds; of more, the oldest are forgotten
 # A worker that was told to end and does not is stuck in the driver: it is left to the kernel.
 END_SECONDS = 1.0
 
@@ -100,6 +104,7 @@ class WorkerDriver(GpuDriver):
         self._connection = ours
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Done]] = {}
+        self._reported: deque[XidError] = deque(maxlen=MAX_REPORTED)
         self._last = 0
         self._ended = False
         try:
@@ -146,6 +151,9 @@ class WorkerDriver(GpuDriver):
     def unopened(self) -> Sequence[UnopenedGpu]:
         return self._opened.unopened
 
+    def take_xid_errors(self) -> Sequence[XidError]:
+        return [self._reported.popleft() for _ in range(len(self._reported))]
+
     def call(self, operation: str, uuid: str, call: GpuCall) -> Done:
         """Make one call in the worker, and wait for it. Raises what it raises."""
         future: Future[Done] = Future()
@@ -169,6 +177,9 @@ class WorkerDriver(GpuDriver):
         try:
             while (answer := receive_answer(self._connection)) is not None:
                 if isinstance(answer, Opened):
+                    continue
+                if isinstance(answer, Reported):
+                    self._reported.append(answer.error)
                     continue
                 with self._lock:
                     future = self._waiting.pop(answer.number, None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from flyball_api.conditions import StoredCondition
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
-from flyball_api.gpu_node import GpuNode
+from flyball_api.gpu_node import GpuNode, GpuReport
 from flyball_api.names import FLYBALL_API_VERSION
 from flyball_api.power_cap import DEFAULT_RELEASE_SECONDS, PowerCap, PowerCapStatus
 from flyball_api.workloads import NodeView
@@ -239,6 +239,27 @@ def node_announcement(before: str, after: str, committed_watts: float) -> Announ
     if after == "ready":
         return Announcement("NodeArrived", "its agent has acknowledged its first grant: jobs may run there", "Grant")
     return None
+
+
+def gpu_announcements(before: GpuReport, after: GpuReport) -> list[Announcement]:
+    """The Events of one GPU between two reports of its agent: it fails or is well again, or its driver reports an error."""
+    last = {item.type: item for item in before.conditions}
+    new = {
+        item.type: item
+        for item in after.conditions
+        if item.type not in last or (last[item.type].status, last[item.type].reason) != (item.status, item.reason)
+    }
+    found = []
+    health, error = new.get("Healthy"), new.get("XidError")
+    if health is not None and health.is_false:
+        note = health.message or f"{after.uuid}: {health.reason}"
+        found.append(Announcement("GpuUnhealthy", note, "Govern", warning=True))
+    elif health is not None and not before.healthy:
+        found.append(Announcement("GpuHealthy", f"{after.uuid} can be governed again", "Govern"))
+    if error is not None and error.is_true:
+        note = error.message or f"{after.uuid}: {error.reason}"
+        found.append(Announcement("XidError", note, "Govern", warning=True))
+    return found
 
 
 def labels_announcement(sync: LabelSync) -> Announcement | None:

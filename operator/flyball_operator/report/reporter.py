@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
-from flyball_api.gpu_node import GpuNode
+from flyball_api.gpu_node import GpuNode, GpuReport
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.units import MILLIWATTS_PER_WATT
 
@@ -20,6 +20,7 @@ from flyball_operator.report.announcements import (
     Announcement,
     cap_announcements,
     deletion_announcement,
+    gpu_announcements,
     hold_announcement,
     job_announcements,
     labels_announcement,
@@ -59,6 +60,7 @@ class Reporter:
         self._events = events
         self._node_states: dict[str, str] | None = None
         self._problems: dict[str, tuple[str, ...]] = {}  # by the GPUNode's UID
+        self._gpus: dict[str, tuple[GpuReport, ...]] = {}  # as they were reported last, by the node's name
         self._deleted: frozenset[str] = frozenset()  # UIDs of objects whose deletion has been told
 
     async def write_cap(self, item: CapStatusWrite) -> WriteResult:
@@ -115,6 +117,17 @@ class Reporter:
             new = [problem for problem in found if problem not in self._problems.get(uid, ())]
             self._announce(regarding_gpu_node(by_uid[uid]), map(unreadable_part_announcement, new))
         self._problems = problems
+
+    def announce_gpus(self, gpu_nodes: Mapping[str, GpuNode]) -> None:
+        """Record what has befallen GPUs since the last call, by their agents' reports."""
+        for name, gpu_node in gpu_nodes.items():
+            known = self._gpus.get(name)
+            if known is not gpu_node.gpus:
+                before = {gpu.uuid: gpu for gpu in known or ()}
+                for gpu in gpu_node.gpus:
+                    if gpu.uuid in before:
+                        self._announce(regarding_gpu_node(gpu_node), gpu_announcements(before[gpu.uuid], gpu))
+        self._gpus = {name: gpu_node.gpus for name, gpu_node in gpu_nodes.items()}
 
     def announce_hold(self, change: HoldChange) -> None:
         """Record that an object's deletion has taken effect."""

@@ -18,6 +18,7 @@ from flyball_agent.gpu.gpu import (
     ResetRequired,
     ThrottleReason,
     UnknownDriverError,
+    XidError,
 )
 from flyball_simulated_gpu import physics
 from flyball_simulated_gpu.device import DeviceFault, setters_fail_with
@@ -291,6 +292,27 @@ def test_without_persistence_mode_an_idle_gpu_forgets_its_limit_with_its_client(
     bench.driver.close()
     bench.wait(lambda: idle.read().requested_limit_milliwatts == 400_000)
     assert busy.read().requested_limit_milliwatts == 123_000
+
+
+def test_what_the_driver_reports_by_itself_is_told_once_of_a_lost_gpu_too(bench: DriverBench) -> None:
+    if bench.kind == "nvml":
+        pytest.skip("there it is the watch that is called back; see the tests of NVML")
+    well, lost = bench.node.devices
+    assert list(bench.driver.take_xid_errors()) == []
+    lost.flags |= DeviceFault.LOST
+    lost.report_xid_error(79)
+    seen: list[XidError] = []
+
+    def told(expected: list[XidError]) -> bool:
+        seen.extend(bench.driver.take_xid_errors())
+        return seen == expected
+
+    first = [XidError(lost.uuid, 79)]
+    bench.wait(lambda: told(first))
+    well.report_xid_error(31)
+    bench.wait(lambda: told([*first, XidError(well.uuid, 31)]))
+    well.report_xid_error(31)
+    bench.wait(lambda: told([*first, *[XidError(well.uuid, 31)] * 2]))
 
 
 def test_a_partitioned_gpu_shows_its_parts(bench: DriverBench) -> None:

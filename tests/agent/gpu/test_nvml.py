@@ -19,7 +19,7 @@ import pytest
 from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.calls import ThreadedCalls
-from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuLost, LibraryMismatch, NoPermission
+from flyball_agent.gpu.gpu import CallTimedOut, DriverUnavailable, GpuLost, LibraryMismatch, NoPermission, XidError
 from flyball_agent.gpu.nvml import OPENING, NvmlDriver
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault
@@ -317,6 +317,22 @@ def assert_conforms(seen: dict) -> None:
         assert 0 < first["average_power_milliwatts"] < 2 * limits["max_milliwatts"]
 
 
+def test_xid_errors_are_told_from_the_moment_that_they_are_watched(hardware: Hardware) -> None:
+    node, library = hardware
+    node.devices[0].report_xid_error(13)  # before anybody listened
+    driver = NvmlDriver(library)
+    seen: list[XidError] = []
+    driver.watch_xid_errors(seen.append)
+    for index, number in ((1, 79), (0, 31), (1, 48)):
+        before = len(seen)
+        node.devices[index].report_xid_error(number)
+        wait_until(lambda before=before: len(seen) > before)
+        assert seen[-1] == XidError(node.devices[index].uuid, number)
+    assert len(seen) == 3
+    driver.close()
+    assert not any(thread.name == "xid-errors" for thread in threading.enumerate())
+
+
 def test_another_process_finds_the_library_by_its_loader_path(hardware: Hardware) -> None:
     node, library = hardware
     node.devices[0].set_power_limit_milliwatts(222_000)
@@ -342,7 +358,7 @@ def test_real_hardware_conforms_where_it_is_present() -> None:
 def test_the_library_is_built_with_every_function_that_the_binding_calls(nvml_library: Path) -> None:
     library = ctypes.CDLL(str(nvml_library))
     source = Path(sys.modules["flyball_agent.gpu.nvml"].__file__).read_text()
-    called = set(re.findall(r"pynvml\.(nvml[A-Z]\w+)", source)) - {"nvmlInit"}
+    called = set(re.findall(r"pynvml\.(nvml(?!EventType)[A-Z]\w+)", source)) - {"nvmlInit"}
     versioned = {"nvmlDeviceGetCount": "_v2", "nvmlDeviceGetHandleByIndex": "_v2"}
     assert called
     for name in called:

@@ -24,6 +24,7 @@ from flyball_operator.report.events import Regarding
 from flyball_operator.report.reporter import Reporter
 
 from tests.support.operator_objects import (
+    CREATED,
     FLOOR,
     NOW,
     Json,
@@ -33,6 +34,7 @@ from tests.support.operator_objects import (
     grant,
     job_view,
     node_view,
+    raw_device,
     ready_node,
 )
 
@@ -240,3 +242,29 @@ def test_what_cannot_be_read_is_told_once() -> None:
         reporter.announce_problems(items)
     assert events.reasons == ["PartLeftOut"] * 3
     assert [item.note for _, item in events.recorded][1] == "left out: status.mode: no; the rest counts"
+
+
+def test_what_befalls_a_gpu_is_told_once() -> None:
+    events = RecordingEvents()
+    reporter = Reporter(RecordingWrites(), events)
+
+    def report(*conditions: tuple[str, str, str]) -> None:
+        devices = [raw_device(index) for index in range(2)]
+        devices[1]["conditions"] = [
+            {"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": CREATED}
+            for kind, status, reason in conditions
+        ]
+        reporter.announce_gpus({"a": gpu_node_view("a", grant(8 * FLOOR), devices=devices)})
+
+    well, lost = ("Healthy", "True", "Governed"), ("Healthy", "False", "Lost")
+    report(lost)  # it was so before this operator led
+    report(well)
+    report(well, ("XidError", "True", "Xid79"))
+    for _ in range(2):
+        report(lost, ("XidError", "True", "Xid79"))
+    report(lost, ("XidError", "True", "Xid95"))
+    report(well, ("XidError", "False", "DriverLoadedAnew"))
+    assert events.reasons == ["GpuHealthy", "XidError", "GpuUnhealthy", "XidError", "GpuHealthy"]
+    reporter.announce_gpus({})
+    report(lost)
+    assert len(events.reasons) == 5

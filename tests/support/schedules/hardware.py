@@ -52,6 +52,10 @@ class WatchedDevice:
     def flags(self, value: DeviceFault) -> None:
         self.device.flags = value
 
+    @property
+    def xid_errors(self) -> tuple[int, int]:
+        return self.device.xid_errors
+
     def read(self) -> DeviceState:
         return self.device.read()
 
