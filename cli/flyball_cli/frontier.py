@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +16,10 @@ from flyball_cli.files import check_output_file, read_text, refuse
 
 if TYPE_CHECKING:
     from flyball_frontiers.pipeline import ComputationGraph, PipelineProfile
+
+
+SAID_FROM_SECONDS = 20.0
+"""Work that is estimated to take longer is announced."""
 
 
 class PlannerName(StrEnum):
@@ -65,7 +71,7 @@ def frontier(
 
         flyball frontier --profile stages.csv --microbatches 96 --blocking-power 83.64 --output f.json --plot f.png
     """
-    from flyball_frontiers.pipeline import PipelineProfile, Reconfiguration
+    from flyball_frontiers.pipeline import PipelineProfile, Reconfiguration, Schedule, check_size
     from flyball_frontiers.pipeline.document import envpipe_document, perseus_document
 
     check_output_file("--output", output)
@@ -82,7 +88,8 @@ def frontier(
             if activation_slots is not None:
                 raise ValueError("--activation-slots is for EnvPipe: --planner envpipe-balanced or envpipe-greedy")
             graph = _graph(measured, schedule, microbatches, chunks_per_gpu)
-            document = perseus_document(graph, blocking_power, points, at, replicas)
+            with _progress(points) as progress:
+                document = perseus_document(graph, blocking_power, points, at, replicas, progress)
         else:
             if schedule != "1f1b":
                 raise ValueError(f"EnvPipe plans 1f1b, not {schedule}")
@@ -92,6 +99,7 @@ def frontier(
                 raise ValueError("--microbatches is needed: how many an iteration of one pipeline has")
             reconfiguration = Reconfiguration(planner.removeprefix("envpipe-"))
             slots = _slots(activation_slots, measured.stages)
+            check_size(measured, Schedule.ONE_F_ONE_B, microbatches)
             document = envpipe_document(measured, microbatches, blocking_power, reconfiguration, slots, replicas)
     except (ValueError, OSError) as error:
         refuse(str(error), error)
@@ -125,13 +133,18 @@ def _title(profile: Path, schedule: str, microbatches: int | None) -> str:
 
 
 def _graph(profile: PipelineProfile, schedule: str, microbatches: int | None, chunks_per_gpu: int) -> ComputationGraph:
-    from flyball_frontiers.pipeline import Schedule, graph_from_json, pipeline_graph
+    from flyball_frontiers.pipeline import PlanSize, Schedule, check_size, graph_from_json, pipeline_graph
+    from flyball_frontiers.pipeline.size import MOST_PLANNED
 
     if schedule.endswith(".json"):
         try:
             document = json.loads(read_text(Path(schedule)))
             if not isinstance(document, dict):
                 raise ValueError('wanted an object with "operations" and "dependencies"')
+            listed = document.get("operations")
+            count = len(listed) if isinstance(listed, list) else 0
+            if not PlanSize(count, count).fits:
+                raise ValueError(f"{count:,} operations are too many to plan: up to {MOST_PLANNED:,} fit")
             return graph_from_json(document, profile)
         except ValueError as error:
             raise ValueError(f"{schedule}: {error}") from error
@@ -139,7 +152,22 @@ def _graph(profile: PipelineProfile, schedule: str, microbatches: int | None, ch
         raise ValueError(f"schedule {schedule!r} is none of {', '.join(Schedule)}, and no .json file")
     if microbatches is None:
         raise ValueError("--microbatches is needed: how many an iteration of one pipeline has")
+    size = check_size(profile, Schedule(schedule), microbatches, chunks_per_gpu=chunks_per_gpu)
+    if size.seconds > SAID_FROM_SECONDS:
+        typer.echo(str(size), err=True)
     return pipeline_graph(profile, Schedule(schedule), microbatches, chunks_per_gpu=chunks_per_gpu)
+
+
+@contextmanager
+def _progress(points: int) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error while the points are solved, where somebody looks."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("points", total=points)
+        yield lambda done, _: bar.update(task, completed=done)
 
 
 def summary(document: dict[str, Any]) -> str:

@@ -267,3 +267,18 @@ def test_an_empty_plan_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
     result = flyball("schedule-plot", tmp_path / "frontier.json", "--output", tmp_path / "missing" / "x.png")
     assert result.exit_code == 2
     assert "there is no folder" in result.output
+
+
+def test_a_pipeline_that_is_too_large_is_refused_with_what_would_fit() -> None:
+    for planner in ("perseus", "envpipe-greedy"):
+        result = flyball("frontier", "--profile", PROFILE, "--microbatches", 10**7, "--planner", planner)
+        assert (result.exit_code, len(result.output.strip().splitlines())) == (2, 1)
+        assert "4 stages x 10000000 microbatches are too many to plan" in result.output
+        assert "microbatches fit" in result.output
+
+
+def test_a_long_solve_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flyball_cli.frontier.SAID_FROM_SECONDS", 0.0)
+    result = flyball("frontier", "--profile", PROFILE, "--microbatches", 2, "--points", 2)
+    assert "16 operations, 16 planned one by one: about 0.1 s of one core" in result.stderr
+    assert json.loads(result.stdout)["planner"] == "perseus"

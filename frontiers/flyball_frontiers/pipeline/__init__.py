@@ -10,6 +10,7 @@ from flyball_frontiers.pipeline.perseus import PerseusPlanner
 from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.profile import OperatingPoint, PipelineProfile, ProfileError
 from flyball_frontiers.pipeline.schedules import Schedule, pipeline_graph
+from flyball_frontiers.pipeline.size import PlanSize, SizeError, check_size, plan_size
 from flyball_frontiers.pipeline.straggler import Deployment, StragglerTable
 from flyball_frontiers.pipeline.timeline import written_out
 
@@ -23,13 +24,17 @@ __all__ = [
     "PerseusPlanner",
     "PipelinePlan",
     "PipelineProfile",
+    "PlanSize",
     "ProfileError",
     "Reconfiguration",
     "Schedule",
+    "SizeError",
     "StragglerTable",
+    "check_size",
     "envpipe",
     "graph_from_json",
     "graph_to_json",
     "pipeline_graph",
+    "plan_size",
     "written_out",
 ]

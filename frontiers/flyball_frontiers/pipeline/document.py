@@ -8,18 +8,23 @@ from typing import Any
 from flyball_frontiers.frontier import Frontier
 from flyball_frontiers.pipeline.envpipe import Reconfiguration, envpipe
 from flyball_frontiers.pipeline.graph import ComputationGraph
-from flyball_frontiers.pipeline.perseus import PerseusPlanner
+from flyball_frontiers.pipeline.perseus import PerseusPlanner, Progress
 from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.profile import PipelineProfile
 from flyball_frontiers.pipeline.timeline import written_out
 
 
 def perseus_document(
-    graph: ComputationGraph, blocking_power: float, points: int, at: float | None = None, replicas: int = 1
+    graph: ComputationGraph,
+    blocking_power: float,
+    points: int,
+    at: float | None = None,
+    replicas: int = 1,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """The document of Perseus: the frontier, the run at the highest clocks, and the plan at `at` seconds."""
     planner = PerseusPlanner(graph, blocking_power, replicas=replicas)
-    result = planner.frontier(points)
+    result = planner.frontier(points, progress)
     point = result.fastest if at is None else planner.plan(at)
     document = _document("perseus", result, graph, blocking_power, replicas)
     document["at"] = {

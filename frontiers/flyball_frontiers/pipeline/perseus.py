@@ -7,7 +7,7 @@ itself has finished; what waiting longer costs is the frontier's `waiting_power_
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.relaxation import RelaxedPlan, TimeCostProgram
 from flyball_frontiers.pipeline.rounding import Rounding
 from flyball_frontiers.pipeline.steady import find_layers, middle, shorten, tie
+
+Progress = Callable[[int, int], None]
+"""Told how many points are solved, and of how many."""
 
 ENERGY_WEIGHT = 3.0
 """How much more a step in energy counts than one in time when points are spread: a look-up between two points loses at
@@ -58,15 +61,16 @@ class PerseusPlanner:
     def waiting_power_watts(self) -> float:
         return self.replicas * self.graph.gpus * self.blocking_power_watts
 
-    def frontier(self, points: int = 200) -> Frontier[PipelinePlan]:
+    def frontier(self, points: int = 200, progress: Progress | None = None) -> Frontier[PipelinePlan]:
         """`points` exact points over [t_min, t_star], both ends included; one where they coincide.
 
         They are spread evenly along the curve, measured in shares of its whole range in time and, `ENERGY_WEIGHT` times,
-        in energy: where a little time costs much energy they stand close. Raises ValueError for less than two.
+        in energy: where a little time costs much energy they stand close. `progress` is told how many of them are
+        solved. Raises ValueError for less than two.
         """
         if points < 2:
             raise ValueError(f"a frontier needs at least 2 points, not {points}")
-        return self._realised(self._along_the_curve(points))
+        return self._realised(self._along_the_curve(points, progress or _tell_nobody))
 
     def frontier_at(self, times_seconds: Iterable[float]) -> Frontier[PipelinePlan]:
         """The exact points at given times; those outside [t_min, t_star] count as its ends."""
@@ -91,7 +95,7 @@ class PerseusPlanner:
         blocking = self.graph.gpus * self.blocking_power_watts
         return FrontierPoint(time_seconds, self.replicas * (plan.cost_joules + blocking * time_seconds), None)
 
-    def _along_the_curve(self, points: int) -> list[RelaxedPlan]:
+    def _along_the_curve(self, points: int, progress: Progress) -> list[RelaxedPlan]:
         """From t_star down, the next time is where the curve, going on with its slope, has left an even share behind.
 
         It is convex and the slope grows, so that a step may come out longer than wanted; the later ones are then
@@ -103,6 +107,7 @@ class PerseusPlanner:
         if self.t_star <= self.t_min:
             return [slowest]
         fastest = program.solve(self.t_min)
+        progress(2, points)
         time_range, cost_range = self.t_star - self.t_min, fastest.cost_joules - slowest.cost_joules
         plans = [slowest]
         program.forget()
@@ -115,6 +120,7 @@ class PerseusPlanner:
                 length / left / speed, remaining * (left - 1) / left
             )  # a price at a corner may be the one behind
             plans.append(program.solve(last.time_seconds - step))
+            progress(len(plans) + 1, points)
         return [*plans, fastest][::-1]
 
     def _solve_falling(self, times: list[float]) -> list[RelaxedPlan]:
@@ -137,3 +143,7 @@ class PerseusPlanner:
             ),
             waiting_power_watts=self.waiting_power_watts,
         )
+
+
+def _tell_nobody(done: int, of: int) -> None:
+    """Progress that nobody wants to see."""

@@ -9,6 +9,7 @@ steps as long as the optimal cut stays the same, in real seconds and on the meas
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 import highspy
@@ -23,6 +24,10 @@ from flyball_frontiers.pipeline.steady import Ties
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+
+INTERRUPT_SECONDS = 0.2
+"""How often a running solve looks up."""
 
 
 class SolverError(RuntimeError):
@@ -212,11 +217,19 @@ class TimeCostProgram:
         """Start the next `solve` from nothing: cheaper than going on from an optimum that is far away."""
         self._highs.clearSolver()
 
+    def _run(self) -> None:
+        """Run HiGHS where an interrupt of ours is heard: a solve may take minutes, and hears none itself. What was
+        interrupted ends by itself and is not asked again."""
+        solver = threading.Thread(target=self._highs.run, name="flyball-highs", daemon=True)
+        solver.start()
+        while solver.is_alive():
+            solver.join(INTERRUPT_SECONDS)
+
     def solve(self, time_seconds: float) -> RelaxedPlan:
         """The optimum with a makespan of at most `time_seconds`. Raises SolverError below the shortest makespan."""
         highs, end = self._highs, self._end
         highs.changeColBounds(end, 0.0, time_seconds / self._unit)
-        highs.run()
+        self._run()
         status = highs.getModelStatus()
         if status != highspy.HighsModelStatus.kOptimal:
             raise SolverError(f"no optimum at {time_seconds} s: HiGHS says {highs.modelStatusToString(status)}")

@@ -133,9 +133,14 @@ def _signatures(
     return signature
 
 
+def boundary_layers(gpus: int) -> int:
+    """How many layers at either end are planned one by one."""
+    return math.ceil(BOUNDARY_LAYERS + BOUNDARY_LAYERS_PER_GPU * gpus)
+
+
 def middle(layers: Layers, gpus: int) -> tuple[int, int] | None:
     """The layers (first, last) far enough from warm-up and flush to be planned as one; None where they are too few."""
-    boundary = math.ceil(BOUNDARY_LAYERS + BOUNDARY_LAYERS_PER_GPU * gpus)
+    boundary = boundary_layers(gpus)
     first, last = layers.first + boundary, layers.last - boundary
     return (first, last) if last - first + 1 >= FEWEST_TIED_LAYERS else None
 

@@ -1,0 +1,93 @@
+"""How large a pipeline is to plan: said before it is planned, and refused where it would not end.
+
+What counts is how many computations are planned one by one. A pipeline that repeats itself (1F1B, early recomputation)
+has as many for any number of microbatches once it is long; in the others each microbatch adds its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flyball_frontiers.pipeline.profile import LOAD, PipelineProfile
+from flyball_frontiers.pipeline.schedules import Schedule
+from flyball_frontiers.pipeline.steady import FEWEST_TIED_LAYERS, boundary_layers
+
+MOST_OPERATIONS = 300_000
+"""Operations of a graph that can be built and run: about a gigabyte."""
+
+MOST_PLANNED = 40_000
+"""Computations planned one by one: about an hour for a frontier of 200 points."""
+
+SECONDS_OF_A_THOUSAND = 2.5
+"""CPU seconds of 200 points where a thousand computations are planned one by one (8 GPUs: about 500, 1 s)."""
+
+GROWTH = 1.7
+"""The power of their number that the solver's time grows with (measured from 500 to 16,000)."""
+
+BYTES_PER_OPERATION, BYTES_PER_PLANNED = 2_500, 50_000
+
+
+class SizeError(ValueError):
+    """A pipeline that is too large to be planned; says what would fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSize:
+    """`operations` of an iteration, of which `planned` one by one; about how long 200 points take, and the memory."""
+
+    operations: int
+    planned: int
+
+    @property
+    def seconds(self) -> float:
+        return float(SECONDS_OF_A_THOUSAND * (self.planned / 1000) ** GROWTH)
+
+    @property
+    def bytes(self) -> int:
+        return BYTES_PER_OPERATION * self.operations + BYTES_PER_PLANNED * self.planned
+
+    @property
+    def fits(self) -> bool:
+        return self.operations <= MOST_OPERATIONS and self.planned <= MOST_PLANNED
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operations:,} operations, {self.planned:,} planned one by one: about "
+            f"{_duration(self.seconds)} of one core for 200 points, {self.bytes / 1e6:,.0f} MB"
+        )
+
+
+def plan_size(profile: PipelineProfile, schedule: Schedule, microbatches: int, *, chunks_per_gpu: int = 1) -> PlanSize:
+    """The size of a pipeline under a named schedule, from its numbers alone."""
+    loads = sum(profile.has(stage, LOAD) for stage in range(profile.stages))
+    of_a_microbatch = 2 * profile.stages + loads
+    operations = of_a_microbatch * microbatches
+    if schedule not in (Schedule.ONE_F_ONE_B, Schedule.EARLY_RECOMPUTE):
+        return PlanSize(operations, operations)
+    gpus = profile.stages // chunks_per_gpu
+    tied = microbatches - gpus - 2 * boundary_layers(gpus)
+    saved = of_a_microbatch * (tied - 1) if tied >= FEWEST_TIED_LAYERS else 0
+    return PlanSize(operations, operations - saved)
+
+
+def check_size(profile: PipelineProfile, schedule: Schedule, microbatches: int, *, chunks_per_gpu: int = 1) -> PlanSize:
+    """The size, or SizeError that says how many microbatches, or else stages, would fit."""
+    size = plan_size(profile, schedule, microbatches, chunks_per_gpu=chunks_per_gpu)
+    if size.fits:
+        return size
+    least, most = 0, microbatches
+    while most - least > 1:
+        middle = (least + most) // 2
+        fits = plan_size(profile, schedule, middle, chunks_per_gpu=chunks_per_gpu).fits
+        least, most = (middle, most) if fits else (least, middle)
+    raise SizeError(
+        f"{profile.stages} stages x {microbatches} microbatches are too many to plan ({size}); "
+        f"with {profile.stages} stages up to {least} microbatches fit"
+    )
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{max(seconds, 0.1):,.1f} s"
