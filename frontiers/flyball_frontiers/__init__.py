@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flyball_frontiers.frontier import Frontier, FrontierPoint, frontier_from_json
     from flyball_frontiers.kareus import iteration_frontier
-    from flyball_frontiers.pipeline import PerseusPlanner, PipelineProfile, Schedule, pipeline_graph
+    from flyball_frontiers.pipeline import (
+        PerseusPlanner,
+        PipelineProfile,
+        PlanCodec,
+        Schedule,
+        StragglerTable,
+        pipeline_frontier,
+        pipeline_graph,
+    )
     from flyball_frontiers.zeus import power_limit_frontier
 
 __all__ = [
@@ -18,9 +26,12 @@ __all__ = [
     "FrontierPoint",
     "PerseusPlanner",
     "PipelineProfile",
+    "PlanCodec",
     "Schedule",
+    "StragglerTable",
     "frontier_from_json",
     "iteration_frontier",
+    "pipeline_frontier",
     "pipeline_graph",
     "power_limit_frontier",
 ]
@@ -31,7 +42,10 @@ _MODULES = {
     "FrontierPoint": "frontier",
     "PerseusPlanner": "pipeline",
     "PipelineProfile": "pipeline",
+    "PlanCodec": "pipeline",
     "Schedule": "pipeline",
+    "StragglerTable": "pipeline",
+    "pipeline_frontier": "pipeline",
     "iteration_frontier": "kareus",
     "pipeline_graph": "pipeline",
     "power_limit_frontier": "zeus",

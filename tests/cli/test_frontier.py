@@ -39,6 +39,11 @@ def test_the_documented_command(tmp_path: Path) -> None:
     assert document["t_min"] == points[0]["time"] == document["at"]["time"]
     assert document["t_star"] == points[-1]["time"]
     assert all(point["realised_time"] <= point["time"] for point in points)
+    for point in points:
+        for stage in map(str, range(4)):
+            assert sum(len(block) * times for block, times in point["clocks"][stage]["forward"]) == 6
+    run = [entry[2] for entry in document["schedule"][0] if entry[0] == "forward"]
+    assert [clock for block, times in points[0]["clocks"]["0"]["forward"] for clock in block * times] == run
     assert [len(stage) for stage in document["schedule"]] == [12] * 4
     assert document["schedule"][3][:2] == [["forward", 0, 1410], ["backward", 0, 1410]]
     assert document["flat_out"]["time"] == pytest.approx(document["t_min"])

@@ -16,9 +16,10 @@ Three departures from the paper, all measured on its public table (docs/frontier
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -135,6 +136,47 @@ class PartitionSearch:
             raise ValueError(f"static power {self.static_power_watts} W is negative")
         if min(share for _, share in self.shares) < 0 or abs(sum(share for _, share in self.shares) - 1.0) > 1e-9:
             raise ValueError(f"shares {self.shares} of the passes: none negative, together 1")
+
+    def to_json(self) -> dict[str, Any]:
+        """What `json.dumps` takes: everything that the next batch follows from."""
+        places = {schedule: place for place, schedule in enumerate(self.candidates)}
+        return {
+            "candidates": [schedule.to_json() for schedule in self.candidates],
+            "static_power_watts": self.static_power_watts,
+            "budget": asdict(self.budget),
+            "seed": self.seed,
+            "shares": [[str(which), share] for which, share in self.shares],
+            "samples": [
+                {
+                    "candidate": places[sample.schedule],
+                    "time": sample.measurement.time_seconds,
+                    "energy": sample.measurement.energy_joules,
+                    "found_by": str(sample.found_by),
+                    "batch": sample.batch,
+                }
+                for sample in self.samples
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> PartitionSearch:
+        """The search that `to_json` wrote: it asks for the same next batch. Raises ValueError that says what is wrong."""
+        try:
+            candidates = tuple(KernelSchedule.from_json(schedule) for schedule in record["candidates"])
+            samples = tuple(
+                Sample(
+                    candidates[int(sample["candidate"])],
+                    Measurement(float(sample["time"]), float(sample["energy"])),
+                    Pass(sample["found_by"]),
+                    int(sample["batch"]),
+                )
+                for sample in record["samples"]
+            )
+            shares = tuple((Pass(which), float(share)) for which, share in record["shares"])
+            budget = SearchBudget(**record["budget"])
+            return cls(candidates, float(record["static_power_watts"]), budget, int(record["seed"]), shares, samples)
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"no search that was written: {error!r}") from error
 
     @property
     def batch(self) -> int:

@@ -4,10 +4,12 @@
 it, `StragglerTable` looks plans up, `envpipe` is the baseline.
 """
 
+from flyball_frontiers.pipeline.codec import PlanCodec
 from flyball_frontiers.pipeline.envpipe import EnvPipeResult, Reconfiguration, envpipe
 from flyball_frontiers.pipeline.graph import ComputationGraph, GraphError, Operation, graph_from_json, graph_to_json
 from flyball_frontiers.pipeline.perseus import PerseusPlanner
 from flyball_frontiers.pipeline.plan import PipelinePlan
+from flyball_frontiers.pipeline.planning import pipeline_frontier
 from flyball_frontiers.pipeline.profile import OperatingPoint, PipelineProfile, ProfileError
 from flyball_frontiers.pipeline.schedules import Schedule, pipeline_graph
 from flyball_frontiers.pipeline.size import PlanSize, SizeError, check_size, plan_size
@@ -24,6 +26,7 @@ __all__ = [
     "PerseusPlanner",
     "PipelinePlan",
     "PipelineProfile",
+    "PlanCodec",
     "PlanSize",
     "ProfileError",
     "Reconfiguration",
@@ -34,6 +37,7 @@ __all__ = [
     "envpipe",
     "graph_from_json",
     "graph_to_json",
+    "pipeline_frontier",
     "pipeline_graph",
     "plan_size",
     "written_out",

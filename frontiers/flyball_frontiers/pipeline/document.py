@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flyball_frontiers.frontier import Frontier
+from flyball_frontiers.pipeline.codec import PlanCodec
 from flyball_frontiers.pipeline.envpipe import Reconfiguration, envpipe
 from flyball_frontiers.pipeline.graph import ComputationGraph
 from flyball_frontiers.pipeline.perseus import PerseusPlanner, Progress
@@ -65,8 +66,12 @@ def _document(
     highest = [max(operation.points, key=lambda point: point.clock_megahertz or 0) for operation in graph.operations]
     flat_out = written_out(graph, highest, blocking_power)
     flat_out["energy"] *= replicas
+    codec = PlanCodec(graph)
+    written = result.to_json(codec.clocks_to_json)
+    for point in written["points"]:
+        point["clocks"] = point.pop("plan")
     head = {"planner": planner, "gpus": graph.gpus * replicas, "blocking_power": blocking_power}
-    return head | result.to_json() | {"flat_out": flat_out}
+    return head | written | {"flat_out": flat_out}
 
 
 def _plan(graph: ComputationGraph, plan: PipelinePlan, blocking_power: float) -> dict[str, Any]:

@@ -15,30 +15,30 @@ class PipelinePlan:
     """One energy schedule: seconds and joules planned of each operation, in the graph's order, and the measured point
     that it is run at.
 
-    A steady state is kept once: `places` says for each operation where in the three sequences its own values are (None:
-    in the same place).
+    A steady state is kept once: `places` says for each operation where its own values are in `kept_durations`,
+    `kept_energies` and `kept_chosen` (None: in the same place).
     """
 
-    __slots__ = ("_chosen", "_durations", "_energies", "_places")
+    __slots__ = ("kept_chosen", "kept_durations", "kept_energies", "places")
 
     def __init__(
         self, durations: Floats, energies: Floats, chosen: tuple[OperatingPoint, ...], places: Integers | None = None
     ) -> None:
-        self._durations, self._energies, self._chosen, self._places = durations, energies, chosen, places
+        self.kept_durations, self.kept_energies, self.kept_chosen, self.places = durations, energies, chosen, places
 
     @property
     def durations(self) -> Floats:
-        return self._durations if self._places is None else self._durations[self._places]
+        return self.kept_durations if self.places is None else self.kept_durations[self.places]
 
     @property
     def energies(self) -> Floats:
-        return self._energies if self._places is None else self._energies[self._places]
+        return self.kept_energies if self.places is None else self.kept_energies[self.places]
 
     @property
     def chosen(self) -> tuple[OperatingPoint, ...]:
-        if self._places is None:
-            return self._chosen
-        return tuple([self._chosen[place] for place in self._places.tolist()])
+        if self.places is None:
+            return self.kept_chosen
+        return tuple([self.kept_chosen[place] for place in self.places.tolist()])
 
     @property
     def clocks_megahertz(self) -> tuple[int | None, ...]:

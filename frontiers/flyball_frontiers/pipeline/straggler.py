@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from flyball_frontiers.frontier import Frontier, FrontierPoint
+from flyball_frontiers.frontier import Frontier, FrontierPoint, frontier_from_json
 
 PlanT = TypeVar("PlanT")
 
@@ -50,6 +51,30 @@ class StragglerTable(Generic[PlanT]):
         announced = [change for change in known if now_seconds < change[0] < start]
         self._degrees[id] = [*in_force, *announced, (start, degree)]
         return self.deployment(start)
+
+    def to_json(self, plan_to_json: Callable[[PlanT], Any]) -> dict[str, Any]:
+        """What `json.dumps` takes: the frontier with its plans, and who is slow from when on."""
+        return {
+            "frontier": self._frontier.to_json(plan_to_json),
+            "stragglers": {id: [list(change) for change in changes] for id, changes in self._degrees.items()},
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any], plan_from_json: Callable[[Any], PlanT]) -> StragglerTable[PlanT]:
+        """The table that `to_json` wrote. Raises ValueError that names what is missing or wrong."""
+        try:
+            frontier, stragglers = record["frontier"], dict(record["stragglers"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"a straggler table needs frontier and stragglers: {error!r}") from error
+        table = cls(frontier_from_json(frontier, plan_from_json))
+        for id, changes in stragglers.items():
+            try:
+                table._degrees[id] = sorted((float(start), float(degree)) for start, degree in changes)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"straggler {id}: {changes!r} must be [[from seconds, degree], ...]") from error
+            if not all(math.isfinite(start) and 1 <= degree < math.inf for start, degree in table._degrees[id]):
+                raise ValueError(f"straggler {id}: {changes!r} must be finite, degrees at least 1")
+        return table
 
     def degree(self, at_seconds: float) -> float:
         """The largest degree in force at a time, not before the last announcement; 1 where nobody is slow."""

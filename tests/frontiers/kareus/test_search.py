@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from functools import partial
 
@@ -165,3 +166,18 @@ def test_surrogates_learn_what_they_are_shown_and_are_unsure_where_they_were_not
 
 def test_schedules_are_hashable_keys() -> None:
     assert TABLE.measure(KernelSchedule(1410, 3, 0)) == MEASURE(SPACE[[*SPACE].index(KernelSchedule(1410, 3, 0))])
+
+
+def test_a_search_goes_on_from_json_where_it_was() -> None:
+    begun = PartitionSearch(SPACE, GROUP.static_power_watts, BUDGET, 5)
+    for _ in range(2):
+        again = PartitionSearch.from_json(json.loads(json.dumps(begun.to_json(), allow_nan=False)))
+        assert again == begun
+        asked = begun.ask()
+        assert again.ask() == asked
+        begun = begun.tell(asked, [MEASURE(schedule) for schedule, _ in asked])
+    for missing in ("candidates", "samples", "budget"):
+        record = begun.to_json()
+        del record[missing]
+        with pytest.raises(ValueError, match=f"no search that was written: .*{missing}"):
+            PartitionSearch.from_json(record)
