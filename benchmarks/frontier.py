@@ -342,7 +342,8 @@ def table6(report: Report) -> None:
         for microbatches, percent in TABLE_6[gpu.name].items():
             graph = pipeline_graph(real, Schedule.ONE_F_ONE_B, microbatches)
             seconds, joules = flat_out(graph, gpu)
-            end, _ = flat_out(pipeline_graph(in_units, Schedule.ONE_F_ONE_B, microbatches), gpu)
+            counted = TimeCostProgram(pipeline_graph(in_units, Schedule.ONE_F_ONE_B, microbatches), power)
+            end = counted.makespan(counted.shortest)
             reference = joules - power * graph.gpus * (seconds - end)
             program = TimeCostProgram(pipeline_graph(relaxed, Schedule.ONE_F_ONE_B, microbatches), power)
             plan = program.solve(program.makespan(program.shortest))

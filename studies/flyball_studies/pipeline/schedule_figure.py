@@ -13,7 +13,8 @@ import matplotlib.pyplot as plt
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import Normalize
-from matplotlib.patches import Rectangle
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
 
 LETTERS = {"forward": "F", "backward": "B", "recompute": "R", "recompute_backward": "RB", "load": "L"}
 CONSTANT_COLOUR, BLOCKED_COLOUR = "#8c8c8c", "#ececec"
@@ -51,12 +52,32 @@ def schedule_png(panels: list[tuple[str, dict[str, Any]]], critical_path: bool =
         axis.set_xlim(0, end)
         axis.set_title(title, fontsize=10, loc="left")
     axes[-1, 0].set_xlabel("time (s)")
+    figure.legend(handles=_legend(panels, critical_path), loc="outside lower left", ncols=8, fontsize=8, frameon=False)
     mappable = ScalarMappable(colour, plt.get_cmap("coolwarm"))
     figure.colorbar(mappable, ax=axes[:, 0].tolist(), label="SM clock (MHz)", fraction=0.025, pad=0.01, aspect=25)
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=130, format="png")
     plt.close(figure)
     return buffer.getvalue()
+
+
+def _legend(panels: list[tuple[str, dict[str, Any]]], critical_path: bool) -> list[Any]:
+    """What letters, colours and the line mean, of what the pictures show."""
+    entries = [entry for _, plan in panels for row in plan["schedule"] for entry in row]
+    shown = {entry[0] for entry in entries}
+    handles: list[Any] = [
+        Line2D([], [], linestyle="none", label=f"{letter} {name.replace('_', ' and ')}")
+        for name, letter in LETTERS.items()
+        if name in shown
+    ]
+    if any(len(entry) > 3 for entry in entries):
+        handles.append(Line2D([], [], linestyle="none", label="F1.0: microbatch 1, part 0 of the model"))
+    handles.append(Patch(facecolor=BLOCKED_COLOUR, label="waits"))
+    if any(entry[2] is None for entry in entries):
+        handles.append(Patch(facecolor=CONSTANT_COLOUR, label="at any clock"))
+    if critical_path:
+        handles.append(Line2D([], [], color="#111111", lw=1.3, label="critical path"))
+    return handles
 
 
 def _draw_panel(axis: Any, plan: dict[str, Any], colour: Any, critical_path: bool) -> None:
@@ -68,11 +89,11 @@ def _draw_panel(axis: Any, plan: dict[str, Any], colour: Any, critical_path: boo
     for stage, (row, times) in enumerate(zip(plan["schedule"], plan["timeline"], strict=True)):
         axis.add_patch(Rectangle((0, stage - 0.4), end, 0.8, facecolor=BLOCKED_COLOUR, zorder=0))
         boxes, colours = [], []
-        for (instruction, microbatch, clock, *_), (start, finish) in zip(row, times, strict=True):
+        for (instruction, microbatch, clock, *part), (start, finish) in zip(row, times, strict=True):
             height = 0.54 if instruction in ("forward", "load") else 0.8
             boxes.append(Rectangle((start, stage - height / 2), finish - start, height))
             colours.append(CONSTANT_COLOUR if clock is None else palette(colour(clock)))
-            label = f"{LETTERS.get(instruction, instruction[:1])}{microbatch}"
+            label = f"{LETTERS.get(instruction, instruction[:1])}{microbatch}{''.join(f'.{each}' for each in part)}"
             points_wide = 72 * inches * 0.88 * (finish - start) / end
             if labelled and (size := min(7.0, points_wide / (0.66 * len(label)))) >= 4:
                 dark = clock is None or abs(colour(clock) - 0.5) > 0.38
@@ -99,7 +120,7 @@ def _draw_panel(axis: Any, plan: dict[str, Any], colour: Any, critical_path: boo
         )
     stages = len(plan["schedule"])
     axis.set_ylim(stages - 0.45, -0.55)
-    axis.set_yticks(range(stages), [f"S{stage + 1}" for stage in range(stages)], fontsize=8)
+    axis.set_yticks(range(stages), [f"S{stage}" for stage in range(stages)], fontsize=8)
     axis.tick_params(axis="y", length=0)
     for side in ("top", "right", "left"):
         axis.spines[side].set_visible(False)
