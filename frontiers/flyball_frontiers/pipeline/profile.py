@@ -15,7 +15,9 @@ BACKWARD = "backward"
 RECOMPUTE = "recompute"
 RECOMPUTE_BACKWARD = "recompute_backward"
 LOAD = "load"
-INSTRUCTIONS = (FORWARD, BACKWARD, RECOMPUTE, RECOMPUTE_BACKWARD, LOAD)
+SEND_FORWARD = "send_forward"
+SEND_BACKWARD = "send_backward"
+INSTRUCTIONS = (FORWARD, BACKWARD, RECOMPUTE, RECOMPUTE_BACKWARD, LOAD, SEND_FORWARD, SEND_BACKWARD)
 """What the schedules that have a name run; a graph of its own may have any others."""
 
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")

@@ -19,6 +19,8 @@ from flyball_frontiers.pipeline.profile import (
     LOAD,
     RECOMPUTE,
     RECOMPUTE_BACKWARD,
+    SEND_BACKWARD,
+    SEND_FORWARD,
     OperatingPoint,
     PipelineProfile,
     ProfileError,
@@ -152,7 +154,9 @@ def interleaved(chunks: int, microbatches: int, chunks_per_gpu: int) -> tuple[Pr
 def graph_of_programs(profile: PipelineProfile, programs: Sequence[Program]) -> ComputationGraph:
     """The graph of the GPUs' programs: activations go from part to part, gradients back.
 
-    Where the profile has `load` rows for a stage, a constant-time load comes before each of its forwards.
+    Where the profile has `load` rows for a stage, a constant-time load comes before each of its forwards. Where it has
+    `send_forward` rows, each of its activations is under way for as long before the next part can start, and so its
+    gradients with `send_backward`; a transfer occupies no GPU.
     """
     operations: list[Operation] = []
     places: dict[tuple[str, int, int], int] = {}
@@ -175,10 +179,20 @@ def graph_of_programs(profile: PipelineProfile, programs: Sequence[Program]) -> 
         rows.append(tuple(row))
     last = max(chunk for _, chunk, _ in places)
     dependencies: list[tuple[int, int]] = []
+
+    def depend(before: int, after: int, transfer: str, chunk: int, microbatch: int) -> None:
+        if profile.has(chunk, transfer):
+            points = profile.points[chunk, transfer]
+            dependencies.append((before, len(operations)))
+            before = len(operations)
+            operations.append(Operation(transfer, microbatch, None, points, chunk=chunk))
+        dependencies.append((before, after))
+
     for (instruction, chunk, microbatch), place in places.items():
         if instruction == FORWARD and chunk > 0:
-            dependencies.append((places[FORWARD, chunk - 1, microbatch], place))
+            depend(places[FORWARD, chunk - 1, microbatch], place, SEND_FORWARD, chunk - 1, microbatch)
+        elif instruction == BACKWARD and chunk < last:
+            depend(places[BACKWARD, chunk + 1, microbatch], place, SEND_BACKWARD, chunk + 1, microbatch)
         elif instruction == BACKWARD:
-            before = (FORWARD, chunk) if chunk == last else (BACKWARD, chunk + 1)
-            dependencies.append((places[(*before, microbatch)], place))
+            dependencies.append((places[FORWARD, chunk, microbatch], place))
     return ComputationGraph(tuple(operations), tuple(rows), tuple(dependencies))

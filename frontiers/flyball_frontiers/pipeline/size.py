@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flyball_frontiers.pipeline.profile import LOAD, PipelineProfile
+from flyball_frontiers.pipeline.profile import LOAD, SEND_BACKWARD, SEND_FORWARD, PipelineProfile
 from flyball_frontiers.pipeline.schedules import Schedule
 from flyball_frontiers.pipeline.steady import FEWEST_TIED_LAYERS, boundary_layers
 
@@ -59,8 +59,10 @@ class PlanSize:
 
 def plan_size(profile: PipelineProfile, schedule: Schedule, microbatches: int, *, chunks_per_gpu: int = 1) -> PlanSize:
     """The size of a pipeline under a named schedule, from its numbers alone."""
-    loads = sum(profile.has(stage, LOAD) for stage in range(profile.stages))
-    of_a_microbatch = 2 * profile.stages + loads
+    others = sum(
+        profile.has(stage, what) for stage in range(profile.stages) for what in (LOAD, SEND_FORWARD, SEND_BACKWARD)
+    )
+    of_a_microbatch = 2 * profile.stages + others
     operations = of_a_microbatch * microbatches
     if schedule not in (Schedule.ONE_F_ONE_B, Schedule.EARLY_RECOMPUTE):
         return PlanSize(operations, operations)

@@ -14,6 +14,7 @@ from flyball_frontiers.pipeline.graph import (
     graph_from_json,
     graph_to_json,
 )
+from flyball_frontiers.pipeline.perseus import PerseusPlanner
 from flyball_frontiers.pipeline.profile import OperatingPoint, PipelineProfile, ProfileError
 from flyball_frontiers.pipeline.schedules import Schedule, early_recompute, interleaved, one_f_one_b, pipeline_graph
 
@@ -186,3 +187,38 @@ def test_a_written_graph_takes_points_from_the_profile_and_its_own(made_up: Call
 def test_a_wrong_graph_names_the_operation(document: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         graph_from_json(document)
+
+
+def with_transfers(profile: PipelineProfile, forward: float, backward: float) -> PipelineProfile:
+    sent = {
+        (stage, name): (OperatingPoint(seconds, 1.0, None),)
+        for stage in range(profile.stages)
+        for name, seconds in (("send_forward", forward), ("send_backward", backward))
+    }
+    return PipelineProfile({**profile.points, **sent})
+
+
+def test_transfers_delay_what_waits_for_them_and_occupy_no_gpu(made_up: Callable[..., PipelineProfile]) -> None:
+    plain = made_up(1.0, 1.0, 1.0)
+    profile = with_transfers(plain, 0.25, 0.5)
+    once = pipeline_graph(profile, Schedule.ONE_F_ONE_B, 1)
+    assert fastest_time(once) == pytest.approx(9.0 + 2 * 0.25 + 2 * 0.5)  # two boundaries, there and back
+    assert once.gpus == 3
+    # GPipe sends while it computes: only the way of the first forward and of the last gradient is seen
+    graph = pipeline_graph(profile, Schedule.GPIPE, 6)
+    assert fastest_time(graph) == pytest.approx(fastest_time(pipeline_graph(plain, Schedule.GPIPE, 6)) + 1.5)
+    points = [min(operation.points, key=lambda point: point.time_seconds) for operation in graph.operations]
+    assert execute(graph, points, 0.0).computation_joules == pytest.approx(sum(point.energy_joules for point in points))
+    assert sum(operation.stage is None for operation in graph.operations) == 2 * 2 * 6
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_every_schedule_is_planned_with_transfers(made_up: Callable[..., PipelineProfile], schedule: Schedule) -> None:
+    chunks = 2 if schedule is Schedule.INTERLEAVED else 1
+    graph = pipeline_graph(with_transfers(made_up(1.0, 1.1, 1.0, 1.2), 0.2, 0.1), schedule, 40, chunks_per_gpu=chunks)
+    once, alone = PerseusPlanner(graph, 20.0), PerseusPlanner(graph, 20.0, repeat=False)
+    assert once.t_min == pytest.approx(fastest_time(graph))
+    for share in (1.0, 1.1):
+        plans = [planner.plan(share * once.t_min) for planner in (once, alone)]
+        assert plans[0].energy_joules == pytest.approx(plans[1].energy_joules, rel=1e-6)
+        assert plans[0].realised_time_seconds <= plans[0].time_seconds
