@@ -68,7 +68,7 @@ class Documents(Protocol):
 
     def job(self, namespace: str, name: str) -> Published | None: ...
 
-    def history(self, cap: str) -> Published | None: ...
+    def history(self, cap: str, *, whole: bool) -> Published | None: ...
 
 
 FindViewer = Callable[[str], Awaitable[Viewer]]
@@ -169,7 +169,11 @@ def make_app(
 
     @app.get("/api/history/{cap}", dependencies=[Depends(power_viewer)])
     async def history(request: Request, cap: ObjectName) -> Response:
-        return document_answer(request, documents.history(cap))
+        return document_answer(request, documents.history(cap, whole=False))
+
+    @app.get("/api/history/{cap}/whole", dependencies=[Depends(power_viewer)])
+    async def whole_history(request: Request, cap: ObjectName) -> Response:
+        return document_answer(request, documents.history(cap, whole=True))
 
     def refuse(status: int, reason: str, **headers: str) -> Response:
         return JSONResponse({"reason": reason}, status, headers={"Cache-Control": "no-store", **headers})

@@ -41,6 +41,8 @@ logger = get_logger(__name__)
 # A view is made anew at most this often, for whoever asks.
 VIEW_SECONDS = 1.0
 SAMPLE_SECONDS = 5.0
+# Every change of a grant is owed an acknowledgement for a second or two: worth a word only where it takes longer.
+ACKNOWLEDGEMENT_SECONDS = 15.0
 # A copy that nothing has proven fresh for this long (a quiet watch has a bookmark a minute) is not one to show.
 STALE_COPY_SECONDS = 150.0
 
@@ -99,6 +101,7 @@ class ClusterWatch:
         self._view: Overview | None = None
         self._view_at = float("-inf")
         self._made: dict[tuple[str, ...], Published] = {}  # of that view
+        self._owing_since: dict[str, float] = {}  # nodes that were seen to owe an acknowledgement; monotonic
         self._lease_seen: tuple[float, float] | None = None  # when it last changed: monotonic, and since 1970
 
     async def run(self) -> None:
@@ -139,12 +142,16 @@ class ClusterWatch:
 
     def nodes(self) -> Published:
         view = self._present_view()
-        return self._document(("nodes",), lambda: documents.nodes_document(view))
+        return self._document(("nodes",), lambda: documents.nodes_document(view, self._owing()))
 
     def node(self, name: str) -> Published | None:
         view = self._present_view()
         row = next((row for row in view.nodes if row.name == name), None)
-        return None if row is None else self._document(("node", name), lambda: documents.node_document(view, row))
+        return (
+            None
+            if row is None
+            else self._document(("node", name), lambda: documents.node_document(view, row, self._owing()))
+        )
 
     def jobs(self) -> Published:
         view = self._present_view()
@@ -164,8 +171,8 @@ class ClusterWatch:
             ("job", namespace, name), lambda: documents.job_document(view, row, profiles, self._events)
         )
 
-    def history(self, cap: str) -> Published | None:
-        document = self._history.document(cap)
+    def history(self, cap: str, *, whole: bool) -> Published | None:
+        document = self._history.document(cap, whole=whole)
         return None if document is None else Published.of(document)
 
     # --- how it is made ------------------------------------------------------------------------------------------------
@@ -183,7 +190,16 @@ class ClusterWatch:
         if self._view is None or now - self._view_at >= VIEW_SECONDS:
             self._view, self._view_at = self._make_view(), now
             self._made.clear()
+            current = {node.name for node in self._view.nodes if node.acknowledged_current}
+            owing = {node.name for node in self._view.nodes} - current
+            self._owing_since = {name: self._owing_since.get(name, now) for name in owing}
         return self._view
+
+    def _owing(self) -> frozenset[str]:
+        """The nodes that have owed an acknowledgement for longer than one takes."""
+        return frozenset(
+            name for name, since in self._owing_since.items() if self._view_at - since >= ACKNOWLEDGEMENT_SECONDS
+        )
 
     def _make_view(self) -> Overview:
         now = self._now()

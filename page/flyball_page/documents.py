@@ -6,7 +6,7 @@ tells ages right all the same. What is not known is null.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +25,8 @@ Json = dict[str, Any]
 MAX_JOBS = 1000
 MAX_PROBLEMS = 20
 JOB_KIND = "EnergyAwareJob"
+# The mode of an agent that sets nothing, and so acknowledges nothing.
+OBSERVING = "Observing"
 
 
 def seconds(moment: datetime | None) -> int | None:
@@ -80,16 +82,19 @@ def cap_samples(caps: Iterable[CapRow]) -> dict[str, PowerSample]:
     return {cap.name: PowerSample(cap.in_force_watts, cap.committed_watts, cap.measured_watts) for cap in caps}
 
 
-def node_state(node: NodeRow) -> tuple[str, str]:
-    """What a node's colour stands for, in one word, the gravest first; and why, in a sentence (empty where all is well)."""
+def node_state(node: NodeRow, owing: Collection[str] = ()) -> tuple[str, str]:
+    """What a node's sign stands for, in one word, the gravest first; and why, in a sentence (empty where all is well).
+
+    `owing` names the nodes that have owed an acknowledgement for too long.
+    """
     if not node.devices:
         return "unknown", "no agent has reported its GPUs"
     if node.kubelet_ready is False:
         return "lost", "the Node is not ready: its GPUs count at their largest limits"
     if node.silent:
         return "silent", "its agent reports nothing: what it said may not be true any more"
-    if not node.acknowledged_current:
-        return "waiting", "its agent has not acknowledged the grant that stands"
+    if node.name in owing and node.mode != OBSERVING:
+        return "waiting", "its agent has owed an acknowledgement of its grant for some time: its watts stay committed"
     for aspect in (node.degraded, node.drifted):
         if aspect.status:
             return "trouble", f"{aspect.reason}: {aspect.message}" if aspect.message else aspect.reason
@@ -99,9 +104,9 @@ def node_state(node: NodeRow) -> tuple[str, str]:
     return "well", ""
 
 
-def nodes_document(view: Overview) -> Json:
+def nodes_document(view: Overview, owing: Collection[str] = ()) -> Json:
     """All nodes as columns, so that a thousand of them are some ten kilobytes on their way."""
-    states = [node_state(node) for node in view.nodes]
+    states = [node_state(node, owing) for node in view.nodes]
     return {
         "asOf": seconds(view.time),
         "name": [node.name for node in view.nodes],
@@ -203,7 +208,7 @@ def present_point(job: JobRow, now: datetime) -> Json | None:
     }
 
 
-def node_document(view: Overview, node: NodeRow) -> Json:
+def node_document(view: Overview, node: NodeRow, owing: Collection[str] = ()) -> Json:
     """One node whole, with each of its GPUs."""
-    state, why = node_state(node)
+    state, why = node_state(node, owing)
     return {"asOf": seconds(view.time), "node": node, "state": state, "why": why}

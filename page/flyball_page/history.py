@@ -1,7 +1,8 @@
 """The power of each cap over the last hours, in bounded memory: what the chart draws.
 
-A step keeps the worst that was seen in it, so that no breach is averaged away: the lowest cap, the highest committed bound
-and the highest draw. Where nothing was known, nothing is kept, and the chart has a gap.
+A step keeps one sample, the one with the least distance to the cap: no breach is averaged away, and none is made up of a
+cap and a draw of two different moments. The last hour is kept in short steps, and all of it in longer ones. Where nothing
+was known, nothing is kept, and the chart has a gap.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 STEPS = 720
+FINE_SECONDS = 3600.0
 # More caps than a cluster has; the least recently seen one makes room.
 MAX_CAPS = 64
 
@@ -22,11 +24,11 @@ class PowerSample:
     committed: int | None = None
     measured: int | None = None
 
-
-def _worse(one: int | None, other: int | None, *, lowest: bool = False) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other) if lowest else max(one, other)
+    @property
+    def order(self) -> tuple[bool, int, int]:
+        """Smaller for the sample that matters more: the one nearest to its cap or furthest above it, else the highest."""
+        most = max(self.committed or 0, self.measured or 0)
+        return (self.cap is None, 0 if self.cap is None else self.cap - most, -most)
 
 
 class CapHistory:
@@ -41,12 +43,8 @@ class CapHistory:
         if last is not None and step < last:
             # The clock went back: what was kept has no place in time any more.
             self._samples.clear()
-        before = self._samples.get(step, PowerSample())
-        self._samples[step] = PowerSample(
-            cap=_worse(before.cap, sample.cap, lowest=True),
-            committed=_worse(before.committed, sample.committed),
-            measured=_worse(before.measured, sample.measured),
-        )
+        before = self._samples.get(step)
+        self._samples[step] = sample if before is None else min(before, sample, key=lambda each: each.order)
         while self._samples and next(iter(self._samples)) <= step - self._steps:
             del self._samples[next(iter(self._samples))]
 
@@ -71,13 +69,14 @@ class CapHistory:
 
 
 class PowerHistory:
-    """The histories of all caps over the last `seconds`, by their names."""
+    """The histories of all caps by their names: over the last hour in short steps, and over the last `seconds`."""
 
     def __init__(self, seconds: float, steps: int = STEPS, max_caps: int = MAX_CAPS) -> None:
+        self.fine_step_seconds = max(1.0, min(seconds, FINE_SECONDS) / steps)
         self.step_seconds = max(1.0, seconds / steps)
         self._steps = steps
         self._max_caps = max_caps
-        self._caps: dict[str, CapHistory] = {}  # the least recently seen one first
+        self._caps: dict[str, tuple[CapHistory, CapHistory]] = {}  # fine and whole; the least recently seen one first
         self.began: float | None = None
 
     def add(self, now: float, samples: Mapping[str, PowerSample]) -> None:
@@ -85,23 +84,21 @@ class PowerHistory:
         if self.began is None or now < self.began:
             self.began = now
         for name, sample in samples.items():
-            history = self._caps.pop(name, None) or CapHistory(self._steps)
-            history.add(int(now // self.step_seconds), sample)
-            self._caps[name] = history
+            fine, whole = self._caps.get(name) or (CapHistory(self._steps), CapHistory(self._steps))
+            fine.add(int(now // self.fine_step_seconds), sample)
+            whole.add(int(now // self.step_seconds), sample)
+            self._caps.pop(name, None)  # to the end of the order
+            self._caps[name] = fine, whole
         for name in list(self._caps)[: max(0, len(self._caps) - self._max_caps)]:
             del self._caps[name]
 
     def names(self) -> Iterable[str]:
         return self._caps.keys()
 
-    def document(self, name: str) -> dict[str, object] | None:
-        """What the browser gets of one cap; None for one that was never seen."""
-        history = self._caps.get(name)
-        if history is None:
+    def document(self, name: str, *, whole: bool = False) -> dict[str, object] | None:
+        """What the browser gets of one cap, the last hour or all that is kept; None for one that was never seen."""
+        kept = self._caps.get(name)
+        if kept is None:
             return None
-        return {
-            "cap": name,
-            "stepSeconds": self.step_seconds,
-            "began": self.began,
-            **history.columns(self.step_seconds),
-        }
+        step_seconds = self.step_seconds if whole else self.fine_step_seconds
+        return {"cap": name, "stepSeconds": step_seconds, "began": self.began, **kept[whole].columns(step_seconds)}

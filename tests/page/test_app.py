@@ -25,7 +25,15 @@ from starlette.routing import Mount
 from tests.support.shown_page import MadeDocuments, served, small_page
 from tests.support.waiting import until
 
-DOCUMENTS = ("api/overview", "api/nodes", "api/nodes/node-a", "api/jobs", "api/jobs/team/train", "api/history/cluster")
+DOCUMENTS = (
+    "api/overview",
+    "api/nodes",
+    "api/nodes/node-a",
+    "api/jobs",
+    "api/jobs/team/train",
+    "api/history/cluster",
+    "api/history/cluster/whole",
+)
 
 
 @asynccontextmanager

@@ -71,6 +71,13 @@ def test_columns_of_nodes_are_of_one_length_and_unknown_is_null(view: Overview) 
     assert sent["reported"] == [None, None]
 
 
+def test_an_acknowledgement_is_owed_for_a_moment_by_whoever_is_granted_anew(view: Overview) -> None:
+    assert not node(view, "node-b").acknowledged_current
+    calm = msgspec.structs.replace(node(view, "node-b"), degraded=Aspect(False), devices=node(view, "node-a").devices)
+    assert node_state(calm)[0] == "well"
+    assert node_state(calm, {"node-b"})[0] == "waiting"
+
+
 @pytest.mark.parametrize(
     ("change", "state"),
     [
@@ -78,6 +85,7 @@ def test_columns_of_nodes_are_of_one_length_and_unknown_is_null(view: Overview) 
         ({"degraded": Aspect(True, "GpuFailed", "no answer")}, "trouble"),
         ({"drifted": Aspect(True, "Drifted")}, "trouble"),
         ({"acknowledged_current": False, "degraded": Aspect(True, "GpuFailed")}, "waiting"),
+        ({"acknowledged_current": False, "mode": "Observing"}, "well"),
         ({"silent": True, "acknowledged_current": False}, "silent"),
         ({"kubelet_ready": False, "silent": True}, "lost"),
         ({"devices": (), "kubelet_ready": False}, "unknown"),
@@ -85,7 +93,8 @@ def test_columns_of_nodes_are_of_one_length_and_unknown_is_null(view: Overview) 
     ],
 )
 def test_a_node_is_what_is_gravest_of_it(view: Overview, change: Json, state: str) -> None:
-    found, why = node_state(msgspec.structs.replace(node(view, "node-a"), **change))
+    changed = msgspec.structs.replace(node(view, "node-a"), **change)
+    found, why = node_state(changed, () if changed.acknowledged_current else ("node-a",))
     assert found == state
     assert bool(why) is (state != "well")
 

@@ -37,6 +37,11 @@ class MadeDocuments:
     leader_seen: float | None = None
     asked: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def owing(self) -> list[str]:
+        """Whoever owes an acknowledgement has owed it for long."""
+        return [node.name for node in self.view.nodes if not node.acknowledged_current]
+
     def why_not_ready(self) -> str:
         return self.not_ready
 
@@ -56,11 +61,11 @@ class MadeDocuments:
         return self._published("overview", document)
 
     def nodes(self) -> Published:
-        return self._published("nodes", documents.nodes_document(self.view))
+        return self._published("nodes", documents.nodes_document(self.view, self.owing))
 
     def node(self, name: str) -> Published | None:
         row = next((row for row in self.view.nodes if row.name == name), None)
-        return None if row is None else self._published("node", documents.node_document(self.view, row))
+        return None if row is None else self._published("node", documents.node_document(self.view, row, self.owing))
 
     def jobs(self) -> Published:
         return self._published("jobs", documents.jobs_document(self.view, self.events))
@@ -71,8 +76,8 @@ class MadeDocuments:
             return None
         return self._published("job", documents.job_document(self.view, row, events=self.events))
 
-    def history(self, cap: str) -> Published | None:
-        found = self.power.document(cap)
+    def history(self, cap: str, *, whole: bool) -> Published | None:
+        found = self.power.document(cap, whole=whole)
         return None if found is None else self._published("history", found)
 
 
@@ -106,7 +111,7 @@ JOB = documents.JOB_KIND
 def fill_history(made: MadeDocuments, caps: Mapping[str, int], seconds: int = 3600) -> None:
     """Power that follows its cap down and up again, with some minutes of which nothing is known."""
     end = made.view.time.timestamp()
-    for ago in range(seconds, 0, -30):
+    for ago in range(seconds, 0, -5):
         if 1200 < ago <= 1500:
             continue
         share = 0.6 if 1500 < ago <= 2400 else 1.0

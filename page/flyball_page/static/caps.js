@@ -25,6 +25,7 @@ export function capState(cap, leads) {
   if (!cap.current) return ["waiting", "being taken in", "the status still speaks of an earlier spec"];
   if (cap.breached.status === true) return ["bad", "breached", cap.breached.message];
   if (cap.feasible.status === false) return ["bad", "infeasible", cap.feasible.message];
+  if (cap.enforced.reason === "Observing") return ["unknown", "observed, not held", cap.enforced.message];
   if (cap.enforced.status === true) return ["good", "enforced", cap.enforced.message];
   if (cap.enforced.status === false) return ["waiting", "being enforced", cap.enforced.message];
   return ["unknown", "not known", cap.enforced.message];

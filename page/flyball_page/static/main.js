@@ -11,13 +11,15 @@ import { PowerChart } from "./power_chart.js";
 const STALE_ANSWER_SECONDS = 12;
 const STALE_COPY_SECONDS = 150;
 const RANGES = [["15 min", 900], ["1 h", 3600], ["6 h", 21600]];
+// For so long the history is kept in short steps.
+const FINE_SECONDS = 3600;
 const MAX_TROUBLES = 50;
 const NAME = /^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$/;
 
 const shown = { overview: null, nodes: null, jobs: null, cap: null, job: null, node: null, problems: new Map() };
 
 const feed = new Feed({
-  wanted: () => ["api/overview", ...(shown.cap ? [`api/history/${shown.cap}`] : []), "api/nodes", "api/jobs", ...(shown.job ? [`api/jobs/${shown.job}`] : []), ...(shown.node ? [`api/nodes/${shown.node}`] : [])],
+  wanted: () => ["api/overview", ...(shown.cap ? [historyPath()] : []), "api/nodes", "api/jobs", ...(shown.job ? [`api/jobs/${shown.job}`] : []), ...(shown.node ? [`api/nodes/${shown.node}`] : [])],
   onDocument: take,
   onRound: endRound,
   onSignIn: askForToken,
@@ -37,7 +39,7 @@ function take(path, found) {
     jobs.show(found);
     renderEvents();
   } else if (path.startsWith("api/history/")) {
-    if (path === `api/history/${shown.cap}`) chart.show(found);
+    if (path === historyPath()) chart.show(found);
   } else if (path.startsWith("api/jobs/")) {
     if (path === `api/jobs/${shown.job}`) renderJob(found);
   } else if (path === `api/nodes/${shown.node}`) renderNode(found);
@@ -63,11 +65,13 @@ function renderOverview() {
   setText(byId("began"), `The chart goes back to ${shortTime(overview.began)} at the most, when this page's server began.`);
 }
 
+const historyPath = () => `api/history/${shown.cap}${chart.rangeSeconds > FINE_SECONDS ? "/whole" : ""}`;
+
 const leads = () => (shown.overview ? operatorLeads(shown.overview.operator, now(), shown.overview.began) : null);
 
 function chooseCap(name) {
   if (shown.cap === name) return;
-  feed.tags.delete(`api/history/${shown.cap}`);
+  feed.tags.delete(historyPath());
   shown.cap = name;
   renderOverview();
   if (name) feed.soon();
@@ -282,7 +286,9 @@ for (const [word, seconds] of RANGES) {
   const button = element("button", { type: "button", "aria-pressed": String(seconds === chart.rangeSeconds) }, word);
   button.addEventListener("click", () => {
     for (const other of byId("ranges").children) setAttribute(other, "aria-pressed", String(other === button));
+    feed.tags.delete(historyPath());
     chart.setRange(seconds);
+    feed.soon();
   });
   byId("ranges").append(button);
 }

@@ -5,6 +5,7 @@ import { shortTime, time, watts } from "./format.js";
 
 const HEIGHT = 240;
 const MARGIN = { left: 64, right: 12, top: 10, bottom: 24 };
+const LEAST_SECONDS = 120;
 const SERIES = [
   { key: "committedWatts", colour: "committed", width: 1.6, dash: [6, 4] },
   { key: "measuredWatts", colour: "measured", width: 1.8, dash: [] },
@@ -53,7 +54,9 @@ export class PowerChart {
   scales() {
     const width = this.canvas.parentElement.clientWidth;
     const end = this.now();
-    const begin = end - this.rangeSeconds;
+    // Of a page that has just begun to look nothing older is known: its first minutes are not squeezed into a corner.
+    const began = this.history.began ?? end;
+    const begin = Math.max(end - this.rangeSeconds, Math.min(began, end - LEAST_SECONDS));
     let top = 0;
     for (const { key } of SERIES) {
       this.history[key].forEach((value, index) => {
