@@ -7,7 +7,8 @@ STAMP  := $(VENV)/.installed
 # Tests and demo start hundreds of Python processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-fast test-integrations mutants schedules gpu-check lint format images chart-docs dashboards dashboards-pictures frontiers model-study \
+.PHONY: help venv demo test test-fast test-integrations mutants schedules gpu-check lint format images chart-docs docs page-pictures \
+	dashboards dashboards-pictures frontiers model-study \
 	metered-cap evaluation clean
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -88,6 +89,12 @@ metered-cap: $(STAMP)  ## the picture of a metered cap in docs/operator.md (a fe
 
 evaluation: $(STAMP)  ## the figures and pictures of docs/evaluation.md (two hours of two cores; goes on where it stopped)
 	$(BIN)/python -m flyball_studies.evaluation --data $(DATA) $(EVALUATION_ARGS)
+
+docs: $(STAMP)  ## the documentation as a site, with every link checked, into out/site (index.html)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+page-pictures: $(STAMP)  ## the pictures of docs/page.md (five minutes; Chromium)
+	$(BIN)/python -m benchmarks.page_pictures --output docs/images
 
 clean:  ## remove what the targets made here (not the cached control-plane binaries)
 	rm -rf $(VENV) out build dist

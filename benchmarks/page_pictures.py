@@ -1,0 +1,130 @@
+"""The pictures of docs/page.md: the page in Chromium over a run of the demo, dark and light, and over 1,000 nodes.
+
+    python -m benchmarks.page_pictures --output docs/images         # five minutes; needs Chromium
+
+The demo is the real one (docs/demo.md), and `flyball page run` a process beside it; the 1,000 nodes are made up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.browser import chromium, why_no_browser
+from tests.support.shown_page import large_page, served_page
+from tests.support.waiting import wait_until
+
+PROGRAM = str(Path(sysconfig.get_path("scripts")) / "flyball")
+WIDTH, HEIGHT = 1400, 1000
+# The kinds of moments that the pictures are of: the cap has fallen, and jobs run and wait.
+PICTURE_AFTER_SECONDS = 130.0
+
+
+@contextmanager
+def process(*command: str, environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block."""
+    with log.open("wb") as out:
+        started = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **environment})
+    try:
+        yield started
+    finally:
+        started.send_signal(signal.SIGINT)
+        try:
+            started.wait(60)
+        except subprocess.TimeoutExpired:
+            started.kill()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own process on loopback
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def picture(browser: Any, address: str, path: Path, scheme: str, wait_for: str, *, whole: bool = False) -> None:
+    """The page as it is seen, once there is what the selector `wait_for` names."""
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
+    page.goto(address)
+    page.wait_for_selector(wait_for, timeout=60_000)
+    page.mouse.move(0, 0)
+    page.evaluate(
+        "new Promise((done) => setTimeout(done, 2500))"
+    )  # another round: what is asked for later is there, too
+    if whole:
+        page.set_viewport_size({"width": WIDTH, "height": page.evaluate("document.body.scrollHeight")})
+        page.evaluate("window.scrollTo(0, 0)")
+    page.screenshot(path=path)
+    page.close()
+    print(path)
+
+
+def of_the_demo(browser: Any, output: Path) -> None:
+    """Start the demo and a page over it, and take its pictures while the jobs run."""
+    with tempfile.TemporaryDirectory(prefix="fb-") as folder:
+        room = Path(folder)
+        command = (PROGRAM, "demo", "--headless", "--output", str(room / "out"))
+        with process(*command, environment={"TMPDIR": folder}, log=room / "demo.log") as demo:
+
+            def running() -> bool:
+                assert demo.poll() is None, (room / "demo.log").read_text()[-2000:]
+                return bool(list(room.glob("flyball-demo-*/cluster/**/*operator*.kubeconfig")))
+
+            wait_until(running, "the demo's operator", seconds=300)
+            (admin,) = room.glob("flyball-demo-*/cluster/**/admin.kubeconfig")
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+            command = (PROGRAM, "page", "run", "--kubeconfig", str(admin), "--port", str(port))
+            address = f"http://127.0.0.1:{port}/"
+            with process(*command, environment={}, log=room / "page.log"):
+                wait_until(lambda: answers(f"{address}readyz"), "the page", seconds=120)
+                began = time.monotonic()
+                wait_until(
+                    lambda: time.monotonic() - began >= PICTURE_AFTER_SECONDS, seconds=PICTURE_AFTER_SECONDS + 60
+                )
+                for scheme in ("light", "dark"):
+                    picture(browser, address, output / f"page-{scheme}.png", scheme, ".cap")
+                page = browser.new_page()
+                page.goto(address)
+                page.wait_for_selector("#job-table tbody a", timeout=60_000)
+                job = page.locator("#job-table tbody a").first.get_attribute("href")
+                page.close()
+                picture(
+                    browser, address + job, output / "page-job.png", "light", "#job-detail svg.frontier", whole=True
+                )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="the folder of the pictures")
+    parser.add_argument("--only", choices=["demo", "large"], help="one kind of them")
+    arguments = parser.parse_args()
+    why_not = why_no_browser()
+    if why_not is not None:
+        print(why_not, file=sys.stderr)
+        return 1
+    with chromium() as browser:
+        if arguments.only != "demo":
+            with served_page(large_page(1000)) as address:
+                for scheme in ("light", "dark"):
+                    picture(browser, address, arguments.output / f"page-1000-nodes-{scheme}.png", scheme, ".cap")
+        if arguments.only != "large":
+            of_the_demo(browser, arguments.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
