@@ -34,15 +34,14 @@ from flyball_views.sightings import Sightings
 from flyball_page import documents
 from flyball_page.event_rows import REPORTING_CONTROLLER, read_event
 from flyball_page.history import PowerHistory
+from flyball_page.owing import Owing
 from flyball_page.published import Published
 
 logger = get_logger(__name__)
 
 # A view is made anew at most this often, for whoever asks.
 VIEW_SECONDS = 1.0
-SAMPLE_SECONDS = 5.0
-# Every change of a grant is owed an acknowledgement for a second or two: worth a word only where it takes longer.
-ACKNOWLEDGEMENT_SECONDS = 15.0
+SAMPLE_SECONDS = 2.0
 # A copy that nothing has proven fresh for this long (a quiet watch has a bookmark a minute) is not one to show.
 STALE_COPY_SECONDS = 150.0
 
@@ -101,7 +100,7 @@ class ClusterWatch:
         self._view: Overview | None = None
         self._view_at = float("-inf")
         self._made: dict[tuple[str, ...], Published] = {}  # of that view
-        self._owing_since: dict[str, float] = {}  # nodes that were seen to owe an acknowledgement; monotonic
+        self._owing = Owing()
         self._lease_seen: tuple[float, float] | None = None  # when it last changed: monotonic, and since 1970
 
     async def run(self) -> None:
@@ -142,16 +141,14 @@ class ClusterWatch:
 
     def nodes(self) -> Published:
         view = self._present_view()
-        return self._document(("nodes",), lambda: documents.nodes_document(view, self._owing()))
+        return self._document(("nodes",), lambda: documents.nodes_document(view, self._owing.names))
 
     def node(self, name: str) -> Published | None:
         view = self._present_view()
         row = next((row for row in view.nodes if row.name == name), None)
-        return (
-            None
-            if row is None
-            else self._document(("node", name), lambda: documents.node_document(view, row, self._owing()))
-        )
+        if row is None:
+            return None
+        return self._document(("node", name), lambda: documents.node_document(view, row, self._owing.names))
 
     def jobs(self) -> Published:
         view = self._present_view()
@@ -172,8 +169,10 @@ class ClusterWatch:
         )
 
     def history(self, cap: str, *, whole: bool) -> Published | None:
-        document = self._history.document(cap, whole=whole)
-        return None if document is None else Published.of(document)
+        self._present_view()
+        if cap not in self._history.names():
+            return None
+        return self._document(("history", cap, str(whole)), lambda: self._history.document(cap, whole=whole))
 
     # --- how it is made ------------------------------------------------------------------------------------------------
 
@@ -190,16 +189,8 @@ class ClusterWatch:
         if self._view is None or now - self._view_at >= VIEW_SECONDS:
             self._view, self._view_at = self._make_view(), now
             self._made.clear()
-            current = {node.name for node in self._view.nodes if node.acknowledged_current}
-            owing = {node.name for node in self._view.nodes} - current
-            self._owing_since = {name: self._owing_since.get(name, now) for name in owing}
+            self._owing.look(self._view.nodes, now)
         return self._view
-
-    def _owing(self) -> frozenset[str]:
-        """The nodes that have owed an acknowledgement for longer than one takes."""
-        return frozenset(
-            name for name, since in self._owing_since.items() if self._view_at - since >= ACKNOWLEDGEMENT_SECONDS
-        )
 
     def _make_view(self) -> Overview:
         now = self._now()

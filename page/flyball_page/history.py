@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 STEPS = 720
+# A sample that comes late on a busy machine leaves a step empty; that is no gap in what is known.
+MISSED_STEPS = 1
 FINE_SECONDS = 3600.0
 # More caps than a cluster has; the least recently seen one makes room.
 MAX_CAPS = 64
@@ -54,7 +56,7 @@ class CapHistory:
         rows: list[PowerSample] = []
         expected: int | None = None
         for step, sample in self._samples.items():
-            if expected is not None and step > expected:
+            if expected is not None and step > expected + MISSED_STEPS:
                 times.append(expected * step_seconds)
                 rows.append(PowerSample())
             times.append(step * step_seconds)

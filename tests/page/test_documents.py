@@ -18,6 +18,7 @@ from flyball_page.documents import (
     present_point,
 )
 from flyball_page.event_rows import MAX_SHOWN, latest, read_event
+from flyball_page.owing import ACKNOWLEDGEMENT_SECONDS, Owing
 from flyball_views.jobs import JobRow
 from flyball_views.nodes import NodeRow
 from flyball_views.overview import Overview, read_overview
@@ -61,6 +62,20 @@ def test_caps_are_sent_with_their_figures_and_without_their_nodes(view: Overview
 def test_without_a_lease_nobody_knows_who_leads(view: Overview) -> None:
     without = msgspec.structs.replace(view, leader=None)
     assert overview_document(without, began=1.0, leader_seen=None, copies={})["operator"] is None
+
+
+def test_who_acknowledges_one_grant_after_the_other_owes_the_latest_only(view: Overview) -> None:
+    owing, late = Owing(), node(view, "node-b")
+    owing.look(view.nodes, 0.0)
+    owing.look(view.nodes, ACKNOWLEDGEMENT_SECONDS - 1)
+    assert owing.names == frozenset()
+    later = msgspec.structs.replace(late, acknowledged=shown_cluster.NOW)
+    owing.look([later], ACKNOWLEDGEMENT_SECONDS)
+    assert owing.names == frozenset()
+    owing.look([later], 2 * ACKNOWLEDGEMENT_SECONDS)
+    assert owing.names == {"node-b"}
+    owing.look([msgspec.structs.replace(later, acknowledged_current=True)], 3 * ACKNOWLEDGEMENT_SECONDS)
+    assert owing.names == frozenset()
 
 
 def test_columns_of_nodes_are_of_one_length_and_unknown_is_null(view: Overview) -> None:

@@ -73,11 +73,11 @@ def test_the_last_hour_is_kept_in_shorter_steps() -> None:
 
 def test_what_was_not_known_is_a_gap() -> None:
     history = PowerHistory(600, steps=10)
-    for at in (60.0, 120.0, 300.0):
+    for at in (60.0, 180.0, 420.0):  # one step missed, then three
         history.add(at, {"row": PowerSample(1, 2, 3)})
     document = history.document("row")
     assert document is not None
-    assert document["time"] == [60, 120, 180, 300]
+    assert document["time"] == [60, 180, 240, 420]
     assert document["capWatts"] == [1, 1, None, 1]
 
 
