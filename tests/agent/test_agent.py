@@ -287,6 +287,20 @@ def test_a_trainers_report_becomes_the_jobs_measurements(rig: Rig) -> None:
     assert rig.agent.energy(stranger) is None
 
 
+def test_a_driver_that_rounds_up_gets_whole_watts_and_holds_no_more_than_is_granted(rig: Rig) -> None:
+    for index, device in enumerate(rig.node.devices):
+        device.flags |= DeviceFault.COARSE
+        rig.hold(f"job{index}-0", index)
+    for generation, limit in ((1, 150_000), (2, 200_001), (3, 199_999), (4, 250_750)):
+        bound = 4 * limit
+        rig.spec(generation, *((f"job{index}-0", limit) for index in range(4)), grant=bound)
+        for _ in range(2):
+            rig.tick()
+            assert sum(rig.limits()) <= bound
+        assert rig.limits() == [limit // 1000 * 1000] * 4
+        assert rig.agent.state.enforced.acknowledged.generation == generation
+
+
 def test_an_xid_error_is_shown_until_the_driver_is_loaded_anew(rig: Rig) -> None:
     rig.spec(1)
     rig.tick()

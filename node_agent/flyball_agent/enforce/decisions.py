@@ -17,7 +17,7 @@ from flyball_api.grant import Grant, GrantVersion, JobGrant
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 
 from flyball_agent.enforce.gpu_state import UNLOCKED, ClockLock, GpuState, Holders, PodName, Purpose
-from flyball_agent.gpu.gpu import GpuLimits
+from flyball_agent.gpu.gpu import GpuLimits, in_whole_watts
 
 
 class Mode(StrEnum):
@@ -108,7 +108,8 @@ def targets_of(grant: Grant, gpus: Sequence[GpuState], mode: Mode) -> dict[str, 
         else:
             purpose, limit, lock = Purpose.UNTOUCHED, None, _own_lock_removed(gpu)
         if limit is not None:
-            limit = limits.clamp_limit(limit)
+            # What it has needs no set, and so no rounding.
+            limit = limit if limit == gpu.requested_milliwatts else limits.clamp_limit(limit)
             if mode is Mode.FAILSAFE:
                 limit = min(limit, limits.clamp_limit(others.failsafe_power_limit_milliwatts))
         targets[gpu.uuid] = Target(gpu.uuid, purpose, limit, lock)
@@ -180,7 +181,7 @@ def limit_raises(
         limit, requested = _target_limit(gpu, targets), gpu.requested_milliwatts
         if limit is None or requested is None or requested >= limit:
             continue
-        new = min(limit, MilliwattsPerGpu(gpu.held_milliwatts + max(room, 0)))
+        new = min(limit, in_whole_watts(MilliwattsPerGpu(gpu.held_milliwatts + max(room, 0))))
         if new > requested:
             room -= max(new - gpu.held_milliwatts, 0)
             sets.append(SetLimit(gpu.uuid, gpu.held_milliwatts, new))

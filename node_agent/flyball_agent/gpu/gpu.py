@@ -15,7 +15,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeVar
 
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu
 
 
 class GpuError(Exception):
@@ -155,6 +155,11 @@ class ThrottleReason(IntFlag):
     DISPLAY_CLOCKS = 0x100
 
 
+def in_whole_watts(milliwatts: MilliwattsPerGpu) -> MilliwattsPerGpu:
+    """A limit rounded down."""
+    return MilliwattsPerGpu(milliwatts // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT)
+
+
 @dataclass(frozen=True, slots=True)
 class GpuLimits:
     """What a GPU can be set to: power limits in mW, SM clocks in MHz ascending (empty: no clock can be locked)."""
@@ -178,8 +183,9 @@ class GpuLimits:
         return min((b - a for a, b in pairwise(clocks)), default=0)
 
     def clamp_limit(self, milliwatts: MilliwattsPerGpu) -> MilliwattsPerGpu:
-        """The settable limit nearest to a wanted one."""
-        return max(self.min_milliwatts, min(self.max_milliwatts, milliwatts))
+        """The limit to set in place of a wanted one: not above it, but for the smallest, and in whole watts, as a driver
+        may round a fraction up."""
+        return max(self.min_milliwatts, in_whole_watts(min(self.max_milliwatts, milliwatts)))
 
     def clock_at_most(self, megahertz: int) -> int:
         """The highest supported clock that is not above a wanted one (the lowest, where all are)."""

@@ -66,6 +66,9 @@ def test_a_code_makes_a_sentence() -> None:
 
 def test_limits_and_clocks_snap_to_what_the_gpu_takes() -> None:
     assert [LIMITS.clamp_limit(value) for value in (0, 250_000, 999_999)] == [100_000, 250_000, 400_000]
+    assert [LIMITS.clamp_limit(value) for value in (250_999, 100_001)] == [250_000, 100_000]
+    odd = GpuLimits(100_500, 300_700, 200_000)  # what a GPU itself has as its smallest can be set
+    assert [odd.clamp_limit(value) for value in (100_600, 300_700, 150_500)] == [100_500, 300_000, 150_000]
     assert [LIMITS.clock_at_most(value) for value in (100, 210, 1000, 2000)] == [210, 210, 990, 1410]
     assert LIMITS.clock_step_megahertz == 15
     assert GpuLimits(1, 2, 2).clock_step_megahertz == 0

@@ -303,6 +303,7 @@ _flag("GPU's setter fails", DeviceFault.SETTERS_FAIL)
 _flag("GPU may not be set", DeviceFault.NO_PERMISSION)
 _flag("GPU needs a reset", DeviceFault.RESET_REQUIRED)
 _flag("GPU reports nonsense", DeviceFault.IMPLAUSIBLE_POWER)
+_flag("GPU rounds limits up", DeviceFault.COARSE)
 
 
 @_kind("GPU takes limits late", "devices", NODES)
