@@ -101,14 +101,15 @@ class JobsStep:
         """The actions to take now, by the job's uid and in order.
 
         `reserved` says whether a pod's node is granted its watts; gates open for all pods of a job or for none. `held_up`
-        are those of `stopping` that have to wait.
+        are those of `stopping` that have to wait, and the gates of the same job with them.
         """
         actions: dict[str, list[JobAction]] = {}
+        waiting = {uid for uid, _ in held_up}
         for item in self.actions:
             if _stopped(item) not in held_up:
                 actions.setdefault(item.job.uid, []).append(item)
         for job, gates in self.gates:
-            if all(reserved(pod) for pod, _ in gates.pods):
+            if job.uid not in waiting and all(reserved(pod) for pod, _ in gates.pods):
                 actions.setdefault(job.uid, []).append(JobAction(job, gates))
         return actions
 

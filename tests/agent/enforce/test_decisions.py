@@ -166,6 +166,21 @@ def test_limits_out_of_the_gpus_range_are_clamped() -> None:
     assert targets_of(grant(jobs=(high,)), gpus, Mode.GRANTED)["a"].limit_milliwatts == 400_000
 
 
+def test_limits_are_set_in_whole_watts_and_what_a_gpu_has_is_left_as_it_is() -> None:
+    fraction = replace(JOB, power_limit_milliwatts=MilliwattsPerGpu(250_750))
+    for held, limit in ((400_000, 250_000), (250_750, 250_750), (100_000, 250_000)):
+        gpus = [gpu("a", held, pods=(POD,))]
+        assert targets_of(grant(jobs=(fraction,)), gpus, Mode.GRANTED)["a"].limit_milliwatts == limit
+    raised = [gpu("a", 200_500, pods=(POD,)), gpu("b", 100_000, pods=(POD,))]
+    targets = targets_of(grant(jobs=(JOB,)), raised, Mode.GRANTED)
+    # 200 mW of room are none for the first, nor is what is left of the second's a part of a watt.
+    assert limit_raises(raised, targets, NodeMilliwatts(300_700)) == []
+    assert limit_raises(raised, targets, NodeMilliwatts(353_900)) == [
+        set_limit("a", 200_500, 250_000),
+        set_limit("b", 100_000, 103_000),
+    ]
+
+
 def test_cuts_come_first_then_raises_within_what_is_free() -> None:
     gpus = [gpu("idle", 400_000), gpu("job", 100_000, pods=(POD,))]
     wanted = grant(350_000, jobs=(JOB,))

@@ -302,6 +302,10 @@ def test_an_older_incarnation_is_stopped_before_the_gates_of_the_newest_open() -
     cluster.cycle()  # with the number in the status
     (actions,) = cluster.step.actions_of(lambda pod: True).values()
     assert [type(item.action) for item in actions] == [StopIncarnation, OpenGates]
+    assert cluster.step.stopping == {(UID, 1)}
+    assert cluster.step.actions_of(lambda pod: True, {(UID, 1)}) == {}  # both would run at once
+    ((item, _),) = cluster.step.actions_of(lambda pod: True, {("uid-other", 1)}).values()
+    assert isinstance(item.action, StopIncarnation)
 
 
 def test_what_the_api_server_refuses_is_said_and_not_tried_again_by_any_operator() -> None:

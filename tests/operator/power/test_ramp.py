@@ -66,6 +66,9 @@ class Row:
         self.gated: set[str] = set()  # nodes whose job's pod waits for its gate to open
         self.may_start: list[set[str]] = []  # of each cycle, the nodes whose pods' gates may open
         self.stopping: set[str] = set()  # nodes whose job the plan wants there no more
+        self.moved_to: dict[
+            str, str | None
+        ] = {}  # where the plan wants some of these jobs instead; None: nowhere for now
         self.may_stop: list[set[str]] = []  # of each cycle, those of them whose job may be stopped
         self.theirs: list[PodView] = []  # pods outside Flyball, in the place of the jobs
 
@@ -108,6 +111,10 @@ class Row:
             f"uid-{name}": decision(f"uid-{name}", (name, 8), watts=watts, predicted_watts=watts)
             for name, watts in self.wanted.items()
             if name not in self.stopping
+        }
+        plan |= {
+            f"uid-{name}": decision(f"uid-{name}", *(() if node is None else ((node, 8),)))
+            for name, node in self.moved_to.items()
         }
         stopping = {(f"uid-{name}", 1) for name in self.stopping}
         instructions = self.controller.step(state, PlanInForce(plan), NOW, self.seconds, stopping=stopping)
@@ -306,6 +313,18 @@ def test_jobs_that_are_stopped_go_in_turn_and_keep_their_limits_until_then() -> 
     assert row.seconds - first_at >= 8 * (300 - idle) / RAMP - 1.0
     row.cycle()
     assert row.limit("b") == 100
+
+
+def test_a_job_that_is_to_move_or_to_wait_keeps_its_limits_until_its_turn_as_well() -> None:
+    row = settled(Row())
+    row.wanted = dict.fromkeys(NODES, 300.0)
+    row.cycles(80)
+    row.stopping = set(NODES)
+    row.moved_to = {"b": "d", "c": None}
+    for _ in range(3):
+        row.cycle()
+        assert row.may_stop[-1] == {"a"}
+        assert (row.limit("a"), row.limit("b"), row.limit("c")) == (100, 300, 300)
 
 
 def test_a_cap_that_falls_holds_up_no_stop() -> None:
