@@ -116,7 +116,9 @@ class Installation:
         """Remove the release, and wait until its pods are gone."""
         self.helm("uninstall", RELEASE, "--wait", "--timeout", f"{HELM_SECONDS}s")
         pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
-        self.api.wait_for(pods, lambda found: not (found or {}).get("items"), timeout_seconds=60, what="no pods")
+        self.api.wait_for(
+            pods, lambda found: not (found or {}).get("items"), timeout_seconds=HELM_SECONDS, what="no pods"
+        )
 
     def revisions(self) -> list[Json]:
         """The history of the release, its oldest revision first; empty where there is none."""
@@ -176,7 +178,7 @@ class Installation:
         return self.api.wait_for(
             f"{CAPS}/{cap}",
             lambda found: is_enforced_at(found, watts),
-            timeout_seconds=120,
+            timeout_seconds=HELM_SECONDS,
             what=f"enforced at {watts} W",
         )
 
@@ -188,7 +190,7 @@ class Installation:
                 node is not None
                 and (node.get("status", {}).get("acknowledged") or {}).get("epoch") == node["spec"]["epoch"]
             ),
-            timeout_seconds=120,
+            timeout_seconds=HELM_SECONDS,
             what="acknowledged",
         )
 
