@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
@@ -46,6 +47,18 @@ def test_of_a_job_that_another_controller_manages_not_one_word_is_written(bench:
     theirs = bench.job("theirs") or {}
     assert theirs["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
     assert "status" not in theirs
+
+
+def test_kubectl_waits_for_a_job_that_runs(bench: Bench) -> None:
+    bench.submit("awaited", gpus=(2, 2), iterations=LONG, clocks={"minMegahertz": 9999})
+    plane = bench.site.cluster.control_plane
+    command = [str(plane.kubectl), "--kubeconfig", str(plane.kubeconfig()), "-n", bench.namespace]
+    command += ["wait", "--for=condition=Ready", "--timeout=60s", "eaj/awaited"]
+    subprocess.run(command, check=True, capture_output=True)
+    raw = bench.job("awaited")
+    assert (condition(raw, "Ready"), reason(raw, "Ready")) == ("True", "Running")
+    assert reason(raw, "BoundsKept") == "OutOfRange"
+    assert "clocks.minMegahertz 9999 is above 1410 MHz, the highest there is" in message(raw, "BoundsKept")
 
 
 def test_a_deadline_that_is_past_is_said_and_hurries_nobody(bench: Bench) -> None:

@@ -21,6 +21,7 @@ from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.jobs.attempts import Attempts, RestartRules
+from flyball_operator.jobs.bounds import GpuRanges, bounds_beyond, gpu_ranges
 from flyball_operator.jobs.budget_check import budget_too_small
 from flyball_operator.jobs.create_limit import CreateLimit
 from flyball_operator.jobs.energy_history import EnergyHistories
@@ -177,6 +178,7 @@ class JobController:
         self._gpu_resources = gpu_resources
         self._rules = rules or RestartRules()
         self._creates = CreateLimit()
+        self._ranges: GpuRanges | None = None
         self._models = models
         self._fitting = Fitting()
         self._monotonic = 0.0
@@ -215,6 +217,7 @@ class JobController:
         expired: list[EnergyAwareJob] = []
         if not statuses_wait:
             limits = pod_limits(nodes.values())
+            self._ranges = gpu_ranges(nodes.values())
             for uid, job in jobs.items():
                 if uid in status_writes:
                     continue
@@ -486,6 +489,7 @@ class JobController:
             highest_incarnation=attempts.highest_incarnation,
             back_off=None if outcome else attempts.back_off(),
             gives_back=attempts.gives_back,
+            bounds_beyond=bounds_beyond(view, self._ranges),
             obstacle=None if outcome else attempts.obstacle(monotonic),
             applied_milliwatts=max((pod.highest_milliwatts for pod in pods), default=0),
             outcome=outcome,

@@ -39,6 +39,8 @@ ESTIMATE_MARK = "~"  # before what the model says because the job itself reports
 LONGEST_REMAINING_SECONDS = 100 * 365 * 86400.0
 
 _STEPS = frozenset(str(phase) for phase in Phase)
+# The states of a job all of whose ranks run.
+RUNNING_STATES = ("Running", "DeadlineAtRisk")
 # The reasons that each condition can have; docs/api.md lists the same.
 REASONS: dict[str, frozenset[str]] = {
     "Admitted": frozenset(
@@ -65,9 +67,23 @@ REASONS: dict[str, frozenset[str]] = {
     "PowerLimitsEnforced": frozenset({"LimitsAcknowledged", "WaitingForAcknowledgements", "NotPlaced"}),
     "BudgetHealthy": frozenset({"NoBudget", "WithinBudget", "ProjectedOverBudget", "Exhausted"}),
     "DeadlineAtRisk": frozenset({"NoAllocationMeetsIt", "DeadlinePassed", "OnTime", "NoDeadline"}),
+    "BoundsKept": frozenset({"NoBounds", "WithinRange", "OutOfRange"}),
     "Succeeded": frozenset({"Succeeded"}),
     "Failed": frozenset({"Failed"}),
 }
+# The condition Ready sums the others up: its reason is the state.
+REASONS["Ready"] = frozenset(
+    {
+        *(REASONS["Admitted"] - {"Admitted"}),
+        *PLACED_OBSTACLES,
+        *READY_OBSTACLES,
+        *BACK_OFF_REASONS,
+        *RUNNING_STATES,
+        "Starting",
+        "Stopping",
+        "Resizing",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +96,8 @@ class JobFacts:
     `observing`: the operator does nothing of what is decided.
 
     `back_off` is the pause before its next start, in which it `gives_back` its GPUs or not; `obstacle` what keeps the pods
-    of this start from running; `failures` how its last incarnations ended, the newest first.
+    of this start from running; `bounds_beyond` which of its bounds no GPU can take; `failures` how its last incarnations
+    ended, the newest first.
     """
 
     progress: JobProgress
@@ -103,6 +120,7 @@ class JobFacts:
     highest_incarnation: int = 0
     back_off: BackOff | None = None
     gives_back: bool = False
+    bounds_beyond: str = ""
     obstacle: StartObstacle | None = None
 
 
@@ -217,9 +235,20 @@ def _conditions(job: EnergyAwareJob, facts: JobFacts, projected: float | None) -
             _lateness(job.spec.deadline, nearest, passed=passed) if late and job.spec.deadline else "",
         ),
     ]
+    conditions.append(_bounds_kept(job, facts))
+    state = _state(job, facts, conditions)
+    conditions.append(Condition("Ready", state in RUNNING_STATES, state, _explanation(facts, conditions)))
     if facts.outcome:
         conditions.append(Condition(facts.outcome, True, facts.outcome, facts.outcome_message))
     return conditions
+
+
+def _bounds_kept(job: EnergyAwareJob, facts: JobFacts) -> Condition:
+    spec = job.spec
+    if facts.bounds_beyond:
+        return Condition("BoundsKept", False, "OutOfRange", facts.bounds_beyond)
+    bounds = (spec.clocks.min_megahertz, spec.clocks.max_megahertz, spec.power_limit.max_watts)
+    return Condition("BoundsKept", True, "NoBounds" if bounds == (None, None, None) else "WithinRange")
 
 
 def _lateness_reason(job: EnergyAwareJob, *, late: bool, passed: bool) -> str:

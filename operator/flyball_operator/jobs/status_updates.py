@@ -90,6 +90,7 @@ def _significant_facts(facts: JobFacts) -> tuple[object, ...]:
         facts.restarts,
         facts.failures,
         facts.start_attempts,
+        facts.bounds_beyond,
         facts.back_off,
         None if facts.obstacle is None else facts.obstacle.reason,
         facts.highest_incarnation,

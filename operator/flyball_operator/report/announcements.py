@@ -156,6 +156,9 @@ def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[
     if _Change(before, after, "DeadlineAtRisk").to_status("True"):
         note = _Change(before, after, "DeadlineAtRisk").message
         found.append(Announcement("DeadlineAtRisk", note, "Plan", warning=True))
+    bounds = _Change(before, after, "BoundsKept")
+    if bounds.to_status("False"):
+        found.append(Announcement("BoundsOutOfRange", bounds.message, "Plan", warning=True))
     budget = _Change(before, after, "BudgetHealthy")
     if budget.to_reason("ProjectedOverBudget"):
         found.append(Announcement("ProjectedOverBudget", budget.message, "Plan", warning=True))

@@ -1,0 +1,182 @@
+"""What `kubectl get`, `-o wide` and `describe` show of a job in every situation, as files to be read by people.
+
+Where a change is meant, FLYBALL_WRITE_SHOWN=1 writes the files anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flyball_api.energy_aware_job import BackOff, IncarnationFailure, read_energy_aware_job
+from flyball_operator.jobs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.obstacles import StartObstacle
+from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.status import JobFacts, job_status
+from flyball_planner.snapshot import Admission, JobDecision
+
+from tests.support.control_plane import GROUP, IsolatedCluster
+from tests.support.operator_objects import NOW, Json, as_stored, decision, incarnation_view
+from tests.support.site_bench import job_manifest
+
+SHOWN = Path(__file__).parent / "shown"
+UID = "uid-train"
+PLACES = (("node-000", 4), ("node-001", 4))
+PLAN = decision(UID, *PLACES)
+CURRENT = incarnation_view(UID, 2, *PLACES)
+HALF = JobProgress(
+    iterations=500.0,
+    iterations_per_second=2.0,
+    last_report=NOW,
+    watts=2000.0,
+    clock_megahertz=1200,
+    settled_millijoules=3_600_000_000,
+    attained_gpu_seconds=1800.0,
+)
+RUNNING = JobStep(Phase.RUNNING, CURRENT, bound=True)
+STARTING = JobStep(Phase.STARTING, CURRENT)
+WAITING = JobStep(Phase.WAITING)
+CRASH = IncarnationFailure(2, NOW, True, "OOMKilled", "CUDA out of memory", "train-2-0-abcde", "node-000", 137)
+RESTART = BackOff(NOW, "RestartBackOff", "incarnation 2: pod train-2-0-abcde on node-000 ended with exit code 137", 1)
+TIMED_OUT = BackOff(
+    NOW,
+    "StartTimedOut",
+    "not running 600 s after its start: QuotaExceeded: pods are forbidden: exceeded quota: small",
+    3,
+)
+
+
+def waits(admission: Admission, explanation: str) -> dict[str, Any]:
+    return {"decision": JobDecision(UID, None, admission, explanation), "step": WAITING, "granted": False}
+
+
+def refused(reason: str, message: str) -> dict[str, Any]:
+    return {"refusal": Refusal(reason, message), "decision": None, "step": WAITING, "granted": False}
+
+
+# Name, spec, facts.
+SITUATIONS: list[tuple[str, Json, dict[str, Any]]] = [
+    ("running", {}, {}),
+    ("estimated", {}, {"progress": replace(HALF, estimated=True, last_report=None, watts=0.0)}),
+    ("waiting-gpus", {}, waits(Admission.WAITING_FOR_GPUS, "Needs 8 GPUs in whole cells; 4 GPUs are free.")),
+    ("waiting-power", {}, waits(Admission.WAITING_FOR_POWER, "Cap row leaves 100 W of the 1.60 kW that it takes.")),
+    ("preempted", {}, waits(Admission.PREEMPTED, "Paused for team/urgent, priority 10 over 0.")),
+    ("suspended", {"suspend": True}, {"decision": None, "step": WAITING, "granted": False}),
+    ("starting", {}, {"step": STARTING, "granted": False}),
+    (
+        "unschedulable",
+        {},
+        {
+            "step": STARTING,
+            "granted": False,
+            "obstacle": StartObstacle("Unschedulable", 'pod train-2-0-abcde: persistentvolumeclaim "data" not found'),
+        },
+    ),
+    (
+        "image",
+        {},
+        {
+            "step": replace(STARTING, bound=True),
+            "granted": False,
+            "obstacle": StartObstacle(
+                "ImagePullFailed", "pod train-2-0-abcde on node-000: ImagePullBackOff: Back-off pulling image"
+            ),
+        },
+    ),
+    ("crashed", {}, {"step": JobStep(Phase.FAILED, CURRENT), "restarts": 1, "back_off": RESTART, "failures": (CRASH,)}),
+    (
+        "timed-out",
+        {},
+        {"decision": None, "step": WAITING, "back_off": TIMED_OUT, "gives_back": True, "start_attempts": 3},
+    ),
+    ("no-node", {}, refused("NoNodeFits", "0 of 4 nodes fit: 3 have taint gpu=reserved, 1 has 7 of 8 GPUs")),
+    ("too-large", {}, refused("ExceedsCluster", "needs 64 GPUs, and the cluster has 32 in 4 nodes")),
+    (
+        "budget-spent",
+        {"energy": {"budgetKilojoules": 3000, "onExhausted": "Suspend"}},
+        {"decision": None, "step": WAITING, "granted": False},
+    ),
+    ("late", {"deadline": "2030-06-01T12:01:00Z"}, {"decision": replace(PLAN, deadline_at_risk=True)}),
+    (
+        "out-of-range",
+        {"clocks": {"minMegahertz": 9999}},
+        {"bounds_beyond": "clocks.minMegahertz 9999 is above 1410 MHz"},
+    ),
+    (
+        "succeeded",
+        {},
+        {
+            "step": JobStep(Phase.COMPLETE, CURRENT),
+            "outcome": "Succeeded",
+            "outcome_message": "all ranks of incarnation 2 ended with exit code 0",
+        },
+    ),
+    (
+        "failed",
+        {},
+        {
+            "step": JobStep(Phase.FAILED, CURRENT),
+            "outcome": "Failed",
+            "outcome_message": "pod train-2-0-abcde on node-000 ended with exit code 137 (OOMKilled); "
+            "failurePolicy.maxRestarts 3 allows no further restart",
+            "restarts": 3,
+            "failures": (CRASH,),
+        },
+    ),
+]
+DESCRIBED = ("running", "unschedulable", "timed-out", "failed")
+
+
+def kubectl(cluster: IsolatedCluster, *arguments: str) -> str:
+    plane = cluster.devcluster.control_plane
+    command = [str(plane.kubectl), "--kubeconfig", str(plane.kubeconfig()), "-n", cluster.namespace, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def table(output: str) -> str:
+    """kubectl's table with cells that do not depend on each other's width, and without ages."""
+    header, *rows = output.splitlines()
+    starts = [found.start() for found in re.finditer(r"\S+", header)]
+    ranges = list(zip(starts, [*starts[1:], None], strict=True))
+    names = [header[begin:end].strip() for begin, end in ranges]
+    lines = [" | ".join(names)]
+    for row in rows:
+        cells = [
+            "-" if name == "AGE" else row[begin:end].strip() for name, (begin, end) in zip(names, ranges, strict=True)
+        ]
+        lines.append(" | ".join(cells).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def described(output: str, namespace: str) -> str:
+    """A description without what is another one at each run."""
+    moving = re.compile(r"^( *(?:Creation Timestamp|Resource Version|UID|Generation): +).*$", re.MULTILINE)
+    return moving.sub(r"\1-", output).replace(namespace, "team")
+
+
+def test_what_kubectl_shows(cluster: IsolatedCluster) -> None:
+    jobs = cluster.path("energyawarejobs", group=GROUP)
+    base = JobFacts(HALF, RUNNING, PLAN, 7, True, 0, NOW, applied_milliwatts=300_000, highest_incarnation=2)
+    for name, spec, facts in SITUATIONS:
+        made = cluster.api.create(jobs, job_manifest(name, cluster.namespace, gpus=(8, 8), iterations=1000, **spec))
+        status = as_stored(job_status(read_energy_aware_job(made), replace(base, **facts)))
+        cluster.api.patch(f"{jobs}/{name}/status", {"status": status})
+    shown = {
+        "get.txt": table(kubectl(cluster, "get", "eaj")),
+        "get-wide.txt": table(kubectl(cluster, "get", "eaj", "-o", "wide")),
+        **{
+            f"describe-{name}.txt": described(kubectl(cluster, "describe", "eaj", name), cluster.namespace)
+            for name in DESCRIBED
+        },
+    }
+    if os.environ.get("FLYBALL_WRITE_SHOWN"):
+        SHOWN.mkdir(exist_ok=True)
+        for file, text in shown.items():
+            (SHOWN / file).write_text(text)
+    for file, text in shown.items():
+        assert text == (SHOWN / file).read_text(), f"{file}: FLYBALL_WRITE_SHOWN=1 writes it anew where that is meant"
