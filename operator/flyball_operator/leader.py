@@ -144,6 +144,7 @@ class LeaderTerm:
                     setting = self._executor.set_startup_taint(info, closed=closed)
                     self._background.start(("taint", info.name), setting)
         self._start_job_actions(jobs, instructions, state.nodes)
+        self._start_checks(jobs)
         for write in instructions.cap_statuses:
             self._background.start(("cap", write.cap.uid), self._reporter.write_cap(write))
         (self._statuses_may_write.clear if state.cutting else self._statuses_may_write.set)()
@@ -264,6 +265,19 @@ class LeaderTerm:
             if creates:
                 self._creating.add(uid)
             self._background.start(("job", uid), take(uid, actions))
+
+    def _start_checks(self, jobs: JobsStep) -> None:
+        """Have the API server look at new templates, so that a mistake is told before there are GPUs for the job."""
+        background = self._background
+        room = CREATES_AT_ONCE - background.under_way("check")
+        for job in jobs.checks:
+            if room > 0 and not background.busy(("check", job.uid)):
+                room -= 1
+                background.start(
+                    ("check", job.uid),
+                    self._executor.check_template(job),
+                    lambda result, job=job: self._jobs.checked(job, result),  # type: ignore[misc]
+                )
 
     def _start_statuses(self, jobs: JobsStep) -> None:
         async def in_turn(write: Coroutine[Any, Any, WriteResult]) -> WriteResult:

@@ -197,6 +197,14 @@ def test_a_misspelt_field_of_the_template_is_refused(bench: Bench) -> None:
     assert message(raw, "Admitted") == raw["status"]["explanation"]
 
 
+def test_a_misspelt_field_is_refused_long_before_there_are_gpus(bench: Bench) -> None:
+    bench.submit("first", gpus=(32, 32), iterations=LONG)
+    bench.wait_running("first", 32)
+    trainer = {"name": "trainer", "image": "example.org/trainer", "resource": {}}
+    bench.submit("typo", gpus=(32, 32), iterations=LONG, template={"spec": {"containers": [trainer]}})
+    bench.wait_said("typo", "Admitted", "InvalidSpec", 'unknown field "spec.template.spec.containers[0].resource"')
+
+
 def test_a_damaged_job_is_made_anew(bench: Bench) -> None:
     bench.submit("hurt", gpus=(2, 2), iterations=LONG)
     bench.wait_running("hurt")

@@ -47,11 +47,14 @@ from flyball_operator.jobs.preemption import preempted_for, still_preempted
 from flyball_operator.jobs.progress import JobProgress, add_energy, recorded_progress, updated_progress
 from flyball_operator.jobs.status import JobFacts, energy_status
 from flyball_operator.jobs.status_updates import ModelSource, StatusHistory, StatusUpdates
-from flyball_operator.outcome import WriteResult
+from flyball_operator.outcome import Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, PodLimit, pod_limits
 from flyball_operator.watches import ClusterState
 
 logger = get_logger(__name__)
+
+# Before the API server is asked again about a template, where it gave no answer.
+CHECK_AGAIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class JobsStep:
     `jobs` are those that have not ended, by uid. `actions` can be taken at once, `gates` be opened once every pod has its
     watts. `statuses` are due now, as are `late_energy` (of ended jobs whose last pods are reported to have used more) and
     the removal of the `expired` jobs. After `next_seconds` something follows from time alone. `withheld_gpus` are those of
-    each node that no pod can have now.
+    each node that no pod can have now. Of the templates of `checks` the API server should be asked.
     """
 
     jobs: Mapping[str, LiveJob]
@@ -90,6 +93,7 @@ class JobsStep:
     expired: Sequence[EnergyAwareJob]
     next_seconds: float = float("inf")
     withheld_gpus: Mapping[str, int] = field(default_factory=dict)
+    checks: Sequence[EnergyAwareJob] = ()
 
     @property
     def stopping(self) -> frozenset[tuple[str, int]]:
@@ -132,6 +136,8 @@ class _Record:
     invalid: str  # the API server's message where it refuses the pods of generation `invalid_generation`
     invalid_generation: int
     stop_reason: str = "the plan gives it no GPUs for now"
+    checked_generation: int = 0  # the last one whose template the API server was asked about
+    check_at: float = float("-inf")
     preempted: str = ""  # for whom it was paused, as long as it has not been given GPUs again
     budget_checked: tuple[int, Refusal | None] = (0, None)  # the generation that was looked at, and what was found
     status: StatusHistory = field(default_factory=StatusHistory)
@@ -147,6 +153,7 @@ class _Record:
             invalid=job.refusal,
             invalid_generation=job.generation,
             preempted=preempted_for(job),
+            checked_generation=job.status.observed_generation or 0,
         )
 
     def refusal(self, job: EnergyAwareJob) -> Refusal | None:
@@ -212,6 +219,7 @@ class JobController:
             actions += [JobAction(job.view, action) for action in self._actions(job, planned=uid in decisions)]
             if job.step.gates is not None and not self._records[uid].attempts.holds_back(OpenGates, monotonic):
                 gates.append((job.view, job.step.gates))
+        checks = self._checks(jobs.values(), {item.job.uid for item in actions})
         statuses: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
         late_energy: list[tuple[EnergyAwareJob, EnergyAwareJobStatus]] = []
         expired: list[EnergyAwareJob] = []
@@ -230,10 +238,10 @@ class JobController:
             expired = self._expired(cluster.jobs.values(), now)
         withheld = withheld_gpus(nodes.values(), cluster.pods)
         if self._observe:
-            return JobsStep(jobs, (), (), statuses, late_energy, (), withheld_gpus=withheld)
+            return JobsStep(jobs, (), (), statuses, late_energy, (), withheld_gpus=withheld, checks=checks)
         times = [self._records[uid].attempts.next_seconds(job.view, monotonic) for uid, job in jobs.items()]
         next_seconds = min([self._creates.next_seconds(), *times])
-        return JobsStep(jobs, actions, gates, statuses, late_energy, expired, next_seconds, withheld)
+        return JobsStep(jobs, actions, gates, statuses, late_energy, expired, next_seconds, withheld, checks)
 
     def answered(self, item: JobAction, result: WriteResult, now: datetime) -> None:
         """Take in what became of an action: a Job that was made is a resize, what is refused is not tried again soon."""
@@ -250,6 +258,28 @@ class JobController:
             self._creates.answered(item.job.namespace, self._monotonic, denied=denied)
         if making and result.done:
             record.last_resize = whole_second(now)
+
+    def _checks(self, jobs: Iterable[LiveJob], acting: Collection[str]) -> list[EnergyAwareJob]:
+        """Jobs whose templates nobody has looked at yet, and which are not about to be made anyway."""
+        found = []
+        for job in jobs:
+            record = self._records[job.view.uid]
+            new = record.checked_generation != job.view.generation and self._monotonic >= record.check_at
+            if new and job.step.current is None and job.memory.refusal is None and job.view.uid not in acting:
+                found.append(job.view)
+        return found
+
+    def checked(self, job: EnergyAwareJob, result: WriteResult) -> None:
+        """Take in what the API server says of a job's template; what it refuses for another reason may pass by then."""
+        record = self._records.get(job.uid)
+        if record is None:
+            return
+        if result.invalid:
+            record.invalid, record.invalid_generation = result.invalid, job.generation
+        if result.outcome is Outcome.UNKNOWN:
+            record.check_at = self._monotonic + CHECK_AGAIN_SECONDS
+        else:
+            record.checked_generation = job.generation
 
     # --- one job -----------------------------------------------------------------------------------------------------
 

@@ -243,6 +243,25 @@ class Executor:
             lambda: self._session.create(JOBS.path(job.namespace), batch_job, fieldValidation="Strict"),
         )
 
+    async def check_template(self, job: EnergyAwareJob) -> WriteResult:
+        """Ask the API server what it says of the Job that would be made; nothing is."""
+        try:
+            batch_job = incarnation_job(
+                job,
+                job.last_incarnation + 1,
+                (("node", job.spec.gpus.min),),
+                self._training_socket_directory,
+                self._gpu_resources,
+            )
+        except ValueError as error:
+            return WriteResult(Outcome.REFUSED, invalid=str(error))
+
+        async def ask() -> JsonObject:
+            await self._session.create(JOBS.path(job.namespace), batch_job, fieldValidation="Strict", dryRun="All")
+            return {}  # there is no such Job
+
+        return await self._write("check-template", JOBS, ask)
+
     async def create_service(self, action: CreateService) -> WriteResult:
         """Make the Service of an incarnation, which goes with its Job."""
         item = action.incarnation

@@ -486,6 +486,43 @@ def test_five_hundred_denied_jobs_ask_less_than_five_times_a_second() -> None:
     assert 60 <= asked < 5 * 30
 
 
+# --- templates -------------------------------------------------------------------------------------------------------
+
+
+def test_the_api_server_is_asked_about_each_template_once() -> None:
+    scene = Scene(raw_job(gpus={"min": 8, "max": 8}), decisions={})
+    for answer in (WriteResult(Outcome.UNKNOWN), DONE):
+        scene.cycle(5.0)
+        (job,) = scene.step.checks
+        scene.controller.checked(job, answer)
+        scene.cycle()
+        assert not scene.step.checks
+    scene.raw["metadata"]["generation"] = 2
+    scene.cycle()
+    (job,) = scene.step.checks
+    scene.controller.checked(job, WriteResult(Outcome.REFUSED, invalid='unknown field "volumeMount"'))
+    scene.cycle()
+    assert scene.condition("Admitted") == ("False", "InvalidSpec", 'unknown field "volumeMount"')
+    scene.new_operator()
+    scene.cycle()
+    assert not scene.step.checks
+
+
+def test_what_a_quota_says_of_a_template_is_no_word_on_the_template() -> None:
+    scene = Scene(raw_job(gpus={"min": 8, "max": 8}, suspend=True), decisions={})
+    scene.cycle()
+    (job,) = scene.step.checks
+    scene.controller.checked(job, REFUSED)
+    scene.cycle()
+    assert (scene.condition("Admitted")[1], list(scene.step.checks)) == ("Suspended", [])
+
+
+def test_a_job_that_is_made_at_once_is_not_asked_about_twice() -> None:
+    scene = Scene()
+    assert [type(action) for action in scene.cycle()] == [CreateIncarnation]
+    assert not scene.step.checks
+
+
 # --- jobs that are not begun ---------------------------------------------------------------------------------------
 
 

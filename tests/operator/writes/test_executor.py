@@ -321,6 +321,17 @@ async def test_an_incarnation_is_made_or_refused_in_the_servers_words(answer: An
     assert desk.server.params == {"fieldValidation": "Strict"}, "a misspelt field is refused, not dropped"
 
 
+async def test_a_template_is_checked_with_nothing_made_or_believed_to_be() -> None:
+    desk = Desk()
+    desk.server.answers[f"POST {BATCH_JOBS}"] = {"kind": "Job", "metadata": {"name": "train-1"}}
+    assert (await desk.executor.check_template(job_view())).done
+    assert desk.server.params == {"fieldValidation": "Strict", "dryRun": "All"}
+    assert desk.absorbed == []
+    desk.server.answers[f"POST {BATCH_JOBS}"] = error(400, "unknown field")
+    assert (await desk.executor.check_template(job_view())).invalid == "unknown field"
+    assert "must name at least one container" in (await desk.executor.check_template(job_view(template={}))).invalid
+
+
 async def test_a_service_belongs_to_the_job_of_its_incarnation() -> None:
     desk = Desk()
     assert (await desk.executor.create_service(CreateService(incarnation_view("uid-train", 1, ("a", 4))))).done
