@@ -185,3 +185,15 @@ def test_every_fault_that_is_survived_names_what_shows_it() -> None:
     assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
     assert len(rows) >= 40
     assert [number for number, row in rows if not re.search(r"`test_\w+`", row)] == []
+
+
+def test_the_tests_that_the_documents_name_exist() -> None:
+    """A situation is only as good as the test that shows it."""
+    defined = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)\(", path.read_text(), re.MULTILINE)
+    }
+    named = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "operator.md").read_text())
+    assert len(named) > 30
+    assert set(named) <= defined
