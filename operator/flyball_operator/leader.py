@@ -15,7 +15,8 @@ from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import ClusterSnapshot
 
-from flyball_operator.jobs.controller import JobAction, JobController, JobsStep
+from flyball_operator.jobs.controller import JobController
+from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import CreateIncarnation
 from flyball_operator.learning.learner import Learner
 from flyball_operator.meters.meters import Meters

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.workloads import IncarnationView, PodView, read_incarnation, read_node, read_pod
-from flyball_operator.jobs.controller import JobController, JobsStep
+from flyball_operator.jobs.controller import JobController
+from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.jobs.lifecycle import CreateIncarnation, OpenGates
 from flyball_operator.jobs.manifests import incarnation_job
 from flyball_operator.planning.snapshot import build_snapshot

@@ -14,7 +14,7 @@ from flyball_api.grant import Grant
 from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.workloads import NodeView, PodView
-from flyball_operator.jobs.controller import JobAction, JobsStep
+from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import StopIncarnation
 from flyball_operator.leader import HOUSEKEEPING_AT_ONCE, LeaderTerm
 from flyball_operator.meters.meters import Meters

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 
+from flyball_operator.jobs.frontier import remaining_frontier
 from flyball_operator.jobs.memory import Refusal
-from flyball_operator.jobs.status import remaining_frontier
 from flyball_operator.jobs.status_updates import ModelSource
 from flyball_operator.power.node_info import NodeInfo
 

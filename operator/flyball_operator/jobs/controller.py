@@ -9,30 +9,28 @@ how far each job has come, how often it has failed, and whether the API server r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.gpu_node import PodReport
 from flyball_api.times import whole_second
-from flyball_api.workloads import PodView
 from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import JobDecision
 
-from flyball_operator.jobs.attempts import Attempts, RestartRules
+from flyball_operator.jobs.attempts import RestartRules
 from flyball_operator.jobs.bounds import GpuRanges, bounds_beyond, gpu_ranges
 from flyball_operator.jobs.budget_check import budget_too_small
 from flyball_operator.jobs.create_limit import CreateLimit
 from flyball_operator.jobs.energy_history import EnergyHistories
 from flyball_operator.jobs.fitting import NO_BOUNDS, Fit, Fitting, withheld_gpus
+from flyball_operator.jobs.jobs_step import JobAction, JobsStep, LiveJob
 from flyball_operator.jobs.lifecycle import (
     Action,
     CreateIncarnation,
     JobStep,
     OpenGates,
     Phase,
-    StopIncarnation,
     next_step,
 )
 from flyball_operator.jobs.memory import (
@@ -43,10 +41,11 @@ from flyball_operator.jobs.memory import (
     unsupported_section,
     wants_gpus,
 )
-from flyball_operator.jobs.preemption import preempted_for, still_preempted
+from flyball_operator.jobs.preemption import still_preempted
 from flyball_operator.jobs.progress import JobProgress, add_energy, recorded_progress, updated_progress
+from flyball_operator.jobs.record import JobRecord
 from flyball_operator.jobs.status import JobFacts, energy_status
-from flyball_operator.jobs.status_updates import ModelSource, StatusHistory, StatusUpdates
+from flyball_operator.jobs.status_updates import ModelSource, StatusUpdates
 from flyball_operator.outcome import Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, PodLimit, pod_limits
 from flyball_operator.watches import ClusterState
@@ -55,112 +54,6 @@ logger = get_logger(__name__)
 
 # Before the API server is asked again about a template, where it gave no answer.
 CHECK_AGAIN_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class LiveJob:
-    """One job that has not ended, as it stands in this cycle."""
-
-    view: EnergyAwareJob
-    memory: JobMemory
-    step: JobStep
-    pods: Sequence[PodView]
-
-
-@dataclass(frozen=True, slots=True)
-class JobAction:
-    """One thing to do for one job."""
-
-    job: EnergyAwareJob
-    action: Action
-
-
-@dataclass(frozen=True, slots=True)
-class JobsStep:
-    """What follows from one cycle for all jobs.
-
-    `jobs` are those that have not ended, by uid. `actions` can be taken at once, `gates` be opened once every pod has its
-    watts. `statuses` are due now, as are `late_energy` (of ended jobs whose last pods are reported to have used more) and
-    the removal of the `expired` jobs. After `next_seconds` something follows from time alone. `withheld_gpus` are those of
-    each node that no pod can have now. Of the templates of `checks` the API server should be asked.
-    """
-
-    jobs: Mapping[str, LiveJob]
-    actions: Sequence[JobAction]
-    gates: Sequence[tuple[EnergyAwareJob, OpenGates]]
-    statuses: Sequence[tuple[LiveJob, EnergyAwareJobStatus]]
-    late_energy: Sequence[tuple[EnergyAwareJob, EnergyAwareJobStatus]]
-    expired: Sequence[EnergyAwareJob]
-    next_seconds: float = float("inf")
-    withheld_gpus: Mapping[str, int] = field(default_factory=dict)
-    checks: Sequence[EnergyAwareJob] = ()
-
-    @property
-    def stopping(self) -> frozenset[tuple[str, int]]:
-        """The incarnations that are to be stopped, by the job's uid and their number."""
-        return frozenset(key for item in self.actions if (key := _stopped(item)) is not None)
-
-    def actions_of(
-        self, reserved: Callable[[PodView], bool], held_up: Collection[tuple[str, int]] = ()
-    ) -> dict[str, list[JobAction]]:
-        """The actions to take now, by the job's uid and in order.
-
-        `reserved` says whether a pod's node is granted its watts; gates open for all pods of a job or for none. `held_up`
-        are those of `stopping` that have to wait, and the gates of the same job with them.
-        """
-        actions: dict[str, list[JobAction]] = {}
-        waiting = {uid for uid, _ in held_up}
-        for item in self.actions:
-            if _stopped(item) not in held_up:
-                actions.setdefault(item.job.uid, []).append(item)
-        for job, gates in self.gates:
-            if job.uid not in waiting and all(reserved(pod) for pod, _ in gates.pods):
-                actions.setdefault(job.uid, []).append(JobAction(job, gates))
-        return actions
-
-
-def _stopped(item: JobAction) -> tuple[str, int] | None:
-    """The incarnation that an action stops, by the job's uid and its number."""
-    action = item.action
-    return (item.job.uid, action.incarnation.incarnation) if isinstance(action, StopIncarnation) else None
-
-
-@dataclass(slots=True)
-class _Record:
-    """What is remembered of one job from cycle to cycle."""
-
-    progress: JobProgress
-    updated_at: float
-    attempts: Attempts
-    last_resize: datetime | None
-    invalid: str  # the API server's message where it refuses the pods of generation `invalid_generation`
-    invalid_generation: int
-    stop_reason: str = "the plan gives it no GPUs for now"
-    checked_generation: int = 0  # the last one whose template the API server was asked about
-    check_at: float = float("-inf")
-    preempted: str = ""  # for whom it was paused, as long as it has not been given GPUs again
-    budget_checked: tuple[int, Refusal | None] = (0, None)  # the generation that was looked at, and what was found
-    status: StatusHistory = field(default_factory=StatusHistory)
-
-    @staticmethod
-    def of(job: EnergyAwareJob, rules: RestartRules, now: datetime, monotonic: float) -> _Record:
-        """What the operator before this one knew of a job, by its status."""
-        return _Record(
-            progress=recorded_progress(job),
-            updated_at=monotonic,
-            attempts=Attempts.of(job, rules, now, monotonic),
-            last_resize=job.status.last_resize_time,
-            invalid=job.refusal,
-            invalid_generation=job.generation,
-            preempted=preempted_for(job),
-            checked_generation=job.status.observed_generation or 0,
-        )
-
-    def refusal(self, job: EnergyAwareJob) -> Refusal | None:
-        """Why the API server refuses the pods of the job's present spec; None where it has not."""
-        if self.invalid and self.invalid_generation == job.generation:
-            return Refusal("InvalidSpec", self.invalid)
-        return None
 
 
 class JobController:
@@ -190,7 +83,7 @@ class JobController:
         self._fitting = Fitting()
         self._monotonic = 0.0
         self._updates = StatusUpdates(status_interval_seconds, models)
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, JobRecord] = {}
         self._energy = EnergyHistories()  # of ended jobs, too
         self._expiry_checked: datetime | None = None
 
@@ -325,7 +218,9 @@ class JobController:
                         foreign_gpus[pod.namespace, name] = foreign_gpus.get((pod.namespace, name), 0) + pod.gpus
         return self._fitting.fits(wanting, nodes, cluster.pods_of, cluster.used, cluster.gpu_quotas, foreign_gpus)
 
-    def _budget_too_small(self, record: _Record, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> Refusal | None:
+    def _budget_too_small(
+        self, record: JobRecord, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]
+    ) -> Refusal | None:
         """`budget_too_small`, looked at once for each generation."""
         generation, found = record.budget_checked
         if generation != job.generation and nodes:
@@ -346,7 +241,7 @@ class JobController:
     ) -> LiveJob:
         record = self._records.get(job.uid)
         if record is None:
-            record = self._records[job.uid] = _Record.of(job, self._rules, now, monotonic)
+            record = self._records[job.uid] = JobRecord.of(job, self._rules, now, monotonic)
         attempts = record.attempts
         incarnations = cluster.incarnations.get(job.uid, [])
         pods = cluster.pods_of.get(job.uid, [])
@@ -401,7 +296,7 @@ class JobController:
 
     @staticmethod
     def _take_in_reports(
-        record: _Record,
+        record: JobRecord,
         job: EnergyAwareJob,
         reports: Sequence[tuple[str, PodReport]],
         step: JobStep,

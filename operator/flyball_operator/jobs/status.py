@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
-import numpy as np
 from flyball_api.conditions import Condition, merge_conditions
 from flyball_api.energy_aware_job import (
     MAX_EXPLANATION_LENGTH,
@@ -24,7 +23,6 @@ from flyball_api.energy_aware_job import (
 )
 from flyball_api.times import format_time, whole_second
 from flyball_api.units import MILLIWATTS_PER_WATT, allowed_watts
-from flyball_planner.models.job import JobModel
 from flyball_planner.snapshot import Admission, JobDecision
 
 from flyball_operator.jobs.lifecycle import JobStep, Phase
@@ -33,7 +31,6 @@ from flyball_operator.jobs.obstacles import PLACED_OBSTACLES, READY_OBSTACLES, S
 from flyball_operator.jobs.pauses import BACK_OFF_REASONS
 from flyball_operator.jobs.progress import JobProgress
 
-FRONTIER_POINTS = 32
 ESTIMATE_MARK = "~"  # before what the model says because the job itself reports nothing
 # An end further away (a century) is not worth naming, and may be beyond the calendar.
 LONGEST_REMAINING_SECONDS = 100 * 365 * 86400.0
@@ -448,49 +445,3 @@ def significant_fields(status: EnergyAwareJobStatus) -> tuple[object, ...]:
         status.last_resize_time,
         status.completion_time,
     )
-
-
-def remaining_frontier(
-    job: EnergyAwareJob, model: JobModel, iterations_done: float, gpus_per_node: int
-) -> tuple[FrontierPoint, ...]:
-    """What time costs for the rest of a job: over all its sizes and clocks, the points that no other beats in both.
-
-    At most 32 points, from the fastest to the thriftiest, as EnergyAwareJob.status.frontier has them.
-    """
-    spec, iterations = job.spec, job.spec.training.iterations
-    if iterations is None:
-        return ()
-    remaining = max(0.0, iterations - iterations_done)
-    clocks = [
-        clock
-        for clock in model.gpu_model.clocks_megahertz
-        if (spec.clocks.min_megahertz or 0) <= clock <= (spec.clocks.max_megahertz or clock)
-    ]
-    if not clocks:
-        return ()
-    sizes = [spec.gpus.min * 2**step for step in range((spec.gpus.max // spec.gpus.min).bit_length())]
-    curves = model.curves(
-        np.array(sizes),
-        np.array([-(-size // gpus_per_node) for size in sizes]),
-        spec.training.global_batch_size,
-        clocks,
-    )
-    # Whole seconds and kilojoules, as the status has them: of what is equal then, one is enough.
-    points = sorted(
-        (
-            round(float(curves.seconds[row, column]) * remaining),
-            round(float(curves.joules[row, column]) * remaining / 1e3),
-            size,
-            clock,
-        )
-        for row, size in enumerate(sizes)
-        for column, clock in enumerate(clocks)
-    )
-    frontier: list[tuple[int, int, int, int]] = []
-    for point in points:
-        if not frontier or point[1] < frontier[-1][1]:
-            frontier.append(point)
-    if len(frontier) > FRONTIER_POINTS:
-        last = len(frontier) - 1
-        frontier = [frontier[round(index * last / (FRONTIER_POINTS - 1))] for index in range(FRONTIER_POINTS)]
-    return tuple(FrontierPoint(gpus, clock, seconds, kilojoules) for seconds, kilojoules, gpus, clock in frontier)

@@ -10,7 +10,8 @@ import msgspec
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, FrontierPoint
 from flyball_planner.models.job import JobModel
 
-from flyball_operator.jobs.status import JobFacts, job_status, remaining_frontier, significant_fields
+from flyball_operator.jobs.frontier import remaining_frontier
+from flyball_operator.jobs.status import JobFacts, job_status, significant_fields
 from flyball_operator.power.node_info import NodeInfo
 
 # How often the frontier in a job's status is worked out anew.

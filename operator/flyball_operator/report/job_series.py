@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 if TYPE_CHECKING:
     from flyball_planner.snapshot import JobDecision
 
-    from flyball_operator.jobs.controller import LiveJob
+    from flyball_operator.jobs.jobs_step import LiveJob
 
 # Eight series a job and four more while it runs: what a Prometheus takes from one target. The oldest jobs keep theirs.
 MAX_JOBS = 5000

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from flyball_planner.models.job import JobModel
     from flyball_planner.snapshot import JobDecision
 
-    from flyball_operator.jobs.controller import LiveJob
+    from flyball_operator.jobs.jobs_step import LiveJob
     from flyball_operator.power.cap_state import CapState
     from flyball_operator.power.node_info import NodeInfo
 

@@ -19,7 +19,7 @@ from flyball_operator.report.job_series import runs
 if TYPE_CHECKING:
     from flyball_api.energy_aware_job import EnergyAwareJob
 
-    from flyball_operator.jobs.controller import LiveJob
+    from flyball_operator.jobs.jobs_step import LiveJob
 
 
 @dataclass(slots=True)

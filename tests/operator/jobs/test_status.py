@@ -11,18 +11,11 @@ from typing import Any
 
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, FrontierPoint, read_energy_aware_job
+from flyball_operator.jobs.frontier import FRONTIER_POINTS, remaining_frontier
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.jobs.status import (
-    FRONTIER_POINTS,
-    REASONS,
-    JobFacts,
-    energy_status,
-    job_status,
-    remaining_frontier,
-    significant_fields,
-)
+from flyball_operator.jobs.status import REASONS, JobFacts, energy_status, job_status, significant_fields
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.priors import model_class_prior
 from flyball_planner.snapshot import Admission, JobDecision

@@ -16,7 +16,7 @@ from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.power_cap import read_power_cap
 from flyball_api.units import NodeMilliwatts
 from flyball_api.workloads import IncarnationView
-from flyball_operator.jobs.controller import LiveJob
+from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import JobProgress

@@ -9,7 +9,7 @@ from datetime import timedelta
 import msgspec
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.power_cap import PowerCap, PowerCapStatus
-from flyball_operator.jobs.controller import LiveJob
+from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import JobProgress

@@ -28,7 +28,8 @@ from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
 from flyball_api.workloads import IncarnationView, PodView
 from flyball_kube.resources import CORE_EVENTS, ENERGY_AWARE_JOBS, JOBS, PODS, RESOURCE_QUOTAS, SERVICES
 from flyball_kube.session import ApiSession
-from flyball_operator.jobs.controller import JobController, JobsStep
+from flyball_operator.jobs.controller import JobController
+from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.leader import LeaderTerm
 from flyball_operator.learning.learner import Learner
 from flyball_operator.loop import Operator

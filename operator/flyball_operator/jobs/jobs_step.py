@@ -1,0 +1,80 @@
+"""What follows from one cycle for all jobs: the actions to take, the statuses to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.workloads import PodView
+
+from flyball_operator.jobs.lifecycle import Action, JobStep, OpenGates, StopIncarnation
+from flyball_operator.jobs.memory import JobMemory
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """One job that has not ended, as it stands in this cycle."""
+
+    view: EnergyAwareJob
+    memory: JobMemory
+    step: JobStep
+    pods: Sequence[PodView]
+
+
+@dataclass(frozen=True, slots=True)
+class JobAction:
+    """One thing to do for one job."""
+
+    job: EnergyAwareJob
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class JobsStep:
+    """What follows from one cycle for all jobs.
+
+    `jobs` are those that have not ended, by uid. `actions` can be taken at once, `gates` be opened once every pod has its
+    watts. `statuses` are due now, as are `late_energy` (of ended jobs whose last pods are reported to have used more) and
+    the removal of the `expired` jobs. After `next_seconds` something follows from time alone. `withheld_gpus` are those of
+    each node that no pod can have now. Of the templates of `checks` the API server should be asked.
+    """
+
+    jobs: Mapping[str, LiveJob]
+    actions: Sequence[JobAction]
+    gates: Sequence[tuple[EnergyAwareJob, OpenGates]]
+    statuses: Sequence[tuple[LiveJob, EnergyAwareJobStatus]]
+    late_energy: Sequence[tuple[EnergyAwareJob, EnergyAwareJobStatus]]
+    expired: Sequence[EnergyAwareJob]
+    next_seconds: float = float("inf")
+    withheld_gpus: Mapping[str, int] = field(default_factory=dict)
+    checks: Sequence[EnergyAwareJob] = ()
+
+    @property
+    def stopping(self) -> frozenset[tuple[str, int]]:
+        """The incarnations that are to be stopped, by the job's uid and their number."""
+        return frozenset(key for item in self.actions if (key := _stopped(item)) is not None)
+
+    def actions_of(
+        self, reserved: Callable[[PodView], bool], held_up: Collection[tuple[str, int]] = ()
+    ) -> dict[str, list[JobAction]]:
+        """The actions to take now, by the job's uid and in order.
+
+        `reserved` says whether a pod's node is granted its watts; gates open for all pods of a job or for none. `held_up`
+        are those of `stopping` that have to wait, and the gates of the same job with them.
+        """
+        actions: dict[str, list[JobAction]] = {}
+        waiting = {uid for uid, _ in held_up}
+        for item in self.actions:
+            if _stopped(item) not in held_up:
+                actions.setdefault(item.job.uid, []).append(item)
+        for job, gates in self.gates:
+            if job.uid not in waiting and all(reserved(pod) for pod, _ in gates.pods):
+                actions.setdefault(job.uid, []).append(JobAction(job, gates))
+        return actions
+
+
+def _stopped(item: JobAction) -> tuple[str, int] | None:
+    """The incarnation that an action stops, by the job's uid and its number."""
+    action = item.action
+    return (item.job.uid, action.incarnation.incarnation) if isinstance(action, StopIncarnation) else None

@@ -1,0 +1,52 @@
+"""What the job controller remembers of one job from cycle to cycle, all of which it could lose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from flyball_api.energy_aware_job import EnergyAwareJob
+
+from flyball_operator.jobs.attempts import Attempts, RestartRules
+from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.preemption import preempted_for
+from flyball_operator.jobs.progress import JobProgress, recorded_progress
+from flyball_operator.jobs.status_updates import StatusHistory
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """What is remembered of one job from cycle to cycle."""
+
+    progress: JobProgress
+    updated_at: float
+    attempts: Attempts
+    last_resize: datetime | None
+    invalid: str  # the API server's message where it refuses the pods of generation `invalid_generation`
+    invalid_generation: int
+    stop_reason: str = "the plan gives it no GPUs for now"
+    checked_generation: int = 0  # the last one whose template the API server was asked about
+    check_at: float = float("-inf")
+    preempted: str = ""  # for whom it was paused, as long as it has not been given GPUs again
+    budget_checked: tuple[int, Refusal | None] = (0, None)  # the generation that was looked at, and what was found
+    status: StatusHistory = field(default_factory=StatusHistory)
+
+    @staticmethod
+    def of(job: EnergyAwareJob, rules: RestartRules, now: datetime, monotonic: float) -> JobRecord:
+        """What the operator before this one knew of a job, by its status."""
+        return JobRecord(
+            progress=recorded_progress(job),
+            updated_at=monotonic,
+            attempts=Attempts.of(job, rules, now, monotonic),
+            last_resize=job.status.last_resize_time,
+            invalid=job.refusal,
+            invalid_generation=job.generation,
+            preempted=preempted_for(job),
+            checked_generation=job.status.observed_generation or 0,
+        )
+
+    def refusal(self, job: EnergyAwareJob) -> Refusal | None:
+        """Why the API server refuses the pods of the job's present spec; None where it has not."""
+        if self.invalid and self.invalid_generation == job.generation:
+            return Refusal("InvalidSpec", self.invalid)
+        return None
