@@ -27,6 +27,8 @@ COMMITTED_RULE = (
     "self.status.acknowledged.epoch == oldSelf.spec.epoch && "
     "self.status.acknowledged.generation == oldSelf.spec.generation && "
     "(!has(self.status.acknowledged.digest) || !has(oldSelf.spec.digest) || "
+    "!has(self.status.acknowledged.boundBy) || !has(self.status.agentVersion) || "
+    "self.status.acknowledged.boundBy != self.status.agentVersion || "
     "self.status.acknowledged.digest == oldSelf.spec.digest))"
 )
 VERSION_RULE = "self.epoch > oldSelf.epoch || (self.epoch == oldSelf.epoch && self.generation >= oldSelf.generation)"
@@ -45,16 +47,20 @@ def _broken_rule(before: Json, after: Json) -> str:
         return VERSION_RULE
     if version == replaced:
         return CHANGE_RULE
-    acknowledged = before.get("status", {}).get("acknowledged")
+    status = before.get("status", {})
     kept = all(new[name] >= old[name] for name in ("committedMilliwatts", "committedExpectedMilliwatts"))
-    if not kept and not (acknowledged and _is_of(acknowledged, old)):
+    if not kept and not (status.get("acknowledged") and _acknowledges(status, old)):
         return COMMITTED_RULE
     return ""
 
 
-def _is_of(acknowledged: Json, spec: Json) -> bool:
-    """Whether this acknowledges that spec."""
+def _acknowledges(status: Json, spec: Json) -> bool:
+    """Whether this status acknowledges that spec; a digest counts only beside the version of the agent that gave it."""
+    acknowledged = status["acknowledged"]
     given, wanted = acknowledged.get("digest"), spec.get("digest")
+    given_by, agent = acknowledged.get("boundBy"), status.get("agentVersion")
+    if given_by is None or agent is None or given_by != agent:
+        given = None
     versions = all(acknowledged[name] == spec[name] for name in ("epoch", "generation"))
     return versions and (given is None or wanted is None or given == wanted)
 
