@@ -9,11 +9,13 @@ import base64
 import gzip
 import os
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from flyball_kube.errors import ApiError
 from flyball_testbed.controlplane.cluster import DevCluster
 from flyball_testbed.controlplane.ports import LOOPBACK, free_port
 from flyball_testbed.controlplane.processes import Process
@@ -39,15 +41,22 @@ pytestmark = [
 ]
 
 
+class Definitions(yaml.CSafeLoader):
+    """Takes `=`, an operator of a matcher, for what it is: YAML 1.1 has a type of its own for it."""
+
+
+Definitions.add_constructor("tag:yaml.org,2002:value", lambda loader, node: node.value)
+
+
 @pytest.fixture
 def watched(control_plane_programs: Binaries, tmp_path: Path) -> Iterator[DevCluster]:
     """A control plane with the prometheus-operator and its definitions."""
     program = find_integrations()[PROMETHEUS_OPERATOR]
     with DevCluster.start(0, binaries=control_plane_programs) as cluster:
         for path in prometheus_operator_definitions():
-            cluster.api.apply(yaml.safe_load(path.read_text()))
+            cluster.api.apply(yaml.load(path.read_text(), Definitions))  # noqa: S506 - a safe loader
         for kind in ("podmonitors", "prometheusrules", "prometheuses"):
-            wait_until(lambda kind=kind: cluster.api.get_or_none(f"{GROUP}/{kind}") is not None, f"{kind} are served")
+            wait_until(lambda kind=kind: serves(cluster, kind), f"{kind} are served")
         keys = cluster.directory / "pki"
         kubeconfig = yaml.safe_load(cluster.kubeconfig.read_text())
         operator = Process.spawn(
@@ -128,6 +137,16 @@ def test_it_makes_scrapes_and_alerts_of_what_the_chart_ships(watched: DevCluster
     for name, alert in wanted.items():
         assert made[name]["annotations"] == alert["annotations"]
         assert made[name]["expr"].strip() == alert["expr"].strip()
+
+
+def serves(cluster: DevCluster, kind: str) -> bool:
+    """Whether a kind that was just defined can be asked for: at first its storage is still being made."""
+    try:
+        return cluster.api.get_or_none(f"{GROUP}/{kind}") is not None
+    except ApiError as error:
+        if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return False
+        raise
 
 
 def configuration(secret: Json | None) -> Json:
