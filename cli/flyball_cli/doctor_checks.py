@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from flyball_views.nodes import NodeRow
+from flyball_views.nodes import SERVING_MODES, NodeRow
 from flyball_views.overview import Overview
 from flyball_views.words import age_words, counted, duration_words
 
@@ -265,7 +265,7 @@ def _trouble(node: NodeRow) -> str:
         return node.degraded.reason
     if node.ready.status is not True:
         return node.ready.reason
-    return "" if node.mode == "Granted" else node.mode
+    return "" if node.mode in SERVING_MODES else node.mode
 
 
 def _agents_clocks(facts: Facts) -> Check:

@@ -34,6 +34,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     "release",
     "logs",
     "doctor",
+    "whatif",
 )
 
 DISTRIBUTION = "flyball"

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from flyball_agent import status as agent_status
+from flyball_agent.enforce.decisions import Mode
 from flyball_api.event import EventView, read_event
+from flyball_operator.jobs.obstacles import READY_OBSTACLES
+from flyball_operator.jobs.status import REASONS as JOB_REASONS
+from flyball_operator.power.cap_status import REASONS as CAP_REASONS
+from flyball_views.nodes import SERVING_MODES
 from flyball_views.overview import Overview, read_overview
 from flyball_views.sightings import Sightings
 from flyball_views.why.cap import why_cap
-from flyball_views.why.job import why_job
+from flyball_views.why.job import WAITING_CHANGE, why_job
 from flyball_views.why.node import DEGRADED_CHANGE, why_node
 from flyball_views.why.reasons import Explanation, NoSuchObject, Weight
 from hypothesis import HealthCheck, given, settings
@@ -286,11 +294,53 @@ def test_where_nodes_may_not_be_read_nobody_says_that_they_are_gone() -> None:
     assert found.unknown == ("nodes: may not be listed",)
 
 
-@pytest.mark.parametrize("mode", ["Failsafe", "Holding", "Floor", "Adopting"])
-def test_each_mode_but_granted_is_a_reason(mode: str) -> None:
+@pytest.mark.parametrize("mode", sorted({str(mode) for mode in Mode} - set(SERVING_MODES)))
+def test_each_mode_in_which_a_node_does_not_serve_is_a_reason(mode: str) -> None:
     node = serving_node()
     node["status"]["mode"] = mode
     assert not why_node(shown(gpu_nodes=[node]), "node-a").well
+
+
+def test_an_idle_node_at_its_smallest_limits_serves() -> None:
+    node = serving_node()
+    node["status"]["mode"] = "Floor"
+    assert why_node(shown(gpu_nodes=[node]), "node-a").well
+
+
+@pytest.mark.parametrize("reason", sorted(JOB_REASONS["Admitted"] - {"Admitted", "Succeeded", "Failed"}))
+def test_every_reason_to_wait_says_what_would_change_it(reason: str) -> None:
+    job = with_condition(waiting_job(), condition("Admitted", False, reason, "in the operator's words"))
+    first = why_job(shown(jobs=[job]), "team", "big").reasons[0]
+    assert (first.what, first.change) == ("in the operator's words", WAITING_CHANGE[reason])
+
+
+@pytest.mark.parametrize(
+    "reason", sorted(JOB_REASONS["Placed"] - {"PodsBound", "Waiting", "Running", "Complete", "Failed"})
+)
+def test_every_obstacle_to_placing_says_what_would_change_it(reason: str) -> None:
+    job = with_condition(running_job(), condition("Placed", False, reason, "in their words"))
+    first = why_job(shown(jobs=[job]), "team", "train").reasons[0]
+    assert (first.weight, bool(first.change)) == (STOPS, True)
+
+
+@pytest.mark.parametrize("reason", sorted(READY_OBSTACLES))
+def test_every_obstacle_to_starting_says_what_would_change_it(reason: str) -> None:
+    job = with_condition(running_job(), condition("PodsReady", False, reason, "the kubelet's words"))
+    first = why_job(shown(jobs=[job]), "team", "train").reasons[0]
+    assert (first.weight, first.what, bool(first.change)) == (STOPS, f"{reason}: the kubelet's words", True)
+
+
+@pytest.mark.parametrize("reason", sorted(CAP_REASONS["Enforced"] - {"LimitsAcknowledged"}))
+def test_every_reason_not_to_be_enforced_says_what_would_change_it(reason: str) -> None:
+    cap = with_condition(held_cap(), condition("Enforced", None, reason, "in the operator's words"))
+    found = why_cap(shown(caps=[cap]), "row-a")
+    assert any(item.what == "in the operator's words" and item.change for item in found.reasons)
+
+
+def test_every_trouble_of_an_agent_says_what_would_change_it() -> None:
+    named = set(re.findall(r'return "([A-Z]\w+)", ', Path(agent_status.__file__).read_text())) - {"AsExpected"}
+    assert len(named) >= 8
+    assert named <= DEGRADED_CHANGE.keys()
 
 
 def test_a_warning_counts_until_what_ends_it() -> None:

@@ -14,6 +14,8 @@ from flyball_views.row import Aspect, Row, aspect, watts
 
 # Agents publish at least every half minute; three times missed is silence.
 SILENT_SECONDS = 90.0
+# What an agent does where all is well: Floor is a grant of no more than the smallest limits, as an idle node's is.
+SERVING_MODES = ("Granted", "Floor")
 # The labels by which clusters say where a node stands, the nearest first; the first that a node has is its row.
 ROW_LABELS = (
     "flyball.dev/row",

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from flyball_views.caps import CapRow
 from flyball_views.jobs import JobRow
-from flyball_views.nodes import NodeRow
+from flyball_views.nodes import SERVING_MODES, NodeRow
 from flyball_views.overview import Overview
 from flyball_views.words import (
     UNKNOWN,
@@ -219,7 +219,7 @@ def _node_line(node: NodeRow, now: datetime) -> Line:
             _figure(node.limit_watts),
             _figure(node.min_watts, tone=Tone.FAINT),
             _figure(node.max_watts, tone=Tone.FAINT),
-            _text(node.mode, Tone.PLAIN if node.mode == "Granted" else Tone.WARN),
+            _text(node.mode, Tone.PLAIN if node.mode in SERVING_MODES else Tone.WARN),
             Cell(yes_no_words(ready), yes_no_words(ready), tone),
             Cell(age_words(node.acknowledged, now), age, Tone.FAINT if node.acknowledged_current else Tone.WARN),
             _text(" ".join(node.jobs)),
@@ -240,7 +240,7 @@ def _node_why(node: NodeRow) -> Cell:
         return _text(node.degraded.reason, Tone.BAD)
     if node.ready.status is not True:
         return _text(node.ready.reason, Tone.WARN)
-    if node.mode not in ("Granted", ""):
+    if node.mode and node.mode not in SERVING_MODES:
         return _text(node.mode, Tone.WARN)
     if not node.acknowledged_current:
         return _text("NotAcknowledged", Tone.WARN)

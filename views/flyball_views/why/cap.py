@@ -93,7 +93,7 @@ def _feasible(cap: CapRow) -> list[Reason]:
     return [of_aspect(Weight.STOPS, cap.feasible, f"{change} (kubectl flyball whatif pcap {cap.name} --watts N)")]
 
 
-_ENFORCED_CHANGE = {
+ENFORCED_CHANGE = {
     "WaitingForAcknowledgements": "nothing, where it takes seconds; else the nodes below",
     "Infeasible": "the cap is below what its nodes draw at the least: see Feasible",
     "ProofStale": "the nodes below count at their largest limits until their agents report again",
@@ -101,6 +101,7 @@ _ENFORCED_CHANGE = {
     "Joining": "nothing: the operator is writing the nodes' labels into their GPUNodes",
     "Observing": "let Flyball govern (helm upgrade ... --set mode=govern): nothing is set until then",
     "Unreadable": "mend what cannot be read",
+    "NoNodes": "a spec.nodeSelector that takes nodes, or nodes with those labels",
     "NotReported": "see that an operator leads (kubectl flyball doctor)",
 }
 
@@ -110,7 +111,7 @@ def _enforced(cap: CapRow, under: Sequence[NodeRow], overview: Overview) -> list
         return []
     reason = cap.enforced.reason
     weight = Weight.LIMITS if reason in ("Adopting", "Joining") else Weight.STOPS
-    found = [of_aspect(weight, cap.enforced, _ENFORCED_CHANGE.get(reason, ""))]
+    found = [of_aspect(weight, cap.enforced, ENFORCED_CHANGE.get(reason, ""))]
     troubled = [(node, troubles[0]) for node in under if (troubles := node_troubles(node, overview))]
     found += [
         Reason(weight, f"{node.name}: {trouble.what}", trouble.change, trouble.since)

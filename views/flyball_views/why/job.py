@@ -28,7 +28,7 @@ from flyball_views.words import age_words, counted, energy_words, share_words, u
 # A training that reports does so every few seconds.
 REPORT_AGE = timedelta(minutes=5)
 
-_WAITING_CHANGE = {
+WAITING_CHANGE = {
     "WaitingForGpus": "another job's end, a smaller spec.gpus.min, a higher spec.priority, or more nodes",
     "WaitingForPower": "a higher cap, another job's end, a smaller spec.gpus.min, or a lower spec.clocks.maxMegahertz",
     "WaitingForBudget": "a higher spec.energy.budgetKilojoules, or spec.energy.onExhausted: Throttle",
@@ -48,7 +48,7 @@ _WAITING_CHANGE = {
     "Observing": "let Flyball govern (helm upgrade ... --set mode=govern): the operator was told to start nothing",
     "NotReported": "the operator's first look at it, in seconds; see that one leads (kubectl flyball doctor)",
 }
-_STEP_REASON = {
+STEP_REASON = {
     "Stopping": (
         "its pods of before are checkpointing and leaving",
         "they have spec.template.spec.terminationGracePeriodSeconds for it",
@@ -65,12 +65,23 @@ _STEP_REASON = {
 }
 
 
-_OBSTACLE_CHANGE = {
-    "QuotaExceeded": "a larger quota in its namespace",
+# What keeps pods from running, beside the step; the condition's message has the words of whoever says so.
+OBSTACLE_CHANGE = {
+    "Unschedulable": "what the scheduler's sentence names: taints, selectors, volumes, or CPU and memory there",
+    "SchedulingGated": "the removal of the other scheduling gate, by whoever has put it there",
+    "QuotaExceeded": WAITING_CHANGE["QuotaExceeded"],
     "PodSecurityViolated": "a spec.template that the namespace's pod security allows, or another namespace",
     "ServiceAccountNotFound": "create the service account, or name another in spec.template",
-    "Unschedulable": "give the scheduler what its sentence names",
+    "PodsRefused": "mend spec.template as those words say",
+    "JobRefused": "mend what the API server says; see admission webhooks, too",
+    "ServiceRefused": "mend what the API server says; see admission webhooks, too",
+    "GatesRefused": "see which admission policy or webhook keeps the operator from opening the gates",
+    "StopRefused": "see which admission policy or webhook keeps the operator from deleting the Job",
     "ImagePullFailed": "mend the image's name, its registry, or imagePullSecrets",
+    "ContainerRefused": "mend the container as the kubelet says: command, mounts, security context",
+    "RestartBackOff": WAITING_CHANGE["RestartBackOff"],
+    "DisruptionBackOff": WAITING_CHANGE["DisruptionBackOff"],
+    "StartTimedOut": WAITING_CHANGE["StartTimedOut"],
 }
 
 
@@ -126,7 +137,7 @@ def _admitted(job: JobRow, overview: Overview) -> list[Reason]:
     if admitted.status is True:
         return found
     weight = Weight.LIMITS if admitted.reason in ("Planning", "NotReported") else Weight.STOPS
-    found.append(of_aspect(weight, admitted, _WAITING_CHANGE.get(admitted.reason, "")))
+    found.append(of_aspect(weight, admitted, WAITING_CHANGE.get(admitted.reason, "")))
     if admitted.reason in ("WaitingForPower", "Preempted"):
         found += _tight_caps(overview)
     if admitted.reason in ("WaitingForGpus", "Preempted"):
@@ -181,20 +192,24 @@ def _closed_nodes(overview: Overview) -> list[Reason]:
 
 
 def _on_its_way(job: JobRow) -> list[Reason]:
-    """The step between a plan and pods that run."""
+    """What stands between a plan and pods that run: an obstacle, or the step that it is at."""
     if job.admitted.status is not True:
         return []
-    if job.placed.status is True:
-        return [_obstacle(job.ready)] if job.ready.status is False and job.ready.message else []
-    what, change = _STEP_REASON.get(job.placed.reason, ("", ""))
+    for item in (job.ready, job.placed):
+        if item.status is not True and item.reason in OBSTACLE_CHANGE:
+            return [_obstacle(item)]
+    waiting = job.placed if job.placed.status is not True else job.ready
+    if waiting.status is True:
+        return []
+    what, change = STEP_REASON.get(waiting.reason, ("", ""))
     if what:
-        return [of_aspect(Weight.STOPS, job.placed, change, what)]
-    return [_obstacle(job.placed)] if job.placed.message else []
+        return [of_aspect(Weight.STOPS, waiting, change, what)]
+    return [_obstacle(waiting)] if waiting.message else []
 
 
 def _obstacle(aspect: Aspect) -> Reason:
     """What keeps pods from being placed or ready, in the words of whoever says so."""
-    change = _OBSTACLE_CHANGE.get(aspect.reason) or _WAITING_CHANGE.get(aspect.reason, "")
+    change = OBSTACLE_CHANGE.get(aspect.reason, "")
     return of_aspect(Weight.STOPS, aspect, change, f"{aspect.reason}: {aspect.message}")
 
 

@@ -41,9 +41,8 @@ MODE_REASON = {
         "its grant's lease has ended without a sign of an operator; its limits are held for the time that the caps allow",
         "see that an operator leads, and that the node reaches the API server",
     ),
-    "Floor": ("it has no grant, and its GPUs are at their smallest limits", "the operator's next grant lifts them"),
     "Observing": ("its agent was told to set nothing", "let Flyball govern (helm upgrade ... --set mode=govern)"),
-    "Adopting": ("its agent has just started and keeps what it found", "its first round ends that, in seconds"),
+    "Adopting": ("no grant has come to its agent yet: its GPUs stay as they were found", "the operator's first grant"),
 }
 
 
