@@ -95,6 +95,20 @@ def test_what_a_viewer_is_shown(bench: Bench, viewer: Path) -> None:
         f"{bench.namespace}/huge",
     }
 
+    before = bench.cap("hall")
+    status, output = run(
+        bench.site.cluster.kubeconfig, "whatif", "pcap", cap, "--watts", str(bench.site.plan.max_watts // 3)
+    )
+    assert status == 0, output
+    assert f"PowerCap {cap}: " in output
+    assert (bench.cap("hall") or {})["spec"] == (before or {})["spec"]
+    status, output = run(viewer, "whatif", "pcap", cap, "--watts", "5000")
+    assert (status, output) == (
+        1,
+        "flyball whatif: you have no right to list nodes in the whole cluster; no role of Flyball's has it: ask your "
+        "administrator\n",
+    )
+
 
 def test_what_is_missing_is_one_line(bench: Bench, viewer: Path) -> None:
     nobody = account(bench, "nobody")
