@@ -142,6 +142,13 @@ class PodReport(ApiStruct, frozen=True):
     ended: bool = False
 
 
+class GpuNodeSummary(ApiStruct, frozen=True):
+    """A node's GPUs in the words of kubectl's columns."""
+
+    limits: str = ""
+    power: str = ""
+
+
 class GpuNodeStatus(ApiStruct, frozen=True):
     """GPUNode.status, which the node's agent writes."""
 
@@ -152,6 +159,7 @@ class GpuNodeStatus(ApiStruct, frozen=True):
     devices: tuple[GpuReport, ...] = ()
     acknowledged: Acknowledgement | None = None
     jobs: tuple[PodReport, ...] = ()
+    summary: GpuNodeSummary | None = None
     conditions: tuple[StoredCondition, ...] = ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from flyball_api.conditions import Condition, StoredCondition, merge_conditions
@@ -9,6 +10,7 @@ from flyball_api.gpu_node import (
     Acknowledgement,
     GpuClocks,
     GpuNodeStatus,
+    GpuNodeSummary,
     GpuReport,
     PodReference,
     PodReport,
@@ -16,6 +18,7 @@ from flyball_api.gpu_node import (
 )
 from flyball_api.reading import JsonObject, to_patch
 from flyball_api.times import whole_second
+from flyball_api.units import MILLIWATTS_PER_WATT
 from msgspec.structs import replace
 
 from flyball_agent.energy.record import JobObservation
@@ -57,15 +60,29 @@ def node_status(state: AgentState, previous: GpuNodeStatus, now_ns: int, now: da
     """The whole status. From the `previous` one it has the times of conditions that are still as they were."""
     enforced = state.enforced
     conditions_of = {gpu.uuid: gpu.conditions for gpu in previous.devices}
+    devices = tuple(_gpu_report(gpu, conditions_of.get(gpu.uuid, ()), now) for gpu in enforced.gpus.values())
     return GpuNodeStatus(
         boot_id=enforced.session.boot_id,
         driver_load=enforced.session.driver_load,
         agent_version=state.version,
         mode=str(enforced.mode),
-        devices=tuple(_gpu_report(gpu, conditions_of.get(gpu.uuid, ()), now) for gpu in enforced.gpus.values()),
+        devices=devices,
         acknowledged=acknowledgement(state),
         jobs=tuple(_pod_report(job, state.accounts.pod_millijoules(job.energy_key)) for job in state.jobs),
+        summary=_summary(devices),
         conditions=merge_conditions(previous.conditions, _conditions(state, now_ns), None, now),
+    )
+
+
+def _summary(devices: Iterable[GpuReport]) -> GpuNodeSummary:
+    """What the GPUs may draw and do, in watts; what nobody could read is left out."""
+
+    def watts(milliwatts: list[int]) -> str:
+        return f"{sum(milliwatts) / MILLIWATTS_PER_WATT:.0f} W" if milliwatts else ""
+
+    return GpuNodeSummary(
+        limits=watts([gpu.limits.enforced_milliwatts for gpu in devices if gpu.limits.enforced_milliwatts is not None]),
+        power=watts([gpu.power_milliwatts for gpu in devices if gpu.power_milliwatts is not None]),
     )
 
 

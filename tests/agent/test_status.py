@@ -9,10 +9,10 @@ from flyball_agent.energy.attribution import EnergyAccounts
 from flyball_agent.energy.observations import Observations
 from flyball_agent.enforce.gpu_state import GpuFailure, GpuState
 from flyball_agent.enforce.state import Drift, EnforcerState
-from flyball_agent.gpu.gpu import GpuLimits
+from flyball_agent.gpu.gpu import GpuLimits, GpuReading, PowerLimitReading
 from flyball_agent.state import AgentState
 from flyball_agent.status import DRIFT_SHOWN_NS, node_status, significant_fields, status_patch
-from flyball_api.gpu_node import Acknowledgement, DriverSession, GpuNodeStatus
+from flyball_api.gpu_node import Acknowledgement, DriverSession, GpuNodeStatus, GpuNodeSummary
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 
 from tests.support.crd_schema import assert_valid
@@ -36,6 +36,16 @@ def test_asking_changes_nothing() -> None:
     assert significant_fields(state, 5) == significant_fields(state, 5)
     assert node_status(state, GpuNodeStatus(), 5, NOW) == first
     assert (state.enforced, state.accounts) == (before.enforced, before.accounts)
+
+
+def test_kubectls_columns_are_in_watts() -> None:
+    state = known()
+    unread = node_status(state, GpuNodeStatus(), 5, NOW)
+    assert unread.summary == GpuNodeSummary("", ""), "what nobody could read is not called 0 W"
+    limit = PowerLimitReading(LIMIT, LIMIT)
+    reading = GpuReading(limit, average_power_milliwatts=MilliwattsPerGpu(58_400))
+    state.enforced.gpus[UUID] = state.enforced.gpus[UUID].changed(limit=limit, reading=reading)
+    assert node_status(state, GpuNodeStatus(), 5, NOW).summary == GpuNodeSummary("400 W", "58 W")
 
 
 def test_a_conditions_time_moves_with_its_status_only() -> None:
