@@ -27,7 +27,7 @@ from tests.support.shown_page import large_page, served_page
 from tests.support.waiting import wait_until
 
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "flyball")
-WIDTH, HEIGHT = 1400, 1000
+WIDTH, HEIGHT, LARGE_HEIGHT = 1400, 1000, 1280
 # The kinds of moments that the pictures are of: the cap has fallen, and jobs run and wait.
 PICTURE_AFTER_SECONDS = 130.0
 
@@ -55,19 +55,21 @@ def answers(url: str) -> bool:
         return False
 
 
-def picture(browser: Any, address: str, path: Path, scheme: str, wait_for: str, *, whole: bool = False) -> None:
-    """The page as it is seen, once there is what the selector `wait_for` names."""
-    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
+def picture(
+    browser: Any, address: str, path: Path, scheme: str, wait_for: str, height: int = HEIGHT, part: str = ""
+) -> None:
+    """The page as it is seen, or the `part` of it, once there is what the selector `wait_for` names."""
+    page = browser.new_page(viewport={"width": WIDTH, "height": height}, color_scheme=scheme)
     page.goto(address)
     page.wait_for_selector(wait_for, timeout=60_000)
     page.mouse.move(0, 0)
     page.evaluate(
         "new Promise((done) => setTimeout(done, 2500))"
     )  # another round: what is asked for later is there, too
-    if whole:
-        page.set_viewport_size({"width": WIDTH, "height": page.evaluate("document.body.scrollHeight")})
-        page.evaluate("window.scrollTo(0, 0)")
-    page.screenshot(path=path)
+    if part:
+        page.locator(part).screenshot(path=path)
+    else:
+        page.screenshot(path=path)
     page.close()
     print(path)
 
@@ -103,7 +105,12 @@ def of_the_demo(browser: Any, output: Path) -> None:
                 job = page.locator("#job-table tbody a").first.get_attribute("href")
                 page.close()
                 picture(
-                    browser, address + job, output / "page-job.png", "light", "#job-detail svg.frontier", whole=True
+                    browser,
+                    address + job,
+                    output / "page-job.png",
+                    "light",
+                    "#job-detail svg.frontier",
+                    part="#job-detail",
                 )
 
 
@@ -120,7 +127,14 @@ def main() -> int:
         if arguments.only != "demo":
             with served_page(large_page(1000)) as address:
                 for scheme in ("light", "dark"):
-                    picture(browser, address, arguments.output / f"page-1000-nodes-{scheme}.png", scheme, ".cap")
+                    picture(
+                        browser,
+                        address,
+                        arguments.output / f"page-1000-nodes-{scheme}.png",
+                        scheme,
+                        ".cap",
+                        LARGE_HEIGHT,
+                    )
         if arguments.only != "large":
             of_the_demo(browser, arguments.output)
     return 0
