@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, POWER_CAPS, Resource
@@ -24,6 +24,8 @@ ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 MAX_TOKEN_LENGTH = 16 * 1024
 KEPT_SECONDS = 60.0
 MAX_KEPT = 512
+# Of the namespaces that have jobs; whoever may list more of them one by one is shown these.
+MAX_NAMESPACES = 64
 REVIEWS_PER_SECOND, REVIEWS_BURST = 5.0, 20.0
 
 
@@ -41,11 +43,12 @@ class TooManyReviews(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """An account and what it may list in the whole cluster."""
+    """An account and what it may list: caps and nodes (`power`), the jobs of all namespaces, or those of some."""
 
     name: str
     power: bool
     jobs: bool
+    namespaces: frozenset[str] = frozenset()
 
     def require_power(self) -> None:
         """Raises Forbidden unless it may see caps and nodes."""
@@ -54,10 +57,14 @@ class Viewer:
                 f"{self.name} may not list powercaps and gpunodes of flyball.dev (the role flyball-power-viewer may)"
             )
 
-    def require_jobs(self) -> None:
-        """Raises Forbidden unless it may see all jobs."""
-        if not self.jobs:
-            raise Forbidden(f"{self.name} may not list energyawarejobs of flyball.dev in all namespaces")
+    def require_jobs(self, namespace: str = "") -> frozenset[str] | None:
+        """The namespaces whose jobs it may see, None for all; raises Forbidden for none, or not that of `namespace`."""
+        if self.jobs:
+            return None
+        if not self.namespaces or (namespace and namespace not in self.namespaces):
+            where = f"in {namespace}" if namespace else "in any namespace that has some"
+            raise Forbidden(f"{self.name} may not list energyawarejobs of flyball.dev {where}")
+        return self.namespaces
 
 
 def bearer_token(authorization: str) -> str:
@@ -74,8 +81,14 @@ def bearer_token(authorization: str) -> str:
 class Reviews:
     """Asks the API server about tokens, and remembers what it said."""
 
-    def __init__(self, session: ApiSession, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        session: ApiSession,
+        job_namespaces: Callable[[], Iterable[str]] = tuple,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._session = session
+        self._job_namespaces = job_namespaces
         self._monotonic = monotonic
         self._kept: OrderedDict[bytes, tuple[float, Viewer | None]] = OrderedDict()  # None: refused
         self._under_way: dict[bytes, asyncio.Future[Viewer | None]] = {}
@@ -126,9 +139,14 @@ class Reviews:
         caps, nodes, jobs = await asyncio.gather(
             *(self._may_list(user, resource) for resource in (POWER_CAPS, GPU_NODES, ENERGY_AWARE_JOBS))
         )
-        return Viewer(str(user.get("username", "")), caps and nodes, jobs)
+        namespaces: list[str] = []
+        if not jobs:
+            asked = sorted(self._job_namespaces())[:MAX_NAMESPACES]
+            may = await asyncio.gather(*(self._may_list(user, ENERGY_AWARE_JOBS, each) for each in asked))
+            namespaces = [namespace for namespace, allowed in zip(asked, may, strict=True) if allowed]
+        return Viewer(str(user.get("username", "")), caps and nodes, jobs, frozenset(namespaces))
 
-    async def _may_list(self, user: JsonObject, resource: Resource) -> bool:
+    async def _may_list(self, user: JsonObject, resource: Resource, namespace: str = "") -> bool:
         spec = {
             "user": user.get("username", ""),
             "uid": user.get("uid", ""),
@@ -139,6 +157,7 @@ class Reviews:
                 "group": resource.group,
                 "version": resource.version,
                 "resource": resource.plural,
+                "namespace": namespace,  # empty: all of them
             },
         }
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}

@@ -64,7 +64,7 @@ class Documents(Protocol):
 
     def node(self, name: str) -> Published | None: ...
 
-    def jobs(self) -> Published: ...
+    def jobs(self, namespaces: frozenset[str] | None) -> Published: ...
 
     def job(self, namespace: str, name: str) -> Published | None: ...
 
@@ -118,9 +118,6 @@ def make_app(
     async def power_viewer(request: Request) -> None:
         (await viewer(request)).require_power()
 
-    async def jobs_viewer(request: Request) -> None:
-        (await viewer(request)).require_jobs()
-
     def file_answer(request: Request, name: str) -> Response:
         file = static.get(name)
         if file is None:
@@ -159,12 +156,14 @@ def make_app(
     async def node(request: Request, name: ObjectName) -> Response:
         return document_answer(request, documents.node(name))
 
-    @app.get("/api/jobs", dependencies=[Depends(jobs_viewer)])
+    @app.get("/api/jobs")
     async def jobs(request: Request) -> Response:
-        return document_answer(request, documents.jobs())
+        namespaces = (await viewer(request)).require_jobs()
+        return document_answer(request, documents.jobs(namespaces))
 
-    @app.get("/api/jobs/{namespace}/{name}", dependencies=[Depends(jobs_viewer)])
+    @app.get("/api/jobs/{namespace}/{name}")
     async def job(request: Request, namespace: ObjectName, name: ObjectName) -> Response:
+        (await viewer(request)).require_jobs(namespace)
         return document_answer(request, documents.job(namespace, name))
 
     @app.get("/api/history/{cap}", dependencies=[Depends(power_viewer)])

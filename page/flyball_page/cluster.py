@@ -150,9 +150,14 @@ class ClusterWatch:
             return None
         return self._document(("node", name), lambda: documents.node_document(view, row, self._owing.names))
 
-    def jobs(self) -> Published:
+    def jobs(self, namespaces: frozenset[str] | None) -> Published:
         view = self._present_view()
-        return self._document(("jobs",), lambda: documents.jobs_document(view, self._events))
+        key = ("jobs",) if namespaces is None else ("jobs", *sorted(namespaces))
+        return self._document(key, lambda: documents.jobs_document(view, self._events, namespaces))
+
+    def job_namespaces(self) -> frozenset[str]:
+        """The namespaces that have jobs."""
+        return frozenset(job.namespace for job in self._jobs)
 
     def job(self, namespace: str, name: str) -> Published | None:
         view, job = self._present_view(), self._jobs.get(f"{namespace}/{name}")

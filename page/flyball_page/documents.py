@@ -129,14 +129,23 @@ def nodes_document(view: Overview, owing: Collection[str] = ()) -> Json:
     }
 
 
-def jobs_document(view: Overview, events: Iterable[EventRow] = ()) -> Json:
-    """The jobs, those that are not finished first and then the latest; `omitted` is how many are left out."""
-    ordered = sorted(view.jobs, key=_job_order)
+def jobs_document(view: Overview, events: Iterable[EventRow] = (), namespaces: Collection[str] | None = None) -> Json:
+    """The jobs, of some namespaces alone where those are given: those that are not finished first, and then the latest.
+
+    `omitted` is how many are left out because there are too many.
+    """
+    seen = [job for job in view.jobs if namespaces is None or job.namespace in namespaces]
+    ordered = sorted(seen, key=_job_order)
     return {
         "asOf": seconds(view.time),
         "omitted": max(0, len(ordered) - MAX_JOBS),
+        "namespaces": None if namespaces is None else sorted(namespaces),
         "jobs": [_job(job) for job in ordered[:MAX_JOBS]],
-        "events": latest(event for event in events if event.kind == JOB_KIND),
+        "events": latest(
+            event
+            for event in events
+            if event.kind == JOB_KIND and (namespaces is None or event.namespace in namespaces)
+        ),
     }
 
 

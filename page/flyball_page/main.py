@@ -61,7 +61,7 @@ async def serve(options: PageOptions) -> None:
         )
         app = make_app(
             watch,
-            Reviews(session).viewer if options.authenticate else None,
+            Reviews(session, watch.job_namespaces).viewer if options.authenticate else None,
             max_requests_per_second=options.max_requests_per_second,
             hosts=options.hosts,
         )

@@ -11,6 +11,7 @@ from flyball_page.access import (
     ACCESS_REVIEWS,
     KEPT_SECONDS,
     MAX_KEPT,
+    MAX_NAMESPACES,
     REVIEWS_BURST,
     TOKEN_REVIEWS,
     Forbidden,
@@ -60,7 +61,7 @@ class Clock:
 
 
 def reviews(reviewer: Reviewer, clock: Clock | None = None) -> Reviews:
-    return Reviews(reviewer, clock or Clock())  # type: ignore[arg-type]
+    return Reviews(reviewer, monotonic=clock or Clock())  # type: ignore[arg-type]
 
 
 async def test_an_account_is_asked_about_with_all_that_the_server_said_of_it() -> None:
@@ -89,6 +90,26 @@ async def test_one_sees_what_one_may_list(may: list[str], power: bool, jobs: boo
     if not jobs:
         with pytest.raises(Forbidden, match="ann may not list energyawarejobs"):
             viewer.require_jobs()
+
+
+async def test_who_may_list_the_jobs_of_some_namespaces_sees_those() -> None:
+    class OfNamespaces(Reviewer):
+        async def create(self, path: str, body: Json) -> Json:
+            answer = await super().create(path, body)
+            if path == ACCESS_REVIEWS:
+                answer["status"]["allowed"] = body["spec"]["resourceAttributes"]["namespace"] in ("team", "other")
+            return answer
+
+    reviewer = OfNamespaces()
+    there = ["team", "secret", *(f"n{number:03d}" for number in range(2 * MAX_NAMESPACES))]
+    viewer = await Reviews(reviewer, lambda: there[:2], Clock()).viewer("ann")  # type: ignore[arg-type]
+    assert (viewer.jobs, viewer.namespaces) == (False, {"team"})
+    assert viewer.require_jobs() == viewer.require_jobs("team") == {"team"}
+    with pytest.raises(Forbidden, match="in secret"):
+        viewer.require_jobs("secret")
+    reviewer.asked.clear()
+    await Reviews(reviewer, lambda: there, Clock()).viewer("ann")  # type: ignore[arg-type]
+    assert len(reviewer.asked) <= MAX_NAMESPACES + 4
 
 
 async def test_a_token_is_reviewed_once_a_minute_however_often_it_comes() -> None:

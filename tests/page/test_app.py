@@ -216,6 +216,22 @@ async def test_without_a_token_nothing_but_the_empty_page_is_shown(made: MadeDoc
     assert made.asked == {}
 
 
+async def test_an_account_of_some_namespaces_sees_their_jobs_alone(made: MadeDocuments) -> None:
+    async def of_team(_token: str) -> Viewer:
+        return Viewer("ann", power=False, jobs=False, namespaces=frozenset({"team"}))
+
+    async with asking(made, of_team) as client:
+        headers = {"Authorization": "Bearer ann"}
+        sent = (await client.get("/api/jobs", headers=headers)).json()
+        assert {job["namespace"] for job in sent["jobs"]} == {"team"}
+        assert (sent["namespaces"], [event["namespace"] for event in sent["events"]]) == (["team"], ["team"])
+        statuses = [
+            (await client.get(path, headers=headers)).status_code
+            for path in ("/api/jobs/team/train", "/api/jobs/other/done", "/api/jobs/other/nobody", "/api/nodes")
+        ]
+    assert statuses == [200, 403, 403, 403]
+
+
 @pytest.mark.parametrize("header", ["Authorization", "Flyball-Authorization"])
 async def test_an_account_sees_what_it_may_list(made: MadeDocuments, header: str) -> None:
     async with asking(made, viewers) as client:

@@ -161,6 +161,13 @@ def test_an_account_sees_what_it_may_list(cluster: IsolatedCluster, start_page: 
                 {"metadata": {"name": binding}, "roleRef": reference, "subjects": [subject]},
             )
         tokens[account] = plane.token(cluster.namespace, account)
+    # Who may view one namespace, as most people may; `view` itself has these rights by aggregation.
+    api.create(f"/api/v1/namespaces/{cluster.namespace}/serviceaccounts", {"metadata": {"name": "user"}})
+    of_users = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "flyball-aggregate-to-view"}
+    user = {"kind": "ServiceAccount", "name": "user", "namespace": cluster.namespace}
+    bindings = f"{RBAC}/namespaces/{cluster.namespace}/rolebindings"
+    api.create(bindings, {"metadata": {"name": "test-page-user"}, "roleRef": of_users, "subjects": [user]})
+    tokens["user"] = plane.token(cluster.namespace, "user")
     try:
         page = start_page("--authenticate")
         assert page.get("api/overview")[0] == 401
@@ -169,9 +176,13 @@ def test_an_account_sees_what_it_may_list(cluster: IsolatedCluster, start_page: 
         for account, statuses in expected.items():
             # A binding takes the API server a moment to count, and the page keeps a refusal for a while.
             if account != "nobody":
-                wait_until(lambda account=account: may_list_nodes(plane.api_with_token(tokens[account])))  # type: ignore[misc]
+                wait_until(lambda account=account: may_list(plane.api_with_token(tokens[account]), "gpunodes"))  # type: ignore[misc]
             seen = tuple(page.get(path, tokens[account])[0] for path in ("api/nodes", "api/jobs"))
             assert seen == statuses, account
+        wait_until(lambda: may_list(plane.api_with_token(tokens["user"]), "energyawarejobs", cluster.namespace))
+        assert page.get("api/nodes", tokens["user"])[0] == 403
+        assert page.document("api/jobs", tokens["user"])["namespaces"] == [cluster.namespace]
+        assert page.document(f"api/jobs/{cluster.namespace}/train", tokens["user"])["job"]["name"] == "train"
         status, answer = page.get("api/overview", tokens["nobody"])
         assert status == 403
         assert f"system:serviceaccount:{cluster.namespace}:nobody may not list powercaps" in answer["reason"]
@@ -180,8 +191,8 @@ def test_an_account_sees_what_it_may_list(cluster: IsolatedCluster, start_page: 
             api.delete(f"{RBAC}/clusterrolebindings/{binding}")
 
 
-def may_list_nodes(client: ApiClient) -> bool:
-    attributes = {"group": "flyball.dev", "resource": "gpunodes", "verb": "list"}
+def may_list(client: ApiClient, resource: str, namespace: str = "") -> bool:
+    attributes = {"group": "flyball.dev", "resource": resource, "verb": "list", "namespace": namespace}
     answer = client.create(SELF_REVIEWS, {**SELF_REVIEW, "spec": {"resourceAttributes": attributes}})
     client.close()
     return bool(answer["status"]["allowed"])

@@ -67,8 +67,8 @@ class MadeDocuments:
         row = next((row for row in self.view.nodes if row.name == name), None)
         return None if row is None else self._published("node", documents.node_document(self.view, row, self.owing))
 
-    def jobs(self) -> Published:
-        return self._published("jobs", documents.jobs_document(self.view, self.events))
+    def jobs(self, namespaces: frozenset[str] | None) -> Published:
+        return self._published("jobs", documents.jobs_document(self.view, self.events, namespaces))
 
     def job(self, namespace: str, name: str) -> Published | None:
         row = next((row for row in self.view.jobs if (row.namespace, row.name) == (namespace, name)), None)

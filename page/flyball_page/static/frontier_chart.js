@@ -8,6 +8,12 @@ const [WIDTH, HEIGHT] = [560, 300];
 const MARGIN = { left: 70, right: 20, top: 14, bottom: 42 };
 const SHAPES = ["circle", "square", "triangle", "cross"];
 
+/** Seconds between two labels of an axis as long, at most six of them, as clocks count. */
+function timeStep(longest) {
+  const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
+  return steps.find((step) => longest / step <= 6) ?? Math.ceil(longest / 6 / 86400) * 86400;
+}
+
 /** A mark of a number of GPUs: every size has a shape of its own. */
 function mark(shape, x, y, attributes) {
   const paths = {
@@ -35,8 +41,9 @@ export function frontierChart({ job, present }) {
     svg.append(element("svg:line", { x1: MARGIN.left, x2: WIDTH - MARGIN.right, y1: y(value), y2: y(value), class: "grid" }));
     svg.append(element("svg:text", { x: MARGIN.left - 8, y: y(value) + 4, "text-anchor": "end" }, energy(value)));
   }
-  for (const value of axisSteps(longest)) {
-    svg.append(element("svg:text", { x: x(value), y: HEIGHT - MARGIN.bottom + 18, "text-anchor": "middle" }, duration(value)));
+  const step = timeStep(longest);
+  for (let value = 0; value <= longest; value += step) {
+    svg.append(element("svg:text", { x: x(value), y: HEIGHT - MARGIN.bottom + 18, "text-anchor": "middle" }, step < 60 ? `${value} s` : duration(value)));
   }
   svg.append(element("svg:text", { x: (MARGIN.left + WIDTH) / 2, y: HEIGHT - 6, "text-anchor": "middle", class: "axis" }, "time left"));
   svg.append(element("svg:polyline", { points: points.map((point) => `${x(point.seconds)},${y(point.kilojoules)}`).join(" "), class: "frontier-line" }));

@@ -49,8 +49,8 @@ export class Jobs {
     }
   }
 
-  show({ jobs, omitted }) {
-    Object.assign(this, { jobs, omitted, refusal: "" });
+  show({ jobs, omitted, namespaces }) {
+    Object.assign(this, { jobs, omitted, namespaces, refusal: "" });
     this.render();
   }
 
@@ -89,6 +89,7 @@ export class Jobs {
     const finished = this.jobs.filter((job) => job.finished).length;
     const parts = [`${running} on GPUs, ${this.jobs.length - running - finished} not, ${finished} finished`];
     if (wanted.length !== this.jobs.length) parts.push(`${wanted.length} shown`);
+    if (this.namespaces) parts.push(`of ${this.namespaces.join(", ")}, the namespaces that you may see`);
     if (this.omitted) parts.push(`${plural(this.omitted, "finished or waiting job")} left out of this page`);
     setText(byId("job-count"), this.refusal || (this.jobs.length ? parts.join("; ") : "There is no EnergyAwareJob."));
     const more = byId("job-more");

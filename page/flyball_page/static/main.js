@@ -201,13 +201,14 @@ function renderAge() {
   const badge = byId("freshness");
   const { overview, problems } = shown;
   const silentFor = feed.lastAnswer === null ? null : (Date.now() - feed.lastAnswer) / 1000;
-  if (overview === null) {
+  const newest = overview ?? shown.jobs;
+  if (newest === null) {
     setText(badge, silentFor === null ? "waiting for the first answer" : "nothing to show yet");
   } else {
-    const age = now() - overview.asOf;
+    const age = now() - newest.asOf;
     const stale = age > STALE_ANSWER_SECONDS;
     setAttribute(badge, "data-state", stale ? "bad" : "good");
-    setText(badge, `as of ${time(overview.asOf)}${stale ? `: ${duration(age)} old` : ""}`);
+    setText(badge, `as of ${time(newest.asOf)}${stale ? `: ${duration(age)} old` : ""}`);
     document.body.classList.toggle("stale", stale);
   }
   const operator = byId("operator");
