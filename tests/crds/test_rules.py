@@ -71,6 +71,13 @@ CREATION = [
     ),
     Case(
         EAJ,
+        {"pipeline": {"stages": 16, "microbatches": 1250, "schedule": "GPipe"}, "gpus": {"min": 16}},
+        {"pipeline": {"stages": 16, "microbatches": 1251, "schedule": "GPipe"}, "gpus": {"min": 16}},
+        "pipeline.microbatches 1251 with 16 stages are too many to plan for a schedule that does not repeat itself (at "
+        "most 1250)",
+    ),
+    Case(
+        EAJ,
         RECURRING,
         RECURRING | {"profileKey": None},
         "recurrence needs profileKey: what one run learns about batch sizes is kept for the next under that key",
