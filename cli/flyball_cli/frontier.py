@@ -53,6 +53,9 @@ def frontier(
     at: Annotated[
         float | None, typer.Option(help="The iteration time in seconds to plan for; without it, the fastest.")
     ] = None,
+    clock_lag: Annotated[
+        float, typer.Option(min=0.0, max=10.0, help="Seconds until a changed clock is there (10-20 ms on real boards).")
+    ] = 0.0,
     planner: Annotated[
         PlannerName, typer.Option(help="EnvPipe plans one point, for 1F1B, and is here to be compared with.")
     ] = PlannerName.PERSEUS,
@@ -89,8 +92,10 @@ def frontier(
                 raise ValueError("--activation-slots is for EnvPipe: --planner envpipe-balanced or envpipe-greedy")
             graph = _graph(measured, schedule, microbatches, chunks_per_gpu)
             with _progress(points) as progress:
-                document = perseus_document(graph, blocking_power, points, at, replicas, progress)
+                document = perseus_document(graph, blocking_power, points, at, replicas, progress, clock_lag)
         else:
+            if clock_lag:
+                raise ValueError("EnvPipe plans for clocks that change at once: --clock-lag is for perseus")
             if schedule != "1f1b":
                 raise ValueError(f"EnvPipe plans 1f1b, not {schedule}")
             if at is not None:
@@ -180,5 +185,14 @@ def summary(document: dict[str, Any]) -> str:
         f"planned for {at['time']:.4f} s: {at['realised_energy']:.1f} J in {at['realised_time']:.4f} s, "
         f"{abs(saved):.2%} {'less' if saved >= 0 else 'more'} energy and {abs(slower):.2%} "
         f"{'more' if slower >= 0 else 'less'} time than at the highest clocks "
-        f"({flat_out['energy']:.1f} J in {flat_out['time']:.4f} s)"
+        f"({flat_out['energy']:.1f} J in {flat_out['time']:.4f} s)" + _summary_of_lag(document.get("with_clock_lag"))
+    )
+
+
+def _summary_of_lag(run: dict[str, Any] | None) -> str:
+    if run is None:
+        return ""
+    return (
+        f"\nwith clocks {1000 * run['lag']:g} ms late: {run['energy']:.1f} J in {run['time']:.4f} s, up to "
+        f"{max(run['clock_changes'])} changes of clock on a GPU"
     )

@@ -287,3 +287,19 @@ def test_a_long_solve_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     result = flyball("frontier", "--profile", PROFILE, "--microbatches", 2, "--points", 2)
     assert "16 operations, 16 planned one by one: about 0.1 s of one core" in result.stderr
     assert json.loads(result.stdout)["planner"] == "perseus"
+
+
+def test_clocks_that_lag_are_planned_for(tmp_path: Path) -> None:
+    fast = planned(tmp_path, "--microbatches", 4, "--points", 3)
+    assert "with_clock_lag" not in fast
+    wanted = 1.1 * fast["t_min"]
+    document = planned(tmp_path, "--microbatches", 4, "--points", 3, "--at", wanted, "--clock-lag", 0.015)
+    run = document["with_clock_lag"]
+    assert run["time"] <= wanted * (1 + 1e-9)
+    assert run["energy"] < document["flat_out"]["energy"]
+    assert len(run["clock_changes"]) == 4
+    result = flyball(
+        "frontier", "--profile", PROFILE, "--microbatches", 4, "--planner", "envpipe-greedy", "--clock-lag", 1
+    )
+    assert result.exit_code == 2
+    assert "--clock-lag is for perseus" in result.output

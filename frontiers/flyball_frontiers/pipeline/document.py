@@ -9,6 +9,7 @@ from flyball_frontiers.frontier import Frontier
 from flyball_frontiers.pipeline.codec import PlanCodec
 from flyball_frontiers.pipeline.envpipe import Reconfiguration, envpipe
 from flyball_frontiers.pipeline.graph import ComputationGraph
+from flyball_frontiers.pipeline.lag import plan_with_lag
 from flyball_frontiers.pipeline.perseus import PerseusPlanner, Progress
 from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.profile import PipelineProfile
@@ -22,12 +23,25 @@ def perseus_document(
     at: float | None = None,
     replicas: int = 1,
     progress: Progress | None = None,
+    clock_lag: float = 0.0,
 ) -> dict[str, Any]:
-    """The document of Perseus: the frontier, the run at the highest clocks, and the plan at `at` seconds."""
+    """The document of Perseus: the frontier, the run at the highest clocks, and the plan at `at` seconds.
+
+    With `clock_lag` (s) the plan is one that keeps that time although its clocks change so late.
+    """
     planner = PerseusPlanner(graph, blocking_power, replicas=replicas)
     result = planner.frontier(points, progress)
     point = result.fastest if at is None else planner.plan(at)
     document = _document("perseus", result, graph, blocking_power, replicas)
+    if clock_lag:
+        lagged = plan_with_lag(planner, point.time_seconds, clock_lag)
+        point = lagged.point
+        document["with_clock_lag"] = {
+            "lag": clock_lag,
+            "time": lagged.execution.time_seconds,
+            "energy": lagged.execution.energy_joules,
+            "clock_changes": list(lagged.execution.clock_changes),
+        }
     document["at"] = {
         "time": point.time_seconds,
         "energy": point.energy_joules,

@@ -6,7 +6,7 @@ free and its data are there, a GPU that does not compute draws the blocking powe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +53,22 @@ def execute(graph: ComputationGraph, chosen: Sequence[OperatingPoint], blocking_
 
 
 def run(graph: ComputationGraph, durations: Floats) -> tuple[Floats, Floats]:
-    """Starts and finishes (s) of every operation for K sets of durations at once, all of shape (operations, K).
+    """Starts and finishes (s) of every operation for K sets of durations at once, all of shape (operations, K)."""
+    starts, finishes = np.zeros_like(durations), np.zeros_like(durations)
+    free = [np.zeros(durations.shape[1])] * (graph.gpus + 1)
+    for gpu, place, needs in in_order(graph):
+        start = free[gpu]
+        for before in needs:
+            start = np.maximum(start, finishes[before])
+        starts[place] = start
+        finishes[place] = start + durations[place]
+        if gpu < graph.gpus:
+            free[gpu] = finishes[place]
+    return starts, finishes
+
+
+def in_order(graph: ComputationGraph) -> Iterator[tuple[int, int, list[int]]]:
+    """(GPU, operation, what it waits for on others) in an order in which it can be run; on no GPU, `graph.gpus`.
 
     Programs are stepped in turn: each GPU runs as far as its data allow, until all have run to their end.
     """
@@ -61,26 +76,20 @@ def run(graph: ComputationGraph, durations: Floats) -> tuple[Floats, Floats]:
     needs: list[list[int]] = [[] for _ in range(count)]
     for before, after in graph.dependencies:
         needs[after].append(before)
-    starts, finishes = np.zeros_like(durations), np.zeros_like(durations)
     done = [False] * count
-    queues = [*map(list, graph.programs)]
-    queues += [[place] for place, operation in enumerate(graph.operations) if operation.stage is None]
+    queues = [(gpu, list(program)) for gpu, program in enumerate(graph.programs)]
+    queues += [(graph.gpus, [place]) for place, operation in enumerate(graph.operations) if operation.stage is None]
     position = [0] * len(queues)
-    free = [np.zeros(durations.shape[1]) for _ in queues]
-    remaining = count
-    while remaining:
-        for number, queue in enumerate(queues):
+    waiting = list(range(len(queues)))
+    while waiting:
+        for number in waiting:
+            gpu, queue = queues[number]
             while position[number] < len(queue) and all(done[before] for before in needs[queue[position[number]]]):
                 place = queue[position[number]]
-                start = free[number]
-                for before in needs[place]:
-                    start = np.maximum(start, finishes[before])
-                starts[place] = start
-                free[number] = finishes[place] = start + durations[place]
+                yield gpu, place, needs[place]
                 done[place] = True
                 position[number] += 1
-                remaining -= 1
-    return starts, finishes
+        waiting = [number for number in waiting if position[number] < len(queues[number][1])]
 
 
 def spans(graph: ComputationGraph, durations: Floats, places: Integers | None = None, *, at_once: int = 64) -> Floats:
