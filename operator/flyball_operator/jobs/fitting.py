@@ -69,7 +69,7 @@ class Fitting:
         found: dict[str, Fit] = {}
         for job in jobs:
             try:
-                fit = self._fit(job, views, room, pods_of.get(job.uid, ()))
+                fit = self._fit(job, room, pods_of.get(job.uid, ()))
             except Exception:
                 # Whatever a template has: it must not end the cycle that holds the caps for everybody.
                 logger.exception("demands of a job's pods not understood", job=job.key)
@@ -82,14 +82,50 @@ class Fitting:
             found[job.uid] = fit
         return found
 
-    def _fit(self, job: EnergyAwareJob, views: Mapping[str, NodeView], room: _Room, pods: Sequence[PodView]) -> Fit:
+    def _fit(self, job: EnergyAwareJob, room: _Room, pods: Sequence[PodView]) -> Fit:
         demands = self._of(job)
+        found = room.fit(demands, job.spec.priority)
+        # Where it is it may stay: what its own pods have there now, its next ones can have.
         holds = {pod.node for pod in pods if pod.node and not pod.finished}
-        lacks = room.lacks(demands, job, holds)
+        if not holds:
+            return found
+        return Fit(None if found.eligible_nodes is None else found.eligible_nodes | holds)
+
+
+class _Room:
+    """What each node has left for jobs, worked out once for all with the same demands and priority."""
+
+    def __init__(
+        self,
+        views: Mapping[str, NodeView],
+        used: Mapping[str, Needs],
+        priorities: Mapping[str, int],
+        pods_of: Mapping[str, Sequence[PodView]],
+    ) -> None:
+        self._views = views
+        self._used = used
+        # Of each node: what Flyball's own pods have of it, with their jobs' priorities (None: not known).
+        self._ours: dict[str, list[tuple[int | None, Needs]]] = {}
+        for uid, pods in pods_of.items():
+            for pod in pods:
+                if pod.node and not pod.finished and pod.needs != NO_NEEDS:
+                    self._ours.setdefault(pod.node, []).append((priorities.get(uid), pod.needs))
+        self._known: dict[tuple[PodDemands, int], Fit] = {}
+
+    def fit(self, demands: PodDemands, priority: int) -> Fit:
+        """The fit of a job with these demands that has no pods yet."""
+        found = self._known.get((demands, priority))
+        if found is None:
+            lacks = {name: demands.lacking(view, self._free(view, priority)) for name, view in self._views.items()}
+            found = self._known[demands, priority] = self._judged(demands, lacks)
+        return found
+
+    def _judged(self, demands: PodDemands, lacks: Mapping[str, str]) -> Fit:
+        views = self._views
         fitting = [name for name, lack in lacks.items() if not lack]
-        eligible = None if len(fitting) == len(views) else frozenset(fitting) | holds
+        eligible = None if len(fitting) == len(views) else frozenset(fitting)
         offered = sum(views[name].allocatable_gpus for name in fitting)
-        if holds or not views or offered >= demands.gpus:
+        if not views or offered >= demands.gpus:
             return Fit(eligible)
         there = sum(view.gpus for view in views.values() if demands.resource_name in view.gpu_resources)
         if there < demands.gpus:
@@ -103,41 +139,8 @@ class Fitting:
         message += f": {', '.join(listed)}" if listed else ""
         return Fit(eligible, refusal=Refusal("NoNodeFits", message))
 
-
-class _Room:
-    """What each node has left for a job, worked out once for all jobs with the same demands and priority."""
-
-    def __init__(
-        self,
-        views: Mapping[str, NodeView],
-        used: Mapping[str, Needs],
-        priorities: Mapping[str, int],
-        pods_of: Mapping[str, Sequence[PodView]],
-    ) -> None:
-        self._views = views
-        self._used = used
-        self._priorities = priorities
-        # Of each node: what Flyball's own pods have of it, by their jobs.
-        self._ours: dict[str, list[tuple[str, Needs]]] = {}
-        for uid, pods in pods_of.items():
-            for pod in pods:
-                if pod.node and not pod.finished and pod.needs != NO_NEEDS:
-                    self._ours.setdefault(pod.node, []).append((uid, pod.needs))
-        self._known: dict[tuple[PodDemands, int], dict[str, str]] = {}
-
-    def lacks(self, demands: PodDemands, job: EnergyAwareJob, own_nodes: Iterable[str]) -> dict[str, str]:
-        """What each node lacks for the job's pods; an empty text where they fit. `own_nodes` are those that it is on."""
-        priority = job.spec.priority
-        shared = self._known.get((demands, priority))
-        if shared is None:
-            shared = {name: demands.lacking(view, self._free(view, "", priority)) for name, view in self._views.items()}
-            self._known[demands, priority] = shared
-        own = {name: self._views[name] for name in own_nodes if name in self._views}
-        # What its pods have there now, its next ones can have.
-        return shared | {name: demands.lacking(view, self._free(view, job.uid, priority)) for name, view in own.items()}
-
-    def _free(self, view: NodeView, uid: str, priority: int) -> Needs | None:
-        """What a node has left for a job of this priority, whose own uid is `uid` where it is on the node.
+    def _free(self, view: NodeView, priority: int) -> Needs | None:
+        """What a node has left for a job of this priority.
 
         Pods outside Flyball have theirs first, and so have jobs that the plan does not pause for this one.
         """
@@ -145,7 +148,7 @@ class _Room:
             return None
         free = view.allocatable - self._used.get(view.name, NO_NEEDS)
         for of, needs in self._ours.get(view.name, ()):
-            if of != uid and self._priorities.get(of, priority) >= priority:
+            if of is None or of >= priority:
                 free -= needs
         return free
 
