@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,6 +80,7 @@ def printed(found: list[Check], output: Output) -> str:
 
 async def gather(session: ApiSession, operator_namespace: str, watch_seconds: float = 0.0) -> Facts:
     """What there is to know of an installation; raises ApiUnreachable, and ApiError where nothing may be read at all."""
+    import asyncio
     from importlib.metadata import version
 
     from flyball_api.manifests import manifests
@@ -186,6 +186,8 @@ async def _kubelets(session: ApiSession) -> dict[str, str]:
 
 
 async def _rights(session: ApiSession) -> dict[str, bool]:
+    import asyncio
+
     from flyball_kube.errors import ApiError
 
     async def allowed(verb: str, group: str, resource: str) -> bool:

@@ -157,6 +157,28 @@ def test_a_deleted_cap_is_released_after_asking(bench: Bench, viewer: Path) -> N
     assert output == f"flyball release: there is no PowerCap {cap}\n"
 
 
+def test_an_emergency_is_declared_seen_and_ended(bench: Bench, viewer: Path) -> None:
+    watts = int(bench.site.plan.max_watts * 0.8)
+    bench.set_cap("hall", watts)
+    bench.wait_enforced("hall", watts)
+    administrator, cap = bench.site.cluster.kubeconfig, bench.cap_name("hall")
+    status, output = run(viewer, "emergency", "--cap", cap)
+    assert status == 1
+    assert "you have no right to" in output
+    assert "powerbrakes.flyball.dev in the whole cluster; the ClusterRole flyball-sre has it" in output
+    status, output = run(administrator, "emergency", "--cap", cap, "--reason", "smoke")
+    assert (status, f"flyball why cap {cap}" in output) == (0, True)
+
+    def told(words: str) -> bool:
+        return words in run(viewer, "why", "cap", cap)[1]
+
+    bench.wait(lambda: told("smoke"), lambda: "the emergency among the cap's reasons")
+    bench.wait_at_floor()
+    status, output = run(administrator, "emergency", "--cap", cap, "--end")
+    assert status == 0, output
+    bench.wait(lambda: not told("\nx "), lambda: "the emergency's end")
+
+
 async def test_the_terminal_view_follows_what_changes(bench: Bench, viewer: Path) -> None:
     async with await ApiSession.connect(viewer) as session, LiveCluster(session, bench.namespace) as source:
         first = await source.overview()
