@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import shutil
 import subprocess
 import tempfile
@@ -20,12 +21,14 @@ from flyball_cli.terminal_view.app import FlyballTop
 from flyball_cli.terminal_view.screens import WhyScreen
 from flyball_kube.session import ApiSession
 from flyball_testbed.site import Site, SitePlan
+from PIL import Image
 from textual.pilot import Pilot
 
 from tests.support.site_bench import GROUP, Bench
 
 NAMESPACE = "research"
 SIZE = (164, 30)
+COLOURS = 64
 FOLLOWED_SECONDS, LOOKS = 60.0, 0.5
 PATIENCE_SECONDS = 180.0
 
@@ -106,6 +109,8 @@ def as_png(svg: Path, output: Path, chromium: str) -> Path:
         check=True,
         capture_output=True,
     )
+    with Image.open(picture) as drawn:
+        drawn.convert("RGB").quantize(COLOURS).save(picture, optimize=True)
     return picture
 
 
@@ -114,6 +119,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs/images"), help="where the pictures go")
     options = parser.parse_args()
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    os.environ["HOSTNAME"] = (
+        "flyball-operator-0"  # as the operator's pod would be called: no picture names this machine
+    )
     plan = SitePlan(nodes=6, operator_arguments=("--replan-seconds", "2", "--status-interval-seconds", "1"))
     with tempfile.TemporaryDirectory() as work:
         with Site.start(plan, Path(work) / "site", print) as site:

@@ -34,6 +34,7 @@ from tests.support.shown_cluster import (
     late_cap,
     late_node,
     lease,
+    nodes,
     running_job,
     serving_node,
     succeeded_job,
@@ -87,6 +88,15 @@ def test_a_job_that_waits_for_gpus_is_told_which_nodes_are_closed() -> None:
         (STOPS, "1 of 4 GPUs are in jobs: team/train (1)"),
         (STOPS, "2 GPUs on 1 node cannot be used now (node-b: it is cordoned: no job is placed there)"),
     ]
+
+
+def test_a_node_that_owes_an_acknowledgement_for_a_moment_is_not_closed() -> None:
+    node = serving_node()
+    node["spec"]["generation"] = 2
+    job = with_condition(waiting_job(), condition("Admitted", False, "WaitingForGpus", "no 4 GPUs are free"))
+    overview = shown(gpu_nodes=[node], nodes=nodes()[:1], jobs=[job])
+    assert not why_node(overview, "node-a").well
+    assert told(why_job(overview, "team", "big")) == [(STOPS, "no 4 GPUs are free")]
 
 
 def test_a_job_that_runs_well_has_notes_only() -> None:
@@ -245,12 +255,12 @@ def test_a_cap_with_nothing_left_names_who_waits() -> None:
 
 
 def test_many_nodes_in_trouble_are_counted() -> None:
-    nodes = []
+    late = []
     for index in range(9):
         node = late_node()
         node["metadata"]["name"] = f"late-{index}"
-        nodes.append(node)
-    found = why_cap(shown(gpu_nodes=nodes, nodes=[]), "cluster")
+        late.append(node)
+    found = why_cap(shown(gpu_nodes=late, nodes=[]), "cluster")
     named = [what for _, what in told(found) if what.startswith("late-")]
     assert len(named) == 5
     assert any(what.startswith("4 more nodes in trouble: late-5, late-6") for _, what in told(found))

@@ -175,8 +175,12 @@ def _holders(job: JobRow, overview: Overview) -> list[Reason]:
 
 
 def _closed_nodes(overview: Overview) -> list[Reason]:
-    """The nodes whose GPUs no job can get."""
-    closed = [(node, troubles[0]) for node in overview.nodes if (troubles := node_troubles(node, overview))]
+    """The nodes whose GPUs no job can get; one that owes an acknowledgement for a moment is none of them."""
+    closed = [
+        (node, troubles[0])
+        for node in overview.nodes
+        if (troubles := node_troubles(node, overview)) and (troubles[0].weight is Weight.STOPS or node.cordoned)
+    ]
     if not closed:
         return []
     gpus = sum(node.gpus or 0 for node, _ in closed)
