@@ -1,6 +1,6 @@
 """Prometheus metrics of one agent or many, made from their state at each scrape.
 
-About 30 series a GPU and 30 a node; labels are GPUs, pods, and closed lists, never a process or a grant.
+About 26 series a GPU and 32 a node; labels are GPUs, pods, and closed lists, never a process or a grant.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from flyball_operator.jobs.jobs_step import LiveJob
 
-# Eight series a job and four more while it runs: what a Prometheus takes from one target. The oldest jobs keep theirs.
+# At most eight series a job, and four more while it runs: what a Prometheus takes from one target. The oldest keep theirs.
 MAX_JOBS = 5000
 # A state that a job's status does not have yet.
 NEW_JOB = "New"
