@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flyball_agent.enforce.gpu_state import MAX_XID_KINDS
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.enforcer_messages import (
     MAX_TO_AGENT_BYTES,
@@ -64,6 +65,7 @@ async def governed(folder: Path, gpus: int) -> SingleProcessAgent:
     await agent.find_pods()
     await agent.tick()
     node.devices[1].flags |= DeviceFault.LOST
+    node.devices[1].report_xid_error(79)
     clock.advance(1)
     await agent.tick()
     return agent
@@ -84,11 +86,17 @@ async def test_everything_that_the_governor_knows_comes_over(tmp_path: Path) -> 
     for field in dataclasses.fields(sent.enforced):
         assert getattr(received.enforced, field.name) == getattr(sent.enforced, field.name), field.name
     assert received == sent
+    assert [dict(gpu.xid_errors) for gpu in received.enforced.gpus.values()] == [{}, {79: 1}]
     await agent.close()
 
 
 async def test_the_largest_node_fits(tmp_path: Path) -> None:
     agent = await governed(tmp_path, 256)
+    for gpu in list(agent.state.enforced.gpus.values()):
+        for xid in range(MAX_XID_KINDS + 1):
+            gpu = gpu.reported(xid)
+        assert len(gpu.xid_errors) == MAX_XID_KINDS
+        agent.state.enforced.put(gpu)
     assert len(packed(snapshot(agent))) < MAX_TO_AGENT_BYTES
     await agent.close()
     uuids = tuple(f"GPU-{number:036d}" for number in range(8))
