@@ -50,7 +50,8 @@ def throttle(
     """`targets` with job limits lowered, evenly towards the smallest limit, until every cap fits them.
 
     A plan fits by itself; this holds a cap that fell a moment ago while the planner is still at work, or has failed.
-    `fixed` names the nodes that cannot be commanded: they count with all that they may draw. Where even the smallest
+    `fixed` names the nodes that cannot be commanded: they count with all that they may draw; the others' GPUs that do not
+    take their limits count with what they hold above them. Where even the smallest
     limits do not fit, everything under that cap goes to them. Under a cap that cuts by priority, jobs pay in the order of
     their `priorities`, by uid (a job without one is of the lowest); those of one priority evenly.
     """
@@ -62,6 +63,7 @@ def throttle(
             cap.counted(power[target.node].committed | target.bound if target.node in fixed else target.rest)
             for target in under
         )
+        immovable += sum(_held_above(power[target.node], cap) for target in movable if target.node in power)
         excess = immovable - cap.budget_milliwatts
         above_least: dict[int, int] = {}
         for target in movable:
@@ -81,6 +83,14 @@ def throttle(
                 by_node[target.node] = _throttled(by_node[target.node], share, cap, uids)
             excess -= above
     return list(by_node.values())
+
+
+def _held_above(node: NodePower, cap: CapBudget) -> NodeMilliwatts:
+    """What a node's GPUs hold above the grant that its agent has acknowledged, which no lower one takes from them."""
+    grant = node.grant
+    if grant is None or node.unsettled or node.accepted != grant.version:
+        return NodeMilliwatts(0)
+    return NodeMilliwatts(max(0, cap.counted(node.committed) - cap.counted(grant.committed | grant.bound)))
 
 
 def at_smallest_limits(target: GrantTarget) -> GrantTarget:

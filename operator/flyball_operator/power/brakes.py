@@ -187,11 +187,14 @@ class _Slope:
         assert grant is not None  # noqa: S101 - only nodes that follow brakes are asked about
         committed, allowed = info.power.committed, _allowed(info, grant)
         least = grant.lowered(0).bound.limit_milliwatts
+        excess = max(0, committed.limit_milliwatts - allowed.limit_milliwatts) if _is_current(info) else 0
+        if excess:  # some GPU there does not take its limit, nor would it take a lower one
+            least = allowed.limit_milliwatts
         return cls(
             top=allowed.limit_milliwatts,
             least=least,
-            above=grant.bound.limit_milliwatts - least,
-            excess=max(0, committed.limit_milliwatts - allowed.limit_milliwatts) if _is_current(info) else 0,
+            above=max(0, grant.bound.limit_milliwatts - least),
+            excess=excess,
             expected=allowed.expected_milliwatts if expected else None,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from flyball_api.grant import Grant, GrantVersion, OtherGpuLimits, PowerBound
@@ -446,6 +447,20 @@ def test_everybody_gives_the_same_share() -> None:
     holds = {node: power(None, 0) for node in NODES}
     throttled = throttle(wanted, holds, [cap(450, *NODES)], frozenset())
     assert [item.jobs[0].power_limit_milliwatts for item in throttled] == [200, 150, 100]
+
+
+def test_what_a_gpu_holds_that_does_not_take_its_limit_is_paid_by_the_others_at_once() -> None:
+    wanted = [want("a", 100), want("b", 300), want("c", 300)]
+    standing = grant(100)
+    caps = [cap(600, *NODES)]
+
+    def limits(**stuck: Any) -> list[int]:
+        holds = {node: power(None, 0) for node in NODES} | {"a": power(standing, 300, **stuck)}
+        return [item.jobs[0].power_limit_milliwatts for item in throttle(wanted, holds, caps, frozenset())]
+
+    assert limits(accepted=standing.version) == [100, 150, 150]  # with the 200 above its grant that is the cap
+    # What is only yet to be acknowledged may still come down.
+    assert limits() == limits(accepted=standing.version, unsettled=True) == [100, 250, 250]
 
 
 def test_where_not_even_the_smallest_limits_fit_everything_goes_to_them() -> None:
