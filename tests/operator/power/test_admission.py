@@ -454,13 +454,14 @@ def test_what_a_gpu_holds_that_does_not_take_its_limit_is_paid_by_the_others_at_
     standing = grant(100)
     caps = [cap(600, *NODES)]
 
-    def limits(**stuck: Any) -> list[int]:
-        holds = {node: power(None, 0) for node in NODES} | {"a": power(standing, 300, **stuck)}
+    def limits(committed: int = 300, **stuck: Any) -> list[int]:
+        holds = {node: power(None, 0) for node in NODES} | {"a": power(standing, committed, **stuck)}
         return [item.jobs[0].power_limit_milliwatts for item in throttle(wanted, holds, caps, frozenset())]
 
     assert limits(accepted=standing.version) == [100, 150, 150]  # with the 200 above its grant that is the cap
     # What is only yet to be acknowledged may still come down.
     assert limits() == limits(accepted=standing.version, unsettled=True) == [100, 250, 250]
+    assert limits(50, accepted=standing.version) == [100, 250, 250]  # under a brake: it frees nothing of the grant
 
 
 def test_where_not_even_the_smallest_limits_fit_everything_goes_to_them() -> None:
