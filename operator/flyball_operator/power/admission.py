@@ -63,8 +63,8 @@ def throttle(
             cap.counted(power[target.node].committed | target.bound if target.node in fixed else target.rest)
             for target in under
         )
-        immovable += sum(_held_above(power[target.node], cap) for target in movable if target.node in power)
-        excess = immovable - cap.budget_milliwatts
+        stuck = sum(_held_above(power[target.node], cap) for target in movable if target.node in power)
+        excess = immovable + stuck - cap.budget_milliwatts
         above_least: dict[int, int] = {}
         for target in movable:
             for job, bound in zip(target.jobs, target.job_bounds, strict=True):
@@ -85,12 +85,12 @@ def throttle(
     return list(by_node.values())
 
 
-def _held_above(node: NodePower, cap: CapBudget) -> NodeMilliwatts:
+def _held_above(node: NodePower, cap: CapBudget) -> int:
     """What a node's GPUs hold above the grant that its agent has acknowledged, which no lower one takes from them."""
     grant = node.grant
     if grant is None or node.unsettled or node.accepted != grant.version:
-        return NodeMilliwatts(0)
-    return NodeMilliwatts(max(0, cap.counted(node.committed) - cap.counted(grant.committed | grant.bound)))
+        return 0
+    return max(0, cap.counted(node.committed) - cap.counted(grant.committed | grant.bound))
 
 
 def at_smallest_limits(target: GrantTarget) -> GrantTarget:
