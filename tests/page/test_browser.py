@@ -136,7 +136,8 @@ def test_everything_that_takes_input_has_a_name(browser: Any, small: MadeDocumen
         page.wait_for_selector("#job-detail svg.frontier")
         assert page.evaluate(unnamed) == []
         assert page.locator("h1").count() == 1
-        assert page.locator("#node-map").get_attribute("aria-label").startswith("Map of 2 nodes: 1 well, 1 waiting")
+        label = "document.querySelector('#node-map').getAttribute('aria-label')"
+        holds(page, f"{label}.startsWith('Map of 2 nodes: 1 well, 1 waiting')")
 
 
 def test_the_switch_goes_before_the_system_and_is_remembered(browser: Any, small: MadeDocuments) -> None:
@@ -185,6 +186,7 @@ def test_all_of_it_can_be_done_by_keyboard(browser: Any, small: MadeDocuments) -
         assert page.locator("#job-detail").is_hidden()
         assert page.evaluate("document.activeElement.textContent") == "train"
 
+        holds(page, "document.querySelector('#power-said').textContent.includes('measured')")
         page.locator("#power-chart").focus()
         page.keyboard.press("End")
         last = page.locator("#power-said").inner_text()
@@ -288,44 +290,47 @@ def test_a_token_is_asked_for_and_kept_for_this_tab_alone(browser: Any, small: M
         other.close()
 
 
-# A round of drawing: the documents taken in and drawn, layout forced, some times over; milliseconds of one.
+# Draws all nodes and the first hundred of them in turn; milliseconds of the quickest of each.
 REDRAW = """async () => {
   const { HeatMap } = await import("./static/heat_map.js");
-  const canvas = document.createElement("canvas");
   const frame = document.createElement("div");
   frame.style.width = "1200px";
-  frame.append(canvas);
   document.body.append(frame);
-  const map = new HeatMap(canvas, document.createElement("p"), { now: () => Date.now() / 1000, onOpen: () => {} });
-  const nodes = await (await fetch("api/nodes")).json();
-  const times = [];
-  for (let round = 0; round < 15; round += 1) {
+  const all = await (await fetch("api/nodes")).json();
+  const first = (column) => Array.isArray(column) ? column.slice(0, 100) : column;
+  const some = Object.fromEntries(Object.entries(all).map(([key, column]) => [key, first(column)]));
+  const draw = (nodes) => {
+    const canvas = document.createElement("canvas");
+    frame.replaceChildren(canvas);
+    const map = new HeatMap(canvas, document.createElement("p"), { now: () => Date.now() / 1000, onOpen: () => {} });
     const began = performance.now();
     map.show(nodes);
     canvas.getContext("2d").getImageData(0, 0, 1, 1);
-    frame.getBoundingClientRect();
-    times.push(performance.now() - began);
+    return performance.now() - began;
+  };
+  const times = { some: [], all: [] };
+  for (let round = 0; round < 12; round += 1) {
+    times.some.push(draw(some));
+    times.all.push(draw(all));
   }
   frame.remove();
-  return times.sort((one, other) => one - other)[7];
+  return [Math.min(...times.some), Math.min(...times.all)];
 }"""
 
 
 def test_a_thousand_nodes_are_no_trouble(browser: Any) -> None:
-    medians = {}
-    for nodes in (100, 1000):
-        made = large_page(nodes, jobs=200)
-        with opened(browser, made) as (page, seen, _):
-            holds(page, f"document.querySelector('#node-map').getAttribute('aria-label')?.includes('{nodes:,} nodes')")
-            assert page.locator("#job-table tbody tr").count() == 25
-            elements = page.evaluate("document.querySelectorAll('*').length")
-            # A change comes through, and the page grows by nothing.
-            made.view = large_cluster(nodes, jobs=200, wave=1)
-            asked = made.asked["nodes"]
-            wait_until(lambda made=made, asked=asked: made.asked["nodes"] > asked + 1)  # type: ignore[misc]
-            assert page.evaluate("document.querySelectorAll('*').length") <= elements + 20
-            assert elements < 2500
-            assert seen.complaints == []
-            medians[nodes] = page.evaluate(REDRAW)
-    # Ten times the nodes cost at most some fifteen times as much, whatever machine this is.
-    assert medians[1000] <= 15 * max(medians[100], 0.5), medians
+    made = large_page(1000, jobs=200)
+    with opened(browser, made) as (page, seen, _):
+        holds(page, "document.querySelector('#node-map').getAttribute('aria-label').includes('1,000 nodes')")
+        holds(page, "document.querySelectorAll('#job-table tbody tr').length === 25")
+        elements = page.evaluate("document.querySelectorAll('*').length")
+        # A change comes through, and the page grows by nothing.
+        made.view = large_cluster(1000, jobs=200, wave=1)
+        asked = made.asked["nodes"]
+        wait_until(lambda: made.asked["nodes"] > asked + 1, "two more rounds")
+        assert page.evaluate("document.querySelectorAll('*').length") <= elements + 20
+        assert elements < 2500
+        assert seen.complaints == []
+        some, every = page.evaluate(REDRAW)
+    # Ten times the nodes may take some ten times as long, whatever machine this is, and not a hundred times.
+    assert every <= 30 * max(some, 0.2), (some, every)
