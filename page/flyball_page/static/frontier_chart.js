@@ -6,7 +6,7 @@ import { axisSteps } from "./power_chart.js";
 
 const [WIDTH, HEIGHT] = [560, 300];
 const MARGIN = { left: 70, right: 20, top: 14, bottom: 42 };
-const SHAPES = ["circle", "square", "triangle", "cross"];
+const SHAPES = ["circle", "square", "triangle", "cross", "kite", "wedge"];
 
 /** Seconds between two labels of an axis as long, at most six of them, as clocks count. */
 function timeStep(longest) {
@@ -20,6 +20,8 @@ function mark(shape, x, y, attributes) {
     circle: `M${x - 5} ${y}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0`,
     square: `M${x - 4.5} ${y - 4.5}h9v9h-9z`,
     triangle: `M${x} ${y - 6}l5.5 10h-11z`,
+    kite: `M${x} ${y - 6}l5 6l-5 6l-5 -6z`,
+    wedge: `M${x - 5.5} ${y - 4}h11l-5.5 10z`,
     cross: `M${x - 5} ${y - 2}h3v-3h4v3h3v4h-3v3h-4v-3h-3z`,
   };
   return element("svg:path", { d: paths[shape], ...attributes });
@@ -48,7 +50,7 @@ export function frontierChart({ job, present }) {
   svg.append(element("svg:text", { x: (MARGIN.left + WIDTH) / 2, y: HEIGHT - 6, "text-anchor": "middle", class: "axis" }, "time left"));
   svg.append(element("svg:polyline", { points: points.map((point) => `${x(point.seconds)},${y(point.kilojoules)}`).join(" "), class: "frontier-line" }));
   for (const point of points) {
-    const drawn = mark(shapeOf(point.gpus), x(point.seconds), y(point.kilojoules), { class: `frontier-point size-${sizes.indexOf(point.gpus) % 4}` });
+    const drawn = mark(shapeOf(point.gpus), x(point.seconds), y(point.kilojoules), { class: `frontier-point size-${sizes.indexOf(point.gpus) % SHAPES.length}` });
     drawn.append(element("svg:title", {}, sentence(point)));
     svg.append(drawn);
   }
@@ -60,7 +62,7 @@ export function frontierChart({ job, present }) {
   }
   const key = element("p", { class: "legend" });
   sizes.forEach((gpus, index) => {
-    key.append(element("span", {}, element("svg:svg", { width: 14, height: 14, "aria-hidden": "true" }, mark(shapeOf(gpus), 7, 7, { class: `frontier-point size-${index % 4}` })), ` ${gpus} GPU${gpus === 1 ? "" : "s"}`));
+    key.append(element("span", {}, element("svg:svg", { width: 14, height: 14, "aria-hidden": "true" }, mark(shapeOf(gpus), 7, 7, { class: `frontier-point size-${index % SHAPES.length}` })), ` ${gpus} GPU${gpus === 1 ? "" : "s"}`));
   });
   if (present) key.append(element("span", {}, element("svg:svg", { width: 16, height: 16, "aria-hidden": "true" }, element("svg:path", { d: "M8 1L15 8L8 15L1 8Z", class: "present" })), " where it is, by its own forecast"));
   return element("div", {}, svg, key, table(points));
