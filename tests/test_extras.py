@@ -77,6 +77,23 @@ def test_a_component_needs_its_extra_alone(extra: str) -> None:
     assert re.search(r"Usage: .*flyball", answer.stdout), answer.stdout
 
 
+def test_the_terminal_view_needs_its_extra_alone() -> None:
+    refused = json.dumps(refused_modules(libraries("view")))
+    packages = json.dumps(["flyball_api", "flyball_views", "flyball_cli.live_cluster", "flyball_cli.terminal_view"])
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", PROGRAM, packages, refused, *arguments, "--kubeconfig", "/nonexistent"]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+    for command in (["top"], ["why", "job"], ["doctor"], ["report"], ["logs", "job"], ["emergency", "--cap", "hall"]):
+        answer = run(*command)
+        assert (answer.returncode, answer.stderr.count("\n")) == (1, 1), answer.stderr
+        assert "/nonexistent: No such file" in answer.stderr
+    answer = run("whatif", "pcap", "hall", "--watts", "5")
+    assert answer.returncode == 1
+    assert "install flyball[operator]" in answer.stderr
+
+
 @pytest.mark.parametrize("extra", COMPONENTS)
 def test_no_component_brings_what_it_does_not_use(extra: str) -> None:
     assert not libraries(extra) & {

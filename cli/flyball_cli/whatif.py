@@ -45,17 +45,20 @@ def register(app: typer.Typer) -> None:
         """What a cap at other watts would do: who shrinks, pauses, ends later, and the joules. Nothing is written.
 
         The operator's planner runs here, twice, on the cluster as it stands: with the caps as they are, and with this one
-        changed. It needs the rights to read jobs, pods and nodes in the whole cluster, and flyball[planner].
+        changed. It needs the rights to read jobs, pods and nodes in the whole cluster, and flyball[operator].
 
         \b
           flyball whatif pcap hall --watts 28000
         """
-        from flyball_operator.planning.what_if import PlanningSettings
-        from flyball_operator.settings import Settings
-        from flyball_planner.policies.registry import policy_named
-
-        from flyball_cli.cluster_access import on_cluster
+        from flyball_cli.cluster_access import fail, on_cluster
         from flyball_cli.why import kind_of
+
+        try:
+            from flyball_operator.planning.what_if import PlanningSettings
+            from flyball_operator.settings import Settings
+            from flyball_planner.policies.registry import policy_named
+        except ModuleNotFoundError as error:
+            fail("whatif", f"it plans as the operator does, and needs {error.name}: install flyball[operator]")
 
         if kind_of(kind) != "PowerCap":
             raise typer.BadParameter("only of a cap (pcap) can this be asked")
