@@ -13,6 +13,8 @@ import pytest
 from flyball_testbed.controlplane.components import COMPONENTS
 from flyball_testbed.controlplane.control_plane import ControlPlane
 from flyball_testbed.controlplane.processes import ProcessIdentity, wait_until
+from flyball_testbed.parts import AGENTS, OPERATOR, WORKLOAD
+from flyball_testbed.standing import processes_of
 
 pytestmark = pytest.mark.cluster
 
@@ -60,7 +62,9 @@ def test_up_runs_on_until_down(flyball: Flyball) -> None:
     up = flyball("up", "--nodes", "2", "--gpus-per-node", "4", "--name", "mine")
     assert "2 nodes with 4 GPUs each" in up.stderr
     directory = flyball.directory / "mine"
-    processes = identities(directory)
+    parts = processes_of(directory)
+    assert {part.name for part in parts} == {AGENTS, WORKLOAD, OPERATOR}
+    processes = [*identities(directory), *(part.identity for part in parts)]
     assert all(process.is_running() for process in processes), "they live on without the command that started them"
 
     names = flyball("kubectl", "--name", "mine", "--", "get", "nodes", "-o", "name").stdout
@@ -68,7 +72,7 @@ def test_up_runs_on_until_down(flyball: Flyball) -> None:
     status = flyball("status").stdout
     assert "mine" in status
     assert "2 nodes" in status
-    assert all(name in status for name in COMPONENTS)
+    assert all(name in status for name in (*COMPONENTS, AGENTS, WORKLOAD, OPERATOR))
 
     path = flyball("kubeconfig", "--name", "mine").stdout.strip()
     assert flyball("env", "--name", "mine").stdout.strip() == f"export KUBECONFIG={path}"
@@ -136,5 +140,7 @@ def test_mistakes_are_answered_with_what_would_be_right(flyball: Flyball) -> Non
         "start one with: flyball devcluster up --name nowhere"
         in flyball("kubectl", "--name", "nowhere", "--", "get", "pods", status=1).stderr
     )
+    assert "--install is for real nodes" in flyball("up", "--install", status=1).stderr
+    assert "exclude each other" in flyball("up", "--bare", "--api-only", status=1).stderr
     assert "'../etc' is no cluster name" in flyball("up", "--name", "../etc", status=1).stderr
     assert "there is no devcluster 'nowhere'" in flyball("down", "--name", "nowhere").stderr
