@@ -18,13 +18,27 @@ LOGS = LogSettings("text", "DEBUG")
     "options",
     [
         AgentOptions(
-            "node-0", "simulated", Path("j"), Path("hw"), Path("nvml.so"), 0.5, Path("e.sock"), Path("s"), "file",
-            Path("kubelet.sock"), Path("kubeconfig"), False, "power", "127.0.0.1", -1, 2.5,
+            "node-0",
+            driver="simulated",
+            journal_dir=Path("j"),
+            hardware_dir=Path("hw"),
+            nvml_library=Path("nvml.so"),
+            tick_seconds=0.5,
+            enforcer_socket=Path("e.sock"),
+            socket_dir=Path("s"),
+            pods="file",
+            kubelet_socket=Path("kubelet.sock"),
+            kubeconfig=Path("kubeconfig"),
+            kubernetes=False,
+            namespace="power",
+            metrics_host="127.0.0.1",
+            metrics_port=-1,
+            status_interval_seconds=2.5,
         ),
         AgentOptions("node-0"),
         EnforcerOptions("node-0", journal_dir=Path("/with space/ünd mehr"), socket=Path("e.sock"), agent_uid=0),
     ],
-)  # fmt: skip
+)
 def test_every_option_comes_through(options: AgentOptions | EnforcerOptions) -> None:
     read = start._read(start._described(options, LOGS))
     assert (read.options, read.logs) == (options, LOGS)
