@@ -126,6 +126,10 @@ class Attempts:
                 self.pause = None
             self._tried_generation = job.generation
 
+    def given(self, incarnation: int) -> None:
+        """An incarnation of this number was made, whether or not anything of it is ever seen."""
+        self.highest_incarnation = max(self.highest_incarnation, incarnation)
+
     def follow(
         self,
         job: EnergyAwareJob,

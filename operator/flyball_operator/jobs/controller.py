@@ -142,6 +142,8 @@ class JobController:
         if record is None:
             return
         kind, making = type(item.action), isinstance(item.action, CreateIncarnation)
+        if result.done and isinstance(item.action, CreateIncarnation):
+            record.attempts.given(item.action.incarnation)
         if making and result.invalid:
             record.invalid, record.invalid_generation = result.invalid, item.job.generation
         else:

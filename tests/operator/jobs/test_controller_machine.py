@@ -119,6 +119,7 @@ class OneJob(RuleBasedStateMachine):
         rules = RestartRules(first_pause_seconds=0.1, startup_timeout_seconds=10**6)
         self.controller = JobController(5.0, Priors(), DEFAULT_GPU_RESOURCES, rules)
         self.decisions: dict[str, JobDecision] = {}
+        self.made: set[int] = set()  # as this operator was told
 
     @rule(place=st.sampled_from(sorted(PLACES)))
     def plan(self, place: str) -> None:
@@ -142,6 +143,8 @@ class OneJob(RuleBasedStateMachine):
         for item in step.actions_of(lambda pod: reserved).get(UID, ()):
             self._check(item)
             answer = UNKNOWN if outcome == "lost request" else self._take(item)
+            if outcome == "done" and answer.done and isinstance(item.action, CreateIncarnation):
+                self.made.add(item.action.incarnation)
             self.controller.answered(item, UNKNOWN if outcome == "lost answer" else answer, now)
 
     def _check(self, item: JobAction) -> None:
@@ -149,6 +152,7 @@ class OneJob(RuleBasedStateMachine):
             case CreateIncarnation(_, number, _):
                 assert self.decisions, "a new leader starts nothing before its first plan"
                 assert number not in self.ran, "no number is used twice"
+                assert number not in self.made, "and none is given twice by one operator"
                 assert not any(item.holds_gpus for item in self.incarnations.values())
             case StopIncarnation(incarnation, _):
                 current = self.incarnations[incarnation.incarnation]
