@@ -156,7 +156,8 @@ class OneJob(RuleBasedStateMachine):
                 assert not any(item.holds_gpus for item in self.incarnations.values())
             case StopIncarnation(incarnation, _):
                 current = self.incarnations[incarnation.incarnation]
-                if not self.decisions and not current.failed and self.created[-1] == incarnation.incarnation:
+                wanted = not self.raw["spec"].get("suspend")
+                if wanted and not self.decisions and not current.failed and self.created[-1] == incarnation.incarnation:
                     nodes = ((self.raw.get("status") or {}).get("allocation") or {}).get("nodes") or []
                     recorded = tuple((node["name"], node["gpus"]) for node in nodes)
                     assert recorded not in ((), current.nodes), "a new leader leaves alone what runs as recorded"
@@ -219,6 +220,10 @@ class OneJob(RuleBasedStateMachine):
                 self.failures += not disrupted
                 return  # the others end the same way another time
 
+    @rule(suspend=st.booleans())
+    def suspend_or_resume(self, suspend: bool) -> None:
+        self.raw["spec"]["suspend"] = suspend
+
     @rule()
     def somebody_deletes_a_service(self) -> None:
         for item in self.incarnations.values():
@@ -243,6 +248,7 @@ class OneJob(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Left alone, with a plan and nothing lost, the job comes to rest where the plan has it, its failures counted."""
+        self.raw["spec"]["suspend"] = False
         self.plan("both")
         self.some_time_passes_in_peace(20)
         (last,) = self.incarnations.values()
