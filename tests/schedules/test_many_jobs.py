@@ -82,6 +82,8 @@ class Workloads:
         api, handle = world.api, world.api.handle
 
         def counted(method: str, path: str, params: dict[str, str], body: Any) -> Json:
+            if "dryRun" in params:
+                return {**body, "metadata": {**body["metadata"], "uid": "uid-of-none", "resourceVersion": "1"}}
             if method != "GET":
                 self.requests[f"{method} {plural_of(path)}{'/status' * path.endswith('/status')}"] += 1
             if isinstance(body, list):

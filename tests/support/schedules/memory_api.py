@@ -216,7 +216,7 @@ class MemoryApi:
 
     def _new_metadata(self) -> Json:
         self._made += 1
-        return {"uid": f"uid-{self._made}", "generation": 1, "creationTimestamp": "2030-06-01T11:00:00Z"}
+        return {"uid": f"uid-{self._made}", "generation": 1, "creationTimestamp": "2030-06-01T12:00:00Z"}
 
     def _store(self, kind: str, plural: str, item: Json) -> Json:
         self.version += 1
