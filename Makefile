@@ -26,8 +26,8 @@ demo: $(STAMP)  ## a real control plane, real jobs, a power cap stepped down and
 test: $(STAMP)  ## every test, on a real control plane (TEST_ARGS="-k name")
 	$(BIN)/pytest --numprocesses auto --dist loadfile $(TEST_ARGS)
 
-test-fast: $(STAMP)  ## every test that needs no control plane, on fewer examples and all cores (TEST_ARGS as above)
-	$(BIN)/pytest -m "not cluster and not chart and not whole_data" --hypothesis-profile fast --numprocesses auto --dist worksteal $(TEST_ARGS)
+test-fast: $(STAMP)  ## what needs no control plane and no long computation, on fewer examples (TEST_ARGS as above)
+	$(BIN)/pytest -m "not cluster and not chart and not whole_data and not slow" --hypothesis-profile fast --numprocesses auto --dist worksteal $(TEST_ARGS)
 
 test-integrations: $(STAMP)  ## what the chart makes for other people's controllers, on the real ones (built once, ten minutes)
 	$(BIN)/python -m flyball_testbed.controlplane.programs.integrations
