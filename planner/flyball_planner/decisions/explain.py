@@ -185,7 +185,7 @@ def gpus_text(count: int) -> str:
 def _return(seconds: float, joules: float) -> str:
     if joules <= 0:
         return f"{_seconds(seconds)} sooner at no energy"
-    return f"{_seconds(seconds)} sooner, {seconds / (joules / 1e6):.3g} s for a MJ"
+    return f"{_seconds(seconds)} sooner for {joules_text(joules)} more"
 
 
 def _watts(watts: float) -> str:
