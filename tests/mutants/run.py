@@ -67,6 +67,7 @@ TARGETS = (
     Target("flyball_operator.power.targets", OPERATOR),
     Target("flyball_operator.power.reservations", OPERATOR),
     Target("flyball_operator.power.acknowledgements", OPERATOR),
+    Target("flyball_operator.power.brakes", OPERATOR),
     Target("flyball_operator.power.cap_state", OPERATOR),
     Target("flyball_operator.power.controller", OPERATOR),
     Target("flyball_operator.power.failsafe", OPERATOR),
