@@ -62,7 +62,7 @@ class PodOwners:
         for pod in pods:
             incarnation = incarnations.get(pod.controller_uid)
             if incarnation is not None and incarnation.namespace == pod.namespace:
-                pod = pod.of_incarnation(incarnation)
+                pod = incarnation.as_own(pod)
             elif self._proven.get(pod.uid) != (pod.job_name, pod.job_uid, pod.incarnation) and not _leaves(pod, jobs):
                 attributed.append(pod.of_nobody())
                 continue

@@ -1,0 +1,34 @@
+"""Nodes, pods and batch Jobs as Flyball sees them: the few facts it decides on, out of Kubernetes' own objects."""
+
+from flyball_api.workloads.gpu_quota import GpuQuota, read_gpu_quotas
+from flyball_api.workloads.incarnation import IncarnationView, placement_annotation, read_incarnation
+from flyball_api.workloads.node import ASSUMED_GPUS, NodeView, Taint, read_node
+from flyball_api.workloads.pod import Obstacle, PodView, needs_of_template, read_pod
+from flyball_api.workloads.pods_refused import PODS_REFUSED_SELECTOR, PodsRefused, read_pods_refused
+from flyball_api.workloads.resources import DEFAULT_GPU_RESOURCES, NO_NEEDS, Needs, read_needs
+from flyball_api.workloads.service import ServiceView, read_service
+
+__all__ = [
+    "ASSUMED_GPUS",
+    "DEFAULT_GPU_RESOURCES",
+    "NO_NEEDS",
+    "PODS_REFUSED_SELECTOR",
+    "GpuQuota",
+    "IncarnationView",
+    "Needs",
+    "NodeView",
+    "Obstacle",
+    "PodView",
+    "PodsRefused",
+    "ServiceView",
+    "Taint",
+    "needs_of_template",
+    "placement_annotation",
+    "read_gpu_quotas",
+    "read_incarnation",
+    "read_needs",
+    "read_node",
+    "read_pod",
+    "read_pods_refused",
+    "read_service",
+]

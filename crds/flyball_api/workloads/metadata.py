@@ -1,0 +1,50 @@
+"""What all of Kubernetes' own objects have: their metadata with owners, and conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import field
+
+from flyball_api.reading import ApiStruct
+
+
+class Owner(ApiStruct, frozen=True):
+    """An entry of metadata.ownerReferences; at most one of an object's is its controller."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class Metadata(ApiStruct, frozen=True):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    owner_references: tuple[Owner, ...] = ()
+
+    def controller_uid(self, group: str, kind: str) -> str:
+        """The UID of the object's controller where that is of this API group and kind; else an empty string."""
+        for owner in self.owner_references:
+            if owner.controller and owner.kind == kind and owner.api_version.startswith(f"{group}/"):
+                return owner.uid
+        return ""
+
+
+class Condition(ApiStruct, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+def holds(conditions: Iterable[Condition], kind: str) -> bool:
+    for condition in conditions:
+        if condition.type == kind:
+            return condition.status == "True"
+    return False

@@ -1,0 +1,271 @@
+"""A pod as Flyball sees it: the GPUs that it holds or wants, whose it is, what keeps it from running, how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import field
+
+from flyball_api.names import (
+    LABEL_COMPLETION_INDEX,
+    LABEL_INCARNATION,
+    LABEL_JOB_NAME,
+    LABEL_JOB_UID,
+    PLACEMENT_GATE,
+)
+from flyball_api.reading import ApiStruct, read_object
+from flyball_api.workloads.metadata import Condition, Metadata, holds
+from flyball_api.workloads.resources import DEFAULT_GPU_RESOURCES, NO_NEEDS, Needs, Quantities, count, read_needs
+
+
+class _Named(ApiStruct, frozen=True):
+    name: str = ""
+
+
+class _Resources(ApiStruct, frozen=True):
+    limits: Quantities = field(default_factory=dict)
+    requests: Quantities = field(default_factory=dict)
+
+
+class _Container(ApiStruct, frozen=True):
+    name: str = ""
+    resources: _Resources = _Resources()
+    restart_policy: str = ""
+
+
+class _Terminated(ApiStruct, frozen=True):
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+
+
+class _Waiting(ApiStruct, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class _ContainerState(ApiStruct, frozen=True):
+    terminated: _Terminated | None = None
+    waiting: _Waiting | None = None
+
+
+class _ContainerStatus(ApiStruct, frozen=True):
+    name: str = ""
+    state: _ContainerState = _ContainerState()
+
+
+class _PodSpec(ApiStruct, frozen=True):
+    containers: tuple[_Container, ...] = ()
+    init_containers: tuple[_Container, ...] = ()
+    node_name: str = ""
+    scheduling_gates: tuple[_Named, ...] = ()
+    overhead: Quantities = field(default_factory=dict)
+
+
+class _PodStatus(ApiStruct, frozen=True):
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[_ContainerStatus, ...] = ()
+    init_container_statuses: tuple[_ContainerStatus, ...] = ()
+
+
+class _Pod(ApiStruct, frozen=True):
+    metadata: Metadata
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+class Obstacle(ApiStruct, frozen=True):
+    """What keeps a pod from running, in the words of the component that says so; `reason` is that component's own."""
+
+    reason: str
+    message: str
+
+
+class PodView(ApiStruct, frozen=True):
+    """A pod that holds or wants GPUs, or belongs to a Flyball job; `job_uid` is empty for a foreign pod.
+
+    The fields about its job are by its labels, which anybody may set; `controller_uid` is the UID of the batch Job that
+    controls it (empty: none).
+
+    `unscheduled` is why the scheduler has found it no node, `waiting` why the kubelet cannot start one of its containers.
+    Of a pod that has failed, `exit_reason` and `exit_message` go with `exit_code`; `disruption` is set where it was ended,
+    or never begun, for reasons that are not its program's: eviction, a lost node, the kubelet's admission.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    node: str
+    gpus: int
+    phase: str
+    ready: bool
+    gated: bool
+    deleting: bool
+    job_name: str = ""
+    job_uid: str = ""
+    incarnation: int = 0
+    index: int = 0
+    exit_code: int | None = None
+    controller_uid: str = ""
+    unscheduled: Obstacle | None = None
+    waiting: Obstacle | None = None
+    disruption: Obstacle | None = None
+    exit_reason: str = ""
+    exit_message: str = ""
+    needs: Needs = NO_NEEDS
+
+    @property
+    def finished(self) -> bool:
+        """Its containers have ended for good, so that it holds no GPU any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+    def of_nobody(self) -> PodView:
+        """The same pod as one that belongs to no job, whatever its labels say."""
+        return msgspec.structs.replace(self, job_uid="")
+
+    def with_gpus(self, gpus: int) -> PodView:
+        """The same pod as one that holds or wants so many GPUs."""
+        return self if gpus == self.gpus else msgspec.structs.replace(self, gpus=gpus)
+
+
+def _pod_gpus(spec: _PodSpec, gpu_resources: Collection[str]) -> int:
+    """GPUs that the kubelet sets aside for the pod: of each resource the sum over its containers, or the largest init
+    container."""
+
+    def of(containers: Iterable[_Container], resource: str) -> list[int]:
+        return [count(container.resources.limits.get(resource, 0)) for container in containers]
+
+    return sum(
+        max([sum(of(spec.containers, resource)), *of(spec.init_containers, resource)]) for resource in gpu_resources
+    )
+
+
+def _pod_needs(spec: _PodSpec) -> Needs:
+    """What the scheduler sets aside for a pod: what its containers and sidecars ask for together, or the largest of its
+    other init containers with the sidecars before it."""
+    sidecars, starting = NO_NEEDS, NO_NEEDS
+    for container in spec.init_containers:
+        asked = read_needs({**container.resources.limits, **container.resources.requests})
+        if container.restart_policy == "Always":
+            sidecars += asked
+            starting = starting.largest(sidecars)
+        else:
+            starting = starting.largest(sidecars + asked)
+    running = sidecars
+    for container in spec.containers:
+        running += read_needs({**container.resources.limits, **container.resources.requests})
+    needs = running.largest(starting) + read_needs(spec.overhead)
+    return NO_NEEDS if needs == NO_NEEDS else needs
+
+
+def needs_of_template(template: Mapping[str, Any]) -> Needs:
+    """What each pod of a template asks of its node beside GPUs; raises InvalidObject where it is no pod template."""
+    return _pod_needs(read_object("PodTemplate", {"metadata": {"name": ""}, **template}, _PodTemplate).spec)
+
+
+class _PodTemplate(ApiStruct, frozen=True):
+    spec: _PodSpec = _PodSpec()
+
+
+def _exit(pod: _Pod) -> _Terminated:
+    """How the trainer ended; how another container did where the trainer has no exit code.
+
+    A sidecar that is asked to leave ends with a code of its own, which says nothing of the training. Where an init
+    container failed, none of the others ever ran.
+    """
+
+    def exits(statuses: Iterable[_ContainerStatus]) -> dict[str, _Terminated]:
+        return {
+            container.name: container.state.terminated
+            for container in statuses
+            if container.state.terminated is not None and container.state.terminated.exit_code is not None
+        }
+
+    ended = exits(pod.status.container_statuses)
+    trainer = next((container.name for container in pod.spec.containers), "")
+    if trainer in ended:
+        return ended[trainer]
+    inits = exits(pod.status.init_container_statuses).values() if pod.status.phase == "Failed" else ()
+    failed = [item for item in inits if item.exit_code]
+    return max([*ended.values(), *failed], key=lambda item: item.exit_code or 0, default=_Terminated())
+
+
+# A kubelet that has lost sight of a container (its node was rebooted, say) gives it exit code 137 and this reason.
+_CONTAINER_LOST = "ContainerStatusUnknown"
+# The one reason of a pod without any exit code that is the template's own doing (activeDeadlineSeconds).
+_DEADLINE_EXCEEDED = "DeadlineExceeded"
+
+
+def _disruption(pod: _Pod, ended: _Terminated) -> Obstacle | None:
+    """What ended the pod, or kept it from starting at all, where that was not its own program.
+
+    The condition DisruptionTarget is what Kubernetes' own podFailurePolicy goes by (evictions, preemption, taints, a Node
+    that is gone); a pod that failed before any container of it ran was refused by its kubelet.
+    """
+    status = pod.status
+    for condition in status.conditions:
+        if condition.type == "DisruptionTarget" and condition.status == "True":
+            return Obstacle(condition.reason or "DisruptionTarget", condition.message or status.message)
+    if status.phase != "Failed":
+        return None
+    if ended.reason == _CONTAINER_LOST:
+        return Obstacle(ended.reason, ended.message or status.message)
+    if ended.exit_code is None and status.reason != _DEADLINE_EXCEEDED:
+        return Obstacle(status.reason or "NeverRan", status.message or "none of its containers ever ran")
+    return None
+
+
+# What a container waits for on an ordinary start.
+_ORDINARY_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
+
+
+def _waiting(status: _PodStatus) -> Obstacle | None:
+    for container in (*status.init_container_statuses, *status.container_statuses):
+        waiting = container.state.waiting
+        if waiting is not None and waiting.reason not in _ORDINARY_WAITS:
+            return Obstacle(waiting.reason, waiting.message or f"container {container.name} waits")
+    return None
+
+
+def _unscheduled(conditions: Iterable[Condition]) -> Obstacle | None:
+    for condition in conditions:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return Obstacle(condition.reason, condition.message)
+    return None
+
+
+def read_pod(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES) -> PodView:
+    """A `v1.Pod` as a PodView; raises InvalidObject where it is none."""
+    pod = read_object("Pod", raw, _Pod)
+    metadata, spec, status = pod.metadata, pod.spec, pod.status
+    labels, ended = metadata.labels, _exit(pod)
+    return PodView(
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        resource_version=metadata.resource_version,
+        node=spec.node_name,
+        gpus=_pod_gpus(spec, gpu_resources),
+        phase=status.phase,
+        ready=holds(status.conditions, "Ready"),
+        gated=any(gate.name == PLACEMENT_GATE for gate in spec.scheduling_gates),
+        deleting=metadata.deletion_timestamp is not None,
+        job_name=labels.get(LABEL_JOB_NAME, ""),
+        job_uid=labels.get(LABEL_JOB_UID, ""),
+        incarnation=count(labels.get(LABEL_INCARNATION, 0)),
+        index=count(labels.get(LABEL_COMPLETION_INDEX, 0)),
+        exit_code=ended.exit_code,
+        controller_uid=metadata.controller_uid("batch", "Job"),
+        unscheduled=_unscheduled(status.conditions),
+        waiting=_waiting(status),
+        disruption=_disruption(pod, ended),
+        exit_reason=ended.reason,
+        exit_message=ended.message,
+        needs=_pod_needs(spec),
+    )
