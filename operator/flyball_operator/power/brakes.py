@@ -38,12 +38,12 @@ class SendBrake:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A brake of this leader, the nodes that should follow it, and when it was sent."""
+    """A brake of this leader, the nodes that should follow it, and since when their grants are held back for it."""
 
     version: BrakeVersion
     kept_millionths: int
     nodes: frozenset[str]
-    at: float
+    held_since: float
 
 
 class Brakes:
@@ -56,6 +56,7 @@ class Brakes:
         self._sent: dict[str, _Sent] = {}
         self._under_way: set[str] = set()
         self._paused_until: dict[str, float] = {}
+        self._cut_by_grants: frozenset[str] = frozenset()  # nodes under caps that are over, and that no brake lowers
 
     def update(self, seen: Mapping[str, PowerBrake]) -> None:
         """Take in every PowerBrake as it is now, by the cap's name."""
@@ -82,6 +83,15 @@ class Brakes:
 
     def due(self, caps: Iterable[CapState], nodes: Mapping[str, NodeInfo], monotonic: float) -> tuple[SendBrake, ...]:
         """The brakes to write now; they count as sent from here on."""
+        caps = tuple(caps)
+        sends = self._sends(caps, nodes, monotonic)
+        cut = (cap.nodes for cap in caps if not self._holds_back(cap.name, monotonic) and _is_over(cap, nodes))
+        self._cut_by_grants = frozenset().union(*cut) if self._sent else frozenset()
+        return sends
+
+    def _sends(
+        self, caps: Iterable[CapState], nodes: Mapping[str, NodeInfo], monotonic: float
+    ) -> tuple[SendBrake, ...]:
         sends = []
         for cap in caps:
             budget = cap.planning_budget()
@@ -108,8 +118,12 @@ class Brakes:
         return tuple(sends)
 
     def held_back(self, monotonic: float) -> frozenset[str]:
-        """The nodes whose grants can wait: until their acknowledgements of a brake, and the status that says so, are in."""
-        return frozenset().union(*(sent.nodes for cap, sent in self._sent.items() if self._holds_back(cap, monotonic)))
+        """The nodes whose grants can wait: until their acknowledgements of a brake, and the status that says so, are in.
+
+        Not those that another cap cuts by grants: what one brake lowers need not be enough for that.
+        """
+        held = (sent.nodes for cap, sent in self._sent.items() if self._holds_back(cap, monotonic))
+        return frozenset().union(*held) - self._cut_by_grants
 
     def answered(self, cap: str, *, done: bool, monotonic: float) -> None:
         """What became of a brake's write; where it failed, grants lower the nodes."""
@@ -119,7 +133,7 @@ class Brakes:
             self._paused_until[cap] = monotonic + PAUSE_SECONDS
 
     def _holds_back(self, cap: str, monotonic: float) -> bool:
-        return cap in self._sent and monotonic - self._sent[cap].at < HOLD_BACK_SECONDS
+        return cap in self._sent and monotonic - self._sent[cap].held_since < HOLD_BACK_SECONDS
 
     def _is_active(self, cap: str) -> bool:
         return cap in self._seen and self._seen[cap].active
@@ -138,10 +152,23 @@ class Brakes:
     def _send(self, cap: str, kept: int, nodes: frozenset[str], monotonic: float) -> SendBrake:
         self._sequences[cap] = self._sequences.get(cap, 0) + 1
         version = BrakeVersion(self._epoch, self._sequences[cap])
-        self._sent[cap] = _Sent(version, kept, nodes, monotonic)
+        # A cap that falls all the time is braked again and again: grants have their turn between times.
+        last = self._sent.get(cap)
+        goes_on = last is not None and monotonic - last.held_since < 2 * HOLD_BACK_SECONDS
+        self._sent[cap] = _Sent(version, kept, nodes, last.held_since if last is not None and goes_on else monotonic)
         self._under_way.add(cap)
         seen = self._seen.get(cap)
         return SendBrake(cap, PowerBrakeSpec(*version, kept), "" if seen is None else seen.metadata.resource_version)
+
+
+def _is_over(cap: CapState, nodes: Mapping[str, NodeInfo]) -> bool:
+    """Whether more is committed than the cap, or what its meter leaves of it, allows."""
+    if cap.committed_milliwatts > cap.planning_budget().budget_milliwatts:
+        return True
+    metered = cap.meter_budget()
+    return metered is not None and (
+        metered.committed({name: nodes[name].power for name in cap.nodes}) > metered.budget_milliwatts
+    )
 
 
 def _named(info: NodeInfo, cap: str) -> BrakeVersion:

@@ -54,6 +54,7 @@ class Bench:
         self.gpu_nodes = {node: self.granted(node, watts) for node in nodes}
         self.plan_is_near = False
         self.told = False  # the cap's status says Enforced
+        self.others: list[PowerCap] = []
 
     def granted(self, node: str, watts: int, *, generation: int = 1, brake: int = 0) -> GpuNode:
         jobs = (job_grant(f"uid-{node}", watts * 1000, GPUS, pod=f"pod-{node}"),)
@@ -90,7 +91,7 @@ class Bench:
         pods = {f"uid-{node}": [running_pod(f"pod-{node}", node, uid=f"uid-{node}", gpus=8)] for node in self.nodes}
         return ClusterState(
             jobs={},
-            caps=[cap],
+            caps=[cap, *self.others],
             gpu_nodes=dict(self.gpu_nodes),
             nodes=[node_view(node) for node in self.nodes],
             pods=[pod for of_job in pods.values() for pod in of_job],
@@ -198,6 +199,31 @@ def test_nodes_that_do_not_follow_are_cut_by_grants_after_a_while() -> None:
         bench.follow(node)
     bench.time = HOLD_BACK_SECONDS
     assert "f" in {send.node.name for send in bench.step(9600).sends}
+
+
+def test_what_another_cap_takes_off_waits_for_no_brake() -> None:
+    bench = Bench()
+    bench.land(bench.step(9600))
+    few = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["a", "b", "c"]}]}
+    bench.others = [cap_view("few", watts=3000, nodeSelector=few, status={"effectiveWatts": 3000})]
+    cut = bench.step(9600)
+    assert cut.brakes == ()  # three nodes are too few for one of its own
+    assert [send.node.name for send in cut.sends] == ["a", "b", "c"]
+    assert sum(send.grant.bound.limit_milliwatts for send in cut.sends) <= 3_000_000
+
+
+def test_a_cap_that_falls_all_the_time_holds_no_grant_back_for_ever() -> None:
+    bench = Bench()
+    sent = []
+    for tick in range(40):  # as an energy budget does that is drawn on faster than it allows
+        bench.time = tick * 0.1
+        step = bench.step(9600 - 10 * tick)
+        sent += [tick for _ in step.sends]
+        if step.brakes:
+            bench.land(step)
+            for node in NODES:
+                bench.follow(node)
+    assert min(sent) <= 10 * HOLD_BACK_SECONDS + 1
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.UNKNOWN])
