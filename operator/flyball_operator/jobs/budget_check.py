@@ -8,7 +8,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob
 
 from flyball_operator.jobs.frontier import remaining_frontier
 from flyball_operator.jobs.memory import Refusal
-from flyball_operator.jobs.status_updates import ModelSource
+from flyball_operator.jobs.status.updates import ModelSource
 from flyball_operator.power.node_info import NodeInfo
 
 

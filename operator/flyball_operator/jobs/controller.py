@@ -45,7 +45,7 @@ from flyball_operator.jobs.preemption import still_preempted
 from flyball_operator.jobs.progress import JobProgress, add_energy, recorded_progress, updated_progress
 from flyball_operator.jobs.record import JobRecord
 from flyball_operator.jobs.status import JobFacts, energy_status
-from flyball_operator.jobs.status_updates import ModelSource, StatusUpdates
+from flyball_operator.jobs.status.updates import ModelSource, StatusUpdates
 from flyball_operator.outcome import Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, PodLimit, pod_limits
 from flyball_operator.watches import ClusterState

@@ -11,7 +11,7 @@ from flyball_operator.jobs.attempts import Attempts, RestartRules
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.preemption import preempted_for
 from flyball_operator.jobs.progress import JobProgress, recorded_progress
-from flyball_operator.jobs.status_updates import StatusHistory
+from flyball_operator.jobs.status.updates import StatusHistory
 
 
 @dataclass(slots=True)

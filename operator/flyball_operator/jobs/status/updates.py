@@ -11,7 +11,8 @@ from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, F
 from flyball_planner.models.job import JobModel
 
 from flyball_operator.jobs.frontier import remaining_frontier
-from flyball_operator.jobs.status import JobFacts, job_status, significant_fields
+from flyball_operator.jobs.status.contents import job_status, significant_fields
+from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.power.node_info import NodeInfo
 
 # How often the frontier in a job's status is worked out anew.

@@ -1,0 +1,133 @@
+"""EnergyAwareJob.status as a whole: what the plan wants, what is observed, what the job has cost and will cost, and why."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+from flyball_api.conditions import merge_conditions
+from flyball_api.energy_aware_job import (
+    MAX_EXPLANATION_LENGTH,
+    EnergyAwareJob,
+    EnergyAwareJobStatus,
+    EnergyUse,
+    IncarnationEnergy,
+    JobAllocation,
+    JobSummary,
+    NodeGpus,
+    Progress,
+)
+from flyball_api.times import whole_second
+from flyball_api.units import MILLIWATTS_PER_WATT, allowed_watts
+
+from flyball_operator.jobs.lifecycle import Phase
+from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.status.conditions import conditions_of, explanation_of, state_of
+from flyball_operator.jobs.status.facts import JobFacts
+from flyball_operator.jobs.status.outlook import projected_kilojoules, seconds_to_end
+from flyball_operator.jobs.status.summary import kilojoules_words, summary_of
+
+
+def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
+    """The whole status of `job`."""
+    progress, before = facts.progress, job.status
+    projected = projected_kilojoules(job, facts)
+    conditions = conditions_of(job, facts, projected)
+    now, applied, remaining_seconds = whole_second(facts.now), _applied(facts), seconds_to_end(job, facts)
+    return EnergyAwareJobStatus(
+        observed_generation=job.generation,
+        conditions=merge_conditions(before.conditions, conditions, job.generation, facts.now),
+        allocation=_allocation(job, facts),
+        applied=applied,
+        progress=Progress(
+            iterations=int(progress.iterations),
+            iterations_per_kilosecond=round(progress.iterations_per_second * 1000),
+            attained_gpu_seconds=int(progress.attained_gpu_seconds),
+            estimated=progress.estimated,
+            last_report_time=None if progress.last_report is None else whole_second(progress.last_report),
+            estimated_completion_time=None
+            if remaining_seconds is None
+            else whole_second(facts.now + timedelta(seconds=remaining_seconds)),
+        ),
+        energy=_energy(progress, projected, progress.watts),
+        frontier=facts.frontier or None,
+        explanation=explanation_of(facts, conditions)[:MAX_EXPLANATION_LENGTH],
+        state=state_of(job, facts, conditions),
+        summary=summary_of(job, facts, remaining_seconds),
+        restarts=facts.restarts,
+        last_failed_incarnation=facts.last_failed or None,
+        failures=facts.failures or None,
+        start_attempts=facts.start_attempts or None,
+        back_off=facts.back_off,
+        start_time=before.start_time or (now if applied else None),
+        last_resize_time=facts.last_resize,
+        completion_time=before.completion_time or (now if facts.outcome else None),
+    )
+
+
+def energy_status(job: EnergyAwareJob, progress: JobProgress) -> EnergyAwareJobStatus:
+    """The status of a job that has ended, with the one thing that can still change: what its last pods have used."""
+    kilojoules = progress.consumed_millijoules / 1e6
+    summary = msgspec.structs.replace(job.status.summary or JobSummary(), energy=kilojoules_words(kilojoules))
+    return msgspec.structs.replace(job.status, energy=_energy(progress, kilojoules, 0.0), summary=summary)
+
+
+def significant_fields(status: EnergyAwareJobStatus) -> tuple[object, ...]:
+    """The part of a status whose change is worth a write at once: everything but figures that move by themselves."""
+    applied, allocation = status.applied, status.allocation
+    return (
+        status.observed_generation,
+        [(item.type, item.status, item.reason) for item in status.conditions],
+        # A new leader alone is not worth a write.
+        None if allocation is None else msgspec.structs.replace(allocation, epoch=None),
+        None if applied is None else (applied.incarnation, applied.gpus),
+        status.state,
+        status.restarts or 0,
+        status.failures or (),
+        status.start_attempts or 0,
+        status.back_off,
+        status.last_resize_time,
+        status.completion_time,
+    )
+
+
+def _allocation(job: EnergyAwareJob, facts: JobFacts) -> JobAllocation | None:
+    """What the plan wants the job to have; None for a job that has never had anything."""
+    current, decision = facts.step.current, facts.decision
+    number = max(job.last_incarnation, facts.highest_incarnation, 0 if current is None else current.incarnation)
+    if decision is not None and decision.allocation is not None and not facts.outcome:
+        return JobAllocation(
+            gpus=decision.allocation.gpus,
+            epoch=facts.epoch,
+            incarnation=number,
+            nodes=tuple(NodeGpus(*item) for item in decision.allocation.nodes),
+            clock_megahertz=decision.allocation.clock_megahertz,
+            power_limit_watts=allowed_watts(decision.allocation.power_limit_watts),
+        )
+    return JobAllocation(gpus=0, epoch=facts.epoch, incarnation=number) if number else None
+
+
+def _applied(facts: JobFacts) -> JobAllocation | None:
+    """What the job's pods hold; None unless all of them run."""
+    current = facts.step.current
+    if current is None or facts.step.phase != Phase.RUNNING:
+        return None
+    return JobAllocation(
+        gpus=current.gpus,
+        epoch=facts.epoch,
+        incarnation=current.incarnation,
+        nodes=tuple(NodeGpus(*item) for item in current.nodes),
+        clock_megahertz=facts.progress.clock_megahertz,
+        power_limit_watts=round(facts.applied_milliwatts / MILLIWATTS_PER_WATT) or None,
+    )
+
+
+def _energy(progress: JobProgress, projected_kilojoules: float | None, watts: float) -> EnergyUse:
+    return EnergyUse(
+        consumed_kilojoules=progress.consumed_millijoules // 1_000_000,
+        projected_kilojoules=None if projected_kilojoules is None else round(projected_kilojoules),
+        watts=round(watts),
+        settled_millijoules=progress.settled_millijoules,
+        settled_incarnation=progress.settled_incarnation,
+        incarnations=tuple(IncarnationEnergy(*item) for item in sorted(progress.open_millijoules.items())),
+    )

@@ -1,0 +1,52 @@
+"""What a job's status is made from, beside the job itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from flyball_api.energy_aware_job import BackOff, FrontierPoint, IncarnationFailure
+from flyball_planner.snapshot import JobDecision
+
+from flyball_operator.jobs.lifecycle import JobStep
+from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.obstacles import StartObstacle
+from flyball_operator.jobs.progress import JobProgress
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """Everything that a status is made from, beside the job itself.
+
+    `granted`: every running pod has its planned limit in a grant that its agent acknowledged; `applied_milliwatts` is the
+    highest limit read back from the job's GPUs (0: none known). `last_failed` is the last incarnation that `restarts`
+    counts. `outcome` is "Succeeded" or "Failed" once the job has ended; `refusal` says why no pods can be made of it.
+    `observing`: the operator does nothing of what is decided.
+
+    `back_off` is the pause before its next start, in which it `gives_back` its GPUs or not; `obstacle` what keeps the pods
+    of this start from running; `bounds_beyond` which of its bounds no GPU can take; `failures` how its last incarnations
+    ended, the newest first.
+    """
+
+    progress: JobProgress
+    step: JobStep
+    decision: JobDecision | None
+    epoch: int
+    granted: bool
+    restarts: int
+    now: datetime
+    last_failed: int = 0
+    applied_milliwatts: int = 0
+    outcome: str = ""
+    outcome_message: str = ""
+    refusal: Refusal | None = None
+    last_resize: datetime | None = None
+    frontier: tuple[FrontierPoint, ...] = ()
+    observing: bool = False
+    failures: tuple[IncarnationFailure, ...] = ()
+    start_attempts: int = 0
+    highest_incarnation: int = 0
+    back_off: BackOff | None = None
+    gives_back: bool = False
+    bounds_beyond: str = ""
+    obstacle: StartObstacle | None = None

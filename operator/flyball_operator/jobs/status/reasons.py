@@ -1,0 +1,56 @@
+"""The words that a job's conditions can have for reasons: closed lists, which docs/api.md has, too."""
+
+from __future__ import annotations
+
+from flyball_planner.snapshot import Admission
+
+from flyball_operator.jobs.lifecycle import Phase
+from flyball_operator.jobs.obstacles import PLACED_OBSTACLES, READY_OBSTACLES
+from flyball_operator.jobs.pauses import BACK_OFF_REASONS
+
+_STEPS = frozenset(str(phase) for phase in Phase)
+# The states of a job all of whose ranks run.
+RUNNING_STATES = ("Running", "DeadlineAtRisk")
+# The reasons that each condition can have; docs/api.md lists the same.
+REASONS: dict[str, frozenset[str]] = {
+    "Admitted": frozenset(
+        {
+            *(str(admission) for admission in Admission),
+            "Planning",
+            "Observing",
+            "Suspended",
+            "InvalidSpec",
+            "UnknownGpuResource",
+            "NotSupported",
+            "BudgetTooSmall",
+            "NoNodeFits",
+            "ExceedsCluster",
+            "QuotaExceeded",
+            "Succeeded",
+            "Failed",
+            *BACK_OFF_REASONS,
+        }
+    ),
+    "Placed": _STEPS | {"PodsBound"} | PLACED_OBSTACLES | BACK_OFF_REASONS,
+    "PodsReady": _STEPS | {"AllRanksReady"} | READY_OBSTACLES | BACK_OFF_REASONS,
+    "Resizing": _STEPS,
+    "PowerLimitsEnforced": frozenset({"LimitsAcknowledged", "WaitingForAcknowledgements", "NotPlaced"}),
+    "BudgetHealthy": frozenset({"NoBudget", "WithinBudget", "ProjectedOverBudget", "Exhausted"}),
+    "DeadlineAtRisk": frozenset({"NoAllocationMeetsIt", "DeadlinePassed", "OnTime", "NoDeadline"}),
+    "BoundsKept": frozenset({"NoBounds", "WithinRange", "OutOfRange"}),
+    "Succeeded": frozenset({"Succeeded"}),
+    "Failed": frozenset({"Failed"}),
+}
+# The condition Ready sums the others up: its reason is the state.
+REASONS["Ready"] = frozenset(
+    {
+        *(REASONS["Admitted"] - {"Admitted"}),
+        *PLACED_OBSTACLES,
+        *READY_OBSTACLES,
+        *BACK_OFF_REASONS,
+        *RUNNING_STATES,
+        "Starting",
+        "Stopping",
+        "Resizing",
+    }
+)

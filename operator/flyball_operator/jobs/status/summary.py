@@ -1,0 +1,51 @@
+"""The columns that kubectl prints of a job: few words, rounded for people."""
+
+from __future__ import annotations
+
+from flyball_api.energy_aware_job import EnergyAwareJob, JobSummary
+
+from flyball_operator.jobs.lifecycle import Phase
+from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.status.facts import JobFacts
+
+ESTIMATE_MARK = "~"  # before what the model says because the job itself reports nothing
+
+
+def summary_of(job: EnergyAwareJob, facts: JobFacts, remaining_seconds: float | None) -> JobSummary:
+    """The columns; an empty one where there is nothing to say."""
+    progress, decision = facts.progress, facts.decision
+    running = facts.step.phase == Phase.RUNNING
+    iterations, budget = job.spec.training.iterations, job.spec.energy.budget_kilojoules
+    guess = ESTIMATE_MARK if progress.estimated else ""
+    planned_clock = decision.allocation.clock_megahertz if decision and decision.allocation else 0
+    return JobSummary(
+        clock=f"{progress.clock_megahertz or planned_clock} MHz" if running else "",
+        power=f"{progress.watts:.0f} W" if running and progress.watts else "",
+        progress=_progress_words(progress, iterations, ended=bool(facts.outcome)),
+        energy=kilojoules_words(progress.consumed_millijoules / 1e6),
+        budget="" if not budget else f"{100 * progress.consumed_millijoules / (budget * 1e6):.0f}%",
+        eta="" if remaining_seconds is None or facts.outcome else guess + _duration(remaining_seconds),
+    )
+
+
+def kilojoules_words(value: float) -> str:
+    return f"{value:.1f} kJ" if value < 1000 else f"{value / 1e3:.1f} MJ" if value < 1e6 else f"{value / 1e6:.1f} GJ"
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours = seconds / 60, seconds / 3600
+    if minutes < 2:
+        return f"{seconds:.0f}s"
+    return f"{minutes:.0f}m" if hours < 2 else f"{hours:.0f}h" if hours < 48 else f"{hours / 24:.0f}d"
+
+
+def _progress_words(progress: JobProgress, iterations: int | None, *, ended: bool) -> str:
+    """How far the job is: a share of its iterations where it has a number of them, marked where it is estimated.
+
+    The model may be ahead of a job that says nothing, so that an estimate alone never calls a job done.
+    """
+    mark = ESTIMATE_MARK if progress.estimated else ""
+    if iterations is None:
+        return f"{mark}{progress.iterations:.0f}"
+    percent = min(100.0, 100.0 * progress.iterations / max(1, iterations))
+    return f"{mark}{min(percent, 99.0) if progress.estimated and not ended else percent:.0f}%"
