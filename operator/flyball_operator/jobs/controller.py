@@ -10,7 +10,7 @@ how far each job has come, how often it has failed, and whether the API server r
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.gpu_node import PodReport
@@ -22,13 +22,13 @@ from flyball_operator.jobs.attempts import RestartRules
 from flyball_operator.jobs.bounds import GpuRanges, bounds_beyond, gpu_ranges
 from flyball_operator.jobs.budget_check import budget_too_small
 from flyball_operator.jobs.create_limit import CreateLimit
+from flyball_operator.jobs.ended_jobs import EndedJobs
 from flyball_operator.jobs.energy_history import EnergyHistories
 from flyball_operator.jobs.fitting import NO_BOUNDS, Fit, Fitting, withheld_gpus
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep, LiveJob
 from flyball_operator.jobs.lifecycle import (
     Action,
     CreateIncarnation,
-    JobStep,
     OpenGates,
     Phase,
     next_step,
@@ -41,10 +41,11 @@ from flyball_operator.jobs.memory import (
     unsupported_section,
     wants_gpus,
 )
+from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts, outcome_of
 from flyball_operator.jobs.preemption import still_preempted
-from flyball_operator.jobs.progress import JobProgress, add_energy, recorded_progress, updated_progress
+from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.record import JobRecord
-from flyball_operator.jobs.status import JobFacts, energy_status
+from flyball_operator.jobs.status import JobFacts
 from flyball_operator.jobs.status.updates import ModelSource, StatusUpdates
 from flyball_operator.outcome import Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, PodLimit, pod_limits
@@ -74,7 +75,6 @@ class JobController:
         observe: bool = False,
     ) -> None:
         self._observe = observe
-        self._status_interval_seconds = status_interval_seconds
         self._gpu_resources = gpu_resources
         self._rules = rules or RestartRules()
         self._creates = CreateLimit()
@@ -85,7 +85,7 @@ class JobController:
         self._updates = StatusUpdates(status_interval_seconds, models)
         self._records: dict[str, JobRecord] = {}
         self._energy = EnergyHistories()  # of ended jobs, too
-        self._expiry_checked: datetime | None = None
+        self._ended = EndedJobs(status_interval_seconds, self._energy)
 
     def step(
         self,
@@ -126,9 +126,9 @@ class JobController:
                 if status is not None:
                     statuses.append((job, status))
             late_energy = [
-                item for item in self._late_energy(cluster, nodes, monotonic) if item[0].uid not in status_writes
+                item for item in self._ended.late_energy(cluster, nodes, monotonic) if item[0].uid not in status_writes
             ]
-            expired = self._expired(cluster.jobs.values(), now)
+            expired = self._ended.expired(cluster.jobs.values(), now)
         withheld = withheld_gpus(nodes.values(), cluster.pods)
         if self._observe:
             return JobsStep(jobs, (), (), statuses, late_energy, (), withheld_gpus=withheld, checks=checks)
@@ -283,7 +283,7 @@ class JobController:
             now=now,
             monotonic=monotonic,
         )
-        self._take_in_reports(record, job, reports, step, decision, monotonic)
+        record.take_in_reports(job, reports, step, decision, monotonic)
         memory = JobMemory(
             record.progress,
             current,
@@ -296,33 +296,10 @@ class JobController:
         )
         return LiveJob(job, memory, step, pods)
 
-    @staticmethod
-    def _take_in_reports(
-        record: JobRecord,
-        job: EnergyAwareJob,
-        reports: Sequence[tuple[str, PodReport]],
-        step: JobStep,
-        decision: JobDecision | None,
-        monotonic: float,
-    ) -> None:
-        running = step.phase == Phase.RUNNING and step.current is not None
-        rate = 0.0
-        if running and decision is not None and decision.predicted_iteration_seconds > 0:
-            rate = 1.0 / decision.predicted_iteration_seconds
-        record.progress = updated_progress(
-            record.progress,
-            reports,
-            incarnation=step.current.incarnation if step.current is not None else job.last_incarnation,
-            running_gpus=step.current.gpus if running and step.current is not None else 0,
-            elapsed_seconds=max(0.0, monotonic - record.updated_at),
-            model_iterations_per_second=rate,
-        )
-        record.updated_at = monotonic
-
     def _actions(self, job: LiveJob, *, planned: bool) -> list[Action]:
         step, attempts = job.step, self._records[job.view.uid].attempts
         if step.phase == Phase.FAILED:
-            if self._out_of_restarts(job) or not _failure_is_recorded(job):
+            if out_of_restarts(job, attempts) or not failure_is_recorded(job):
                 return []  # without a restart its pods stay, with their logs
             if attempts.pause is not None and not job.view.spec.suspend:
                 return []  # and so they do until the next start is due
@@ -335,28 +312,6 @@ class JobController:
             return True
         # A new leader starts nothing before its first plan.
         return planned and self._creates.allows(job.view.namespace, self._monotonic)
-
-    def _out_of_restarts(self, job: LiveJob) -> bool:
-        return job.step.counts_as_failure and self._records[job.view.uid].attempts.out_of_restarts(job.view)
-
-    def _outcome(self, job: LiveJob) -> tuple[str, str]:
-        """How the job has ended, "Succeeded" or "Failed", and why; two empty strings while it has not."""
-        view, step = job.view, job.step
-        if step.phase == Phase.COMPLETE:
-            number = 0 if step.current is None else step.current.incarnation
-            return "Succeeded", f"all ranks of incarnation {number} ended with exit code 0"
-        if step.phase == Phase.FAILED and self._out_of_restarts(job):
-            allowed = view.spec.failure_policy.max_restarts
-            words = step.ending.words if step.ending is not None else ""
-            return "Failed", f"{words}; failurePolicy.maxRestarts {allowed} allows no further restart"
-        energy = view.spec.energy
-        spent = job.memory.progress.budget_spent(energy.budget_kilojoules)
-        if spent and energy.on_exhausted == "Fail" and step.phase == Phase.WAITING:
-            return (
-                "Failed",
-                f"the energy budget of {energy.budget_kilojoules} kJ is spent, and energy.onExhausted is Fail",
-            )
-        return "", ""
 
     def _status(
         self,
@@ -390,7 +345,7 @@ class JobController:
         """What the job's status is made from; None before a new leader's first plan, which knows less than the status."""
         view, memory, record = job.view, job.memory, self._records[job.view.uid]
         attempts = record.attempts
-        outcome, message = self._outcome(job)
+        outcome, message = outcome_of(job, attempts)
         wants = wants_gpus(view, memory.progress, memory.refusal) and not attempts.gives_back
         seen = view.status.observed_generation == view.generation
         if wants and decision is None and not outcome and seen:
@@ -425,40 +380,3 @@ class JobController:
             last_resize=record.last_resize,
             observing=self._observe,
         )
-
-    def _late_energy(
-        self, cluster: ClusterState, nodes: Mapping[str, NodeInfo], monotonic: float
-    ) -> Iterable[tuple[EnergyAwareJob, EnergyAwareJobStatus]]:
-        """Statuses of ended jobs whose last pods are reported to have used more energy than their statuses have."""
-        for uid, reports in cluster.reports_of.items():
-            job = cluster.jobs.get(uid)
-            if job is None or not job.finished or job.deleting or not job.managed_by_flyball:
-                continue
-            before = recorded_progress(job)
-            progress = add_energy(before, self._energy.believed(job, reports, nodes, monotonic))
-            if progress.consumed_millijoules != before.consumed_millijoules:
-                yield job, energy_status(job, progress)
-
-    def _expired(self, jobs: Iterable[EnergyAwareJob], now: datetime) -> list[EnergyAwareJob]:
-        """Finished jobs whose time to live is over; looked for once per status interval, as there can be thousands."""
-        interval = timedelta(seconds=self._status_interval_seconds)
-        if self._expiry_checked is not None and now - self._expiry_checked < interval:
-            return []
-        self._expiry_checked = now
-        expired = []
-        for job in jobs:
-            ttl_seconds, ended = job.spec.ttl_seconds_after_finished, job.status.completion_time
-            if ttl_seconds is None or ended is None or job.deleting or not (job.finished and job.managed_by_flyball):
-                continue
-            if (now - ended).total_seconds() >= ttl_seconds:
-                expired.append(job)
-        return expired
-
-
-def _failure_is_recorded(job: LiveJob) -> bool:
-    """The status has the failure of the incarnation that is to be removed: then no operator, however many come and go,
-    loses it or counts it again."""
-    current = job.step.current
-    if not job.step.counts_as_failure or current is None:
-        return True
-    return (job.view.status.last_failed_incarnation or 0) >= current.incarnation

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.gpu_node import PodReport
+from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.jobs.attempts import Attempts, RestartRules
+from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.preemption import preempted_for
-from flyball_operator.jobs.progress import JobProgress, recorded_progress
+from flyball_operator.jobs.progress import JobProgress, recorded_progress, updated_progress
 from flyball_operator.jobs.status.updates import StatusHistory
 
 
@@ -50,3 +54,26 @@ class JobRecord:
         if self.invalid and self.invalid_generation == job.generation:
             return Refusal("InvalidSpec", self.invalid)
         return None
+
+    def take_in_reports(
+        self,
+        job: EnergyAwareJob,
+        reports: Sequence[tuple[str, PodReport]],
+        step: JobStep,
+        decision: JobDecision | None,
+        monotonic: float,
+    ) -> None:
+        """Bring the progress up to date: by the `(node, report)` of its pods, else by what the plan's model says."""
+        running = step.phase == Phase.RUNNING and step.current is not None
+        rate = 0.0
+        if running and decision is not None and decision.predicted_iteration_seconds > 0:
+            rate = 1.0 / decision.predicted_iteration_seconds
+        self.progress = updated_progress(
+            self.progress,
+            reports,
+            incarnation=step.current.incarnation if step.current is not None else job.last_incarnation,
+            running_gpus=step.current.gpus if running and step.current is not None else 0,
+            elapsed_seconds=max(0.0, monotonic - self.updated_at),
+            model_iterations_per_second=rate,
+        )
+        self.updated_at = monotonic
