@@ -28,7 +28,16 @@ def register(app: typer.Typer) -> None:
     @agent.command(epilog=ENVIRONMENT)
     @takes(AgentOptions, LogSettings)
     def run(options: AgentOptions, logs: LogSettings) -> None:
-        """Run the agent of one node until SIGTERM or Ctrl-C. Power limits stay as they are then."""
+        """Run the agent of one node until SIGTERM or Ctrl-C. Power limits stay as they are then.
+
+        It holds the node's GPUs to the grant in its GPUNode, reports what it reads back and which pod used what energy.
+        With --enforcer-socket it does so through `flyball agent enforcer`, and needs no privilege itself.
+
+        \b
+          flyball agent run --node-name gpu-07                        NVML, the kubelet, the pod's service account
+          flyball agent run --node-name gpu-07 --mode observe         report, and set nothing
+          flyball agent run --node-name gpu-07 --no-kubernetes        measure on a machine without a cluster
+        """
         from flyball_agent.start import become
 
         become(options, logs)
@@ -52,7 +61,13 @@ def register(app: typer.Typer) -> None:
         gpu: Annotated[str, typer.Option(help="The UUID of a GPU that was taken out: GPU-...")],
         journal_dir: JournalFolder = JOURNAL_FOLDER,
     ) -> None:
-        """Let the node's agent count a GPU no more that was taken out; until then it counts at its largest limit."""
+        """Let the node's agent count a GPU no more that was taken out; until then it counts at its largest limit.
+
+        Run it on the node, where the journal lies. The running agent, or else the next one, takes it in.
+
+        \b
+          flyball agent forget --node-name gpu-07 --gpu GPU-5a3c...
+        """
         from flyball_agent.enforce.requests import request_forget
 
         try:

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-HELP = """Show a cluster of simulated GPUs held to a power cap, with everything else real: the Kubernetes control plane, the
-operator, the node agents, an hour of jobs of a real trace.
+HELP = """Hold a cluster of simulated GPUs to a cap that falls and rises, on a real control plane. Four minutes.
 
-The cap starts at 70 % of what the GPUs could draw, falls to 45 % and rises to 60 %. A referee that shares no code with
+Operator, node agents and the jobs' sizes and lengths (an hour of a real trace) are real, machines and training simulated.
+
+The cap starts at 70 % of what the GPUs could draw, falls to 33 % and rises to 60 %. A referee that shares no code with
 them reads the hardware 20 times a second. The exit status is 1 if a cap that was reported as enforced was exceeded, or
 if a job was lost. Results: power.png, report.json, referee.csv and logs in the output directory.
 """

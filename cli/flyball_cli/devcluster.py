@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from flyball_testbed.controlplane.cluster import DevCluster
     from flyball_testbed.realnode.node import RealNode
 
-HELP = """A throwaway Kubernetes cluster on this machine: the real API server, etcd, controller manager and scheduler as
-plain processes, with simulated GPU nodes, and on it Flyball's operator, an agent for each node, and training in the pods
-of its jobs. No root, no containers, loopback only; several can run at once.
+HELP = """A throwaway Kubernetes cluster on this machine, with simulated GPU nodes and Flyball on it.
+
+The real API server, etcd, controller manager and scheduler run as plain processes; on them Flyball's operator, an agent for
+each node, and training in the pods of each EnergyAwareJob. No root, no containers, loopback only; several can run at once.
 
 With --real the nodes are real, too: kubelet, containerd and a device plugin for simulated GPUs, each node in namespaces
 of its own. Pods run. That needs root, Linux, and a few of Debian's packages (it says which).
@@ -115,7 +116,16 @@ def up(
         bool, typer.Option("--foreground", help="Stay, and take the cluster down on Ctrl-C (or if this shell dies).")
     ] = False,
 ) -> None:
-    """Start a cluster and wait until it can be used. It runs on in the background until `down`."""
+    """Start a cluster and wait until it can be used. It runs on in the background until `down`.
+
+    On it are Flyball's operator, an agent for each node, and training in the pods of each EnergyAwareJob.
+
+    \b
+      flyball devcluster up --nodes 4
+      flyball devcluster kubectl -- apply -f examples/manifests/power-cap.yaml -f examples/manifests/first-job.yaml
+      flyball devcluster kubectl -- get powercaps,energyawarejobs
+      flyball top --kubeconfig "$(flyball devcluster kubeconfig)"
+    """
     from flyball_kube.errors import ApiError, ApiUnreachable
     from flyball_testbed.controlplane.cluster import DevCluster, start_named
     from flyball_testbed.controlplane.control_plane import ComponentError, Options

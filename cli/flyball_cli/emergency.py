@@ -28,6 +28,11 @@ def register(app: typer.Typer) -> None:
 
         Nothing ends it but --end; limits then return with the operator's next grants. It needs the verb `emergency` on
         the PowerBrake of the cap's name, which the role flyball-sre has.
+
+        \b
+          flyball emergency --cap row-a --reason "smoke in row a"
+          flyball why cap row-a
+          flyball emergency --cap row-a --end
         """
         from flyball_cli.cluster_access import invocation, on_cluster
 

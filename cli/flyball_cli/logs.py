@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
         kubeconfig: Kubeconfig = None,
         context: Context = None,
     ) -> None:
-        """What the trainers of a job say: all ranks, a line beginning with [incarnation/rank].
+        """What the trainers of a job say: all ranks, each line after its incarnation and rank.
 
         A resize or a move ends an incarnation and deletes its pods, and what a kubelet kept of them goes with them: only
         a log collector of the cluster has it longer. Which incarnations are gone is said at the beginning.

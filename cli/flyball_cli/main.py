@@ -10,33 +10,28 @@ import importlib
 import sys
 
 import typer
+from typer.models import CommandInfo, TyperInfo
 
 from flyball_cli.cluster_access import invocation
 
-COMMAND_MODULES: tuple[str, ...] = (
-    "agent",
-    "calibrate",
-    "demo",
-    "devcluster",
-    "emergency",
-    "frontier",
-    "operator",
-    "page",
-    "schedule_plot",
-    "simulate",
-    "support_bundle",
-    "compare",
-    "zeus",
-    "kareus",
-    "top",
-    "why",
-    "report",
-    "release",
-    "logs",
-    "doctor",
-    "whatif",
-)
+# The headings of `flyball --help`, and the modules whose commands stand under each.
+COMMAND_MODULES: dict[str, tuple[str, ...]] = {
+    "See what is": ("top", "why", "logs", "report", "whatif", "page"),
+    "Answer for it": ("emergency", "release", "doctor", "support_bundle"),
+    "Try it here": ("demo", "devcluster"),
+    "Run on a cluster": ("operator", "agent", "calibrate"),
+    "Research": ("simulate", "compare", "frontier", "schedule_plot", "zeus", "kareus"),
+}
 
+HELP = """Flyball holds a GPU cluster's power to its cap and spends the joules where they buy the most training.
+
+\b
+  flyball devcluster up --nodes 4        a throwaway cluster with Flyball on it, on this machine
+  flyball top                            who draws the watts, on the cluster that kubectl speaks to
+  flyball why JOB                        why a job has what it has, and what would change it
+
+`kubectl flyball` is the same program. Each command's --help says more.
+"""
 DISTRIBUTION = "flyball"
 EXTRAS = {
     "matplotlib": "studies",
@@ -74,7 +69,7 @@ def build_app() -> typer.Typer:
         name="flyball",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        help="Flyball holds a GPU cluster's power to its cap and spends the joules where they buy the most training.",
+        help=HELP,
     )
 
     @app.callback()
@@ -84,8 +79,13 @@ def build_app() -> typer.Typer:
         ),
     ) -> None: ...
 
-    for name in COMMAND_MODULES:
-        importlib.import_module(f"flyball_cli.{name}").register(app)
+    for heading, modules in COMMAND_MODULES.items():
+        for name in modules:
+            importlib.import_module(f"flyball_cli.{name}").register(app)
+        added: list[CommandInfo | TyperInfo] = [*app.registered_commands, *app.registered_groups]
+        for one in added:
+            if not isinstance(one.rich_help_panel, str):
+                one.rich_help_panel = heading
     return app
 
 

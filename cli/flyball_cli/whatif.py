@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
         """What a cap at other watts would do: who shrinks, pauses, ends later, and the joules. Nothing is written.
 
         The operator's planner runs here, twice, on the cluster as it stands: with the caps as they are, and with this one
-        changed. It needs the rights to read jobs, pods and nodes in the whole cluster, and flyball[operator].
+        changed. It needs the rights to read jobs, pods and nodes in the whole cluster, and Flyball's extra `operator`.
 
         \b
           flyball whatif pcap hall --watts 28000

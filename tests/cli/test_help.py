@@ -1,0 +1,50 @@
+"""Every `--help` says all that was written, and enough to begin with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flyball_cli.main import build_app
+from flyball_testbed.demo.command import FIRST_CAP, HIGH_CAP, LOW_CAP
+from rich.text import Text
+from typer.main import get_command
+
+
+def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Each command and each group of them, by its whole name."""
+    yield name, command
+    for word, below in getattr(command, "commands", {}).items():
+        yield from commands(below, f"{name} {word}")
+
+
+COMMANDS = dict(commands(get_command(build_app()), "flyball"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_word_is_taken_for_markup(name: str) -> None:
+    command = COMMANDS[name]
+    texts = [command.help, *(getattr(parameter, "help", None) for parameter in command.params)]
+    written = [text.replace("\b", "") for text in texts if text]
+    assert [text for text in written if Text.from_markup(text).plain != text] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_a_command_is_for_is_said_beyond_its_first_sentence(name: str) -> None:
+    """A command with more than five parameters needs more than a line: what it does, or an example."""
+    command = COMMANDS[name]
+    if len(command.params) > 5:
+        assert len(re.split(r"\n\s*\n", (command.help or "").strip())) > 1
+
+
+def test_every_command_stands_under_a_heading() -> None:
+    first = {name: command for name, command in COMMANDS.items() if name.count(" ") == 1}
+    assert len(first) > 20
+    assert [name for name, command in first.items() if not isinstance(command.rich_help_panel, str)] == []
+
+
+def test_the_demos_help_names_its_caps() -> None:
+    text = COMMANDS["flyball demo"].help or ""
+    assert re.findall(r"(\d+) %", text) == [f"{100 * cap:.0f}" for cap in (FIRST_CAP, LOW_CAP, HIGH_CAP)]
