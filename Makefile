@@ -87,7 +87,7 @@ model-study: $(STAMP)  ## the figures of docs/models.md (what is measured from D
 metered-cap: $(STAMP)  ## the picture of a metered cap in docs/operator.md (a few seconds)
 	$(BIN)/python -m benchmarks.metered_cap --output docs/images
 
-evaluation: $(STAMP)  ## the figures and pictures of docs/evaluation.md (two hours of two cores; goes on where it stopped)
+evaluation: $(STAMP)  ## the figures and pictures of docs/evaluation.md (two hours of one core; goes on where it stopped)
 	$(BIN)/python -m flyball_studies.evaluation --data $(DATA) $(EVALUATION_ARGS)
 
 docs: $(STAMP)  ## the documentation as a site, with every link checked, into out/site (index.html)

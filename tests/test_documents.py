@@ -197,3 +197,38 @@ def test_the_tests_that_the_documents_name_exist() -> None:
     named = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "operator.md").read_text())
     assert len(named) > 30
     assert set(named) <= defined
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_every_heading_has_something_below_it(document: Path) -> None:
+    """Text, or a heading of a deeper level."""
+    blocks = [block for block in re.split(r"\n\s*\n", FENCE.sub("code", document.read_text())) if block.strip()]
+    levels = [len(match[1]) if (match := re.match(r"(#+) ", block)) and "\n" not in block else 0 for block in blocks]
+    empty = [
+        block
+        for block, level, following in zip(blocks, levels, [*levels[1:], 1], strict=True)
+        if level and following and following <= level
+    ]
+    assert empty == []
+
+
+def test_every_command_and_make_target_is_in_a_document() -> None:
+    text = "\n".join(document.read_text() for document in DOCUMENTS)
+    commands = get_command(build_app()).commands  # type: ignore[attr-defined]
+    assert [name for name in commands if not re.search(rf"flyball {name}\b", text)] == []
+    targets = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert [name for name in sorted(targets) if not re.search(rf"make {name}\b(?!-)|`{name}`", text)] == []
+
+
+def test_every_benchmark_has_its_line() -> None:
+    text = (ROOT / "benchmarks/README.md").read_text()
+    programs = [path for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()]
+    assert [path.name for path in programs if path.stem not in text] == []
+
+
+def test_every_kind_is_in_the_table_of_the_api_s_page() -> None:
+    text = (ROOT / "docs/api.md").read_text()
+    schemas = "\n".join(path.read_text() for path in (ROOT / "crds").glob("*.yaml"))
+    kinds = set(re.findall(r"^    kind: (\w+)$", schemas, re.MULTILINE))
+    assert len(kinds) > 4
+    assert [kind for kind in sorted(kinds) if not re.search(rf"^\| \[{kind}\]\(#", text, re.MULTILINE)] == []
