@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from flyball_kube.logs import fields_for_all, get_logger
 from flyball_kube.session import ApiSession
 
-from flyball_operator.jobs.attempts import RestartRules
 from flyball_operator.jobs.controller import JobController
+from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.leader import LeaderTerm
 from flyball_operator.learning.learner import Learner
 from flyball_operator.meters.meters import Meters

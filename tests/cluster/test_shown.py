@@ -15,8 +15,8 @@ from typing import Any
 from flyball_api.energy_aware_job import BackOff, IncarnationFailure, read_energy_aware_job
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
-from flyball_operator.jobs.obstacles import StartObstacle
 from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.starts.obstacles import StartObstacle
 from flyball_operator.jobs.status import JobFacts, job_status
 from flyball_planner.snapshot import Admission, JobDecision
 

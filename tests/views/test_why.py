@@ -11,7 +11,7 @@ import pytest
 from flyball_agent import status as agent_status
 from flyball_agent.enforce.decisions import Mode
 from flyball_api.event import EventView, read_event
-from flyball_operator.jobs.obstacles import READY_OBSTACLES
+from flyball_operator.jobs.starts.obstacles import READY_OBSTACLES
 from flyball_operator.jobs.status import REASONS as JOB_REASONS
 from flyball_operator.power.cap_status import REASONS as CAP_REASONS
 from flyball_views.nodes import SERVING_MODES

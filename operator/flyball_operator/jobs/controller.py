@@ -18,13 +18,11 @@ from flyball_api.times import whole_second
 from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import JobDecision
 
-from flyball_operator.jobs.attempts import RestartRules
-from flyball_operator.jobs.bounds import GpuRanges, bounds_beyond, gpu_ranges
-from flyball_operator.jobs.budget_check import budget_too_small
-from flyball_operator.jobs.create_limit import CreateLimit
 from flyball_operator.jobs.ended_jobs import EndedJobs
 from flyball_operator.jobs.energy_history import EnergyHistories
-from flyball_operator.jobs.fitting import NO_BOUNDS, Fit, Fitting, withheld_gpus
+from flyball_operator.jobs.feasibility.bounds import GpuRanges, bounds_beyond, gpu_ranges
+from flyball_operator.jobs.feasibility.budget_check import budget_too_small
+from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, Fitting, withheld_gpus
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep, LiveJob
 from flyball_operator.jobs.lifecycle import (
     Action,
@@ -45,6 +43,8 @@ from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts,
 from flyball_operator.jobs.preemption import still_preempted
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.record import JobRecord
+from flyball_operator.jobs.starts.attempts import RestartRules
+from flyball_operator.jobs.starts.create_limit import CreateLimit
 from flyball_operator.jobs.status import JobFacts
 from flyball_operator.jobs.status.updates import ModelSource, StatusUpdates
 from flyball_operator.outcome import Outcome, WriteResult

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flyball_operator.jobs.attempts import Attempts
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import Phase
+from flyball_operator.jobs.starts.attempts import Attempts
 
 
 def outcome_of(job: LiveJob, attempts: Attempts) -> tuple[str, str]:

@@ -10,11 +10,11 @@ from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.gpu_node import PodReport
 from flyball_planner.snapshot import JobDecision
 
-from flyball_operator.jobs.attempts import Attempts, RestartRules
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.preemption import preempted_for
 from flyball_operator.jobs.progress import JobProgress, recorded_progress, updated_progress
+from flyball_operator.jobs.starts.attempts import Attempts, RestartRules
 from flyball_operator.jobs.status.updates import StatusHistory
 
 

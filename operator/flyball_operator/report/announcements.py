@@ -17,8 +17,8 @@ from flyball_api.workloads import NodeView
 from flyball_planner.decisions.explain import gpus_text
 from flyball_planner.models.priors import is_known_model_class, nearest_model_classes
 
-from flyball_operator.jobs.obstacles import PLACED_OBSTACLES, READY_OBSTACLES
-from flyball_operator.jobs.pauses import NOT_STARTED
+from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES
+from flyball_operator.jobs.starts.pauses import NOT_STARTED
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo

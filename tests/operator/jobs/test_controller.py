@@ -12,10 +12,10 @@ import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, IncarnationEnergy, read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodView
-from flyball_operator.jobs.attempts import RestartRules
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, CreateService, OpenGates, StopIncarnation
+from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.outcome import DONE, Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.watches import ClusterState

@@ -10,8 +10,8 @@ from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.jobs.lifecycle import JobStep
 from flyball_operator.jobs.memory import Refusal
-from flyball_operator.jobs.obstacles import StartObstacle
 from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.starts.obstacles import StartObstacle
 
 
 @dataclass(frozen=True, slots=True)

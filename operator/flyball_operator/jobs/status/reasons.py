@@ -5,8 +5,8 @@ from __future__ import annotations
 from flyball_planner.snapshot import Admission
 
 from flyball_operator.jobs.lifecycle import Phase
-from flyball_operator.jobs.obstacles import PLACED_OBSTACLES, READY_OBSTACLES
-from flyball_operator.jobs.pauses import BACK_OFF_REASONS
+from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES
+from flyball_operator.jobs.starts.pauses import BACK_OFF_REASONS
 
 _STEPS = frozenset(str(phase) for phase in Phase)
 # The states of a job all of whose ranks run.

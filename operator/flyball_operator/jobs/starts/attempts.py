@@ -15,8 +15,8 @@ from flyball_api.workloads import IncarnationView, PodView
 
 from flyball_operator.jobs.endings import Ending, Evidence, gathered
 from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, JobStep, Phase
-from flyball_operator.jobs.obstacles import StartObstacle, refused_action, start_obstacle
-from flyball_operator.jobs.pauses import (
+from flyball_operator.jobs.starts.obstacles import StartObstacle, refused_action, start_obstacle
+from flyball_operator.jobs.starts.pauses import (
     DISRUPTED,
     FAILED,
     GIVES_BACK_AFTER_SECONDS,

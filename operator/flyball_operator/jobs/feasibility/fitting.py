@@ -13,8 +13,8 @@ from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.workloads import NO_NEEDS, GpuQuota, Needs, NodeView, PodView
 from flyball_kube.logs import get_logger
 
+from flyball_operator.jobs.feasibility.pod_demands import PodDemands, pod_demands
 from flyball_operator.jobs.memory import Refusal
-from flyball_operator.jobs.pod_demands import PodDemands, pod_demands
 from flyball_operator.power.node_info import NodeInfo
 
 logger = get_logger(__name__)

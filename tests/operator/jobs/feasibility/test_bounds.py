@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flyball_operator.jobs.bounds import bounds_beyond, gpu_ranges
+from flyball_operator.jobs.feasibility.bounds import bounds_beyond, gpu_ranges
 
 from tests.support.operator_objects import job_view, ready_node
 
