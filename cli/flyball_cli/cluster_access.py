@@ -59,7 +59,9 @@ def invocation() -> str:
 
 def fail(command: str, message: object) -> NoReturn:
     """End a command with one line and status 1."""
-    typer.echo(f"{invocation()} {command}: {' '.join(str(message).split())}", err=True)
+    from flyball_cli.printing import in_one_line
+
+    typer.echo(f"{invocation()} {command}: {in_one_line(' '.join(str(message).split()))}", err=True)
     raise typer.Exit(1)
 
 

@@ -53,6 +53,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """What the trainers of a job say: all ranks, each line after its incarnation and rank.
 
+        Colours are left out, and what else would drive the terminal is shown, not done.
+
         A resize or a move ends an incarnation and deletes its pods, and what a kubelet kept of them goes with them: only
         a log collector of the cluster has it longer. Which incarnations are gone is said at the beginning.
         """
@@ -89,6 +91,8 @@ async def show(
     """Say the lines that are wanted, and notice what is missing of them; raises CommandError, ApiError, ApiUnreachable."""
     import asyncio
 
+    from flyball_cli.printing import harmless
+
     current, pods = await ranks_of(session, namespace, job)
     chosen = choose(pods, current, wanted)
     gone = sorted(set(range(1, current + 1)) - {pod.incarnation for pod in pods})
@@ -102,7 +106,9 @@ async def show(
 
     async def one(pod: RankPod) -> None:
         async for line in lines_of(session, namespace, pod, wanted, notice):
-            say(pod.prefix + line)
+            # A progress bar is drawn over itself; over its prefix it would be another rank's.
+            for part in line.removesuffix("\r").split("\r"):
+                say(pod.prefix + harmless(part))
 
     if wanted.follow:
         await asyncio.gather(*(one(pod) for pod in chosen))
@@ -156,6 +162,8 @@ async def lines_of(
     from flyball_kube.errors import ApiError
     from flyball_kube.resources import PODS
 
+    from flyball_cli.printing import in_one_line
+
     params = {"container": pod.container} if pod.container else {}
     if wanted.follow:
         params["follow"] = "true"
@@ -171,7 +179,7 @@ async def lines_of(
     except ApiError as error:
         if error.status == 403:
             raise
-        notice(f"# {pod.prefix}{pod.name} ({pod.phase}): {error.message or error.reason}")
+        notice(in_one_line(f"# {pod.prefix}{pod.name} ({pod.phase}): {error.message or error.reason}"))
 
 
 def _nothing(job: str, namespace: str, current: int, pods: Sequence[RankPod], wanted: Wanted) -> str:

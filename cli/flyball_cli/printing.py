@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -13,7 +14,24 @@ from flyball_views.words import age_words
 
 GAP = "  "
 NARROWEST = 20
+# What drives a terminal, or turns the order of its letters around; not the tab.
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_COLOUR = re.compile("\x1b\\[[0-9;:]*m")
+_SPACE = re.compile("[\t\n\x0b\x0c\r]")
 _MARKS = {Weight.STOPS: "x", Weight.LIMITS: "!", Weight.NOTE: "-"}
+
+
+def harmless(text: str) -> str:
+    """`text` without colours, and with whatever else would drive a terminal made visible (`\\x1b`).
+
+    Names and messages, and what trainers say, come from anybody; they are printed on the terminals of those who may more.
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), _COLOUR.sub("", text))
+
+
+def in_one_line(text: str) -> str:
+    """`harmless` words, with spaces for ends of lines."""
+    return harmless(_SPACE.sub(" ", text))
 
 
 def terminal_width() -> int | None:
@@ -30,6 +48,7 @@ def table_text(table: Table, lines: Iterable[Line] | None = None, width: int | N
 
 def columns_text(rows: Sequence[Sequence[str]], right: Sequence[bool], width: int | None = None) -> str:
     """Rows of words in columns; those of `right` are set to the right."""
+    rows = [[in_one_line(word) for word in row] for row in rows]
     widths = [max(len(row[index]) for row in rows) for index in range(len(right))]
     before = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
     last = widths[-1] if width is None else min(widths[-1], max(NARROWEST, width - before))
@@ -47,7 +66,7 @@ def columns_text(rows: Sequence[Sequence[str]], right: Sequence[bool], width: in
 def explanation_text(explanation: Explanation, program: str = "kubectl flyball", width: int | None = None) -> str:
     """An explanation, a reason a paragraph: what stops the object (x), what holds it back (!), what is good to know (-)."""
     wide = min(width or 100, 120)
-    parts = [f"{explanation.kind} {explanation.name}", explanation.headline, ""]
+    parts = [in_one_line(f"{explanation.kind} {explanation.name}"), in_one_line(explanation.headline), ""]
     for reason in explanation.reasons:
         age = f" ({age_words(reason.since, explanation.time)})" if reason.since is not None else ""
         parts.append(_paragraph(f"{_MARKS[reason.weight]} ", reason.what + age, wide))
@@ -66,4 +85,6 @@ def explanation_text(explanation: Explanation, program: str = "kubectl flyball",
 
 
 def _paragraph(mark: str, words: str, width: int) -> str:
-    return textwrap.fill(words, width, initial_indent=mark, subsequent_indent=" " * len(mark), break_on_hyphens=False)
+    return textwrap.fill(
+        in_one_line(words), width, initial_indent=mark, subsequent_indent=" " * len(mark), break_on_hyphens=False
+    )

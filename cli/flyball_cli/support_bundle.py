@@ -29,6 +29,8 @@ MOST_AGENTS = 20
 MOST_OBJECTS = 20_000
 OURS = "app.kubernetes.io/name=flyball"
 OUR_ANNOTATIONS = "flyball.dev/"
+# Of volumes: what a storage driver takes, which can be a password.
+VALUES_LEFT_OUT = ("volumeAttributes", "options")
 
 
 class Source(Protocol):
@@ -61,8 +63,13 @@ class Bundle:
 
 
 def without_secrets(value: Any, *, ours: bool = False) -> Any:
-    """An object without what may be secret or is of no use: the values of environment variables, the command lines of
-    containers that are not `ours`, annotations of others, and who set which field."""
+    """An object without what may be secret or is of no use: the values of environment variables, of probes' headers and
+    of volumes' options, the command lines of containers that are not `ours`, annotations of others, who set which field,
+    and whatever looks like a credential."""
+    from flyball_kube.logs import redact
+
+    if isinstance(value, str):
+        return redact(value)
     if isinstance(value, list):
         return [without_secrets(each, ours=ours) for each in value]
     if not isinstance(value, Mapping):
@@ -73,7 +80,9 @@ def without_secrets(value: Any, *, ours: bool = False) -> Any:
             continue
         if name == "annotations" and isinstance(each, Mapping):
             kept[name] = {key: text for key, text in each.items() if key.startswith(OUR_ANNOTATIONS)}
-        elif name == "env" and isinstance(each, list):
+        elif name in VALUES_LEFT_OUT and isinstance(each, Mapping):
+            kept[name] = dict.fromkeys(each, LEFT_OUT)
+        elif name in ("env", "httpHeaders") and isinstance(each, list):
             kept[name] = [
                 {"name": str(item.get("name")), "value": LEFT_OUT} for item in each if isinstance(item, Mapping)
             ]
@@ -113,6 +122,7 @@ def _collections(namespace: str) -> dict[str, tuple[str, dict[str, str]]]:
 async def gather(source: Source, namespace: str) -> Bundle:
     """A bundle of the installation in `namespace`; what the API server refuses is noted, and is not the end."""
     from flyball_kube.errors import ApiError, ApiUnreachable
+    from flyball_kube.logs import redact
 
     bundle = Bundle()
 
@@ -137,7 +147,8 @@ async def gather(source: Source, namespace: str) -> Bundle:
         if previous:
             parameters["previous"] = "true"
         try:
-            bundle.put(name, await source.text(f"/api/v1/namespaces/{namespace}/pods/{pod}/log", **parameters))
+            said = await source.text(f"/api/v1/namespaces/{namespace}/pods/{pod}/log", **parameters)
+            bundle.put(name, redact(said))  # of a sidecar's, too, which knows nothing of our loggers
         except (ApiError, ApiUnreachable) as error:
             bundle.missing[name] = str(error)
     try:
@@ -197,10 +208,13 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Gather what somebody needs who is to find out what is wrong: objects, logs, versions.
 
-        Left out are values of environment variables, command lines of training containers, annotations of others, Secrets
-        and ConfigMaps. Look into it before you hand it on: names of jobs, namespaces and nodes are in it. What you have
-        no right to read is missing, and `missing.json` says so.
+        Left out are values of environment variables, of probes' headers and volumes' options, command lines of training
+        containers, annotations of others, Secrets and ConfigMaps, and whatever looks like a credential. Look into
+        it before you hand it on: names of jobs, namespaces and nodes are in it. What you have no right to read is missing,
+        and `missing.json` says so.
         """
+        from flyball_cli.printing import in_one_line
+
         target = output or Path(f"flyball-support-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar.gz")
         if target.exists():
             typer.echo(f"flyball support-bundle: {target} is there already", err=True)
@@ -217,4 +231,4 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(1) from error
         typer.echo(f"{target}: {len(bundle.files)} files")
         for name, reason in bundle.missing.items():
-            typer.echo(f"  without {name}: {reason}", err=True)
+            typer.echo(in_one_line(f"  without {name}: {reason}"), err=True)

@@ -78,7 +78,7 @@ def printed(overview: Overview, output: Output) -> str:
     """An overview as plain tables, or as JSON for programs."""
     from flyball_views.tables import caps_table, jobs_table, nodes_table
 
-    from flyball_cli.printing import table_text, terminal_width
+    from flyball_cli.printing import in_one_line, table_text, terminal_width
 
     if output is Output.JSON:
         import msgspec
@@ -88,8 +88,8 @@ def printed(overview: Overview, output: Output) -> str:
         table_text(table, width=terminal_width()) if table.lines else f"no {table.name}"
         for table in (caps_table(overview), nodes_table(overview), jobs_table(overview))
     ]
-    parts += [f"left out: {problem}" for problem in overview.problems]
-    parts += [f"not looked at: {why}" for _, why in sorted(overview.missing.items())]
+    parts += [in_one_line(f"left out: {problem}") for problem in overview.problems]
+    parts += [in_one_line(f"not looked at: {why}") for _, why in sorted(overview.missing.items())]
     return "\n\n".join(parts)
 
 

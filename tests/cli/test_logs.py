@@ -156,6 +156,18 @@ async def test_a_line_without_end_is_cut_and_bytes_that_are_no_text_are_shown(se
     assert lines[1].endswith(" ok")
 
 
+async def test_no_trainer_drives_the_terminal_of_who_reads_its_log(server: FakeServer) -> None:
+    server.add(2, 0, b"\x1b[32mgood\x1b[0m\x1b]0;title\x07\x1b[2J\xc2\x9b31m\r\n10%\r20%\r[2/1] I am another rank\n")
+    server.add(2, 1, 400)
+    lines, _ = await said(server)
+    assert lines == [
+        r"[2/0] good\x1b]0;title\x07\x1b[2J\x9b31m",
+        "[2/0] 10%",
+        "[2/0] 20%",
+        "[2/0] [2/1] I am another rank",
+    ]
+
+
 async def test_many_ranks_are_bounded(server: FakeServer) -> None:
     for rank in range(70):
         server.add(2, rank, b"line\n")

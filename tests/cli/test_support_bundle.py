@@ -75,6 +75,34 @@ class Cluster:
         return "a line\n"
 
 
+def test_headers_options_and_what_looks_like_a_credential_are_left_out() -> None:
+    made = without_secrets(
+        {
+            "livenessProbe": {"httpGet": {"httpHeaders": [{"name": "Authorization", "value": SECRET}]}},
+            "volumes": [
+                {"csi": {"driver": "smb", "volumeAttributes": {"password": SECRET}}},
+                {"flexVolume": {"options": {"passwd": SECRET}}},
+            ],
+            "endpoint": f"https://reader:{SECRET}@prometheus",
+            "message": f"Authorization: Bearer {SECRET}",
+        },
+        ours=True,
+    )
+    assert SECRET not in json.dumps(made)
+    assert made["volumes"][0]["csi"] == {"driver": "smb", "volumeAttributes": {"password": "(left out)"}}
+    assert made["endpoint"].endswith("@prometheus")
+
+
+async def test_what_looks_like_a_credential_is_left_out_of_logs() -> None:
+    class Talkative(Cluster):
+        async def text(self, path: str, **params: str) -> str:
+            return f"sidecar: Authorization: Bearer {SECRET}\n"
+
+    bundle = await gather(Talkative(pod("operator-1")), NAMESPACE)
+    assert "sidecar: Authorization: Bearer" in bundle.files["logs/operator-1.operator.log"]
+    assert SECRET not in json.dumps(bundle.files)
+
+
 async def test_no_secret_is_in_it_and_what_is_refused_is_said(tmp_path: Path) -> None:
     cluster = Cluster(pod("operator-1", restarts=1), pod("agent-1", "agent"))
     bundle = await gather(cluster, NAMESPACE)

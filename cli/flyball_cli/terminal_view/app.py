@@ -21,6 +21,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Input, Static
 
+from flyball_cli.printing import in_one_line
 from flyball_cli.terminal_view.lines_table import LinesTable
 from flyball_cli.terminal_view.screens import HelpScreen, WhyScreen
 
@@ -176,7 +177,7 @@ class FlyballTop(App[None]):
     def _summary(self) -> Text:
         overview, now = self._overview, self._clock()
         if overview is None:
-            return Text(self._error or "reading the cluster ...", style="bold red" if self._error else "")
+            return Text(in_one_line(self._error) or "reading the cluster ...", style="bold red" if self._error else "")
         text = Text()
         text.append(overview.time.astimezone().strftime("%H:%M:%S"), style="bold")
         age = (now - overview.time).total_seconds()
@@ -192,7 +193,7 @@ class FlyballTop(App[None]):
         elif leader.silent_at(overview.time):
             text.append(f"NO OPERATOR LEADS (last sign {age_words(leader.renewed, now)} ago)", style="bold red")
         else:
-            text.append(f"{leader.holder} leads, epoch {leader.epoch}")
+            text.append(in_one_line(f"{leader.holder} leads, epoch {leader.epoch}"))
         totals = overview.totals
         text.append(
             f"\n{counted(totals.gpus, 'GPU')}, {totals.gpus_in_jobs:,} in jobs, on {counted(totals.nodes, 'node')}"
@@ -203,7 +204,7 @@ class FlyballTop(App[None]):
         text.append(f"; jobs: {states}" if states else "; no jobs")
         for trouble in (self._error, *overview.problems, *overview.missing.values()):
             if trouble:
-                text.append(f"\n{trouble}", style="yellow")
+                text.append(f"\n{in_one_line(trouble)}", style="yellow")
         return text
 
     # --- keys ------------------------------------------------------------------------------------------------------

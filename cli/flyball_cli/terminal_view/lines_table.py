@@ -16,6 +16,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from flyball_cli.printing import in_one_line
+
 GAP = "  "
 WIDEST_COLUMN = 40  # but for the last, which takes what is left
 STYLES = {
@@ -187,7 +189,7 @@ class LinesTable(ScrollView, can_focus=True):
             if not width:
                 continue
             style = base + (CURSOR if under_cursor else STYLES[cell.tone])
-            word = _fitted(cell, width, column) if index < last else cell.text
+            word = _fitted(cell, width, column) if index < last else in_one_line(cell.text)
             segments.append(Segment(word + (GAP if index < last else ""), style))
         return self._drawn(segments, base + CURSOR if under_cursor else base)
 
@@ -220,5 +222,6 @@ def _widths(columns: Sequence[Column], lines: Sequence[Line]) -> list[int]:
 
 
 def _fitted(cell: Cell, width: int, column: Column) -> str:
-    text = cell.text if len(cell.text) <= width else cell.text[: width - 1] + "…"
+    text = in_one_line(cell.text)
+    text = text if len(text) <= width else text[: width - 1] + "…"
     return text.rjust(width) if column.right else text.ljust(width)
