@@ -40,6 +40,10 @@ def earlier_sources(tmp_path: Path) -> Path:
     return folder
 
 
+# What the benches give the operator that the earlier one has no name for; each has a value.
+LATER_OPTIONS = frozenset({"--first-pause-seconds"})
+
+
 @dataclass
 class Earlier:
     """The earlier commit's packages, run as processes on a site."""
@@ -61,7 +65,10 @@ class Earlier:
         """Its operator in the place of the present one."""
         site = self.site
         site.parts[OPERATOR].stop()
-        command = ["/usr/bin/env", self.environment, *site._commands[OPERATOR]()]
+        present = site._commands[OPERATOR]()
+        unknown = {place + of for place, item in enumerate(present) if item in LATER_OPTIONS for of in (0, 1)}
+        known = [item for place, item in enumerate(present) if place not in unknown]
+        command = ["/usr/bin/env", self.environment, *known]
         site.parts[OPERATOR] = Process.spawn(OPERATOR, command, log_path=site.logs / "operator-earlier.log")
 
     def start_agents(self) -> None:
