@@ -7,13 +7,10 @@ cluster over. By default the processes die with the one that started them, howev
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,6 +18,7 @@ from typing import Self
 import yaml
 
 from flyball_testbed.controlplane import network
+from flyball_testbed.controlplane.access import Access
 from flyball_testbed.controlplane.api import ApiClient, Json
 from flyball_testbed.controlplane.components import (
     API_SERVER,
@@ -38,14 +36,7 @@ from flyball_testbed.controlplane.components import (
     scheduler_arguments,
     scheduler_configuration,
 )
-from flyball_testbed.controlplane.credentials import (
-    ADMIN,
-    USERS,
-    create_keys,
-    request_token,
-    write_kubeconfig,
-    write_user_kubeconfigs,
-)
+from flyball_testbed.controlplane.credentials import create_keys, write_user_kubeconfigs
 from flyball_testbed.controlplane.ports import LOOPBACK, free_port
 from flyball_testbed.controlplane.processes import (
     Process,
@@ -58,6 +49,7 @@ from flyball_testbed.controlplane.processes import (
 from flyball_testbed.controlplane.programs.binaries import KUBECTL, Binaries, Report, find_binaries
 from flyball_testbed.controlplane.readiness import READY_TIMEOUT_SECONDS, ComponentError, await_ready
 from flyball_testbed.controlplane.stages import kwok_configuration
+from flyball_testbed.controlplane.state import Options, State, read_state, write_state
 
 __all__ = ["ComponentError", "ControlPlane", "Options"]
 
@@ -66,29 +58,17 @@ TEMPORARY_PREFIX = "flyball-devcluster-"
 GARBAGE_COLLECTION_PERCENT = "200"
 PORT_ATTEMPTS = 5
 STOP_TIMEOUT_SECONDS = 10.0
-TOKEN_SECONDS = 7 * 24 * 3600
 NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-STATE_VERSION = 2
 
 
-@dataclass(frozen=True)
-class Options:
-    """How a control plane is run, kept in its state file so that components can be started again in the same way."""
-
-    pod_start_delay_seconds: float = 0.5
-    node_lease_seconds: int = 40
-    die_with_parent: bool = True
-    real_nodes: bool = False  # put the API server where nodes in namespaces of their own reach it (needs root)
-
-
-class ControlPlane:
+class ControlPlane(Access):
     """A running control plane. `start` one, or `attach` to one that another process started.
 
     Methods may be called from any thread; they block, so call them by `asyncio.to_thread` from an event loop.
     """
 
     def __init__(self, directory: Path, binaries: dict[str, Path], options: Options, ports: dict[str, int]) -> None:
-        self.layout = Layout(directory)
+        super().__init__(Layout(directory))
         self.options = options
         self._binaries = binaries
         self._ports = ports
@@ -96,8 +76,6 @@ class ControlPlane:
         self._processes: dict[str, Process] = {}
         self._temporary = False
         self._owner = ProcessIdentity.own()
-        self._lock = threading.RLock()
-        self._api: ApiClient | None = None
 
     # --- starting and stopping -------------------------------------------------------------------------------------
 
@@ -143,19 +121,12 @@ class ControlPlane:
         Raises FileNotFoundError where there is none. Components that have ended in the meantime can be started again.
         """
         root = Path(directory).resolve()
-        state = json.loads(Layout(root).state.read_text())
-        if state.get("version") != STATE_VERSION:
-            raise ValueError(f"{root}: state of version {state.get('version')}, this is version {STATE_VERSION}")
-        plane = cls(
-            root,
-            {name: Path(path) for name, path in state["binaries"].items()},
-            Options(**state["options"]),
-            dict(state["ports"]),
-        )
-        plane._link = network.Link(*state["link"]) if state["link"] is not None else None
-        plane._owner = ProcessIdentity(*state["owner"])
-        for name, identity in state["processes"].items():
-            plane._processes[name] = Process(name, ProcessIdentity(*identity), plane.layout.log(name))
+        state = read_state(Layout(root))
+        plane = cls(root, state.binaries, state.options, state.ports)
+        plane._link = state.link
+        plane._owner = state.owner
+        for name, identity in state.processes.items():
+            plane._processes[name] = Process(name, identity, plane.layout.log(name))
         return plane
 
     def _start_all(self, before_controllers: Callable[[ApiClient], None] | None) -> None:
@@ -268,9 +239,7 @@ class ControlPlane:
             self._processes.clear()
             if self._link is not None:
                 self._link.remove()
-            if self._api is not None:
-                self._api.close()
-                self._api = None
+            self.close_api()
             if self.layout.directory.is_dir():
                 self._save()
             if self._temporary and not keep_directory:
@@ -285,18 +254,8 @@ class ControlPlane:
         self.stop()
 
     def _save(self) -> None:
-        state = {
-            "version": STATE_VERSION,
-            "binaries": {name: str(path) for name, path in self._binaries.items()},
-            "options": vars(self.options),
-            "ports": self._ports,
-            "link": astuple(self._link) if self._link is not None else None,
-            "owner": astuple(self._owner),
-            "processes": {name: astuple(process.identity) for name, process in self._processes.items()},
-        }
-        temporary = self.layout.state.with_suffix(".new")
-        temporary.write_text(json.dumps(state, indent=1))
-        os.replace(temporary, self.layout.state)
+        processes = {name: process.identity for name, process in self._processes.items()}
+        write_state(self.layout, State(self._binaries, self.options, self._ports, self._link, self._owner, processes))
 
     # --- one component ---------------------------------------------------------------------------------------------
 
@@ -392,58 +351,6 @@ class ControlPlane:
     def kubectl(self) -> Path:
         """The kubectl of the cluster's own version."""
         return self._binaries[KUBECTL]
-
-    @property
-    def api(self) -> ApiClient:
-        """The API as the cluster's administrator."""
-        with self._lock:
-            if self._api is None:
-                self._api = ApiClient(
-                    self.server_url,
-                    authority_file=self.layout.authority,
-                    certificate_file=self.layout.certificate(ADMIN),
-                    key_file=self.layout.key(ADMIN),
-                )
-            return self._api
-
-    def api_with_token(self, token: str, *, timeout_seconds: float = 30.0) -> ApiClient:
-        """The API as the bearer of a token."""
-        return ApiClient(
-            self.server_url, authority_file=self.layout.authority, token=token, timeout_seconds=timeout_seconds
-        )
-
-    def kubeconfig(self, user: str = ADMIN) -> Path:
-        """The kubeconfig of the administrator or of a component."""
-        if user not in USERS:
-            raise KeyError(f"no user {user!r}; there are {', '.join(USERS)}; others are service accounts")
-        return self.layout.kubeconfig(user)
-
-    def token(self, namespace: str, service_account: str, *, seconds: int = TOKEN_SECONDS) -> str:
-        """A token of a service account. Raises ApiError where there is no such account."""
-        return request_token(self.api, namespace, service_account, seconds=seconds)
-
-    def token_bound_to_pod(
-        self, namespace: str, service_account: str, pod: str, *, seconds: int = TOKEN_SECONDS
-    ) -> str:
-        """The token that a pod's container would find mounted: it carries the pod and, once bound, its node.
-
-        Valid as long as the pod exists. Raises ApiError where pod or account do not exist.
-        """
-        return request_token(self.api, namespace, service_account, seconds=seconds, pod=pod)
-
-    def service_account_kubeconfig(
-        self, namespace: str, name: str, *, pod: str | None = None, path: Path | None = None
-    ) -> Path:
-        """A kubeconfig with a token of a service account, bound to `pod` if one is given.
-
-        Written to `path`, by default into the cluster's folder, where a second call replaces it.
-        """
-        token = self.token(namespace, name) if pod is None else self.token_bound_to_pod(namespace, name, pod)
-        if path is None:
-            suffix = f"-{pod}" if pod is not None else ""
-            path = self.layout.directory / f"{namespace}-{name}{suffix}.kubeconfig"
-        write_kubeconfig(self.layout, self.server_url, path, name, {"token": token}, namespace)
-        return path
 
 
 def _left_our_network(pid: int) -> bool:
