@@ -69,18 +69,19 @@ def start_page(cluster: IsolatedCluster, tmp_path: Path) -> Iterator[Callable[..
     """Starts pages with the rights of the page's own account."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str) -> Page:
+    def start(*arguments: str, address: str = "127.0.0.1") -> Page:
         plane = cluster.devcluster.control_plane
         config = plane.service_account_kubeconfig(SYSTEM, ACCOUNT)
-        with socket.create_server(("127.0.0.1", 0)) as free:
+        with socket.create_server((address, 0)) as free:
             port = free.getsockname()[1]
+        arguments = ("--address", address, *arguments)
         log = (tmp_path / "page.log").open("w")
         process = subprocess.Popen(
             [PROGRAM, "page", "run", "--kubeconfig", str(config), "--port", str(port), *arguments],
             stdout=log, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         started.append(process)
-        page = Page(f"http://127.0.0.1:{port}/", process)
+        page = Page(f"http://{address}:{port}/", process)
         wait_until(
             lambda: page.get("readyz")[0] == 200 or process.poll() is not None,
             lambda: f"the page is ready: {page.get('readyz')}; {(tmp_path / 'page.log').read_text()[-2000:]}",
@@ -196,6 +197,57 @@ def may_list(client: ApiClient, resource: str, namespace: str = "") -> bool:
     answer = client.create(SELF_REVIEWS, {**SELF_REVIEW, "spec": {"resourceAttributes": attributes}})
     client.close()
     return bool(answer["status"]["allowed"])
+
+
+@pytest.fixture
+def own_address() -> str:
+    """An address of this machine that is not loopback, to which alone the API server leads no proxy."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        try:
+            sender.connect(("198.51.100.1", 9))  # sends nothing: it asks which address would be used
+        except OSError as error:
+            pytest.skip(f"this machine has no address but loopback: {error}")
+        return str(sender.getsockname()[0])
+
+
+def test_it_works_behind_kubectl_proxy(
+    cluster: IsolatedCluster, start_page: Callable[..., Page], own_address: str
+) -> None:
+    """Through kubectl's own proxy and the API server's, to a Service whose pod is the page's process here."""
+    fill(cluster)
+    page = start_page("--authenticate", address=own_address)
+    port = int(page.address.rstrip("/").rpartition(":")[2])
+    api, plane = cluster.api, cluster.devcluster.control_plane
+    pod = {"metadata": {"name": "page"}, "spec": {"schedulerName": "none", "containers": [{"name": "a", "image": "a"}]}}
+    api.create(cluster.path("pods"), pod)
+    running = {"phase": "Running", "podIP": own_address, "podIPs": [{"ip": own_address}]}
+    api.patch(f"{cluster.path('pods', 'page')}/status", {"status": running})
+    ports = [{"name": "http", "port": port}]
+    api.create(cluster.path("services"), {"metadata": {"name": "flyball-page"}, "spec": {"ports": ports}})
+    target = {"kind": "Pod", "namespace": cluster.namespace, "name": "page"}
+    endpoints = [{"addresses": [{"ip": own_address, "targetRef": target}], "ports": ports}]
+    api.create(cluster.path("endpoints"), {"metadata": {"name": "flyball-page"}, "subsets": endpoints})
+
+    proxy = subprocess.Popen(
+        [str(plane.kubectl), "--kubeconfig", str(cluster.devcluster.kubeconfig), "proxy", "--port=0"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert proxy.stdout is not None
+        local = proxy.stdout.readline().split()[-1]  # Starting to serve on 127.0.0.1:PORT
+        service = f"/api/v1/namespaces/{cluster.namespace}/services/http:flyball-page:http/proxy/"
+        behind = Page(f"http://{local}{service}", page.process)
+        wait_until(lambda: behind.get("readyz")[0] == 200, lambda: f"the page is reached: {behind.get('readyz')}")
+        assert behind.get("api/nodes")[0] == 401
+        token = plane.token(SYSTEM, "flyball-operator")
+        wait_until(
+            lambda: behind.get("api/nodes", token)[0] == 200,
+            lambda: f"a token is taken: {behind.get('api/nodes', token)}",
+        )
+        assert set(behind.document("api/nodes", token)["name"]) == {"node-a", "node-b"}
+    finally:
+        proxy.terminate()
+        proxy.wait(30)
 
 
 def test_the_page_s_account_can_write_nothing(cluster: IsolatedCluster) -> None:
