@@ -50,6 +50,10 @@ def register(app: typer.Typer) -> None:
 
         Definitions against what this program knows, admission policies, the operator's lead and clock, agents and GPUs,
         kubelets, caps, and your own rights. What you may not look at is unknown, and no failure.
+
+        \b
+          flyball doctor               what can be seen at once
+          flyball doctor --wait 95     agents that have fallen silent, too
         """
         from flyball_cli.cluster_access import on_cluster
         from flyball_cli.doctor_checks import Verdict, checks

@@ -57,6 +57,11 @@ def register(app: typer.Typer) -> None:
 
         A resize or a move ends an incarnation and deletes its pods, and what a kubelet kept of them goes with them: only
         a log collector of the cluster has it longer. Which incarnations are gone is said at the beginning.
+
+        \b
+          flyball logs train -f                  go on with what all ranks say
+          flyball logs train --rank 0 --tail -1  all that rank 0 has said
+          flyball logs train --previous          what the incarnations before said, as far as it is kept
         """
         from flyball_cli.cluster_access import on_cluster
 

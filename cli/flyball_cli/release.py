@@ -38,6 +38,10 @@ def register(app: typer.Typer) -> None:
 
         A deleted cap goes on holding for its releaseSeconds, a deleted GPUNode without end: that an object is gone proves
         nothing of the hardware. This says that it need not hold. It asks first; without a terminal it needs --yes.
+
+        \b
+          flyball release cap row-a      after kubectl delete powercap row-a --wait=false
+          flyball release node gpu-07    after kubectl delete gpunode gpu-07 --wait=false
         """
         from flyball_cli.cluster_access import on_cluster
         from flyball_cli.why import kind_of

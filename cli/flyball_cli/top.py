@@ -49,6 +49,11 @@ def register(app: typer.Typer) -> None:
 
         Keys: s sorts, / filters, enter says why, j and n choose jobs or nodes, ? helps, q quits. NO_COLOR is heeded. Where
         the output is no terminal, or with --once or -o, plain tables are printed.
+
+        \b
+          flyball top                  all namespaces
+          flyball top -n research      the jobs of one
+          flyball top --once -o json   everything that the tables are made of
         """
         from flyball_cli.cluster_access import on_cluster
 
