@@ -23,7 +23,7 @@ venv: $(STAMP)  ## the virtual environment with everything in it
 demo: $(STAMP)  ## a real control plane, real jobs, a power cap stepped down and up (DEMO_ARGS="--help")
 	$(BIN)/flyball demo $(DEMO_ARGS)
 
-test: $(STAMP)  ## every test, on a real control plane (TEST_ARGS="-k name")
+test: $(STAMP)  ## the tests, on a real control plane; not test-integrations (TEST_ARGS="-k name")
 	$(BIN)/pytest --numprocesses auto --dist loadfile $(TEST_ARGS)
 
 test-fast: $(STAMP)  ## what needs no control plane and no long computation, on fewer examples (TEST_ARGS as above)

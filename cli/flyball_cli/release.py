@@ -9,6 +9,7 @@ import typer
 from flyball_cli.cluster_access import Access, CommandError, Context, Kubeconfig
 
 if TYPE_CHECKING:
+    from flyball_api.gpu_node import GpuNode
     from flyball_kube.session import ApiSession
 
 _MEANING = {
@@ -84,10 +85,21 @@ async def _held(session: ApiSession, kind: str, name: str) -> tuple[str, str]:
         deleted = "deleted, and held" if cap.metadata.deleting else "not deleted; the word counts once it is"
         return f"{deleted}; {watts_words(cap.status.effective_watts)} in force", cap.uid
     node = read_gpu_node(raw)
-    committed = None if node.grant is None else node.grant.committed.limit_milliwatts / 1000
+    return what_a_node_holds(node), node.metadata.uid
+
+
+def what_a_node_holds(node: GpuNode) -> str:
+    """What it was granted, and the most that its GPUs could draw: that much counts where nobody vouches for its limits."""
+    from flyball_views.words import watts_words
+
+    granted = None if node.grant is None else node.grant.committed.limit_milliwatts / 1000
+    devices = node.status.devices
+    known = devices and all(device.limits_known for device in devices)
+    largest = sum(device.limits.max_milliwatts for device in devices) / 1000 if known else None
     deleted = "deleted, and held" if node.metadata.deleting else "not deleted"
     former = f", still under its former labels {list(map(dict, node.former_labels))}" if node.former_labels else ""
-    return f"{deleted}{former}; it counts with {watts_words(committed)}", node.metadata.uid
+    unproven = f"{watts_words(largest)} where its limits are not proven any more"
+    return f"{deleted}{former}; it counts with {watts_words(granted)}, or with {unproven}"
 
 
 async def _annotate(session: ApiSession, kind: str, name: str, uid: str, undo: bool) -> None:
