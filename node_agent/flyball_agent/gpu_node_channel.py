@@ -99,6 +99,9 @@ class GpuNodeChannel:
                 # Nobody may take an old state for a proof: the operator goes by the age of the last report.
                 self._agent.round_made.clear()
                 await self._agent.round_made.wait()
+            if not self._present.is_set():  # it went meanwhile, and a report is of one object, or of the next one
+                self._agent.changed.set()
+                continue
             rounds = self._agent.state.counts.rounds
             if published is not None and self._lowered_by_brake() and await self._acknowledge_brake():
                 due = calm_until = min(due, loop.time() + STATUS_AFTER_BRAKE_SECONDS)

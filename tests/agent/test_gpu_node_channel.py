@@ -266,7 +266,17 @@ async def test_a_report_that_comes_after_a_later_one_is_refused(node: Node, monk
     assert (await node.status())["acknowledged"]["generation"] == 2
 
 
-async def test_a_deleted_gpunode_is_not_renewed_and_a_new_one_is_told_everything(node: Node) -> None:
+async def test_a_deleted_gpunode_is_not_renewed_and_a_new_one_is_told_everything(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over: list[str] = []
+    patch = node.session.patch
+
+    async def recorded(path: str, body: dict, **params: str) -> dict:
+        over.append(body["metadata"]["resourceVersion"])
+        return await patch(path, body, **params)
+
+    monkeypatch.setattr(node.session, "patch", recorded)
     await renew(node.admin, 1)
     await node.create(1, 600_000, lease=2, idlePowerLimitMilliwatts=300_000)
     await node.acknowledged(1)
@@ -285,6 +295,7 @@ async def test_a_deleted_gpunode_is_not_renewed_and_a_new_one_is_told_everything
     await node.create(2, 600_000, idlePowerLimitMilliwatts=250_000)
     await node.acknowledged(2)
     assert node.limits() == [250_000, 250_000]
+    assert all(over), "a report without a version would be taken at any time"
 
 
 async def test_a_stale_gpunode_is_refused_and_said(node: Node) -> None:
