@@ -94,11 +94,12 @@ class Attempts:
         back_off = status.back_off
         if back_off is not None:
             made.ends_in_a_row = 0 if back_off.reason == NOT_STARTED else back_off.repeats
-            left = (back_off.until - now).total_seconds()
+            # A clock that was ahead then must not keep the job from starting until the calendar has come there.
+            longest = timedelta(seconds=rules.first_pause_seconds * LONGEST_OF_FIRST)
+            until = min(back_off.until, whole_second(now + longest))
+            left = (until - now).total_seconds()
             gives_back = back_off.reason == NOT_STARTED or left > GIVES_BACK_AFTER_SECONDS
-            made.pause = Pause(
-                monotonic + left, back_off.until, back_off.reason, back_off.message, back_off.repeats, gives_back
-            )
+            made.pause = Pause(monotonic + left, until, back_off.reason, back_off.message, back_off.repeats, gives_back)
         return made
 
     # --- what has happened -------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, CreateService, OpenGates, StopIncarnation
 from flyball_operator.jobs.starts.attempts import RestartRules
+from flyball_operator.jobs.starts.pauses import LONGEST_OF_FIRST
 from flyball_operator.outcome import DONE, Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.watches import ClusterState
@@ -260,6 +261,17 @@ def test_the_next_operator_keeps_the_pause() -> None:
     assert [type(action) for action in scene.cycle(2)] == [StopIncarnation]
     assert scene.status["restarts"] == 1
     assert "backOff" not in scene.status
+
+
+def test_a_pause_by_a_clock_that_was_ahead_is_no_longer_than_the_longest() -> None:
+    scene = Scene()
+    scene.stand(1, ended(0, 3), failed=True)
+    scene.cycle()
+    scene.status["backOff"]["until"] = "2031-06-01T12:00:00Z"
+    scene.new_operator()
+    longest = LONGEST_OF_FIRST * PAUSE
+    assert scene.cycle(0) == []
+    assert [type(action) for action in scene.cycle(longest + 1)] == [StopIncarnation]
 
 
 def test_a_suspended_job_does_not_wait_to_leave() -> None:
