@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from flyball_testbed.controlplane.api import ApiClient, Json
+from flyball_testbed.controlplane.ports import free_port
 
 from tests.support import shown_cluster
 from tests.support.control_plane import IsolatedCluster
@@ -72,8 +73,7 @@ def start_page(cluster: IsolatedCluster, tmp_path: Path) -> Iterator[Callable[..
     def start(*arguments: str, address: str = "127.0.0.1") -> Page:
         plane = cluster.devcluster.control_plane
         config = plane.service_account_kubeconfig(SYSTEM, ACCOUNT)
-        with socket.create_server((address, 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         arguments = ("--address", address, *arguments)
         log = (tmp_path / "page.log").open("w")
         process = subprocess.Popen(
