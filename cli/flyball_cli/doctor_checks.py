@@ -3,6 +3,7 @@ right."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,6 +17,7 @@ OLDEST_KUBERNETES = (1, 35)  # before it, which of two resourceVersions is the n
 OLDEST_KUBELET = (1, 32)  # three minor versions behind the oldest API server: what Kubernetes itself supports
 MOST_SKEW_SECONDS = 5.0
 NAMED = 5
+_VERSION = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 # deploy/base/admission.yaml has the same.
 ADMISSION_POLICIES = (
     "flyball-agent-own-node",
@@ -87,9 +89,8 @@ def checks(facts: Facts) -> list[Check]:
 
 def version_of(text: str) -> tuple[int, int] | None:
     """Major and minor of `v1.35.2` or `v1.35+`; None for anything else."""
-    parts = text.removeprefix("v").split(".")
-    digits = ["".join(character for character in part if character.isdigit()) for part in parts[:2]]
-    return (int(digits[0]), int(digits[1])) if len(digits) == 2 and all(digits) else None
+    found = _VERSION.match(text)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _named(names: Sequence[str]) -> str:

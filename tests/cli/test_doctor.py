@@ -75,6 +75,8 @@ def test_the_oldest_version_is_the_one_that_the_operator_needs() -> None:
     assert version_of("v1.35+") == FIRST_ORDERED
     assert version_of("v1.34.0") < FIRST_ORDERED  # type: ignore[operator]
     assert version_of("kwok") is None
+    for odd in ("v1.\u00b2", "v1.\u0663\u0665", "v1." + "9" * 5000, "v1", ""):  # a node's kubelet says what it likes
+        assert version_of(odd) is None
 
 
 def test_definitions_that_are_missing_older_newer_or_not_established() -> None:
