@@ -53,7 +53,7 @@ def test_kubectl_waits_for_a_job_that_runs(bench: Bench) -> None:
     bench.submit("awaited", gpus=(2, 2), iterations=LONG, clocks={"minMegahertz": 9999})
     plane = bench.site.cluster.control_plane
     command = [str(plane.kubectl), "--kubeconfig", str(plane.kubeconfig()), "-n", bench.namespace]
-    command += ["wait", "--for=condition=Ready", "--timeout=60s", "eaj/awaited"]
+    command += ["wait", "--for=condition=Ready", "--timeout=240s", "eaj/awaited"]
     subprocess.run(command, check=True, capture_output=True)
     raw = bench.job("awaited")
     assert (condition(raw, "Ready"), reason(raw, "Ready")) == ("True", "Running")
