@@ -11,6 +11,9 @@ _METER = "a cap with a meter has a state of it, and no other cap has one; both a
 ACCEPTED: dict[str, str] = {
     "flyball_operator.power.admission:_Admitter.allowed_part: standing is not None and braked is not None"
     " -> without 'standing is not None'": "a brake is of a grant: where one is braked, one stands",
+    "flyball_operator.power.brakes:Brakes._sends: continue -> forgotten": (
+        "a shortcut: under a cap that holds, no share of the limits is too much, and no node has to be lowered"
+    ),
     "flyball_operator.power.cap_state:CapState.next_change_seconds: self.spec.meter is None or self.meter is None"
     " -> without 'self.spec.meter is None'": _METER,
     "flyball_operator.power.cap_state:CapState.next_change_seconds: self.spec.meter is None or self.meter is None"

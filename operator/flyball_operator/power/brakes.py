@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from flyball_api.grant import MILLIONTHS, BrakeVersion, CapOverNode, Grant, PowerBound
+from flyball_api.grant import MILLIONTHS, BrakeVersion, CapOverNode
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 
 from flyball_operator.power.cap_state import CapState
@@ -181,16 +181,7 @@ def _named(info: NodeInfo, cap: str) -> BrakeVersion:
 
 def _follows(info: NodeInfo, cap: str) -> bool:
     """Whether a brake of the cap lowers what stands on the node: its agent follows brakes, and its grant names the cap."""
-    acknowledged = None if info.gpu_node is None else info.gpu_node.acknowledged
-    grant = info.power.grant
-    return (
-        info.commandable
-        and not info.power.unsettled
-        and acknowledged is not None
-        and acknowledged.bound_milliwatts is not None
-        and grant is not None
-        and any(item.name == cap for item in grant.caps)
-    )
+    return info.commandable and not info.power.unsettled and info.follows_brakes and cap in info.named_caps
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +203,11 @@ class _Slope:
     def of(cls, info: NodeInfo, *, expected: bool) -> _Slope:
         grant = info.power.grant
         assert grant is not None  # noqa: S101 - only nodes that follow brakes are asked about
-        committed, allowed = info.power.committed, _allowed(info, grant)
+        braked, committed = info.power.braked_milliwatts, info.power.committed
+        allowed = grant.bound if braked is None else grant.bound.at_most(braked)
         least = grant.lowered(0).bound.limit_milliwatts
-        excess = max(0, committed.limit_milliwatts - allowed.limit_milliwatts) if _is_current(info) else 0
+        is_current = info.power.accepted == grant.version  # else what is committed is of grants before it, too
+        excess = max(0, committed.limit_milliwatts - allowed.limit_milliwatts) if is_current else 0
         if excess:  # some GPU there does not take its limit, nor would it take a lower one
             least = allowed.limit_milliwatts
         return cls(
@@ -229,18 +222,6 @@ class _Slope:
         """What it counts with once a brake with this share is acknowledged; shares of limits are rounded down."""
         limit = min(self.top, self.least + self.above * kept_millionths // MILLIONTHS)
         return (limit if self.expected is None else min(limit, self.expected)) + self.excess
-
-
-def _is_current(info: NodeInfo) -> bool:
-    return info.gpu_node is not None and info.gpu_node.acknowledged_current
-
-
-def _allowed(info: NodeInfo, grant: Grant) -> PowerBound:
-    """What the grant allows as its agent holds to it, by what it has acknowledged of it."""
-    acknowledged = None if info.gpu_node is None else info.gpu_node.acknowledged
-    if not _is_current(info) or acknowledged is None or acknowledged.bound_milliwatts is None:
-        return grant.bound
-    return grant.bound.at_most(acknowledged.bound_milliwatts)
 
 
 def _share_that_fits(slopes: Iterable[_Slope], room_milliwatts: int) -> int:

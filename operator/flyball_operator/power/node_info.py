@@ -62,6 +62,12 @@ class NodeInfo:
         return () if self.power.grant is None else tuple(cap.name for cap in self.power.grant.caps)
 
     @property
+    def follows_brakes(self) -> bool:
+        """Its agent follows PowerBrakes: it says what it holds the limits to, by which alone what they free is known."""
+        acknowledged = None if self.gpu_node is None else self.gpu_node.acknowledged
+        return acknowledged is not None and acknowledged.bound_milliwatts is not None
+
+    @property
     def proof_void(self) -> bool:
         """What its agent acknowledged once is true no more, or may not be."""
         acknowledged = None if self.gpu_node is None else self.gpu_node.acknowledged

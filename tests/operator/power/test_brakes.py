@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -56,10 +57,12 @@ class Bench:
         self.told = False  # the cap's status says Enforced
         self.others: list[PowerCap] = []
 
-    def granted(self, node: str, watts: int, *, generation: int = 1, brake: int = 0) -> GpuNode:
+    def granted(
+        self, node: str, watts: int, *, generation: int = 1, brake: int = 0, caps: tuple[CapOverNode, ...] = ()
+    ) -> GpuNode:
         jobs = (job_grant(f"uid-{node}", watts * 1000, GPUS, pod=f"pod-{node}"),)
         given = grant(watts * 8000, jobs=jobs, expected=watts * 6000, generation=generation, caps=("row",))
-        given = replace(given, caps=(CapOverNode("row", BrakeVersion(1, brake)),))
+        given = replace(given, caps=caps or (CapOverNode("row", BrakeVersion(1, brake)),)).sealed()
         view = gpu_node_view(node, given, limits=watts * 8000)
         return self.acknowledging(view, given.bound.limit_milliwatts)
 
@@ -277,6 +280,65 @@ def test_few_nodes_are_cut_by_grants() -> None:
     assert len(cut.sends) == 3
 
 
+def test_four_nodes_are_worth_a_brake() -> None:
+    cut = Bench("abcd").step(6400)
+    assert len(cut.brakes) == 1
+    assert cut.sends == ()
+
+
+def test_a_cap_that_falls_further_waits_for_the_answer_to_its_brake() -> None:
+    bench = Bench()
+    bench.step(9600)
+    assert bench.step(7200).brakes == ()  # a second write would only race with the first
+    bench.controller.handle_brake(BrakeAnswered("row", Outcome.DONE))
+    (deeper,) = bench.step(7200).brakes
+    assert deeper.spec.kept_millionths == 250_000
+
+
+def after_a_boot(bench: Bench, node: str) -> GpuNode:
+    """The node has booted since its agent acknowledged its grant: its limits are not known."""
+    return bench.acknowledging(bench.gpu_nodes[node], 2_400_000, boot_id="another")
+
+
+def with_another_grant(bench: Bench, node: str) -> GpuNode:
+    """Its agent has another grant of the same version: only another write tells."""
+    return bench.acknowledging(bench.gpu_nodes[node], 2_400_000, digest="0" * 32)
+
+
+def under_another_cap(bench: Bench, node: str) -> GpuNode:
+    """Its grant is from before it came under the cap, and names only the one that it was under then."""
+    return bench.granted(node, 300, caps=(CapOverNode("hall", BrakeVersion(1, 0)),))
+
+
+@pytest.mark.parametrize(
+    ("made", "counted_watts"), [(after_a_boot, 3200), (with_another_grant, 3200), (under_another_cap, 2400)]
+)
+def test_a_node_that_the_brake_does_not_lower_counts_in_full_and_gets_its_grant(
+    made: Callable[[Bench, str], GpuNode], counted_watts: int
+) -> None:
+    bench = Bench("abcdefg")
+    bench.gpu_nodes["a"] = made(bench, "a")
+    cut = bench.step(counted_watts + 6 * 1600)
+    assert cut.brakes[0].spec.kept_millionths == 500_000
+    assert [send.node.name for send in cut.sends] == ["a"]
+
+
+def test_what_a_node_holds_above_its_grant_counts_and_no_brake_takes_it_off() -> None:
+    bench = Bench()
+    stuck = NodeMilliwatts(2_800_000)  # some of its GPUs do not take their limits
+    bench.gpu_nodes["a"] = bench.acknowledging(bench.gpu_nodes["a"], 2_400_000, limits_milliwatts=stuck)
+    cut = bench.step(2800 + 5 * 1600)
+    assert cut.brakes[0].spec.kept_millionths == 500_000
+
+
+def test_a_node_that_another_caps_brake_holds_lower_counts_with_that() -> None:
+    bench = Bench()
+    held = NodeMilliwatts(1_600_000)
+    bench.gpu_nodes["a"] = bench.acknowledging(bench.gpu_nodes["a"], held, limits_milliwatts=held)
+    cut = bench.step(1600 + 5 * 2000)
+    assert cut.brakes[0].spec.kept_millionths == 750_000
+
+
 def test_an_agent_that_follows_no_brakes_is_cut_by_its_grant_and_counts_in_full_until_then() -> None:
     bench = Bench("abcdefg")
     bench.gpu_nodes["a"] = bench.acknowledging(bench.gpu_nodes["a"], None)
@@ -306,6 +368,29 @@ def test_where_predicted_draw_counts_limits_are_lowered_until_they_bound_it() ->
     bench = Bench(enforcement="Expected")
     cut = bench.step(9600)  # of 10,800 W predicted under 14,400 W of limits
     assert cut.brakes[0].spec.kept_millionths == 500_000
+
+
+@pytest.mark.parametrize(("watts", "kept_millionths"), [(12_000, []), (7200, [250_000])])
+def test_a_new_leader_keeps_no_more_than_the_brake_that_is_being_followed(
+    watts: int, kept_millionths: list[int]
+) -> None:
+    bench = Bench()
+    caps = (CapOverNode("hall", BrakeVersion(1, 9)), CapOverNode("row", BrakeVersion(1, 0)))
+    bench.gpu_nodes = {node: bench.granted(node, 300, caps=caps) for node in NODES}
+    bench.land(bench.step(9600))
+    bench.controller = PowerController(2, PowerSettings())
+    specs = [send.spec for send in bench.step(watts).brakes]
+    # An agent that lost its memory would follow a shallower one alone.
+    assert [spec.kept_millionths for spec in specs] == kept_millionths
+    assert all((spec.epoch, spec.sequence) == (2, 1) for spec in specs)  # numbers begin anew with the term
+
+
+def test_a_brake_after_an_emergency_is_numbered_beyond_it() -> None:
+    bench = Bench()
+    bench.brakes["row"] = PowerBrake(ObjectMeta("row", resource_version="3"), PowerBrakeSpec(1, 7, 0, "Ended", "smoke"))
+    bench.gpu_nodes = {node: bench.granted(node, 300, brake=7) for node in NODES}
+    (send,) = bench.step(9600).brakes
+    assert send.spec.sequence == 8  # agents take what is numbered below for an earlier one
 
 
 def test_a_new_leader_names_no_brake_of_an_earlier_term_that_may_yet_land() -> None:

@@ -386,3 +386,12 @@ def test_a_node_that_offers_no_gpus_takes_no_pods() -> None:
     )["a"]
     assert info.commandable
     assert not info.schedulable
+
+
+def test_an_agent_follows_brakes_where_it_says_what_it_holds_its_limits_to() -> None:
+    with_bound = raw_gpu_node("a", grant(8 * FLOOR), limits=8 * FLOOR)
+    with_bound["status"]["acknowledged"]["boundMilliwatts"] = 8 * FLOOR
+    assert info_of(read_gpu_node(with_bound)).follows_brakes
+    assert not info_of(gpu_node_view("a", grant(8 * FLOOR), limits=8 * FLOOR)).follows_brakes
+    assert not info_of(gpu_node_view("a", grant(8 * FLOOR))).follows_brakes  # it has acknowledged nothing
+    assert not info_of(None).follows_brakes
