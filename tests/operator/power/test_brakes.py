@@ -215,6 +215,24 @@ def test_what_another_cap_takes_off_waits_for_no_brake() -> None:
     assert sum(send.grant.bound.limit_milliwatts for send in cut.sends) <= 3_000_000
 
 
+def test_a_cap_that_is_just_held_has_no_grants_sent_beside_anothers_brake() -> None:
+    bench = Bench()
+    bench.others = [cap_view("hall", watts=14_400, status={"effectiveWatts": 14_400})]
+    cut = bench.step(9600)
+    assert [send.cap for send in cut.brakes] == ["row"]
+    assert cut.sends == ()
+
+
+@pytest.mark.parametrize(("allowed_watts", "is_cut"), [(14_400, False), (14_399, True)])
+def test_what_a_meter_takes_off_waits_for_no_brake(allowed_watts: int, is_cut: bool) -> None:
+    bench = Bench()
+    told = {"effectiveWatts": 20_000, "meter": {"state": "Shaping", "allowedWatts": allowed_watts}}
+    bench.others = [cap_view("hall", watts=20_000, meter={"file": "pdu"}, status=told)]
+    cut = bench.step(9600)
+    assert [send.cap for send in cut.brakes] == ["row"]
+    assert [send.node.name for send in cut.sends] == (list(NODES) if is_cut else [])
+
+
 def test_a_cap_that_falls_all_the_time_holds_no_grant_back_for_ever() -> None:
     bench = Bench()
     sent = []
