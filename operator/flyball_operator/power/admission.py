@@ -51,9 +51,9 @@ def throttle(
 
     A plan fits by itself; this holds a cap that fell a moment ago while the planner is still at work, or has failed.
     `fixed` names the nodes that cannot be commanded: they count with all that they may draw; the others' GPUs that do not
-    take their limits count with what they hold above them. Where even the smallest
-    limits do not fit, everything under that cap goes to them. Under a cap that cuts by priority, jobs pay in the order of
-    their `priorities`, by uid (a job without one is of the lowest); those of one priority evenly.
+    take their limits count with what they hold above them. Where even the smallest limits do not fit, everything under that
+    cap goes to them. Under a cap that cuts by priority, jobs pay in the order of their `priorities`, by uid (a job without
+    one is of the lowest); those of one priority evenly.
     """
     by_node = {target.node: target for target in targets}
     for cap in caps:
@@ -63,7 +63,7 @@ def throttle(
             cap.counted(power[target.node].committed | target.bound if target.node in fixed else target.rest)
             for target in under
         )
-        stuck = sum(_held_above(power[target.node], cap) for target in movable if target.node in power)
+        stuck = sum(_held_above(power[target.node], cap) for target in movable)
         excess = immovable + stuck - cap.budget_milliwatts
         above_least: dict[int, int] = {}
         for target in movable:
@@ -90,7 +90,7 @@ def _held_above(node: NodePower, cap: CapBudget) -> int:
     grant = node.grant
     if grant is None or node.unsettled or node.accepted != grant.version:
         return 0
-    return max(0, cap.counted(node.committed) - cap.counted(grant.committed | grant.bound))
+    return max(0, cap.counted(node.committed) - cap.counted(grant.bound))
 
 
 def at_smallest_limits(target: GrantTarget) -> GrantTarget:

@@ -449,6 +449,15 @@ def test_everybody_gives_the_same_share() -> None:
     assert [item.jobs[0].power_limit_milliwatts for item in throttled] == [200, 150, 100]
 
 
+def test_a_node_that_cannot_be_commanded_counts_with_what_stands_and_with_what_it_should_have() -> None:
+    def left_to_b(standing: int, wanted: int) -> int:
+        holds = {"a": power(None, standing), "b": power(None, 0)}
+        throttled = throttle([want("a", wanted), want("b", 300)], holds, [cap(400, "a", "b")], frozenset("a"))
+        return throttled[1].jobs[0].power_limit_milliwatts
+
+    assert left_to_b(250, 100) == left_to_b(100, 250) == 150
+
+
 def test_what_a_gpu_holds_that_does_not_take_its_limit_is_paid_by_the_others_at_once() -> None:
     wanted = [want("a", 100), want("b", 300), want("c", 300)]
     standing = grant(100)
