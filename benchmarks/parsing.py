@@ -22,6 +22,7 @@ from typing import Any
 import orjson
 from flyball_api.gpu_node import gpu_node_object, read_gpu_node
 from flyball_api.grant import Grant, JobGrant, PowerBound
+from flyball_api.quantities import thousandths
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import read_pod
 from kubernetes.aio.client import ApiClient
@@ -170,6 +171,11 @@ class PickedPod:
     incarnation: int
     index: int
     exit_code: int | None
+    controller_uid: str
+    unscheduled: tuple[str, str] | None
+    waiting: tuple[str, str] | None
+    disruption: tuple[str, str] | None
+    needs: tuple[int, int, int]
 
 
 def _gpus(containers: Any) -> list[int]:
@@ -187,6 +193,44 @@ def _exit_code(spec: Json, status: Json) -> int | None:
         if (terminated := (container.get("state") or {}).get("terminated")) and "exitCode" in terminated
     }
     return exits.get(trainer, max(exits.values(), default=None))
+
+
+def _condition(status: Json, kind: str, value: str) -> tuple[str, str] | None:
+    for item in status.get("conditions") or ():
+        if item.get("type") == kind and item.get("status") == value:
+            return item.get("reason", ""), item.get("message", "")
+    return None
+
+
+def _waiting(status: Json) -> tuple[str, str] | None:
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason", "") not in ("", "ContainerCreating", "PodInitializing"):
+            return waiting["reason"], waiting.get("message", "")
+    return None
+
+
+def _needs(containers: Any) -> list[tuple[int, int, int]]:
+    needs = []
+    for container in containers or ():
+        resources = container.get("resources") or {}
+        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        needs.append(
+            (
+                thousandths(asked.get("cpu", 0)),
+                thousandths(asked.get("memory", 0)),
+                thousandths(asked.get("ephemeral-storage", 0)),
+            )
+        )
+    return needs
+
+
+def _pod_needs(spec: Json) -> tuple[int, int, int]:
+    running, starting = _needs(spec.get("containers")), _needs(spec.get("initContainers"))
+    cpu, memory, storage = (
+        max(sum(item[of] for item in running), *(item[of] for item in starting), 0) for of in range(3)
+    )
+    return cpu, memory, storage
 
 
 def pick_pod(raw: Json) -> PickedPod:
@@ -210,6 +254,13 @@ def pick_pod(raw: Json) -> PickedPod:
         incarnation=int(labels.get("flyball.dev/incarnation") or 0),
         index=int(labels.get("batch.kubernetes.io/job-completion-index") or 0),
         exit_code=_exit_code(spec, status),
+        controller_uid=next(
+            (item["uid"] for item in metadata.get("ownerReferences") or () if item.get("controller")), ""
+        ),
+        unscheduled=_condition(status, "PodScheduled", "False"),
+        waiting=_waiting(status),
+        disruption=_condition(status, "DisruptionTarget", "True"),
+        needs=_pod_needs(spec),
     )
 
 

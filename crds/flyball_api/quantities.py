@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
 from typing import Any
 
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
@@ -13,7 +14,12 @@ _BINARY = {name: 1024**power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti
 
 def thousandths(value: Any) -> int:
     """A quantity in thousandths of its unit, rounded up; 0 where it is none."""
-    found = _QUANTITY.fullmatch(str(value))
+    return _thousandths(str(value))
+
+
+@lru_cache(maxsize=1024)  # thousands of pods ask for the same few quantities
+def _thousandths(text: str) -> int:
+    found = _QUANTITY.fullmatch(text)
     if found is None:
         return 0
     number, suffix = Decimal(found[1]), found[2] or ""
