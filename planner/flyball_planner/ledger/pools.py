@@ -166,9 +166,13 @@ def build_pools(
     return tuple(pools), position
 
 
+def open_to_jobs(node: NodeState) -> bool:
+    """Whether a job that is not there may come to the node, as far as it has GPUs."""
+    return node.schedulable and not node.evacuate and node.fixed_bound_watts is None
+
+
 def _capacity(node: NodeState) -> int:
-    open_to_jobs = node.schedulable and not node.evacuate and node.fixed_bound_watts is None
-    return node.usable_gpus if open_to_jobs else 0
+    return node.usable_gpus if open_to_jobs(node) else 0
 
 
 def selectors_of(jobs: Iterable[JobState]) -> tuple[frozenset[str], ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from flyball_planner.ledger.caps import cap_accounts
 from flyball_planner.ledger.curves import JobColumns, Terms
 from flyball_planner.ledger.options import Option, OptionBook, variant_of
-from flyball_planner.ledger.pools import build_pools, eligible_pools, selectors_of
+from flyball_planner.ledger.pools import build_pools, eligible_pools, open_to_jobs, selectors_of
 from flyball_planner.ledger.returns import Stepper
 from flyball_planner.ledger.state import Candidate, PlanState
 from flyball_planner.snapshot import CapConstraint, ClusterSnapshot, JobState, NodeState
@@ -128,8 +128,8 @@ class Workspace:
                 held.setdefault((pool, place), []).append(candidate)
         for (pool, place), residents in sorted(held.items()):
             capacity = self.pools[pool].capacities[place]
-            if not capacity:
-                continue  # closed to new jobs: its residents stay as they are
+            if not open_to_jobs(self.nodes[self.pools[pool].node_names[place]]):
+                continue  # its residents stay as they are
             residents = [candidate for candidate in residents if not candidate.displaced]
             residents.sort(key=lambda candidate: (-candidate.job.priority, *candidate.order))
             used = sum(gpus for candidate in residents for p, q, gpus in candidate.present if (p, q) == (pool, place))

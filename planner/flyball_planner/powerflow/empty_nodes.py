@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from flyball_planner.decisions.explain import joules_text
-from flyball_planner.ledger.pools import Pool, build_pools, selectors_of
+from flyball_planner.ledger.pools import Pool, build_pools, open_to_jobs, selectors_of
 from flyball_planner.ledger.workspace import UNKNOWN_REMAINDER_SECONDS, going_price
 from flyball_planner.placement.consolidation import Site, Tenant, consolidate
 from flyball_planner.snapshot import (
@@ -118,7 +118,7 @@ def _moves(snapshot: ClusterSnapshot, made: Plan, terms: Consolidation) -> dict[
             and job.seconds_to_deadline is None
             and job.remaining_energy_joules is None
             and seconds > snapshot.restart_seconds
-            and _open(nodes[allocation.nodes[0][0]])
+            and open_to_jobs(nodes[allocation.nodes[0][0]])
         )
         for name, gpus in allocation.nodes:
             index_of_pool, place = position[name]
@@ -144,11 +144,6 @@ def _remaining_seconds(job: JobState, decision: JobDecision, allocation: Allocat
     return max(0.0, job.remaining_iterations) * decision.predicted_iteration_seconds
 
 
-def _open(node: NodeState) -> bool:
-    """Whether jobs may be put on a node or moved away from it."""
-    return node.schedulable and not node.evacuate and node.fixed_bound_watts is None
-
-
 def _sites(pool: Pool, nodes: Mapping[str, NodeState], tenants: list[Tenant], terms: Consolidation) -> list[Site]:
     """A pool's nodes; those with pods of others stay on whatever happens, and closed ones take nobody."""
     free = list(pool.capacities)
@@ -158,5 +153,5 @@ def _sites(pool: Pool, nodes: Mapping[str, NodeState], tenants: list[Tenant], te
     for name, left in zip(pool.node_names, free, strict=True):
         node = nodes[name]
         saved = terms.node_watts + node.gpus * node.gpu_model.idle_power_watts
-        sites.append(Site(max(0, left), saved, stays_on=node.foreign_gpus > 0 or not _open(node)))
+        sites.append(Site(max(0, left), saved, stays_on=node.foreign_gpus > 0 or not open_to_jobs(node)))
     return sites

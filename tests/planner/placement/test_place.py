@@ -312,6 +312,12 @@ def test_where_a_gpu_is_lost_the_least_job_of_the_node_moves() -> None:
     assert nodes_of(made, "low") == (("n1", 4),)
 
 
+def test_where_the_last_gpu_of_a_node_is_lost_its_job_moves() -> None:
+    members = (node("n0", 1, lost_gpus=1), node("n1"))
+    made = plan(ClusterSnapshot(members, (rigid("a", 1, [("n0", 1)]),)))
+    assert nodes_of(made, "a") == (("n1", 1),)
+
+
 def test_gangs_keep_to_one_gpu_model_and_to_nodes_of_one_size() -> None:
     v100 = gpu_model_for("Tesla-V100-SXM2-16GB")
     assert v100 is not None
