@@ -24,6 +24,7 @@ case $1 in
   project)
     # Beside the libraries, not among them: an upgrade then brings a layer of a few megabytes.
     pip --python /opt/flyball/bin/python install --no-deps --no-index --no-compile --prefix /installed /wheel/flyball-*.whl
+    rm -f /installed/bin/kubectl-flyball  # what people run beside kubectl
     compile -s /installed -p /opt/flyball /installed
     cp -r /installed/. /opt/flyball/
     python3 /source/bill_of_materials.py "flyball-$2" "$(packages)" /root-filesystem > /installed/bom.cdx.json

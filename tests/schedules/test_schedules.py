@@ -19,8 +19,8 @@ from tests.support.schedules.memory_api import CHANGE_RULE, COMMITTED_RULE, VERS
 from tests.support.schedules.run import run, shrunk
 from tests.support.schedules.world import Beginning
 
-SCHEDULES = 2000
-PARTS = 8
+SCHEDULES = 1000
+PARTS = 4
 # Everybody wants all there is, under a hall whose cap binds.
 GREEDY = Beginning((5, 10, 10), (False, False, False), ((DEFAULT, 1.0),) * (len(NODES) * GPUS))
 
