@@ -307,6 +307,7 @@ def test_an_agent_that_waits_for_the_journal_ends_at_once(tmp_path: Path) -> Non
     journal.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs", ["while it opens", "in a round"])
 def test_an_agent_whose_driver_hangs_ends_cleanly(tmp_path: Path, nvml_library: Path, hangs: str) -> None:
     create_node_file(tmp_path / "node-x.gpus", [A100] * 2)

@@ -55,6 +55,7 @@ def test_a_node_draws_what_its_gpus_draw_together() -> None:
     assert node_milliwatts(MilliwattsPerGpu(250_000), 8) == 2_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "error"),
     [

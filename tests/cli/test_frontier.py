@@ -244,6 +244,7 @@ def test_the_summary_says_less_where_it_is_less(slower: float, said: str) -> Non
     assert said in text
 
 
+@pytest.mark.slow
 def test_the_pictures_of_the_documents_are_drawn() -> None:
     from flyball_studies.pipeline.pictures import PICTURES
 

@@ -34,6 +34,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, " ".join(result.output.replace("│", " ").split())
 
 
+@pytest.mark.slow
 def test_a_replay_writes_its_report_and_pictures(tables: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     named = ["--table", "small_1200.csv=1200", "--table", "small_1410.csv=1410"]
@@ -52,6 +53,7 @@ def test_a_replay_writes_its_report_and_pictures(tables: Path, tmp_path: Path) -
         assert (output / picture).read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
 def test_a_pipeline_is_compared_and_drawn(tmp_path: Path) -> None:
     sizes = ["--stages", "2", "--blocks", "2", "--microbatches", "2", "--points", "8", "--effort", "0.2"]
     code, printed = run("pipeline", *sizes, "--output", str(tmp_path))

@@ -78,6 +78,7 @@ def test_bad_input_is_refused_in_one_line(trace: Path, tmp_path: Path) -> None:
     assert "line 2: column duration" in refused.output
 
 
+@pytest.mark.slow
 def test_a_file_whose_header_does_not_say_is_read_by_the_format_named(tmp_path: Path) -> None:
     path = tmp_path / "pai.csv"
     path.write_text("arrival_time,length,cpus\n" + "".join(f"{60 * i},0.25,{1 << i % 3}\n" for i in range(4)))
@@ -170,6 +171,7 @@ def test_what_failed_and_what_was_drawn_is_told(trace: Path, tmp_path: Path) -> 
     assert "afs has no price" in refused.output
 
 
+@pytest.mark.slow
 def test_a_comparison_reports_resumes_and_names_what_cannot_be(trace: Path, tmp_path: Path) -> None:
     output = tmp_path / "compare"
     arguments = (

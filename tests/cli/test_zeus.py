@@ -31,6 +31,7 @@ def tables(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_replay_writes_its_report_and_pictures(tables: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     arguments = ["zeus", "replay", str(tables), "--workload", "NeuMF", "--seeds", "2", "--carry-from", "p100"]

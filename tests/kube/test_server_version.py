@@ -108,6 +108,7 @@ class _OldServer(BaseHTTPRequestHandler):
         return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -54,6 +54,7 @@ def lonely(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     process.wait()
 
 
+@pytest.mark.slow
 async def test_without_an_api_server_it_is_alive_not_ready_and_ends_when_asked(
     lonely: tuple[subprocess.Popen[bytes], int], tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_batch_is_split_between_the_passes_as_appendix_c_says() -> None:
     assert {sample.found_by for sample in done.samples if sample.batch == 0} == {Pass.INITIAL}
 
 
+@pytest.mark.slow
 def test_the_same_seed_asks_the_same_and_another_does_not() -> None:
     first, again, other = search(seed=3), search(seed=3), search(seed=4)
     assert first.samples == again.samples
@@ -62,6 +63,7 @@ def test_the_same_seed_asks_the_same_and_another_does_not() -> None:
     assert begun.ask() == begun.ask()
 
 
+@pytest.mark.slow
 def test_most_of_the_frontier_is_found_with_a_third_of_the_measurements_and_sooner_than_without_a_part() -> None:
     seeds = range(3)
     results = {

@@ -84,6 +84,7 @@ def test_where_there_is_nothing_to_win(
     assert result.iterations == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("microbatches", [12, 24])
 def test_reproduces_the_published_emulation(
     gpt3: Callable[..., PipelineProfile], gpu: Any, perseus_data: Path, microbatches: int

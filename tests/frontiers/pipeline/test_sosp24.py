@@ -54,6 +54,7 @@ def test_published_frontiers_are_dominated(
         assert frontier.energy_within(frontier.at(time), time) < energy, f"realised at {time} s"
 
 
+@pytest.mark.slow
 def test_table_6_is_reproduced_on_the_papers_own_relaxation(
     gpt3_rows: Callable[..., list[dict[str, object]]], gpu: Any
 ) -> None:

@@ -63,6 +63,7 @@ async def test_what_the_planner_raises_is_told_and_costs_no_process(worker: Plan
     assert await pid_of(worker) == first
 
 
+@pytest.mark.slow
 async def test_a_plan_that_passes_its_deadline_ends_its_process() -> None:
     worker = PlanWorker(2.0, answers_by_policy)
     try:

@@ -185,6 +185,7 @@ def test_windows_that_cannot_be_are_refused() -> None:
         Observation(1, 1, 8, 1410, 0.1, math.nan)
 
 
+@pytest.mark.slow
 def test_a_refit_from_the_last_one_is_no_worse_than_one_from_scratch() -> None:
     """Windows come in four portions; each refit starts from the fit before."""
     for seed, (name, factor) in enumerate((("gpt2", 2.0), ("vgg16", 0.6), ("deepspeech2", 1.5), ("bert", 3.0))):

@@ -63,6 +63,7 @@ def two_stages(windows: list[Observation]) -> float:
     return float(np.mean(np.abs(joules[0] / columns.joules - 1)))
 
 
+@pytest.mark.slow
 def test_the_joint_stage_more_than_halves_the_energy_error() -> None:
     generator = random.Random(3)
     jobs = [windows_of(made_up_job(generator), generator) for _ in range(24)]
@@ -71,6 +72,7 @@ def test_the_joint_stage_more_than_halves_the_energy_error() -> None:
     assert together < apart / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameterisation", ["physical", "paper"])
 def test_made_up_jobs_are_explained_in_time_and_energy(parameterisation: str) -> None:
     generator = random.Random(3)

@@ -54,6 +54,7 @@ def test_the_covariance_is_one_of_all_parameters(parameterisation: str) -> None:
         assert error == pytest.approx(matrix[place, place] ** 0.5)
 
 
+@pytest.mark.slow
 def test_upper_quantiles_cover_the_truth_about_as_often_as_they_say() -> None:
     """Of forty fits of thirty windows each, at nine points that need not have been seen."""
     job, prior = truth(), model_class_prior("resnet50", a100())

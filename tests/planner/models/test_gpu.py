@@ -160,6 +160,7 @@ def test_one_file_cannot_say_two_things_of_one_product(tmp_path: Path) -> None:
         gpu_models_from_file(path)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_too_much_is_refused_without_being_taken_in(tmp_path: Path) -> None:
     path = tmp_path / "model.yaml"
     path.write_bytes(b"#" * (MAX_FILE_BYTES + 1))

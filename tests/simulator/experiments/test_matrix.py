@@ -25,6 +25,7 @@ def source(tmp_path: Path) -> WorkloadSource:
     return WorkloadSource(str(path))
 
 
+@pytest.mark.slow
 def test_a_kept_run_is_reused_and_a_damaged_one_is_not(source: WorkloadSource, tmp_path: Path) -> None:
     cells = [Cell(BASE, source), Cell(replace(BASE, policy="srtf"), source)]
     folder = tmp_path / "runs"
@@ -76,6 +77,7 @@ def test_a_run_that_fails_leaves_the_others_alone(source: WorkloadSource, tmp_pa
     assert ended.result is not None
 
 
+@pytest.mark.slow
 def test_what_was_interrupted_goes_on_from_there(source: WorkloadSource, tmp_path: Path) -> None:
     cells = [Cell(replace(BASE, policy=policy), source) for policy in ("fifo", "srtf", "afs")]
 
@@ -110,6 +112,7 @@ def test_a_run_whose_process_dies_is_told_by_its_cell(source: WorkloadSource, tm
     assert ended.result["policy"] == "srtf"
 
 
+@pytest.mark.slow
 def test_a_kept_file_of_another_run_or_shape_is_not_trusted(source: WorkloadSource, tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     (first,) = run_matrix([Cell(BASE, source)], folder, processes=1)

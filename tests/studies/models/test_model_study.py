@@ -61,6 +61,7 @@ def test_a_section_without_its_measurements_names_the_file(tmp_path: Path) -> No
     assert caught.value.filename.endswith("elasticflow/bert.csv")
 
 
+@pytest.mark.slow
 def test_leave_one_out_is_within_seven_percent_on_every_table(measured_data: Path, tmp_path: Path) -> None:
     table = measured.leave_one_out(measured_data, tmp_path).splitlines()[2:]
     assert len(table) == 7

@@ -156,6 +156,7 @@ def test_a_killed_run_leaves_no_process(demo: Demo, long_trace: Path) -> None:
     demo.await_condition(lambda: demo.living() == [], "all parts have died with it")
 
 
+@pytest.mark.slow
 def test_a_bad_trace_is_named_before_anything_starts(demo: Demo, tmp_path: Path) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_text(HEADER + "a,0,600,8\nb,60,soon,4\n")
