@@ -27,7 +27,7 @@ test: $(STAMP)  ## the tests, on a real control plane; not test-integrations (TE
 	$(BIN)/pytest --numprocesses auto --dist loadfile $(TEST_ARGS)
 
 test-fast: $(STAMP)  ## what needs no control plane and no long computation, on fewer examples (TEST_ARGS as above)
-	$(BIN)/pytest -m "not cluster and not chart and not whole_data and not slow" --hypothesis-profile fast --numprocesses auto --dist worksteal $(TEST_ARGS)
+	$(BIN)/pytest -m "not cluster and not chart and not whole_data and not slow" --hypothesis-profile fast --numprocesses 4 --dist worksteal $(TEST_ARGS)
 
 test-integrations: $(STAMP)  ## what the chart makes for other people's controllers, on the real ones (built once, ten minutes)
 	$(BIN)/python -m flyball_testbed.controlplane.programs.integrations
