@@ -21,6 +21,8 @@ from flyball_operator.power.node_info import NodeInfo
 FEWEST_NODES = 4
 # For how long after a brake the grants of its nodes are held back; an agent that follows it takes a fraction of this.
 HOLD_BACK_SECONDS = 2.0
+# A cap that falls all the time is braked again and again: for the rest of this time grants have their turn.
+HOLD_BACK_TURN_SECONDS = 4.0
 # After a brake that could not be written, grants do the work for a while.
 PAUSE_SECONDS = 5.0
 # As many caps as a GPUNode can name.
@@ -152,10 +154,9 @@ class Brakes:
     def _send(self, cap: str, kept: int, nodes: frozenset[str], monotonic: float) -> SendBrake:
         self._sequences[cap] = self._sequences.get(cap, 0) + 1
         version = BrakeVersion(self._epoch, self._sequences[cap])
-        # A cap that falls all the time is braked again and again: grants have their turn between times.
         last = self._sent.get(cap)
-        goes_on = last is not None and monotonic - last.held_since < 2 * HOLD_BACK_SECONDS
-        self._sent[cap] = _Sent(version, kept, nodes, last.held_since if last is not None and goes_on else monotonic)
+        held_before = last is not None and monotonic - last.held_since < HOLD_BACK_TURN_SECONDS
+        self._sent[cap] = _Sent(version, kept, nodes, last.held_since if last and held_before else monotonic)
         self._under_way.add(cap)
         seen = self._seen.get(cap)
         return SendBrake(cap, PowerBrakeSpec(*version, kept), "" if seen is None else seen.metadata.resource_version)

@@ -15,7 +15,7 @@ from flyball_api.power_cap import PowerCap
 from flyball_api.reading import ObjectMeta
 from flyball_api.units import NodeMilliwatts
 from flyball_operator.outcome import Outcome
-from flyball_operator.power.brakes import HOLD_BACK_SECONDS, PAUSE_SECONDS
+from flyball_operator.power.brakes import HOLD_BACK_SECONDS, HOLD_BACK_TURN_SECONDS, PAUSE_SECONDS, Brakes
 from flyball_operator.power.controller import (
     BrakeAnswered,
     PlanInForce,
@@ -245,6 +245,26 @@ def test_a_cap_that_falls_all_the_time_holds_no_grant_back_for_ever() -> None:
             for node in NODES:
                 bench.follow(node)
     assert min(sent) <= 10 * HOLD_BACK_SECONDS + 1
+
+
+def test_a_brake_of_a_cap_that_is_gone_holds_its_nodes_back_no_longer_than_any_other() -> None:
+    bench, brakes = Bench(), Brakes(1)
+    bench.step(9600)
+    assert brakes.due(bench.state.caps.states, bench.state.nodes, 0.0)
+    assert brakes.due((), bench.state.nodes, HOLD_BACK_SECONDS / 2) == ()
+    assert brakes.held_back(HOLD_BACK_SECONDS / 2) == frozenset(NODES)
+    assert brakes.held_back(HOLD_BACK_SECONDS) == frozenset()
+
+
+@pytest.mark.parametrize(("seconds", "held"), [(HOLD_BACK_TURN_SECONDS - 0.1, ""), (HOLD_BACK_TURN_SECONDS, NODES)])
+def test_grants_have_their_turn_before_the_next_brake_holds_them_back(seconds: float, held: str) -> None:
+    bench, brakes = Bench(), Brakes(1)
+    bench.step(9600)
+    assert brakes.due(bench.state.caps.states, bench.state.nodes, 100.0)
+    brakes.answered("row", done=True, monotonic=100.0)
+    bench.step(8000)
+    assert brakes.due(bench.state.caps.states, bench.state.nodes, 100.0 + seconds)
+    assert brakes.held_back(100.0 + seconds) == frozenset(held)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.UNKNOWN])
