@@ -534,6 +534,26 @@ def test_a_cap_that_no_cut_can_meet_takes_nobodys_time() -> None:
     assert bench.observe(row(1600)).cutting
 
 
+def test_a_cap_is_known_to_be_enforced_by_what_its_status_says_of_what_is_in_force() -> None:
+    bench = Bench()  # at 1,600 W
+
+    def known(watts: int, told_watts: int, kind: str = "Enforced", status: str = "True") -> bool:
+        told = {"effectiveWatts": told_watts, "conditions": [{"type": kind, "status": status}]}
+        return bench.observe(cap_view("row", watts=watts, status=told)).caps.states[0].known_enforced
+
+    assert known(1600, 1600)
+    assert not known(1599, 1599)
+    assert not known(1600, 1700)
+    assert not known(1600, 1600, kind="Feasible")
+    assert not known(1600, 1600, status="False")
+
+
+def test_nothing_is_enforced_by_an_operator_that_only_observes() -> None:
+    state = Bench().observe(row(1600)).caps.states[0]
+    assert state.enforced
+    assert not replace(state, if_governed=state).enforced
+
+
 # --- not too many at once ------------------------------------------------------------------------------------------------
 
 
