@@ -44,6 +44,8 @@ VIEW_SECONDS = 1.0
 SAMPLE_SECONDS = 2.0
 # A copy that nothing has proven fresh for this long (a quiet watch has a bookmark a minute) is not one to show.
 STALE_COPY_SECONDS = 150.0
+# Who may see power everywhere need not know these by name.
+OF_NAMESPACES = frozenset({"EnergyAwareJobs", "EnergyProfiles", "Events"})
 
 
 def wall_clock() -> datetime:
@@ -209,9 +211,9 @@ class ClusterWatch:
             sightings=self._sightings.look(self._gpu_nodes, now),
             row_labels=self._row_labels,
             problems=[
-                f"{kind} {key}: {error}"
+                problem
                 for kind, informer in self._informers.items()
-                for key, error in sorted(informer.invalid.items())
+                for problem in documents.unreadable(kind, informer.invalid, of_namespaces=kind in OF_NAMESPACES)
             ],
             missing={
                 name: "it has not been listed yet" for name, informer in self._informers.items() if not informer.synced

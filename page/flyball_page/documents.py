@@ -72,6 +72,13 @@ def overview_document(
     }
 
 
+def unreadable(kind: str, errors: Mapping[str, str], *, of_namespaces: bool) -> list[str]:
+    """What is said of the objects of a kind that cannot be read, by their keys; of what namespaces hold only how many."""
+    if of_namespaces:
+        return [f"{len(errors)} {kind} cannot be read"] if errors else []
+    return [f"{kind} {key}: {error}" for key, error in sorted(errors.items())]
+
+
 def _cap(cap: CapRow) -> Any:
     """A cap without its nodes: they name their caps themselves."""
     return replace(cap, nodes=())

@@ -16,6 +16,7 @@ from flyball_page.documents import (
     nodes_document,
     overview_document,
     present_point,
+    unreadable,
 )
 from flyball_page.event_rows import MAX_SHOWN, latest, read_event
 from flyball_page.owing import ACKNOWLEDGEMENT_SECONDS, Owing
@@ -158,3 +159,13 @@ def test_the_latest_events_come_first_and_not_all_of_them() -> None:
     assert len(shown) == MAX_SHOWN
     counted = read_event({**at(1), "series": {"count": 7, "lastObservedTime": "2030-06-01T11:59:59.000000Z"}})
     assert (counted.count, latest([*rows, counted])[0].reason) == (7, "1")
+
+
+def test_of_what_namespaces_hold_only_the_number_that_cannot_be_read_is_told_to_all() -> None:
+    errors = {"secret/project-x": "spec.gpus: not a number", "other/y": "no spec"}
+    assert unreadable("EnergyAwareJobs", errors, of_namespaces=True) == ["2 EnergyAwareJobs cannot be read"]
+    assert unreadable("EnergyAwareJobs", {}, of_namespaces=True) == []
+    assert unreadable("PowerCaps", {"b": "no watts", "a": "no spec"}, of_namespaces=False) == [
+        "PowerCaps a: no spec",
+        "PowerCaps b: no watts",
+    ]
