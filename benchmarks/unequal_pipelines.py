@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 from flyball_frontiers.pipeline import ComputationGraph, PipelineProfile, Schedule, pipeline_graph
-from flyball_frontiers.pipeline.steady import FEWEST_TIED_LAYERS, boundary_layers
 
 
 def unequal_pipeline(seed: int, most_stages: int = 6) -> tuple[ComputationGraph, float]:
@@ -33,6 +32,5 @@ def unequal_pipeline(seed: int, most_stages: int = 6) -> tuple[ComputationGraph,
                     }
                 )
     schedule = Schedule.ONE_F_ONE_B if draw.random() < 0.7 else Schedule.EARLY_RECOMPUTE
-    repeating = 2 * boundary_layers(stages) + FEWEST_TIED_LAYERS + 2 * stages  # with the layers that are not whole
-    microbatches = int(max(6 * stages, repeating) + draw.integers(0, 60))
+    microbatches = int(6 * stages + draw.integers(0, 60))
     return pipeline_graph(PipelineProfile.from_rows(rows), schedule, microbatches), float(draw.uniform(0, 40))

@@ -167,17 +167,19 @@ def test_what_is_installed_leads_acknowledges_and_holds_a_cap(installation: Inst
 
     node = installation.wait_acknowledged()
     assert "flyball.dev" not in str(api.get(f"{NODES}/{NODE}")["spec"].get("taints")), "the node is open"
-    devices = node["status"]["devices"]
-    assert len(devices) == GPUS_PER_NODE
-    held = [
-        device["uuid"] for device in devices if (device.get("pod") or {}).get("name") == running["metadata"]["name"]
-    ]
-    assert len(held) == 2, "the job's GPUs are known by the kubelet's word"
+    assert len(node["status"]["devices"]) == GPUS_PER_NODE
+
+    def held() -> int:
+        """GPUs that the agent knows to be the job's, by the kubelet's word."""
+        devices = api.get(f"{GPU_NODES}/{NODE}")["status"]["devices"]
+        return sum((device.get("pod") or {}).get("name") == running["metadata"]["name"] for device in devices)
+
+    wait_until(lambda: held() == 2, "the job's GPUs are known by the kubelet's word", PATIENCE_SECONDS)
 
     # By the hardware, not by what anybody says.
     assert 0 < installation.limits_watts() <= CAP_WATTS
     floor = GPUS_PER_NODE * 100
-    assert installation.limits_watts() > floor, "the job has more than the least"
+    wait_until(lambda: installation.limits_watts() > floor, "the job has more than the least", PATIENCE_SECONDS)
     lower = floor + 100
     installation.set_cap(CAP, lower)
     installation.wait_enforced(CAP, lower)

@@ -76,6 +76,8 @@ class Rounding:
             np.concatenate([short.entry, short.exit]), np.concatenate([starts, starts + short.block_layers * layer])
         )
         fine = np.flatnonzero(realiser.keeps(snapped, ends, pins))
+        if not fine.size:
+            return [None] * len(plans)
         choices = realiser.realise(planned[:, fine], ends[fine], pins.of(fine))
         found = self._run(choices, cells, short.places, [plans[number] for number in fine.tolist()])
         rounded: list[RoundedPlan | None] = [None] * len(plans)
