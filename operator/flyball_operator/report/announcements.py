@@ -97,6 +97,18 @@ def _how_it_ended(status: EnergyAwareJobStatus) -> str:
     return f"{where}{failure.reason}{code}{f': {failure.message}' if failure.message else ''}"
 
 
+# Why a job is not admitted, with what its Event says was being done.
+REFUSALS = {
+    "InvalidSpec": "CreatePods",
+    "UnknownGpuResource": "Plan",
+    "NotSupported": "Plan",
+    "BudgetTooSmall": "Plan",
+    "NoNodeFits": "Plan",
+    "ExceedsCluster": "Plan",
+    "QuotaExceeded": "Plan",
+}
+
+
 def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[Announcement]:
     """The Events between a job's status and the next one, `after`."""
     before = job.status
@@ -119,20 +131,11 @@ def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[
         found.append(Announcement("Resized", note, "Resize"))
     if admitted.to_reason("Preempted"):
         found.append(Announcement("Preempted", admitted.message, "Plan"))
-    if admitted.to_reason("InvalidSpec"):
-        found.append(Announcement("InvalidSpec", admitted.message, "CreatePods", warning=True))
-    if admitted.to_reason("UnknownGpuResource"):
-        found.append(Announcement("UnknownGpuResource", admitted.message, "Plan", warning=True))
-    if admitted.to_reason("NotSupported"):
-        found.append(Announcement("NotSupported", admitted.message, "Plan", warning=True))
-    if admitted.to_reason("BudgetTooSmall"):
-        found.append(Announcement("BudgetTooSmall", admitted.message, "Plan", warning=True))
-    if admitted.to_reason("NoNodeFits"):
-        found.append(Announcement("NoNodeFits", admitted.message, "Plan", warning=True))
-    if admitted.to_reason("ExceedsCluster"):
-        found.append(Announcement("ExceedsCluster", admitted.message, "Plan", warning=True))
-    if admitted.to_reason("QuotaExceeded"):
-        found.append(Announcement("QuotaExceeded", admitted.message, "Plan", warning=True))
+    found += [
+        Announcement(reason, admitted.message, action, warning=True)
+        for reason, action in REFUSALS.items()
+        if admitted.to_reason(reason)
+    ]
     failed, succeeded = _Change(before, after, "Failed"), _Change(before, after, "Succeeded")
     restarts = after.restarts or 0
     if restarts > (before.restarts or 0) and not failed.to_status("True"):
