@@ -28,6 +28,7 @@ from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import read_nodes
 from flyball_operator.report import announcements
 from flyball_operator.report.announcements import (
+    REFUSALS,
     Announcement,
     cap_announcements,
     deletion_announcement,
@@ -299,9 +300,10 @@ def test_the_reference_lists_every_reason_and_which_are_warnings() -> None:
     section = (Path(__file__).parents[3] / "docs" / "api.md").read_text().split("## Events")[1].split("\n## ")[0]
     listed = {reason: bool(star) for star, reason in re.findall(r"(\*?)`([A-Z][A-Za-z]+)`", section)}
     calls = re.findall(r'Announcement\(\s*"([A-Z][A-Za-z]+)"[^\n]*', inspect.getsource(announcements))
-    assert set(listed) == {*calls, *PLACED_OBSTACLES, *READY_OBSTACLES}
+    tables = {*REFUSALS, *PLACED_OBSTACLES, *READY_OBSTACLES}
+    assert set(listed) == {*calls, *tables}
     warned = re.findall(r'Announcement\("([A-Z][A-Za-z]+)"[^\n]*warning=True\)', inspect.getsource(announcements))
-    assert {reason for reason, warning in listed.items() if warning} == {*warned, *PLACED_OBSTACLES, *READY_OBSTACLES}
+    assert {reason for reason, warning in listed.items() if warning} == {*warned, *tables}
 
 
 def test_whom_events_speak_of() -> None:
