@@ -155,8 +155,9 @@ class Brakes:
         self._sequences[cap] = self._sequences.get(cap, 0) + 1
         version = BrakeVersion(self._epoch, self._sequences[cap])
         last = self._sent.get(cap)
-        held_before = last is not None and monotonic - last.held_since < HOLD_BACK_TURN_SECONDS
-        self._sent[cap] = _Sent(version, kept, nodes, last.held_since if last and held_before else monotonic)
+        since = monotonic if last is None else last.held_since
+        held_since = since if monotonic - since < HOLD_BACK_TURN_SECONDS else monotonic
+        self._sent[cap] = _Sent(version, kept, nodes, held_since)
         self._under_way.add(cap)
         seen = self._seen.get(cap)
         return SendBrake(cap, PowerBrakeSpec(*version, kept), "" if seen is None else seen.metadata.resource_version)
