@@ -85,10 +85,10 @@ def printed(found: list[Check], output: Output) -> str:
 async def gather(session: ApiSession, operator_namespace: str, watch_seconds: float = 0.0) -> Facts:
     """What there is to know of an installation; raises ApiUnreachable, and ApiError where nothing may be read at all."""
     import asyncio
-    from importlib.metadata import version
 
     from flyball_api.manifests import manifests
     from flyball_kube.errors import ApiError
+    from flyball_kube.package import package_version
     from flyball_kube.resources import CRDS, Resource
     from flyball_views.overview import Overview
     from flyball_views.sightings import Sightings
@@ -150,7 +150,7 @@ async def gather(session: ApiSession, operator_namespace: str, watch_seconds: fl
     names = None if bound is None else frozenset(str(item["spec"].get("policyName")) for item in bound)
     return Facts(
         overview=overview,
-        client_version=f"flyball {version('flyball')}",
+        client_version=f"flyball {package_version()}",
         own_definitions=own,
         definitions=None if crds is None else {item["metadata"]["name"]: item for item in crds},
         server_version=server,

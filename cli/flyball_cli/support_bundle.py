@@ -123,6 +123,7 @@ async def gather(source: Source, namespace: str) -> Bundle:
     """A bundle of the installation in `namespace`; what the API server refuses is noted, and is not the end."""
     from flyball_kube.errors import ApiError, ApiUnreachable
     from flyball_kube.logs import redact
+    from flyball_kube.package import package_version
 
     bundle = Bundle()
 
@@ -153,18 +154,13 @@ async def gather(source: Source, namespace: str) -> Bundle:
             bundle.missing[name] = str(error)
     try:
         bundle.put(
-            "versions.json", {"server": await source.get("/version"), "images": _images(pods), "client": _version()}
+            "versions.json",
+            {"server": await source.get("/version"), "images": _images(pods), "client": package_version()},
         )
     except (ApiError, ApiUnreachable) as error:
         bundle.missing["versions.json"] = str(error)
     bundle.put("missing.json", bundle.missing)
     return bundle
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("flyball")
 
 
 def _images(pods: Iterable[Json]) -> list[str]:
