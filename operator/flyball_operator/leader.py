@@ -24,19 +24,13 @@ from flyball_operator.outcome import WriteResult, combined
 from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.snapshot import build_snapshot
 from flyball_operator.power.brakes import SendBrake
-from flyball_operator.power.controller import (
-    PLAN_GRACE_SECONDS,
-    Answered,
-    BrakeAnswered,
-    PowerController,
-    PowerInstructions,
-    PowerState,
-    SendGrant,
-)
+from flyball_operator.power.controller import PowerController
+from flyball_operator.power.cycle import Answered, BrakeAnswered, PowerInstructions, PowerState, SendGrant
 from flyball_operator.power.holds import HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.observing import ObservingController
+from flyball_operator.power.patience import PLAN_GRACE_SECONDS
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import Settings

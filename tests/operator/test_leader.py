@@ -20,7 +20,8 @@ from flyball_operator.leader import HOUSEKEEPING_AT_ONCE, LeaderTerm
 from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.planning.plans import Plans
-from flyball_operator.power.controller import PowerController, PowerInstructions, PowerSettings
+from flyball_operator.power.controller import PowerController, PowerSettings
+from flyball_operator.power.cycle import PowerInstructions
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo, read_nodes

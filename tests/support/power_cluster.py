@@ -47,17 +47,11 @@ from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import IncarnationView, NodeView, PodView
 from flyball_operator.outcome import Outcome
 from flyball_operator.power import brakes as brakes_module
-from flyball_operator.power import controller as controller_module
+from flyball_operator.power import grant_writes as grant_writes_module
 from flyball_operator.power.bound import committed_bound
 from flyball_operator.power.brakes import SendBrake
-from flyball_operator.power.controller import (
-    Answered,
-    BrakeAnswered,
-    PlanInForce,
-    PowerController,
-    PowerSettings,
-    SendGrant,
-)
+from flyball_operator.power.controller import PowerController, PowerSettings
+from flyball_operator.power.cycle import Answered, BrakeAnswered, PlanInForce, SendGrant
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.reservations import NO_RULES, least_bound
@@ -378,12 +372,12 @@ class Term:
 @contextmanager
 def few_grants_at_once() -> Iterator[None]:
     """So few that not every node's fits, and brakes for a single node, of which there are few here."""
-    usual = controller_module.MAX_GRANTS_AT_ONCE, brakes_module.FEWEST_NODES
-    controller_module.MAX_GRANTS_AT_ONCE, brakes_module.FEWEST_NODES = AT_ONCE, 1
+    usual = grant_writes_module.MAX_GRANTS_AT_ONCE, brakes_module.FEWEST_NODES
+    grant_writes_module.MAX_GRANTS_AT_ONCE, brakes_module.FEWEST_NODES = AT_ONCE, 1
     try:
         yield
     finally:
-        controller_module.MAX_GRANTS_AT_ONCE, brakes_module.FEWEST_NODES = usual
+        grant_writes_module.MAX_GRANTS_AT_ONCE, brakes_module.FEWEST_NODES = usual
 
 
 class PowerCluster:

@@ -12,7 +12,7 @@ from flyball_planner.snapshot import ClusterSnapshot, JobDecision, Plan
 
 from flyball_operator.planning.snapshot import planning_key
 from flyball_operator.planning.worker import PlanFailed
-from flyball_operator.power.controller import PlanInForce
+from flyball_operator.power.cycle import PlanInForce
 
 logger = get_logger(__name__)
 

@@ -74,6 +74,11 @@ class NodeInfo:
         return acknowledged is not None and (self.doubt != "" or not self.acknowledged)
 
     @property
+    def is_closed(self) -> bool:
+        """Its startup taint keeps pods away."""
+        return self.node is not None and self.node.startup_taint
+
+    @property
     def commandable(self) -> bool:
         """Grants sent there take effect: it may be planned with."""
         return self.acknowledged and not self.doubt and self.responsive and self.gpu_model is not None

@@ -18,15 +18,8 @@ from flyball_api.grant import Grant
 
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.cap_status import CapStatuses, GrantsUnderWay
-from flyball_operator.power.controller import (
-    Answered,
-    BrakeAnswered,
-    PlanInForce,
-    PowerController,
-    PowerInstructions,
-    PowerSettings,
-    PowerState,
-)
+from flyball_operator.power.controller import PowerController, PowerSettings
+from flyball_operator.power.cycle import Answered, BrakeAnswered, PlanInForce, PowerInstructions, PowerState
 from flyball_operator.power.holds import HoldAction, Holds
 from flyball_operator.power.meter import MeterReading
 from flyball_operator.watches import ClusterState

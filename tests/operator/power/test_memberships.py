@@ -20,7 +20,8 @@ from flyball_api.power_cap import PowerCap
 from flyball_api.reading import InvalidObject
 from flyball_api.workloads import NodeView
 from flyball_operator.outcome import Outcome
-from flyball_operator.power.controller import Answered, PlanInForce, PowerController, PowerInstructions, PowerSettings
+from flyball_operator.power.controller import PowerController, PowerSettings
+from flyball_operator.power.cycle import Answered, PlanInForce, PowerInstructions
 from flyball_operator.power.memberships import Memberships
 from flyball_operator.watches import ClusterState
 from hypothesis import given

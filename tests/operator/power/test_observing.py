@@ -15,7 +15,8 @@ from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.power_cap import PowerCap
 from flyball_api.reading import ObjectMeta
 from flyball_operator.outcome import Outcome
-from flyball_operator.power.controller import Answered, PlanInForce, PowerController, PowerInstructions, PowerSettings
+from flyball_operator.power.controller import PowerController, PowerSettings
+from flyball_operator.power.cycle import Answered, PlanInForce, PowerInstructions
 from flyball_operator.power.holds import HoldAction
 from flyball_operator.power.observing import ObservingController
 from flyball_operator.watches import ClusterState

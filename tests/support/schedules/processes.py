@@ -35,7 +35,7 @@ from flyball_operator.learning.learner import Learner
 from flyball_operator.loop import Operator
 from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.worker import PlanWorker
-from flyball_operator.power.controller import PlanInForce
+from flyball_operator.power.cycle import PlanInForce
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.settings import Settings
 from flyball_operator.watches import ClusterState, Watches

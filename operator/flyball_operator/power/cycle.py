@@ -1,0 +1,105 @@
+"""What one cycle of the power decisions is given, what it gives, and what is told it of what became of that."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from flyball_api.grant import Grant
+from flyball_api.workloads import PodView
+from flyball_planner.snapshot import JobDecision
+
+from flyball_operator.outcome import Outcome
+from flyball_operator.power.bound import CapBudget
+from flyball_operator.power.brakes import SendBrake
+from flyball_operator.power.cap_state import CapStates
+from flyball_operator.power.cap_status import CapStatusWrite
+from flyball_operator.power.holds import HoldChange
+from flyball_operator.power.memberships import LabelSync
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.watches import ClusterState
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInForce:
+    """The last plan: each job's decision by uid, the caps that it cannot hold, and whether the next one is being made."""
+
+    decisions: Mapping[str, JobDecision] = field(default_factory=dict)
+    infeasible: Collection[str] = ()
+    next_is_near: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PowerState:
+    """What the cluster comes to in one cycle, before anything is decided.
+
+    `cutting`: a cap is on its way down, so that the API server's time belongs to the agents' acknowledgements, and other
+    statuses should wait.
+    """
+
+    cluster: ClusterState
+    nodes: Mapping[str, NodeInfo]
+    caps: CapStates
+    cutting: bool = False
+
+    @property
+    def all_read(self) -> bool:
+        """Every cap and GPUNode could be read. Else nothing is raised: a cap that cannot be read must not count as no
+        cap, nor a node's grant as none."""
+        return not self.caps.unreadable and not self.cluster.unread
+
+    def planning_budgets(self) -> list[CapBudget]:
+        """What the plan should aim at under each cap."""
+        return [state.planning_budget() for state in self.caps.states]
+
+
+@dataclass(frozen=True, slots=True)
+class SendGrant:
+    """Write this grant to the node's GPUNode, whose version must be the one that `node` was read from."""
+
+    node: NodeInfo
+    grant: Grant
+    waits: bool  # part of what the node should have waits for watts that others have yet to free
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What became of a grant that was sent to a node; `invalid` is the grant where the API server takes none such."""
+
+    node: str
+    outcome: Outcome
+    invalid: Grant | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrakeAnswered:
+    """What became of a brake that was sent for a cap."""
+
+    cap: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class PowerInstructions:
+    """What to do after one step. Brakes and grants go first; they wait for no status.
+
+    `untaint` are nodes whose agents have acknowledged a grant and that are to be opened for pods, `taint` those whose
+    acknowledgement is doubted or void since, and that are to be closed again; `reserved` the pods (by
+    name and job uid) whose nodes are granted just what they should have. `held_up` are the incarnations (by job uid and
+    number) whose stop has to wait for a ramp. `owing` nodes have yet to acknowledge a grant.
+    """
+
+    brakes: tuple[SendBrake, ...] = ()
+    sends: tuple[SendGrant, ...] = ()
+    untaint: tuple[NodeInfo, ...] = ()
+    taint: tuple[NodeInfo, ...] = ()
+    cap_statuses: tuple[CapStatusWrite, ...] = ()
+    reserved: frozenset[tuple[str, str]] = frozenset()
+    held_up: frozenset[tuple[str, int]] = frozenset()
+    owing: int = 0
+    label_syncs: tuple[LabelSync, ...] = ()
+    holds: tuple[HoldChange, ...] = ()
+
+    def is_reserved(self, pod: PodView) -> bool:
+        """Whether the pod's watts are reserved, so that its gate may open."""
+        return (pod.name, pod.job_uid) in self.reserved
