@@ -16,13 +16,8 @@ from flyball_api.reading import ObjectMeta
 from flyball_api.units import NodeMilliwatts
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.brakes import HOLD_BACK_SECONDS, HOLD_BACK_TURN_SECONDS, PAUSE_SECONDS, Brakes
-from flyball_operator.power.controller import (
-    BrakeAnswered,
-    PlanInForce,
-    PowerController,
-    PowerInstructions,
-    PowerSettings,
-)
+from flyball_operator.power.controller import PowerController, PowerSettings
+from flyball_operator.power.cycle import BrakeAnswered, PlanInForce, PowerInstructions
 from flyball_operator.watches import ClusterState
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -501,3 +496,12 @@ def test_an_emergency_outlasts_its_cap_and_a_change_of_labels() -> None:
 
 def test_without_an_emergency_no_cap_speaks_of_one() -> None:
     assert "Emergency" not in conditions(Bench().step(14_400))
+
+
+@pytest.mark.parametrize("brakes", [{}, {"row": emergency("Ended", 2)}], ids=["none", "an emergency that has ended"])
+def test_the_grant_of_a_node_that_has_left_its_cap_does_not_name_it(brakes: dict[str, PowerBrake]) -> None:
+    bench = Bench(nodeSelector={"matchLabels": {"row": "another"}})
+    bench.brakes = brakes
+    sends = bench.step(14_400, plan_watts=200).sends
+    assert len(sends) == len(NODES)
+    assert {send.grant.caps for send in sends} == {()}

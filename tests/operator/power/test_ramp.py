@@ -13,7 +13,8 @@ from flyball_api.workloads import PodView
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.admission import GrantTarget
 from flyball_operator.power.cap_state import CapState, CapTracker
-from flyball_operator.power.controller import Answered, PlanInForce, PowerController, PowerSettings
+from flyball_operator.power.controller import PowerController, PowerSettings
+from flyball_operator.power.cycle import Answered, PlanInForce
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.ramp import (
     STEP_SECONDS,
@@ -325,6 +326,22 @@ def test_a_job_that_is_to_move_or_to_wait_keeps_its_limits_until_its_turn_as_wel
         row.cycle()
         assert row.may_stop[-1] == {"a"}
         assert (row.limit("a"), row.limit("b"), row.limit("c")) == (100, 300, 300)
+
+
+def test_a_move_that_was_planned_for_a_moment_does_not_bind_a_job_whose_stop_waits() -> None:
+    row = settled(Row())
+    row.wanted = dict.fromkeys(NODES, 300.0)
+    row.cycles(80)
+    row.moved_to = {"b": "d", "c": None}
+    row.cycle()
+    assert (row.limit("b"), row.limit("c")) == (100, 100)
+    row.moved_to = {"b": "b", "c": "c"}  # the next plan has them where they are
+    row.stopping = {"a", "b", "c"}
+    while row.may_stop[-1] <= {"a"} and min(row.limit("b"), row.limit("c")) == 100:
+        row.cycle()
+    assert row.may_stop[-1] == {"a"}
+    assert row.limit("b") > 100
+    assert row.limit("c") > 100
 
 
 def test_a_cap_that_falls_holds_up_no_stop() -> None:
