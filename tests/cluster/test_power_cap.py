@@ -52,6 +52,8 @@ def test_a_cap_is_lowered_before_anything_is_raised(bench: Bench) -> None:
     bench.set_cap("site", high)
     bench.wait_enforced("site", high)
     load(bench)
+    # A job runs before its nodes' bounds are raised to what it was planned: until then there is nothing to cut.
+    bench.wait(lambda: bench.bounds_watts() > middle, lambda: f"bounds of {bench.bounds_watts()} W above {middle} W")
     with Versions(bench.site.cluster.kubeconfig, POWER_CAPS, GPU_NODES, POWER_BRAKES) as versions:
         bench.set_cap("site", low)
         enforced = bench.wait_enforced("site", low)
@@ -175,8 +177,14 @@ def test_a_limit_changed_by_another_hand_is_put_back_and_reported(bench: Bench) 
         device = next(iter(node.devices))
         before = device.read()
         assert condition(bench.api.get(path), "Drifted") == "False"
-        device.set_power_limit_milliwatts(before.enforced_limit_milliwatts + 50_000)
-        bench.wait(lambda: condition(bench.api.get(path), "Drifted") == "True", lambda: "the change reported")
+
+        def changed_and_reported() -> bool:
+            """Change the limit wherever it has been put back: between the agent's own set and its read-back, no drift."""
+            if device.read().requested_limit_milliwatts == before.requested_limit_milliwatts:
+                device.set_power_limit_milliwatts(before.requested_limit_milliwatts + 50_000)
+            return condition(bench.api.get(path), "Drifted") == "True"
+
+        bench.wait(changed_and_reported, lambda: "the change reported")
         assert reason(bench.api.get(path), "Drifted") == "LimitChanged"
         bench.wait(
             lambda: device.read().enforced_limit_milliwatts == before.enforced_limit_milliwatts,

@@ -219,6 +219,10 @@ class Bench:
         assert sample is not None, "the site has hardware"
         return float(sample.limits.sum()) / 1000
 
+    def bounds_watts(self) -> float:
+        """The sum of what the nodes are allowed by the grants that the API server holds at this moment."""
+        return sum(float(node["spec"]["boundMilliwatts"]) for node in self.gpu_nodes()) / 1000
+
     def floor_watts(self) -> float:
         return self.site.plan.gpus * self.site.plan.constants.min_limit_milliwatts / 1000
 
