@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flyball_cli.simulation_options import cluster_gpus, refuse, settings_of, workload
+from flyball_cli.simulation_options import cluster_gpus, find_modules_here, refuse, settings_of, tell_cut_jobs, workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flyball_simulator.experiments.matrix import Cell, Outcome
     from flyball_simulator.experiments.worker_processes import Event
+
+DEFAULT_LOAD = 0.8
 
 
 def register(root: typer.Typer) -> None:
@@ -26,16 +28,25 @@ def register(root: typer.Typer) -> None:
 
 def compare(
     trace: Annotated[str, typer.Option(help="itp, itp-months, philly, pai, synthetic, or a CSV file (plain or .gz).")],
-    policies: Annotated[str, typer.Option(help="Names with commas between them; +zeus appended combines.")],
+    policies: Annotated[
+        str,
+        typer.Option(
+            help="Names with commas between them, as of simulate: also module:Class of your own; +zeus, +priced."
+        ),
+    ],
     output: Annotated[Path, typer.Option(file_okay=False, help="For the report and everything it is made of.")],
     sweep: Annotated[
         list[str] | None,
-        typer.Option(help="clock=1410,1110 or power_limit=0.4,0.3 or price=0,0.0003: for the policies with that knob."),
+        typer.Option(
+            help="clock=1410,1110 or power_limit=0.4,0.3 or price=0,0.0003: for the policies with that knob; none for "
+            "no sweep (default: four to six values of each policy's knob)."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0 on.")] = 1,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the cluster, whole nodes.")] = None,
     load: Annotated[
-        float | None, typer.Option(help="Instead of --gpus: as many as this load of the trace takes.")
+        float | None,
+        typer.Option(help="Instead of --gpus: as many as this load of the trace takes (default: 0.8)."),
     ] = None,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="A power of two.")] = 8,
     model: Annotated[str, typer.Option(help="What policies know of jobs: ideal, fitted or noisy models.")] = "fitted",
@@ -44,6 +55,8 @@ def compare(
         bool, typer.Option("--on-and-off", help="Every policy twice: empty nodes left on, and powered off.")
     ] = False,
     restart_scale: Annotated[float, typer.Option(min=0.0, help="Multiplies what resizes cost.")] = 1.0,
+    boot_seconds: Annotated[float, typer.Option(min=0.0, help="Of a node that was off.")] = 120.0,
+    node_overhead_watts: Annotated[float, typer.Option(min=0.0, help="Of a powered node beside its GPUs.")] = 0.0,
     first: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
     trace_format: Annotated[
         str | None,
@@ -64,17 +77,30 @@ def compare(
           --sweep clock=1410,1230,1080 --sweep price=0,0.0001,0.001 --power-off-empty-nodes --output out/compare
     """
     from flyball_simulator.experiments.matrix import run_matrix
-    from flyball_simulator.experiments.sweeps import cells_of, parse_sweeps
+    from flyball_simulator.experiments.sweeps import cells_of, default_sweeps, parse_sweeps
 
     try:
         source = workload(trace, 0, data, first, trace_format)
+        if gpus is None and load is None:
+            load = DEFAULT_LOAD
         size = cluster_gpus(source, gpus, load, gpus_per_node)
         names = [name.strip() for name in policies.split(",") if name.strip()]
         if not names:
             raise ValueError("--policies names none")
-        base = settings_of(names[0], size, model, gpus_per_node=gpus_per_node, restart_scale=restart_scale)
+        find_modules_here(names)
+        base = settings_of(
+            names[0],
+            size,
+            model,
+            gpus_per_node=gpus_per_node,
+            restart_scale=restart_scale,
+            boot_seconds=boot_seconds,
+            node_overhead_watts=node_overhead_watts,
+        )
+        sweeps = parse_sweeps(sweep) if sweep else default_sweeps(names)
         ways = (False, True) if both else (power_off_empty_nodes,)
-        cells = cells_of(names, parse_sweeps(sweep or []), range(seeds), base, source, ways)
+        cells = cells_of(names, sweeps, range(seeds), base, source, ways)
+        tell_cut_jobs(source, size)
         source.workload(base)  # a bad trace is reported once, before any process starts
         with _Bar(cells) as bar:
             outcomes = run_matrix(
@@ -92,7 +118,7 @@ def compare(
         ("seeds", str(seeds)),
         ("empty nodes", "left on, and powered off" if both else "powered off" if power_off_empty_nodes else "left on"),
         ("policies", ", ".join(names)),
-        ("sweeps", "; ".join(sweep or []) or "none"),
+        ("sweeps", "; ".join(f"{knob}={_values(values)}" for knob, values in sweeps.items()) or "none"),
     ]
     for path in _write(outcomes, facts, output):
         typer.echo(str(path))
@@ -102,6 +128,10 @@ def compare(
     _print(outcomes)
     if failed:
         raise typer.Exit(1)
+
+
+def _values(values: Sequence[float | None]) -> str:
+    return ",".join("none" if value is None else f"{value:g}" for value in values)
 
 
 class _Bar:

@@ -9,10 +9,13 @@ import typer
 
 from flyball_cli.simulation_options import (
     cluster_gpus,
+    find_modules_here,
+    objective_named,
     read_cap_schedule,
     read_node_events,
     refuse,
     settings_of,
+    tell_cut_jobs,
     workload,
 )
 
@@ -26,7 +29,13 @@ def register(root: typer.Typer) -> None:
 
 def simulate(
     trace: Annotated[str, typer.Option(help="itp, itp-months, philly, pai, synthetic, or a CSV file (plain or .gz).")],
-    policy: Annotated[str, typer.Option(help="A policy's name; +zeus appended lets Zeus choose the clocks.")],
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="powerflow-paper, powerflow-strict, price, tiresias, tiresias-gittins, gandiva, afs, pollux, sia, srtf, "
+            "fifo, or module:Class of your own; +zeus or +priced appended lets Zeus, or the joule's price, choose clocks."
+        ),
+    ],
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the cluster, whole nodes.")] = None,
     load: Annotated[
         float | None, typer.Option(help="Instead of --gpus: as many as this load of the trace takes.")
@@ -51,7 +60,7 @@ def simulate(
         int | None, typer.Option(help="One clock for the cluster, MHz, for policies that choose none.")
     ] = None,
     price: Annotated[
-        float | None, typer.Option(min=0.0, help="Of the policy price: job-seconds that a joule is worth.")
+        float | None, typer.Option(min=0.0, help="Of price, and of +priced: job-seconds that a joule is worth.")
     ] = None,
     energy_budget: Annotated[
         float | None,
@@ -64,6 +73,9 @@ def simulate(
     restart_scale: Annotated[float, typer.Option(min=0.0, help="Multiplies what resizes cost.")] = 1.0,
     boot_seconds: Annotated[float, typer.Option(min=0.0, help="Of a node that was off.")] = 120.0,
     node_overhead_watts: Annotated[float, typer.Option(min=0.0, help="Of a powered node beside its GPUs.")] = 0.0,
+    objective: Annotated[
+        str, typer.Option(help="Of every job: time, balanced or energy; powerflow-strict keeps to it.")
+    ] = "time",
     first: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
     trace_format: Annotated[
         str | None,
@@ -89,6 +101,7 @@ def simulate(
     from flyball_simulator.engine import simulate as run
 
     try:
+        find_modules_here([policy])
         source = workload(trace, seed, data, first, trace_format)
         size = cluster_gpus(source, gpus, load, gpus_per_node)
         settings = settings_of(
@@ -109,7 +122,10 @@ def simulate(
             restart_scale=restart_scale,
             boot_seconds=boot_seconds,
             node_overhead_watts=node_overhead_watts,
+            objective=objective_named(objective),
         )
+        _refuse_unheard(policy, clock, price)
+        tell_cut_jobs(source, size)
         jobs = source.workload(settings)
         with _Bar(f"{policy} on {source.name}", len(jobs)) as bar:
             result = run(jobs, settings, trace=source.name, progress=bar.show)
@@ -124,6 +140,17 @@ def simulate(
 
         paths.append(write_whole(output / "timeline.png", png(timeline_figure(result))))
         typer.echo("\n".join(str(path) for path in paths))
+
+
+def _refuse_unheard(policy: str, clock: int | None, price: float | None) -> None:
+    """Raises ValueError for a knob that the policy does not have: the run would not be what its user thinks."""
+    from flyball_planner.policies.view import Knob
+    from flyball_simulator.outside_policies import policy_of
+
+    knob = policy_of(policy).traits.knob
+    for option, of, given in (("--clock", Knob.CLOCK, clock), ("--price", Knob.PRICE, price)):
+        if given is not None and knob is not of:
+            raise ValueError(f"{policy} does not listen to {option}: its knob is {knob}")
 
 
 class _Bar:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from flyball_planner.snapshot import Objective
     from flyball_simulator.settings import CapStep, NodeEvent, SimulationSettings
     from flyball_simulator.workloads.source import WorkloadSource
 
@@ -49,6 +51,28 @@ def cluster_gpus(source: WorkloadSource, gpus: int | None, load: float | None, g
     return gpus if gpus is not None else gpus_for_load(source.trace_jobs(), load or 0.0, gpus_per_node)
 
 
+def find_modules_here(policies: Sequence[str]) -> None:
+    """Let a policy `module:Class` be found in the working directory, as `python -m` finds modules."""
+    here = str(Path.cwd())
+    if any(":" in policy for policy in policies) and here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def tell_cut_jobs(source: WorkloadSource, gpus: int) -> None:
+    """Say on stderr which jobs no simulated job can be as large as."""
+    from flyball_simulator.workloads.workload import cut_jobs, largest_size
+
+    cut = cut_jobs(source.trace_jobs(), gpus)
+    if cut:
+        most = max(cut, key=lambda job: job.gpus)
+        typer.secho(
+            f"flyball: {len(cut):,} of the trace's jobs ask for more than {largest_size(gpus)} GPUs, the largest job here "
+            f"(job {most.job_id}: {most.gpus:,}); they run on that many, with the work of that many",
+            err=True,
+            fg=typer.colors.YELLOW,
+        )
+
+
 def settings_of(policy: str, gpus: int, model: str, **fields: Any) -> SimulationSettings:
     """Settings with what the command line gives; None leaves the default. Raises ValueError for what is no model."""
     from flyball_simulator.settings import Knowledge, SimulationSettings
@@ -57,6 +81,16 @@ def settings_of(policy: str, gpus: int, model: str, **fields: Any) -> Simulation
         raise ValueError(f"--model {model} is none of {', '.join(MODELS)}")
     base = SimulationSettings(policy=policy, gpus=gpus, knowledge=Knowledge(model))
     return replace(base, **{name: value for name, value in fields.items() if value is not None})
+
+
+def objective_named(name: str) -> Objective:
+    """Raises ValueError for what is none."""
+    from flyball_planner.snapshot import Objective
+
+    found = next((objective for objective in Objective if objective.lower() == name.lower()), None)
+    if found is None:
+        raise ValueError(f"--objective {name} is none of {', '.join(objective.lower() for objective in Objective)}")
+    return found
 
 
 def read_cap_schedule(path: Path) -> tuple[CapStep, ...]:

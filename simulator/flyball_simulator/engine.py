@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.policies.energy_budget import EnergyBudget
-from flyball_planner.policies.registry import policy_named
 from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob, Policy
 
 from flyball_simulator.cluster.agenda import Agenda, Entry, Event
@@ -24,6 +23,7 @@ from flyball_simulator.cluster.nodes import Nodes
 from flyball_simulator.cluster.runs import Phase, Run, restart_seconds
 from flyball_simulator.knowledge import Predictor, decision_clocks, nearest_clock
 from flyball_simulator.measured.oracle import Oracle
+from flyball_simulator.outside_policies import policy_of
 from flyball_simulator.settings import NodeEvent, Sample, SimulationResult, SimulationSettings
 from flyball_simulator.workloads.workload import SimulatedJob
 
@@ -58,7 +58,7 @@ class Simulation:
             raise ValueError("there is no job to simulate")
         self.settings = settings
         self.gpu: GpuModel = gpu
-        self.policy: Policy = policy_named(settings.policy)
+        self.policy: Policy = policy_of(settings.policy)
         self.clocks = decision_clocks(gpu)
         self.clock_index = nearest_clock(self.clocks, settings.clock_megahertz)
         self.agenda = Agenda()
@@ -109,7 +109,7 @@ class Simulation:
             if self._outdated(entry):
                 continue
             if entry.seconds > self.now + STALL_SECONDS:
-                raise ConservationError(f"nothing is to happen for {entry.seconds - self.now:.0f} s")
+                raise ConservationError(f"nothing is to happen for {entry.seconds - self.now:.6g} s")
             self.now = max(self.now, entry.seconds)
             self.meter.advance(self.now)
             self._handle(entry)
@@ -370,6 +370,7 @@ class Simulation:
             since_seconds=job.submit_seconds,
             deadline_seconds=job.deadline_seconds,
             remaining_energy_joules=job.energy_budget_joules,
+            objective=self.settings.objective,
         )
         return Run(index, job, truth, view, self.settings.checkpoint_seconds)
 

@@ -2,8 +2,9 @@
 
 `fitted`: the prior of the job's model class, then a model fitted to what was measured in this run. Jobs of one model class
 and batch size are runs of one program: what was learnt of one serves the next (as the operator keeps it in an
-EnergyProfile), and what is measured of the program at one number of GPUs carries the same noise every time. Each job is
-measured nevertheless, as PowerFlow does, and pays for it.
+EnergyProfile), and what is measured of the program at one number of GPUs carries the same noise every time. So each kind is
+measured once at each size, by the job that has it first, which pays for it; or each job, as PowerFlow has it, where
+`measure_every_job` says so.
 """
 
 from __future__ import annotations
@@ -193,7 +194,12 @@ def decision_clocks(gpu: GpuModel, spacing_megahertz: int = 30, lowest_fraction:
 
 
 def nearest_clock(clocks: Sequence[int], wanted_megahertz: int | None) -> int:
-    """The position of the clock nearest to the wanted one; of the highest where none is wanted."""
+    """The position of the clock nearest to the wanted one; of the highest where none is wanted.
+
+    Raises ValueError for one outside their range: a run at another clock than it is labelled with would mislead.
+    """
     if wanted_megahertz is None:
         return len(clocks) - 1
+    if not clocks[0] <= wanted_megahertz <= clocks[-1]:
+        raise ValueError(f"clock {wanted_megahertz} MHz is outside {clocks[0]} to {clocks[-1]} MHz, which jobs run at")
     return min(range(len(clocks)), key=lambda index: (abs(clocks[index] - wanted_megahertz), index))

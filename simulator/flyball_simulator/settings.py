@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from flyball_planner.snapshot import Objective
+
 REFERENCE_GPU = "NVIDIA-A100-SXM4-40GB"  # what the measured throughputs were taken on
 
 
@@ -66,7 +68,9 @@ class SimulationSettings:
     model_error: float = 0.0  # relative deviation of what NOISY predicts
     prior_error: float = 0.0  # relative deviation of the priors of FITTED
     measure_clocks: bool = True  # policies that measure jobs through the clocks do so
+    measure_every_job: bool = False  # each at each of its sizes, not each kind once
     max_measured: int = 16  # jobs at once
+    objective: Objective = Objective.TIME  # of every job; powerflow-strict trades joules for seconds by it
     guard_fraction: float = 0.05  # a GPU's power limit stands this far above what its job was predicted to draw
     restart_scale: float = 1.0
     power_off_empty_nodes: bool = False

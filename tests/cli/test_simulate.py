@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,14 @@ def test_bad_input_is_refused_in_one_line(trace: Path, tmp_path: Path) -> None:
         (("--policy", "fifo", "--gpus", 8, "--load", 1.0), "either --gpus N or --load"),
         (("--policy", "fifo", "--gpus", 9), "multiple of the 8"),
         (("--policy", "fifo", "--gpus", 8, "--model", "perfect"), "none of ideal, fitted, noisy"),
+        (("--policy", "fifo", "--gpus", 8, "--clock", 99999), "clock 99999 MHz is outside"),
+        (("--policy", "afs", "--gpus", 8, "--price", 0.1), "afs does not listen to --price: its knob is clock"),
+        (("--policy", "price", "--gpus", 8, "--clock", 1410), "price does not listen to --clock: its knob is price"),
+        (("--policy", "fifo", "--load", "inf"), "load is inf"),
+        (("--policy", "fifo", "--gpus", 8, "--objective", "glory"), "none of time, energy, balanced"),
+        (("--policy", "nowhere:Policy", "--gpus", 8), "policy 'nowhere:Policy': No module named 'nowhere'"),
+        (("--policy", "json:Policy", "--gpus", 8), "module json has no 'Policy'"),
+        (("--policy", "json:JSONDecoder", "--gpus", 8), "is no policy: it needs a name, traits and decide(view)"),
     ):
         refused = flyball("simulate", "--trace", trace, *arguments)
         assert refused.exit_code == 2
@@ -76,6 +85,53 @@ def test_bad_input_is_refused_in_one_line(trace: Path, tmp_path: Path) -> None:
     refused = flyball("simulate", "--trace", trace, "--policy", "fifo", "--gpus", 8)
     assert refused.exit_code == 2
     assert "line 2: column duration" in refused.output
+
+
+def test_a_job_larger_than_any_can_be_here_is_told(trace: Path) -> None:
+    trace.write_text("job_id,submission_time,duration,num_gpu\na,0,600,1\nhuge,60,600,100000\n")
+    told = flyball("simulate", "--trace", trace, "--policy", "fifo", "--gpus", 16, "--model", "ideal")
+    assert told.exit_code == 0
+    assert "1 of the trace's jobs ask for more than 16 GPUs" in told.output
+    assert "(job huge: 100,000)" in told.output
+
+
+OUTSIDE = """
+from flyball_planner.policies.view import Choice, Knob, Traits
+
+class OneGpuEach:
+    name = "one-gpu-each"
+    traits = Traits(knob=Knob.CLOCK, elastic=True, repacks=True)
+
+    def decide(self, view):
+        kept = sorted(view.jobs, key=lambda job: (not job.gpus, job.order))[: view.gpus]
+        return [Choice(job.uid, 1, view.clock_of(job, 1)) for job in kept]
+"""
+
+
+@pytest.mark.slow
+def test_a_policy_from_outside_is_simulated_and_compared(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_policy.py").write_text(OUTSIDE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    alone = flyball("simulate", "--trace", trace, "--policy", "my_policy:OneGpuEach", "--gpus", 8, "--model", "ideal")
+    assert alone.exit_code == 0, alone.output
+    arguments = (
+        "compare", "--trace", trace, "--gpus", 8, "--policies", "fifo,my_policy:OneGpuEach,my_policy:OneGpuEach+zeus",
+        "--sweep", "none", "--node-overhead-watts", 1400, "--boot-seconds", 60, "--model", "ideal", "--jobs", 1,
+        "--output", tmp_path / "out",
+    )  # fmt: skip
+    done = flyball(*arguments)
+    assert done.exit_code == 0, done.output
+    runs = json.loads((tmp_path / "out/comparison.json").read_text())["runs"]
+    assert {run["policy"] for run in runs} == {"fifo", "my_policy:OneGpuEach", "my_policy:OneGpuEach+zeus"}
+    assert all(run["energy_joules"]["node"] > 0.0 for run in runs)
+    kept = {path.name for path in (tmp_path / "out/runs").glob("*.json")}
+    (tmp_path / "my_policy.py").write_text(OUTSIDE + "# changed\n")
+    assert flyball(*arguments).exit_code == 0
+    made = {path.name for path in (tmp_path / "out/runs").glob("*.json")} - kept
+    assert len(made) == 2, "runs of code that has changed are made anew, and fifo's is found"
 
 
 @pytest.mark.slow
@@ -88,7 +144,7 @@ def test_a_file_whose_header_does_not_say_is_read_by_the_format_named(tmp_path: 
     assert named.exit_code == 0, named.output
     assert json.loads((tmp_path / "out/result.json").read_text())["mean_jct_seconds"] >= 900.0
     compared = flyball(
-        "compare", "--trace", path, "--gpus", 8, "--policies", "fifo", "--model", "ideal", "--jobs", 1,
+        "compare", "--trace", path, "--gpus", 8, "--policies", "fifo", "--sweep", "none", "--model", "ideal", "--jobs", 1,
         "--trace-format", "pai-seconds", "--output", tmp_path / "compared",
     )  # fmt: skip
     assert compared.exit_code == 0, compared.output

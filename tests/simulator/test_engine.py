@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from flyball_planner.models.gpu import gpu_model_for
@@ -31,7 +32,7 @@ GPU = gpu_model_for(REFERENCE_GPU)
 assert GPU is not None
 CLOCKS = decision_clocks(GPU)
 ORACLE = Oracle(GPU, CLOCKS, 8)
-NAMES = [*policy_names(), "afs+zeus", "tiresias+zeus", "gandiva+zeus"]
+NAMES = [*policy_names(), "afs+zeus", "tiresias+zeus", "gandiva+zeus", "afs+priced"]
 KINDS = (("resnet50", 64), ("gpt2", 128), ("deepspeech2", 64), ("vgg16", 64))
 
 
@@ -44,8 +45,8 @@ def job(
 
 
 def run(jobs: list[SimulatedJob], policy: str = "fifo", gpus: int = 8, **fields: object) -> SimulationResult:
-    base = SimulationSettings(policy=policy, gpus=gpus, knowledge=Knowledge.IDEAL)
-    return simulate(jobs, replace(base, **fields))  # type: ignore[arg-type]
+    given: dict[str, Any] = {"knowledge": Knowledge.IDEAL, **fields}
+    return simulate(jobs, SimulationSettings(policy=policy, gpus=gpus, **given))
 
 
 def test_one_job_alone_takes_its_time_and_its_joules() -> None:
@@ -101,6 +102,23 @@ def test_what_is_measured_costs_time_and_teaches() -> None:
     seen = run(jobs, "price", knowledge=Knowledge.FITTED, price=0.001)
     assert blind.profiling_joules == 0.0
     assert 0.0 < seen.profiling_joules < seen.joules["gpu"]
+
+
+@pytest.mark.parametrize("policy", ["price", "powerflow-paper", "afs+zeus"])
+def test_a_kind_is_measured_once_at_each_size_unless_every_job_is_to_be(policy: str) -> None:
+    jobs = [job(f"j{index}", 4_000.0, submit=1_000.0 * index) for index in range(4)]
+    once = run(jobs, policy, 1, gpus_per_node=1, knowledge=Knowledge.FITTED)
+    each = run(jobs, policy, 1, gpus_per_node=1, knowledge=Knowledge.FITTED, measure_every_job=True)
+    assert once.profiling_joules > 0.0
+    assert each.profiling_joules == pytest.approx(4 * once.profiling_joules)
+    assert sum(once.completion_seconds.values()) < sum(each.completion_seconds.values())
+
+
+def test_jobs_of_a_kind_that_start_together_are_not_all_measured() -> None:
+    jobs = [job(f"j{index}", 4_000.0) for index in range(4)]
+    once = run(jobs, "price", knowledge=Knowledge.FITTED, gpus=4, gpus_per_node=4)
+    alone = run(jobs[:1], "price", knowledge=Knowledge.FITTED, gpus=1, gpus_per_node=1)
+    assert once.profiling_joules == pytest.approx(alone.profiling_joules)
 
 
 def test_a_cap_that_falls_is_held_at_every_instant() -> None:

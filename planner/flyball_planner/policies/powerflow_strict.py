@@ -22,7 +22,6 @@ from flyball_planner.snapshot import (
     Enforcement,
     JobState,
     NodeState,
-    Objective,
     Plan,
 )
 
@@ -61,7 +60,7 @@ class StrictPowerFlow:
 
 
 def snapshot_of(view: ClusterView) -> ClusterSnapshot:
-    """The view as a snapshot of alike nodes under one cap, every job for time alone: the cap is what bounds it."""
+    """The view as a snapshot of alike nodes under one cap."""
     gpu = _with_clocks(_model(view.jobs[0]).gpu_model, view.clocks_megahertz)
     nodes = _alike_nodes(view.gpus // view.gpus_per_node, view.gpus_per_node, gpu)
     names = [node.name for node in nodes]
@@ -97,7 +96,7 @@ def _state(view: ClusterView, job: JobView, gpu: GpuModel, cells: tuple[tuple[st
         remaining_iterations=job.remaining_iterations,
         attained_gpu_seconds=job.attained_gpu_seconds,
         priority=job.priority,
-        objective=Objective.TIME,
+        objective=job.objective,
         seconds_to_deadline=None if job.deadline_seconds is None else job.deadline_seconds - view.now_seconds,
         remaining_energy_joules=job.remaining_energy_joules,
         resizable=job.resizable,

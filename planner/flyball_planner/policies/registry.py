@@ -8,6 +8,7 @@ from flyball_planner.policies.baselines.afs import Afs
 from flyball_planner.policies.baselines.first_come import FirstCome
 from flyball_planner.policies.baselines.gandiva import Gandiva
 from flyball_planner.policies.baselines.pollux import Pollux
+from flyball_planner.policies.baselines.priced import Priced
 from flyball_planner.policies.baselines.sia import Sia
 from flyball_planner.policies.baselines.srtf import Srtf
 from flyball_planner.policies.baselines.tiresias import Tiresias, TiresiasGittins
@@ -15,9 +16,9 @@ from flyball_planner.policies.baselines.zeus import Zeus
 from flyball_planner.policies.powerflow_paper import PaperPowerFlow
 from flyball_planner.policies.powerflow_strict import StrictPowerFlow
 from flyball_planner.policies.price.policy import Price
-from flyball_planner.policies.view import Knob, Policy
+from flyball_planner.policies.view import Policy
 
-ZEUS_SUFFIX = "+zeus"
+SUFFIXES: dict[str, Callable[[Policy], Policy]] = {Zeus.suffix: Zeus, Priced.suffix: Priced}  # who chooses the clocks
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "powerflow-paper": PaperPowerFlow,
@@ -35,21 +36,24 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 
 
 def policy_names() -> tuple[str, ...]:
-    """The policies there are; each whose knob is the clock can also have `+zeus` appended."""
+    """The policies there are; each whose knob is the clock can also have one of SUFFIXES appended."""
     return tuple(POLICIES)
 
 
 def policy_named(name: str) -> Policy:
-    """The policy of a name, for example `afs` or `afs+zeus`.
+    """The policy of a name, for example `afs`, `afs+zeus` or `afs+priced`.
 
-    Raises ValueError, listing the names, for an unknown one, and where Zeus is to choose clocks for a policy that does.
+    Raises ValueError, listing the names, for an unknown one, and where a rule is to choose clocks for a policy that does.
     """
-    base = name.removesuffix(ZEUS_SUFFIX)
+    base, rule = parted(name)
     if base not in POLICIES:
         raise ValueError(f"policy {base!r} is unknown; there is {', '.join(POLICIES)}")
-    policy = POLICIES[base]()
-    if base == name:
-        return policy
-    if policy.traits.knob is not Knob.CLOCK:
-        raise ValueError(f"policy {name!r}: {base} chooses its clocks itself, Zeus cannot")
-    return Zeus(policy)
+    return rule(POLICIES[base]())
+
+
+def parted(name: str) -> tuple[str, Callable[[Policy], Policy]]:
+    """The name without its suffix, and what the suffix makes of the policy."""
+    for suffix, rule in SUFFIXES.items():
+        if name.endswith(suffix):
+            return name.removesuffix(suffix), rule
+    return name, lambda policy: policy

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flyball_planner.models.job import JobModel
+from flyball_planner.snapshot import Objective
 
 Array = NDArray[np.float64]
 
@@ -88,7 +89,7 @@ class JobView:
     `gpus` is what it holds now (0: it waits), at clock position `clock_index`. `attained_gpu_seconds` is its service so
     far. `since_seconds` is when it last changed between waiting and running, or its size. `resizable`: False while it may
     neither change size nor be paused (it is being measured, or was changed just now). `restart_seconds` is what a resize
-    would cost it. `deadline_seconds` is a point in time.
+    would cost it. `deadline_seconds` is a point in time. `objective` is its user's word, heard by `powerflow-strict` alone.
     """
 
     uid: str
@@ -105,6 +106,7 @@ class JobView:
     priority: int = 0
     deadline_seconds: float | None = None
     remaining_energy_joules: float | None = None
+    objective: Objective = Objective.TIME
 
     @property
     def order(self) -> tuple[float, str]:

@@ -18,6 +18,9 @@ MEASURE_SECONDS = 240.0  # PowerFlow section 5.2: four minutes through all clock
 OBSERVE_SECONDS = 60.0  # what a policy that does not run through the clocks has learnt from after a start
 
 
+Kind = tuple[str, int]  # model class and global batch size: runs of one program
+
+
 class Execution:
     """Moves jobs from phase to phase, reports to the meter what they draw, and schedules what comes next.
 
@@ -40,11 +43,9 @@ class Execution:
         self._meter = meter
         self._agenda = agenda
         self._measures = predictor.learns and policy.traits.measures and settings.measure_clocks
-        self._measuring = 0
+        self._measuring: dict[int, tuple[Kind, int]] = {}  # by the job's index
         self._to_measure: deque[Run] = deque()
-        self._seen: dict[
-            tuple[str, int], Sizes
-        ] = {}  # of each model class and batch size, the sizes that were measured
+        self._seen: dict[Kind, Sizes] = {}  # the sizes at which a kind was measured
         self.restarts = 0
         self.profiling_joules = 0.0
 
@@ -123,9 +124,9 @@ class Execution:
         self._stop_measuring(run)
         self.learn(run, now)
         self._run(run, now)
-        while self._to_measure and self._measuring < self._settings.max_measured:
+        while self._to_measure and len(self._measuring) < self._settings.max_measured:
             other = self._to_measure.popleft()
-            if other.phase is Phase.RUNNING and other.gpus not in other.measured:
+            if other.phase is Phase.RUNNING and self._is_new(other):
                 other.advance(now)
                 self._go(other, now)
         return True
@@ -134,12 +135,12 @@ class Execution:
         """The job's present size has been seen: its model, and that of every job like it, is fitted anew."""
         run.advance(now)
         run.measured |= {run.gpus}
-        kind = (run.job.model_class, run.job.global_batch_size)
+        kind = _kind(run)
         self._seen[kind] = self._seen.get(kind, frozenset()) | {run.gpus}
 
     def update_view(self, run: Run) -> None:
         """Give the job the tables that are known of its kind by now."""
-        kind = (run.job.model_class, run.job.global_batch_size)
+        kind = _kind(run)
         run.view.performance = self._predictor.predict(*kind, run.truth, self._seen.get(kind, frozenset()))
 
     def _restart_seconds(self, gpus: int) -> float:
@@ -149,12 +150,19 @@ class Execution:
         self._meter.change(0, watts - run.watts)
         run.move(phase, iterations_per_second, watts)
 
+    def _is_new(self, run: Run) -> bool:
+        """Whether the job's size is to be run through the clocks: of its kind nobody has been, or is."""
+        if self._settings.measure_every_job:
+            return run.gpus not in run.measured
+        kind = _kind(run)
+        return run.gpus not in self._seen.get(kind, frozenset()) and (kind, run.gpus) not in self._measuring.values()
+
     def _go(self, run: Run, now: float) -> None:
         """Make progress: through the clocks where this size is new and there is somebody to learn, else at its clock."""
         run.ran = True
-        if self._measures and run.gpus not in run.measured:
-            if self._measuring < self._settings.max_measured:
-                self._measuring += 1
+        if self._measures and self._is_new(run):
+            if len(self._measuring) < self._settings.max_measured:
+                self._measuring[run.index] = _kind(run), run.gpus
                 self._set_motion(run, Phase.MEASURING, *run.speed_through_clocks())
                 run.measuring_since = now
                 self._agenda.schedule(now + MEASURE_SECONDS, Event.PHASE_END, run.index, run.version)
@@ -175,5 +183,9 @@ class Execution:
             self._agenda.schedule(now + left, Event.COMPLETION, run.index, run.version)
 
     def _stop_measuring(self, run: Run) -> None:
-        self._measuring -= 1
+        del self._measuring[run.index]
         self.profiling_joules += run.watts * (run.time - run.measuring_since)
+
+
+def _kind(run: Run) -> Kind:
+    return run.job.model_class, run.job.global_batch_size

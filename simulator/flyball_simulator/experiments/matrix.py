@@ -1,7 +1,8 @@
 """Many simulations at once: in parallel processes, each kept in a file of its own, so that nothing is done twice.
 
 A kept result is named by a digest of its whole settings, of the jobs that it ran, and of the code that ran it
-(`code_version`): after a change of any of them it is no longer found, and is made anew.
+(`code_version`, and the file of a policy from outside): after a change of any of them it is no longer found, and is made
+anew.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from flyball_simulator.engine import simulate
 from flyball_simulator.experiments.code_version import code_version
 from flyball_simulator.experiments.results import result_document, settings_document, write_whole
 from flyball_simulator.experiments.worker_processes import Event, Failed, Finished, Report, WorkerProcesses
+from flyball_simulator.outside_policies import outside_code
 from flyball_simulator.settings import SimulationSettings
 from flyball_simulator.workloads.source import WorkloadSource, digest_of
 from flyball_simulator.workloads.workload import SimulatedJob
@@ -141,7 +143,7 @@ def _kept(path: Path, key: str) -> dict[str, Any] | None:
 def _run_one(task: _Task, report: Report) -> Outcome:
     cell = task.cell
     jobs, digest = _workload(cell)
-    key = run_key(cell.settings, cell.workload.name, digest, task.code)
+    key = run_key(cell.settings, cell.workload.name, digest, task.code + outside_code(cell.settings.policy))
     path = task.folder / f"{key}.json"
     kept = _kept(path, key) if task.resume else None
     if kept is not None:

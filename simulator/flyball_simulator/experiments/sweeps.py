@@ -6,21 +6,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flyball_planner.policies.registry import policy_named
+from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.policies.view import Knob
 
 from flyball_simulator.experiments.matrix import Cell
+from flyball_simulator.knowledge import decision_clocks, nearest_clock
+from flyball_simulator.outside_policies import policy_of
 from flyball_simulator.settings import SimulationSettings
 from flyball_simulator.workloads.source import WorkloadSource
 
-Sweeps = Mapping[Knob, Sequence[float]]
+Sweeps = Mapping[Knob, Sequence[float | None]]
 
 FIELDS = {Knob.CLOCK: "clock_megahertz", Knob.POWER_LIMIT: "power_limit_fraction", Knob.PRICE: "price"}
+DEFAULT_SWEEPS: Sweeps = {
+    Knob.PRICE: (0.0, 0.00003, 0.0001, 0.0003, 0.001, 0.002),
+    Knob.POWER_LIMIT: (None, 0.4, 0.3, 0.2, 0.15),
+    Knob.CLOCK: (1410, 1230, 1080, 930),
+}
+"""What a comparison at equal energy sweeps, where nothing else is asked: None is no limit."""
 
 
-def parse_sweeps(texts: Sequence[str]) -> dict[Knob, tuple[float, ...]]:
-    """`clock=1410,1200` and the like. Raises ValueError for what is not one."""
-    sweeps: dict[Knob, tuple[float, ...]] = {}
+def default_sweeps(policies: Sequence[str]) -> Sweeps:
+    """DEFAULT_SWEEPS of the knobs that these policies have."""
+    knobs = {policy_of(name).traits.knob for name in policies}
+    return {knob: values for knob, values in DEFAULT_SWEEPS.items() if knob in knobs}
+
+
+def parse_sweeps(texts: Sequence[str]) -> Sweeps:
+    """`clock=1410,1200` and the like; `none` for no sweep. Raises ValueError for what is not one."""
+    if list(texts) == ["none"]:
+        return {}
+    sweeps: dict[Knob, Sequence[float | None]] = {}
     known = ", ".join(FIELDS)
     for text in texts:
         name, equals, values = text.partition("=")
@@ -55,7 +71,11 @@ def cells_of(
     repeated = {name for name in policies if policies.count(name) > 1}
     if repeated:
         raise ValueError(f"policy {', '.join(sorted(repeated))} is named more than once")
-    knobs = {name: policy_named(name).traits.knob for name in policies}
+    knobs = {name: policy_of(name).traits.knob for name in policies}
+    gpu = gpu_model_for(base.gpu_product)
+    for clock in sweeps.get(Knob.CLOCK, ()):
+        if gpu is not None and clock is not None:
+            nearest_clock(decision_clocks(gpu), round(clock))
     for knob in sweeps:
         if knob not in knobs.values():
             listening = ", ".join(f"{name}: {of}" for name, of in knobs.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +61,8 @@ def gpus_for_load(jobs: Sequence[TraceJob], load: float, gpus_per_node: int) -> 
     Above 1, jobs pile up while they are submitted. Raises ValueError for a load that is not positive, or jobs that were
     all submitted at once.
     """
-    if not load > 0:
-        raise ValueError(f"load is {load}, and must be above 0")
+    if not (load > 0 and math.isfinite(load)):
+        raise ValueError(f"load is {load}, and must be a number above 0")
     submissions = [job.submit_seconds for job in jobs]
     span = max(submissions) - min(submissions)
     if span <= 0:

@@ -42,7 +42,7 @@ def workload_of(trace_jobs: Iterable[TraceJob], oracle: Oracle, seed: int, max_g
     """
     if max_gpus < 1:
         raise ValueError(f"a cluster of {max_gpus} GPUs runs no job")
-    largest = 1 << (min(max_gpus, LARGEST_BATCH).bit_length() - 1)
+    largest = largest_size(max_gpus)
     jobs = []
     for traced in trace_jobs:
         gpus = min(1 << (traced.gpus - 1).bit_length(), largest)
@@ -54,6 +54,18 @@ def workload_of(trace_jobs: Iterable[TraceJob], oracle: Oracle, seed: int, max_g
         iterations = traced.duration_seconds / performance.seconds_rows[performance.position[gpus]][-1]
         jobs.append(SimulatedJob(traced.job_id, traced.submit_seconds, gpus, name, batch, iterations))
     return jobs
+
+
+def cut_jobs(trace_jobs: Iterable[TraceJob], max_gpus: int) -> list[TraceJob]:
+    """The traced jobs that ask for more GPUs than any simulated job can have: they are run with that many, and so much less
+    work."""
+    largest = largest_size(max_gpus)
+    return [job for job in trace_jobs if job.gpus > largest]
+
+
+def largest_size(max_gpus: int) -> int:
+    """Of a job in a cluster of so many GPUs: a power of two, no larger than the largest batch."""
+    return 1 << (min(max_gpus, LARGEST_BATCH).bit_length() - 1)
 
 
 def _draw(seed: int, job_id: str, what: str, options: int) -> int:

@@ -14,7 +14,7 @@ from tests.support.examples import examples
 from tests.support.policy_views import CLOCKS, cluster, job, table
 
 VIEWED = [name for name in policy_names() if not policy_named(name).traits.needs_model]  # they run in tests/simulator
-NAMES = [*VIEWED, "afs+zeus", "tiresias+zeus", "gandiva+zeus"]
+NAMES = [*VIEWED, "afs+zeus", "tiresias+zeus", "gandiva+zeus", "afs+priced"]
 
 
 @st.composite
@@ -154,8 +154,24 @@ def test_unknown_names_are_told_what_there_is() -> None:
         policy_named("price+zeus")
 
 
+@pytest.mark.parametrize(
+    ("price", "sunk", "clock"), [(0.0, 0.0, 1500), (0.01, 0.0, 1200), (1.0, 0.0, 900), (1.0, 100.0, 900)]
+)
+def test_priced_clocks_are_those_of_least_time_and_priced_joules(price: float, sunk: float, clock: int) -> None:
+    one = job("only", table([1.0, 0.6]), requested=1)
+    policy = policy_named("fifo+priced")
+    for _ in range(2):  # the clocks of a table are remembered
+        (chosen,) = policy.decide(cluster([one], price=price, sunk_gpu_watts=sunk))
+        assert CLOCKS[chosen.clock_index] == clock
+    (free,) = policy.decide(cluster([one]))
+    assert CLOCKS[free.clock_index] == 1500, "and asked for again where the price is another"
+    with pytest.raises(ValueError, match="price chooses its clocks itself"):
+        policy_named("price+priced")
+
+
 def test_knobs_say_what_a_sweep_varies() -> None:
     assert policy_named("afs").traits.knob is Knob.CLOCK
     assert policy_named("afs+zeus").traits.knob is Knob.NONE
     assert policy_named("powerflow-paper").traits.knob is Knob.POWER_LIMIT
     assert policy_named("price").traits.knob is Knob.PRICE
+    assert policy_named("afs+priced").traits.knob is Knob.PRICE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from flyball_planner.policies.view import Knob
-from flyball_simulator.experiments.sweeps import cells_of, parse_sweeps
+from flyball_simulator.experiments.sweeps import cells_of, default_sweeps, parse_sweeps
 from flyball_simulator.workloads.source import WorkloadSource
 
 from tests.support.made_outcomes import BASE
@@ -27,6 +27,23 @@ def test_sweeps_are_read_or_refused() -> None:
             parse_sweeps([text])
     with pytest.raises(ValueError, match="swept twice"):
         parse_sweeps(["clock=1", "clock=2"])
+
+
+def test_without_a_sweep_each_policy_is_swept_over_its_own_knob() -> None:
+    assert parse_sweeps(["none"]) == {}
+    found = default_sweeps(["price", "afs", "afs+zeus"])
+    assert set(found) == {Knob.PRICE, Knob.CLOCK}
+    cells = cells_of(["afs+zeus"], default_sweeps(["afs+zeus"]), (0,), BASE, SOURCE)
+    assert len(cells) == 1
+    paper = cells_of(["powerflow-paper"], default_sweeps(["powerflow-paper"]), (0,), BASE, SOURCE)
+    assert [cell.settings.power_limit_fraction for cell in paper][:2] == [None, 0.4]
+    assert paper[0].sweep == ()
+
+
+@pytest.mark.parametrize("clock", [50, 99_999])
+def test_a_clock_that_no_job_runs_at_is_no_point_of_a_sweep(clock: int) -> None:
+    with pytest.raises(ValueError, match=f"clock {clock} MHz is outside 5[0-9]+ to 1410 MHz"):
+        cells_of(["afs"], {Knob.CLOCK: (clock,)}, (0,), BASE, SOURCE)
 
 
 def test_a_policy_runs_at_each_value_of_its_own_knob() -> None:

@@ -1,43 +1,32 @@
 """Another policy's sizes at Zeus' clocks (You et al., NSDI 2023, section 4.2): each job where its own cost is least.
 
 At its size a job runs at argmin over the clocks of [eta * P + (1 - eta) * P_max] * T, Zeus' cost of an iteration, with
-eta = 1/2 and P_max what its GPUs may draw at most. Zeus sets power limits; a clock is the same choice made finer. The
-policy within sees the speeds at these clocks.
+eta = 1/2 and P_max what its GPUs may draw at most. Zeus sets power limits; a clock is the same choice made finer.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from weakref import WeakKeyDictionary
+from collections.abc import Hashable
 
-from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob, Performance, Policy
+from flyball_planner.policies.baselines.own_clocks import OwnClocks
+from flyball_planner.policies.view import ClusterView, Knob, Performance, Policy
 
 ETA = 0.5
 
 
-class Zeus:
+class Zeus(OwnClocks):
     """A policy that does not choose clocks, with Zeus choosing them."""
 
+    suffix = "+zeus"
+
     def __init__(self, inner: Policy) -> None:
-        self._inner = inner
-        self.name = f"{inner.name}+zeus"
-        self.traits = replace(inner.traits, knob=Knob.NONE, measures=True)
-        self._clocks: WeakKeyDictionary[Performance, tuple[float, tuple[int, ...]]] = WeakKeyDictionary()
+        super().__init__(inner, Knob.NONE)
 
-    def decide(self, view: ClusterView) -> list[Choice]:
-        def rule(job: JobView, gpus: int) -> int:
-            table = job.performance
-            return self._of(table, view.max_gpu_watts)[table.position[gpus]]
+    def _depends_on(self, view: ClusterView) -> Hashable:
+        return view.max_gpu_watts
 
-        return self._inner.decide(replace(view, clock_rule=rule))
-
-    def _of(self, table: Performance, max_gpu_watts: float) -> tuple[int, ...]:
-        """Zeus' clock position for every size; remembered, because it only depends on the table."""
-        known = self._clocks.get(table)
-        if known is None or known[0] != max_gpu_watts:
-            known = (max_gpu_watts, zeus_clocks(table, max_gpu_watts))
-            self._clocks[table] = known
-        return known[1]
+    def _of(self, table: Performance, view: ClusterView) -> tuple[int, ...]:
+        return zeus_clocks(table, view.max_gpu_watts)
 
 
 def zeus_clocks(table: Performance, max_gpu_watts: float) -> tuple[int, ...]:
