@@ -57,7 +57,7 @@ class Evaluation:
             case: self._simulate(f"{case[0]}, load {case[1]}", studies.main_policies(loads, *case, seeds))
             for case in cases
         }
-        bounds = {(trace, load, seed): loads.least_jct(trace, seed, load) for trace, load in cases for seed in seeds}
+        bounds = {(trace, load, seed): loads.bounds(trace, seed, load) for trace, load in cases for seed in seeds}
         jobs = {trace: len(loads.source(trace, 0).trace_jobs()) for trace in studies.TRACES}
         sizes = {(trace, seed, load): loads.gpus(trace, seed, load) for trace, load in cases for seed in seeds}
         self._write("clusters", tables.clusters(sizes, jobs))
@@ -79,6 +79,11 @@ class Evaluation:
             self._draw(case, pareto[case], nodes_off=True)
         self._write("claims-off", tables.powerflow_claims(pareto))
         on = {case: self._nodes_on(case, studied) for case in cases}
+        bounds = {
+            (trace, load, seed): loads.bounds(trace, seed, load, nodes_off=False)
+            for trace, load in cases
+            for seed in studied
+        }
         self._write("price-on", tables.at_equal_energy(on, "price", "afs", bounds))
         # As the paper has it: PowerFlow powers empty nodes off, and the others leave them on.
         off = {case: [one for one in found if one.cell.curve == "powerflow-paper"] for case, found in pareto.items()}

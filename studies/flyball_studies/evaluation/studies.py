@@ -9,12 +9,13 @@ from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.policies.registry import policy_named
 from flyball_planner.policies.view import Knob
 from flyball_simulator.experiments.matrix import Cell, Outcome
+from flyball_simulator.experiments.sweeps import DEFAULT_SWEEPS
 from flyball_simulator.knowledge import decision_clocks
 from flyball_simulator.measured.oracle import Oracle
 from flyball_simulator.settings import REFERENCE_GPU, CapStep, Knowledge, SimulationSettings
 from flyball_simulator.workloads.source import WorkloadSource, gpus_for_load
 
-from flyball_studies.evaluation.lower_bound import LeastJct
+from flyball_studies.evaluation.lower_bound import BoundJob, Bounds
 
 TRACES = ("pai", "philly", "itp")
 LOADS = (0.8, 1.5)
@@ -31,12 +32,6 @@ OTHERS = (
     "tiresias+zeus",
     "gandiva+zeus",
 )
-SWEEPS: dict[Knob, tuple[float | None, ...]] = {
-    Knob.PRICE: (0.0, 0.00003, 0.0001, 0.0003, 0.001, 0.002),
-    Knob.POWER_LIMIT: (None, 0.4, 0.3, 0.2, 0.15),
-    Knob.CLOCK: (1410, 1230, 1080, 930),
-    Knob.NONE: (None,),
-}
 OTHERS_CLOCKS = (1410, 1110)
 FIRST_SEED_ONLY = "powerflow-strict"
 STRICT_LIMITS = (None, 0.3)
@@ -64,16 +59,20 @@ class Workloads:
                 self._gpus[trace, seed, each] = gpus_for_load(jobs, each, 8)
         return self._gpus[key]
 
-    def least_jct(self, trace: str, seed: int, load: float) -> LeastJct:
+    def bounds(self, trace: str, seed: int, load: float, *, nodes_off: bool = True) -> Bounds:
         """What no policy can pass on a trace and its cluster."""
         gpu = gpu_model_for(REFERENCE_GPU)
         assert gpu is not None  # noqa: S101 - the catalogue's reference
         gpus = self.gpus(trace, seed, load)
         oracle = Oracle(gpu, decision_clocks(gpu), 8)
         jobs = self.source(trace, seed).workload(SimulationSettings(policy="price", gpus=gpus))
-        return LeastJct(
-            [(job.iterations, oracle.performance(job.model_class, job.global_batch_size, gpus)) for job in jobs]
-        )
+        known = [
+            BoundJob(
+                job.submit_seconds, job.iterations, oracle.performance(job.model_class, job.global_batch_size, gpus)
+            )
+            for job in jobs
+        ]
+        return Bounds.of(known, gpus, sunk_gpu_watts=0.0 if nodes_off else gpu.idle_power_watts)
 
     def cell(
         self,
@@ -107,7 +106,7 @@ def main_policies(
             load,
             seed,
             policy,
-            SWEEPS[policy_named(policy).traits.knob],
+            DEFAULT_SWEEPS[policy_named(policy).traits.knob],
             power_off_empty_nodes=nodes_off,
         )
     ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from flyball_simulator.experiments.at_equal_energy import FRACTIONS, Comparison, Envelope, Point, shared_range
+from flyball_simulator.experiments.at_equal_energy import Comparison, Envelope, Point, shared_range
 from flyball_simulator.experiments.comparison import comparisons
 from flyball_simulator.experiments.matrix import Outcome
 
-from flyball_studies.evaluation.lower_bound import LeastJct
+from flyball_studies.evaluation.lower_bound import Bounds
 from flyball_studies.evaluation.small import TREND_POLICIES, Trend, TwoGpus
 from flyball_studies.evaluation.studies import STUDIED
 
@@ -26,11 +26,12 @@ def at_equal_energy(
     studies: Mapping[Key, Sequence[Outcome]],
     policy: str,
     against: str,
-    bounds: Mapping[tuple[str, float, int], LeastJct],
+    bounds: Mapping[tuple[str, float, int], Bounds],
 ) -> str:
-    """One row a trace and load: where the two are nearest, in the middle, furthest apart; and energy at equal JCT.
+    """One row a trace and load: the median over the shared energies, the range, and energy at equal JCT.
 
-    `bounds`: what no policy can pass, by trace, load and seed; its column is the best ratio that leaves.
+    `bounds`: what no policy can pass, by trace, load and seed. Their columns are the ratios that they leave at the median's
+    energy, without and with counting GPUs, and the share of the latter's gain that the policy has.
     """
     rows = []
     for (trace, load), outcomes in studies.items():
@@ -38,27 +39,34 @@ def at_equal_energy(
         shared = [entry for entry in entries if entry.mean_jct_ratio is not None]
         cells = [f"{trace}, load {load}"]
         if not shared:
-            cells += ["no energy shared", "", "", "", "", ""]
+            cells += ["no energy shared", "", "", "", "", "", ""]
         else:
-            best = next(entry for entry in shared if entry.best)
             median = next(entry for entry in shared if entry.median)
-            least = min(shared, key=lambda entry: entry.mean_jct_ratio or 0.0)
+            ratios = [entry.mean_jct_ratio or 0.0 for entry in shared]
             p99 = [entry.p99_jct_ratio or 0.0 for entry in shared]
-            cells += [_ratio(best), _ratio(median), f"{least.mean_jct_ratio:.2f}"]
+            cells += [_ratio(median), f"{min(ratios):.2f} to {max(ratios):.2f}"]
             cells += [f"{min(p99):.2f} to {max(p99):.2f}", _saved(outcomes, policy, against)]
             curves = _points(outcomes, policy), _points(outcomes, against)
-            cells.append(f"{highest_ratio(*curves, {seed: bounds[trace, load, seed] for seed in curves[0]}):.2f}")
+            of_seeds = {seed: bounds[trace, load, seed] for seed in curves[0]}
+            alone, together = highest_ratios(*curves, of_seeds, median.fraction or 0.0)
+            cells += [f"{alone:.2f}", f"{together:.2f}", _share(median.mean_jct_ratio or 1.0, together)]
         rows.append(cells)
     heading = [
         "",
-        "best (95 %)",
         "median (95 %)",
-        "least",
+        "over the range",
         "p99 over the range",
         "energy saved at its thriftiest JCT",
+        "bound, GPUs without number",
         "bound",
+        "share of the possible",
     ]
     return table(heading, rows)
+
+
+def _share(ratio: float, possible: float) -> str:
+    """How much of the gain that is possible at all a policy has."""
+    return f"{(ratio - 1.0) / (possible - 1.0):.2f}" if possible > 1.0 else ""
 
 
 def _ratio(entry: Comparison) -> str:
@@ -92,23 +100,28 @@ def saved_energy(ours: Mapping[int, Sequence[Point]], others: Mapping[int, Seque
     return float(np.mean(saved)) if saved else None
 
 
-def highest_ratio(
-    ours: Mapping[int, Sequence[Point]], others: Mapping[int, Sequence[Point]], bounds: Mapping[int, LeastJct]
-) -> float:
-    """The best ratio that any policy could have to the other's mean JCT, at the energies at which ours is compared.
+def highest_ratios(
+    ours: Mapping[int, Sequence[Point]],
+    others: Mapping[int, Sequence[Point]],
+    bounds: Mapping[int, Bounds],
+    fraction: float,
+) -> tuple[float, float]:
+    """The best ratios that any policy could have to the other's mean JCT, at a fraction of the energies that ours shares.
 
-    All are by seed; the geometric mean over the seeds that share a range. Raises ValueError where none does.
+    Without and with counting GPUs. All are by seed; geometric means over the seeds that share a range. Raises ValueError
+    where none does.
     """
     logs = []
     for seed in ours.keys() & others.keys():
         other = Envelope(others[seed])
         shared = shared_range(Envelope(ours[seed]), other)
         if shared is not None:
-            joules = shared[0] + np.array(FRACTIONS) * (shared[1] - shared[0])
-            logs.append(np.log(other.at(joules)[0] / bounds[seed].at(joules)))
+            joules = np.array([shared[0] + fraction * (shared[1] - shared[0])])
+            logs.append([float(np.log(other.at(joules)[0] / least)[0]) for least in bounds[seed].at(joules)])
     if not logs:
         raise ValueError("no seed has energies that both curves cover")
-    return float(np.exp(np.mean(logs, axis=0).max()))
+    alone, together = np.exp(np.mean(logs, axis=0)).tolist()
+    return alone, together
 
 
 def _saved(outcomes: Sequence[Outcome], policy: str, against: str) -> str:
