@@ -95,7 +95,7 @@ class JobState:
     size nor move (too soon after the last time); its clock may change always. `throttled`: its energy budget is spent
     and `onExhausted: Throttle` holds. `eligible_nodes`: where its pods may go (node selectors, tolerations); None:
     anywhere. `since_seconds`: the moment at which it last began to run or to wait, or got another size; None: when it was
-    submitted.
+    submitted. `tenant`: who shares the cluster with the other tenants' jobs.
     """
 
     uid: str
@@ -121,6 +121,7 @@ class JobState:
     models_elsewhere: tuple[JobModel, ...] = ()
     eligible_nodes: frozenset[str] | None = None
     since_seconds: float | None = None
+    tenant: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus_min <= self.gpus_max:

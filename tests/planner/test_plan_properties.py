@@ -94,6 +94,7 @@ def jobs(draw: st.DrawFn, nodes: tuple[NodeState, ...], prefix: str, most: int =
             priority=draw(st.sampled_from([0, 0, 0, 1, 5])),
             objective=draw(st.sampled_from(list(Objective))),
             resizable=draw(st.sampled_from([True, True, False])),
+            tenant=draw(st.sampled_from(["a", "a", "b", "c"])),
         )
         if draw(st.booleans()):
             job = replace(

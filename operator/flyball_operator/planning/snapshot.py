@@ -82,6 +82,7 @@ def job_state(
         current=current,
         eligible_nodes=memory.eligible_nodes,
         since_seconds=None if resized is None else resized.timestamp(),
+        tenant=job.namespace,
     )
 
 

@@ -113,6 +113,9 @@ class Explainer:
             return never
         if candidate.preempted_by is not None and job.current is not None:
             other = candidate.preempted_by.job
+            if other.priority == job.priority:
+                shares = f"{job.tenant} keeps at least as many GPUs as {other.tenant} then has"
+                return Admission.PREEMPTED, f"Paused for {other.name}, for a fair share: {shares}."
             return Admission.PREEMPTED, f"Paused for {other.name}, priority {other.priority} over {job.priority}."
         short = self.short_of_power(candidate, ADMISSION)
         if short is not None:

@@ -15,6 +15,7 @@ from flyball_planner.ledger.options import ADMISSION, BASE, LOWEST, Option
 from flyball_planner.ledger.returns import NO_GAIN, Cut, Growth, Stepper
 from flyball_planner.ledger.state import Candidate, FormerState, PlanState
 from flyball_planner.powerflow.relocation import relocate_others
+from flyball_planner.powerflow.tenants import Shares
 
 SAME_RETURN = 1e-6  # relative: R cancels in a return, and what rounding leaves of it must not restart anyone
 
@@ -204,7 +205,9 @@ def restore(state: PlanState, candidate: Candidate, former: FormerState, clock: 
 
 
 def admit(state: PlanState, candidates: Sequence[Candidate], stepper: Stepper) -> bool:
-    """Waiting jobs get their base size, or else their smallest, highest priority and then shortest remaining time first."""
+    """Waiting jobs get their base size, or else their smallest: the highest priority first, of one priority the tenant that
+    holds the fewest GPUs, and of one tenant the shortest remaining time.
+    """
     waiting = [
         candidate
         for candidate in candidates
@@ -213,21 +216,30 @@ def admit(state: PlanState, candidates: Sequence[Candidate], stepper: Stepper) -
     if not waiting:
         return False
     room = Room(state, candidates, stepper)
+    shares = Shares(candidates)
+    ranks = {candidate.index: _remaining_order(candidate, stepper) for candidate in waiting}
     changed = False
-    for candidate in sorted(waiting, key=lambda candidate: _admission_order(candidate, stepper)):
-        changed |= (
+    for candidate in shares.in_turn(waiting, _admission_tier, lambda candidate: ranks[candidate.index]):
+        admitted = (
             _fits_as_it_is(state, candidate, stepper)
             or relocate_others(state, candidates, candidate, stepper)
             or room.make(candidate, candidate.ladder[0], _admission_target(candidate), _anyone, _whatever_it_costs)
-            or _preempt(state, candidates, room, candidate, stepper)
+            or _preempt(state, candidates, room, candidate, stepper, shares)
         )
+        if admitted:
+            shares.recount()
+        changed |= admitted
     return changed
 
 
-def _admission_order(candidate: Candidate, stepper: Stepper) -> tuple[float, ...] | tuple[object, ...]:
+def _admission_tier(candidate: Candidate) -> tuple[int, bool]:
+    return -candidate.job.priority, not candidate.displaced
+
+
+def _remaining_order(candidate: Candidate, stepper: Stepper) -> tuple[object, ...]:
     option = stepper.option(candidate, stepper.base_gpus(candidate))
     seconds = math.inf if option is None else candidate.remaining * option.seconds
-    return (-candidate.job.priority, not candidate.displaced, seconds, *candidate.order)
+    return (seconds, *candidate.order)
 
 
 def _admission_target(candidate: Candidate) -> Target:
@@ -254,15 +266,24 @@ def _fits_as_it_is(state: PlanState, candidate: Candidate, stepper: Stepper) -> 
 
 
 def _preempt(
-    state: PlanState, candidates: Sequence[Candidate], room: Room, candidate: Candidate, stepper: Stepper
+    state: PlanState,
+    candidates: Sequence[Candidate],
+    room: Room,
+    candidate: Candidate,
+    stepper: Stepper,
+    shares: Shares,
 ) -> bool:
-    """Pause jobs of lower priority, the lowest and latest first, until the candidate fits; nobody where it never does."""
+    """Pause jobs, the lowest priority and the latest first, until the candidate fits; nobody where it never does.
+
+    Those are jobs of lower priority, and then those of other tenants that hold more than the candidate's would.
+    """
     pools = room.relevant_pools(candidate, candidate.ladder[0], _admission_target(candidate))
+    priority = candidate.job.priority + (1 if shares.may_take(candidate) else 0)
     lower = [
         other
         for other in candidates
         if other.option is not None
-        and other.job.priority < candidate.job.priority
+        and other.job.priority < priority
         and any(pool in pools for pool, _ in other.parts)
     ]
     lower.sort(key=lambda other: (-other.job.priority, *other.order))
@@ -270,6 +291,9 @@ def _preempt(
     fitted = False
     while lower and not fitted:
         other = lower.pop()
+        if other.job.priority == candidate.job.priority and not shares.yields(other, candidate):
+            continue
+        shares.paused(other)
         paused.append((other, state.leave(other)))
         fitted = _fits_as_it_is(state, candidate, stepper)
     if paused and not fitted:
@@ -277,6 +301,7 @@ def _preempt(
     if not fitted:
         for other, former in reversed(paused):
             state.go_back(other, former)
+        shares.recount()
         return False
     for other, former in reversed(paused):
         if not restore(state, other, former, ADMISSION):
