@@ -23,6 +23,7 @@ LABELS = {"flyball.dev/job-uid": "x"}
 NOT_THE_OPERATOR = "only the operator (system:serviceaccount:flyball-system:flyball-operator) writes the spec"
 NOT_YOUR_BRAKE = "who has the verb emergency on powerbrakes/"
 BRAKE = "hall-of-brakes"
+NO_PODS_OF_YOURS = "may not create jobs.batch in namespace"
 NOT_YOUR_LABELS = "labels flyball.dev/* of pods and Jobs are the operator's"
 DRY = {"dryRun": "All"}
 
@@ -321,3 +322,45 @@ def test_only_the_operator_brakes_and_only_those_who_answer_for_power_declare_an
 
 def put_brake_of(api: ApiClient, kinds: Any, spec: Json) -> Callable[[], None]:
     return lambda: put_brake(api, kinds, **spec)
+
+
+@pytest.fixture(scope="module")
+def submitter(control_plane: DevCluster, kinds: Any) -> Iterator[ApiClient]:
+    """An account that RBAC lets write EnergyAwareJobs, and nothing else."""
+    verbs = ["get", "create", "update", "patch", "delete"]
+    rule = {"apiGroups": ["flyball.dev"], "resources": ["energyawarejobs"], "verbs": verbs}
+    kinds.api.create(f"{RBAC}/clusterroles", {"metadata": {"name": "test-submitter"}, "rules": [rule]})
+    yield from bound_account(control_plane, kinds, "submitter", "test-submitter")
+    kinds.api.delete(f"{RBAC}/clusterroles/test-submitter")
+
+
+@pytest.fixture(scope="module")
+def editor(control_plane: DevCluster, kinds: Any) -> Iterator[ApiClient]:
+    """An account with Kubernetes' own role for people who work in a namespace."""
+    yield from bound_account(control_plane, kinds, "editor", "edit")
+
+
+def test_who_may_make_no_job_gets_no_pods_by_an_energy_aware_job(
+    submitter: ApiClient, editor: ApiClient, kinds: Any
+) -> None:
+    job = kinds.object("EnergyAwareJob", {"suspend": True}, name="asked-for")
+    path = kinds.path("EnergyAwareJob", "asked-for")
+    wait_until(lambda: NO_PODS_OF_YOURS in refusal(kinds.try_create, job, submitter), seconds=30)
+    wait_until(lambda: refusal(kinds.try_create, job, editor) == "", seconds=30)
+    editor.create(kinds.path("EnergyAwareJob"), job)
+    other = {"spec": {"containers": [{"name": "trainer", "image": "miner"}], "serviceAccountName": "attacker"}}
+    for spec in ({"template": other}, {"gpus": {"max": 8}}):
+        assert NO_PODS_OF_YOURS in refusal(submitter.patch, path, {"spec": spec}), spec
+        editor.patch(path, {"spec": spec})
+    # What asks for no other pods than somebody who might has asked for.
+    submitter.patch(path, {"spec": {"suspend": False}})
+    submitter.patch(path, {"metadata": {"annotations": {"note": "mine"}}})
+    submitter.delete(path)
+
+
+def test_a_training_jobs_pods_have_no_label_that_a_jobs_could_not_have(editor: ApiClient, kinds: Any) -> None:
+    template = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "trainer", "image": "trainer"}]}}
+    job = kinds.object("EnergyAwareJob", {"template": template})
+    wait_until(lambda: "labels flyball.dev/* of spec.template" in refusal(kinds.try_create, job, editor), seconds=30)
+    template["metadata"] = {"labels": {"app": "train"}}
+    kinds.try_create(kinds.object("EnergyAwareJob", {"template": template}), editor)
