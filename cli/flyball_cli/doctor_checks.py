@@ -27,6 +27,8 @@ ADMISSION_POLICIES = (
     "flyball-labels",
     "flyball-operator-caps",
     "flyball-operator-limits",
+    "flyball-priorities",
+    "flyball-submitters",
 )
 
 

@@ -100,7 +100,7 @@ def _collections(namespace: str) -> dict[str, tuple[str, dict[str, str]]]:
 
     whole = (
         resources.POWER_CAPS, resources.GPU_NODES, resources.ENERGY_AWARE_JOBS, resources.ENERGY_PROFILES,
-        resources.POWER_BRAKES, resources.BRAKE_ACKNOWLEDGEMENTS, resources.NODES,
+        resources.ENERGY_QUOTAS, resources.POWER_BRAKES, resources.BRAKE_ACKNOWLEDGEMENTS, resources.NODES,
     )  # fmt: skip
     apps = f"/apis/apps/v1/namespaces/{namespace}"
     return {

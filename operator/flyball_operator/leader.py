@@ -109,7 +109,10 @@ class LeaderTerm:
             now=now,
             monotonic=monotonic,
             statuses_wait=state.cutting,
-            status_writes={uid for uid in cluster.jobs if self._background.busy(("status", uid))},
+            status_writes={
+                *(uid for uid in cluster.jobs if self._background.busy(("status", uid))),
+                *(quota.uid for quota in cluster.energy_quotas if self._background.busy(("quota", quota.uid))),
+            },
         )
         if state.all_read:
             planned_on = self._power.planned_on(state)
@@ -286,6 +289,8 @@ class LeaderTerm:
         background = self._background
         for live, status in jobs.statuses:
             background.start(("status", live.view.uid), in_turn(self._reporter.write_job(live, status)))
+        for quota, written in jobs.quota_statuses:
+            background.start(("quota", quota.uid), in_turn(self._reporter.write_quota(quota, written)))
         for job, status in jobs.late_energy:
             background.start(("status", job.uid), in_turn(self._executor.write_job_status(job, status)))
         for job in jobs.expired:

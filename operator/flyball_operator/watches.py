@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 from flyball_api.brake_acknowledgement import BrakeAcknowledgement, read_brake_acknowledgement
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
+from flyball_api.energy_quota import EnergyQuota, read_energy_quota
 from flyball_api.gpu_node import GpuNode, PodReport, read_gpu_node
 from flyball_api.names import LABEL_JOB_UID
 from flyball_api.power_brake import PowerBrake, read_power_brake
@@ -36,6 +38,7 @@ from flyball_kube.resources import (
     BRAKE_ACKNOWLEDGEMENTS,
     CORE_EVENTS,
     ENERGY_AWARE_JOBS,
+    ENERGY_QUOTAS,
     GPU_NODES,
     JOBS,
     NODES,
@@ -52,7 +55,7 @@ from flyball_operator.ownership import PodOwners, is_of_living_job, nodes_of_job
 
 logger = get_logger(__name__)
 
-T = TypeVar("T", EnergyAwareJob, PowerCap, GpuNode)
+T = TypeVar("T", EnergyAwareJob, EnergyQuota, PowerCap, GpuNode)
 
 
 def logging_problems(read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:
@@ -96,6 +99,7 @@ class ClusterState:
     services_of: Mapping[str, Collection[str]] = field(default_factory=dict)  # their names, by the job's uid
     used: Mapping[str, Needs] = field(default_factory=dict)  # by pods that are not Flyball's, by the node's name
     gpu_quotas: Sequence[GpuQuota] = ()
+    energy_quotas: Sequence[EnergyQuota] = ()
     pods_refused: Mapping[str, str] = field(default_factory=dict)  # the Job controller's words, by the batch Job's uid
 
 
@@ -131,6 +135,7 @@ class Watches:
         self.quotas = Informer(
             session, RESOURCE_QUOTAS, partial(read_gpu_quotas, gpu_resources=gpu_resources), on_change=on_change
         )
+        self.energy_quotas = Informer(session, ENERGY_QUOTAS, logging_problems(read_energy_quota), on_change=on_change)
         self._of: dict[Resource, Informer[Any]] = {
             ENERGY_AWARE_JOBS: self.jobs,
             POWER_CAPS: self.caps,
@@ -143,6 +148,7 @@ class Watches:
             SERVICES: self.services,
             CORE_EVENTS: self.pods_refused,
             RESOURCE_QUOTAS: self.quotas,
+            ENERGY_QUOTAS: self.energy_quotas,
         }
         self._owners = PodOwners()
         self._merged: dict[str, tuple[GpuNode, BrakeAcknowledgement, GpuNode]] = {}
@@ -182,7 +188,8 @@ class Watches:
 
     def cluster(self) -> ClusterState:
         """One view of all of them; nothing in it changes afterwards."""
-        jobs = {job.uid: job for job in self.jobs}
+        energy_quotas = sorted(self.energy_quotas, key=lambda quota: quota.metadata.key)
+        jobs = {job.uid: job for job in within_priorities(self.jobs, energy_quotas)}
         by_uid = {item.uid: item for item in self.incarnations if is_of_living_job(item, jobs)}
         incarnations: dict[str, list[IncarnationView]] = {}
         for incarnation in by_uid.values():
@@ -222,8 +229,24 @@ class Watches:
             services_of=services_of,
             used=_used_by_others(self.pods, pods),
             gpu_quotas=[quota for quotas in self.quotas for quota in quotas],
+            energy_quotas=energy_quotas,
             pods_refused={uid: item.message for uid, item in _latest(self.pods_refused, by_uid).items()},
         )
+
+
+def within_priorities(jobs: Iterable[EnergyAwareJob], quotas: Iterable[EnergyQuota]) -> Iterator[EnergyAwareJob]:
+    """The jobs, none with a higher priority than the quotas of its namespace allow, however it came by it."""
+    highest: dict[str, int] = {}
+    for quota in quotas:
+        bound = quota.spec.highest_priority
+        if bound is not None:
+            highest[quota.namespace] = min(bound, highest.get(quota.namespace, bound))
+    for job in jobs:
+        most = highest.get(job.namespace)
+        if most is None or job.spec.priority <= most:
+            yield job
+        else:
+            yield replace(job, spec=msgspec.structs.replace(job.spec, priority=most))
 
 
 def _used_by_others(all_pods: Iterable[PodView], attributed: Iterable[PodView]) -> dict[str, Needs]:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJobSpec, EnergyAwareJobStatus
 from flyball_api.energy_profile import EnergyProfileSpec, EnergyProfileStatus
+from flyball_api.energy_quota import EnergyQuotaSpec, EnergyQuotaStatus
 from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus
 from flyball_api.grant import GrantSpec
 from flyball_api.power_brake import PowerBrakeSpec
@@ -31,6 +32,8 @@ STRUCTS: dict[tuple[str, str], type[Struct]] = {
     ("BrakeAcknowledgement", "spec"): Acknowledgement,
     ("EnergyProfile", "spec"): EnergyProfileSpec,
     ("EnergyProfile", "status"): EnergyProfileStatus,
+    ("EnergyQuota", "spec"): EnergyQuotaSpec,
+    ("EnergyQuota", "status"): EnergyQuotaStatus,
 }
 # Sections that the operator makes no use of yet: it reads at most whether they are there.
 NOT_READ = {"EnergyProfile.status.batchSizeSearch"}

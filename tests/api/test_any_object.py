@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.energy_profile import EnergyProfile, read_energy_profile
+from flyball_api.energy_quota import EnergyQuota, read_energy_quota
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.grant import grant_spec
 from flyball_api.power_cap import PowerCap, read_power_cap
@@ -21,18 +22,20 @@ from hypothesis import strategies as st
 from tests.support.crd_schema import ANY_JSON, KINDS, Json, json_of, schema_of
 from tests.support.examples import examples
 
-ReadObject = EnergyAwareJob | PowerCap | GpuNode | EnergyProfile
+ReadObject = EnergyAwareJob | PowerCap | GpuNode | EnergyProfile | EnergyQuota
 READERS: dict[str, Callable[[Mapping[str, Any]], ReadObject]] = {
     "EnergyAwareJob": read_energy_aware_job,
     "PowerCap": read_power_cap,
     "GPUNode": read_gpu_node,
     "EnergyProfile": read_energy_profile,
+    "EnergyQuota": read_energy_quota,
 }
 NAME = {
     "EnergyAwareJob": "team/subject",
     "PowerCap": "subject",
     "GPUNode": "subject",
     "EnergyProfile": "team/subject",
+    "EnergyQuota": "team/subject",
 }
 # A status' sections that no struct has.
 NOT_READ = ("status.batchSizeSearch",)
@@ -190,6 +193,7 @@ SMALLEST: dict[str, Json] = {
         "committedExpectedMilliwatts": 800_000,
     },
     "EnergyProfile": {"profileKey": "gpt2", "gpuModel": "NVIDIA A100-SXM4-40GB"},
+    "EnergyQuota": {"gpus": 8},
 }
 
 

@@ -21,6 +21,7 @@ PLURALS = {
     "PowerBrake": "powerbrakes",
     "BrakeAcknowledgement": "brakeacknowledgements",
     "EnergyProfile": "energyprofiles",
+    "EnergyQuota": "energyquotas",
 }
 CLUSTER_SCOPED = {"PowerCap", "GPUNode", "PowerBrake", "BrakeAcknowledgement"}
 SMALLEST_SPECS: dict[str, Json] = {
@@ -48,6 +49,7 @@ SMALLEST_SPECS: dict[str, Json] = {
         "driverSession": "driver",
     },
     "EnergyProfile": {"profileKey": "gpt2", "gpuModel": "NVIDIA A100-SXM4-40GB"},
+    "EnergyQuota": {"gpus": 8},
 }
 
 

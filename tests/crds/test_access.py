@@ -36,6 +36,8 @@ OPERATOR_MAY: list[Right] = [
     (("patch", "update"), FLYBALL, "energyawarejobs/status", ELSEWHERE, ""),
     (("patch", "update"), FLYBALL, "powercaps/status", "", ""),
     (("patch", "update"), FLYBALL, "energyprofiles/status", ELSEWHERE, ""),
+    (READ, FLYBALL, "energyquotas", ELSEWHERE, ""),
+    (("patch", "update"), FLYBALL, "energyquotas/status", ELSEWHERE, ""),
     ((*READ, "create", "delete"), BATCH, "jobs", ELSEWHERE, ""),
     (("list", "watch", "create"), CORE, "services", ELSEWHERE, ""),
     (("list", "watch"), CORE, "resourcequotas", ELSEWHERE, ""),
@@ -52,6 +54,7 @@ OPERATOR_MAY_NOT: list[Right] = [
     (WRITE, FLYBALL, "gpunodes/status", "", "node-1"),
     (("create", "update", "delete", "deletecollection"), FLYBALL, "powercaps", "", ""),
     (("create",), FLYBALL, "energyawarejobs", ELSEWHERE, ""),
+    (WRITE, FLYBALL, "energyquotas", ELSEWHERE, ""),
     (("update", "patch", "delete", "deletecollection"), CORE, "services", ELSEWHERE, ""),
     (WRITE, CORE, "resourcequotas", ELSEWHERE, ""),
     (("delete", "deletecollection"), FLYBALL, "gpunodes", "", ""),
@@ -96,6 +99,7 @@ AGENT_MAY_NOT: list[Right] = [
     (READ, COORDINATION, "leases", ELSEWHERE, "flyball-operator"),
 ]
 SRE_MAY: list[Right] = [
+    ((*READ, "create", "update", "patch", "delete"), FLYBALL, "energyquotas", ELSEWHERE, ""),
     ((*READ, "create", "update", "patch", "delete"), FLYBALL, "powercaps", "", ""),
     ((*READ, "patch", "delete"), FLYBALL, "gpunodes", "", ""),
     ((*READ, "create", "update", "emergency"), FLYBALL, "powerbrakes", "", "hall"),
@@ -112,8 +116,11 @@ SRE_MAY_NOT: list[Right] = [
 EDITOR_MAY: list[Right] = [
     ((*READ, *WRITE), FLYBALL, "energyawarejobs", ELSEWHERE, ""),
     ((*READ, "delete"), FLYBALL, "energyprofiles", ELSEWHERE, ""),
+    (READ, FLYBALL, "energyquotas", ELSEWHERE, ""),
 ]
 EDITOR_MAY_NOT: list[Right] = [
+    (WRITE, FLYBALL, "energyquotas", ELSEWHERE, ""),
+    (WRITE, FLYBALL, "energyquotas/status", ELSEWHERE, ""),
     (("update", "patch"), FLYBALL, "energyawarejobs/status", ELSEWHERE, ""),
     ((*READ, *WRITE), FLYBALL, "powercaps", "", ""),
     (WRITE, FLYBALL, "gpunodes", "", ""),

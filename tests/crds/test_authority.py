@@ -364,3 +364,29 @@ def test_a_training_jobs_pods_have_no_label_that_a_jobs_could_not_have(editor: A
     wait_until(lambda: "labels flyball.dev/* of spec.template" in refusal(kinds.try_create, job, editor), seconds=30)
     template["metadata"] = {"labels": {"app": "train"}}
     kinds.try_create(kinds.object("EnergyAwareJob", {"template": template}), editor)
+
+
+def test_no_priority_is_above_what_the_quotas_of_the_namespace_allow(editor: ApiClient, kinds: Any) -> None:
+    above = "spec.priority 11 is above the highestPriority 10 of EnergyQuota bounds-priority"
+    job = kinds.object("EnergyAwareJob", {"priority": 11}, name="prioritised")
+    path = kinds.path("EnergyAwareJob", "prioritised")
+    wait_until(lambda: refusal(kinds.try_create, job, editor) == "", seconds=30)
+    editor.create(kinds.path("EnergyAwareJob"), job)
+    quota = kinds.path("EnergyQuota", "bounds-priority")
+    kinds.api.create(kinds.path("EnergyQuota"), kinds.object("EnergyQuota", {"highestPriority": 10}, "bounds-priority"))
+    kinds.api.create(kinds.path("EnergyQuota"), kinds.object("EnergyQuota", name="bounds-gpus"))
+    try:
+        other = kinds.object("EnergyAwareJob", {"priority": 11})
+        wait_until(lambda: above in refusal(kinds.try_create, other, editor), seconds=30)
+        assert above in refusal(kinds.try_create, other, kinds.api)
+        kinds.try_create(kinds.object("EnergyAwareJob", {"priority": 10}), editor)
+        # What had it before keeps it, and may do all else.
+        editor.patch(path, {"metadata": {"labels": {"team": "a"}}})
+        assert "spec.priority 12 is above" in refusal(editor.patch, path, {"spec": {"priority": 12}})
+        editor.patch(path, {"spec": {"priority": 10}})
+        assert above in refusal(editor.patch, path, {"spec": {"priority": 11}})
+        assert "cannot patch resource" in refusal(editor.patch, quota, {"spec": {"highestPriority": 100}})
+    finally:
+        for name in ("bounds-priority", "bounds-gpus"):
+            kinds.api.delete(kinds.path("EnergyQuota", name))
+        kinds.api.delete(path)

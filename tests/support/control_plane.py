@@ -36,7 +36,7 @@ CLUSTER_COLLECTIONS = (
     f"{GROUP}/powerbrakes",
     f"{GROUP}/brakeacknowledgements",
 )
-NAMESPACED_COLLECTIONS = (f"{GROUP}/energyawarejobs", f"{GROUP}/energyprofiles")
+NAMESPACED_COLLECTIONS = (f"{GROUP}/energyawarejobs", f"{GROUP}/energyprofiles", f"{GROUP}/energyquotas")
 SYSTEM_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{DEFAULT_NAMESPACE}/leases"
 MARKER = "cluster"
 PROGRAMS_FIXTURE = "control_plane_programs"

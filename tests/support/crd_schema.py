@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 Json = dict[str, Any]
 
-KINDS = ("EnergyAwareJob", "PowerCap", "GPUNode", "EnergyProfile")
+KINDS = ("EnergyAwareJob", "PowerCap", "GPUNode", "EnergyProfile", "EnergyQuota")
 INT64 = (-(2**63), 2**63 - 1)
 
 

@@ -170,6 +170,24 @@ class Bench:
             self.api.create(collection, {"metadata": {"name": "bound"}, "spec": {"hard": dict(hard)}})
             self.api.wait_for(f"{collection}/bound", lambda quota: bool((quota or {}).get("status", {}).get("hard")))
 
+    def set_energy_quota(self, **spec: Any) -> None:
+        """Bound the test's namespace by an EnergyQuota, in the place of the last one; none where nothing is given."""
+        path = f"{GROUP}/namespaces/{self.namespace}/energyquotas/bound"
+        if spec:
+            self.api.apply(
+                {
+                    "apiVersion": "flyball.dev/v1alpha1",
+                    "kind": "EnergyQuota",
+                    "metadata": {"name": "bound", "namespace": self.namespace},
+                    "spec": spec,
+                }
+            )
+        elif self.api.get_or_none(path) is not None:
+            self.api.delete(path)
+
+    def energy_quota(self) -> Json | None:
+        return self.api.get_or_none(f"{GROUP}/namespaces/{self.namespace}/energyquotas/bound")
+
     # --- power -----------------------------------------------------------------------------------------------------
 
     def set_cap(self, name: str, watts: int, **spec: Any) -> None:
@@ -250,6 +268,7 @@ class Bench:
     def clean(self) -> None:
         """Delete the test's jobs, caps and labels, and wait until nothing of them is left, in no grant either."""
         self.set_quota()
+        self.set_energy_quota()
         for raw in self.objects("energyawarejobs", GROUP):
             self.api.delete(self.path(raw["metadata"]["name"]))
         for path in map(self.cap_path, self.caps):

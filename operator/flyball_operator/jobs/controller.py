@@ -9,20 +9,25 @@ how far each job has come, how often it has failed, and whether the API server r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.gpu_node import PodReport
 from flyball_api.times import whole_second
+from flyball_api.workloads import PodView
 from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import JobDecision
 
+from flyball_operator.jobs.consumption import Consumptions
 from flyball_operator.jobs.ended_jobs import EndedJobs
 from flyball_operator.jobs.energy_history import EnergyHistories
 from flyball_operator.jobs.feasibility.bounds import GpuRanges, bounds_beyond, gpu_ranges
 from flyball_operator.jobs.feasibility.budget_check import budget_too_small
-from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, Fitting, withheld_gpus
+from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, Fitting, held_gpus, withheld_gpus
+from flyball_operator.jobs.feasibility.quotas import GpuWatts, energy_quota_bounds, resource_quota_bounds
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep, LiveJob
 from flyball_operator.jobs.lifecycle import (
     Action,
@@ -42,6 +47,7 @@ from flyball_operator.jobs.memory import (
 from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts, outcome_of
 from flyball_operator.jobs.preemption import still_preempted
 from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.quota_books import QuotaBooks
 from flyball_operator.jobs.record import JobRecord
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.starts.create_limit import CreateLimit
@@ -86,6 +92,8 @@ class JobController:
         self._records: dict[str, JobRecord] = {}
         self._energy = EnergyHistories()  # of ended jobs, too
         self._ended = EndedJobs(status_interval_seconds, self._energy)
+        self._consumptions = Consumptions(self._energy)
+        self._quotas = QuotaBooks(status_interval_seconds)
 
     def step(
         self,
@@ -102,10 +110,12 @@ class JobController:
         """Take in what stands, and decide what to do for every job.
 
         `decisions` is the plan in force, by the job's uid; empty before a leader's first plan. While `statuses_wait` no
-        status is due, and none of a job in `status_writes`, whose last one is still being written.
+        status is due, and none of a job or a quota in `status_writes`, whose last one is still being written.
         """
         self._monotonic = monotonic
         jobs = self._live_jobs(cluster, nodes, decisions, now, monotonic)
+        progress = {uid: job.memory.progress for uid, job in jobs.items()}
+        self._quotas.charge(cluster.energy_quotas, self._consumptions.observe(cluster, progress, nodes, monotonic), now)
         actions: list[JobAction] = []
         gates: list[tuple[EnergyAwareJob, OpenGates]] = []
         for uid, job in sorted(jobs.items(), key=lambda item: (item[1].view.created, item[0])):
@@ -116,6 +126,7 @@ class JobController:
         statuses: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
         late_energy: list[tuple[EnergyAwareJob, EnergyAwareJobStatus]] = []
         expired: list[EnergyAwareJob] = []
+        quotas: list[tuple[EnergyQuota, EnergyQuotaStatus]] = []
         if not statuses_wait:
             limits = pod_limits(nodes.values())
             self._ranges = gpu_ranges(nodes.values())
@@ -129,12 +140,15 @@ class JobController:
                 item for item in self._ended.late_energy(cluster, nodes, monotonic) if item[0].uid not in status_writes
             ]
             expired = self._ended.expired(cluster.jobs.values(), now)
+            quotas = self._quotas.due(cluster.energy_quotas, jobs.values(), now, monotonic, status_writes)
         withheld = withheld_gpus(nodes.values(), cluster.pods)
         if self._observe:
-            return JobsStep(jobs, (), (), statuses, late_energy, (), withheld_gpus=withheld, checks=checks)
+            return JobsStep(
+                jobs, (), (), statuses, late_energy, (), withheld_gpus=withheld, checks=checks, quota_statuses=quotas
+            )
         times = [self._records[uid].attempts.next_seconds(job.view, monotonic) for uid, job in jobs.items()]
         next_seconds = min([self._creates.next_seconds(), *times])
-        return JobsStep(jobs, actions, gates, statuses, late_energy, expired, next_seconds, withheld, checks)
+        return JobsStep(jobs, actions, gates, statuses, late_energy, expired, next_seconds, withheld, checks, quotas)
 
     def answered(self, item: JobAction, result: WriteResult, now: datetime) -> None:
         """Take in what became of an action: a Job that was made is a resize, what is refused is not tried again soon."""
@@ -187,7 +201,7 @@ class JobController:
         monotonic: float,
     ) -> dict[str, LiveJob]:
         jobs = {}
-        fits = self._fits(cluster, nodes)
+        fits = self._fits(cluster, nodes, now)
         for uid, job in cluster.jobs.items():
             if job.finished or job.deleting or not job.managed_by_flyball:
                 continue  # of a job that another controller manages, not one word is ours
@@ -200,10 +214,10 @@ class JobController:
                 logger.exception("job left out of this cycle", job=job.key)
         for uid in self._records.keys() - jobs.keys():
             del self._records[uid]
-        self._energy.forget_all_but(cluster.jobs)
+        self._energy.forget_all_but({*cluster.jobs, *self._consumptions.departed})
         return jobs
 
-    def _fits(self, cluster: ClusterState, nodes: Mapping[str, NodeInfo]) -> Mapping[str, Fit]:
+    def _fits(self, cluster: ClusterState, nodes: Mapping[str, NodeInfo], now: datetime) -> Mapping[str, Fit]:
         """Where the pods of every job that wants GPUs can go."""
         wanting = [
             job
@@ -218,7 +232,37 @@ class JobController:
                 if not pod.job_uid and not pod.finished:
                     for name in self._gpu_resources:
                         foreign_gpus[pod.namespace, name] = foreign_gpus.get((pod.namespace, name), 0) + pod.gpus
-        return self._fitting.fits(wanting, nodes, cluster.pods_of, cluster.used, cluster.gpu_quotas, foreign_gpus)
+        quotas = cluster.energy_quotas
+        held = {
+            job.uid: sum(pod.gpus for pod in cluster.pods_of.get(job.uid, ()) if not pod.finished) for job in wanting
+        }
+        energy_bounds = energy_quota_bounds(
+            wanting,
+            quotas,
+            held if quotas else {},
+            self._fixed(wanting, cluster.pods_of, now) if quotas else {},
+            _gpu_watts(nodes.values()),
+            self._quotas.spent(quotas),
+        )
+        resource_bounds = resource_quota_bounds(wanting, cluster.gpu_quotas, foreign_gpus)
+        return self._fitting.fits(wanting, nodes, cluster.pods_of, cluster.used, resource_bounds, energy_bounds)
+
+    def _fixed(
+        self, jobs: Iterable[EnergyAwareJob], pods_of: Mapping[str, Sequence[PodView]], now: datetime
+    ) -> dict[str, int]:
+        """The sizes of the jobs that cannot change theirs now, by uid: the plan leaves them as they are."""
+        found = {}
+        for job in jobs:
+            pods = [pod for pod in pods_of.get(job.uid, ()) if not pod.finished]
+            record = self._records.get(job.uid)
+            resized = job.status.last_resize_time if record is None else record.last_resize
+            settled = resized is None or (
+                (now - resized).total_seconds() >= job.spec.elasticity.min_seconds_between_resizes
+            )
+            size = held_gpus(pods)
+            if size and not (job.elastic and settled and all(pod.ready for pod in pods)):
+                found[job.uid] = size
+        return found
 
     def _budget_too_small(
         self, record: JobRecord, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]
@@ -260,6 +304,8 @@ class JobController:
             or (None if begun else self._budget_too_small(record, job, nodes))
         )
         wanted = wants_gpus(job, record.progress, refusal) and not attempts.gives_back
+        if refusal is not None:
+            record.stop_reason = refusal.message
         if attempts.pause is not None and attempts.gives_back:
             record.stop_reason = attempts.pause.message
         step = next_step(
@@ -293,6 +339,7 @@ class JobController:
             given_back=attempts.gives_back,
             eligible_nodes=fit.eligible_nodes,
             gpus_max=fit.gpus_max,
+            watts_per_gpu=fit.watts_per_gpu,
         )
         return LiveJob(job, memory, step, pods)
 
@@ -380,3 +427,14 @@ class JobController:
             last_resize=record.last_resize,
             observing=self._observe,
         )
+
+
+def _gpu_watts(nodes: Iterable[NodeInfo]) -> GpuWatts | None:
+    """One GPU's smallest and default power limit, whichever it is; None where no GPU is known."""
+    models = [info.gpu_model for info in nodes if info.gpu_model is not None]
+    if not models:
+        return None
+    return GpuWatts(
+        math.ceil(max(model.min_power_limit_watts for model in models)),
+        math.ceil(max(model.default_power_limit_watts for model in models)),
+    )

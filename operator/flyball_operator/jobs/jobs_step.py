@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.workloads import PodView
 
 from flyball_operator.jobs.lifecycle import Action, JobStep, OpenGates, StopIncarnation
@@ -37,7 +38,8 @@ class JobsStep:
     `jobs` are those that have not ended, by uid. `actions` can be taken at once, `gates` be opened once every pod has its
     watts. `statuses` are due now, as are `late_energy` (of ended jobs whose last pods are reported to have used more) and
     the removal of the `expired` jobs. After `next_seconds` something follows from time alone. `withheld_gpus` are those of
-    each node that no pod can have now. Of the templates of `checks` the API server should be asked.
+    each node that no pod can have now. Of the templates of `checks` the API server should be asked. `quota_statuses` are
+    due as well.
     """
 
     jobs: Mapping[str, LiveJob]
@@ -49,6 +51,7 @@ class JobsStep:
     next_seconds: float = float("inf")
     withheld_gpus: Mapping[str, int] = field(default_factory=dict)
     checks: Sequence[EnergyAwareJob] = ()
+    quota_statuses: Sequence[tuple[EnergyQuota, EnergyQuotaStatus]] = ()
 
     @property
     def stopping(self) -> frozenset[tuple[str, int]]:

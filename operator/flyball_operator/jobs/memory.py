@@ -53,7 +53,7 @@ class JobMemory:
     run, whether any of them holds a GPU, why no pods can be made of it, if so.
 
     `given_back`: others may have its GPUs until it is started again. `eligible_nodes` are those that can take its pods
-    (None: all), `gpus_max` is the most that its namespace's quota leaves it (None: no bound).
+    (None: all), `gpus_max` and `watts_per_gpu` are the most that its namespace's quotas leave it (None: no bound).
     """
 
     progress: JobProgress
@@ -64,6 +64,7 @@ class JobMemory:
     given_back: bool = False
     eligible_nodes: frozenset[str] | None = None
     gpus_max: int | None = None
+    watts_per_gpu: int | None = None
 
 
 def wants_gpus(job: EnergyAwareJob, progress: JobProgress, refusal: Refusal | None) -> bool:

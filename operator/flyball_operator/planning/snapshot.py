@@ -70,7 +70,7 @@ def job_state(
         throttled=spent and job.spec.energy.on_exhausted == "Throttle",
         clock_min_megahertz=job.spec.clocks.min_megahertz,
         clock_max_megahertz=job.spec.clocks.max_megahertz,
-        power_limit_max_watts=job.spec.power_limit.max_watts,
+        power_limit_max_watts=_least(job.spec.power_limit.max_watts, memory.watts_per_gpu),
         resizable=current is None
         or (
             job.elastic
@@ -87,11 +87,16 @@ def job_state(
 
 
 def _gpus_max(job: EnergyAwareJob, memory: JobMemory) -> int:
-    """The most GPUs that the job may have; never fewer than it has, for a quota takes nothing from what runs."""
-    asked, bound = job.spec.gpus.max, memory.gpus_max
-    if bound is None or bound >= asked:
-        return asked
-    return max(job.spec.gpus.min, bound, 0 if memory.current is None else min(asked, memory.current.gpus))
+    """The most GPUs that the job may have."""
+    return (
+        job.spec.gpus.max
+        if memory.gpus_max is None
+        else max(job.spec.gpus.min, min(job.spec.gpus.max, memory.gpus_max))
+    )
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((bound for bound in (one, other) if bound is not None), default=None)
 
 
 def node_state(info: NodeInfo, rules: NodeRules, withheld: int = 0) -> NodeState | None:

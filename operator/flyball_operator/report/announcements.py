@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from flyball_api.conditions import StoredCondition
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.gpu_node import GpuNode, GpuReport
 from flyball_api.names import FLYBALL_API_VERSION
 from flyball_api.power_cap import DEFAULT_RELEASE_SECONDS, PowerCap, PowerCapStatus
@@ -24,7 +25,7 @@ from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.events import Regarding
 
-Status = EnergyAwareJobStatus | PowerCapStatus
+Status = EnergyAwareJobStatus | EnergyQuotaStatus | PowerCapStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,10 @@ def regarding_job(job: EnergyAwareJob) -> Regarding:
 
 def regarding_cap(cap: PowerCap) -> Regarding:
     return Regarding(FLYBALL_API_VERSION, "PowerCap", cap.name, cap.uid)
+
+
+def regarding_quota(quota: EnergyQuota) -> Regarding:
+    return Regarding(FLYBALL_API_VERSION, "EnergyQuota", quota.name, quota.uid, quota.namespace)
 
 
 def regarding_node(node: NodeView) -> Regarding:
@@ -107,6 +112,16 @@ REFUSALS = {
     "ExceedsCluster": "Plan",
     "QuotaExceeded": "Plan",
 }
+
+
+def quota_announcements(before: EnergyQuotaStatus, after: EnergyQuotaStatus) -> list[Announcement]:
+    """The Events between a quota's status and the next one."""
+    within = _Change(before, after, "WithinQuota")
+    if within.to_status("False"):
+        return [Announcement("EnergySpent", within.message, "Plan", warning=True)]
+    if within.to_status("True", after="False"):
+        return [Announcement("EnergyAvailable", "the namespace's jobs may use energy again", "Plan")]
+    return []
 
 
 def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[Announcement]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.gpu_node import GpuNode, GpuReport
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.units import MILLIWATTS_PER_WATT
@@ -26,11 +27,13 @@ from flyball_operator.report.announcements import (
     labels_announcement,
     node_announcement,
     node_readiness,
+    quota_announcements,
     refused_grant_announcement,
     regarding_cap,
     regarding_gpu_node,
     regarding_job,
     regarding_node,
+    regarding_quota,
     unreadable_part_announcement,
 )
 from flyball_operator.report.events import Regarding
@@ -44,6 +47,8 @@ class StatusWrites(Protocol):
     async def write_cap_status(self, cap: PowerCap, status: PowerCapStatus) -> WriteResult: ...
 
     async def write_job_status(self, job: EnergyAwareJob, status: EnergyAwareJobStatus) -> WriteResult: ...
+
+    async def write_quota_status(self, quota: EnergyQuota, status: EnergyQuotaStatus) -> WriteResult: ...
 
 
 class EventSink(Protocol):
@@ -75,6 +80,13 @@ class Reporter:
         result = await self._executor.write_job_status(job.view, status)
         if result.done:
             self._announce(regarding_job(job.view), job_announcements(job.view, status))
+        return result
+
+    async def write_quota(self, quota: EnergyQuota, status: EnergyQuotaStatus) -> WriteResult:
+        """Write a quota's new status, and record the Events that follow from what changed in it."""
+        result = await self._executor.write_quota_status(quota, status)
+        if result.done:
+            self._announce(regarding_quota(quota), quota_announcements(quota.status, status))
         return result
 
     def announce_nodes(self, nodes: Mapping[str, NodeInfo]) -> None:

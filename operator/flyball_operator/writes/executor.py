@@ -14,6 +14,7 @@ from typing import Any
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.energy_profile import EnergyProfileStatus
+from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.gpu_node import former_labels_annotation, gpu_node_object
 from flyball_api.grant import Grant, grant_spec
 from flyball_api.names import (
@@ -34,6 +35,7 @@ from flyball_kube.resources import (
     CRDS,
     ENERGY_AWARE_JOBS,
     ENERGY_PROFILES,
+    ENERGY_QUOTAS,
     GPU_NODES,
     JOBS,
     NODES,
@@ -320,6 +322,13 @@ class Executor:
         metadata = {"uid": cap.uid, "resourceVersion": cap.metadata.resource_version}
         body = {"metadata": metadata, "status": to_patch(status)}
         return await self._write("cap-status", POWER_CAPS, lambda: self._session.patch(path, body))
+
+    async def write_quota_status(self, quota: EnergyQuota, status: EnergyQuotaStatus) -> WriteResult:
+        path = ENERGY_QUOTAS.path(quota.namespace, quota.name, "status")
+        # Of the quota as it was read: two books of one period must not be written over each other.
+        metadata = {"uid": quota.uid, "resourceVersion": quota.metadata.resource_version}
+        body = {"metadata": metadata, "status": to_patch(status)}
+        return await self._write("quota-status", ENERGY_QUOTAS, lambda: self._session.patch(path, body))
 
     async def write_profile(self, profile: JsonObject, status: EnergyProfileStatus, *, exists: bool) -> WriteResult:
         """Put what was learned into an EnergyProfile, made first unless it `exists`."""

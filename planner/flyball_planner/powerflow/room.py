@@ -282,9 +282,7 @@ def _preempt(
     lower = [
         other
         for other in candidates
-        if other.option is not None
-        and other.job.priority < priority
-        and any(pool in pools for pool, _ in other.parts)
+        if other.option is not None and other.job.priority < priority and any(pool in pools for pool, _ in other.parts)
     ]
     lower.sort(key=lambda other: (-other.job.priority, *other.order))
     paused: list[tuple[Candidate, FormerState]] = []

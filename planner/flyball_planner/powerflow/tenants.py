@@ -42,7 +42,7 @@ class Shares:
     def in_turn(
         self, waiting: Sequence[Candidate], tier: Callable[[Candidate], Any], rank: Callable[[Candidate], Any]
     ) -> Iterator[Candidate]:
-        """The waiting jobs by `tier`; inside each the tenant that holds least has the next turn, with its first by `rank`."""
+        """The waiting jobs by `tier`; inside each the tenant that holds least is next, with its first job by `rank`."""
         ranked = sorted(waiting, key=lambda candidate: (tier(candidate), rank(candidate)))
         if not self._several:
             yield from ranked

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.workloads import NO_NEEDS, GpuQuota, Needs, NodeView, PodView
+from flyball_api.workloads import NO_NEEDS, Needs, NodeView, PodView
 from flyball_kube.logs import get_logger
 
 from flyball_operator.jobs.feasibility.pod_demands import PodDemands, pod_demands
+from flyball_operator.jobs.feasibility.quotas import QuotaBound
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.power.node_info import NodeInfo
 
@@ -22,7 +23,8 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Where a job's pods may go (`eligible_nodes`; None: anywhere), and at most how many GPUs it may have (None: no bound).
+    """Where a job's pods may go (`eligible_nodes`; None: anywhere), and the most GPUs, and watts for each, that it may have
+    (None: no bound).
 
     `refusal` says why it can have none at all as things are.
     """
@@ -30,6 +32,7 @@ class Fit:
     eligible_nodes: frozenset[str] | None = None
     gpus_max: int | None = None
     refusal: Refusal | None = None
+    watts_per_gpu: int | None = None
 
 
 NO_BOUNDS = Fit()
@@ -53,19 +56,18 @@ class Fitting:
         nodes: Mapping[str, NodeInfo],
         pods_of: Mapping[str, Sequence[PodView]],
         used: Mapping[str, Needs],
-        quotas: Sequence[GpuQuota],
-        foreign_gpus: Mapping[tuple[str, str], int],
+        resource_quotas: Mapping[str, QuotaBound],
+        energy_quotas: Mapping[str, QuotaBound],
     ) -> dict[str, Fit]:
         """The fit of each of `jobs`, those that want GPUs, by uid.
 
-        `used` is what pods that are not Flyball's have of each node beside GPUs, `foreign_gpus` how many GPUs such pods
-        have or want in each namespace, by its name and the resource's.
+        `used` is what pods that are not Flyball's have of each node beside GPUs. `resource_quotas` and `energy_quotas` are
+        what quotas leave each job: the former take nothing from pods that there are.
         """
         for uid in self._demands.keys() - {job.uid for job in jobs}:
             del self._demands[uid]
         views = {name: info.node for name, info in nodes.items() if info.node is not None and info.node.gpus}
         room = _Room(views, used, {job.uid: job.spec.priority for job in jobs}, pods_of)
-        bounds = _quota_bounds(jobs, quotas, foreign_gpus)
         found: dict[str, Fit] = {}
         for job in jobs:
             try:
@@ -74,11 +76,15 @@ class Fitting:
                 # Whatever a template has: it must not end the cycle that holds the caps for everybody.
                 logger.exception("demands of a job's pods not understood", job=job.key)
                 fit = NO_BOUNDS
-            bound = bounds.get(job.uid)
+            bound = resource_quotas.get(job.uid)
             if bound is not None:
-                holding = _held(pods_of.get(job.uid, ()))
+                holding = held_gpus(pods_of.get(job.uid, ()))
                 refusal = fit.refusal if holding or fit.refusal is not None else bound.refusal
                 fit = Fit(fit.eligible_nodes, max(holding, bound.gpus_max or job.spec.gpus.min), refusal)
+            bound = energy_quotas.get(job.uid)
+            if bound is not None:
+                most = bound.gpus_max if fit.gpus_max is None else min(fit.gpus_max, bound.gpus_max or fit.gpus_max)
+                fit = Fit(fit.eligible_nodes, most, bound.refusal or fit.refusal, bound.watts_per_gpu)
             found[job.uid] = fit
         return found
 
@@ -153,45 +159,6 @@ class _Room:
         return free
 
 
-def _quota_bounds(
-    jobs: Sequence[EnergyAwareJob], quotas: Sequence[GpuQuota], foreign_gpus: Mapping[tuple[str, str], int]
-) -> dict[str, Fit]:
-    """At most how many GPUs each job may have by the quotas of its namespace, or why it can have none.
-
-    Who is first by priority and age gets at least its smallest size; what is left then lets them grow in the same order.
-    """
-    bounds: dict[str, Fit] = {}
-    for quota in quotas:
-        place = (quota.namespace, quota.resource_name)
-        concerned = [job for job in jobs if (job.namespace, job.spec.gpus.resource_name) == place]
-        left = quota.hard - foreign_gpus.get(place, 0)
-        given: dict[str, int] = {}
-        order = sorted(concerned, key=lambda job: (-job.spec.priority, job.created, job.name))
-        for job in order:
-            least = job.spec.gpus.min
-            if least <= left:
-                given[job.uid] = least
-                left -= least
-                continue
-            words = (
-                f"needs {_gpus(least)}, and of the {quota.hard} of ResourceQuota {quota.name} {max(0, left)} are left"
-            )
-            bounds[job.uid] = Fit(refusal=Refusal("QuotaExceeded", words))
-        for job in order:
-            if job.uid not in given:
-                continue
-            size = given[job.uid]
-            while 2 * size <= job.spec.gpus.max and size <= left:
-                left -= size
-                size *= 2
-            before = bounds.get(job.uid)
-            if before is None:
-                bounds[job.uid] = Fit(gpus_max=size)
-            elif before.refusal is None:
-                bounds[job.uid] = Fit(gpus_max=min(size, before.gpus_max or size))
-    return bounds
-
-
 def withheld_gpus(nodes: Iterable[NodeInfo], pods: Iterable[PodView]) -> dict[str, int]:
     """How many GPUs of each node its device plugin withholds from pods, those that pods have already not counted."""
     held: Counter[str] = Counter()
@@ -206,7 +173,8 @@ def withheld_gpus(nodes: Iterable[NodeInfo], pods: Iterable[PodView]) -> dict[st
     return found
 
 
-def _held(pods: Iterable[PodView]) -> int:
+def held_gpus(pods: Iterable[PodView]) -> int:
+    """How many GPUs the pods of a job have, or are about to have."""
     return sum(pod.gpus for pod in pods if not pod.finished and not pod.gated)
 
 

@@ -9,6 +9,7 @@ import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.workloads import GpuQuota, Needs, PodView, read_gpu_quotas, read_needs, read_node, read_pod
 from flyball_operator.jobs.feasibility.fitting import Fit, Fitting, withheld_gpus
+from flyball_operator.jobs.feasibility.quotas import resource_quota_bounds
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 
 from tests.support.operator_objects import Json, job_view, pod_view, raw_node, raw_pod
@@ -49,7 +50,8 @@ def fits_of(
     quotas: Sequence[GpuQuota] = (),
     foreign: Mapping[tuple[str, str], int] | None = None,
 ) -> dict[str, Fit]:
-    return Fitting().fits(jobs, {info.name: info for info in nodes}, pods or {}, used or {}, quotas, foreign or {})
+    bounds = resource_quota_bounds(jobs, quotas, foreign or {})
+    return Fitting().fits(jobs, {info.name: info for info in nodes}, pods or {}, used or {}, bounds, {})
 
 
 def fit_of(view: EnergyAwareJob, *nodes: NodeInfo, **keywords: Any) -> Fit:

@@ -1,0 +1,176 @@
+"""The books of EnergyQuotas: what the jobs of a namespace have used in the period, and whether they may go on.
+
+A book is in its quota's status, with the total up to which each job is counted in it. So it goes on after any crash without
+counting anything twice, and forgets nothing when jobs are deleted, made anew or lose their statuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from flyball_api.conditions import Condition, merge_conditions
+from flyball_api.energy_quota import CountedJob, EnergyQuota, EnergyQuotaStatus, QuotaAllocation, QuotaPeriod
+from flyball_api.power_cap import EnergyBudget
+from flyball_api.times import format_time, whole_second
+from flyball_api.units import MILLIJOULES_PER_JOULE, MILLIJOULES_PER_KILOJOULE
+from flyball_planner.snapshot import Allocation
+
+from flyball_operator.jobs.consumption import Consumption
+from flyball_operator.jobs.jobs_step import LiveJob
+from flyball_operator.power.cap_schedule import EnergyPeriod, charge_energy
+
+# For so long after a job's end its agents may report that it has used more.
+LATE_SECONDS = 3600.0
+MAX_COUNTED_JOBS = 16384
+
+
+def charged(
+    budget: EnergyBudget, period: QuotaPeriod | None, consumptions: Iterable[Consumption], now: datetime
+) -> QuotaPeriod:
+    """The period at `now`, with what the jobs have used since it was charged last.
+
+    `consumptions` are those of the namespace's jobs. A total that fell (a status was lost) is gone on from.
+    """
+    since = now if period is None or period.counted_since is None else period.counted_since
+    counted = {} if period is None else {job.uid: job.millijoules for job in period.jobs}
+    until = None if period is None else period.charged_until
+    used = 0
+    marks = []
+    for job in consumptions:
+        before = counted.get(job.uid)
+        if before is None:
+            long_ended = job.ended_at is not None and (until is None or job.ended_at < until)
+            before = job.millijoules if period is None or job.created < since or long_ended else 0
+            if long_ended:
+                continue
+        used += max(0, job.millijoules - before)
+        if job.ended_at is None or (now - job.ended_at).total_seconds() < LATE_SECONDS:
+            marks.append(CountedJob(job.uid, job.millijoules))
+    seconds = 0.0 if until is None else max(0.0, (now - until).total_seconds())
+    known = None if period is None else EnergyPeriod(period.start, period.consumed_millijoules / MILLIJOULES_PER_JOULE)
+    energy = charge_energy(budget, known, now, used / MILLIJOULES_PER_JOULE, seconds)
+    millijoules = round(energy.consumed_joules * MILLIJOULES_PER_JOULE)
+    return QuotaPeriod(
+        start=energy.start,
+        counted_since=whole_second(since),
+        charged_until=whole_second(now),
+        consumed_kilojoules=millijoules // MILLIJOULES_PER_KILOJOULE,
+        consumed_millijoules=millijoules,
+        jobs=tuple(sorted(marks, key=lambda mark: (-mark.millijoules, mark.uid))[:MAX_COUNTED_JOBS]),
+    )
+
+
+def spent_words(quota: EnergyQuota, period: QuotaPeriod | None) -> str | None:
+    """Why the namespace's jobs may use no more, and when they may again; None where they may."""
+    budget = quota.spec.energy_budget
+    if budget is None or period is None or period.consumed_millijoules < budget.kilojoules * MILLIJOULES_PER_KILOJOULE:
+        return None
+    begins = format_time(period.start + timedelta(seconds=budget.period_seconds))
+    return f"the {budget.kilojoules} kJ of EnergyQuota {quota.name} are used up; its next period begins at {begins}"
+
+
+@dataclass(slots=True)
+class _Book:
+    """One quota's period, as far as this leader knows, and when its status was made last."""
+
+    period: QuotaPeriod | None
+    written_at: float = float("-inf")
+
+
+class QuotaBooks:
+    """The books of all quotas during one leader's term; it goes on from what their statuses have."""
+
+    def __init__(self, interval_seconds: float) -> None:
+        self._interval_seconds = interval_seconds
+        self._books: dict[str, _Book] = {}  # by the quota's uid
+
+    def spent(self, quotas: Iterable[EnergyQuota]) -> dict[str, str]:
+        """The words for each quota whose energy is used up, by its uid."""
+        found = {quota.uid: spent_words(quota, self._book(quota).period) for quota in quotas}
+        return {uid: words for uid, words in found.items() if words is not None}
+
+    def charge(self, quotas: Collection[EnergyQuota], consumptions: Iterable[Consumption], now: datetime) -> None:
+        """Count what the jobs have used until `now`."""
+        budgets = [quota for quota in quotas if quota.spec.energy_budget is not None]
+        if not budgets:
+            self._books = {quota.uid: self._book(quota) for quota in quotas}
+            return
+        used_in: dict[str, list[Consumption]] = {}
+        for item in consumptions:
+            used_in.setdefault(item.namespace, []).append(item)
+        for quota in budgets:
+            book = self._book(quota)
+            if quota.spec.energy_budget is not None:
+                book.period = charged(quota.spec.energy_budget, book.period, used_in.get(quota.namespace, ()), now)
+        self._books = {quota.uid: self._book(quota) for quota in quotas}
+
+    def due(
+        self,
+        quotas: Iterable[EnergyQuota],
+        jobs: Iterable[LiveJob],
+        now: datetime,
+        monotonic: float,
+        writes: Collection[str],
+    ) -> list[tuple[EnergyQuota, EnergyQuotaStatus]]:
+        """The statuses to write now: at once where more than figures changed; none of a quota in `writes`."""
+        allocated = _allocated(jobs)
+        found = []
+        for quota in quotas:
+            book = self._book(quota)
+            status = quota_status(quota, book.period, allocated.get(quota.namespace, QuotaAllocation()), now)
+            due = monotonic - book.written_at >= self._interval_seconds
+            if quota.uid in writes or not _new(quota.status, status, due=due):
+                continue
+            book.written_at = monotonic
+            found.append((quota, status))
+        return found
+
+    def _book(self, quota: EnergyQuota) -> _Book:
+        return self._books.setdefault(quota.uid, _Book(quota.status.energy_period))
+
+
+def quota_status(
+    quota: EnergyQuota, period: QuotaPeriod | None, allocated: QuotaAllocation, now: datetime
+) -> EnergyQuotaStatus:
+    """The whole status of a quota."""
+    words = spent_words(quota, period)
+    condition = (
+        Condition("WithinQuota", True, "WithinQuota", "the namespace's jobs may use what the quota leaves")
+        if words is None
+        else Condition("WithinQuota", False, "EnergySpent", words)
+    )
+    return EnergyQuotaStatus(
+        observed_generation=quota.metadata.generation,
+        conditions=merge_conditions(quota.status.conditions, [condition], quota.metadata.generation, now),
+        allocated=allocated,
+        energy_period=None if quota.spec.energy_budget is None else period,
+    )
+
+
+def _new(before: EnergyQuotaStatus, after: EnergyQuotaStatus, *, due: bool) -> bool:
+    """Whether a status says something else than the one that stands; figures alone do only when they are `due`."""
+    if (before.observed_generation, before.conditions) != (after.observed_generation, after.conditions):
+        return True
+    if not due:
+        return False
+    used = [0 if item.energy_period is None else item.energy_period.consumed_millijoules for item in (before, after)]
+    starts = [None if item.energy_period is None else item.energy_period.start for item in (before, after)]
+    return before.allocated != after.allocated or used[0] != used[1] or starts[0] != starts[1]
+
+
+def _allocated(jobs: Iterable[LiveJob]) -> Mapping[str, QuotaAllocation]:
+    """What the plan gives the jobs of each namespace."""
+    found: dict[str, list[Allocation]] = {}
+    for job in jobs:
+        if job.memory.refusal is None and job.memory.current is not None and job.memory.current.nodes:
+            found.setdefault(job.view.namespace, []).append(job.memory.current)
+    return {
+        namespace: QuotaAllocation(
+            sum(item.gpus for item in given),
+            round(sum(item.gpus * item.power_limit_watts for item in given)),
+            len(given),
+        )
+        for namespace, given in found.items()
+    }
