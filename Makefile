@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Tests and demo start hundreds of Python processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-fast test-integrations mutants schedules gpu-check lint format images chart-docs docs page-pictures \
+.PHONY: help venv demo test test-fast test-integrations test-training mutants schedules gpu-check lint format images chart-docs docs page-pictures \
 	dashboards dashboards-pictures frontiers model-study \
 	metered-cap evaluation clean
 help:  ## what the targets do
@@ -33,6 +33,10 @@ test-integrations: $(STAMP)  ## what the chart makes for other people's controll
 	$(BIN)/python -m flyball_testbed.controlplane.programs.integrations
 	FLYBALL_INTEGRATIONS=1 $(BIN)/pytest -n0 tests/integrations $(TEST_ARGS)
 
+test-training: $(STAMP)  ## training with real PyTorch, resized and killed (Debian's is fetched once, where none is named by FLYBALL_TORCH_PYTHON)
+	$(BIN)/python -m flyball_testbed.training.pytorch
+	FLYBALL_TRAINING=1 $(BIN)/pytest -n0 tests/training $(TEST_ARGS)
+
 mutants: $(STAMP)  ## mistakes made in the power decisions, each of which a test must notice (MUTANTS_ARGS="--only bound")
 	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
 
@@ -47,6 +51,7 @@ lint: $(STAMP)  ## ruff, mypy, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	cd client && PYTHONPATH=. ../$(BIN)/lint-imports --config pyproject.toml
 
 format: $(STAMP)  ## put the code in order
 	$(BIN)/ruff check --fix .

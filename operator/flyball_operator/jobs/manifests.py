@@ -75,6 +75,12 @@ def _environment(
         {"name": "JAX_NUM_PROCESSES", "value": str(len(nodes))},
         {"name": "JAX_PROCESS_ID", **rank},
     ]
+    training = {
+        "FLYBALL_GLOBAL_BATCH_SIZE": job.spec.training.global_batch_size,
+        "FLYBALL_MAX_LOCAL_BATCH_SIZE": job.spec.training.max_local_batch_size,
+        "FLYBALL_ITERATIONS": job.spec.training.iterations,
+    }
+    values += [{"name": variable, "value": str(value)} for variable, value in training.items() if value is not None]
     mounts = [
         mount["mountPath"] for mount in container.get("volumeMounts") or () if mount.get("name") == CHECKPOINT_VOLUME
     ]

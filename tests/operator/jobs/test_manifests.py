@@ -41,7 +41,8 @@ def test_the_environment_is_the_one_that_the_reference_promises() -> None:
     promised = set(re.findall(r"`((?:FLYBALL|PET|JAX)_[A-Z_]+)`", section))
     assert len(promised) >= 12
     given = environment(job_with(trainer(volumeMounts=[CHECKPOINT]))["containers"][0])
-    assert promised == set(given) - {"FLYBALL_POD_UID"}
+    # This job says nothing of what fits into a GPU.
+    assert promised == set(given) - {"FLYBALL_POD_UID"} | {"FLYBALL_MAX_LOCAL_BATCH_SIZE"}
 
 
 def test_the_environments_values() -> None:
@@ -53,6 +54,8 @@ def test_the_environments_values() -> None:
         "FLYBALL_INCARNATION": "3",
         "FLYBALL_WORLD_SIZE": "8",
         "FLYBALL_LOCAL_GPUS": "4",
+        "FLYBALL_GLOBAL_BATCH_SIZE": "256",
+        "FLYBALL_ITERATIONS": "1000",
         "FLYBALL_CHECKPOINT_DIR": "/ckpt",
         "FLYBALL_POD_UID": "metadata.uid",
         "FLYBALL_SOCKET": "/run/flyball/flyball.sock",

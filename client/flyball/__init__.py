@@ -1,0 +1,19 @@
+"""Flyball's client: training that is resized, stopped and measured, and goes on where it was.
+
+    import flyball
+
+    job = flyball.join()
+    job.register(state_dict, load_state_dict)
+    for epoch in job.epochs(3):
+        for batch in job.loader(dataset):
+            with job.step() as step:
+                train(batch, step.weight)
+
+The standard library is all that it needs; `flyball.torch` has the same for PyTorch.
+"""
+
+from flyball.environment import InvalidEnvironment
+from flyball.job import Job, Step, join
+from flyball.sampling import Part, Position
+
+__all__ = ["InvalidEnvironment", "Job", "Part", "Position", "Step", "join"]

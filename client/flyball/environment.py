@@ -1,0 +1,74 @@
+"""Which process of which job this is: read from the environment that Flyball, torchrun and JAX set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# Who says which process of how many this is, in the order in which they are believed: torchrun, then Flyball for JAX.
+_RANKS = (("RANK", "WORLD_SIZE"), ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"))
+
+
+class InvalidEnvironment(ValueError):
+    """A variable that this process cannot train by; the message names it."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One training process: `rank` of `world_size`, in the job's start number `incarnation` (0: no start of Flyball's).
+
+    `run` is the same in every process of one start and differs from every other start's.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    incarnation: int = 0
+    run: str = ""
+    job: str = ""
+    checkpoint_directory: str | None = None
+    socket: str | None = None
+    journal_directory: str | None = None
+    global_batch_size: int | None = None
+    max_local_batch_size: int | None = None
+    iterations: int | None = None
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str], parent_process: int) -> Environment:
+        """From `os.environ` and `os.getppid()`. Raises InvalidEnvironment."""
+
+        def number(name: str, default: int | None, least: int) -> int | None:
+            text = variables.get(name, "")
+            if not text:
+                return default
+            if not text.isdecimal() or int(text) < least:
+                raise InvalidEnvironment(
+                    f"environment variable {name}={text!r} is not a whole number of {least} or more"
+                )
+            return int(text)
+
+        rank, world_size = 0, 1
+        for rank_name, size_name in _RANKS:
+            if variables.get(rank_name) and variables.get(size_name):
+                rank, world_size = number(rank_name, 0, 0) or 0, number(size_name, 1, 1) or 1
+                if rank >= world_size:
+                    raise InvalidEnvironment(f"{rank_name}={rank} is not below {size_name}={world_size}")
+                break
+        incarnation = number("FLYBALL_INCARNATION", 0, 0) or 0
+        # torchrun may start its processes again within one start of the pods. Outside Flyball its own process tells
+        # one start from another.
+        start = f"{incarnation:06d}" if incarnation else f"local{parent_process}"
+        return cls(
+            rank=rank,
+            world_size=world_size,
+            local_rank=number("LOCAL_RANK", 0, 0) or 0,
+            incarnation=incarnation,
+            run=f"{start}.{number('TORCHELASTIC_RESTART_COUNT', 0, 0)}",
+            job=variables.get("FLYBALL_JOB", ""),
+            checkpoint_directory=variables.get("FLYBALL_CHECKPOINT_DIR") or None,
+            socket=variables.get("FLYBALL_SOCKET") or None,
+            journal_directory=variables.get("FLYBALL_STEP_JOURNAL") or None,
+            global_batch_size=number("FLYBALL_GLOBAL_BATCH_SIZE", None, 1),
+            max_local_batch_size=number("FLYBALL_MAX_LOCAL_BATCH_SIZE", None, 1),
+            iterations=number("FLYBALL_ITERATIONS", None, 1),
+        )

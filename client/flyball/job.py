@@ -1,0 +1,403 @@
+"""A training job as one of its processes sees it: where to go on, what to train on, when to save and when to leave.
+
+What fails of Flyball's (no agent, a full disk, a bad answer) costs one warning and never the training. What would train on
+the wrong samples is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Callable, TypeVar
+
+from flyball.agent import Agent
+from flyball.checkpoints import Checkpoint, Checkpoints, Superseded
+from flyball.environment import Environment
+from flyball.reporting import Reporter
+from flyball.sampling import Order, Part, Position, parts_of
+from flyball.shared_values import SharedValues
+from flyball.step_journal import StepJournal
+from flyball.stopping import EXIT_STATUS, Stopping
+
+logger = logging.getLogger("flyball")
+
+T = TypeVar("T")
+
+STATE_FILE = "state"
+TICK_SECONDS = 0.1
+RETRY_SECONDS = 60.0
+RESTORE_SECONDS = 600.0
+_RUN = ".run-"
+_NOTHING = "nothing"
+
+
+def write_pickle(path: str, state: Any) -> None:
+    """Write a state's file, as `register` does unless told otherwise."""
+    with open(path, "wb") as file:
+        pickle.dump(state, file, protocol=4)
+
+
+def read_pickle(path: str) -> Any:
+    """Read back what `write_pickle` has written; from the job's own volume, as the script's code is."""
+    with open(path, "rb") as file:
+        return pickle.load(file)  # noqa: S301
+
+
+class Step:
+    """One part of a step: `with job.step() as step`; the optimizer's turn is where `completes_batch` is true."""
+
+    __slots__ = ("_job", "completes_batch", "loss", "samples", "weight")
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.loss: Any = None
+        self.weight = 1.0
+        self.samples = 0
+        self.completes_batch = True
+
+    def weighted(self, loss: T) -> T:
+        """The mean loss of this part times `weight`: what sums up to the gradient of the whole global batch."""
+        self.loss = loss
+        return loss * self.weight  # type: ignore[operator, return-value]
+
+    def __enter__(self) -> Step:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._job._part_done()
+
+
+class Job:
+    """What `join` gives. Outside Flyball it is a job of one process that nobody resizes, with the same interface."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        seed: int = 0,
+        checkpoint_directory: str | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._environment = environment
+        self._seed = seed
+        self._monotonic = monotonic
+        self._position = Position()
+        self._size: int | None = None
+        self._restored_size: int | None = None
+        self._part: Part | None = None
+        self._local_batch = 0
+        self._step = Step(self)
+        self._state_dict: Callable[[], Any] | None = None
+        self._write: Callable[[str, Any], None] = write_pickle
+        self._every_seconds = 0.0
+        self._save_at = float("inf")
+        self._saved_iteration = 0
+        self._journal = StepJournal.of(environment)
+        self._ended = threading.Event()
+        directory = checkpoint_directory or environment.checkpoint_directory
+        self._directory = None if directory is None else os.path.join(directory, "flyball")
+        values = self._share(environment)
+        self._values = values
+        self.stopping = Stopping(environment.rank, environment.world_size, values, monotonic)
+        has_agent = environment.socket is not None and environment.local_rank == 0
+        self._reporter = Reporter(Agent(environment.socket or ""), monotonic) if has_agent else None
+        self._thread: threading.Thread | None = None
+
+    def _share(self, environment: Environment) -> SharedValues | None:
+        if self._directory is None or environment.world_size == 1:
+            return None
+        own = f"{_RUN}{environment.run}"
+        try:
+            if environment.rank == 0 and os.path.isdir(self._directory):
+                for name in os.listdir(self._directory):
+                    if name.startswith(_RUN) and name < own:
+                        shutil.rmtree(os.path.join(self._directory, name), ignore_errors=True)
+            return SharedValues(os.path.join(self._directory, own))
+        except OSError as error:
+            logger.warning("no checkpoints are written, training goes on: %s", error)
+            self._directory = None
+            return None
+
+    # --- who and where -----------------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """Which process this is, from 0."""
+        return self._environment.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many processes there are."""
+        return self._environment.world_size
+
+    @property
+    def position(self) -> Position:
+        """How far training is, over all starts of the job."""
+        return self._position
+
+    @property
+    def clock_megahertz(self) -> int | None:
+        """The SM clock that this pod's GPUs are held to, as the agent said last; None where nobody said."""
+        return self._reporter.clock_megahertz if self._reporter is not None else None
+
+    @property
+    def power_limit_milliwatts(self) -> int | None:
+        """The least power limit of this pod's GPUs, as the agent said last; None where nobody said."""
+        return self._reporter.power_limit_milliwatts if self._reporter is not None else None
+
+    # --- what goes on beside -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Hear SIGTERM, and begin to report, where there is anybody to report to or to stop with."""
+        if not self.stopping.on_sigterm():
+            logger.warning("joined outside the main thread: SIGTERM ends the training without a checkpoint")
+        if self._reporter is not None or self._values is not None:
+            self._thread = threading.Thread(target=self._beside, name="flyball", daemon=True)
+            self._thread.start()
+
+    def _beside(self) -> None:
+        warned = False
+        while not self._ended.wait(TICK_SECONDS):
+            try:
+                self.stopping.look()
+                if self._reporter is not None:
+                    self._reporter.report_if_due()
+            except Exception as error:
+                if not warned:
+                    logger.warning("training goes on without Flyball's help: %s", error)
+                warned = True
+
+    # --- the state -----------------------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        state_dict: Callable[[], Any],
+        load_state_dict: Callable[[Any], object],
+        *,
+        every_seconds: float = 600.0,
+        kept: int = 2,
+        write: Callable[[str, Any], None] = write_pickle,
+        read: Callable[[str], Any] = read_pickle,
+    ) -> bool:
+        """Save this state as training goes on, and load the newest checkpoint now; whether there was one.
+
+        Rank 0 saves, so every process must have the same state. `write(path, state)` and `read(path)` make a file of it and
+        back. Raises RuntimeError where this process cannot load what rank 0 has loaded.
+        """
+        self._state_dict, self._write, self._every_seconds = state_dict, write, every_seconds
+        if self._directory is None:
+            return False
+        self._checkpoints = Checkpoints(self._directory, self._environment.incarnation, kept)
+        if self.rank == 0:
+            try:
+                self._checkpoints.claim()
+            except OSError as error:
+                logger.warning("no checkpoints are written, training goes on: %s", error)
+        restored = self._restore(load_state_dict, read)
+        self._save_at = self._monotonic() + every_seconds if self.rank == 0 else float("inf")
+        return restored
+
+    def _restore(self, load_state_dict: Callable[[Any], object], read: Callable[[str], Any]) -> bool:
+        """Rank 0 chooses the newest checkpoint that can be loaded; the others load that one."""
+        if self.rank == 0 or self._values is None:
+            for found in self._checkpoints.newest_first():
+                try:
+                    self._load(found, load_state_dict, read)
+                except Exception as error:
+                    logger.warning("%s cannot be loaded, an older one is tried: %s", found.folder, error)
+                    continue
+                self._say_restored(os.path.basename(found.folder))
+                return True
+            self._say_restored(_NOTHING)
+            return False
+        name = self._values.wait("restored", RESTORE_SECONDS)
+        if name == _NOTHING:
+            return False
+        chosen = None if name is None else self._checkpoints.named(name)
+        if chosen is None:
+            raise RuntimeError(
+                f"rank 0 has loaded checkpoint {name}, which rank {self.rank} does not see in {self._directory}"
+            )
+        self._load(chosen, load_state_dict, read)
+        return True
+
+    def _say_restored(self, name: str) -> None:
+        if self._values is not None and self.rank == 0:
+            self._values.put("restored", name)
+
+    def _load(self, found: Checkpoint, load_state_dict: Callable[[Any], object], read: Callable[[str], Any]) -> None:
+        facts: Mapping[str, Any] = found.facts
+        load_state_dict(read(os.path.join(found.folder, STATE_FILE)))
+        self._position = Position(found.iteration, int(facts["epoch"]), int(facts["samples"]))
+        self._saved_iteration = found.iteration
+        self._restored_size = facts["datasetSize"]
+        if self._position.samples and facts["seed"] != self._seed:
+            logger.warning("training goes on with seed %s of its checkpoint, not %s", facts["seed"], self._seed)
+        self._seed = int(facts["seed"])
+
+    def save(self) -> bool:
+        """Write a checkpoint of the last step now; whether that was done. Only rank 0 does."""
+        if self._state_dict is None or self._directory is None or self.rank != 0:
+            return False
+        if self._reporter is not None:
+            self._reporter.interrupted()
+        position, state = self._position, self._state_dict()
+        facts = {
+            "epoch": position.epoch,
+            "samples": position.samples,
+            "datasetSize": self._size if self._size is not None else self._restored_size,
+            "seed": self._seed,
+            "worldSize": self.world_size,
+        }
+        try:
+            self._checkpoints.save(
+                position.iteration, facts, lambda folder: self._write(os.path.join(folder, STATE_FILE), state)
+            )
+        except Superseded as error:
+            logger.error("%s", error)
+            raise SystemExit(EXIT_STATUS) from error
+        except Exception as error:
+            logger.warning("no checkpoint of step %d, training goes on: %s", position.iteration, error)
+            self._save_at = self._monotonic() + min(RETRY_SECONDS, self._every_seconds)
+            return False
+        self._saved_iteration = position.iteration
+        self._save_at = self._monotonic() + self._every_seconds
+        return True
+
+    # --- the samples -----------------------------------------------------------------------------------------------------
+
+    def epochs(self, count: int | None = None) -> Iterator[int]:
+        """The epochs that are left of `count`, or until the job's `iterations` are done; the last one is saved.
+
+        Raises ValueError where neither is known.
+        """
+        if count is None and self._environment.iterations is None:
+            raise ValueError("job.epochs(): say how many, or give the job training.iterations")
+        while (count is None or self._position.epoch < count) and not self._done:
+            epoch = self._position.epoch
+            yield epoch
+            if self._position.epoch == epoch and not self._done:
+                self._position = Position(self._position.iteration, epoch + 1, 0)
+        self.finish()
+
+    @property
+    def _done(self) -> bool:
+        iterations = self._environment.iterations
+        return iterations is not None and self._position.iteration >= iterations
+
+    def loader(
+        self,
+        dataset: Sequence[T],
+        global_batch_size: int | None = None,
+        *,
+        shuffle: bool = True,
+        collate: Callable[[list[T]], Any] = list,
+    ) -> Iterator[Any]:
+        """What is left of this epoch for this process, in parts of a global batch; one `step` for each.
+
+        The global batch is the job's `training.globalBatchSize` unless it is given. Raises ValueError where neither is, or
+        where the dataset is another than the one that this epoch was begun with.
+        """
+        parts = self.parts(len(dataset), global_batch_size, shuffle=shuffle)
+        return self.paired((part, collate([dataset[index] for index in part.indices])) for part in parts)
+
+    def parts(self, size: int, global_batch_size: int | None = None, *, shuffle: bool = True) -> Iterator[Part]:
+        """Which samples of a dataset of `size` the rest of this epoch has for this process; for adapters, with `paired`."""
+        batch = global_batch_size or self._environment.global_batch_size
+        if batch is None or batch < 1:
+            raise ValueError("the global batch size is not known: give it, or give the job training.globalBatchSize")
+        position = self._position
+        if position.samples and self._restored_size not in (None, size):
+            raise ValueError(
+                f"epoch {position.epoch} was begun on {self._restored_size} samples, the dataset has {size} now: "
+                "go on with the same one, or from the beginning in another checkpoint folder"
+            )
+        self._size = self._restored_size = size
+        return self._parts(Order(size, self._seed, position.epoch, shuffle), position, batch)
+
+    def _parts(self, order: Order, position: Position, batch: int) -> Iterator[Part]:
+        environment = self._environment
+        start, iteration = position.samples, position.iteration
+        while start < len(order) and (environment.iterations is None or iteration < environment.iterations):
+            yield from parts_of(
+                order, start, batch, environment.rank, environment.world_size, environment.max_local_batch_size
+            )
+            start, iteration = start + batch, iteration + 1
+
+    def paired(self, parts: Iterator[tuple[Part, T]]) -> Iterator[T]:
+        """The data of each part, for which a `step` is expected. Raises RuntimeError where there was none."""
+        for part, data in parts:
+            self._part = part
+            step = self._step
+            step.weight, step.samples, step.completes_batch = part.weight, part.samples, part.completes_batch
+            yield data
+            if self._part is part:
+                raise RuntimeError(
+                    "a batch was trained on without `with job.step():` around it; it would be lost at a resize"
+                )
+
+    # --- the steps ----------------------------------------------------------------------------------------------------
+
+    def step(self) -> Step:
+        """Around the computation of one batch of the loader: its end counts, reports, saves, and leaves where asked to."""
+        return self._step
+
+    def _part_done(self) -> None:
+        part, self._part = self._part, None
+        if self._journal is not None:
+            self._journal.part_done(part, self._step.loss, self._position.iteration + 1)
+        if part is None:
+            self._position = Position(self._position.iteration + 1, self._position.epoch, self._position.samples)
+        else:
+            if part.samples > self._local_batch:
+                self._local_batch = part.samples
+            if not part.completes_batch:
+                return
+            self._position = self._position.after(part.global_samples, self._size or part.global_samples)
+        iteration = self._position.iteration
+        if self._reporter is not None:
+            self._reporter.step_done(iteration, self._local_batch)
+        if self.stopping.due(iteration):
+            self._leave()
+        elif self._monotonic() >= self._save_at:
+            self.save()
+
+    def _leave(self) -> None:
+        if self._reporter is not None:
+            self._reporter.report()
+        if self.rank == 0 and self._saved_iteration != self._position.iteration:
+            self.save()
+        self._ended.set()
+        raise SystemExit(EXIT_STATUS)
+
+    def finish(self) -> None:
+        """Save the last step and report it; called by `epochs` at its end. A second time does nothing."""
+        if self._ended.is_set():
+            return
+        if self._reporter is not None:
+            self._reporter.report()
+        if self._saved_iteration != self._position.iteration:
+            self.save()
+        self._ended.set()
+        self.stopping.leave_sigterm()
+
+
+def join(*, seed: int = 0, checkpoint_directory: str | None = None) -> Job:
+    """Take part in the job that this process is of, as its environment says; call it once, in the main thread.
+
+    `seed` gives the order of the samples. Checkpoints lie in `checkpoint_directory`, or in the job's volume `checkpoint`.
+    Raises `flyball.InvalidEnvironment` (a ValueError) for variables that nobody can train by.
+    """
+    environment = Environment.read(os.environ, os.getppid())
+    job = Job(environment, seed=seed, checkpoint_directory=checkpoint_directory)
+    job.start()
+    return job

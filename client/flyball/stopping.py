@@ -1,0 +1,116 @@
+"""When to stop, so that every process of the job stops after the same step and its state is one state.
+
+In synchronous training no process ends a step before every other has begun it. Rank 0, having ended step n, proposes to
+stop after n + 1 and waits until the others have read that: none of them can be past it. Where one does not answer (it may
+be gone), rank 0 stops at n, where its state is whole.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Any, Callable
+
+from flyball.shared_values import SharedValues
+
+EXIT_STATUS = 128 + signal.SIGTERM
+ANSWER_SECONDS = 5.0
+# How often a process that nobody asked looks whether another was.
+LOOK_SECONDS = 1.0
+
+
+class Stopping:
+    """Whether this process has been asked to stop, and after which step it does. Without `values` it is alone."""
+
+    def __init__(
+        self,
+        rank: int = 0,
+        world_size: int = 1,
+        values: SharedValues | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rank = rank
+        self._others = range(1, world_size) if values is not None else range(0)
+        self._values = values
+        self._monotonic = monotonic
+        self._asked = False
+        self._told = False
+        self._looked_at = monotonic()
+        self._after: int | None = None
+        self._before: Any = None
+        if values is not None and rank == 0:
+            for name in ("asked", "after", *(f"answer-{other}" for other in self._others)):
+                values.declare(name)
+
+    def ask(self) -> None:
+        """Stop soon; may be called in a signal's handler."""
+        self._asked = True
+
+    @property
+    def is_asked(self) -> bool:
+        return self._asked
+
+    def on_sigterm(self) -> bool:
+        """Ask at SIGTERM, beside whatever handler there was; False where only the main thread could."""
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        before = self._before = signal.getsignal(signal.SIGTERM)
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            self.ask()
+            if callable(before):
+                before(number, frame)
+
+        signal.signal(signal.SIGTERM, handle)
+        return True
+
+    def leave_sigterm(self) -> None:
+        """Give SIGTERM back to whoever had it."""
+        if self._before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._before)
+            self._before = None
+
+    def look(self) -> None:
+        """What has to happen beside the training, a few times a second: tell the others, hear what they say."""
+        values = self._values
+        if values is None or not self._others or self._after is not None:
+            return
+        now = self._monotonic()
+        if not self._asked and now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        if self._rank == 0:
+            self._asked = self._asked or values.get("asked") is not None
+            return
+        if self._asked and not self._told:
+            values.put("asked", "yes")
+            self._told = True
+        after = values.get("after")
+        if after is not None and after.isdecimal():
+            self._after = int(after)
+            values.put(f"answer-{self._rank}", after)
+
+    def due(self, iteration: int) -> bool:
+        """Whether to stop now, that many steps being done. Rank 0 may wait for the others here."""
+        if self._after is not None:
+            return iteration >= self._after
+        if not self._asked:
+            return False
+        if self._values is None or not self._others:
+            self._after = iteration
+        elif self._rank == 0:
+            self._after = iteration + 1 if self._agreed(self._values, iteration + 1) else iteration
+        return self._after is not None and iteration >= self._after
+
+    def _agreed(self, values: SharedValues, after: int) -> bool:
+        until = self._monotonic() + ANSWER_SECONDS
+        try:
+            values.put("after", str(after))
+            return all(
+                values.wait(f"answer-{other}", max(0.0, until - self._monotonic()), self._monotonic) is not None
+                for other in self._others
+            )
+        except OSError:
+            return False

@@ -1,0 +1,82 @@
+"""The job for PyTorch: its process group, its data loader, and modules and optimizers as the state."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.utils.data import DataLoader
+
+from flyball.environment import Environment
+from flyball.job import Job
+from flyball.sampling import Part
+
+
+class TorchJob(Job):
+    """A `flyball.Job` whose loader is a `torch.utils.data.DataLoader`, and whose state are objects with a `state_dict`."""
+
+    @property
+    def device(self) -> torch.device:
+        """This process' GPU, or the CPU."""
+        return torch.device("cuda", self._environment.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    def register_state(self, *, every_seconds: float = 600.0, kept: int = 2, **objects: Any) -> bool:
+        """`register` with modules, optimizers, schedulers: whatever has `state_dict` and `load_state_dict`, by any name.
+
+        Every process has to have the same state, as under DistributedDataParallel; sharded state (FSDP) is not saved so.
+        """
+        bare = {name: getattr(what, "module", what) for name, what in objects.items()}
+
+        def load(state: dict[str, Any]) -> None:
+            for name, what in bare.items():
+                what.load_state_dict(state[name])
+
+        return self.register(
+            lambda: {name: what.state_dict() for name, what in bare.items()},
+            load,
+            every_seconds=every_seconds,
+            kept=kept,
+            write=lambda path, state: torch.save(state, path),
+            read=lambda path: torch.load(path, map_location=self.device, weights_only=True),
+        )
+
+    def loader(
+        self, dataset: Any, global_batch_size: int | None = None, *, shuffle: bool = True, **options: Any
+    ) -> Iterator[Any]:
+        """As `flyball.Job.loader`; further options are the DataLoader's (`num_workers`, `collate_fn`, `pin_memory`)."""
+        issued: deque[Part] = deque()
+
+        def batches() -> Iterator[list[int]]:
+            for part in self.parts(len(dataset), global_batch_size, shuffle=shuffle):
+                issued.append(part)
+                yield list(part.indices)
+
+        # Workers are given batches ahead of their turn, but they come back in order.
+        data = DataLoader(dataset, batch_sampler=_Once(batches()), **options)
+        return self.paired((issued.popleft(), batch) for batch in data)
+
+
+class _Once:
+    """A batch sampler from an iterator."""
+
+    def __init__(self, batches: Iterator[list[int]]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._batches
+
+
+def join(*, seed: int = 0, checkpoint_directory: str | None = None, backend: str | None = None) -> TorchJob:
+    """`flyball.join`, and PyTorch's process group where there are several processes (NCCL on GPUs, gloo elsewhere)."""
+    environment = Environment.read(os.environ, os.getppid())
+    if environment.world_size > 1 and not torch.distributed.is_initialized():
+        if torch.cuda.is_available():
+            torch.cuda.set_device(environment.local_rank)
+        torch.distributed.init_process_group(backend or ("nccl" if torch.cuda.is_available() else "gloo"))
+    job = TorchJob(environment, seed=seed, checkpoint_directory=checkpoint_directory)
+    job.start()
+    return job

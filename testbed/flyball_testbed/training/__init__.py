@@ -1,0 +1,1 @@
+"""Real training: a PyTorch to run it by, and what was trained, read back."""

@@ -1,0 +1,207 @@
+"""One process' job: what it says of wrong use, and what it does where the disk or environment is not as it should be."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import flyball
+import pytest
+from flyball.environment import Environment, InvalidEnvironment
+from flyball.job import Job
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+JAX = {"JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "2"}
+
+
+def test_torchrun_is_believed_before_what_flyball_says_for_jax() -> None:
+    read = Environment.read({**TORCHRUN, **JAX, "FLYBALL_INCARNATION": "4"}, 77)
+    assert (read.rank, read.world_size, read.local_rank, read.run) == (3, 8, 1, "000004.0")
+    read = Environment.read(JAX, 77)
+    assert (read.rank, read.world_size, read.local_rank, read.run) == (1, 2, 0, "local77.0")
+    assert Environment.read({}, 77) == Environment(run="local77.0")
+    assert Environment.read({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}, 77).run == "local77.2"
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({**TORCHRUN, "RANK": "8"}, "RANK=8 is not below WORLD_SIZE=8"),
+        ({**TORCHRUN, "WORLD_SIZE": "many"}, "WORLD_SIZE='many' is not a whole number of 1 or more"),
+        ({"FLYBALL_INCARNATION": "-1"}, "FLYBALL_INCARNATION='-1'"),
+        ({"FLYBALL_GLOBAL_BATCH_SIZE": "0"}, "FLYBALL_GLOBAL_BATCH_SIZE='0'"),
+    ],
+)
+def test_an_environment_that_nobody_can_train_by_is_refused(variables: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidEnvironment, match=words):
+        Environment.read(variables, 1)
+
+
+def trained(job: Job, size: int = 20, batch: int = 4, epochs: int = 1) -> list[int]:
+    seen: list[int] = []
+    for _ in job.epochs(epochs):
+        for samples in job.loader(range(size), batch):
+            with job.step():
+                seen += samples
+    return seen
+
+
+def test_a_batch_without_a_step_is_an_error_at_once() -> None:
+    job = Job(Environment())
+    with pytest.raises(RuntimeError, match=r"without `with job\.step\(\):`"):
+        list(job.loader(range(10), 2))
+
+
+def test_a_step_that_fails_counts_for_nothing() -> None:
+    job = Job(Environment())
+    loader = job.loader(range(10), 2)
+    next(loader)
+    with pytest.raises(ArithmeticError), job.step():
+        raise ArithmeticError
+    assert job.position.iteration == 0
+
+
+def test_what_is_not_known_is_asked_for() -> None:
+    job = Job(Environment())
+    with pytest.raises(ValueError, match=r"training\.globalBatchSize"):
+        job.loader(range(10))
+    with pytest.raises(ValueError, match=r"training\.iterations"):
+        next(job.epochs())
+
+
+def test_steps_without_a_loader_are_counted(tmp_path: Path) -> None:
+    job = Job(Environment(checkpoint_directory=str(tmp_path)))
+    state: list[int] = []
+    job.register(lambda: state, state.extend)
+    for number in range(5):
+        with job.step() as step:
+            assert (step.weight, step.completes_batch) == (1.0, True)
+            state.append(number)
+    job.finish()
+    again = Job(Environment(checkpoint_directory=str(tmp_path)))
+    restored: list[int] = []
+    assert again.register(lambda: restored, restored.extend)
+    assert (restored, again.position.iteration) == ([0, 1, 2, 3, 4], 5)
+
+
+def stopped(directory: Path, **environment: Any) -> None:
+    """Two steps of an epoch, then the end by SIGTERM."""
+    job = Job(Environment(checkpoint_directory=str(directory), incarnation=1, **environment), seed=3)
+    job.register(lambda: None, lambda _: None)
+    loader = job.loader(range(20), 4)
+    next(loader)
+    with job.step():
+        pass
+    next(loader)
+    job.stopping.ask()
+    with pytest.raises(SystemExit) as left, job.step():
+        pass
+    assert left.value.code == 143
+
+
+def test_another_dataset_in_the_middle_of_an_epoch_is_refused(tmp_path: Path) -> None:
+    stopped(tmp_path)
+    job = Job(Environment(checkpoint_directory=str(tmp_path), incarnation=2))
+    assert job.register(lambda: None, lambda _: None)
+    with pytest.raises(ValueError, match="epoch 0 was begun on 20 samples, the dataset has 21 now"):
+        job.loader(range(21), 4)
+    assert len(list(job.parts(20, 4))) == 3
+
+
+def test_the_seed_of_the_checkpoint_is_gone_on_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stopped(tmp_path)
+    job = Job(Environment(checkpoint_directory=str(tmp_path), incarnation=2), seed=4)
+    job.register(lambda: None, lambda _: None)
+    assert "seed 3 of its checkpoint, not 4" in caplog.text
+    whole = Job(Environment(), seed=3)
+    assert trained(job) == trained(whole)[8:]
+
+
+def test_a_rank_that_does_not_see_what_rank_0_has_loaded_says_so(tmp_path: Path) -> None:
+    stopped(tmp_path)
+    first, second = (
+        Environment(rank=rank, world_size=2, incarnation=2, run="000002.0", checkpoint_directory=str(tmp_path))
+        for rank in range(2)
+    )
+    assert Job(first).register(lambda: None, lambda _: None)
+    for found in (tmp_path / "flyball").glob("checkpoint-*"):
+        found.rename(tmp_path / found.name)
+    with pytest.raises(RuntimeError, match="rank 0 has loaded checkpoint checkpoint-000001-000000000002"):
+        Job(second).register(lambda: None, lambda _: None)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_folder_that_cannot_be_written_costs_one_warning(
+    tmp_path: Path, world_size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "flyball").write_text("a file where the folder should be")
+    environment = Environment(world_size=world_size, checkpoint_directory=str(tmp_path), incarnation=1, run="000001.0")
+    job = Job(environment)
+    assert not job.register(lambda: None, lambda _: None, every_seconds=1e9)
+    assert len(trained(job)) == 20 // world_size
+    assert caplog.text.count("no checkpoints are written") == 1
+
+
+def test_a_state_that_cannot_be_written_does_not_end_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(Environment(checkpoint_directory=str(tmp_path), incarnation=1))
+    job.register(lambda: lambda: None, lambda _: None, every_seconds=0.0)
+    assert len(trained(job)) == 20
+    assert "no checkpoint of step 1, training goes on" in caplog.text
+
+
+def test_a_process_that_was_superseded_leaves(tmp_path: Path) -> None:
+    old = Job(Environment(checkpoint_directory=str(tmp_path), incarnation=1))
+    old.register(lambda: None, lambda _: None, every_seconds=0.0)
+    Job(Environment(checkpoint_directory=str(tmp_path), incarnation=2)).register(lambda: None, lambda _: None)
+    loader = old.loader(range(10), 2)
+    next(loader)
+    with pytest.raises(SystemExit) as left, old.step():
+        pass
+    assert left.value.code == 143
+
+
+def test_the_journal_has_what_each_step_was_trained_on(tmp_path: Path) -> None:
+    for rank in range(2):
+        job = Job(
+            Environment(
+                rank=rank, world_size=2, run="000001.0", max_local_batch_size=1, journal_directory=str(tmp_path)
+            )
+        )
+        for _ in job.epochs(1):
+            for samples in job.loader(range(6), 4, shuffle=False):
+                with job.step() as step:
+                    step.weighted(float(samples[0]))
+    lines = [[json.loads(line) for line in path.read_text().splitlines()] for path in sorted(tmp_path.iterdir())]
+    assert [[line["samples"] for line in process] for process in lines] == [[[0, 1], [4]], [[2, 3], [5]]]
+    means = [sum(line["loss"] for line in step) / 2 for step in zip(*lines, strict=True)]
+    assert means == [1.5, 4.5], "the mean over the global batch"
+
+
+def test_a_journal_that_cannot_be_written_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(Environment(journal_directory=str(tmp_path / "absent")))
+    assert len(trained(job)) == 20
+    assert caplog.text.count("the journal of steps ends here") == 1
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(flyball.__all__) == {"InvalidEnvironment", "Job", "Part", "Position", "Step", "join"}
+
+
+def test_join_reads_this_process_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith(("FLYBALL_", "RANK", "WORLD_SIZE", "LOCAL_RANK")):
+            monkeypatch.delenv(name)
+    job = flyball.join(checkpoint_directory=str(tmp_path))
+    try:
+        assert (job.rank, job.world_size, job.clock_megahertz, job.power_limit_milliwatts) == (0, 1, None, None)
+        job.register(lambda: "state", lambda _: None)
+        assert len(trained(job)) == 20
+    finally:
+        job.finish()
+    found = next((tmp_path / "flyball").glob("checkpoint-*"))
+    assert pickle.loads((found / "state").read_bytes()) == "state"  # noqa: S301

@@ -1,0 +1,148 @@
+"""The example with real PyTorch under torchrun: resized, terminated and killed, it trains what a run in peace trains."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flyball_testbed.training.journals import compare, history, read_steps
+from flyball_testbed.training.pytorch import get
+
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+ROOT = Path(__file__).parents[2]
+ITERATIONS = 60
+
+pytestmark = [
+    pytest.mark.skipif(not os.environ.get("FLYBALL_TRAINING"), reason="make test-training runs these"),
+    pytest.mark.timeout(600),
+]
+
+
+@pytest.fixture(scope="session")
+def torch_python() -> str:
+    return get()
+
+
+class Torchrun:
+    """One start of the example with so many processes; in a process group of its own."""
+
+    def __init__(self, python: str, folder: Path, incarnation: int, processes: int, **environment: str) -> None:
+        self.journal = folder / "journal"
+        self.journal.mkdir(parents=True, exist_ok=True)
+        self._log = folder / f"log-{incarnation}"
+        own = {key: value for key, value in os.environ.items() if not key.startswith(("FLYBALL_", "PYTHON"))}
+        own |= {
+            "PYTHONPATH": str(ROOT / "client"),
+            "PYTHON_EXEC": python,
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "FLYBALL_INCARNATION": str(incarnation),
+            "FLYBALL_CHECKPOINT_DIR": str(folder),
+            "FLYBALL_GLOBAL_BATCH_SIZE": "12",
+            "FLYBALL_ITERATIONS": str(ITERATIONS),
+            "FLYBALL_STEP_JOURNAL": str(self.journal),
+            **environment,
+        }
+        command = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*command, str(ROOT / "examples/training/train.py"), str(ROOT / "LICENSE")],
+                env=own,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def done(self) -> int:
+        return max((step.iteration for step in read_steps(self.journal)), default=0)
+
+    def wait_done(self, iteration: int) -> None:
+        wait_until(
+            lambda: self.done >= iteration or self.process.poll() is not None, self._log.read_text, 4 * PATIENCE_SECONDS
+        )
+        assert self.process.poll() is None, self._log.read_text()
+
+    def ended(self) -> int:
+        return self.process.wait(4 * PATIENCE_SECONDS)
+
+    def kill(self) -> None:
+        """All of its processes, in the middle of whatever they do."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The journal of one process that nobody disturbed."""
+    run = Torchrun(torch_python, tmp_path_factory.mktemp("undisturbed"), 1, 1)
+    try:
+        assert run.ended() == 0, run.log()
+        yield run.journal
+    finally:
+        run.kill()
+
+
+def test_resized_terminated_and_killed_it_trains_the_same(torch_python: str, undisturbed: Path, tmp_path: Path) -> None:
+    ends = [(1, "terminated"), (3, "terminated"), (2, "killed"), (4, "terminated"), (2, "")]
+    for incarnation, (processes, end) in enumerate(ends, 1):
+        run = Torchrun(torch_python, tmp_path, incarnation, processes, FLYBALL_MAX_LOCAL_BATCH_SIZE="4")
+        try:
+            if end:
+                run.wait_done(run.done + 9)
+            if end == "terminated":
+                run.process.terminate()
+            elif end == "killed":
+                run.kill()
+            status = run.ended()
+            assert (status == 0) is (not end), run.log()
+        finally:
+            run.kill()
+    steps = read_steps(tmp_path / "journal")
+    assert {step.world_size for step in steps} == {1, 2, 3, 4}
+    trained = history(steps)
+    redone = len(steps) - len(trained)
+    assert 9 <= redone < 30, "the killed start's steps were made again, no other's"
+    result = compare(trained, history(read_steps(undisturbed)))
+    assert result.steps == ITERATIONS
+    assert result.same_samples
+    assert result.worst_loss_difference < 1e-4
+    print(f"{result}, {redone} steps made again")
+
+
+def test_workers_that_load_ahead_keep_the_order(torch_python: str, undisturbed: Path, tmp_path: Path) -> None:
+    script = (
+        (ROOT / "examples/training/train.py").read_text().replace("job.loader(text)", "job.loader(text, num_workers=2)")
+    )
+    assert "num_workers" in script
+    program = f"import sys; sys.path.insert(0, {str(ROOT / 'examples/training')!r})\n{script}"
+    (tmp_path / "train.py").write_text(program)
+    (tmp_path / "journal").mkdir()
+    answer = subprocess.run(
+        [torch_python, str(tmp_path / "train.py"), str(ROOT / "LICENSE")],
+        env={
+            **{key: value for key, value in os.environ.items() if not key.startswith(("FLYBALL_", "PYTHON"))},
+            "PYTHONPATH": str(ROOT / "client"),
+            "OMP_NUM_THREADS": "1",
+            "FLYBALL_GLOBAL_BATCH_SIZE": "12",
+            "FLYBALL_ITERATIONS": "20",
+            "FLYBALL_STEP_JOURNAL": str(tmp_path / "journal"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    whole = history(read_steps(undisturbed))[:20]
+    result = compare(history(read_steps(tmp_path / "journal")), whole)
+    assert result.same_samples
+    assert result.worst_loss_difference < 1e-4
