@@ -7,7 +7,8 @@ Each schedule is a cluster of its own in virtual time: two operators (their loop
 power controller), three nodes with their agents (rounds, enforcer, journal, status channel), an API server in memory, and 3
 to 14 faults of a random part of all kinds (docs/power-safety.md, "How it is tested"). A seed is always the same schedule.
 At the first claim that is not true the schedule is shrunk to the fewest faults that still do it, its course is printed, and
-the status is 1. `--show` prints the course of one seed.
+the status is 1. `--show` prints the course of one seed. Every half minute a line says up to which seed all have held, so
+that runs can be added up, and one that was killed goes on with `--seed`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import count as counting
 from itertools import islice
 from pathlib import Path
@@ -31,6 +33,7 @@ from tests.support.schedules.run import Outcome, run, shrunk
 
 SEEDS_AT_ONCE = 20
 TRACE_LINES = 80
+TOLD_EVERY_SECONDS = 30.0
 
 
 @dataclass
@@ -39,6 +42,7 @@ class Batch:
 
     schedules: int = 0
     judged: int = 0
+    processor_seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
     windows: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     violations: list[tuple[int, str]] = field(default_factory=list)
@@ -55,6 +59,7 @@ class Batch:
     def merge(self, other: Batch) -> None:
         self.schedules += other.schedules
         self.judged += other.judged
+        self.processor_seconds += other.processor_seconds
         self.faults += other.faults
         for cause, seconds in other.windows.items():
             self.windows[cause] += seconds
@@ -62,9 +67,10 @@ class Batch:
 
 
 def run_some(seeds: list[int], groups: frozenset[str]) -> Batch:
-    batch = Batch()
+    batch, before = Batch(), time.process_time()
     for seed in seeds:
         batch.add(run(schedule_of(seed, groups)))
+    batch.processor_seconds = time.process_time() - before
     return batch
 
 
@@ -76,25 +82,32 @@ def parts(first: int, count: int | None) -> Iterator[list[int]]:
 
 
 def run_all(options: argparse.Namespace, groups: frozenset[str]) -> Batch:
-    total, started, told = Batch(), time.monotonic(), time.monotonic()
+    total, started, told, begun = Batch(), time.monotonic(), time.monotonic(), options.seed
     seeds = parts(options.seed, options.count)
     with ProcessPoolExecutor(options.jobs) as pool:
-        under_way: set[Future[Batch]] = set()
+        under_way: dict[Future[Batch], int] = {}  # with the first seed of each
         while True:
             late = options.seconds is not None and time.monotonic() - started > options.seconds
             while not late and not total.violations and len(under_way) < 2 * options.jobs:
                 if (part := next(seeds, None)) is None:
                     break
-                under_way.add(pool.submit(run_some, part, groups))
+                under_way[pool.submit(run_some, part, groups)] = part[0]
+                begun = part[-1] + 1
             if not under_way:
                 return total
-            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            done, _ = wait(under_way, return_when=FIRST_COMPLETED)
             for future in done:
                 total.merge(future.result())
-            if time.monotonic() - told > 30.0:
+                del under_way[future]
+            if time.monotonic() - told > TOLD_EVERY_SECONDS:
                 told = time.monotonic()
-                rate = total.schedules / (told - started)
-                print(f"{total.schedules} schedules, {rate:.1f}/s, {len(total.violations)} violations", flush=True)
+                judged_to = min(under_way.values(), default=begun) - 1
+                print(
+                    f"{datetime.now(UTC):%H:%M:%S} all seeds from {options.seed} to {judged_to} "
+                    f"have been judged, {total.schedules} schedules in {told - started:.0f} s and "
+                    f"{total.processor_seconds:.0f} processor seconds, {len(total.violations)} violations",
+                    flush=True,
+                )
 
 
 def show(schedule: Schedule) -> None:
@@ -132,7 +145,8 @@ def main() -> int:
     seconds = time.monotonic() - started
     print(
         f"{total.schedules} schedules from seed {options.seed}, {sum(total.faults.values())} faults, {total.judged} looks "
-        f"at a claim, {seconds:.0f} s, {total.schedules / seconds:.1f} a second: "
+        f"at a claim, {seconds:.0f} s, {total.schedules / seconds:.1f} a second, {total.processor_seconds:.0f} processor "
+        f"seconds, {total.processor_seconds / max(1, total.schedules):.3f} each: "
         f"{len(total.violations)} claims were not true"
     )
     for kind, number in total.faults.most_common():
