@@ -91,7 +91,7 @@ class Workloads:
             return handle(method, path, params, body)
 
         api.handle = counted  # type: ignore[method-assign]
-        api.streams.append(self._made)
+        api.open("jobs", api.version, self._made)
 
     def _made(self, change: Change) -> None:
         if change.plural != "jobs" or change.kind != "ADDED":

@@ -8,8 +8,10 @@ stays as it was. `restore` puts the whole store, its versions too, back to what 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -74,7 +76,7 @@ def merged(target: Any, patch: Any) -> Any:
         if value is None:
             result.pop(key, None)
         else:
-            result[key] = merged(result.get(key), value)
+            result[key] = merged(result.get(key), value) if isinstance(value, dict) else value
     return result
 
 
@@ -104,7 +106,7 @@ class MemoryApi:
         self.version = 100
         self.restores = 0
         self.changes: list[Change] = []
-        self.streams: list[Callable[[Change], None]] = []
+        self._streams: dict[str, list[Callable[[Change], None]]] = {}
         self._on_change = on_change
         self._made = 0
 
@@ -127,6 +129,15 @@ class MemoryApi:
         if method == "DELETE":
             return self._delete(plural, name, item, (body or {}).get("preconditions") or {}, request)
         return self._update(plural, name, item, method, subresource, body, request)
+
+    def open(self, plural: str, version: int, stream: Callable[[Change], None]) -> list[Change]:
+        """Begin to tell a stream of each change of one kind; what has changed since `version` is returned."""
+        self._streams.setdefault(plural, []).append(stream)
+        since = self.changes[bisect_right(self.changes, version, key=lambda change: change.version) :]
+        return [change for change in since if change.plural == plural]
+
+    def close(self, plural: str, stream: Callable[[Change], None]) -> None:
+        self._streams[plural].remove(stream)
 
     def backup(self) -> Backup:
         return Backup(self.version, {plural: dict(items) for plural, items in self.items.items()})
@@ -229,7 +240,7 @@ class MemoryApi:
         change = Change(self.version, plural, kind, item)
         self.changes.append(change)
         self._on_change(change)
-        for stream in list(self.streams):
+        for stream in list(self._streams.get(plural, ())):
             stream(change)
         return item
 
@@ -240,6 +251,7 @@ def selected_name(params: dict[str, str]) -> str | None:
     return selector.removeprefix("metadata.name=") if selector.startswith("metadata.name=") else None
 
 
+@lru_cache(maxsize=1024)
 def _parts(path: str) -> tuple[str, str | None, str | None]:
     """A path's plural name, object and subresource."""
     parts = [unquote(part) for part in path.strip("/").split("/")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Self
 
@@ -115,8 +116,8 @@ class Link:
             loop.call_later(arrives + self.draw.uniform(0.0, LATEST_SECONDS), arrive, False)
         return answer
 
-    def open(self, plural: str, only: str | None, version: int) -> _Stream:
-        stream = _Stream(self, plural, only, version)
+    def open(self, plural: str, only: str | None, version: int, ends: float) -> _Stream:
+        stream = _Stream(self, plural, only, version, ends)
         self._streams.append(stream)
         return stream
 
@@ -129,6 +130,11 @@ def _refuse(answer: asyncio.Future[Json]) -> None:
         answer.set_exception(ApiUnreachable("connection refused"))
 
 
+def _give_up(answer: asyncio.Future[Json], request: str, seconds: float) -> None:
+    if not answer.done():
+        answer.set_exception(ApiUnreachable(f"{request}: no answer within {seconds} s"))
+
+
 def _deliver(answer: asyncio.Future[Json], result: Json | ApiError) -> None:
     if answer.done():
         return
@@ -139,27 +145,24 @@ def _deliver(answer: asyncio.Future[Json], result: Json | ApiError) -> None:
 
 
 class _Stream:
-    """The changes of one watch on their way to the client."""
+    """The changes of one watch on their way to the client, until the server `ends` it."""
 
-    def __init__(self, link: Link, plural: str, only: str | None, version: int) -> None:
+    def __init__(self, link: Link, plural: str, only: str | None, version: int, ends: float) -> None:
         self._link = link
         self._plural = plural
         self._only = only
-        self._version = version
+        self._ends = ends
         self._loop = asyncio.get_running_loop()
-        self._ready: list[tuple[float, Change]] = []
+        self._ready: deque[tuple[float, Change]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._last_ready = 0.0
+        self._end = self._loop.call_at(ends, self._wake)
         self.broken = False
-        api = link.network.api
-        for change in api.changes:
+        for change in link.network.api.open(plural, version, self.take):
             self.take(change)
-        api.streams.append(self.take)
 
     def take(self, change: Change) -> None:
-        if change.plural != self._plural or change.version <= self._version:
-            return
-        if self._only not in (None, change.item["metadata"]["name"]):
+        if self._only is not None and self._only != change.item["metadata"]["name"]:
             return
         now = self._loop.time()
         lag = self._link.lag_seconds if now < self._link.lagging_until else 0.0
@@ -175,29 +178,29 @@ class _Stream:
         self._wake()
 
     def close(self) -> None:
-        self._link.network.api.streams.remove(self.take)
+        self._end.cancel()
+        self._link.network.api.close(self._plural, self.take)
         self._link.forget(self)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def next(self, ends: float) -> Change | None:
+    async def next(self) -> Change | None:
         """The next change; None once the server ends the watch. Raises ApiUnreachable where it breaks."""
         while True:
             now = self._loop.time()
             if self.broken:
                 raise ApiUnreachable("watch broken")
             if self._ready and self._ready[0][0] <= now + 1e-6:
-                return self._ready.pop(0)[1]
-            if now >= ends and now >= self._link.cut_until and not self._ready:
-                return None
+                return self._ready.popleft()[1]
+            if now >= self._ends - 1e-6:
+                if now >= self._link.cut_until and not self._ready:
+                    return None
+                # That it has ended comes no sooner than anything else.
+                self._end = self._loop.call_at(max(now + LATENCY_SECONDS, self._link.cut_until), self._wake)
             self._waiter = self._loop.create_future()
-            handle = self._loop.call_at(max(now + LATENCY_SECONDS, ends, self._link.cut_until), self._wake)
-            try:
-                await self._waiter
-            finally:
-                handle.cancel()
+            await self._waiter
 
 
 class MemorySession:
@@ -228,11 +231,11 @@ class MemorySession:
         held_up = self._link.held_up.pop((method, path), None)
         answer = self._link.send(lambda: api.handle(method, path, selection, body), held_up)
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        given_up = asyncio.get_running_loop().call_later(seconds, _give_up, answer, f"{method} {path}", seconds)
         try:
-            async with asyncio.timeout(seconds):
-                return await answer
-        except TimeoutError as error:
-            raise ApiUnreachable(f"{method} {path}: no answer within {seconds} s") from error
+            return await answer
+        finally:
+            given_up.cancel()
 
     async def get(self, path: str, **params: str) -> Json:
         return await self.request("GET", path, params=params)
@@ -258,10 +261,10 @@ class MemorySession:
         await asyncio.sleep(begins)
         selection = dict(params)
         version = int(selection["resourceVersion"])
-        stream = self._link.open(plural_of(path), selected_name(selection), version)
         ends = loop.time() + min(WATCH_ENDS_SECONDS, float(selection["timeoutSeconds"]))
+        stream = self._link.open(plural_of(path), selected_name(selection), version, ends)
         try:
-            while (change := await stream.next(ends)) is not None:
+            while (change := await stream.next()) is not None:
                 yield {"type": change.kind, "object": change.item}
             # A version from before a restore has no changes after it, and no bookmark either.
             if self._link.network.api.version >= version:

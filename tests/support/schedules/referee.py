@@ -129,7 +129,7 @@ class Referee:
         known = self._excuses.get(device.uuid)
         floor = before if known is None else min(before, known.before_milliwatts)
         node = next((devices for devices in self._devices.values() if device in devices), [device])
-        others = sum(_counted(other, self._excuses.get(other.uuid)) for other in node if other is not device)
+        others = sum(_counted(_limit(other), self._excuses.get(other.uuid)) for other in node if other is not device)
         change()
         if _limit(device) > before:
             self._excuses[device.uuid] = Excuse(cause, self._loop.time(), floor, node_milliwatts=floor + others)
@@ -206,6 +206,7 @@ class Referee:
         """Compare every claim with the hardware."""
         self._advance()
         self._end_excuses()
+        limits = {device.uuid: _limit(device) for devices in self._devices.values() for device in devices}
         for name, claim in self._claims.items():
             self.verdict.judged += 1
             true = judged = claim.overhead_watts * 1000
@@ -217,8 +218,8 @@ class Referee:
                 excused = [(device, newcomer or self._excuses.get(device.uuid)) for device in devices]
                 excuses = [excuse for _, excuse in excused if excuse is not None]
                 causes |= {excuse.cause for excuse in excuses}
-                true += sum(map(_limit, devices))
-                of_node = sum(_counted(device, excuse) for device, excuse in excused)
+                true += sum(limits[device.uuid] for device in devices)
+                of_node = sum(_counted(limits[device.uuid], excuse) for device, excuse in excused)
                 judged += min(
                     [of_node, *(item.node_milliwatts for item in excuses if item.node_milliwatts is not None)]
                 )
@@ -281,8 +282,8 @@ def _limit(device: VirtualDevice) -> int:
     return device.read().enforced_limit_milliwatts
 
 
-def _counted(device: VirtualDevice, excuse: Excuse | None) -> int:
-    return _limit(device) if excuse is None else min(_limit(device), excuse.before_milliwatts)
+def _counted(limit_milliwatts: int, excuse: Excuse | None) -> int:
+    return limit_milliwatts if excuse is None else min(limit_milliwatts, excuse.before_milliwatts)
 
 
 def _selects(wanted: Mapping[str, str], labels: Mapping[str, str]) -> bool:
