@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from flyball_api.reading import ApiStruct, Count, Time
 from flyball_api.times import whole_second
@@ -12,8 +13,7 @@ from flyball_api.times import whole_second
 MAX_MESSAGE_LENGTH = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """One aspect of an object's state, as a controller finds it; `status` None stands for Unknown."""
 
     type: str

@@ -225,7 +225,12 @@ class GpuNode:
     @property
     def acknowledged_since_driver_load(self) -> bool:
         """The agent has acknowledged a grant in the present driver session, so that the node's limits are known."""
-        return self.acknowledged is not None and self.acknowledged.session == self.session
+        acknowledged, status = self.acknowledged, self.status
+        return (
+            acknowledged is not None
+            and acknowledged.boot_id == status.boot_id
+            and acknowledged.driver_load == status.driver_load
+        )
 
     @property
     def acknowledged_current(self) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
-from msgspec import Meta, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import replace
 
 from flyball_api.reading import MAX_INTEGER, ApiStruct, Count, InvalidObject, JsonObject, Name, describe
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
@@ -37,16 +37,14 @@ class BrakeVersion(NamedTuple):
     sequence: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CapOverNode:
+class CapOverNode(Struct, frozen=True):
     """A PowerCap over a node, and the last of its PowerBrakes that the grant was made with: later ones lower it."""
 
     name: str
     brake: BrakeVersion
 
 
-@dataclass(frozen=True, slots=True)
-class PowerBound:
+class PowerBound(Struct, frozen=True):
     """The most that GPUs may draw: by their limits, and as predicted under them. Both are sums over several GPUs."""
 
     limit_milliwatts: NodeMilliwatts = NodeMilliwatts(0)
@@ -74,8 +72,7 @@ class PowerBound:
         return other.limit_milliwatts <= self.limit_milliwatts and other.expected_milliwatts <= self.expected_milliwatts
 
 
-@dataclass(frozen=True, slots=True)
-class JobGrant:
+class JobGrant(Struct, frozen=True):
     """What each GPU of one pod may draw, and its range of SM clocks (minimum 0: the GPU's lowest, maximum 0: no lock)."""
 
     namespace: str
@@ -95,8 +92,7 @@ class JobGrant:
         return node_milliwatts(self.power_limit_milliwatts, self.gpus)
 
 
-@dataclass(frozen=True, slots=True)
-class OtherGpuLimits:
+class OtherGpuLimits(Struct, frozen=True):
     """What the GPUs without a Flyball pod may draw each, and how many of them pods outside Flyball hold.
 
     A limit of 0 stands for the GPU's own: the smallest for idle and failsafe, the default for foreign. For
@@ -110,8 +106,7 @@ class OtherGpuLimits:
     failsafe_hold_seconds: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """What the operator allows one node, as GPUNode.spec has it.
 
     `caps` are the caps whose PowerBrakes the node follows, `min_power_limit_milliwatts` the smallest limit of each of its

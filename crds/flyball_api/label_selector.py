@@ -54,9 +54,10 @@ class LabelSelector(ApiStruct, frozen=True):
     match_expressions: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
-            requirement.matches(labels) for requirement in self.match_expressions
-        )
+        for key, value in self.match_labels.items():
+            if labels.get(key) != value:
+                return False
+        return all(requirement.matches(labels) for requirement in self.match_expressions)
 
     def select(self, objects: Iterable[tuple[str, Mapping[str, str]]]) -> frozenset[str]:
         """The names of the (name, labels) pairs that match."""

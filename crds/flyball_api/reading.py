@@ -26,6 +26,9 @@ Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
 Time = Annotated[datetime, Meta(tz=True)]
 
+_LISTS = (list, tuple)
+_CONTAINERS = (dict, *_LISTS)
+
 _WHERE = re.compile(r"^(?P<what>.*) - at `(?:key` in `)?\$(?P<path>.*)`$", re.DOTALL)
 _STEP = re.compile(r"\.(?P<field>[^.\[\]]+)|\[(?P<index>\d+)\]|\[\.\.\.\]")
 
@@ -123,14 +126,18 @@ def to_patch(status: Struct) -> JsonObject:
 
     A patch replaces lists whole, and null is no value of an entry's field: there, what is None is left out.
     """
-    patch: JsonObject = _with_whole_lists(to_builtins(status))
-    return patch
+    return _with_whole_lists(to_builtins(status))
 
 
-def _with_whole_lists(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _with_whole_lists(item) for key, item in value.items()}
-    return [_without_nulls(item) for item in value] if isinstance(value, (list, tuple)) else value
+def _with_whole_lists(value: JsonObject) -> JsonObject:
+    return {
+        key: _with_whole_lists(item)
+        if isinstance(item, dict)
+        else _without_nulls(item)
+        if isinstance(item, _LISTS)
+        else item
+        for key, item in value.items()
+    }
 
 
 def describe(part: str, error: Exception) -> str:
@@ -202,6 +209,13 @@ class _Remains:
 
 def _without_nulls(value: Any) -> Any:
     """A copy without the fields that are null."""
+    # Most of what is in an object are scalars: a call for each of them would be most of the work.
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {
+            key: _without_nulls(item) if isinstance(item, _CONTAINERS) else item
+            for key, item in value.items()
+            if item is not None
+        }
+    if isinstance(value, _LISTS):
+        return [_without_nulls(item) if isinstance(item, _CONTAINERS) else item for item in value]
+    return value

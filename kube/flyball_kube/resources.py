@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from urllib.parse import quote
 
 from flyball_api.names import GROUP, VERSION
+
+_quoted = lru_cache(maxsize=4096)(partial(quote, safe=""))  # the same few parts of paths, in every request
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Resource:
             parts += ["namespaces", namespace]
         parts.append(self.plural)
         parts += [part for part in (name, subresource) if part]
-        return "/" + "/".join(quote(part, safe="") for part in parts)
+        return "/" + "/".join(_quoted(part) for part in parts)
 
 
 ENERGY_AWARE_JOBS = Resource(GROUP, VERSION, "energyawarejobs", "EnergyAwareJob")

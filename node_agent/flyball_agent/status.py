@@ -35,6 +35,10 @@ _NOT_PERSISTENT = (
     "persistence mode is off: the driver forgets the limit once nothing has the GPU open, so that a limit may not "
     "outlive the agent (nvidia-smi -pm 1, or nvidia-persistenced)"
 )
+# Those of a node with which all is well, as they are asked for in every round.
+_GOVERNED = Condition("Healthy", True, "Governed")
+_SERVING = Condition("Ready", True, "Serving")
+_AS_SET = Condition("Drifted", False, "AsSet")
 
 
 def significant_fields(state: AgentState, now_ns: int) -> tuple[object, ...]:
@@ -164,7 +168,7 @@ def health(gpu: GpuState) -> Condition:
         return Condition("Healthy", True, "ClockNotTaken", message)
     if gpu.lock_refused is not None:
         return Condition("Healthy", True, "ClockNotTaken", gpu.lock_refused)
-    return Condition("Healthy", True, "Governed")
+    return _GOVERNED
 
 
 def _conditions(state: AgentState, now_ns: int) -> tuple[Condition, ...]:
@@ -179,14 +183,14 @@ def _ready(state: AgentState) -> Condition:
         return Condition("Ready", False, "NoSpec", "no spec has come yet; the GPUs stay as they are")
     if acknowledged is None or acknowledged.version != grant.version:
         return Condition("Ready", False, "NotAcknowledged", "the last spec is not in force on every GPU yet")
-    return Condition("Ready", True, "Serving")
+    return _SERVING
 
 
 def _drifted(state: AgentState, now_ns: int) -> Condition:
     drift = state.enforced.last_drift
     if drift is not None and now_ns - drift.found_ns < DRIFT_SHOWN_NS:
         return Condition("Drifted", True, drift.reason, f"{drift.message}, and was put back")
-    return Condition("Drifted", False, "AsSet")
+    return _AS_SET
 
 
 def _degraded(state: AgentState) -> Condition:
@@ -209,11 +213,12 @@ def _trouble(state: AgentState) -> tuple[str, str]:
         return "InvalidSpec", enforced.invalid_grant
     if enforced.stale_grant is not None:
         return "StaleSpec", enforced.stale_grant
-    failed = [found for found in map(health, enforced.gpus.values()) if not found.status]
+    healths = {gpu.uuid: health(gpu) for gpu in enforced.gpus.values()}
+    failed = [found for found in healths.values() if not found.status]
     if failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return "GpuFailed", f"{failed[0].reason}: {failed[0].message}{more}"
-    loose = [gpu.uuid for gpu in enforced.gpus.values() if health(gpu).reason == "NotPersistent"]
+    loose = [uuid for uuid, found in healths.items() if found.reason == "NotPersistent"]
     if loose:
         more = f" (and {len(loose) - 1} more)" if len(loose) > 1 else ""
         return "NotPersistent", f"{loose[0]}{more}: {_NOT_PERSISTENT}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from flyball_api.gpu_node import GpuNode, gpu_node_object, read_gpu_node
 from flyball_api.grant import Grant, JobGrant, PowerBound
@@ -86,7 +87,7 @@ def test_a_digest_that_another_version_of_the_agent_left_is_of_no_grant() -> Non
     def current(version: str) -> bool:
         node = gpu_node(acknowledged=acknowledged, agentVersion=version)
         assert node.grant is not None
-        return replace(node, grant=replace(node.grant, digest="d1")).acknowledged_current
+        return replace(node, grant=msgspec.structs.replace(node.grant, digest="d1")).acknowledged_current
 
     assert not current("2.0"), "it is another grant's of that version"
     assert current("1.0"), "the agent knows none"

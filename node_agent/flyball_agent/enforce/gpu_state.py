@@ -17,16 +17,14 @@ from flyball_agent.gpu.gpu import GpuError, GpuLimits, GpuReading, PowerLimitRea
 MAX_XID_KINDS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class PodName:
+class PodName(Struct, frozen=True):
     """A pod by namespace and name."""
 
     namespace: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClockLock:
+class ClockLock(Struct, frozen=True):
     """What an SM clock is locked to: a range in megahertz, or nothing (`UNLOCKED`)."""
 
     min_megahertz: int

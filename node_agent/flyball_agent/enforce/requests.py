@@ -72,36 +72,37 @@ class Requests:
     """The requests beside one node's journal, as its agent takes them."""
 
     def __init__(self, folder: str | os.PathLike[str], node: str) -> None:
-        self._path = journal_path(folder, node)
+        path = journal_path(folder, node)
+        self._forget = path.with_suffix(FORGET_SUFFIX)
+        self._release = path.with_suffix(RELEASE_SUFFIX)
+        self._released = path.with_suffix(RELEASED_SUFFIX)
 
     def take_forgotten(self) -> list[str]:
         """The UUIDs of GPUs that `request_forget` named since the last call."""
-        path = self._path.with_suffix(FORGET_SUFFIX)
         try:
-            uuids = path.read_text().split()
-            path.unlink()
+            uuids = self._forget.read_text().split()
+            self._forget.unlink()
         except (OSError, ValueError):
             return []
         return uuids
 
     def released_until(self, now_ns: int) -> int | None:
         """For how many seconds more the GPUs are to be let go of; None where they are not."""
-        path = self._path.with_suffix(RELEASE_SUFFIX)
         try:
-            release = json.decode(path.read_bytes(), type=Release)
+            release = json.decode(self._release.read_bytes(), type=Release)
             if release.boot_id == BOOT_ID_FILE.read_text().strip() and now_ns < release.until_ns:
                 return (release.until_ns - now_ns) // NANOSECONDS
         except (OSError, ValueError):
             return None
         with contextlib.suppress(OSError):
-            path.unlink()
+            self._release.unlink()
         return None
 
     def note_released(self) -> None:
         """Say that the driver is closed, for whoever waits for it."""
         with contextlib.suppress(OSError):
-            self._path.with_suffix(RELEASED_SUFFIX).touch()
+            self._released.touch()
 
     def note_taken_back(self) -> None:
         with contextlib.suppress(OSError):
-            self._path.with_suffix(RELEASED_SUFFIX).unlink(missing_ok=True)
+            self._released.unlink(missing_ok=True)

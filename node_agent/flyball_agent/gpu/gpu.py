@@ -6,7 +6,6 @@ these. Readings pass through `plausible` once, here, because drivers have been s
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu
+from msgspec import Struct
+from msgspec.structs import replace
 
 
 class GpuError(Exception):
@@ -193,8 +194,7 @@ class GpuLimits:
         return fitting[-1] if fitting else self.clocks_megahertz[0]
 
 
-@dataclass(frozen=True, slots=True)
-class PowerLimitReading:
+class PowerLimitReading(Struct, frozen=True):
     """One GPU's power limit as its driver reports it: what was requested, and what is enforced with every other limiter."""
 
     requested_milliwatts: MilliwattsPerGpu
@@ -207,8 +207,7 @@ class PowerLimitReading:
         return max(self.requested_milliwatts, self.enforced_milliwatts)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReading:
+class GpuReading(Struct, frozen=True):
     """One reading of everything that a GPU measures; None where it does not measure it.
 
     `energy_millijoules` counts since the driver was loaded. Without `persistence_mode` the driver lets go of a GPU that
@@ -259,7 +258,7 @@ def plausible(uuid: str, reading: GpuReading, limits: GpuLimits) -> GpuReading:
                 detail=f"{name} limit {value} mW, the GPU's largest is {limits.max_milliwatts} mW",
             )
     most = limits.max_milliwatts * _POWER_SPIKE_FACTOR
-    return dataclasses.replace(
+    return replace(
         reading,
         sm_clock_megahertz=_within(reading.sm_clock_megahertz, 0, _MAX_CLOCK_MEGAHERTZ),
         average_power_milliwatts=_within(reading.average_power_milliwatts, 0, most),

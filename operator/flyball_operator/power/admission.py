@@ -7,17 +7,18 @@ without the sum of what the nodes may draw passing any cap (docs/power-safety.md
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from flyball_api.grant import CapOverNode, Grant, JobGrant, OtherGpuLimits, PowerBound
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
+from msgspec import Struct
+from msgspec.structs import replace
 
 from flyball_operator.power.bound import CapBudget, NodePower
 
 
-@dataclass(frozen=True, slots=True)
-class GrantTarget:
+class GrantTarget(Struct, frozen=True):
     """What one node should be granted by the plan, before any cap is looked at.
 
     `job_bounds` has what each entry of `jobs` comes to, `rest` what everything else on the node does.

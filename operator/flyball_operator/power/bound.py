@@ -7,12 +7,12 @@ moment, comes to the same figure as the one before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant, GrantVersion, PowerBound
 from flyball_api.units import NodeMilliwatts
+from msgspec import Struct
 
 NOTHING = PowerBound()
 NEVER = GrantVersion()  # before every version
@@ -59,8 +59,7 @@ def acknowledges_another(grant: Grant | None, acknowledged: Acknowledgement | No
     return acknowledged.version == grant.version and not acknowledged.is_of(grant)
 
 
-@dataclass(frozen=True, slots=True)
-class NodePower:
+class NodePower(Struct, frozen=True):
     """What the admission of grants knows of a node: the grant that stands (None: none yet) and the most it may draw.
 
     `accepted` is the version that its agent acknowledged last, which the next grant must pass even where the GPUNode was
@@ -81,8 +80,7 @@ class NodePower:
         return max(sent, self.accepted.generation if self.accepted.epoch == epoch else 0) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class CapBudget:
+class CapBudget(Struct, frozen=True):
     """What a cap leaves to the GPUs of its nodes, its static overhead taken off.
 
     `expected`: the cap adds up what is predicted to be drawn, not limits. `by_priority`: where it does not fit, jobs of low
@@ -99,6 +97,12 @@ class CapBudget:
         """The figure of a bound that this cap adds up."""
         return bound.expected_milliwatts if self.expected else bound.limit_milliwatts
 
+    def counted_together(self, bounds: Iterable[PowerBound]) -> NodeMilliwatts:
+        """What this cap adds up of several bounds."""
+        if self.expected:
+            return NodeMilliwatts(sum([bound.expected_milliwatts for bound in bounds]))
+        return NodeMilliwatts(sum([bound.limit_milliwatts for bound in bounds]))
+
     def committed(self, power: Mapping[str, NodePower]) -> NodeMilliwatts:
         """The most that the cap's nodes may draw at this instant."""
-        return NodeMilliwatts(sum(self.counted(power[node].committed) for node in self.nodes if node in power))
+        return self.counted_together([power[node].committed for node in self.nodes if node in power])

@@ -8,11 +8,11 @@ Whatever is in doubt (a cron expression that cannot be read, a clock set back) i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from cronsim import CronSim, CronSimError
 from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec
+from msgspec import Struct
 
 # Rises are taken in steps, as each is a new plan for the cluster.
 RAMP_STEP_SECONDS = 5.0
@@ -26,16 +26,14 @@ JOULES_PER_KILOJOULE = 1000.0
 SECOND = timedelta(seconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class EnergyPeriod:
+class EnergyPeriod(Struct, frozen=True):
     """A budget's period and the joules used in it so far; status.energyPeriod keeps it over restarts."""
 
     start: datetime
     consumed_joules: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class LastEvaluation:
+class LastEvaluation(Struct, frozen=True):
     """What is remembered of a cap: the effective watts of the last evaluation (None: there was none), the seconds since,
     and the energy period as last charged."""
 
@@ -44,8 +42,7 @@ class LastEvaluation:
     energy_period: EnergyPeriod | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveCap:
+class EffectiveCap(Struct, frozen=True):
     """What a cap comes to: watts (static overhead included) and one sentence why.
 
     `next_change_seconds` is when they must be worked out anew (infinite: only when the cap changes), `target_watts` where
@@ -63,8 +60,7 @@ class EffectiveCap:
     falls_in_seconds: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
+class _Limit(Struct, frozen=True):
     watts: float
     reason: str
     window: str | None = None

@@ -7,13 +7,15 @@ its status calls enforced. Caps count in whole watts, rounded down, because that
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from flyball_api.grant import PowerBound
 from flyball_api.label_selector import LabelSelector
 from flyball_api.power_brake import PowerBrake
 from flyball_api.power_cap import CapBreach, PowerCap, PowerCapSpec
 from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milliwatts, allowed_watts
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.cap_schedule import EffectiveCap, EnergyPeriod, LastEvaluation, charge_energy, effective_cap
@@ -36,8 +38,7 @@ from flyball_operator.power.reservations import NO_RULES, NodeRules, least_bound
 BREACH_LOOK_SECONDS = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Breach:
+class Breach(Struct, frozen=True):
     """A time that more was measured than the cap allowed: the most watts above it, and the joules above it."""
 
     since: datetime
@@ -46,8 +47,7 @@ class Breach:
     until: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CapState:
+class CapState(Struct, frozen=True):
     """One cap now. The milliwatts of its nodes' GPUs are without the cap's static overhead, all watts are with it.
 
     `leaving` are those of its nodes that it selects by their former labels only, `unrecorded` those that nobody would know
@@ -175,8 +175,7 @@ class CapState:
         return self.spec.static_overhead_watts + milliwatts / MILLIWATTS_PER_WATT
 
 
-@dataclass(frozen=True, slots=True)
-class CapStates:
+class CapStates(Struct, frozen=True):
     """Every cap at one instant, in the order of their names, and what they together ask of each node.
 
     Of an `unreadable` cap nobody knows what it bounds; its `refusal` says why.
@@ -200,8 +199,7 @@ class CapStates:
         return [cap.refusal for cap in self.unreadable]
 
 
-@dataclass(frozen=True, slots=True)
-class _Memory:
+class _Memory(Struct, frozen=True):
     """Of the last evaluation: the watts with their fraction (which a ramp goes on from), energy period, instant, breach."""
 
     watts: float | None
@@ -248,12 +246,17 @@ class CapTracker:
         in_emergency = {name for cap, _, under in readable if cap.name in active for name in under}
         in_emergency |= {name for name, info in nodes.items() if any(cap in active for cap in info.named_caps)}
         rules = node_rules([(spec, under) for _, spec, under in readable], in_emergency)
+        least = {name: least_bound(info, rules.get(name, NO_RULES)) for name, info in nodes.items()}
         states = tuple(
-            replace(
-                self._evaluate(
-                    cap, spec, {name: nodes[name] for name in under}, rules, now, monotonic, readings.get(cap.uid)
-                ),
-                brake=brakes.get(cap.name),
+            self._evaluate(
+                cap,
+                spec,
+                {name: nodes[name] for name in under},
+                least,
+                now,
+                monotonic,
+                brakes.get(cap.name),
+                readings.get(cap.uid),
             )
             for cap, spec, under in readable
         )
@@ -275,9 +278,10 @@ class CapTracker:
         cap: PowerCap,
         spec: PowerCapSpec,
         under: Mapping[str, NodeInfo],
-        rules: Mapping[str, NodeRules],
+        least: Mapping[str, PowerBound],
         now: datetime,
         monotonic: float,
+        brake: PowerBrake | None,
         reading: MeterReading | None,
     ) -> CapState:
         memory = self._memory.get(cap.uid) or _recorded(cap, now, monotonic)
@@ -302,22 +306,19 @@ class CapTracker:
             leaving=frozenset(name for name, info in under.items() if not spec.node_selector.matches(info.labels)),
             unrecorded=frozenset(name for name, info in under.items() if not _recorded_under(spec.node_selector, info)),
             effective=replace(effective, watts=float(allowed_watts(effective.watts))),
-            committed_milliwatts=counts.committed({name: info.power for name, info in under.items()}),
-            least_milliwatts=NodeMilliwatts(
-                sum(counts.counted(least_bound(info, rules.get(name, NO_RULES))) for name, info in under.items())
-            ),
+            committed_milliwatts=counts.counted_together([info.power.committed for info in under.values()]),
+            least_milliwatts=counts.counted_together([least[name] for name in under]),
             measured_milliwatts=measured,
-            committed_if_believed=NodeMilliwatts(
-                sum(counts.counted(info.power_if_believed) for info in under.values())
-            ),
+            committed_if_believed=counts.counted_together([info.power_if_believed for info in under.values()]),
             doubts={name: info.doubt for name, info in under.items() if info.doubt},
             reserve_milliwatts=reserve_of(counts, under, spec.reserve_nodes),
             energy_period=effective.energy_period,
+            brake=brake,
         )
         if spec.meter is not None:
             last = first_state(cap.status, monotonic) if memory.meter is None else memory.meter
             reading = NEVER_READ if reading is None else reading
-            meter = follow_meter(spec.meter, last, reading, _metered_load(state, under, rules), monotonic)
+            meter = follow_meter(spec.meter, last, reading, _metered_load(state, under, least), monotonic)
             age = 0.0 if reading.watts is None else monotonic - reading.seen_at
             state = replace(state, reading=reading, reading_age_seconds=age, meter=meter, overhead=memory.overhead)
             if (
@@ -329,20 +330,21 @@ class CapTracker:
                 drawn = measured / MILLIWATTS_PER_WATT
                 overhead = follow_overhead(memory.overhead, reading.watts, drawn, state.effective.watts, monotonic)
                 state = replace(state, overhead=overhead)
-        state = replace(state, breach=_breach(memory.breach, state, elapsed, now))
+        breach = _breach(memory.breach, state, elapsed, now)
+        if breach is not None:
+            state = replace(state, breach=breach)
         self._memory[cap.uid] = _Memory(effective.watts, period, monotonic, state.breach, state.meter, state.overhead)
         return state
 
 
-def _metered_load(state: CapState, under: Mapping[str, NodeInfo], rules: Mapping[str, NodeRules]) -> MeteredLoad:
+def _metered_load(state: CapState, under: Mapping[str, NodeInfo], least: Mapping[str, PowerBound]) -> MeteredLoad:
     """What the limits under a cap come to, whatever the cap itself counts."""
     limits = sum(info.power.committed.limit_milliwatts for info in under.values())
-    least = sum(least_bound(info, rules.get(name, NO_RULES)).limit_milliwatts for name, info in under.items())
     largest = state.watts_of(NodeMilliwatts(sum(info.max_limits_milliwatts for info in under.values())))
     return MeteredLoad(
         cap_watts=state.effective.watts,
         limits_watts=state.watts_of(NodeMilliwatts(limits)),
-        least_watts=state.watts_of(NodeMilliwatts(least)),
+        least_watts=state.watts_of(NodeMilliwatts(sum(least[name].limit_milliwatts for name in under))),
         most_watts=largest if state.spec.expected else min(largest, state.effective.watts),
         # What a node reported before it went away says nothing of what it draws now.
         gpu_watts=sum(info.measured_milliwatts for info in under.values() if not info.doubt) / MILLIWATTS_PER_WATT,

@@ -9,10 +9,11 @@ whatever the promise needs (docs/power-safety.md).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from flyball_planner.models.gpu import GpuModel
+from msgspec.structs import replace
 
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.acknowledgements import Acknowledgements
@@ -35,7 +36,7 @@ from flyball_operator.power.heartbeats import Heartbeats
 from flyball_operator.power.holds import Holds
 from flyball_operator.power.memberships import LabelSync, Memberships
 from flyball_operator.power.meter import MeterReading
-from flyball_operator.power.node_info import NodeInfo, read_nodes, sign_of_a_boot
+from flyball_operator.power.node_info import NodeInfo, NodeMemory, read_nodes, sign_of_a_boot
 from flyball_operator.power.patience import CutYield, PlanGrace
 from flyball_operator.power.ramp import Ramps
 from flyball_operator.power.starts_and_stops import StartsAndStops
@@ -70,6 +71,7 @@ class PowerController:
         self._caps = CapTracker(settings.grant_lease_seconds)
         self._cap_statuses = CapStatuses(settings.status_interval_seconds, epoch)
         self._known_gpus = KnownGpus(settings.gpu_models)
+        self._nodes: NodeMemory = {}
         self._acknowledgements = Acknowledgements(settings.acknowledge_timeout_seconds)
         self._brakes = Brakes(epoch)
         self._heartbeats = Heartbeats(settings.report_timeout_seconds)
@@ -98,7 +100,9 @@ class PowerController:
         views = {view.name: view for view in cluster.nodes}
         signs = {name for name, item in cluster.gpu_nodes.items() if sign_of_a_boot(views.get(name), item)}
         silent = self._heartbeats.update(cluster.gpu_nodes, monotonic, signs)
-        nodes = read_nodes(cluster.nodes, cluster.gpu_nodes, cluster.pods, unresponsive, silent, self._known_gpus)
+        nodes = read_nodes(
+            cluster.nodes, cluster.gpu_nodes, cluster.pods, unresponsive, silent, self._known_gpus, self._nodes
+        )
         nodes = self._writes.counted(nodes, cluster.gpu_nodes)
         self._brakes.update(cluster.brakes)
         caps = self._caps.read(cluster.caps, nodes, now, monotonic, cluster.brakes, readings)

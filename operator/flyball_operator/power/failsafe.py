@@ -7,18 +7,17 @@ whatever it does by itself. The failsafe is for those who still have to pay for 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from flyball_api.power_cap import PowerCapSpec
 from flyball_api.units import MilliwattsPerGpu, allowed_milliwatts
+from msgspec import Struct
 
 DEFAULT_HOLD_SECONDS = 3600
 # A grant that takes the hold back must be acknowledged before the cap falls.
 HOLD_MARGIN_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Failsafe:
+class Failsafe(Struct, frozen=True):
     """For how long after a lease every limit is held as granted, and the limit of each GPU then (0: its smallest)."""
 
     limit_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flyball_api.gpu_node import GpuNode
 from flyball_api.grant import Grant, JobGrant, PowerBound
+from msgspec.structs import replace
 
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.admission import Admission, GrantTarget, without_entries

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from flyball_api.gpu_node import DriverSession, GpuNode
 from flyball_api.grant import PowerBound
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import NodeView, PodView
 from flyball_planner.models.gpu import GpuModel
+from msgspec import Struct
+from msgspec.structs import replace
 
 from flyball_operator.power.bound import NEVER, NodePower, acknowledges_another, committed_bound
 from flyball_operator.power.gpu_facts import UNKNOWN, GpuFacts, KnownGpus
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
+class NodeInfo(Struct, frozen=True):
     """One GPU node; `node` is None where only its GPUNode is left, `gpu_node` where it has none yet.
 
     `gpu_model` is None where nobody knows what its GPUs are: such a node is reserved at the largest limit known
@@ -89,6 +91,29 @@ class NodeInfo:
         return self.commandable and self.node is not None and self.node.gpus > 0 and not self.node.cordoned
 
 
+class _Facts(NamedTuple):
+    """All that a NodeInfo is made of."""
+
+    node: NodeView | None
+    gpu_node: GpuNode | None
+    gpus: GpuFacts
+    foreign_gpus: int
+    responsive: bool
+    silent_seconds: float | None
+
+    def same(self, other: _Facts) -> bool:
+        """Whether both are the same objects and figures: what informers hold is made anew only where it has changed."""
+        return (
+            self.node is other.node
+            and self.gpu_node is other.gpu_node
+            and self.gpus is other.gpus
+            and self[3:] == other[3:]
+        )
+
+
+NodeMemory = dict[str, tuple[_Facts, NodeInfo]]
+
+
 def read_nodes(
     nodes: Iterable[NodeView],
     gpu_nodes: Mapping[str, GpuNode],
@@ -96,12 +121,14 @@ def read_nodes(
     unresponsive: frozenset[str],
     silent: Mapping[str, float] | None = None,
     known: KnownGpus | None = None,
+    memory: NodeMemory | None = None,
 ) -> dict[str, NodeInfo]:
     """Every Node that has GPUs or may have some, and every GPUNode, keyed and ordered by name.
 
     A node that vanished stays committed until somebody releases its GPUNode: that an API object is gone proves nothing
     about the hardware. `silent` has the nodes whose agents have not reported for too long, and for how many seconds.
     `known` is what is known of GPUs beside what they report now, and remembers it of each node; None: the catalogue.
+    `memory` keeps what was read, so that only nodes of which something has changed are read anew the next time.
     """
     known = KnownGpus() if known is None else known
     by_name = {node.name: node for node in nodes if node.gpus or node.hidden_gpus or node.name in gpu_nodes}
@@ -112,29 +139,23 @@ def read_nodes(
     silent = silent or {}
     names = sorted(by_name.keys() | gpu_nodes.keys())
     known.forget_all_but(names)
-    return {
-        name: _node_info(
-            name,
-            node := by_name.get(name),
-            gpu_node := gpu_nodes.get(name),
-            known.facts_of(name, node, gpu_node),
-            foreign.get(name, 0),
-            name not in unresponsive,
-            silent.get(name),
-        )
-        for name in names
-    }
+    memory = {} if memory is None else memory
+    for name in memory.keys() - names:
+        del memory[name]
+    infos: dict[str, NodeInfo] = {}
+    for name in names:
+        node, gpu_node = by_name.get(name), gpu_nodes.get(name)
+        gpus = known.facts_of(name, node, gpu_node)
+        facts = _Facts(node, gpu_node, gpus, foreign.get(name, 0), name not in unresponsive, silent.get(name))
+        before = memory.get(name)
+        if before is None or not before[0].same(facts):
+            before = memory[name] = facts, _node_info(name, facts)
+        infos[name] = before[1]
+    return infos
 
 
-def _node_info(
-    name: str,
-    node: NodeView | None,
-    gpu_node: GpuNode | None,
-    facts: GpuFacts,
-    foreign_gpus: int,
-    responsive: bool,
-    silent_seconds: float | None,
-) -> NodeInfo:
+def _node_info(name: str, read: _Facts) -> NodeInfo:
+    node, gpu_node, facts, foreign_gpus, responsive, silent_seconds = read
     power = _node_power(gpu_node, facts)
     believed = power.committed
     doubt = _doubt(node, gpu_node, silent_seconds)

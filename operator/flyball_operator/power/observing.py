@@ -52,8 +52,8 @@ class ObservingController:
             dataclasses.replace(cluster, gpu_nodes=governed), now, monotonic, readings
         )
         by_uid = {state.cap.uid: state for state in self._if_governed.caps.states}
-        states = tuple(replace(state, if_governed=by_uid[state.cap.uid]) for state in seen.caps.states)
-        return replace(seen, caps=replace(seen.caps, states=states), cutting=False)
+        states = tuple(msgspec.structs.replace(state, if_governed=by_uid[state.cap.uid]) for state in seen.caps.states)
+        return replace(seen, caps=msgspec.structs.replace(seen.caps, states=states), cutting=False)
 
     def planned_on(self, state: PowerState) -> PowerState:
         """The cluster as it would be, were it governed."""

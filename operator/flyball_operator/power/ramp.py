@@ -9,12 +9,13 @@ anything is ramped, and a cap that is not held holds up no stop.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flyball_api.gpu_node import GpuNode
 from flyball_api.grant import JobGrant, PowerBound
 from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, NodeMilliwatts, held_milliwatts
 from flyball_api.workloads import PodView
+from msgspec.structs import replace
 
 from flyball_operator.power.admission import GrantTarget
 from flyball_operator.power.bound import CapBudget, NodePower

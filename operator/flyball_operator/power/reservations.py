@@ -7,18 +7,18 @@ take their figures from here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 from flyball_api.grant import PowerBound
 from flyball_api.power_cap import PowerCapSpec
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, held_milliwatts, node_milliwatts
+from msgspec import Struct
+from msgspec.structs import replace
 
 from flyball_operator.power.failsafe import MINIMUM, Failsafe
 from flyball_operator.power.node_info import NodeInfo
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRules:
+class NodeRules(Struct, frozen=True):
     """What the caps over one node ask of its GPUs beside their watts; `emergency`: every GPU at its smallest limit.
 
     Where foreign pods are limited, each of their GPUs gets `foreign_share_milliwatts`, at least its smallest limit.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -40,6 +39,7 @@ from flyball_api.grant import Grant, GrantVersion, JobGrant, OtherGpuLimits, Pow
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.examples import examples
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from flyball_api.reading import InvalidObject
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 JOB = {
     "namespace": "research",

@@ -280,11 +280,12 @@ async def test_a_call_that_hangs_in_the_library_costs_one_gpu_only(hardware: Har
 
 READ_ONLY = """
 import dataclasses, json, time
+import msgspec
 from flyball_agent.gpu.nvml import NvmlDriver
 driver = NvmlDriver()
 def look(gpu):
     reading = gpu.read()
-    return dict(dataclasses.asdict(reading), held=reading.limit.held_milliwatts)
+    return dict(msgspec.to_builtins(reading), held=reading.limit.held_milliwatts)
 gpus = []
 for gpu in driver.gpus():
     first = look(gpu)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
@@ -62,7 +63,7 @@ A100, H100 = gpu("NVIDIA-A100-SXM4-40GB"), gpu("NVIDIA-H100-80GB-HBM3")
 
 
 def info(name: str, model: GpuModel | None = A100, gpus: int = 8) -> NodeInfo:
-    return replace(ready_node(name, gpus=gpus), gpu_model=model)
+    return msgspec.structs.replace(ready_node(name, gpus=gpus), gpu_model=model)
 
 
 NODES = {name: info(name) for name in ("n1", "n2", "n3", "n4")}

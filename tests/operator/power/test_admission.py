@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from flyball_operator.power.admission import (
 from flyball_operator.power.bound import CapBudget, NodePower
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.examples import examples
 from tests.support.operator_objects import grant, job_grant, power

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from flyball_api.gpu_node import Acknowledgement, DriverSession
@@ -12,6 +10,7 @@ from flyball_api.units import NodeMilliwatts
 from flyball_operator.power.bound import acknowledges_another, committed_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.examples import examples
 from tests.support.operator_objects import grant

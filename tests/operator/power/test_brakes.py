@@ -57,7 +57,7 @@ class Bench:
     ) -> GpuNode:
         jobs = (job_grant(f"uid-{node}", watts * 1000, GPUS, pod=f"pod-{node}"),)
         given = grant(watts * 8000, jobs=jobs, expected=watts * 6000, generation=generation, caps=("row",))
-        given = replace(given, caps=caps or (CapOverNode("row", BrakeVersion(1, brake)),)).sealed()
+        given = msgspec.structs.replace(given, caps=caps or (CapOverNode("row", BrakeVersion(1, brake)),)).sealed()
         view = gpu_node_view(node, given, limits=watts * 8000)
         return self.acknowledging(view, given.bound.limit_milliwatts)
 
@@ -291,7 +291,7 @@ def test_what_is_over_for_want_of_acknowledgements_is_not_braked() -> None:
         lower = bench.granted(node, 200, generation=2)
         assert lower.grant is not None
         assert standing.grant is not None
-        sent = replace(lower.grant, committed=standing.grant.bound)
+        sent = msgspec.structs.replace(lower.grant, committed=standing.grant.bound)
         bench.gpu_nodes[node] = replace(standing, grant=sent)
     bench.controller = PowerController(1, PowerSettings())
     assert bench.step(9600).brakes == ()

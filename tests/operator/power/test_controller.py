@@ -76,7 +76,7 @@ class Bench:
     ) -> None:
         """The API server has a grant of so many watts for each GPU, and its agent has acknowledged it, or another one."""
         job = job_grant(f"uid-{node}", watts * 1000, 8, pod=f"pod-{node}", clock=1200)
-        jobs = (replace(job, pod_uid=f"pod-pod-{node}"),)
+        jobs = (msgspec.structs.replace(job, pod_uid=f"pod-pod-{node}"),)
         expected = min(watts * 8000, GUARDED_MILLIWATTS * 8)
         given = grant(watts * 8000, epoch=epoch, generation=generation, jobs=jobs, expected=expected, caps=("row",))
         raw = raw_gpu_node(node, given, limits=watts * 8000, acknowledged=acknowledged)
@@ -543,7 +543,7 @@ def test_a_cap_is_known_to_be_enforced_by_what_its_status_says_of_what_is_in_for
 def test_nothing_is_enforced_by_an_operator_that_only_observes() -> None:
     state = Bench().observe(row(1600)).caps.states[0]
     assert state.enforced
-    assert not replace(state, if_governed=state).enforced
+    assert not msgspec.structs.replace(state, if_governed=state).enforced
 
 
 # --- not too many at once ------------------------------------------------------------------------------------------------
@@ -613,7 +613,7 @@ def test_a_cap_is_told_how_many_nodes_are_not_there_yet() -> None:
     bench.wants("c", 100)
     standing = bench.gpu_nodes["c"].grant
     assert standing is not None
-    later = replace(standing, generation=2)
+    later = msgspec.structs.replace(standing, generation=2)
     bench.gpu_nodes["c"] = read_gpu_node(raw_gpu_node("c", later, limits=800_000, acknowledged=(1, 1)))
     instructions = bench.step(row(3900))
     assert "c" not in {send.node.name for send in instructions.sends}

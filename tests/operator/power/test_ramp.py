@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 from flyball_api.gpu_node import GpuNode, read_gpu_node
@@ -29,6 +28,7 @@ from flyball_operator.watches import ClusterState
 from flyball_planner.models.gpu import catalogue
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.examples import examples
 from tests.support.operator_objects import (

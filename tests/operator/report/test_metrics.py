@@ -7,7 +7,6 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,6 +30,7 @@ from flyball_operator.report.metrics import NODE_STATES, OperatorMetrics
 from flyball_planner.models.gpu import catalogue
 from flyball_planner.models.priors import model_class_prior
 from flyball_planner.snapshot import Admission, Allocation, JobDecision
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.metrics_document import described, documented
