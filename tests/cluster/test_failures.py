@@ -130,3 +130,15 @@ def test_a_crash_counts_once_though_the_operator_dies_of_it_too(make_site: Calla
         bench.site.parts[OPERATOR].kill()
         bench.site.start_part(OPERATOR)
         assert wait_incarnation(bench, "unlucky", number)["restarts"] == number - 1
+
+
+def test_a_job_whose_batch_job_is_deleted_without_its_pods_goes_on(bench: Bench) -> None:
+    bench.submit("orphaned", gpus=(2, 2), iterations=LONG)
+    wait_incarnation(bench, "orphaned", 1)
+    left = running_pod(bench)["metadata"]["uid"]
+    (batch,) = bench.objects("jobs", "/apis/batch/v1")
+    path = f"/apis/batch/v1/namespaces/{bench.namespace}/jobs/{batch['metadata']['name']}"
+    bench.api.delete(path, propagation="Orphan")
+    status = wait_incarnation(bench, "orphaned", 2)
+    assert status.get("restarts", 0) == 0
+    assert left not in {pod["metadata"]["uid"] for pod in bench.objects("pods")}

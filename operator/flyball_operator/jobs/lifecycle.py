@@ -5,7 +5,7 @@ allows the next, and taken again after any crash because nothing but that state 
 
 - an incarnation on other nodes than the plan's is stopped (its pods checkpoint and leave), and so is one that failed, once
   all of its pods have ended and the pause before the next start is over: until then they stay, with their logs;
-- while any pod of the job still holds GPUs, wait;
+- while any pod of the job still holds GPUs, wait; those that were left behind when somebody deleted their Job are deleted;
 - with none left, the next incarnation is made, its pods gated, and then the Service that they find each other by;
 - with the Service and every pod of it there, its number in the job's status and its watts reserved on every node, all
   gates are opened, all or none.
@@ -66,7 +66,14 @@ class OpenGates:
     pods: tuple[tuple[PodView, str], ...]
 
 
-Action = StopIncarnation | CreateIncarnation | CreateService | OpenGates
+@dataclass(frozen=True, slots=True)
+class RemovePods:
+    """Delete pods that a deletion of their Job has left behind: they would train, and hold their GPUs, for nobody."""
+
+    pods: tuple[PodView, ...]
+
+
+Action = StopIncarnation | CreateIncarnation | CreateService | OpenGates | RemovePods
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,9 @@ def next_step(
     holding = [pod for pod in pods if not pod.finished]
 
     if current is None:
+        left_behind = tuple(pod for pod in pods if not pod.controller_uid and not pod.deleting)
+        if left_behind:
+            return JobStep(Phase.STOPPING, None, (RemovePods(left_behind),))
         if holding or any(item.deleting for item in incarnations):
             return JobStep(Phase.STOPPING)
         if desired is None:

@@ -47,7 +47,7 @@ from flyball_kube.resources import (
 )
 from flyball_kube.session import JSON_PATCH, ApiSession, JsonObject
 
-from flyball_operator.jobs.lifecycle import CreateService, OpenGates, StopIncarnation
+from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult, combined
 from flyball_operator.power.brakes import SendBrake
@@ -281,6 +281,15 @@ class Executor:
             JOBS,
             lambda: self._session.delete(JOBS.path(item.namespace, item.name), options),
         )
+
+    async def remove_pods(self, action: RemovePods) -> WriteResult:
+        """Delete each of these very pods; done where all took effect."""
+        return combined(await self.all(self._remove_pod(pod) for pod in action.pods))
+
+    async def _remove_pod(self, pod: PodView) -> WriteResult:
+        options = {"preconditions": {"uid": pod.uid}}
+        path = PODS.path(pod.namespace, pod.name)
+        return await self._write("remove-pod", PODS, lambda: self._session.delete(path, options))
 
     async def open_gates(self, action: OpenGates, hostnames: Mapping[str, str]) -> WriteResult:
         """Give each pod its node, by the node's hostname label, and take its gate away; done where all took effect."""

@@ -9,7 +9,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_kube.logs import get_logger
 
 from flyball_operator.jobs.jobs_step import JobAction
-from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, StopIncarnation
+from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.outcome import WriteResult
 
 logger = get_logger(__name__)
@@ -26,6 +26,8 @@ class JobWrites(Protocol):
 
     async def stop_incarnation(self, action: StopIncarnation) -> WriteResult: ...
 
+    async def remove_pods(self, action: RemovePods) -> WriteResult: ...
+
     async def open_gates(self, action: OpenGates, hostnames: Mapping[str, str]) -> WriteResult: ...
 
 
@@ -36,6 +38,9 @@ async def take_action(executor: JobWrites, item: JobAction, hostnames: Mapping[s
         case StopIncarnation(incarnation, reason):
             event, number = "stop", incarnation.incarnation
             result = await executor.stop_incarnation(action)
+        case RemovePods(pods):
+            event, number, reason = "remove-pods", pods[0].incarnation, "a deletion of their Job has left them behind"
+            result = await executor.remove_pods(action)
         case OpenGates(pods):
             event, number, reason = "start", pods[0][0].incarnation, "every old pod is gone and the watts are reserved"
             result = await executor.open_gates(action, hostnames)

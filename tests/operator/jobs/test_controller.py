@@ -14,7 +14,14 @@ from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodView
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
-from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, CreateService, OpenGates, StopIncarnation
+from flyball_operator.jobs.lifecycle import (
+    Action,
+    CreateIncarnation,
+    CreateService,
+    OpenGates,
+    RemovePods,
+    StopIncarnation,
+)
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.outcome import DONE, Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, read_nodes
@@ -77,6 +84,10 @@ class RecordingWrites:
 
     async def stop_incarnation(self, action: StopIncarnation) -> WriteResult:
         self.taken.append(f"stop {action.incarnation.incarnation}")
+        return self.result
+
+    async def remove_pods(self, action: RemovePods) -> WriteResult:
+        self.taken.append(f"remove {len(action.pods)}")
         return self.result
 
     async def open_gates(self, action: OpenGates, hostnames: Mapping[str, str]) -> WriteResult:

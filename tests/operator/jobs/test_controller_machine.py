@@ -13,7 +13,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodView
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobAction
-from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, StopIncarnation
+from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, read_nodes
@@ -170,6 +170,8 @@ class OneJob(RuleBasedStateMachine):
                 assert standing.named, "ranks find each other before they run"
             case CreateService():
                 pass
+            case RemovePods():
+                raise AssertionError("no Job of the test is deleted by others")
 
     def _take(self, item: JobAction) -> WriteResult:
         match item.action:

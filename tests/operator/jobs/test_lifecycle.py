@@ -13,6 +13,7 @@ from flyball_operator.jobs.lifecycle import (
     CreateService,
     JobStep,
     Phase,
+    RemovePods,
     StopIncarnation,
     next_step,
 )
@@ -61,6 +62,12 @@ def ended(index: int, phase: str, exit_code: int | None = None, number: int = 1)
     )
 
 
+def left_behind(index: int, *, deleting: bool = False) -> PodView:
+    return running_pod(
+        f"p{index}", "ab"[index], uid=UID, incarnation=1, index=index, gpus=4, controlled=False, deleting=deleting
+    )
+
+
 @dataclass(frozen=True)
 class State:
     """What stands, and what should follow."""
@@ -89,6 +96,14 @@ STATES = [
     State("and nothing is planned", Phase.STOPPING, desired=None, pods=[running(0, deleting=True)]),
     State("the old Job is on its way out", Phase.STOPPING, incarnations=[incarnation(deleting=True)]),
     State("finished pods hold nothing", Phase.CREATING, (CreateIncarnation,), pods=[ended(0, "Succeeded")]),
+    State(
+        "a deletion of its Job has left its pods behind",
+        Phase.STOPPING,
+        (RemovePods,),
+        pods=[left_behind(0), running(1, deleting=True)],
+    ),
+    State("and they have ended, and nothing is planned", Phase.STOPPING, (RemovePods,), None, pods=[left_behind(0)]),
+    State("and they leave", Phase.STOPPING, pods=[left_behind(0, deleting=True)]),
     # On its way up.
     State("no pods yet", Phase.CREATING, incarnations=[incarnation()]),
     State("one pod of two", Phase.CREATING, incarnations=[incarnation()], pods=[gated(0)]),

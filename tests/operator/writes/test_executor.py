@@ -15,7 +15,7 @@ from flyball_api.reading import to_patch
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import GPU_NODES, Resource
-from flyball_operator.jobs.lifecycle import CreateService, OpenGates, StopIncarnation
+from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
@@ -359,6 +359,15 @@ async def test_stopping_deletes_the_very_job() -> None:
         "propagationPolicy": "Background",
         "preconditions": {"uid": "batch-uid-train-1"},
     }
+
+
+async def test_pods_that_were_left_behind_are_deleted_one_by_one_and_no_others() -> None:
+    desk = Desk()
+    left = tuple(pod_view(f"train-1-{index}", uid="uid-train", controlled=False) for index in range(2))
+    assert (await desk.executor.remove_pods(RemovePods(left))).done
+    assert sorted((method, path.rpartition("/")[2], body) for method, path, body in desk.server.asked) == [
+        ("DELETE", f"train-1-{index}", {"preconditions": {"uid": f"pod-train-1-{index}"}}) for index in range(2)
+    ]
 
 
 async def test_statuses_and_deletions_are_of_the_object_that_was_read() -> None:

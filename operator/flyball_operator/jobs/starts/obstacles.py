@@ -14,6 +14,7 @@ from flyball_operator.jobs.lifecycle import (
     JobStep,
     OpenGates,
     Phase,
+    RemovePods,
     StopIncarnation,
 )
 
@@ -50,6 +51,7 @@ _REFUSED_ACTIONS: Mapping[type[Action], str] = {
     CreateService: "ServiceRefused",
     OpenGates: "GatesRefused",
     StopIncarnation: "StopRefused",
+    RemovePods: "StopRefused",
 }
 
 
