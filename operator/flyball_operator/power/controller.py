@@ -61,6 +61,10 @@ class PowerSettings:
     gpu_models: Mapping[str, GpuModel] | None = None
     brakes: bool = True
 
+    def is_fresh(self, cluster: ClusterState) -> bool:
+        """Whether our copy of the cluster is proven young enough to raise anything, or to release it."""
+        return cluster.age_seconds <= self.stale_after_seconds
+
 
 class PowerController:
     """The power decisions of one leader term."""
@@ -143,7 +147,10 @@ class PowerController:
             label_syncs=self._label_syncs(state, leaving, {send.node.name for send in sends}),
             holds=tuple(
                 self._holds.due(
-                    state.cluster.caps, state.cluster.gpu_nodes.values(), monotonic, self._is_fresh(state.cluster)
+                    state.cluster.caps,
+                    state.cluster.gpu_nodes.values(),
+                    monotonic,
+                    self._settings.is_fresh(state.cluster),
                 )
             ),
         )
@@ -222,10 +229,7 @@ class PowerController:
 
     def _may_raise(self, state: PowerState) -> bool:
         """Whether everything is read, and our copy is fresh: an older one may have missed a reboot."""
-        return state.all_read and self._is_fresh(state.cluster)
-
-    def _is_fresh(self, cluster: ClusterState) -> bool:
-        return cluster.age_seconds <= self._settings.stale_after_seconds
+        return state.all_read and self._settings.is_fresh(state.cluster)
 
     def _unheard(self, state: PowerState) -> frozenset[str]:
         """The nodes that are believed by what they acknowledged to another leader.

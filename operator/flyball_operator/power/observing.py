@@ -76,7 +76,7 @@ class ObservingController:
                 self._grants[send.node.name] = send.grant
                 self._imagined.handle(Answered(send.node.name, Outcome.DONE))
         grants = GrantsUnderWay(unread=state.cluster.unread)
-        fresh = state.cluster.age_seconds <= self._settings.stale_after_seconds
+        fresh = self._settings.is_fresh(state.cluster)
         holds = self._holds.due(state.cluster.caps, state.cluster.gpu_nodes.values(), monotonic, fresh)
         return PowerInstructions(
             sends=missing,
