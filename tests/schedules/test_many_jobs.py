@@ -1,154 +1,23 @@
-"""A thousand jobs submitted at once, to the whole operator and real agents in virtual time."""
+"""A thousand jobs at once, and a cap that goes up and down: the whole operator and real agents in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
-from collections.abc import Callable
-from datetime import datetime
-from typing import Any, cast
+from typing import cast
 
-from flyball_api.names import ANNOTATION_ALLOCATION, LABEL_COMPLETION_INDEX
 from flyball_kube.resources import ENERGY_AWARE_JOBS
-from flyball_kube.session import ApiSession
-from flyball_operator.loop import Operator
-from flyball_operator.planning.worker import PlanWorker
-from flyball_operator.report.metrics import OperatorMetrics
-from flyball_planner.planner import plan as make_plan
-from flyball_planner.snapshot import ClusterSnapshot, Plan
 
 from tests.support.examples import examples
 from tests.support.power_cluster import GPUS, MIN, NODES, OVERHEAD_WATTS, cap_watts
 from tests.support.schedules.faults import Schedule
-from tests.support.schedules.memory_api import Change, Json, MemoryApi, plural_of
-from tests.support.schedules.processes import SETTINGS, Intended, OperatorProcess
+from tests.support.schedules.memory_api import Change, Json
 from tests.support.schedules.run import run
+from tests.support.schedules.workloads import WholeOperatorProcess, Workloads, job, until
 from tests.support.schedules.world import Beginning, World
 
 SUBMIT_SECONDS = 0.5  # all of them
-PLAN_SECONDS = 0.4  # as long as a plan of so many takes
 BEGINNING = Beginning((10, 10, 10), (False,) * 3, ((MIN, 1.0),) * (len(NODES) * GPUS))
-
-
-class InlinePlanner:
-    """The planner's process, in this one."""
-
-    def __init__(self) -> None:
-        self.plans: list[int] = []  # of how many jobs each was
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    async def plan(self, snapshot: ClusterSnapshot, policy: str) -> Plan:
-        self.plans.append(len(snapshot.jobs))
-        await asyncio.sleep(PLAN_SECONDS)
-        return make_plan(snapshot, policy)
-
-
-class WholeOperatorProcess(OperatorProcess):
-    """The operator with everything that it has."""
-
-    planner: InlinePlanner
-
-    def made(
-        self,
-        session: ApiSession,
-        intended: Intended,
-        monotonic: Callable[[], float],
-        wall_clock: Callable[[], datetime],
-    ) -> Operator:
-        operator = Operator(
-            session,
-            self.lease,
-            SETTINGS,
-            OperatorMetrics(),
-            monotonic=monotonic,
-            wall_clock=wall_clock,
-            work_seconds=lambda: 0.0,
-        )
-        self.planner = InlinePlanner()
-        operator._worker = cast(PlanWorker, self.planner)
-        return operator
-
-
-class Workloads:
-    """What makes pods of batch Jobs, and what runs those whose gates are open: Job controller, scheduler and kubelets."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.requests: Counter[str] = Counter()
-        api, handle = world.api, world.api.handle
-
-        def counted(method: str, path: str, params: dict[str, str], body: Any) -> Json:
-            if "dryRun" in params:
-                return {**body, "metadata": {**body["metadata"], "uid": "uid-of-none", "resourceVersion": "1"}}
-            if method != "GET":
-                self.requests[f"{method} {plural_of(path)}{'/status' * path.endswith('/status')}"] += 1
-            if isinstance(body, list):
-                return self._opened(api, path.split("/")[-1])
-            return handle(method, path, params, body)
-
-        api.handle = counted  # type: ignore[method-assign]
-        api.open("jobs", api.version, self._made)
-
-    def _made(self, change: Change) -> None:
-        if change.plural != "jobs" or change.kind != "ADDED":
-            return
-        job = change.item
-        template, metadata = job["spec"]["template"], job["metadata"]
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": metadata["name"], "uid": metadata["uid"]}
-        for index in range(job["spec"]["completions"]):
-            labels = {**template["metadata"]["labels"], LABEL_COMPLETION_INDEX: str(index)}
-            pod = {
-                "metadata": {
-                    "name": f"{metadata['name']}-{index}",
-                    "namespace": metadata["namespace"],
-                    "labels": labels,
-                    "ownerReferences": [{**owner, "controller": True}],
-                },
-                "spec": template["spec"],
-                "status": {"phase": "Pending"},
-            }
-            self._world.api.put("pods", pod)
-
-    def _opened(self, api: MemoryApi, name: str) -> Json:
-        """The pod's gate is taken away: it is bound to the node that it was placed on, and runs."""
-        pod = api.get("pods", name)
-        assert pod is not None
-        (job,) = (api.get("jobs", item["name"]) for item in pod["metadata"]["ownerReferences"])
-        assert job is not None
-        placed = json.loads(job["metadata"]["annotations"][ANNOTATION_ALLOCATION])["nodes"]
-        node, gpus = placed[int(pod["metadata"]["labels"][LABEL_COMPLETION_INDEX])]
-        machine = self._world.machines[node]
-        free = [index for index in range(GPUS) if index not in machine.held][:gpus]
-        assert len(free) == gpus, f"{node} has no room for {name}"
-        machine.held |= dict.fromkeys(free, name)
-        spec = {**pod["spec"], "nodeName": node, "schedulingGates": []}
-        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-        self._world.show_pods()
-        return api.put("pods", {**pod, "spec": spec, "status": status})
-
-
-def job(index: int) -> Json:
-    return {
-        "apiVersion": "flyball.dev/v1alpha1",
-        "kind": "EnergyAwareJob",
-        "metadata": {"name": f"job-{index}", "namespace": "team"},
-        "spec": {
-            "gpus": {"min": 1, "max": 1},
-            "training": {"globalBatchSize": 64, "iterations": 10**9, "modelClass": "resnet50"},
-            "template": {"spec": {"containers": [{"name": "trainer", "image": "train"}]}},
-        },
-    }
-
-
-async def until(holds: Callable[[], bool], what: str, seconds: float) -> None:
-    end = asyncio.get_running_loop().time() + seconds
-    while not holds():
-        assert asyncio.get_running_loop().time() < end, what
-        await asyncio.sleep(0.02)
 
 
 async def a_thousand_at_once(world: World, schedule: Schedule) -> None:
@@ -200,3 +69,44 @@ async def a_thousand_at_once(world: World, schedule: Schedule) -> None:
 
 def test_a_thousand_jobs_at_once_are_one_plan_and_no_storm() -> None:
     assert not run(Schedule(1, BEGINNING, ()), play=a_thousand_at_once).violation
+
+
+async def twenty_toggles(world: World, schedule: Schedule) -> None:
+    """Six jobs, and a cap over four of them that cannot be held when it falls, and rises again: twenty times in four
+    minutes."""
+    world.operator_kind = WholeOperatorProcess
+    Workloads(world)
+    starts: Counter[str] = Counter()
+
+    def started(change: Change) -> None:
+        if change.kind == "ADDED":
+            starts[change.item["metadata"]["ownerReferences"][0]["name"]] += 1
+
+    def state(of: str) -> str:
+        return str((world.api.items["energyawarejobs"][of].get("status") or {}).get("state"))
+
+    names = [f"job-{index}" for index in range(len(NODES) * GPUS)]
+    try:
+        await world.begin(schedule.beginning)
+        world.api.open("jobs", world.api.version, started)
+        for machine in world.machines.values():
+            machine.held = {}
+        world.show_pods()
+        for index in range(len(names)):
+            world.api.put(ENERGY_AWARE_JOBS.plural, job(index))
+        await until(lambda: all(state(name) == "Running" for name in names), "all jobs run", 20.0)
+        paused: set[str] = set()
+        for toggle in range(20):
+            world.set_cap("rack", 10 if toggle % 2 else 1)
+            await asyncio.sleep(12.0)
+            paused |= {name for name in names if state(name) == "PowerBackOff"}
+        assert paused, "the low cap takes nobody's watts: nothing is shown"
+        assert paused != set(names), "who is not under the cap runs on"
+        assert all(state(name) == "Running" for name in names if name not in paused)
+        assert max(starts.values()) <= 2, starts
+    finally:
+        await world.close()
+
+
+def test_a_cap_that_goes_up_and_down_twenty_times_restarts_a_job_at_most_once() -> None:
+    assert not run(Schedule(1, BEGINNING, ()), play=twenty_toggles).violation

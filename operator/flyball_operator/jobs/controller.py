@@ -19,7 +19,7 @@ from flyball_api.gpu_node import PodReport
 from flyball_api.times import whole_second
 from flyball_api.workloads import PodView
 from flyball_kube.logs import get_logger
-from flyball_planner.snapshot import JobDecision
+from flyball_planner.snapshot import Admission, JobDecision
 
 from flyball_operator.jobs.consumption import Consumptions
 from flyball_operator.jobs.ended_jobs import EndedJobs
@@ -295,6 +295,9 @@ class JobController:
         if decision is not None:
             record.stop_reason = decision.explanation
         current = recorded_allocation(job, incarnations) if decision is None else decision.allocation
+        stands = any(not item.deleting for item in incarnations)
+        if stands and decision is not None and decision.admission is Admission.WAITING_FOR_POWER:
+            attempts.paused_for_power(job, record.last_resize, decision.explanation, now, monotonic)
         begun = bool(incarnations or pods) or job.status.start_time is not None
         refusal = (
             unknown_gpu_resource(job, self._gpu_resources)

@@ -19,7 +19,7 @@ from flyball_planner.decisions.explain import gpus_text
 from flyball_planner.models.priors import is_known_model_class, nearest_model_classes
 
 from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES
-from flyball_operator.jobs.starts.pauses import NOT_STARTED
+from flyball_operator.jobs.starts.pauses import NOT_STARTED, POWER_PAUSED
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
@@ -146,6 +146,13 @@ def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[
         found.append(Announcement("Resized", note, "Resize"))
     if admitted.to_reason("Preempted"):
         found.append(Announcement("Preempted", admitted.message, "Plan"))
+    if nodes_before and not nodes:
+        # Whoever sees its pods go looks for a word of it.
+        note = f"its {gpus_text(gpus_before)} on {', '.join(nodes_before)} are given back: {admitted.message}"
+        if admitted.to_reason("WaitingForPower") or admitted.to_reason(POWER_PAUSED):
+            found.append(Announcement("Paused", note, "Stop"))
+        elif admitted.to_reason("Suspended"):
+            found.append(Announcement("Suspended", note, "Stop"))
     found += [
         Announcement(reason, admitted.message, action, warning=True)
         for reason, action in REFUSALS.items()

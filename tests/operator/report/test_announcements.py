@@ -156,6 +156,19 @@ def test_preempted_and_admitted_again() -> None:
     assert reasons(life.write()) == ["Admitted"]
 
 
+def test_a_job_that_is_stopped_for_watts_or_by_its_owner_says_so_once() -> None:
+    life = Life()
+    life.write()
+    gone = JobDecision("uid-train", None, Admission.WAITING_FOR_POWER, "Cap hall leaves 0 W.")
+    (paused,) = life.write(decision=gone, step=JobStep(Phase.STOPPING))
+    assert paused == Announcement("Paused", "its 4 GPUs on a are given back: Cap hall leaves 0 W.", "Stop")
+    assert life.write(decision=gone, step=JobStep(Phase.WAITING)) == []
+    assert reasons(life.write()) == ["Admitted"]
+    back_off = BackOff(NOW, "PowerBackOff", "so soon after its start", 1)
+    soon = life.write(step=JobStep(Phase.STOPPING), decision=None, back_off=back_off, gives_back=True)
+    assert reasons(soon) == ["Paused"]
+
+
 def test_a_deadline_at_risk_and_a_spent_budget() -> None:
     life = Life(deadline="2030-06-01T12:30:00Z", energy={"budgetKilojoules": 5, "onExhausted": "Throttle"})
     life.write()

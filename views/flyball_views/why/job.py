@@ -44,6 +44,7 @@ WAITING_CHANGE = {
     "StartTimedOut": "mend what its message names; it is tried again by itself, and at once where its spec changes",
     "RestartBackOff": "its next start; mend what ends it, by its logs (kubectl flyball logs --previous)",
     "DisruptionBackOff": "its next start; see what ends its pods (kubectl describe, status.failures)",
+    "PowerBackOff": "its next start, or a smaller spec.elasticity.minSecondsBetweenResizes; see what moves the cap",
     "Planning": "the first plan, in seconds",
     "Observing": "let Flyball govern (helm upgrade ... --set mode=govern): the operator was told to start nothing",
     "NotReported": "the operator's first look at it, in seconds; see that one leads (kubectl flyball doctor)",
@@ -82,6 +83,7 @@ OBSTACLE_CHANGE = {
     "RestartBackOff": WAITING_CHANGE["RestartBackOff"],
     "DisruptionBackOff": WAITING_CHANGE["DisruptionBackOff"],
     "StartTimedOut": WAITING_CHANGE["StartTimedOut"],
+    "PowerBackOff": WAITING_CHANGE["PowerBackOff"],
 }
 
 

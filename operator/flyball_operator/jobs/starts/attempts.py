@@ -21,7 +21,9 @@ from flyball_operator.jobs.starts.pauses import (
     FAILED,
     GIVES_BACK_AFTER_SECONDS,
     LONGEST_OF_FIRST,
+    NOT_OF_A_FAILURE,
     NOT_STARTED,
+    POWER_PAUSED,
     Pause,
     pause_seconds,
 )
@@ -93,12 +95,14 @@ class Attempts:
         )
         back_off = status.back_off
         if back_off is not None:
-            made.ends_in_a_row = 0 if back_off.reason == NOT_STARTED else back_off.repeats
+            made.ends_in_a_row = 0 if back_off.reason in NOT_OF_A_FAILURE else back_off.repeats
             # A clock that was ahead then must not keep the job from starting until the calendar has come there.
-            longest = timedelta(seconds=rules.first_pause_seconds * LONGEST_OF_FIRST)
-            until = min(back_off.until, whole_second(now + longest))
+            longest = rules.first_pause_seconds * LONGEST_OF_FIRST
+            if back_off.reason == POWER_PAUSED:
+                longest = job.spec.elasticity.min_seconds_between_resizes
+            until = min(back_off.until, whole_second(now + timedelta(seconds=longest)))
             left = (until - now).total_seconds()
-            gives_back = back_off.reason == NOT_STARTED or left > GIVES_BACK_AFTER_SECONDS
+            gives_back = back_off.reason in NOT_OF_A_FAILURE or left > GIVES_BACK_AFTER_SECONDS
             made.pause = Pause(monotonic + left, until, back_off.reason, back_off.message, back_off.repeats, gives_back)
         return made
 
@@ -123,7 +127,7 @@ class Attempts:
             self.pause = None
         if job.generation != self._tried_generation:  # what was refused, or could not start, may be mended
             self._refused.clear()
-            if self.pause is not None and self.pause.reason == NOT_STARTED:
+            if self.pause is not None and self.pause.reason in NOT_OF_A_FAILURE:
                 self.pause = None
             self._tried_generation = job.generation
 
@@ -225,8 +229,21 @@ class Attempts:
         seconds = pause_seconds(self.rules.first_pause_seconds, self.starts_in_a_row)
         self._pause(seconds, NOT_STARTED, words, self.starts_in_a_row, now, monotonic)
 
+    def paused_for_power(
+        self, job: EnergyAwareJob, started: datetime | None, why: str, now: datetime, monotonic: float
+    ) -> None:
+        """A cap has taken the job's watts, `why` is the plan's sentence: so soon after `started` it is not started again
+        before its `minSecondsBetweenResizes` are over, whatever the cap does meanwhile."""
+        bound = job.spec.elasticity.min_seconds_between_resizes
+        if self.pause is not None or started is None:
+            return
+        seconds = bound - max(0.0, (now - started).total_seconds())
+        if seconds > 0:
+            words = f"paused less than minSecondsBetweenResizes {bound} s after its last start: {why}"
+            self._pause(seconds, POWER_PAUSED, words, 1, now, monotonic)
+
     def _pause(self, seconds: float, reason: str, words: str, repeats: int, now: datetime, monotonic: float) -> None:
-        gives_back = reason == NOT_STARTED or seconds > GIVES_BACK_AFTER_SECONDS
+        gives_back = reason in NOT_OF_A_FAILURE or seconds > GIVES_BACK_AFTER_SECONDS
         until = whole_second(now + timedelta(seconds=seconds))
         self.pause = Pause(monotonic + seconds, until, reason, words[:MAX_WORDS], repeats, gives_back)
 

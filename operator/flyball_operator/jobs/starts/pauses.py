@@ -1,4 +1,7 @@
-"""Pauses before a job is started again: short at first, doubled each time that a start comes to nothing."""
+"""Pauses before a job is started again: short at first, doubled each time that a start comes to nothing.
+
+A job that a cap has paused soon after its start waits, too: a cap that goes up and down must not start it each time.
+"""
 
 from __future__ import annotations
 
@@ -38,4 +41,7 @@ class Pause:
 
 
 FAILED, DISRUPTED, NOT_STARTED = "RestartBackOff", "DisruptionBackOff", "StartTimedOut"
-BACK_OFF_REASONS = frozenset({FAILED, DISRUPTED, NOT_STARTED})
+POWER_PAUSED = "PowerBackOff"
+BACK_OFF_REASONS = frozenset({FAILED, DISRUPTED, NOT_STARTED, POWER_PAUSED})
+# In these pauses others may have the GPUs and watts however short they are; a changed spec ends them.
+NOT_OF_A_FAILURE = frozenset({NOT_STARTED, POWER_PAUSED})

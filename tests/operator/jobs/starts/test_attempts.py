@@ -618,3 +618,76 @@ def test_a_preempted_job_says_so_until_it_is_given_gpus_again() -> None:
 
 def waiting(admission: Admission, explanation: str) -> JobDecision:
     return JobDecision(UID, None, admission, explanation)
+
+
+# --- a cap that goes up and down -------------------------------------------------------------------------------------
+
+NO_POWER = JobDecision(UID, None, Admission.WAITING_FOR_POWER, "Cap hall leaves 0 W of the 800 W that it takes.")
+BETWEEN = 600  # minSecondsBetweenResizes, by default
+
+
+def running_since(seconds: float) -> Scene:
+    """A job that was started so long ago, and runs."""
+    scene = Scene()
+    (create,) = scene.cycle()
+    scene.answer(WriteResult(DONE.outcome))
+    assert isinstance(create, CreateIncarnation)
+    scene.stand(1, ready(0), ready(1))
+    scene.cycle(seconds)
+    assert scene.status["state"] == "Running"
+    return scene
+
+
+def cap_falls(scene: Scene) -> None:
+    """The cap takes the job's watts, and its pods leave."""
+    scene.decisions = {UID: NO_POWER}
+    assert StopIncarnation in map(type, scene.cycle(1.0))
+    scene.incarnations, scene.pods = (), ()
+    scene.cycle()
+    assert scene.status["allocation"]["gpus"] == 0
+
+
+def cap_rises(scene: Scene, seconds: float = 1.0) -> list[Action]:
+    """There are watts again: the plan gives the job its GPUs, unless it is out of the plan."""
+    scene.decisions = {UID: decision(UID, A, B)} if not scene.step.jobs[UID].memory.given_back else {}
+    scene.cycle(seconds)
+    if not scene.step.jobs[UID].memory.given_back:
+        scene.decisions = {UID: decision(UID, A, B)}
+    return scene.cycle()
+
+
+def test_a_job_that_a_cap_stops_soon_after_its_start_waits_until_it_may_be_resized() -> None:
+    scene = running_since(60.0)
+    cap_falls(scene)
+    assert scene.condition("Admitted")[:2] == ("False", "PowerBackOff")
+    assert "Cap hall leaves 0 W" in scene.condition("Admitted")[2]
+    assert scene.status["state"] == "PowerBackOff"
+    assert cap_rises(scene) == []
+    scene.new_operator()
+    assert cap_rises(scene) == []
+    assert scene.condition("Admitted")[1] == "PowerBackOff"
+    assert [type(action) for action in cap_rises(scene, BETWEEN - 62.0)] == [CreateIncarnation]
+
+
+def test_a_job_that_has_run_for_long_goes_on_as_soon_as_there_are_watts() -> None:
+    scene = running_since(BETWEEN + 1.0)
+    cap_falls(scene)
+    assert scene.condition("Admitted")[1] == "WaitingForPower"
+    assert [type(action) for action in cap_rises(scene)] == [CreateIncarnation]
+
+
+def test_whoever_lets_a_job_be_resized_at_any_time_lets_it_be_started_again_at_once() -> None:
+    scene = running_since(60.0)
+    cap_falls(scene)
+    scene.raw["spec"]["elasticity"] = {"minSecondsBetweenResizes": 0}
+    scene.raw["metadata"]["generation"] = 2
+    assert [type(action) for action in cap_rises(scene)] == [CreateIncarnation]
+
+
+def test_a_clock_that_was_ahead_keeps_a_paused_job_for_no_longer_than_it_would_have_been() -> None:
+    scene = running_since(60.0)
+    cap_falls(scene)
+    scene.raw["status"]["backOff"]["until"] = "2040-01-01T00:00:00Z"
+    scene.new_operator()
+    assert cap_rises(scene) == []
+    assert [type(action) for action in cap_rises(scene, BETWEEN + 1.0)] == [CreateIncarnation]
