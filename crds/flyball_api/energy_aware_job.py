@@ -137,12 +137,17 @@ class JobAllocation(ApiStruct, frozen=True):
 
 
 class Progress(ApiStruct, frozen=True):
-    """How far a job is; `estimated` where the numbers come from its model."""
+    """How far a job is; `estimated` where the numbers come from its model.
+
+    `incarnation` is the one that reported the iterations, `iterations_lost` how many had to be done again.
+    """
 
     iterations: Count = 0
     iterations_per_kilosecond: Count = 0
     attained_gpu_seconds: Count = 0
     estimated: bool = False
+    incarnation: Count | None = None
+    iterations_lost: Count | None = None
     last_report_time: Time | None = None
     estimated_completion_time: Time | None = None
 

@@ -25,12 +25,15 @@ class JobProgress:
     """What a job has done and used.
 
     `open_millijoules` maps "<incarnation>/<node>" to the largest total reported; every incarnation up to
-    `settled_incarnation` is in `settled_millijoules`.
+    `settled_incarnation` is in `settled_millijoules`. `reported_by` is the incarnation that reported the iterations (0: none),
+    `iterations_lost` how many had to be done again by incarnations that began further back.
     """
 
     iterations: float = 0.0
     iterations_per_second: float = 0.0
     estimated: bool = False
+    reported_by: int = 0
+    iterations_lost: int = 0
     last_report: datetime | None = None
     settled_millijoules: int = 0
     settled_incarnation: int = 0
@@ -61,6 +64,8 @@ def recorded_progress(job: EnergyAwareJob) -> JobProgress:
         iterations=float(recorded.iterations),
         iterations_per_second=recorded.iterations_per_kilosecond / 1000.0,
         estimated=recorded.estimated,
+        reported_by=recorded.incarnation or 0,
+        iterations_lost=recorded.iterations_lost or 0,
         last_report=recorded.last_report_time,
         settled_millijoules=energy.settled_millijoules + sum(entries.pop(key) for key in foreign),
         settled_incarnation=energy.settled_incarnation,
@@ -109,10 +114,21 @@ def updated_progress(
     reports = list(reports)
     reporting = [report for _, report in reports if report.last_report_time is not None]
     iterations, last_report = progress.iterations, progress.last_report
+    reported_by, lost = progress.reported_by, progress.iterations_lost
     if reporting:
-        reported = float(max(report.iterations for report in reporting))
-        # What the script reports first replaces any estimate, even where it is lower.
-        iterations = reported if progress.estimated else max(iterations, reported)
+        newest = max(report.incarnation for report in reporting)
+        reported = float(max(report.iterations for report in reporting if report.incarnation == newest))
+        before = float(max(report.iterations for report in reporting))
+        # What the script reports first replaces any estimate, even where it is lower; so does what a later incarnation
+        # reports: it goes on from there, whatever the one before had done.
+        if progress.estimated:
+            iterations = reported
+        elif newest > reported_by:
+            reached = max(iterations, before) if reported_by else before
+            iterations, lost = reported, lost + max(0, int(reached - reported))
+        elif newest == reported_by:
+            iterations = max(iterations, reported)
+        reported_by = max(reported_by, newest)
         last_report = max(
             time for time in (last_report, *(report.last_report_time for report in reporting)) if time is not None
         )
@@ -132,6 +148,8 @@ def updated_progress(
         iterations=iterations,
         iterations_per_second=rate,
         estimated=estimated or (progress.estimated and not reporting),
+        reported_by=reported_by,
+        iterations_lost=lost,
         last_report=last_report,
         watts=sum(1e3 * report.millijoules_per_iteration / report.microseconds_per_iteration for report in now),
         clock_megahertz=max((report.clock_megahertz for report in now), default=0),

@@ -92,6 +92,10 @@ def _placed(status: EnergyAwareJobStatus) -> tuple[int, list[str]]:
     return (0, []) if allocation is None else (allocation.gpus, [node.name for node in allocation.nodes])
 
 
+def _lost(status: EnergyAwareJobStatus) -> int:
+    return 0 if status.progress is None else status.progress.iterations_lost or 0
+
+
 def _how_it_ended(status: EnergyAwareJobStatus) -> str:
     """The end of the last incarnation, in a few words."""
     if not status.failures:
@@ -168,6 +172,13 @@ def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[
     if newest is not None and not newest.counted and newest != (before.failures or (None,))[0]:
         note = f"incarnation {newest.incarnation} was ended by others, which does not count: {_how_it_ended(after)}"
         found.append(Announcement("Disrupted", note, "Restart", warning=True))
+    lost, lost_before = _lost(after), _lost(before)
+    if lost > lost_before and after.progress is not None:
+        note = (
+            f"{lost - lost_before} iterations have to be done again: incarnation {after.progress.incarnation} goes on "
+        )
+        note += f"from {after.progress.iterations} at the most, an older checkpoint or none"
+        found.append(Announcement("IterationsLost", note, "Restart", warning=True))
     for kind, reasons in (("Placed", PLACED_OBSTACLES), ("PodsReady", READY_OBSTACLES)):
         change = _Change(before, after, kind)
         found += [

@@ -268,6 +268,25 @@ def test_progress_never_falls_but_rates_are_todays() -> None:
     assert update(progress).iterations_per_second == 0.0
 
 
+def test_a_later_incarnation_goes_on_from_where_it_says_and_what_that_loses_is_counted() -> None:
+    progress = update(JobProgress(), heard(1, 100))
+    resumed = update(progress, heard(1, 104, ended=True), heard(2, 105), incarnation=2)
+    assert (resumed.iterations, resumed.iterations_lost, resumed.reported_by) == (105, 0, 2)
+    older = update(progress, heard(1, 104, ended=True), heard(2, 60), incarnation=2)
+    assert (older.iterations, older.iterations_lost) == (60, 44)
+    again = update(older, heard(1, 104, ended=True), heard(2, 70, "a"), heard(2, 69, "b"), incarnation=2)
+    assert (again.iterations, again.iterations_lost) == (70, 44), "a late word of the one before changes nothing"
+    alone = update(again, heard(2, 69, "b"), incarnation=2)
+    assert (alone.iterations, alone.iterations_lost) == (70, 44), "nor does a node that is a step behind"
+    from_nothing = update(alone, heard(3, 0), incarnation=3)
+    assert (from_nothing.iterations, from_nothing.iterations_lost) == (0, 114)
+
+
+def test_what_was_only_estimated_is_not_called_lost() -> None:
+    progress = update(JobProgress(iterations=40.0, estimated=True), heard(2, 10), incarnation=2)
+    assert (progress.iterations, progress.iterations_lost) == (10, 0)
+
+
 @pytest.mark.parametrize("fields", [{"ended": True}, {"microsecondsPerIteration": 0}])
 def test_a_pod_that_does_not_run_has_no_rate(fields: Json) -> None:
     progress = update(
@@ -302,6 +321,8 @@ def test_what_the_next_operator_knows() -> None:
         iterations=123.0,
         iterations_per_second=1.5,
         estimated=True,
+        reported_by=3,
+        iterations_lost=17,
         last_report=datetime(2030, 6, 1, tzinfo=UTC),
         settled_millijoules=7,
         settled_incarnation=2,

@@ -169,6 +169,17 @@ def test_a_job_that_is_stopped_for_watts_or_by_its_owner_says_so_once() -> None:
     assert reasons(soon) == ["Paused"]
 
 
+def test_iterations_that_have_to_be_done_again_are_told_each_time() -> None:
+    life = Life()
+    life.write(progress=JobProgress(iterations=100.0, reported_by=1))
+    (lost,) = life.write(progress=JobProgress(iterations=60.0, reported_by=2, iterations_lost=44))
+    assert (lost.reason, lost.warning) == ("IterationsLost", True)
+    assert lost.note == (
+        "44 iterations have to be done again: incarnation 2 goes on from 60 at the most, an older checkpoint or none"
+    )
+    assert life.write(progress=JobProgress(iterations=90.0, reported_by=2, iterations_lost=44)) == []
+
+
 def test_a_deadline_at_risk_and_a_spent_budget() -> None:
     life = Life(deadline="2030-06-01T12:30:00Z", energy={"budgetKilojoules": 5, "onExhausted": "Throttle"})
     life.write()

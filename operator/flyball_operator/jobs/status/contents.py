@@ -44,6 +44,8 @@ def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
             iterations_per_kilosecond=round(progress.iterations_per_second * 1000),
             attained_gpu_seconds=int(progress.attained_gpu_seconds),
             estimated=progress.estimated,
+            incarnation=progress.reported_by or None,
+            iterations_lost=progress.iterations_lost or None,
             last_report_time=None if progress.last_report is None else whole_second(progress.last_report),
             estimated_completion_time=None
             if remaining_seconds is None
