@@ -22,6 +22,8 @@ _VERSION = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 ADMISSION_POLICIES = (
     "flyball-agent-own-node",
     "flyball-brakes",
+    "flyball-cap-cuts",
+    "flyball-cap-floors",
     "flyball-grants",
     "flyball-job-template",
     "flyball-labels",

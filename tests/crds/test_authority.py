@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -275,6 +276,64 @@ def test_the_operator_changes_nothing_of_a_cap_but_its_finalizer(
     finally:
         operator.patch(path, {"metadata": {"finalizers": None}})
     kinds.api.wait_gone(path)
+
+
+@pytest.fixture
+def cap(kinds: Any) -> Iterator[str]:
+    """A cap of 9 kW whose nodes draw 3.2 kW at the least."""
+    path = str(kinds.path("PowerCap", "guarded"))
+    kinds.api.create(kinds.path("PowerCap"), kinds.object("PowerCap", {"watts": 9000}, name="guarded"))
+    kinds.api.patch(f"{path}/status", {"status": {"effectiveWatts": 9000, "leastWatts": 3200}})
+    yield path
+    kinds.api.delete(path)
+
+
+def confirmed(lowest: int, spec: Json) -> Json:
+    return {"metadata": {"annotations": {"flyball.dev/confirm-watts": str(lowest)}}, "spec": spec}
+
+
+NIGHT: Json = {"name": "night", "cron": "0 22 * * *", "durationSeconds": 3600, "watts": 800}
+
+
+@pytest.mark.parametrize(
+    ("first", "slipped", "lowest", "before"),
+    [
+        ({}, {"watts": 900}, 900, 9000),
+        ({}, {"schedule": [NIGHT]}, 800, 9000),
+        ({}, {"watts": None, "permilleOfMax": 5, "schedule": None}, None, None),
+        ({"watts": None, "permilleOfMax": 800}, {"permilleOfMax": 80}, 80, 800),
+        ({"watts": None, "permilleOfMax": 800}, {"permilleOfMax": None, "watts": 40}, 40, 9000),
+    ],
+    ids=["watts", "a window", "a share for watts", "a share", "watts for a share"],
+)
+def test_a_cap_that_would_fall_to_less_than_a_third_is_asked_about_once(
+    kinds: Any, cap: str, first: Json, slipped: Json, lowest: int | None, before: int | None
+) -> None:
+    kinds.api.patch(cap, {"spec": first})
+    if lowest is None:
+        kinds.api.patch(cap, {"spec": slipped})  # nobody can compare the two: the operator obeys
+        return
+    said = refusal(kinds.api.patch, cap, {"spec": slipped})
+    assert f" {lowest} is less than a third of the {before} before" in said
+    assert f'flyball.dev/confirm-watts: "{lowest}"' in said
+    assert "less than a third" in refusal(kinds.api.patch, cap, confirmed(lowest + 1, slipped))
+    kinds.api.patch(cap, confirmed(lowest, slipped))
+    kinds.api.patch(cap, {"spec": {"staticOverheadWatts": 7}})  # what stands is not asked about again
+
+
+@pytest.mark.parametrize("watts", [20_000, 9000, 8999, 2700])
+def test_other_changes_of_a_cap_are_not_asked_about(kinds: Any, cap: str, watts: int) -> None:
+    kinds.api.patch(cap, {"spec": {"watts": watts, "rampWattsPerSecond": 50}})
+
+
+def test_kubectl_warns_of_a_cap_that_cannot_be_held_and_sets_it(control_plane: DevCluster, cap: str) -> None:
+    plane = control_plane.control_plane
+    command = [str(plane.kubectl), "--kubeconfig", str(plane.kubeconfig()), "patch", "powercap", "guarded"]
+    command += ["--type=merge", "-p", '{"spec": {"watts": 3000}}']
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "Warning: " in done.stderr
+    assert "watts 3000 is below the 3200 that the nodes draw at the least" in " ".join(done.stderr.split())
+    assert control_plane.api.get(cap)["spec"]["watts"] == 3000
 
 
 def brake(kinds: Any, **spec: Any) -> Json:

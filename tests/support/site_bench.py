@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flyball_api.names import ANNOTATION_CONFIRM_WATTS
 from flyball_testbed.controlplane.api import ApiClient, Json
 from flyball_testbed.referee.hardware import HardwareReader
 from flyball_testbed.site import Site
@@ -197,7 +198,7 @@ class Bench:
             {
                 "apiVersion": "flyball.dev/v1alpha1",
                 "kind": "PowerCap",
-                "metadata": {"name": self.cap_name(name)},
+                "metadata": {"name": self.cap_name(name), "annotations": {ANNOTATION_CONFIRM_WATTS: str(watts)}},
                 "spec": {"watts": watts, **spec},
             }
         )

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from flyball_api.names import ANNOTATION_CONFIRM_WATTS
 from flyball_kube.resources import ENERGY_AWARE_JOBS, NAMESPACES, POWER_CAPS
 from flyball_kube.session import ApiSession, JsonObject
 from rich.console import Console
@@ -181,7 +182,8 @@ class Scenario:
         before = self._limits_watts()
         self._record.caps.append((watts, self._referee_seconds()))
         number = len(self._record.caps) - 1
-        await session.patch(POWER_CAPS.path(name=CAP_NAME), {"spec": {"watts": watts}})
+        meant = {"annotations": {ANNOTATION_CONFIRM_WATTS: str(watts)}}
+        await session.patch(POWER_CAPS.path(name=CAP_NAME), {"metadata": meant, "spec": {"watts": watts}})
         self._headline = headline
         self._say(f"{headline} ({watts / 1000:.1f} kW)")
         await _holds(lambda: watch.cap is not None and watch.cap.enforced and watch.cap.effective_watts == watts)
