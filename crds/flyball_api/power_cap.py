@@ -20,12 +20,24 @@ DEFAULT_RELEASE_SECONDS = 600
 
 
 class CapSchedule(ApiStruct, frozen=True):
-    """A recurring time with a lower cap: begins by `cron` (five fields, UTC), lasts `duration_seconds`."""
+    """A time with a lower cap: again and again from `cron` on (five fields, in `time_zone`, an IANA name; UTC without one)
+    for `duration_seconds`, or once from `start` to `end`."""
 
     name: str
-    cron: str
-    duration_seconds: Count
     watts: Count
+    cron: str | None = None
+    duration_seconds: Count | None = None
+    time_zone: str | None = None
+    start: Time | None = None
+    end: Time | None = None
+
+
+class CapNextChange(ApiStruct, frozen=True):
+    """When a cap's schedule changes it next, and to how many watts."""
+
+    time: Time
+    watts: Count
+    schedule: str | None = None
 
 
 class EnergyBudget(ApiStruct, frozen=True):
@@ -79,6 +91,7 @@ class PowerCapSpec(ApiStruct, frozen=True):
     permille_of_max: Count | None = None
     node_selector: LabelSelector = LabelSelector()
     enforcement: Literal["Hard", "Expected"] = "Hard"
+    on_infeasible: Literal["Pause", "FloorOnly"] = "Pause"
     static_overhead_watts: Count = 0
     schedule: tuple[CapSchedule, ...] = ()
     energy_budget: EnergyBudget | None = None
@@ -111,11 +124,17 @@ class CapBreach(ApiStruct, frozen=True):
 
 
 class CapEnergyPeriod(ApiStruct, frozen=True):
-    """The present period of a cap's energy budget; `charged_until`: what was drawn later is not in it yet."""
+    """The present period of a cap's energy budget; `charged_until`: what was drawn later is not in it yet.
+
+    `counted_millijoules` is the sum of the GPUs' energy counters up to which it is charged, `counted_of` tells which those
+    are: of the same ones, whatever the sum is by now above that has yet to be charged.
+    """
 
     start: Time
     consumed_kilojoules: Count = 0
     charged_until: Time | None = None
+    counted_millijoules: Count | None = None
+    counted_of: str | None = None
 
 
 class CapMeasured(ApiStruct, frozen=True):
@@ -142,7 +161,9 @@ class PowerCapStatus(ApiStruct, frozen=True):
     conditions: tuple[StoredCondition, ...] = ()
     effective_watts: Count | None = None
     active_schedule: str | None = None
+    next_change: CapNextChange | None = None
     committed_watts: Count | None = None
+    least_watts: Count | None = None
     measured_watts: Count | None = None
     measured: CapMeasured | None = None
     meter: CapMeterStatus | None = None

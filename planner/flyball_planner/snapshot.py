@@ -65,12 +65,16 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class CapConstraint:
-    """One power cap over a set of nodes; `budget_watts` is what is left for GPUs after the static overhead."""
+    """One power cap over a set of nodes; `budget_watts` is what is left for GPUs after the static overhead.
+
+    `pauses`: where not even the lowest clocks fit, jobs are paused for it. Else they stay, and their limits bear it alone.
+    """
 
     name: str
     node_names: frozenset[str]
     budget_watts: float
     enforcement: Enforcement = Enforcement.HARD
+    pauses: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +96,11 @@ class JobState:
 
     `model` predicts it on the GPU model that it was fitted on; `models_elsewhere` holds what was fitted on others, and
     where neither knows a node's GPU, `model` is carried over. `resizable`: False while the job may neither change its
-    size nor move (too soon after the last time); its clock may change always. `throttled`: its energy budget is spent
-    and `onExhausted: Throttle` holds. `eligible_nodes`: where its pods may go (node selectors, tolerations); None:
-    anywhere. `since_seconds`: the moment at which it last began to run or to wait, or got another size; None: when it was
-    submitted. `tenant`: who shares the cluster with the other tenants' jobs.
+    size nor move (too soon after the last time); its clock may change always. `rigid`: it is stopped for no other job,
+    and for a cap last of all. `throttled`: its energy budget is spent and `onExhausted: Throttle` holds. `eligible_nodes`:
+    where its pods may go (node selectors, tolerations); None: anywhere. `since_seconds`: the moment at which it last began
+    to run or to wait, or got another size; None: when it was submitted. `tenant`: who shares the cluster with the other
+    tenants' jobs.
     """
 
     uid: str
@@ -117,6 +122,7 @@ class JobState:
     clock_max_megahertz: int | None = None
     power_limit_max_watts: float | None = None
     resizable: bool = True
+    rigid: bool = False
     current: Allocation | None = None
     models_elsewhere: tuple[JobModel, ...] = ()
     eligible_nodes: frozenset[str] | None = None

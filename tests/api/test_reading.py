@@ -216,7 +216,7 @@ def test_a_job_tells_its_end_and_its_refusal_by_its_conditions() -> None:
             {"watts": 4, "nodeSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}},
             "spec.nodeSelector.matchExpressions[0]: requirement on label 'a': operator In needs at least one value",
         ),
-        ({"watts": 4, "schedule": [{"name": "night"}]}, "spec.schedule[0]: Object missing required field `cron`"),
+        ({"watts": 4, "schedule": [{"name": "night"}]}, "spec.schedule[0]: Object missing required field `watts`"),
     ],
 )
 def test_a_cap_whose_spec_cannot_be_read_is_kept_with_the_reason(spec: Json, refusal: str) -> None:

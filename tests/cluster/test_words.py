@@ -97,3 +97,26 @@ def test_caps_that_cannot_hold_what_they_say_say_so(bench: Bench) -> None:
     assert condition(bench.cap("nowhere"), "Enforced") == "Unknown"
     bench.wait(lambda: condition(bench.cap("odd"), "ScheduleInvalid") == "True", lambda: f"{bench.cap('odd')}")
     assert "cron '0 99 * * *'" in message(bench.cap("odd"), "ScheduleInvalid")
+
+
+def test_a_cap_below_what_jobs_need_pauses_one_and_says_so(bench: Bench) -> None:
+    """32 GPUs cannot go below 3,200 W; at 2,450 W half of them may be busy."""
+    bench.set_cap("site", bench.site.plan.max_watts)
+    bench.submit("rigid", gpus=(16, 16), iterations=LONG, elasticity={"mode": "Never"})
+    bench.submit("soft", gpus=(16, 16), iterations=LONG, priority=5)
+    bench.wait_running("rigid")
+    bench.wait_running("soft")
+    bench.set_cap("site", 1700, onInfeasible="FloorOnly")
+    bench.wait(lambda: reason(bench.cap("site"), "Feasible") == "FloorsExceedCap", lambda: f"{bench.cap('site')}")
+    bench.wait_at_floor()
+    assert [bench.job(name)["status"]["state"] for name in ("rigid", "soft")] == ["Running", "Running"]  # type: ignore[index]
+    bench.set_cap("site", 2450, onInfeasible="Pause")
+    bench.wait_said("soft", "Admitted", "WaitingForPower", "cannot be held")
+    bench.wait(
+        lambda: any(event[:2] == ("Normal", "Paused") for event in bench.events("soft")),
+        lambda: f"told so; {bench.events('soft')}",
+    )
+    assert (bench.job("rigid") or {})["status"]["state"] == "Running", "paused last of all, whatever its priority"
+    bench.set_cap("site", bench.site.plan.max_watts)
+    bench.wait_running("soft")
+    assert (bench.job("rigid") or {})["status"]["allocation"]["incarnation"] == 1

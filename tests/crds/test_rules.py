@@ -35,6 +35,8 @@ class Case:
 EAJ, CAP, NODE, PROFILE, BRAKE = "EnergyAwareJob", "PowerCap", "GPUNode", "EnergyProfile", "PowerBrake"
 LOCKED = "cannot change while the job may be running; set suspend to true first"
 NEW_TRAINING = {"training": {"globalBatchSize": 512}}
+DIP = {"name": "dip", "watts": 9_000}
+ONE_DAY = {"start": "2026-12-05T22:00:00+01:00", "end": "2026-12-06T04:00:00+01:00"}
 RECURRING = {"profileKey": "k", "recurrence": {"batchSizes": [128, 256], "targetMetric": "accuracy >= 0.75"}}
 
 CREATION = [
@@ -167,6 +169,30 @@ CREATION = [
         {"meter": {"file": "row-a", "intervalSeconds": 15}},
         {"meter": {"file": "row-a", "intervalSeconds": 16}},
         "silentSeconds 30 is less than two intervals of 16 s: one lost reading would be silence",
+    ),
+    Case(
+        CAP,
+        {"schedule": [{**DIP, "cron": "0 8 * * *", "durationSeconds": 60, "timeZone": "Europe/Berlin"}]},
+        {"schedule": [{**DIP, "cron": "0 8 * * *", "durationSeconds": 60, **ONE_DAY}]},
+        "schedule dip has both cron and start: a time begins again and again by cron, or once at start",
+    ),
+    Case(
+        CAP,
+        {"schedule": [{**DIP, **ONE_DAY}]},
+        {"schedule": [{**DIP, **ONE_DAY, "durationSeconds": 60}]},
+        "schedule dip: durationSeconds goes with cron, each needs the other (one with start ends at end)",
+    ),
+    Case(
+        CAP,
+        {"schedule": [{**DIP, **ONE_DAY, "end": "2026-12-05T22:00:01+01:00"}]},
+        {"schedule": [{**DIP, **ONE_DAY, "end": "2026-12-05T20:59:59Z"}]},
+        "schedule dip: start needs a later end, and end a start",
+    ),
+    Case(
+        CAP,
+        {"schedule": [{**DIP, **ONE_DAY}]},
+        {"schedule": [{**DIP, **ONE_DAY, "timeZone": "Europe/Berlin"}]},
+        "schedule dip: timeZone goes with cron; start and end have an offset of their own",
     ),
     Case(
         CAP,

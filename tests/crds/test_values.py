@@ -58,6 +58,7 @@ def test_a_power_cap_is_completed_with_defaults(kinds: Any) -> None:
     assert spec == {
         "watts": 40_000,
         "enforcement": "Hard",
+        "onInfeasible": "Pause",
         "staticOverheadWatts": 0,
         "foreignPods": "Limit",
         "releaseSeconds": 600,
@@ -147,6 +148,8 @@ REFUSED_SPECS = [
     (CAP, {"schedule": [SCHEDULE | {"cron": "0 8 * *"}]}, "spec.schedule[0].cron"),
     (CAP, {"schedule": [SCHEDULE | {"durationSeconds": 0}]}, "spec.schedule[0].durationSeconds"),
     (CAP, {"schedule": [SCHEDULE | {"name": f"w{i}"} for i in range(65)]}, "spec.schedule"),
+    (CAP, {"schedule": [SCHEDULE | {"timeZone": "Europe / Berlin"}]}, "spec.schedule[0].timeZone"),
+    (CAP, {"onInfeasible": "Stop"}, 'supported values: "Pause", "FloorOnly"'),
     (CAP, {"energyBudget": {"kilojoules": 5}}, "spec.energyBudget.periodSeconds"),
     (CAP, {"failsafeWattsPerGpu": 0}, "spec.failsafeWattsPerGpu"),
     (CAP, {"meter": {}}, "exactly one of prometheus and file"),

@@ -25,8 +25,8 @@ class JobProgress:
     """What a job has done and used.
 
     `open_millijoules` maps "<incarnation>/<node>" to the largest total reported; every incarnation up to
-    `settled_incarnation` is in `settled_millijoules`. `reported_by` is the incarnation that reported the iterations (0: none),
-    `iterations_lost` how many had to be done again by incarnations that began further back.
+    `settled_incarnation` is in `settled_millijoules`. `reported_by` is the incarnation that reported the iterations (0:
+    none), `iterations_lost` how many had to be done again by incarnations that began further back.
     """
 
     iterations: float = 0.0

@@ -79,6 +79,7 @@ def job_state(
                 seconds_since_resize is None or seconds_since_resize >= job.spec.elasticity.min_seconds_between_resizes
             )
         ),
+        rigid=not job.elastic,
         current=current,
         eligible_nodes=memory.eligible_nodes,
         since_seconds=None if resized is None else resized.timestamp(),
@@ -154,6 +155,7 @@ def build_snapshot(
                 node_names=budget.nodes & known,
                 budget_watts=(budget.budget_milliwatts - unknown) / MILLIWATTS_PER_WATT,
                 enforcement=Enforcement.EXPECTED if budget.expected else Enforcement.HARD,
+                pauses=budget.pauses,
             )
         )
     schedulable = frozenset(state.name for state in node_states if state.schedulable)

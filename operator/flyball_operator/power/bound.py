@@ -84,7 +84,7 @@ class CapBudget(Struct, frozen=True):
     """What a cap leaves to the GPUs of its nodes, its static overhead taken off.
 
     `expected`: the cap adds up what is predicted to be drawn, not limits. `by_priority`: where it does not fit, jobs of low
-    priority pay first, all the way to their smallest limits.
+    priority pay first, all the way to their smallest limits. `pauses`: where limits cannot hold it, a plan may pause jobs.
     """
 
     name: str
@@ -92,6 +92,7 @@ class CapBudget(Struct, frozen=True):
     budget_milliwatts: NodeMilliwatts
     expected: bool = False
     by_priority: bool = False
+    pauses: bool = True
 
     def counted(self, bound: PowerBound) -> NodeMilliwatts:
         """The figure of a bound that this cap adds up."""

@@ -1,14 +1,16 @@
 """How many watts a PowerCap allows at an instant: its base, its schedule, its energy budget, and its ramp.
 
 Pure: the instant, the time since the last evaluation and what was consumed are given. Schedules and budget periods are
-agreed with people, and so follow the wall clock in UTC; the ramp follows the caller's own, monotonic measure of time.
-Whatever is in doubt (a cron expression that cannot be read, a clock set back) is decided for fewer watts.
+agreed with people, and so follow the wall clock, budgets in UTC and schedules in the time zone that they name; the ramp
+follows the caller's own, monotonic measure of time. Whatever is in doubt (a cron expression that cannot be read, a clock
+set back) is decided for fewer watts.
 """
 
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec
@@ -24,6 +26,10 @@ BUDGET_STEP_MAX_SECONDS = 60.0
 CRON_FIELDS = 5
 JOULES_PER_KILOJOULE = 1000.0
 SECOND = timedelta(seconds=1)
+# Longer than any clock is put back at once.
+CLOCKS_PUT_BACK = timedelta(hours=4)
+# So many edges of a schedule are looked at for the next one that changes anything.
+EDGES_LOOKED_AT = 64
 
 
 class EnergyPeriod(Struct, frozen=True):
@@ -42,6 +48,29 @@ class LastEvaluation(Struct, frozen=True):
     energy_period: EnergyPeriod | None = None
 
 
+class ScheduleProblem(Struct, frozen=True):
+    """An entry of a schedule that cannot be followed: the reason in one word, and what would be right."""
+
+    reason: str
+    message: str
+
+
+class UnreadableEntry(ValueError):
+    """An entry of a schedule that cannot be followed; `reason` in one word, the message says what would be right."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class ScheduledChange(Struct, frozen=True):
+    """When a schedule changes its cap next, to how many watts, and by which entry (None: it ends)."""
+
+    time: datetime
+    watts: float
+    window: str | None
+
+
 class EffectiveCap(Struct, frozen=True):
     """What a cap comes to: watts (static overhead included) and one sentence why.
 
@@ -55,7 +84,7 @@ class EffectiveCap(Struct, frozen=True):
     next_change_seconds: float
     target_watts: float
     active_window: str | None = None
-    problems: tuple[str, ...] = ()
+    problems: tuple[ScheduleProblem, ...] = ()
     energy_period: EnergyPeriod | None = None
     falls_in_seconds: float = math.inf
 
@@ -75,26 +104,8 @@ def effective_cap(spec: PowerCapSpec, last: LastEvaluation, now: datetime, max_l
     if now.tzinfo is None:
         raise ValueError(f"the time {now} has no time zone; schedules are in UTC")
     now = now.astimezone(UTC)
-    limits = [_base(spec, max_limit_watts)]
-    problems: list[str] = []
-    next_change = math.inf
-    begins: list[tuple[float, int]] = []
-    for window in spec.schedule:
-        try:
-            ends_in, begins_in = _window_edges(window, now)
-        except CronSimError as error:
-            problems.append(
-                f"schedule {window.name}: cron {window.cron!r}: {error}; until it is put right (five fields: minute, hour, "
-                f"day of month, month, day of week, in UTC), its {window.watts:g} W count all the time"
-            )
-            limits.append(_Limit(window.watts, f"schedule {window.name}, whose cron cannot be read", window.name))
-            continue
-        next_change = min(next_change, begins_in)
-        begins.append((begins_in, window.watts))
-        if ends_in is not None:
-            next_change = min(next_change, ends_in)
-            until = (now + timedelta(seconds=ends_in)).strftime("%Y-%m-%d %H:%M:%S UTC")
-            limits.append(_Limit(window.watts, f"schedule {window.name} until {until}", window.name))
+    scheduled = _scheduled(spec, now, max_limit_watts)
+    limits, next_change = list(scheduled.limits), scheduled.next_edge_seconds
     period = None
     if spec.energy_budget is not None:
         period = current_period(spec.energy_budget, last.energy_period, now)
@@ -109,8 +120,54 @@ def effective_cap(spec: PowerCapSpec, last: LastEvaluation, now: datetime, max_l
         if watts < least.watts:
             reason = f"{watts:.0f} W: rising by {ramp:g} W/s towards {reason}"
             next_change = min(next_change, RAMP_STEP_SECONDS, (least.watts - watts) / ramp)
-    falls_in = min((begins_in for begins_in, lower in begins if lower < watts), default=math.inf)
-    return EffectiveCap(watts, reason, next_change, least.watts, least.window, tuple(problems), period, falls_in)
+    falls_in = min((begins_in for begins_in, lower in scheduled.begins if lower < watts), default=math.inf)
+    problems = scheduled.problems
+    return EffectiveCap(watts, reason, next_change, least.watts, least.window, problems, period, falls_in)
+
+
+def next_scheduled_change(spec: PowerCapSpec, now: datetime, max_limit_watts: float) -> ScheduledChange | None:
+    """The next edge of the schedule at which the cap changes; None where none does, as far as anyone would look."""
+    at, present = now, min(_scheduled(spec, now, max_limit_watts).limits, key=lambda limit: limit.watts)
+    for _ in range(EDGES_LOOKED_AT):
+        edge = _scheduled(spec, at, max_limit_watts).next_edge_seconds
+        if not math.isfinite(edge):
+            return None
+        at += timedelta(seconds=edge)
+        least = min(_scheduled(spec, at, max_limit_watts).limits, key=lambda limit: limit.watts)
+        if least.watts != present.watts:
+            return ScheduledChange(at, least.watts, least.window)
+    return None
+
+
+class _Scheduled(Struct, frozen=True):
+    """What base and schedule allow at an instant: the limits, the seconds to the next edge, and (seconds, watts) of each
+    entry's next beginning."""
+
+    limits: tuple[_Limit, ...]
+    next_edge_seconds: float
+    begins: tuple[tuple[float, int], ...]
+    problems: tuple[ScheduleProblem, ...]
+
+
+def _scheduled(spec: PowerCapSpec, now: datetime, max_limit_watts: float) -> _Scheduled:
+    limits, next_edge = [_base(spec, max_limit_watts)], math.inf
+    begins: list[tuple[float, int]] = []
+    problems: list[ScheduleProblem] = []
+    for window in spec.schedule:
+        try:
+            ends_in, begins_in = _window_edges(window, now)
+        except UnreadableEntry as error:
+            words = f"schedule {window.name}: {error}; until it is put right, its {window.watts:g} W count all the time"
+            problems.append(ScheduleProblem(error.reason, words))
+            limits.append(_Limit(window.watts, f"schedule {window.name}, which cannot be read", window.name))
+            continue
+        next_edge = min(next_edge, begins_in)
+        begins.append((begins_in, window.watts))
+        if ends_in is not None:
+            next_edge = min(next_edge, ends_in)
+            until = (now + timedelta(seconds=ends_in)).strftime("%Y-%m-%d %H:%M:%S UTC")
+            limits.append(_Limit(window.watts, f"schedule {window.name} until {until}", window.name))
+    return _Scheduled(tuple(limits), next_edge, tuple(begins), tuple(problems))
 
 
 def _base(spec: PowerCapSpec, max_limit_watts: float) -> _Limit:
@@ -125,18 +182,62 @@ def _base(spec: PowerCapSpec, max_limit_watts: float) -> _Limit:
 
 
 def _window_edges(window: CapSchedule, now: datetime) -> tuple[float | None, float]:
-    """Seconds until the window ends (None: it is not open) and until it begins next; raises CronSimError."""
-    if len(window.cron.split()) != CRON_FIELDS:
-        raise CronSimError(f"it has {len(window.cron.split())} fields")
+    """Seconds until the window ends (None: it is not open) and until it begins next; raises UnreadableEntry."""
+    if window.start is not None and window.end is not None:
+        starts_in, ends_in = (window.start - now).total_seconds(), (window.end - now).total_seconds()
+        return (ends_in if starts_in <= 0 < ends_in else None), (starts_in if starts_in > 0 else math.inf)
+    if window.cron is None or window.duration_seconds is None:
+        raise UnreadableEntry("CronUnreadable", "it has neither cron and durationSeconds, nor start and end")
+    zone = _time_zone(window.time_zone)
+    fields = window.cron.split()
     try:
-        begin = next(CronSim(window.cron, now), None)
-        # The search goes strictly back from its start: from the next whole second, `now` itself can be found.
-        last = next(CronSim(window.cron, now.replace(microsecond=0) + SECOND, reverse=True), None)
-    except (AssertionError, ValueError, OverflowError) as error:
-        raise CronSimError(f"it cannot be read ({error})") from error
+        if len(fields) != CRON_FIELDS:
+            raise CronSimError(f"it has {len(fields)} fields")
+        last, begin = _beginnings(window.cron, now, zone)
+    except (CronSimError, AssertionError, ValueError, OverflowError) as error:
+        raise UnreadableEntry(
+            "CronUnreadable",
+            f"cron {window.cron!r}: {error or 'it cannot be read'} (five fields: minute, hour, day of month, month, day of "
+            f"week, in {window.time_zone or 'UTC'})",
+        ) from error
     begins_in = math.inf if begin is None else (begin - now).total_seconds()
     ends_in = -1.0 if last is None else window.duration_seconds - (now - last).total_seconds()
     return (ends_in if ends_in > 0 else None), begins_in
+
+
+def _beginnings(cron: str, now: datetime, zone: tzinfo) -> tuple[datetime | None, datetime | None]:
+    """The last beginning, `now` itself included, and the next one, in UTC: within one zone a difference of times would be
+    that of its clocks. Raises what CronSim raises."""
+    # The search goes strictly back from its start: from the next whole second, `now` itself can be found.
+    second = now.replace(microsecond=0) + SECOND
+    if (now - CLOCKS_PUT_BACK).astimezone(zone).utcoffset() == (now + CLOCKS_PUT_BACK).astimezone(zone).utcoffset():
+        return _in_utc(CronSim(cron, second.astimezone(zone), reverse=True)), _in_utc(
+            CronSim(cron, now.astimezone(zone))
+        )
+    # In an hour that comes twice the clock does not say what has begun already: from before it, one after the other.
+    before = (now - CLOCKS_PUT_BACK).replace(microsecond=0)
+    last = _in_utc(CronSim(cron, (before + SECOND).astimezone(zone), reverse=True))
+    for local in CronSim(cron, before.astimezone(zone)):
+        begin = local.astimezone(UTC)
+        if begin > now:
+            return last, begin
+        last = begin
+    return last, None
+
+
+def _in_utc(found: CronSim) -> datetime | None:
+    local = next(found, None)
+    return None if local is None else local.astimezone(UTC)
+
+
+def _time_zone(name: str | None) -> tzinfo:
+    if name is None:
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError) as error:  # ZoneInfoNotFoundError is a KeyError
+        words = f"timeZone {name!r} is not known (an IANA name such as Europe/Berlin, or none for UTC)"
+        raise UnreadableEntry("TimeZoneUnknown", words) from error
 
 
 def _budget(spec: PowerCapSpec, budget: EnergyBudget, period: EnergyPeriod, now: datetime) -> tuple[_Limit, float]:

@@ -12,13 +12,22 @@ from datetime import datetime
 from flyball_api.grant import PowerBound
 from flyball_api.label_selector import LabelSelector
 from flyball_api.power_brake import PowerBrake
-from flyball_api.power_cap import CapBreach, PowerCap, PowerCapSpec
+from flyball_api.power_cap import CapBreach, CapEnergyPeriod, PowerCap, PowerCapSpec
 from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milliwatts, allowed_watts
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from flyball_operator.power.bound import CapBudget
-from flyball_operator.power.cap_schedule import EffectiveCap, EnergyPeriod, LastEvaluation, charge_energy, effective_cap
+from flyball_operator.power.cap_schedule import (
+    EffectiveCap,
+    EnergyPeriod,
+    LastEvaluation,
+    ScheduledChange,
+    charge_energy,
+    effective_cap,
+    next_scheduled_change,
+)
+from flyball_operator.power.energy_counters import MILLIJOULES_PER_JOULE, CounterSum, Drawn, EnergyCounters
 from flyball_operator.power.failsafe import failsafe_of, node_failsafes
 from flyball_operator.power.foreign_shares import share_of_each_gpu
 from flyball_operator.power.meter import (
@@ -71,12 +80,14 @@ class CapState(Struct, frozen=True):
     doubts: Mapping[str, str]
     reserve_milliwatts: NodeMilliwatts = NodeMilliwatts(0)
     energy_period: EnergyPeriod | None = None
+    counted: CounterSum | None = None
     breach: Breach | None = None
     brake: PowerBrake | None = None
     reading: MeterReading = NEVER_READ
     reading_age_seconds: float = 0.0
     meter: MeterState | None = None
     overhead: Overhead = NOT_KNOWN
+    next_change: ScheduledChange | None = None
     if_governed: CapState | None = None
 
     @property
@@ -165,7 +176,7 @@ class CapState(Struct, frozen=True):
 
     def planning_budget(self) -> CapBudget:
         """What the plan should aim at: the cap, less what is held back."""
-        return self._budget(self.effective.watts)
+        return replace(self._budget(self.effective.watts), pauses=self.spec.on_infeasible == "Pause")
 
     def _budget(self, watts: float) -> CapBudget:
         left = allowed_milliwatts(watts - self.spec.static_overhead_watts) - self.reserve_milliwatts
@@ -209,6 +220,9 @@ class _Memory(Struct, frozen=True):
     meter: MeterState | None = None
     overhead: Overhead = NOT_KNOWN
     uncharged_seconds: float = 0.0  # before that instant
+    counted: CounterSum | None = None  # what is charged already, by the operator before this one
+    spec: PowerCapSpec | None = None  # that `next_change` was worked out for
+    next_change: ScheduledChange | None = None
 
 
 class CapTracker:
@@ -217,6 +231,7 @@ class CapTracker:
     def __init__(self, grant_lease_seconds: int = 60) -> None:
         self._grant_lease_seconds = grant_lease_seconds
         self._memory: dict[str, _Memory] = {}
+        self._counters = EnergyCounters()
 
     def read(
         self,
@@ -242,6 +257,8 @@ class CapTracker:
                 continue
             sets = ((name, labels) for name, info in nodes.items() for labels in (info.labels, *info.former_labels))
             readable.append((cap, cap.spec, cap.spec.node_selector.select(sets)))
+        charged = (name for _, spec, under in readable if spec.energy_budget is not None for name in under)
+        self._counters.update(nodes, charged, monotonic)
         active = {cap for cap, brake in brakes.items() if brake.active}
         in_emergency = {name for cap, _, under in readable if cap.name in active for name in under}
         in_emergency |= {name for name, info in nodes.items() if any(cap in active for cap in info.named_caps)}
@@ -287,17 +304,16 @@ class CapTracker:
         memory = self._memory.get(cap.uid) or _recorded(cap, now, monotonic)
         elapsed = max(0.0, monotonic - memory.at)
         measured = NodeMilliwatts(sum(info.measured_milliwatts for info in under.values()))
-        period = memory.energy_period
+        period, counted = memory.energy_period, None
         if spec.energy_budget is not None:
-            seconds = elapsed + memory.uncharged_seconds
-            joules = measured / MILLIWATTS_PER_WATT * seconds
-            period = charge_energy(spec.energy_budget, period, now, joules, seconds)
-        effective = effective_cap(
-            spec,
-            LastEvaluation(memory.watts, elapsed, period),
-            now,
-            sum(info.max_limits_milliwatts for info in under.values()) / MILLIWATTS_PER_WATT,
-        )
+            counted = self._counters.total(under)
+            charge = self._drawn(memory, under, counted, measured)
+            period = charge_energy(spec.energy_budget, period, now, charge.joules, charge.seconds)
+        largest_watts = sum(info.max_limits_milliwatts for info in under.values()) / MILLIWATTS_PER_WATT
+        effective = effective_cap(spec, LastEvaluation(memory.watts, elapsed, period), now, largest_watts)
+        next_change = memory.next_change
+        if memory.spec != spec or (next_change is not None and next_change.time <= now):
+            next_change = next_scheduled_change(spec, now, largest_watts)
         counts = CapBudget(cap.name, frozenset(under), NodeMilliwatts(0), spec.expected)
         state = CapState(
             cap=cap,
@@ -314,6 +330,8 @@ class CapTracker:
             reserve_milliwatts=reserve_of(counts, under, spec.reserve_nodes),
             energy_period=effective.energy_period,
             brake=brake,
+            counted=counted,
+            next_change=next_change,
         )
         if spec.meter is not None:
             last = first_state(cap.status, monotonic) if memory.meter is None else memory.meter
@@ -333,8 +351,29 @@ class CapTracker:
         breach = _breach(memory.breach, state, elapsed, now)
         if breach is not None:
             state = replace(state, breach=breach)
-        self._memory[cap.uid] = _Memory(effective.watts, period, monotonic, state.breach, state.meter, state.overhead)
+        self._memory[cap.uid] = _Memory(
+            effective.watts,
+            period,
+            monotonic,
+            state.breach,
+            state.meter,
+            state.overhead,
+            spec=spec,
+            next_change=next_change,
+        )
         return state
+
+    def _drawn(
+        self, memory: _Memory, under: Mapping[str, NodeInfo], counted: CounterSum | None, measured: NodeMilliwatts
+    ) -> Drawn:
+        """What is to be charged now. Of the time in which nobody led counters know, unless a node has come, gone or booted
+        since: then what is drawn now stands for it."""
+        if memory.counted is None and not memory.uncharged_seconds:
+            return self._counters.drawn(under)
+        before, seconds = memory.counted, memory.uncharged_seconds
+        if before is not None and counted is not None and before.of == counted.of:
+            return Drawn(max(0, counted.millijoules - before.millijoules) / MILLIJOULES_PER_JOULE, seconds)
+        return Drawn(measured / MILLIWATTS_PER_WATT * seconds, seconds)
 
 
 def _metered_load(state: CapState, under: Mapping[str, NodeInfo], least: Mapping[str, PowerBound]) -> MeteredLoad:
@@ -361,7 +400,7 @@ def _recorded_under(selector: LabelSelector, info: NodeInfo) -> bool:
 def _recorded(cap: PowerCap, now: datetime, monotonic: float) -> _Memory:
     """What the operator before this one remembered of a cap, by its status.
 
-    What was drawn since, without a leader, is charged at what is drawn now.
+    What was drawn since, without a leader, is charged by the counters, or at what is drawn now.
     """
     period, breach = cap.status.energy_period, cap.status.breach
     charged_until = None if period is None else period.charged_until
@@ -371,7 +410,14 @@ def _recorded(cap: PowerCap, now: datetime, monotonic: float) -> _Memory:
         at=monotonic,
         breach=None if breach is None else _recorded_breach(breach),
         uncharged_seconds=0.0 if charged_until is None else max(0.0, (now - charged_until).total_seconds()),
+        counted=_counted(period),
     )
+
+
+def _counted(period: CapEnergyPeriod | None) -> CounterSum | None:
+    if period is None or period.counted_of is None or period.counted_millijoules is None:
+        return None
+    return CounterSum(period.counted_millijoules, period.counted_of)
 
 
 def _recorded_breach(breach: CapBreach) -> Breach:

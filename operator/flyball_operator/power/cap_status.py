@@ -16,6 +16,7 @@ from flyball_api.power_cap import (
     CapEnergyPeriod,
     CapMeasured,
     CapMeterStatus,
+    CapNextChange,
     PowerCap,
     PowerCapStatus,
 )
@@ -23,7 +24,9 @@ from flyball_api.times import whole_second
 from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_watts, held_watts
 from msgspec.structs import replace
 
+from flyball_operator.power.cap_schedule import EnergyPeriod, ScheduledChange
 from flyball_operator.power.cap_state import Breach, CapState, CapStates
+from flyball_operator.power.energy_counters import MILLIJOULES_PER_JOULE, CounterSum
 from flyball_operator.power.meter import MeterState, Phase, Silence
 from flyball_operator.power.overhead import Overhead
 
@@ -47,7 +50,7 @@ REASONS: dict[str, frozenset[str]] = {
     ),
     "Breached": frozenset({"MeasuredOverCap", "WithinCap", "MeterSilent", "Unreadable"}),
     "MeterSilent": frozenset({"NoReading", "Implausible", "Reading", "NoMeter", "Unreadable"}),
-    "ScheduleInvalid": frozenset({"CronUnreadable"}),
+    "ScheduleInvalid": frozenset({"CronUnreadable", "TimeZoneUnknown"}),
     "Emergency": frozenset({"Declared", "Ended"}),
 }
 # Those that every cap has; an emergency is shown where there is or was one.
@@ -91,17 +94,31 @@ def cap_status(
         conditions=merge_conditions(cap.status.conditions, conditions, cap.metadata.generation, now),
         effective_watts=int(effective.watts),
         active_schedule=effective.active_window,
+        next_change=None if state.next_change is None else _next_change(state.next_change),
         committed_watts=held_watts(committed_watts),
+        least_watts=held_watts(state.least_watts),
         measured_watts=round(state.measured_watts),
         measured=_measured(state),
         meter=None if state.meter is None else _meter_status(state.meter, state.overhead),
         headroom_watts=allowed_watts(effective.watts - committed_watts) if enforced.status else 0,
         nodes=len(state.nodes),
         breach=None if breach is None else _stored_breach(breach),
-        energy_period=None
-        if period is None
-        else CapEnergyPeriod(period.start, int(period.consumed_joules / JOULES_PER_KILOJOULE), whole_second(now)),
+        energy_period=None if period is None else _stored_period(period, state.counted, now),
     )
+
+
+def _stored_period(period: EnergyPeriod, counted: CounterSum | None, now: datetime) -> CapEnergyPeriod:
+    """The period in whole kilojoules; the rest is taken off what is counted, for the next leader to charge."""
+    kilojoules = int(period.consumed_joules / JOULES_PER_KILOJOULE)
+    stored = CapEnergyPeriod(period.start, kilojoules, whole_second(now))
+    if counted is None:
+        return stored
+    rest = round((period.consumed_joules - kilojoules * JOULES_PER_KILOJOULE) * MILLIJOULES_PER_JOULE)
+    return replace(stored, counted_millijoules=max(0, counted.millijoules - rest), counted_of=counted.of)
+
+
+def _next_change(change: ScheduledChange) -> CapNextChange:
+    return CapNextChange(whole_second(change.time), allowed_watts(change.watts), change.window)
 
 
 def _stored_breach(breach: Breach) -> CapBreach:
@@ -133,7 +150,8 @@ def _feasible(state: CapState, feasible: bool, problems: Iterable[str]) -> Condi
 def _schedule_invalid(state: CapState) -> tuple[Condition, ...]:
     if not state.effective.problems:
         return ()
-    return (Condition("ScheduleInvalid", True, "CronUnreadable", "; ".join(state.effective.problems)),)
+    problems = state.effective.problems
+    return (Condition("ScheduleInvalid", True, problems[0].reason, "; ".join(item.message for item in problems)),)
 
 
 def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condition:

@@ -63,6 +63,11 @@ class Candidate:
         return self.job.seconds_to_deadline is not None and self.job.remaining_iterations is not None
 
     @property
+    def precedence(self) -> tuple[bool, int, float, str, str]:
+        """Who keeps what it has, first of all first: the rigid, then by priority."""
+        return (not self.job.rigid, -self.job.priority, *self.order)
+
+    @property
     def order(self) -> tuple[float, str, str]:
         return (self.job.submit_time_seconds, self.job.name, self.job.uid)
 

@@ -131,7 +131,7 @@ class Workspace:
             if not open_to_jobs(self.nodes[self.pools[pool].node_names[place]]):
                 continue  # its residents stay as they are
             residents = [candidate for candidate in residents if not candidate.displaced]
-            residents.sort(key=lambda candidate: (-candidate.job.priority, *candidate.order))
+            residents.sort(key=lambda candidate: candidate.precedence)
             used = sum(gpus for candidate in residents for p, q, gpus in candidate.present if (p, q) == (pool, place))
             while used > capacity and residents:
                 victim = residents.pop()

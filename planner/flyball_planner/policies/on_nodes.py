@@ -90,13 +90,15 @@ def _groups(pools: Sequence[Pool]) -> list[_Group]:
 
 
 def _settle(state: PlanState, candidates: Sequence[Candidate]) -> None:
-    """Everyone who runs keeps its place before the policy is asked, as far as the caps can be held at all."""
+    """Everyone who runs keeps its place before the policy is asked, as far as caps that pause jobs can be held at all."""
     running = [
         candidate for candidate in candidates if candidate.present_option is not None and not candidate.displaced
     ]
-    for candidate in sorted(running, key=lambda candidate: (-candidate.job.priority, candidate.order)):
+    for candidate in sorted(running, key=lambda candidate: candidate.precedence):
         assert candidate.present_option is not None  # noqa: S101 - filtered above
-        if state.affords(state.contribution(candidate.present_option, candidate.present_parts), LOWEST):
+        contribution = state.contribution(candidate.present_option, candidate.present_parts)
+        pausing = tuple(item for item in contribution if state.accounts[item[0]].constraint.pauses)
+        if state.affords(pausing, LOWEST):
             state.stay(candidate)
 
 

@@ -5,7 +5,7 @@ The plan is a state in which no step is left, so that planning again from there 
 
 1. settle: every running job keeps its size and its nodes.
 2. shed: where a cap cannot be held even with every clock at its lowest, sizes go down by the least loss per watt, then jobs
-   are paused, lowest priority first.
+   are paused, lowest priority first, rigid ones last; under a cap that pauses nobody they stay.
 3. admit: waiting jobs get their smallest size, shortest remaining time first; others migrate or shrink for them where that
    frees the room, and only a lower priority is paused for a higher.
 4. withdraw: jobs that are better off smaller (price, energy budget, deadline) go down.
@@ -82,9 +82,11 @@ def shed(state: PlanState, candidates: Sequence[Candidate], stepper: Stepper) ->
             continue
         if state.accounts[cap].accounting is not Accounting.DRAW_AT_MIN_LIMITS:
             _shed_sizes(state, candidates, stepper, cap)  # but not where a cap is past holding: a pause acts at once
+        if not state.accounts[cap].constraint.pauses:
+            continue
         paused = sorted(
             (candidate for candidate in candidates if _lowest_watts(candidate, cap) > WATT_TOLERANCE),
-            key=lambda candidate: (-candidate.job.priority, *candidate.order),
+            key=lambda candidate: candidate.precedence,
         )
         while state.slack[LOWEST][cap] < -WATT_TOLERANCE and paused:
             state.leave(paused.pop())

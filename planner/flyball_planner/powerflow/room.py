@@ -275,14 +275,18 @@ def _preempt(
 ) -> bool:
     """Pause jobs, the lowest priority and the latest first, until the candidate fits; nobody where it never does.
 
-    Those are jobs of lower priority, and then those of other tenants that hold more than the candidate's would.
+    Those are jobs of lower priority, and then those of other tenants that hold more than the candidate's would. Rigid ones
+    are paused for no other job.
     """
     pools = room.relevant_pools(candidate, candidate.ladder[0], _admission_target(candidate))
     priority = candidate.job.priority + (1 if shares.may_take(candidate) else 0)
     lower = [
         other
         for other in candidates
-        if other.option is not None and other.job.priority < priority and any(pool in pools for pool, _ in other.parts)
+        if other.option is not None
+        and other.job.priority < priority
+        and not other.job.rigid
+        and any(pool in pools for pool, _ in other.parts)
     ]
     lower.sort(key=lambda other: (-other.job.priority, *other.order))
     paused: list[tuple[Candidate, FormerState]] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec
@@ -11,9 +12,11 @@ from flyball_operator.power.cap_schedule import (
     EffectiveCap,
     EnergyPeriod,
     LastEvaluation,
+    ScheduledChange,
     charge_energy,
     current_period,
     effective_cap,
+    next_scheduled_change,
 )
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -21,8 +24,8 @@ from hypothesis import strategies as st
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)  # a Monday
 MAX_WATTS = 16_000.0
 NEW = LastEvaluation()
-LUNCH = CapSchedule("lunch", "0 12 * * 1-5", 3600, 3000)
-PEAK = CapSchedule("peak", "30 12 * * *", 600, 2000)
+LUNCH = CapSchedule("lunch", 3000, "0 12 * * 1-5", 3600)
+PEAK = CapSchedule("peak", 2000, "30 12 * * *", 600)
 
 
 def at(
@@ -68,7 +71,7 @@ def test_a_window_open_within_a_second_counts_from_that_second_on() -> None:
 
 
 def test_a_window_longer_than_its_interval_is_open_throughout() -> None:
-    spec = PowerCapSpec(watts=5000, schedule=(CapSchedule("always", "0 * * * *", 7200, 1000),))
+    spec = PowerCapSpec(watts=5000, schedule=(CapSchedule("always", 1000, "0 * * * *", 7200),))
     assert all(at(spec, NOON + timedelta(minutes=17 * step)).watts == 1000 for step in range(20))
 
 
@@ -89,12 +92,13 @@ def test_times_of_other_zones_are_read_in_utc() -> None:
     "cron", ["61 * * * *", "0 12 * *", "0 0 12 * * *", "@daily", "", "0 12 * * MON-", "0 0 31 2 *", "*/0 * * * *"]
 )
 def test_a_cron_that_cannot_be_read_counts_all_the_time_and_is_reported(cron: str) -> None:
-    spec = PowerCapSpec(watts=5000, schedule=(CapSchedule("bad", cron, 60, 3500), PEAK))
+    spec = PowerCapSpec(watts=5000, schedule=(CapSchedule("bad", 3500, cron, 60), PEAK))
     effective = at(spec)
     assert effective.watts == 3500
     (problem,) = effective.problems
-    assert problem.startswith(f"schedule bad: cron {cron!r}: ")
-    assert "five fields" in problem
+    assert problem.reason == "CronUnreadable"
+    assert problem.message.startswith(f"schedule bad: cron {cron!r}: ")
+    assert "five fields" in problem.message
     assert at(spec, NOON + timedelta(minutes=30)).watts == 2000
 
 
@@ -170,7 +174,9 @@ budgets = st.builds(EnergyBudget, st.floats(1, 1e6), st.integers(60, 10**6))
 
 
 def windows(crons: st.SearchStrategy[str]) -> st.SearchStrategy[CapSchedule]:
-    return st.builds(CapSchedule, st.sampled_from(["a", "b", "c"]), crons, st.integers(1, 200_000), watts)
+    zones = st.sampled_from([None, "Europe/Berlin", "America/New_York"])
+    names = st.sampled_from(["a", "b", "c"])
+    return st.builds(CapSchedule, names, watts, crons, st.integers(1, 200_000), zones)
 
 
 def specs_with(
@@ -243,3 +249,93 @@ def test_a_budget_is_never_overspent_by_a_draw_below_the_effective_watts(
             budget, effective.energy_period, now, load * (effective.watts - overhead) * seconds, seconds
         )
         assert period.consumed_joules <= budget.kilojoules * 1000 * (1 + 1e-9)
+
+
+# --- dates and time zones --------------------------------------------------------------------------------------------
+
+BERLIN = "Europe/Berlin"
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+ONCE = CapSchedule("drill", 1500, start=utc("2026-03-02T13:00:00+01:00"), end=utc("2026-03-02T15:30:00+01:00"))
+
+
+@pytest.mark.parametrize(
+    ("minutes", "watts", "next_change_seconds"),
+    [(-1, 5000, 60), (0, 1500, 9000), (149, 1500, 60), (150, 5000, math.inf)],
+)
+def test_a_window_with_dates_comes_once(minutes: float, watts: float, next_change_seconds: float) -> None:
+    effective = at(PowerCapSpec(watts=5000, schedule=(ONCE,)), NOON + timedelta(minutes=minutes))
+    assert (effective.watts, effective.next_change_seconds) == (watts, next_change_seconds)
+    assert effective.falls_in_seconds == (60 if minutes < 0 else math.inf)
+
+
+@pytest.mark.parametrize(
+    ("begins", "hour"),
+    [
+        (utc("2026-01-15T17:00:00+01:00"), 17),  # winter
+        (utc("2026-07-15T17:00:00+02:00"), 17),  # summer
+        (utc("2026-03-29T03:00:00+02:00"), 2),  # in the hour that is skipped: right after it
+        (utc("2026-10-25T02:00:00+02:00"), 2),  # in the hour that comes twice: the first time
+    ],
+)
+def test_a_cron_follows_the_clocks_of_its_zone(begins: datetime, hour: int) -> None:
+    window = CapSchedule("evening", 2000, f"0 {hour} * * *", 5400, time_zone=BERLIN)
+    spec = PowerCapSpec(watts=5000, schedule=(window,))
+    open_at = {minutes: at(spec, begins + timedelta(minutes=minutes)).watts == 2000 for minutes in (-1, 0, 60, 89, 90)}
+    assert open_at == {-1: False, 0: True, 60: True, 89: True, 90: False}
+    assert at(spec, begins - timedelta(minutes=1)).next_change_seconds == 60
+
+
+@pytest.mark.parametrize("name", ["Europe/Berlyn", "../../etc/passwd", "Europe", "/UTC", "a" * 64])
+def test_a_time_zone_that_nobody_knows_counts_all_the_time_and_is_reported(name: str) -> None:
+    effective = at(PowerCapSpec(watts=5000, schedule=(CapSchedule("odd", 3500, "0 3 * * *", 60, time_zone=name),)))
+    assert effective.watts == 3500
+    (problem,) = effective.problems
+    assert problem.reason == "TimeZoneUnknown"
+    assert problem.message.startswith(f"schedule odd: timeZone {name!r} is not known (an IANA name")
+
+
+ZONES = st.sampled_from([None, BERLIN, "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "America/St_Johns"])
+CHANGES_OF_CLOCKS = st.sampled_from(
+    [utc(f"2026-{day}T12:00:00+00:00") for day in ("03-08", "03-29", "04-05", "10-25", "11-01")]
+)
+
+
+@given(ZONES, CHANGES_OF_CLOCKS, st.integers(0, 23), st.integers(0, 59), st.integers(1, 30), st.integers(-2880, 2880))
+def test_a_window_is_open_exactly_from_each_beginning_to_its_end(
+    zone: str | None, day: datetime, hour: int, minute: int, half_hours: int, offset: int
+) -> None:
+    """Against the day's beginnings, walked through minute by minute on the zone's clock."""
+    spec = PowerCapSpec(
+        watts=5000, schedule=(CapSchedule("w", 2000, f"{minute} {hour} * * *", half_hours * 1800, time_zone=zone),)
+    )
+    clock = ZoneInfo(zone) if zone else UTC
+    first = (day - timedelta(days=4)).astimezone(clock).date()
+    begins = []
+    for number in range(9):
+        local = datetime.combine(first + timedelta(days=number), time(hour, minute), clock)
+        while local != local.astimezone(UTC).astimezone(clock):  # no clock ever shows it
+            local += timedelta(minutes=1)
+        begins.append(local.astimezone(UTC))
+    now = day + timedelta(minutes=offset)
+    edges = [edge for begin in begins for edge in (begin, begin + timedelta(seconds=half_hours * 1800))]
+    effective = at(spec, now)
+    assert (effective.watts == 2000) == any(
+        begin <= now < begin + timedelta(seconds=half_hours * 1800) for begin in begins
+    )
+    assert effective.next_change_seconds == (min(edge for edge in edges if edge > now) - now).total_seconds()
+
+
+def test_the_next_change_is_the_first_edge_that_changes_anything() -> None:
+    inside = CapSchedule("inside", 3500, "15 12 * * *", 600)  # above what holds then
+    spec = PowerCapSpec(watts=5000, schedule=(LUNCH, inside, ONCE))
+    assert next_scheduled_change(spec, NOON + timedelta(minutes=-5), MAX_WATTS) == ScheduledChange(NOON, 1500, "drill")
+    ends = next_scheduled_change(PowerCapSpec(watts=5000, schedule=(LUNCH, inside)), NOON, MAX_WATTS)
+    assert ends == ScheduledChange(NOON + timedelta(hours=1), 5000, None)
+    assert next_scheduled_change(PowerCapSpec(watts=5000), NOON, MAX_WATTS) is None
+    always = PowerCapSpec(watts=5000, schedule=(CapSchedule("always", 1000, "0 * * * *", 7200),))
+    assert next_scheduled_change(always, NOON, MAX_WATTS) is None

@@ -16,8 +16,11 @@ from flyball_operator.power.cap_status import ALWAYS_SHOWN, REASONS, GrantsUnder
 from flyball_operator.power.failsafe import MINIMUM, Failsafe
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.power.reservations import NodeRules
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.crd_schema import assert_valid
+from tests.support.examples import examples
 from tests.support.operator_objects import (
     DEFAULT,
     FLOOR,
@@ -312,7 +315,10 @@ def test_the_next_operator_goes_on_where_the_status_stands() -> None:
 
 
 def with_draw(watts: int) -> NodeInfo:
+    """A node whose GPUs have no energy counters."""
     devices = [{**raw_device(index), "powerMilliwatts": watts * 125} for index in range(8)]
+    for device in devices:
+        del device["energyMillijoules"]
     return holding("a", 800, devices=devices)
 
 
@@ -357,6 +363,114 @@ def test_a_budget_that_is_taken_away_leaves_no_trace() -> None:
     assert "energyPeriod" in site.publish(site.read())
     del site.spec["energyBudget"]
     assert "energyPeriod" not in site.publish(site.read())
+
+
+class Counted(Site):
+    """One node of eight GPUs with energy counters under a cap with a budget; its agent reports every 30 s."""
+
+    def __init__(self, **spec: Any) -> None:
+        self.joules, self.watts, self.load = 0.0, 0.0, "load-1"
+        budget = {"kilojoules": 7200, "periodSeconds": 3600}
+        super().__init__(self._node(), **{"watts": 5000, "energyBudget": budget, **spec})
+
+    def _node(self) -> NodeInfo:
+        devices = [
+            {**raw_device(index), "energyMillijoules": round(self.joules * 125) + index, "powerMilliwatts": 0}
+            for index in range(8)
+        ]
+        return holding("a", 800, devices=devices, session=("boot", self.load))
+
+    def goes_by(self, seconds: float, watts: float, *, read: bool = True) -> None:
+        """The GPUs draw for so long, the agent reports at the end of it, and an operator looks, if there is one."""
+        self.joules += watts * seconds
+        self.nodes = {"a": self._node()}
+        if read:
+            self.publish(self.read(seconds))
+        else:
+            self.now += timedelta(seconds=seconds)
+            self.monotonic += seconds
+
+    def charged(self) -> float:
+        period = self.read().energy_period
+        assert period is not None
+        return period.consumed_joules
+
+
+def test_a_budget_is_charged_by_the_counters_whatever_a_sample_said() -> None:
+    site = Counted()
+    site.read()
+    for _ in range(10):
+        site.goes_by(30.0, 1200.0)
+        for _ in range(29):
+            site.read()  # nothing new of it: no joule is charged twice
+    assert site.charged() == pytest.approx(10 * 30 * 1200, rel=1e-6)
+
+
+def test_five_minutes_without_an_operator_are_charged_by_the_counters() -> None:
+    site = Counted()
+    site.read()
+    site.goes_by(45.5, 1111.0)
+    before = site.joules
+    for watts in (3000.0, 100.0, 900.0, 0.0, 2500.0):
+        site.goes_by(60.0, watts, read=False)
+    site.tracker = CapTracker()
+    site.publish(site.read())
+    assert site.charged() == pytest.approx(site.joules, abs=2.0), "what was below a kilojoule before is not forgotten"
+    assert site.joules - before == 390_000
+    for _ in range(5):  # leaders come and go: nothing is lost or charged twice
+        site.tracker = CapTracker()
+        site.goes_by(0.3, 1000.0)
+    assert site.charged() == pytest.approx(site.joules, abs=2.0)
+
+
+def test_a_counter_that_begins_again_loses_only_what_nobody_read() -> None:
+    site = Counted()
+    site.read()
+    site.goes_by(10.0, 1000.0)
+    charged = site.charged()
+    assert charged == pytest.approx(10_000)
+    site.joules, site.load = 0.0, "load-2"
+    site.goes_by(20.0, 800.0)
+    assert site.charged() == pytest.approx(charged + 16_000, abs=0.1)
+
+
+def test_a_driver_load_in_the_time_without_a_leader_is_charged_at_what_is_drawn_now() -> None:
+    site = Counted()
+    site.read()
+    site.goes_by(10.0, 1000.0)
+    site.joules, site.load = 0.0, "load-2"
+    site.goes_by(100.0, 800.0, read=False)
+    site.tracker = CapTracker()
+    measured = site.read().measured_watts
+    assert site.charged() == pytest.approx(10_000 + 100 * measured, abs=1000.0)
+
+
+def test_a_counter_that_lies_takes_no_more_than_twice_what_its_gpus_can_draw() -> None:
+    site = Counted(energyBudget={"kilojoules": 10**6, "periodSeconds": 3600})
+    site.read()
+    site.goes_by(10.0, 1e9)
+    assert site.charged() == 10.0 * 2 * 8 * 400
+    site.joules = 5.0
+    site.goes_by(1.0, 0.0)  # and back: a counter that falls has begun again
+    assert site.charged() == pytest.approx(10.0 * 2 * 8 * 400 + 5.0, abs=0.1)
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 120.0), st.floats(1.0, 3200.0), st.sampled_from(["reads", "away", "anew"])),
+        max_size=20,
+    )
+)
+def test_what_is_charged_is_what_the_counters_say_whoever_leads(steps: list[tuple[float, float, str]]) -> None:
+    site = Counted(energyBudget={"kilojoules": 10**9, "periodSeconds": 86_400})
+    site.publish(site.read())
+    for seconds, watts, leader in steps:
+        if leader != "reads":
+            site.tracker = CapTracker()
+        site.goes_by(seconds, watts, read=leader != "away")
+    site.publish(site.read())
+    assert site.charged() == pytest.approx(site.joules, abs=2.0 + 1e-5 * site.joules)
 
 
 # --- breaches ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -563,6 +563,49 @@ def test_a_cap_below_the_floor_is_said_to_be_infeasible_and_the_lowest_priority_
     assert set(clocks(made).values()) == {0, 500}
     assert "cannot be held" in decided(made, "p0").explanation
     assert sizes(plan(replace(snapshot, caps=(cap(members, 399.0),)))) == dict.fromkeys(("p0", "p1", "p2", "p3"), 0)
+
+
+def below_the_floor(rigid: Sequence[bool]) -> ClusterSnapshot:
+    """As above: four jobs of two GPUs, of priority 0 to 3, under a cap that not even their smallest limits fit."""
+    members = nodes(1, gpu=PLAIN)
+    model = replace(steady(), gradient_watts_per_megahertz=0.9e-4)
+    jobs = tuple(
+        replace(running(job(f"p{index}", 2, model=model, priority=index, global_batch_size=2), ("n0", 2)), rigid=one)
+        for index, one in enumerate(rigid)
+    )
+    return ClusterSnapshot(members, jobs, (cap(members, 700.0),), guard_fraction=0.0)
+
+
+@pytest.mark.parametrize("policy", ["powerflow-strict", "fifo"])
+def test_a_rigid_job_is_paused_for_a_cap_last_of_all(policy: str) -> None:
+    snapshot = below_the_floor((True, False, False, True))
+    everybody = {"p0": 2, "p1": 2, "p2": 2, "p3": 2}
+    left = {600.0: {"p1", "p2"}, 500.0: {"p1", "p2", "p0"}, 399.0: set(everybody)}
+    for watts, paused in left.items():
+        made = plan(replace(snapshot, caps=(cap(snapshot.nodes, watts),)), policy)
+        assert sizes(made) == {name: 0 if name in paused else 2 for name in everybody}, watts
+
+
+@pytest.mark.parametrize("policy", ["powerflow-strict", "fifo"])
+def test_a_cap_that_pauses_nobody_leaves_every_job_at_its_lowest_clock(policy: str) -> None:
+    snapshot = below_the_floor((False, False, False, False))
+    for watts in (700.0, 399.0):
+        lenient = replace(cap(snapshot.nodes, watts), pauses=False)
+        made = plan(replace(snapshot, caps=(lenient,)), policy)
+        assert set(sizes(made).values()) == {2}
+        assert set(clocks(made).values()) == {500}
+        assert not made.caps[0].feasible
+    waiting = replace(snapshot, jobs=tuple(replace(one, current=None) for one in snapshot.jobs), caps=(lenient,))
+    assert set(sizes(plan(waiting, policy)).values()) == {0}, "and nothing starts under it"
+
+
+def test_a_rigid_job_is_stopped_for_no_other_whatever_its_priority() -> None:
+    members = nodes(1)
+    low, mid = running(job("low", 4), ("n0", 4)), running(job("mid", 4, priority=1), ("n0", 4))
+    urgent = job("urgent", 4, priority=9)
+    assert sizes(plan(ClusterSnapshot(members, (low, mid, urgent)))) == {"low": 0, "mid": 4, "urgent": 4}
+    made = plan(ClusterSnapshot(members, (replace(low, rigid=True, resizable=False), mid, urgent)))
+    assert sizes(made) == {"low": 4, "mid": 0, "urgent": 4}
 
 
 def test_under_a_hard_cap_near_the_floor_idle_gpus_are_used_and_not_only_reserved() -> None:
