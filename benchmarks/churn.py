@@ -1,0 +1,431 @@
+"""Many jobs that come and go on the real control plane, and what of it is seen when.
+
+    python benchmarks/churn.py [--nodes 64] [--jobs 128] [--per-minute 20] [--minutes 3] [--at-once 0]
+
+Starts a site of simulated nodes (all agents in one process) under a cap, fills it with jobs of one node's GPUs or a part of
+them, and then submits and ends as many a minute as it is told; half-way the cap falls. The API server, etcd, the Job
+controller, the scheduler, kwok, the agents, the training processes and the operator all share this machine. Taken are
+
+- the time from submission to running pods, of jobs for which there are GPUs;
+- how long after a pod is ready, or has ended, its job's status says so, and how old the figures of a running job become;
+- the cut's way to the hardware and to the status, and what the referee saw;
+- plans, the operator's processor time and memory, the API server's writes a second, and who used the processors.
+
+`--at-once 10000` then submits so many more, with as many requests at a time as an API client keeps open, and takes the time
+until every one of them has been decided on. The goals are meant for 1,000 nodes, 2,000 jobs, 200 a minute for ten minutes,
+and 10,000 at once. Exits with 1 where a goal is missed or an enforced cap was exceeded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flyball_api.names import FLYBALL_API_VERSION, LABEL_JOB_NAME
+from flyball_kube.informer import Informer
+from flyball_kube.resources import ENERGY_AWARE_JOBS, PODS, POWER_CAPS
+from flyball_kube.session import ApiSession
+from flyball_testbed.controlplane.processes import processor_seconds
+from flyball_testbed.controlplane.stages import OUTCOME_ANNOTATION, SUCCEEDED
+from flyball_testbed.parts import OPERATOR, Pace
+from flyball_testbed.referee.hardware import HardwareReader
+from flyball_testbed.site import Site, SitePlan
+
+GOALS = {
+    "submission to running pods, p99": 10.0,
+    "a state's change until its status says so, p99": 2.0,
+    "age of a running job's figures, p99": 10.0,
+    "cap cut to the status": 2.0,
+    "operator's processors": 1.0,
+    "operator's memory, MB": 600.0,
+    "all decided on, s": 60.0,
+}
+CAP, NAMESPACE = "site", "default"
+LONG = 10**9  # iterations: a job ends when it is ended here
+AT_ONCE_REQUESTS = 16
+SETTLE_SECONDS = 15.0
+HIGH, LOW = 0.9, 0.7  # of what all GPUs can draw, and of what their limits allow when the cap falls
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of one job, in seconds of the monotonic clock; 0: not yet."""
+
+    submitted: float = 0.0
+    pods_ready: float = 0.0
+    said_ready: float = 0.0
+    pods_ended: float = 0.0
+    said_ended: float = 0.0
+    decided: float = 0.0
+    told: float = 0.0  # its last status
+    oldest_figures: float = 0.0  # seconds between two statuses while it ran
+
+
+@dataclass
+class Watch:
+    """Notes when pods and statuses change, as a watching user would see it."""
+
+    jobs: dict[str, Seen] = field(default_factory=dict)
+    running: set[str] = field(default_factory=set)
+    pods: dict[str, str] = field(default_factory=dict)  # of each job, the pod that was ready last
+
+    def job(self, raw: dict[str, Any]) -> str:
+        """Takes in a job's status."""
+        name, now, status = str(raw["metadata"]["name"]), time.monotonic(), raw.get("status") or {}
+        seen = self.jobs.setdefault(name, Seen())
+        conditions = {item["type"]: item for item in status.get("conditions") or ()}
+        admitted = conditions.get("Admitted", {})
+        if not seen.decided and admitted and admitted["reason"] != "Planning":
+            seen.decided = now
+        if _true(conditions, "Ready") and not seen.said_ready:
+            seen.said_ready = now
+        if (_true(conditions, "Succeeded") or _true(conditions, "Failed")) and not seen.said_ended:
+            seen.said_ended = now
+        if name in self.running and seen.told:
+            seen.oldest_figures = max(seen.oldest_figures, now - seen.told)
+        seen.told = now
+        if _true(conditions, "Ready"):
+            self.running.add(name)
+        else:
+            self.running.discard(name)
+        return name
+
+    def pod(self, raw: dict[str, Any]) -> str:
+        """Takes in a pod."""
+        name = str(raw["metadata"]["labels"][LABEL_JOB_NAME])
+        now, status = time.monotonic(), raw.get("status") or {}
+        seen = self.jobs.setdefault(name, Seen())
+        conditions = {item["type"]: item for item in status.get("conditions") or ()}
+        if _true(conditions, "Ready"):
+            self.pods[name] = raw["metadata"]["name"]
+            seen.pods_ready = seen.pods_ready or now
+        if status.get("phase") in ("Succeeded", "Failed"):
+            seen.pods_ended = seen.pods_ended or now
+        return name
+
+
+def _true(conditions: dict[str, Any], kind: str) -> bool:
+    return kind in conditions and conditions[kind]["status"] == "True"
+
+
+def manifest(name: str, gpus: int) -> dict[str, Any]:
+    """A job that trains until it is ended from here."""
+    values = {
+        "DEVCLUSTER_MODEL_CLASS": "resnet50",
+        "DEVCLUSTER_GLOBAL_BATCH": "1024",
+        "DEVCLUSTER_ITERATIONS": str(LONG),
+    }
+    environment = [{"name": key, "value": value} for key, value in values.items()]
+    trainer = {"name": "trainer", "image": "flyball.dev/simulated-trainer", "env": environment}
+    return {
+        "apiVersion": FLYBALL_API_VERSION,
+        "kind": "EnergyAwareJob",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "gpus": {"min": gpus, "max": gpus},
+            "training": {"globalBatchSize": 1024, "iterations": LONG, "modelClass": "resnet50"},
+            "template": {"spec": {"terminationGracePeriodSeconds": 5, "containers": [trainer]}},
+        },
+    }
+
+
+class Churn:
+    """The jobs of one run."""
+
+    def __init__(self, site: Site, session: ApiSession, gpus: int) -> None:
+        self.site, self.session, self.gpus = site, session, gpus
+        self.watch = Watch()
+        self._submitted = 0
+        self._ended: set[str] = set()
+        self._draw = random.Random(1)
+
+    async def submit(self) -> str:
+        """One more job; its time counts from when the API server has taken it."""
+        self._submitted += 1
+        name = f"job-{self._submitted:05d}"
+        await self.session.create(ENERGY_AWARE_JOBS.path(NAMESPACE), manifest(name, self.gpus))
+        self.watch.jobs.setdefault(name, Seen()).submitted = time.monotonic()
+        return name
+
+    async def submit_many(self, count: int) -> list[str]:
+        slots = asyncio.Semaphore(AT_ONCE_REQUESTS)
+
+        async def one() -> str:
+            async with slots:
+                return await self.submit()
+
+        return list(await asyncio.gather(*(one() for _ in range(count))))
+
+    async def end_one(self) -> None:
+        """One of the running jobs does its last iteration."""
+        names = sorted(self.watch.running - self._ended)
+        if names:
+            name = self._draw.choice(names)
+            self._ended.add(name)
+            path = PODS.path(NAMESPACE, self.watch.pods[name])
+            await self.session.patch(path, {"metadata": {"annotations": {OUTCOME_ANNOTATION: SUCCEEDED}}})
+
+    async def churn(self, per_minute: float, seconds: float, halfway: Callable[[], None]) -> None:
+        """End and submit in turn, at an even pace; what is late is not caught up on."""
+        pause, begun, told = 60.0 / per_minute, time.monotonic(), False
+        while time.monotonic() - begun < seconds:
+            at = time.monotonic()
+            await self.end_one()
+            await self.submit()
+            if not told and at - begun >= seconds / 2:
+                told = True
+                halfway()
+            await asyncio.sleep(max(0.0, pause - (time.monotonic() - at)))
+
+    async def until(self, holds: Callable[[], bool], what: str, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > ends:
+                raise TimeoutError(f"{what}: not within {seconds:g} s; the site's logs are in the output folder")
+            await asyncio.sleep(0.05)
+
+
+async def set_cap(session: ApiSession, watts: int) -> None:
+    cap = {"apiVersion": FLYBALL_API_VERSION, "kind": "PowerCap", "metadata": {"name": CAP}, "spec": {"watts": watts}}
+    await session.apply(POWER_CAPS.path(name=CAP), cap, "churn")
+
+
+async def cut(site: Site, session: ApiSession) -> tuple[int, float, float]:
+    """Lower the cap to below what the limits are; to how many watts, and the seconds to the hardware and to the status."""
+    reader, hardware = HardwareReader(site.hardware), 0.0
+
+    def limits_watts() -> float:
+        sample = reader.read()
+        return float("inf") if sample is None else int(sample.limits.sum()) / 1000
+
+    least = site.plan.gpus * site.plan.constants.min_limit_milliwatts / 1000
+    low, begun = int(max(LOW * limits_watts(), 1.05 * least)), time.monotonic()
+    await set_cap(session, low)
+    while True:
+        if not hardware and limits_watts() <= low:
+            hardware = time.monotonic() - begun
+        status = (await session.get(POWER_CAPS.path(name=CAP))).get("status") or {}
+        held = any(item["type"] == "Enforced" and item["status"] == "True" for item in status.get("conditions") or ())
+        if hardware and held and status.get("effectiveWatts") == low:
+            return low, hardware, time.monotonic() - begun
+        await asyncio.sleep(0.05)
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What had been spent by an instant: processor seconds by part, writes by resource, plans by the operator's buckets."""
+
+    at: float
+    processor: dict[str, float]
+    writes: Counter[str]
+    plans: Counter[float]
+
+    @staticmethod
+    def now(site: Site) -> Costs:
+        pids = site.cluster.control_plane.running() | {name: part.pid for name, part in site.parts.items()}
+        processor = {name: processor_seconds(pid) for name, pid in pids.items()} | {"benchmark": time.process_time()}
+        return Costs(time.monotonic(), processor, _writes(site), _plans(site))
+
+
+def _samples(text: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
+    for labels, value in re.findall(rf"^{name}{{(.*)}} (\S+)$", text, re.MULTILINE):
+        yield dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)
+
+
+def _writes(site: Site) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for labels, count in _samples(site.cluster.api.request("GET", "/metrics"), "apiserver_request_total"):
+        if labels["verb"] in ("POST", "PUT", "PATCH", "APPLY", "DELETE"):
+            found["/".join(filter(None, (labels["resource"], labels["subresource"])))] += int(count)
+    return found
+
+
+def _plans(site: Site) -> Counter[float]:
+    with urllib.request.urlopen(f"http://{site.metrics_addresses()[OPERATOR]}/metrics") as answer:
+        text = answer.read().decode()
+    return Counter({float(labels["le"]): int(count) for labels, count in _samples(text, "flyball_plan_seconds_bucket")})
+
+
+def memory_megabytes(pid: int) -> float:
+    """The most that a process and those it started have had resident, added up."""
+    total = 0.0
+    for status in [Path(f"/proc/{pid}/status"), *_children(pid)]:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            peak = re.search(r"VmHWM:\s+(\d+)", status.read_text())
+            total += int(peak[1]) / 1000 if peak else 0.0
+    return total
+
+
+def _children(pid: int) -> Iterator[Path]:
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in thread.read_text().split():
+            yield Path(f"/proc/{child}/status")
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The smallest value that at least `share` of all are at or below; NaN of none."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-int(share * 1000 * len(ordered)) // 1000) - 1)] if ordered else float("nan")
+
+
+def plan_bound(plans: Counter[float], share: float) -> float:
+    """The histogram's bound that at least `share` of the plans are at or below."""
+    most = plans[float("inf")]
+    return min((bound for bound, count in plans.items() if count >= share * most), default=float("nan"))
+
+
+class Report:
+    """Prints figures, and remembers which goals were missed."""
+
+    def __init__(self) -> None:
+        self.missed: list[str] = []
+
+    def goal(self, name: str, value: float, more: str = "") -> None:
+        goal = GOALS[name]
+        met = value <= goal
+        if not met:
+            self.missed.append(name)
+        print(f"{name}: {value:.2f} (goal {goal:g}{'' if met else ', MISSED'}){more}", flush=True)
+
+    def times(self, name: str, values: list[float], goal: str) -> None:
+        middle, worst = percentile(values, 0.5), max(values, default=float("nan"))
+        self.goal(
+            goal, percentile(values, 0.99), f"; {name} of {len(values)}: median {middle:.2f}, worst {worst:.2f} s"
+        )
+
+
+def report_churn(report: Report, churn: Churn, before: Costs, after: Costs, first: float) -> None:
+    """Everything that was taken between two instants; jobs submitted before `first` filled the site."""
+    seconds = after.at - before.at
+    jobs = list(churn.watch.jobs.values())
+    new = [seen for seen in jobs if seen.submitted >= first]
+    waits = [seen.pods_ready - seen.submitted for seen in new if seen.pods_ready]
+    report.times("submissions", waits, "submission to running pods, p99")
+    late = [seen.said_ready - seen.pods_ready for seen in new if seen.said_ready and seen.pods_ready]
+    late += [seen.said_ended - seen.pods_ended for seen in jobs if seen.said_ended and seen.pods_ended >= first]
+    report.times("changes", [max(0.0, value) for value in late], "a state's change until its status says so, p99")
+    ages = [seen.oldest_figures for seen in jobs if seen.oldest_figures]
+    report.times("running jobs", ages, "age of a running job's figures, p99")
+    waiting = sum(1 for seen in new if not seen.pods_ready)
+    print(f"submitted {len(new)}, of which {waiting} had no running pods at the end; ended {len(churn._ended)}")
+    used = {name: (value - before.processor[name]) / seconds for name, value in after.processor.items()}
+    report.goal("operator's processors", used[OPERATOR])
+    report.goal(
+        "operator's memory, MB", memory_megabytes(churn.site.parts[OPERATOR].pid), "; at most, all its processes"
+    )
+    dear = sorted(used, key=lambda name: -used[name])
+    print("processors: " + ", ".join(f"{name} {used[name]:.2f}" for name in dear) + f"; load {os.getloadavg()[0]:.1f}")
+    plans = Counter({bound: count - before.plans[bound] for bound, count in after.plans.items()})
+    print(
+        f"plans: {plans[float('inf')]}, p50 within {plan_bound(plans, 0.5):g} s, p99 within {plan_bound(plans, 0.99):g} s"
+    )
+    writes = after.writes - before.writes
+    most = ", ".join(f"{name} {count / seconds:.1f}" for name, count in writes.most_common(8))
+    print(f"API writes a second: {writes.total() / seconds:.1f} ({most})", flush=True)
+
+
+async def run(site: Site, arguments: argparse.Namespace) -> int:
+    high = int(site.plan.max_watts * HIGH)
+    gpus = max(1, site.plan.gpus // arguments.jobs)
+    gpus = min(site.plan.gpus_per_node, 1 << gpus.bit_length() - 1)
+    report = Report()
+    async with await ApiSession.connect(site.cluster.kubeconfig, timeout_seconds=60.0) as session:
+        churn = Churn(site, session, gpus)
+        informers = [
+            Informer(session, ENERGY_AWARE_JOBS, churn.watch.job, namespace=NAMESPACE),
+            Informer(session, PODS, churn.watch.pod, namespace=NAMESPACE, params={"labelSelector": LABEL_JOB_NAME}),
+        ]
+        tasks = [asyncio.create_task(informer.run()) for informer in informers]
+        try:
+            for informer in informers:
+                await informer.wait_synced()
+            await set_cap(session, high)
+            begun = time.monotonic()
+            await churn.submit_many(arguments.jobs)
+            await churn.until(
+                lambda: len(churn.watch.running) >= arguments.jobs, "the site is full", arguments.patience
+            )
+            print(f"{arguments.jobs} jobs of {gpus} GPUs run after {time.monotonic() - begun:.1f} s", flush=True)
+            await asyncio.sleep(SETTLE_SECONDS)
+            for seen in churn.watch.jobs.values():
+                seen.oldest_figures = 0.0
+            before, first = Costs.now(site), time.monotonic()
+            cuts: list[asyncio.Task[tuple[int, float, float]]] = []
+            await churn.churn(
+                arguments.per_minute,
+                60.0 * arguments.minutes,
+                lambda: cuts.append(asyncio.create_task(cut(site, session))),
+            )
+            low, hardware, status = await asyncio.wait_for(cuts[0], 60.0)
+            await asyncio.sleep(SETTLE_SECONDS)
+            report_churn(report, churn, before, Costs.now(site), first)
+            report.goal("cap cut to the status", status, f"; to {low / 1000:.1f} kW, hardware {hardware:.2f} s")
+            if arguments.at_once:
+                await at_once(report, churn, arguments.at_once, arguments.patience)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    site.check()
+    tally = site.referee_summary()["caps"][CAP]
+    over = max(tally["max_limits_over_watts"], tally["max_true_over_watts"])
+    print(f"over an enforced cap: {over:.3f} W in {tally['judged_seconds']:.0f} s judged (goal 0)")
+    print("missed: " + (", ".join(report.missed) or "none"))
+    return 1 if over > 0 or report.missed else 0
+
+
+async def at_once(report: Report, churn: Churn, count: int, patience: float) -> None:
+    """So many more jobs than there are GPUs, as fast as the API server takes them."""
+    before, begun = Costs.now(churn.site), time.monotonic()
+    names = await churn.submit_many(count)
+    submitted = time.monotonic() - begun
+    jobs = [churn.watch.jobs[name] for name in names]
+    await churn.until(lambda: all(seen.decided for seen in jobs), "all decided on", patience)
+    decided = max(seen.decided for seen in jobs) - begun
+    after = Costs.now(churn.site)
+    operator = (after.processor[OPERATOR] - before.processor[OPERATOR]) / (after.at - before.at)
+    writes = (after.writes - before.writes)["energyawarejobs/status"]
+    report.goal(
+        "all decided on, s",
+        decided - submitted,
+        f" after the last of {count} was taken, which took {submitted:.0f} s; {writes / count:.2f} status writes a job, "
+        f"operator {operator:.2f} of a core",
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=64)
+    parser.add_argument("--jobs", type=int, default=128, help="that run at any time; they share all GPUs")
+    parser.add_argument("--per-minute", type=float, default=20.0, help="submissions, and as many ends")
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--at-once", type=int, default=0, help="so many more at the end; none where not given")
+    parser.add_argument("--status-seconds", type=float, default=10.0, help="between the reports of an agent")
+    parser.add_argument("--patience", type=float, default=300.0, help="seconds that any stage may take")
+    parser.add_argument("--output", type=Path, default=Path(tempfile.gettempdir()) / "flyball-churn")
+    arguments = parser.parse_args(argv)
+    plan = SitePlan(nodes=arguments.nodes, pace=Pace(status_interval_seconds=arguments.status_seconds))
+    begun = time.monotonic()
+    with Site.start(plan, arguments.output, print) as site:
+        print(f"{arguments.nodes} nodes are up after {time.monotonic() - begun:.1f} s", flush=True)
+        return asyncio.run(run(site, arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
