@@ -29,7 +29,7 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ def _true(conditions: dict[str, Any], kind: str) -> bool:
     return kind in conditions and conditions[kind]["status"] == "True"
 
 
-def manifest(name: str, gpus: int) -> dict[str, Any]:
+def manifest(name: str, namespace: str, gpus: int) -> dict[str, Any]:
     """A job that trains until it is ended from here."""
     values = {
         "DEVCLUSTER_MODEL_CLASS": "resnet50",
@@ -133,7 +133,7 @@ def manifest(name: str, gpus: int) -> dict[str, Any]:
     return {
         "apiVersion": FLYBALL_API_VERSION,
         "kind": "EnergyAwareJob",
-        "metadata": {"name": name, "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "gpus": {"min": gpus, "max": gpus},
             "training": {"globalBatchSize": 1024, "iterations": LONG, "modelClass": "resnet50"},
@@ -145,18 +145,35 @@ def manifest(name: str, gpus: int) -> dict[str, Any]:
 class Churn:
     """The jobs of one run."""
 
-    def __init__(self, site: Site, session: ApiSession, gpus: int) -> None:
-        self.site, self.session, self.gpus = site, session, gpus
+    def __init__(self, site: Site, session: ApiSession, gpus: int, namespace: str = NAMESPACE) -> None:
+        self.site, self.session, self.gpus, self.namespace = site, session, gpus, namespace
         self.watch = Watch()
         self._submitted = 0
         self._ended: set[str] = set()
         self._draw = random.Random(1)
 
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Jobs and pods are watched meanwhile."""
+        jobs = Informer(self.session, ENERGY_AWARE_JOBS, self.watch.job, namespace=self.namespace)
+        params = {"labelSelector": LABEL_JOB_NAME}
+        pods = Informer(self.session, PODS, self.watch.pod, namespace=self.namespace, params=params)
+        tasks = [asyncio.create_task(informer.run()) for informer in (jobs, pods)]
+        try:
+            await jobs.wait_synced()
+            await pods.wait_synced()
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
     async def submit(self) -> str:
         """One more job; its time counts from when the API server has taken it."""
         self._submitted += 1
         name = f"job-{self._submitted:05d}"
-        await self.session.create(ENERGY_AWARE_JOBS.path(NAMESPACE), manifest(name, self.gpus))
+        body = manifest(name, self.namespace, self.gpus)
+        await self.session.create(ENERGY_AWARE_JOBS.path(self.namespace), body)
         self.watch.jobs.setdefault(name, Seen()).submitted = time.monotonic()
         return name
 
@@ -175,7 +192,7 @@ class Churn:
         if names:
             name = self._draw.choice(names)
             self._ended.add(name)
-            path = PODS.path(NAMESPACE, self.watch.pods[name])
+            path = PODS.path(self.namespace, self.watch.pods[name])
             await self.session.patch(path, {"metadata": {"annotations": {OUTCOME_ANNOTATION: SUCCEEDED}}})
 
     async def churn(self, per_minute: float, seconds: float, halfway: Callable[[], None]) -> None:
@@ -347,14 +364,7 @@ async def run(site: Site, arguments: argparse.Namespace) -> int:
     report = Report()
     async with await ApiSession.connect(site.cluster.kubeconfig, timeout_seconds=60.0) as session:
         churn = Churn(site, session, gpus)
-        informers = [
-            Informer(session, ENERGY_AWARE_JOBS, churn.watch.job, namespace=NAMESPACE),
-            Informer(session, PODS, churn.watch.pod, namespace=NAMESPACE, params={"labelSelector": LABEL_JOB_NAME}),
-        ]
-        tasks = [asyncio.create_task(informer.run()) for informer in informers]
-        try:
-            for informer in informers:
-                await informer.wait_synced()
+        async with churn.watched():
             await set_cap(session, high)
             begun = time.monotonic()
             await churn.submit_many(arguments.jobs)
@@ -378,10 +388,6 @@ async def run(site: Site, arguments: argparse.Namespace) -> int:
             report.goal("cap cut to the status", status, f"; to {low / 1000:.1f} kW, hardware {hardware:.2f} s")
             if arguments.at_once:
                 await at_once(report, churn, arguments.at_once, arguments.patience)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
     site.check()
     tally = site.referee_summary()["caps"][CAP]
     over = max(tally["max_limits_over_watts"], tally["max_true_over_watts"])
