@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from flyball_api.names import FLYBALL_API_VERSION, LABEL_JOB_NAME
+from flyball_kube.errors import ApiError
 from flyball_kube.informer import Informer
 from flyball_kube.resources import ENERGY_AWARE_JOBS, PODS, POWER_CAPS
 from flyball_kube.session import ApiSession
@@ -191,9 +192,13 @@ class Churn:
         names = sorted(self.watch.running - self._ended)
         if names:
             name = self._draw.choice(names)
-            self._ended.add(name)
             path = PODS.path(self.namespace, self.watch.pods[name])
-            await self.session.patch(path, {"metadata": {"annotations": {OUTCOME_ANNOTATION: SUCCEEDED}}})
+            try:
+                await self.session.patch(path, {"metadata": {"annotations": {OUTCOME_ANNOTATION: SUCCEEDED}}})
+                self._ended.add(name)
+            except ApiError as error:
+                if not error.not_found:  # else it has been moved or paused meanwhile
+                    raise
 
     async def churn(self, per_minute: float, seconds: float, halfway: Callable[[], None]) -> None:
         """End and submit in turn, at an even pace; what is late is not caught up on."""
@@ -327,6 +332,16 @@ class Report:
         )
 
 
+def costs(before: Costs, after: Costs) -> str:
+    """Who used the processors, and how many writes of what the API server took, a second."""
+    seconds = after.at - before.at
+    used = {name: (value - before.processor[name]) / seconds for name, value in after.processor.items()}
+    dear = ", ".join(f"{name} {used[name]:.2f}" for name in sorted(used, key=lambda name: -used[name]))
+    writes = after.writes - before.writes
+    most = ", ".join(f"{name} {count / seconds:.1f}" for name, count in writes.most_common(8))
+    return f"processors: {dear}; load {os.getloadavg()[0]:.1f}\nAPI writes a second: {writes.total() / seconds:.1f} ({most})"
+
+
 def report_churn(report: Report, churn: Churn, before: Costs, after: Costs, first: float) -> None:
     """Everything that was taken between two instants; jobs submitted before `first` filled the site."""
     seconds = after.at - before.at
@@ -341,20 +356,15 @@ def report_churn(report: Report, churn: Churn, before: Costs, after: Costs, firs
     report.times("running jobs", ages, "age of a running job's figures, p99")
     waiting = sum(1 for seen in new if not seen.pods_ready)
     print(f"submitted {len(new)}, of which {waiting} had no running pods at the end; ended {len(churn._ended)}")
-    used = {name: (value - before.processor[name]) / seconds for name, value in after.processor.items()}
-    report.goal("operator's processors", used[OPERATOR])
+    report.goal("operator's processors", (after.processor[OPERATOR] - before.processor[OPERATOR]) / seconds)
     report.goal(
         "operator's memory, MB", memory_megabytes(churn.site.parts[OPERATOR].pid), "; at most, all its processes"
     )
-    dear = sorted(used, key=lambda name: -used[name])
-    print("processors: " + ", ".join(f"{name} {used[name]:.2f}" for name in dear) + f"; load {os.getloadavg()[0]:.1f}")
+    print(costs(before, after))
     plans = Counter({bound: count - before.plans[bound] for bound, count in after.plans.items()})
     print(
         f"plans: {plans[float('inf')]}, p50 within {plan_bound(plans, 0.5):g} s, p99 within {plan_bound(plans, 0.99):g} s"
     )
-    writes = after.writes - before.writes
-    most = ", ".join(f"{name} {count / seconds:.1f}" for name, count in writes.most_common(8))
-    print(f"API writes a second: {writes.total() / seconds:.1f} ({most})", flush=True)
 
 
 async def run(site: Site, arguments: argparse.Namespace) -> int:
@@ -366,12 +376,13 @@ async def run(site: Site, arguments: argparse.Namespace) -> int:
         churn = Churn(site, session, gpus)
         async with churn.watched():
             await set_cap(session, high)
-            begun = time.monotonic()
+            empty, begun = Costs.now(site), time.monotonic()
             await churn.submit_many(arguments.jobs)
             await churn.until(
                 lambda: len(churn.watch.running) >= arguments.jobs, "the site is full", arguments.patience
             )
             print(f"{arguments.jobs} jobs of {gpus} GPUs run after {time.monotonic() - begun:.1f} s", flush=True)
+            print(costs(empty, Costs.now(site)), flush=True)
             await asyncio.sleep(SETTLE_SECONDS)
             for seen in churn.watch.jobs.values():
                 seen.oldest_figures = 0.0

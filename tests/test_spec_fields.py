@@ -1,0 +1,129 @@
+"""Every field that people may write has a test that shows what it does: nothing stands in the API that nobody acts upon."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+REFUSED = "test_a_job_that_is_not_admitted_says_why"  # sections that this version makes nothing of
+
+SHOWN: dict[str, dict[str, str]] = {
+    "energyawarejobs": {
+        "gpus.min": "test_memory_and_batch_bound_the_sizes",
+        "gpus.max": "test_a_job_grows_only_if_that_pays_for_its_restart",
+        "gpus.resourceName": "test_gpus_under_another_name_are_planned_granted_and_trained_on",
+        "training.globalBatchSize": "test_memory_and_batch_bound_the_sizes",
+        "training.iterations": "test_a_job_that_cannot_end_within_its_budget_does_not_begin",
+        "training.maxLocalBatchSize": "test_memory_and_batch_bound_the_sizes",
+        "training.modelClass": "test_an_unknown_class_gets_the_generic_prior_and_case_does_not_matter",
+        "template": "test_the_jobs_own_template_is_left_alone",
+        "objective": "test_time_takes_the_highest_clock_and_energy_the_cheapest",
+        "energy.budgetKilojoules": "test_an_energy_budget_bounds_size_and_clock",
+        "energy.onExhausted": "test_a_spent_budget_waits_and_a_throttled_job_takes_its_smallest_size",
+        "deadline": "test_a_deadline_is_met_with_the_fewest_joules",
+        "clocks.minMegahertz": "test_bounds_on_size_clock_and_limit_are_honoured",
+        "clocks.maxMegahertz": "test_bounds_on_size_clock_and_limit_are_honoured",
+        "powerLimit.maxWatts": "test_the_user_may_lower_the_limit_and_then_runs_at_a_clock_that_fits_it",
+        "elasticity.mode": "test_a_cap_below_what_jobs_need_pauses_one_and_says_so",
+        "elasticity.minSecondsBetweenResizes": "test_a_job_that_has_run_for_long_goes_on_as_soon_as_there_are_watts",
+        "profileKey": "test_jobs_share_by_key_within_a_namespace_only",
+        "pipeline.stages": REFUSED,
+        "pipeline.microbatches": REFUSED,
+        "pipeline.schedule": REFUSED,
+        "pipeline.planner": REFUSED,
+        "recurrence.batchSizes": REFUSED,
+        "recurrence.targetMetric": REFUSED,
+        "recurrence.energyWeightPermille": REFUSED,
+        "priority": "test_a_preempted_job_says_for_whom_until_it_runs_again",
+        "suspend": "test_suspend_and_resume_go_on_from_the_checkpoint",
+        "managedBy": "test_of_a_job_that_another_controller_manages_not_one_word_is_written",
+        "failurePolicy.maxRestarts": "test_the_last_crash_ends_the_job_and_leaves_its_pod_to_be_looked_at",
+        "startupTimeoutSeconds": "test_the_job_says_how_long_a_start_may_take",
+        "ttlSecondsAfterFinished": "test_ended_jobs_are_removed_after_their_time",
+    },
+    "powercaps": {
+        "watts": "test_a_cap_is_lowered_before_anything_is_raised",
+        "permilleOfMax": "test_the_base_is_the_watts_or_the_share_of_the_largest_limits_and_the_overhead",
+        "nodeSelector.matchLabels": "test_two_caps_over_the_same_nodes_are_both_held",
+        "nodeSelector.matchExpressions[].key": "test_select_names_the_matching_nodes",
+        "nodeSelector.matchExpressions[].operator": "test_select_names_the_matching_nodes",
+        "nodeSelector.matchExpressions[].values": "test_select_names_the_matching_nodes",
+        "enforcement": "test_a_cap_that_adds_up_predicted_draw_holds_back_predicted_draw",
+        "onInfeasible": "test_a_cap_below_what_jobs_need_pauses_one_and_says_so",
+        "staticOverheadWatts": "test_a_cap_that_is_held",
+        "schedule[].name": "test_a_schedule_in_force_is_named_and_forgotten_when_it_ends",
+        "schedule[].cron": "test_the_lowest_open_window_counts",
+        "schedule[].durationSeconds": "test_the_lowest_open_window_counts",
+        "schedule[].timeZone": "test_a_cron_follows_the_clocks_of_its_zone",
+        "schedule[].start": "test_a_window_with_dates_comes_once",
+        "schedule[].end": "test_a_window_with_dates_comes_once",
+        "schedule[].watts": "test_the_lowest_open_window_counts",
+        "energyBudget.kilojoules": "test_a_budget_is_spread_over_what_is_left_of_its_period",
+        "energyBudget.periodSeconds": "test_a_budget_is_spread_over_what_is_left_of_its_period",
+        "rampWattsPerSecond": "test_a_rise_is_ramped_and_a_cut_is_not",
+        "failsafe": "test_the_strictest_of_each_rule_counts",
+        "failsafeWattsPerGpu": "test_the_failsafe_is_passed_on",
+        "failsafeHoldSeconds": "test_a_cap_that_chooses_no_failsafe_has_chosen_the_minimum",
+        "meter.prometheus.endpoint": "test_only_the_operators_endpoints_are_asked",
+        "meter.prometheus.query": "test_a_query_is_one_value_and_its_time",
+        "meter.prometheus.timeQuery": "test_a_query_is_one_value_and_its_time",
+        "meter.file": "test_a_file_has_watts_and_their_time",
+        "meter.intervalSeconds": "test_the_last_reading_is_kept_with_the_moment_it_was_first_seen",
+        "meter.settleSeconds": "test_a_cap_that_falls_is_no_breach_before_the_meter_can_show_it",
+        "meter.targetPermille": "test_above_the_target_limits_are_shaped_into_the_band_and_stay_there",
+        "meter.releasePermille": "test_a_cut_is_over_once_limits_may_add_up_to_the_release_threshold_again",
+        "meter.breachSeconds": "test_a_breach_is_cut_by_priority_first_and_then_all_of_it",
+        "meter.silentSeconds": "test_a_silent_meter_lowers_by_itself_in_the_stated_time",
+        "meter.silentPermille": "test_a_silent_meter_lowers_by_itself_in_the_stated_time",
+        "meter.releaseSeconds": "test_limits_come_back_once_the_load_is_gone_slowly_and_then_are_the_caps_alone",
+        "foreignPods": "test_a_cap_limits_foreign_pods_unless_told_otherwise",
+        "reserveNodes": "test_the_largest_distances_are_held_back",
+        "releaseSeconds": "test_a_deleted_cap_holds_for_its_release_seconds",
+    },
+    "energyquotas": {
+        "gpus": "test_a_namespaces_gpus_go_to_the_highest_priority_and_then_to_the_oldest",
+        "watts": "test_watts_carry_gpus_at_their_default_limits_and_smallest_sizes_at_less",
+        "energyBudget.kilojoules": "test_a_budget_that_is_spent_stops_a_namespace_and_no_new_job_gets_it_back",
+        "energyBudget.periodSeconds": "test_a_new_period_begins_with_the_share_of_what_was_used_in_it",
+        "highestPriority": "test_no_priority_is_above_what_the_quotas_of_the_namespace_allow",
+    },
+}
+
+
+def _fields(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    for name, field in (schema.get("properties") or {}).items():
+        below = field if "properties" in field else field.get("items") or {}
+        inside = f"{path}{name}{'[]' if below is not field else ''}"
+        if "properties" in below:
+            yield from _fields(below, f"{inside}.")
+        else:
+            yield f"{path}{name}"
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_every_field_has_a_test_that_shows_what_it_does(kind: str) -> None:
+    (version,) = yaml.safe_load((ROOT / "crds" / f"{kind}.yaml").read_text())["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert sorted(SHOWN[kind]) == sorted(_fields(spec))
+
+
+def test_every_kind_that_people_write_is_here() -> None:
+    written = {"energyawarejobs", "powercaps", "energyquotas"}
+    by_components = {"gpunodes", "powerbrakes", "brakeacknowledgements", "energyprofiles"}
+    assert {path.stem for path in (ROOT / "crds").glob("*.yaml")} == written | by_components
+    assert set(SHOWN) == written
+
+
+def test_the_tests_that_show_it_exist() -> None:
+    defined = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)\(", path.read_text(), re.MULTILINE)
+    }
+    assert {name for tests in SHOWN.values() for name in tests.values()} - defined == set()
