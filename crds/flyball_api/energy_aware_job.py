@@ -54,10 +54,14 @@ class Training(ApiStruct, frozen=True):
 
 
 class JobEnergy(ApiStruct, frozen=True):
-    """The energy that a job may spend over all its restarts; None: as much as it needs."""
+    """The energy that a job may spend over all its restarts; None: as much as it needs.
+
+    `max_overrun_permille`: how far a throttled job may go beyond it; None: to its end.
+    """
 
     budget_kilojoules: Count | None = None
     on_exhausted: Literal["Throttle", "Suspend", "Fail"] = "Throttle"
+    max_overrun_permille: Count | None = None
 
 
 class ClockBounds(ApiStruct, frozen=True):
@@ -81,9 +85,11 @@ class Elasticity(ApiStruct, frozen=True):
 
 
 class FailurePolicy(ApiStruct, frozen=True):
-    """How often a job is started again after a failure."""
+    """How often a job is started again after a failure; after `restarts_window_seconds` without one those before it count no
+    more (None: always)."""
 
     max_restarts: Count = 3
+    restarts_window_seconds: Count | None = None
 
 
 class EnergyAwareJobSpec(ApiStruct, frozen=True):

@@ -66,6 +66,13 @@ CREATION = [
     ),
     Case(
         EAJ,
+        {"energy": {"budgetKilojoules": 1, "maxOverrunPermille": 100}},
+        {"energy": {"budgetKilojoules": 1, "maxOverrunPermille": 100, "onExhausted": "Fail"}},
+        "energy.maxOverrunPermille goes with onExhausted Throttle and elasticity.mode CheckpointRestart: a throttled job "
+        "that has gone so far is suspended",
+    ),
+    Case(
+        EAJ,
         {"pipeline": {"stages": 4, "microbatches": 16}, "gpus": {"min": 4}},
         {"pipeline": {"stages": 4, "microbatches": 16}, "gpus": {"min": 2}},
         "gpus.min 2 is not a multiple of pipeline.stages 4: every size of the job must hold whole pipelines (gpus.min 4 "

@@ -69,15 +69,26 @@ class JobMemory:
 
 def wants_gpus(job: EnergyAwareJob, progress: JobProgress, refusal: Refusal | None) -> bool:
     """Whether the plan should count the job in: not ended, suspended, someone else's, refused or out of its budget."""
-    energy = job.spec.energy
     return (
         not job.finished
         and not job.deleting
         and not job.spec.suspend
         and job.managed_by_flyball
         and refusal is None
-        and not (progress.budget_spent(energy.budget_kilojoules) and energy.on_exhausted in ("Suspend", "Fail"))
+        and not stopped_for_energy(job, progress)
     )
+
+
+def stopped_for_energy(job: EnergyAwareJob, progress: JobProgress) -> bool:
+    """Whether the job's budget is spent and it may not go on: throttled, it may for as far as `maxOverrunPermille` says."""
+    energy = job.spec.energy
+    budget = energy.budget_kilojoules
+    if budget is None or not progress.budget_spent(budget):
+        return False
+    if energy.on_exhausted != "Throttle":
+        return True
+    overrun = energy.max_overrun_permille
+    return overrun is not None and progress.consumed_millijoules >= budget * 1000 * (1000 + overrun)
 
 
 def recorded_allocation(job: EnergyAwareJob, incarnations: Iterable[IncarnationView]) -> Allocation | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 from flyball_api.energy_aware_job import read_energy_aware_job
+from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import recorded_allocation, unknown_gpu_resource, wants_gpus
 from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.status import JobFacts, job_status
 from flyball_planner.snapshot import Allocation
 
-from tests.support.operator_objects import Json, incarnation_view, job_view, raw_job
+from tests.support.operator_objects import NOW, Json, incarnation_view, job_view, raw_job
 
 ALLOCATION = Allocation((("a", 4),), 1200, 300.0)
 
@@ -60,3 +62,22 @@ def test_gpus_are_asked_for_by_a_resource_that_the_operator_knows(names: list[st
 
 def test_a_job_that_another_controller_manages_asks_for_what_it_likes() -> None:
     assert unknown_gpu_resource(job_view(managedBy="someone.else/queue"), ["example.com/gpu"]) is None
+
+
+@pytest.mark.parametrize(
+    ("overrun", "kilojoules", "goes_on"),
+    [(None, 10_000, True), (200, 1199, True), (200, 1200, False), (0, 1000, False)],
+)
+def test_a_throttled_job_goes_beyond_its_budget_as_far_as_it_may(
+    overrun: int | None, kilojoules: int, goes_on: bool
+) -> None:
+    energy = {"budgetKilojoules": 1000, "onExhausted": "Throttle"} | (
+        {} if overrun is None else {"maxOverrunPermille": overrun}
+    )
+    job = job_view(energy=energy)
+    progress = JobProgress(settled_millijoules=kilojoules * 1_000_000)
+    assert wants_gpus(job, progress, None) is goes_on
+    facts = JobFacts(progress, JobStep(Phase.WAITING), None, 1, False, 0, NOW)
+    admitted = next(item for item in job_status(job, facts).conditions if item.type == "Admitted")
+    assert (admitted.reason == "WaitingForBudget") is not goes_on
+    assert ("maxOverrunPermille" in admitted.message) is not goes_on

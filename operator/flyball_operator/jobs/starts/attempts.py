@@ -154,7 +154,7 @@ class Attempts:
         if step.phase == Phase.FAILED and step.current is not None and step.ending is not None:
             self._judge(job, step.current, step.ending, now, monotonic)
         if step.phase == Phase.RUNNING and step.current is not None:
-            self._runs(step.current.incarnation, monotonic)
+            self._runs(job, step.current.incarnation, monotonic)
         seen = start_obstacle(step, pods, pods_refused)
         if seen is None or self._obstacle is None or seen.reason != self._obstacle.reason:
             self._obstacle_since = monotonic
@@ -178,9 +178,12 @@ class Attempts:
     def startup_timeout_seconds(self, job: EnergyAwareJob) -> float:
         return float(job.spec.startup_timeout_seconds or self.rules.startup_timeout_seconds)
 
-    def _runs(self, incarnation: int, monotonic: float) -> None:
+    def _runs(self, job: EnergyAwareJob, incarnation: int, monotonic: float) -> None:
         if incarnation != self._ran_incarnation:
             self._ran_incarnation, self._ran_since = incarnation, monotonic
+        window = job.spec.failure_policy.restarts_window_seconds
+        if window is not None and monotonic - self._ran_since >= window:
+            self.failures = 0
         self._starting_seconds, self.starts_in_a_row = 0.0, 0
         if monotonic - self._ran_since >= self.rules.first_pause_seconds * LONGEST_OF_FIRST:
             self.ends_in_a_row = 0

@@ -10,6 +10,7 @@ from flyball_api.times import format_time
 from flyball_planner.snapshot import Admission
 
 from flyball_operator.jobs.lifecycle import Phase
+from flyball_operator.jobs.memory import stopped_for_energy
 from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.jobs.status.outlook import LONGEST_REMAINING_SECONDS
 from flyball_operator.jobs.status.reasons import RUNNING_STATES
@@ -106,9 +107,11 @@ def _admitted(job: EnergyAwareJob, facts: JobFacts) -> Condition:
     if job.spec.suspend:
         return Condition("Admitted", False, "Suspended", "spec.suspend is true")
     energy = job.spec.energy
-    if facts.progress.budget_spent(energy.budget_kilojoules) and energy.on_exhausted in ("Suspend", "Fail"):
+    if stopped_for_energy(job, facts.progress):
         follows = {
             "Suspend": "raise energy.budgetKilojoules to go on",
+            "Throttle": f"so is what it may go beyond it (energy.maxOverrunPermille {energy.max_overrun_permille}); "
+            "raise one of them to go on",
             "Fail": "energy.onExhausted is Fail: it ends when its pods have left",
         }
         return Condition(

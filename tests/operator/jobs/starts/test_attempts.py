@@ -691,3 +691,24 @@ def test_a_clock_that_was_ahead_keeps_a_paused_job_for_no_longer_than_it_would_h
     scene.new_operator()
     assert cap_rises(scene) == []
     assert [type(action) for action in cap_rises(scene, BETWEEN + 1.0)] == [CreateIncarnation]
+
+
+# --- how long a failure counts ---------------------------------------------------------------------------------------
+
+
+def test_failures_count_no_more_after_a_time_without_one() -> None:
+    scene = Scene(raw_job(gpus={"min": 8, "max": 8}, failurePolicy={"maxRestarts": 1, "restartsWindowSeconds": 600}))
+    scene.stand(1, ended(0, 1), ended(1, 143), failed=True)
+    scene.cycle()
+    assert scene.status["restarts"] == 1
+    scene.stand(2, ready(0, 2), ready(1, 2))
+    scene.cycle(PAUSE + 1.0)
+    for _ in range(59):
+        scene.cycle(10.0)
+    assert scene.status["restarts"] == 1
+    scene.cycle(10.0)
+    assert scene.status["restarts"] == 0
+    scene.stand(2, ended(0, 1, 2), ended(1, 143, 2), failed=True)
+    scene.cycle()
+    assert scene.status["restarts"] == 1
+    assert scene.status["state"] == "RestartBackOff", "it may fail once again"
