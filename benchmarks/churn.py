@@ -339,7 +339,8 @@ def costs(before: Costs, after: Costs) -> str:
     dear = ", ".join(f"{name} {used[name]:.2f}" for name in sorted(used, key=lambda name: -used[name]))
     writes = after.writes - before.writes
     most = ", ".join(f"{name} {count / seconds:.1f}" for name, count in writes.most_common(8))
-    return f"processors: {dear}; load {os.getloadavg()[0]:.1f}\nAPI writes a second: {writes.total() / seconds:.1f} ({most})"
+    rate = writes.total() / seconds
+    return f"processors: {dear}; load {os.getloadavg()[0]:.1f}\nAPI writes a second: {rate:.1f} ({most})"
 
 
 def report_churn(report: Report, churn: Churn, before: Costs, after: Costs, first: float) -> None:

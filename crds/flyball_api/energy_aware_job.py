@@ -85,8 +85,10 @@ class Elasticity(ApiStruct, frozen=True):
 
 
 class FailurePolicy(ApiStruct, frozen=True):
-    """How often a job is started again after a failure; after `restarts_window_seconds` without one those before it count no
-    more (None: always)."""
+    """How often a job is started again after a failure.
+
+    `restarts_window_seconds`: after so long without one those before it count no more; None: they always do.
+    """
 
     max_restarts: Count = 3
     restarts_window_seconds: Count | None = None
