@@ -48,6 +48,7 @@ def test_the_tutorial_has_commands_of_every_kind() -> None:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_the_tutorial_works_line_by_line(environment: dict[str, str]) -> None:
     script = "\n".join(f"{block}echo '{DONE}' {number}" for number, block in enumerate(BLOCKS, 1))
     answer = subprocess.run(

@@ -27,6 +27,7 @@ def start_load(bench: Bench, jobs: int = 4) -> int:
     return full
 
 
+@pytest.mark.long
 def test_kill_operator_agents_or_both_at_random_moments_of_a_cap_step(make_site: Callable[..., Bench]) -> None:
     bench = make_site(nodes=4)
     full = start_load(bench)
@@ -48,6 +49,7 @@ def test_kill_operator_agents_or_both_at_random_moments_of_a_cap_step(make_site:
     assert bench.overshoot_watts("site") == 0.0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_api_server_away_for_less_and_for_longer_than_a_lease(make_site: Callable[..., Bench]) -> None:
     bench = make_site(nodes=2)
@@ -75,6 +77,7 @@ def test_api_server_away_for_less_and_for_longer_than_a_lease(make_site: Callabl
     assert bench.overshoot_watts("site") == 0.0
 
 
+@pytest.mark.long
 def test_a_leader_stopped_past_its_lease_counts_for_nothing(make_site: Callable[..., Bench]) -> None:
     bench = make_site(nodes=2)
     full = start_load(bench, jobs=2)

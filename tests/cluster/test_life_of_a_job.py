@@ -128,6 +128,7 @@ def test_a_template_that_the_api_server_refuses_is_said_in_its_own_words(bench: 
     bench.wait_succeeded("misspelt")
 
 
+@pytest.mark.long
 def test_gpus_under_another_name_are_planned_granted_and_trained_on(make_site: Callable[..., Bench]) -> None:
     names = ("--gpu-resource", "nvidia.com/gpu", "--gpu-resource", "example.com/gpu")
     bench = make_site(nodes=2, operator_arguments=names)

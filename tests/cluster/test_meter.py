@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.site_bench import Bench, condition, reason
 
 METER = {"file": "feeder", "intervalSeconds": 1, "settleSeconds": 2, "breachSeconds": 2, "silentSeconds": 5}
@@ -37,6 +39,7 @@ class Exporter:
         self._thread.join()
 
 
+@pytest.mark.long
 def test_a_user_sees_what_the_meter_says_and_what_is_done_about_it(
     make_site: Callable[..., Bench], tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ def agents(bench: Bench) -> set[str]:
     return {node["status"]["agentVersion"] for node in bench.gpu_nodes()}
 
 
+@pytest.mark.long
 def test_a_cap_is_held_and_moved_with_an_earlier_operator_and_with_earlier_agents(
     make_site: Callable[..., Bench], earlier_sources: Path
 ) -> None:

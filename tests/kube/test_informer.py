@@ -161,6 +161,7 @@ async def compact_etcd(directory: Path) -> None:
             assert answer.status == 200, await answer.text()
 
 
+@pytest.mark.long
 async def test_an_etcd_restored_from_a_backup_is_listed_anew(
     fresh_way: Way, fresh_cluster: DevCluster, watching: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

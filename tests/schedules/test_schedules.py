@@ -34,6 +34,7 @@ def violation_of(*faults: Fault, beginning: Beginning = GREEDY) -> str:
     return run(Schedule(0, beginning, faults)).violation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_claim_of_any_schedule_is_untrue(part: int) -> None:
     seeds, judged = range(part, examples(SCHEDULES), PARTS), 0

@@ -1,12 +1,14 @@
-"""Shared control planes stay on one worker, what starts one comes first, and files stay whole."""
+"""Shared control planes stay on one worker and end with their last test, and workers begin with what is theirs."""
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
 
 from tests.support.test_cluster_marker import ROOT
+from tests.support.workers import WORKERS_VARIABLE, lanes_of_control_planes
 
 pytest_plugins = ["pytester"]
 
@@ -16,20 +18,26 @@ TESTS = {
     "test_c_shared": "def test_d(control_plane): ...\n",
     "test_d_shared": "def test_e(control_plane): ...\n",
     "test_e_own": "import pytest\n@pytest.mark.cluster\ndef test_f(): ...\n@pytest.mark.cluster\ndef test_g(): ...\n",
+    "test_f_long": "import pytest\n@pytest.mark.long\n@pytest.mark.cluster\ndef test_h(): ...\n"
+    "@pytest.mark.cluster\ndef test_i(): ...\n",
+    "test_g_units": "import pytest\ndef test_j(): ...\n@pytest.mark.long\ndef test_k(): ...\n",
 }
 STAND_IN = """
 import pytest
 @pytest.fixture(scope="session")
-def control_plane(control_plane_programs): ...
+def control_plane(control_plane_programs, request):
+    yield
+    print("the control plane has ended after", request.session.testscollected)
 @pytest.fixture(scope="session")
 def control_plane_programs(): ...
 """
 
 
-def test_control_planes_come_first_and_each_shared_one_is_on_one_worker(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project with these plugins and a control plane that is none."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    monkeypatch.delenv(WORKERS_VARIABLE, raising=False)
     pytester.makeini(
         f"""
         [pytest]
@@ -38,15 +46,68 @@ def test_control_planes_come_first_and_each_shared_one_is_on_one_worker(
         pythonpath = {ROOT}
         markers =
             cluster: starts a control plane
+            long: takes long
         """
     )
     pytester.makeconftest(STAND_IN)
-    pytester.makepyfile(**TESTS)
-    result = pytester.runpytest_subprocess("-n", "2", "--dist", "loadfile", "-v")
-    result.assert_outcomes(passed=8)
-    ran = re.findall(r"\[(gw\d)\].* PASSED test_\w+\.py::(test_\w+)", str(result.stdout))
-    worker = {name: where for where, name in ran}
+    return pytester
+
+
+def ran(result: pytest.RunResult) -> list[tuple[str, str]]:
+    """Worker and name of each test, in the order in which they ended."""
+    return re.findall(r"\[(gw\d)\].* PASSED test_\w+\.py::(test_\w+)", str(result.stdout))
+
+
+def test_each_shared_control_plane_is_on_one_worker_and_files_stay_whole(project: pytest.Pytester) -> None:
+    project.makepyfile(**TESTS)
+    result = project.runpytest_subprocess("-n", "2", "--dist", "loadfile", "-v")
+    result.assert_outcomes(passed=12)
+    worker = {name: where for where, name in ran(result)}
     assert len({worker[name] for name in ("test_c", "test_d", "test_e")}) == 1
     assert len({worker[name] for name in ("test_f", "test_g")}) == 1
     assert len({worker[name] for name in ("test_a", "test_b")}) == 1
-    assert worker["test_c"] != worker["test_f"], "what starts control planes is begun first, side by side"
+    assert worker["test_c"] != worker["test_h"], "what starts control planes is begun first, side by side"
+
+
+def test_what_takes_long_comes_first_and_a_third_worker_begins_with_the_rest(project: pytest.Pytester) -> None:
+    project.makepyfile(**TESTS)
+    result = project.runpytest_subprocess("-n", "3", "--dist", "loadfile", "-v")
+    result.assert_outcomes(passed=12)
+    first: dict[str, str] = {}
+    for worker, name in ran(result):
+        first.setdefault(worker, name)
+    assert first == {"gw0": "test_c", "gw1": "test_h", "gw2": "test_k"}
+
+
+def test_there_is_a_worker_more_for_every_two_processors(project: pytest.Pytester) -> None:
+    project.makepyfile("def test_a(): ...")
+    result = project.runpytest_subprocess("-n", "auto", "--dist", "loadfile")
+    processors = len(os.sched_getaffinity(0))
+    result.stdout.fnmatch_lines([f"created: {processors + processors // 2}/*"])
+
+
+@pytest.mark.parametrize("processors", range(1, 20))
+def test_no_more_workers_begin_with_control_planes_than_there_are_processors(processors: int) -> None:
+    assert lanes_of_control_planes(processors + processors // 2) == processors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "order"),
+    [
+        ((), ["test_c", "ended", "test_other"]),
+        (("-n", "1", "--dist", "loadfile"), ["test_c", "ended", "test_other"]),
+    ],
+    ids=["here", "on a worker"],
+)
+def test_what_is_shared_ends_with_the_last_test_that_asks_for_it(
+    project: pytest.Pytester, arguments: tuple[str, ...], order: list[str]
+) -> None:
+    project.makeconftest(STAND_IN.replace("print(", "open('said', 'a').write('ended\\n') or print("))
+    say = "open('said', 'a').write('{0}\\n')"
+    project.makepyfile(
+        test_one=f"def test_before(control_plane): ...\ndef test_c(control_plane): {say.format('test_c')}\n",
+        test_two=f"def test_other(): {say.format('test_other')}\n",
+    )
+    result = project.runpytest_subprocess(*arguments)
+    result.assert_outcomes(passed=3)
+    assert (project.path / "said").read_text().split() == order

@@ -1,13 +1,18 @@
-"""How `make test` shares the tests among workers (`--dist loadfile`): by file, all tests on one control plane together.
+"""How `make test` shares the tests among workers (`--dist loadfile`): by file, what waits beside what computes.
 
-What starts a control plane comes first, because it takes longest. Tests that share one, or the shared site, are on one
-worker, so that there is one of each. (xdist's own groups, `--dist loadgroup`, have no effect with pytest 9.)
+Tests on control planes wait for half of their time, so there is one worker more for every two processors. As many
+workers as there are processors begin with what starts a control plane, which takes longest; the others begin with the
+rest, and all go on with what is left. Tests that share a control plane, the site or the real nodes are on one worker, so
+that there is one of each, which ends with the last of them. A test marked `long` is begun early, and by itself. (xdist's
+own groups, `--dist loadgroup`, have no effect with pytest 9.)
 """
 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -16,26 +21,46 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from tests.support.control_plane import MARKER
+from tests.support.real_nodes import MARKER as REALNODE
 
-SHARED_FIXTURES = {"control_plane", "site"}
-"""The control plane and the site of a whole session."""
-SHARED = "what shares a control plane"
+SHARED_FIXTURES = ("site", "control_plane", "real_cluster")
+"""What a whole session has one of at the most, in the order in which their groups are begun."""
+LONG = "long"
+WORKERS_VARIABLE = "PYTEST_XDIST_AUTO_NUM_WORKERS"
 GROUPS_FILE = "groups_file"
 FOLDER = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
 
 class GroupScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types for its schedulers
-    """Hands files to workers in the order in which they were collected, and the group of shared control planes whole."""
+    """Hands groups and files to workers in the order in which they were collected, each worker its own kind first."""
 
     def __init__(self, config: pytest.Config, log: Producer) -> None:
         config.option.loadscopereorder = False
         super().__init__(config, log)
         self._groups: dict[str, str] | None = None
+        self._of_control_planes: set[str] = set()
+
+    def _read_groups(self) -> dict[str, str]:
+        if self._groups is None:
+            self._groups, marked = json.loads(_groups_file(self.config).read_text())
+            self._of_control_planes = {self._split_scope(nodeid) for nodeid in marked}
+        return self._groups
 
     def _split_scope(self, nodeid: str) -> str:
-        if self._groups is None:
-            self._groups = json.loads(_groups_file(self.config).read_text())
-        return self._groups.get(nodeid) or str(super()._split_scope(nodeid))
+        return self._read_groups().get(nodeid) or str(super()._split_scope(nodeid))
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        begins_with_control_planes = self.nodes.index(node) < lanes_of_control_planes(len(self.nodes))
+        for scope in self.workqueue:
+            if (scope in self._of_control_planes) == begins_with_control_planes:
+                self.workqueue.move_to_end(scope, last=False)
+                break
+        super()._assign_work_unit(node)
+
+
+def lanes_of_control_planes(workers: int) -> int:
+    """How many of so many workers begin with what starts a control plane: as many as there are processors."""
+    return workers - workers // 3
 
 
 def _groups_file(config: pytest.Config) -> Path:
@@ -47,6 +72,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("dist", "no") == "loadfile":
         config.stash[FOLDER] = tempfile.TemporaryDirectory(prefix="flyball-tests-")
         config.add_cleanup(config.stash[FOLDER].cleanup)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """One worker more for every two processors, where files are handed out."""
+    if WORKERS_VARIABLE in os.environ or config.getoption("dist", "no") != "loadfile":
+        return None
+    processors = len(os.sched_getaffinity(0))
+    return processors + processors // 2
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -64,13 +98,45 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker, begin with what starts a control plane, and leave the groups where they are asked for."""
+    """In a worker, begin with what is shared and what takes long, and leave the groups where they are asked for."""
     workerinput = getattr(config, "workerinput", {})
     if GROUPS_FILE not in workerinput:
         return
-    items.sort(key=lambda item: item.get_closest_marker(MARKER) is None)
-    groups = {item.nodeid: SHARED for item in items if SHARED_FIXTURES & set(getattr(item, "fixturenames", ()))}
+    begun_early = (LONG, REALNODE)
+    items.sort(key=lambda item: (_shared_place(item), [item.get_closest_marker(name) is None for name in begun_early]))
+    groups = {}
+    for item in items:
+        if (place := _shared_place(item)) < len(SHARED_FIXTURES):
+            groups[item.nodeid] = f"what shares the {SHARED_FIXTURES[place]}"
+        elif item.get_closest_marker(LONG):
+            groups[item.nodeid] = item.nodeid
     path = Path(workerinput[GROUPS_FILE])
     fresh = path.with_suffix(f".{workerinput['workerid']}")
-    fresh.write_text(json.dumps(groups))
+    fresh.write_text(json.dumps((groups, [item.nodeid for item in items if item.get_closest_marker(MARKER)])))
     fresh.rename(path)
+
+
+def _shared_place(item: pytest.Item) -> int:
+    """Which of the shared fixtures a test asks for, by its place among them."""
+    asked = getattr(item, "fixturenames", ())
+    return next((place for place, name in enumerate(SHARED_FIXTURES) if name in asked), len(SHARED_FIXTURES))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """End what is shared with the last test that asks for it: a site computes also where nobody looks at it."""
+    result = yield
+    if isinstance(item, pytest.Function):
+        later = _later(item, nextitem)
+        for name in SHARED_FIXTURES:
+            if name in item.fixturenames and not any(name in getattr(other, "fixturenames", ()) for other in later):
+                for definition in item._fixtureinfo.name2fixturedefs[name]:
+                    definition.finish(item._request)
+    return result
+
+
+def _later(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.Item]:
+    """The tests that may yet run in this process: of a worker, which has groups whole, the next one tells."""
+    if hasattr(item.config, "workerinput"):
+        return [] if nextitem is None else [nextitem]
+    return item.session.items[item.session.items.index(item) + 1 :]

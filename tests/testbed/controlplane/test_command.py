@@ -58,6 +58,7 @@ def identities(directory: Path) -> list[ProcessIdentity]:
     return [plane.component(name).identity for name in COMPONENTS]
 
 
+@pytest.mark.long
 def test_up_runs_on_until_down(flyball: Flyball) -> None:
     up = flyball("up", "--nodes", "2", "--gpus-per-node", "4", "--name", "mine")
     assert "2 nodes with 4 GPUs each" in up.stderr

@@ -134,6 +134,7 @@ def test_etcd_killed_and_started_again_keeps_the_data(damaged: DevCluster) -> No
     api.wait_for(f"{CONFIG_MAPS}/kept-by-etcd", lambda kept: kept is not None, timeout_seconds=60)
 
 
+@pytest.mark.long
 def test_a_killed_kwok_started_again_governs_its_nodes_at_once(damaged: DevCluster) -> None:
     plane, api = damaged.control_plane, damaged.api
     plane.kill_component(KWOK)

@@ -103,6 +103,7 @@ def long_trace(tmp_path: Path) -> Path:
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_a_small_run_keeps_its_promise(demo: Demo, trace: Path) -> None:
     process = demo.start("--nodes", "3", "--trace", str(trace), "--compression", "60")
     assert process.wait(SECONDS) == 0, demo.said()
