@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flyball_agent.enforce.journal import Disk, Journal, JournalError, JournalHeld, JournalOfAnotherNode
@@ -62,14 +63,14 @@ HISTORY: list[Record] = [
 ]
 
 
-def commit(journal: Journal, *records: Record) -> None:
+def commit(journal: Journal, *records: Record, run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run) -> None:
     """Add records and see them onto the disk."""
 
     async def work() -> None:
         journal.note(*records)
         await journal.sync()
 
-    asyncio.run(work())
+    run(work())
 
 
 def tidy(journal: Journal) -> bool:
@@ -142,7 +143,7 @@ class CrashingDisk(QuickDisk):
         self.spend()
 
 
-def run_until_crash(folder: Path, budget: int, max_bytes: int) -> int | None:
+def run_until_crash(folder: Path, budget: int, max_bytes: int, runner: asyncio.Runner) -> int | None:
     """How many records were committed before the crash; None where there was none."""
     committed = 0
     disk = CrashingDisk(10**9)
@@ -150,7 +151,7 @@ def run_until_crash(folder: Path, budget: int, max_bytes: int) -> int | None:
     disk.budget = budget
     try:
         for record in HISTORY:
-            commit(journal, record)
+            commit(journal, record, run=runner.run)
             committed += 1
     except Crash:
         return committed
@@ -170,21 +171,18 @@ def test_a_crash_at_any_byte_and_any_call_loses_nothing_that_was_committed(
 ) -> None:
     after = states(HISTORY)
     budget, crashes = 0, 0
-    while True:
-        folder = tmp_path / str(budget)
-        committed = run_until_crash(folder, budget, max_bytes)
-        if committed is None:
-            break
-        crashes += 1
-        found = Journal(folder, "node-0", max_bytes=max_bytes, disk=QuickDisk())
-        # The record in flight may have got there whole; nothing else, and never less.
-        assert repr(found.state) in (after[committed], after[committed + 1])
-        assert found.unreadable_records <= 1
-        assert found.degraded is None
-        for record in HISTORY:  # and it can be used
-            commit(found, record)
-        found.close()
-        budget += every
+    with asyncio.Runner() as runner:  # an event loop for each commit would take longer than all the rest
+        while (committed := run_until_crash(folder := tmp_path / str(budget), budget, max_bytes, runner)) is not None:
+            crashes += 1
+            found = Journal(folder, "node-0", max_bytes=max_bytes, disk=QuickDisk())
+            # The record in flight may have got there whole; nothing else, and never less.
+            assert repr(found.state) in (after[committed], after[committed + 1])
+            assert found.unreadable_records <= 1
+            assert found.degraded is None
+            for record in HISTORY:  # and it can be used
+                commit(found, record, run=runner.run)
+            found.close()
+            budget += every
     assert crashes > 900 // every
 
 
