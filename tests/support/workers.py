@@ -131,7 +131,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         for name in SHARED_FIXTURES:
             if name in item.fixturenames and not any(name in getattr(other, "fixturenames", ()) for other in later):
                 for definition in item._fixtureinfo.name2fixturedefs[name]:
-                    definition.finish(item._request)
+                    definition.finish(item._request)  # type: ignore[arg-type]  # asked for its item only
     return result
 
 
