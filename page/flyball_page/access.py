@@ -10,10 +10,10 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, POWER_CAPS, Resource
+from flyball_kube.resources import ENERGY_AWARE_JOBS, ENERGY_PROFILES, GPU_NODES, POWER_CAPS, Resource
 from flyball_kube.session import ApiSession, JsonObject
 
 from flyball_page.rates import Rate
@@ -43,12 +43,17 @@ class TooManyReviews(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """An account and what it may list: caps and nodes (`power`), the jobs of all namespaces, or those of some."""
+    """An account and what it may list: caps and nodes (`power`), the jobs of all namespaces, or those of some.
+
+    What was learned of jobs, their `profiles`, is a right of its own: of all namespaces, or of some.
+    """
 
     name: str
     power: bool
     jobs: bool
     namespaces: frozenset[str] = frozenset()
+    profiles: bool = False
+    profile_namespaces: frozenset[str] = frozenset()
 
     def require_power(self) -> None:
         """Raises Forbidden unless it may see caps and nodes."""
@@ -65,6 +70,10 @@ class Viewer:
             where = f"in {namespace}" if namespace else "in any namespace that has some"
             raise Forbidden(f"{self.name} may not list energyawarejobs of flyball.dev {where}")
         return self.namespaces
+
+    def may_see_profiles(self, namespace: str) -> bool:
+        """Whether it may see what was learned of the jobs of a namespace."""
+        return self.profiles or namespace in self.profile_namespaces
 
 
 def bearer_token(authorization: str) -> str:
@@ -136,15 +145,18 @@ class Reviews:
         if not status.get("authenticated"):
             return None
         user = status.get("user") or {}
-        caps, nodes, jobs = await asyncio.gather(
-            *(self._may_list(user, resource) for resource in (POWER_CAPS, GPU_NODES, ENERGY_AWARE_JOBS))
-        )
-        namespaces: list[str] = []
-        if not jobs:
-            asked = sorted(self._job_namespaces())[:MAX_NAMESPACES]
-            may = await asyncio.gather(*(self._may_list(user, ENERGY_AWARE_JOBS, each) for each in asked))
-            namespaces = [namespace for namespace, allowed in zip(asked, may, strict=True) if allowed]
-        return Viewer(str(user.get("username", "")), caps and nodes, jobs, frozenset(namespaces))
+        everywhere = (POWER_CAPS, GPU_NODES, ENERGY_AWARE_JOBS, ENERGY_PROFILES)
+        caps, nodes, jobs, profiles = await asyncio.gather(*(self._may_list(user, each) for each in everywhere))
+        there = sorted(self._job_namespaces())[:MAX_NAMESPACES]
+        namespaces = frozenset() if jobs else await self._may_list_in(user, ENERGY_AWARE_JOBS, there)
+        # Of jobs that it does not see it is shown nothing anyway.
+        of_jobs = there if jobs else sorted(namespaces)
+        learned = frozenset() if profiles else await self._may_list_in(user, ENERGY_PROFILES, of_jobs)
+        return Viewer(str(user.get("username", "")), caps and nodes, jobs, namespaces, profiles, learned)
+
+    async def _may_list_in(self, user: JsonObject, resource: Resource, namespaces: Sequence[str]) -> frozenset[str]:
+        may = await asyncio.gather(*(self._may_list(user, resource, each) for each in namespaces))
+        return frozenset(each for each, allowed in zip(namespaces, may, strict=True) if allowed)
 
     async def _may_list(self, user: JsonObject, resource: Resource, namespace: str = "") -> bool:
         spec = {

@@ -47,7 +47,7 @@ MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-EVERYTHING = Viewer("everybody", power=True, jobs=True)
+EVERYTHING = Viewer("everybody", power=True, jobs=True, profiles=True)
 
 # As Kubernetes has names; anything else is nobody's.
 ObjectName = Annotated[str, Path(max_length=253, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
@@ -66,7 +66,7 @@ class Documents(Protocol):
 
     def jobs(self, namespaces: frozenset[str] | None) -> Published: ...
 
-    def job(self, namespace: str, name: str) -> Published | None: ...
+    def job(self, namespace: str, name: str, *, profiles: bool) -> Published | None: ...
 
     def history(self, cap: str, *, whole: bool) -> Published | None: ...
 
@@ -163,8 +163,9 @@ def make_app(
 
     @app.get("/api/jobs/{namespace}/{name}")
     async def job(request: Request, namespace: ObjectName, name: ObjectName) -> Response:
-        (await viewer(request)).require_jobs(namespace)
-        return document_answer(request, documents.job(namespace, name))
+        who = await viewer(request)
+        who.require_jobs(namespace)
+        return document_answer(request, documents.job(namespace, name, profiles=who.may_see_profiles(namespace)))
 
     @app.get("/api/history/{cap}", dependencies=[Depends(power_viewer)])
     async def history(request: Request, cap: ObjectName) -> Response:

@@ -161,18 +161,22 @@ class ClusterWatch:
         """The namespaces that have jobs."""
         return frozenset(job.namespace for job in self._jobs)
 
-    def job(self, namespace: str, name: str) -> Published | None:
+    def job(self, namespace: str, name: str, *, profiles: bool) -> Published | None:
+        """One job; what was learned of its like with `profiles` alone, for who may see that."""
         view, job = self._present_view(), self._jobs.get(f"{namespace}/{name}")
         row = next((row for row in view.jobs if (row.namespace, row.name) == (namespace, name)), None)
         if row is None or job is None:
             return None
-        profiles = [
-            profile
-            for profile in self._profiles
-            if (profile.metadata.namespace, profile.spec.profile_key) == (namespace, job.profile_key)
-        ]
+        learned = None
+        if profiles:
+            learned = [
+                profile
+                for profile in self._profiles
+                if (profile.metadata.namespace, profile.spec.profile_key) == (namespace, job.profile_key)
+            ]
         return self._document(
-            ("job", namespace, name), lambda: documents.job_document(view, row, profiles, self._events)
+            ("job", namespace, name, str(profiles)),
+            lambda: documents.job_document(view, row, learned, self._events),
         )
 
     def history(self, cap: str, *, whole: bool) -> Published | None:

@@ -188,14 +188,19 @@ def _job(job: JobRow) -> Json:
 
 
 def job_document(
-    view: Overview, job: JobRow, profiles: Sequence[EnergyProfile] = (), events: Iterable[EventRow] = ()
+    view: Overview, job: JobRow, profiles: Sequence[EnergyProfile] | None = (), events: Iterable[EventRow] = ()
 ) -> Json:
-    """One job whole: its frontier, the point that it is at, and what is known of the model that both come from."""
+    """One job whole: its frontier, the point that it is at, and what is known of the model that both come from.
+
+    None for `profiles`: who asks may not see what was learned.
+    """
     return {
         "asOf": seconds(view.time),
         "job": job,
         "present": present_point(job, view.time),
-        "profiles": [
+        "profiles": None
+        if profiles is None
+        else [
             {
                 "gpuModel": profile.spec.gpu_model,
                 "parameterisation": profile.status.parameterisation,

@@ -109,7 +109,32 @@ async def test_who_may_list_the_jobs_of_some_namespaces_sees_those() -> None:
         viewer.require_jobs("secret")
     reviewer.asked.clear()
     await Reviews(reviewer, lambda: there, Clock()).viewer("ann")  # type: ignore[arg-type]
-    assert len(reviewer.asked) <= MAX_NAMESPACES + 4
+    assert len(reviewer.asked) <= 2 * MAX_NAMESPACES + 5
+
+
+@pytest.mark.parametrize(
+    ("rights", "sees"),
+    [
+        ({}, set()),
+        ({"energyawarejobs": {""}}, set()),
+        ({"energyawarejobs": {""}, "energyprofiles": {""}}, {"team", "other"}),
+        ({"energyawarejobs": {""}, "energyprofiles": {"other"}}, {"other"}),
+        ({"energyawarejobs": {"team"}}, set()),
+        ({"energyawarejobs": {"team"}, "energyprofiles": {"team", "other"}}, {"team"}),
+    ],
+)
+async def test_what_was_learned_of_jobs_is_a_right_of_its_own(rights: dict[str, set[str]], sees: set[str]) -> None:
+    class WithRights(Reviewer):
+        async def create(self, path: str, body: Json) -> Json:
+            answer = await super().create(path, body)
+            if path == ACCESS_REVIEWS:
+                asked = body["spec"]["resourceAttributes"]
+                answer["status"]["allowed"] = asked["namespace"] in rights.get(asked["resource"], ())
+            return answer
+
+    viewer = await Reviews(WithRights(), lambda: ["team", "other"], Clock()).viewer("ann")  # type: ignore[arg-type]
+    assert {namespace for namespace in ("team", "other") if viewer.may_see_profiles(namespace)} == sees
+    assert viewer.may_see_profiles("third") is ("" in rights.get("energyprofiles", ()))
 
 
 async def test_a_token_is_reviewed_once_a_minute_however_often_it_comes() -> None:

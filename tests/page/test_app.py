@@ -232,6 +232,28 @@ async def test_an_account_of_some_namespaces_sees_their_jobs_alone(made: MadeDoc
     assert statuses == [200, 403, 403, 403]
 
 
+async def test_what_was_learned_of_a_job_is_for_who_may_list_profiles_there(made: MadeDocuments) -> None:
+    fitted = {
+        "everywhere": Viewer("ann", power=False, jobs=True, profiles=True),
+        "here": Viewer("ann", power=False, jobs=True, profile_namespaces=frozenset({"team"})),
+        "elsewhere": Viewer("ann", power=False, jobs=True, profile_namespaces=frozenset({"other"})),
+        "nowhere": Viewer("ann", power=False, jobs=True),
+    }
+
+    async def find(token: str) -> Viewer:
+        return fitted[token]
+
+    async with asking(made, find) as client:
+        answers = {
+            token: await client.get("/api/jobs/team/train", headers={"Authorization": f"Bearer {token}"})
+            for token in fitted
+        }
+    observations = {token: answer.text.count('"observations":12') for token, answer in answers.items()}
+    assert observations == {"everywhere": 1, "here": 1, "elsewhere": 0, "nowhere": 0}
+    assert answers["nowhere"].json()["profiles"] is None
+    assert answers["nowhere"].headers["etag"] != answers["here"].headers["etag"]
+
+
 @pytest.mark.parametrize("header", ["Authorization", "Flyball-Authorization"])
 async def test_an_account_sees_what_it_may_list(made: MadeDocuments, header: str) -> None:
     async with asking(made, viewers) as client:

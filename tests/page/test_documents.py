@@ -141,6 +141,7 @@ def test_one_job_is_sent_whole(view: Overview) -> None:
     assert sent["job"]["frontier"] == [{"gpus": 1, "clockMegahertz": 1410, "seconds": 1500, "kilojoules": 600}]
     assert [event["note"] for event in sent["events"]] == ["to 1 GPU"]
     assert sent["profiles"] == []
+    assert as_sent(job_document(view, job(view, "train"), None))["profiles"] is None
 
 
 def test_a_thousand_nodes_are_a_bounded_document() -> None:

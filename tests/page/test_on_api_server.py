@@ -170,6 +170,14 @@ def test_an_account_sees_what_it_may_list(cluster: IsolatedCluster, start_page: 
     bindings = f"{RBAC}/namespaces/{cluster.namespace}/rolebindings"
     api.create(bindings, {"metadata": {"name": "test-page-user"}, "roleRef": of_users, "subjects": [user]})
     tokens["user"] = plane.token(cluster.namespace, "user")
+    # Who may see the jobs there, and nothing of what was learned of them.
+    api.create(f"/api/v1/namespaces/{cluster.namespace}/serviceaccounts", {"metadata": {"name": "jobs"}})
+    rule = {"apiGroups": ["flyball.dev"], "resources": ["energyawarejobs"], "verbs": ["list"]}
+    api.create(f"{RBAC}/namespaces/{cluster.namespace}/roles", {"metadata": {"name": "jobs"}, "rules": [rule]})
+    of_jobs = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "jobs"}
+    subjects = [{**user, "name": "jobs"}]
+    api.create(bindings, {"metadata": {"name": "test-page-jobs"}, "roleRef": of_jobs, "subjects": subjects})
+    tokens["jobs"] = plane.token(cluster.namespace, "jobs")
     try:
         page = start_page("--authenticate")
         assert page.get("api/overview")[0] == 401
@@ -184,7 +192,10 @@ def test_an_account_sees_what_it_may_list(cluster: IsolatedCluster, start_page: 
         wait_until(lambda: may_list(plane.api_with_token(tokens["user"]), "energyawarejobs", cluster.namespace))
         assert page.get("api/nodes", tokens["user"])[0] == 403
         assert page.document("api/jobs", tokens["user"])["namespaces"] == [cluster.namespace]
-        assert page.document(f"api/jobs/{cluster.namespace}/train", tokens["user"])["job"]["name"] == "train"
+        wait_until(lambda: may_list(plane.api_with_token(tokens["jobs"]), "energyawarejobs", cluster.namespace))
+        sent = {each: page.document(f"api/jobs/{cluster.namespace}/train", tokens[each]) for each in ("user", "jobs")}
+        assert {each: found["job"]["name"] for each, found in sent.items()} == {"user": "train", "jobs": "train"}
+        assert {each: found["profiles"] for each, found in sent.items()} == {"user": [], "jobs": None}
         status, answer = page.get("api/overview", tokens["nobody"])
         assert status == 403
         assert f"system:serviceaccount:{cluster.namespace}:nobody may not list powercaps" in answer["reason"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from flyball_api.energy_profile import EnergyProfile, read_energy_profile
 from flyball_page import documents
 from flyball_page.app import FindViewer, make_app
 from flyball_page.connections import BoundedConnection
@@ -33,6 +34,7 @@ class MadeDocuments:
     view: Overview
     power: PowerHistory = field(default_factory=lambda: PowerHistory(6 * 3600))
     events: list[EventRow] = field(default_factory=list)
+    profiles: list[EnergyProfile] = field(default_factory=list)
     not_ready: str = ""
     leader_seen: float | None = None
     asked: dict[str, int] = field(default_factory=dict)
@@ -70,11 +72,13 @@ class MadeDocuments:
     def jobs(self, namespaces: frozenset[str] | None) -> Published:
         return self._published("jobs", documents.jobs_document(self.view, self.events, namespaces))
 
-    def job(self, namespace: str, name: str) -> Published | None:
+    def job(self, namespace: str, name: str, *, profiles: bool) -> Published | None:
         row = next((row for row in self.view.jobs if (row.namespace, row.name) == (namespace, name)), None)
         if row is None:
             return None
-        return self._published("job", documents.job_document(self.view, row, events=self.events))
+        return self._published(
+            "job", documents.job_document(self.view, row, self.profiles if profiles else None, self.events)
+        )
 
     def history(self, cap: str, *, whole: bool) -> Published | None:
         found = self.power.document(cap, whole=whole)
@@ -94,9 +98,24 @@ def made_event(reason: str, kind: str, name: str, note: str, *, namespace: str =
     )
 
 
+def made_profile(namespace: str) -> EnergyProfile:
+    """What was learned of a job on one GPU model."""
+    return read_energy_profile(
+        {
+            "metadata": {"name": "train", "namespace": namespace},
+            "spec": {"profileKey": "train", "gpuModel": "NVIDIA-A100-SXM4-40GB"},
+            "status": {
+                "parameterisation": "powerflow",
+                "fit": {"observations": 12, "timeErrorPermille": 21, "energyErrorPermille": 34},
+            },
+        }
+    )
+
+
 def small_page() -> MadeDocuments:
     """The small cluster with something wrong here and there, and an hour of power of each cap with a gap in it."""
     made = MadeDocuments(read_overview(shown_cluster.NOW, **shown_cluster.cluster()))
+    made.profiles = [made_profile("team")]
     made.events = [
         made_event("Lowering", "PowerCap", "cluster", "from 1200 to 600 W"),
         made_event("DeadlineAtRisk", JOB, "train", "nothing meets it", namespace="team", warning=True),

@@ -168,13 +168,14 @@ export function jobPanel(detail, now, onClose) {
           ? "Nobody knows: the job says no number of iterations, so that its end is not known."
           : "Nobody knows yet: the operator has planned nothing of this job that it could tell."),
         detail.present || !(job.frontier ?? []).length ? null : element("p", {}, "Where the job is on it is not known: it does not run, or has no forecast."),
-        element("p", { class: "muted" }, model(detail.profiles)))),
+        element("p", { class: "muted" }, model(detail.profiles, job.namespace)))),
     element("details", {}, element("summary", {}, "Conditions"), element("table", {}, element("tbody", {}, ...conditions))),
     detail.events.length ? element("details", {}, element("summary", {}, `Events (${detail.events.length})`), element("ol", { class: "events" }, ...detail.events.map(eventItem))) : null,
   );
 }
 
-function model(profiles) {
+function model(profiles, namespace) {
+  if (profiles === null) return `What was learned of this job is not shown: you may not list energyprofiles of flyball.dev in ${namespace}.`;
   const fitted = profiles.filter((profile) => profile.observations);
   if (!fitted.length) return "Time and energy are those of its model class: nothing has been measured of this job yet.";
   return fitted.map((profile) => `Fitted to ${plural(profile.observations, "observation")} on ${profile.gpuModel}: typically off by ${((profile.timeErrorPermille ?? 0) / 10).toFixed(1)} % in time and ${((profile.energyErrorPermille ?? 0) / 10).toFixed(1)} % in energy.`).join(" ");
