@@ -1,6 +1,6 @@
 #!/bin/sh
-# install.sh libraries|project COMPONENT [EXTRA]: what the component and more extras need, then the wheel itself, into
-# /opt/flyball. For the Dockerfile.
+# install.sh libraries: what /source/libraries.txt lists; install.sh project COMPONENT: the wheel itself, with its bill of
+# materials. Into /opt/flyball, for the Dockerfile.
 set -eu
 packages() { echo /opt/flyball/lib/python3*/site-packages; }
 # Valid whatever time the files are given later: an image's files have one fixed time, and its root is read-only.
@@ -9,8 +9,6 @@ case $1 in
   libraries)
     # By the name that it has in the result, which has no other.
     "$(readlink -f /usr/bin/python3)" -m venv --without-pip /opt/flyball
-    shift
-    python3 /source/requirements.py /source/pyproject.toml "$@" > /source/libraries.txt
     pip --python /opt/flyball/bin/python install --only-binary :all: --no-compile --requirement /source/libraries.txt
     cd "$(packages)"
     # What colours the source code of 500 languages for `rich`, which colours none here.

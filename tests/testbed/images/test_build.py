@@ -3,11 +3,61 @@
 from __future__ import annotations
 
 import os
+import re
+import runpy
 import subprocess
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
-from flyball_testbed.images.build import ImageBuildError, remove_storage
+from flyball_testbed.images.build import DOCKERFILE, REPOSITORY, ImageBuildError, remove_storage
+
+requirements = runpy.run_path(str(REPOSITORY / "deploy/images/requirements.py"))["requirements"]
+
+
+def stages() -> dict[str, tuple[str, list[str]]]:
+    """Each stage of the Dockerfile: what it begins from, and its instructions."""
+    text = re.sub(r"\\\n", " ", "\n".join(line for line in DOCKERFILE.read_text().splitlines() if line[:1] != "#"))
+    found: dict[str, tuple[str, list[str]]] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        begun = re.fullmatch(r"FROM (\S+) AS (\S+)", line)
+        if begun is not None:
+            found[begun.group(2)] = (begun.group(1), [])
+        elif found:
+            found[list(found)[-1]][1].append(line)
+    return found
+
+
+@pytest.mark.parametrize("image", ["operator", "agent"])
+def test_nothing_of_the_checkout_but_lists_of_libraries_is_beneath_the_libraries_layer(image: str) -> None:
+    all_stages = stages()
+    beneath, name = [], f"{image}-libraries"
+    while name in all_stages:
+        name, instructions = all_stages[name]
+        beneath += [line for line in instructions if line.startswith("COPY")]
+    assert sorted(beneath) == [
+        f"COPY --from=requirements /requirements/{image}.txt /source/libraries.txt",
+        "COPY constraints.txt /source/",
+        "COPY deploy/images/install.sh /source/",
+    ]
+
+
+def test_the_lists_know_of_pyproject_what_is_asked_for_and_nothing_else() -> None:
+    text = (REPOSITORY / "pyproject.toml").read_text()
+
+    def listed(text: str) -> tuple[Any, Any]:
+        project = tomllib.loads(text)["project"]
+        return requirements(project, ["operator", "page"]), requirements(project, ["agent"])
+
+    before = listed(text)
+    changed = re.sub(r'^version = ".*"$', 'version = "9.9.9"', text, flags=re.MULTILINE)
+    changed = changed.replace("\ndocs = [", '\ndocs = ["anything>=1", ').replace(
+        "line-length = 120", "line-length = 99"
+    )
+    assert changed.count("9.9.9") == changed.count("anything") == changed.count("= 99") == 1
+    assert listed(changed) == before
+    assert listed(text.replace('"kopf>=', '"kopf>9, >=')) != before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
