@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Tests and demo start hundreds of Python processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-fast test-integrations test-training mutants schedules gpu-check lint format images chart-docs docs page-pictures \
+.PHONY: help venv demo test test-fast test-integrations test-training mutants schedules gpu-check lint format images krew chart-docs docs page-pictures \
 	dashboards dashboards-pictures frontiers model-study \
 	metered-cap evaluation clean
 help:  ## what the targets do
@@ -29,7 +29,7 @@ test: $(STAMP)  ## the tests, on a real control plane; not test-integrations (TE
 test-fast: $(STAMP)  ## what needs no control plane and no long computation, on fewer examples (TEST_ARGS as above)
 	$(BIN)/pytest -m "not cluster and not chart and not whole_data and not slow" --hypothesis-profile fast --numprocesses 4 --dist worksteal $(TEST_ARGS)
 
-test-integrations: $(STAMP)  ## what the chart makes for other people's controllers, on the real ones (built once, ten minutes)
+test-integrations: $(STAMP)  ## beside other people's programs: prometheus-operator, JobSet, cosign, vmui (built once, half an hour)
 	$(BIN)/python -m flyball_testbed.controlplane.programs.integrations
 	FLYBALL_INTEGRATIONS=1 $(BIN)/pytest -n0 tests/integrations $(TEST_ARGS)
 
@@ -60,6 +60,9 @@ format: $(STAMP)  ## put the code in order
 images: $(STAMP)  ## the operator's and the agent's image into out/images, and tests of what they hold (root; IMAGES_ARGS="--help")
 	$(BIN)/python -m flyball_testbed.images $(IMAGES_ARGS)
 	$(BIN)/pytest -q tests/testbed/images
+
+krew: $(STAMP)  ## the archives of `kubectl flyball` for krew, with their index entry, into out/krew (KREW_ARGS="--help")
+	$(BIN)/python -m flyball_testbed.krew_archive $(KREW_ARGS)
 
 chart-docs: $(STAMP)  ## the table of values in the chart's README
 	$(BIN)/python -m flyball_testbed.controlplane.programs.chart_tools helm-docs --chart-search-root deploy/helm
