@@ -105,6 +105,37 @@ def memory_megabytes(pid: int) -> float:
     return total
 
 
+def fill(cluster: DevCluster, jobs: int, unfinished: int) -> None:
+    """Jobs, `unfinished` of which are not, GPUNodes whose agents have acknowledged, a cap, and the Lease of nobody."""
+    api = cluster.api
+    api.for_each(lambda index: api.create(JOBS, job(index)), range(jobs))
+    api.for_each(
+        lambda index: api.patch(f"{JOBS}/job-{index:05d}/status", {"status": finished_status()}),
+        range(unfinished, jobs),
+    )
+    labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in api.list_objects("/api/v1/nodes")}
+    api.for_each(lambda name: api.create(f"{GROUP}/gpunodes", gpu_node(name, labels[name])), labels)
+    api.for_each(lambda name: api.patch(f"{GROUP}/gpunodes/{name}/status", {"status": acknowledged_status()}), labels)
+    api.apply(
+        {
+            "apiVersion": FLYBALL_API_VERSION,
+            "kind": "PowerCap",
+            "metadata": {"name": "all"},
+            "spec": {"permilleOfMax": 700},
+        }
+    )
+    # As an operator leaves it that was stopped in order.
+    api.create(
+        "/apis/coordination.k8s.io/v1/namespaces/flyball-system/leases",
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": LEADER_LEASE, "namespace": DEFAULT_NAMESPACE},
+            "spec": {"holderIdentity": "", "leaseDurationSeconds": 15, "leaseTransitions": 1},
+        },
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
@@ -112,36 +143,8 @@ def main() -> int:
     parser.add_argument("--unfinished", type=int, default=200)
     arguments = parser.parse_args()
     with DevCluster.start(arguments.nodes, report=print) as cluster:
-        api = cluster.api
         print(f"creating {arguments.jobs} jobs and {arguments.nodes} GPUNodes")
-        api.for_each(lambda index: api.create(JOBS, job(index)), range(arguments.jobs))
-        api.for_each(
-            lambda index: api.patch(f"{JOBS}/job-{index:05d}/status", {"status": finished_status()}),
-            range(arguments.unfinished, arguments.jobs),
-        )
-        labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in api.list_objects("/api/v1/nodes")}
-        api.for_each(lambda name: api.create(f"{GROUP}/gpunodes", gpu_node(name, labels[name])), labels)
-        api.for_each(
-            lambda name: api.patch(f"{GROUP}/gpunodes/{name}/status", {"status": acknowledged_status()}), labels
-        )
-        api.apply(
-            {
-                "apiVersion": FLYBALL_API_VERSION,
-                "kind": "PowerCap",
-                "metadata": {"name": "all"},
-                "spec": {"permilleOfMax": 700},
-            }
-        )
-        # As an operator leaves it that was stopped in order.
-        api.create(
-            "/apis/coordination.k8s.io/v1/namespaces/flyball-system/leases",
-            {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": {"name": LEADER_LEASE, "namespace": DEFAULT_NAMESPACE},
-                "spec": {"holderIdentity": "", "leaseDurationSeconds": 15, "leaseTransitions": 1},
-            },
-        )
+        fill(cluster, arguments.jobs, arguments.unfinished)
         program = Path(sysconfig.get_path("scripts")) / "flyball"
         command = [str(program), "operator", "run", "--kubeconfig", str(cluster.operator_kubeconfig())]
         started = time.monotonic()

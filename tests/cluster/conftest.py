@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,13 @@ import pytest
 from flyball_testbed.controlplane.programs.binaries import Binaries
 from flyball_testbed.site import Site, SitePlan
 
-from tests.support.site_bench import Bench
+from tests.support.site_bench import Bench, bench_on
 
 # Quick leases and timers, so that a test of what happens when they end need not wait for minutes.
 QUICK = (
     "--leader-lease-seconds", "4", "--leader-renew-seconds", "0.5", "--grant-lease-seconds", "15",
     "--replan-seconds", "2", "--status-interval-seconds", "1", "--restart-seconds", "1", "--first-pause-seconds", "0.5",
 )  # fmt: skip
-
-
-def bench_on(site: Site) -> Bench:
-    """A bench with a fresh namespace."""
-    namespace = f"test-{uuid.uuid4().hex[:8]}"
-    api = site.cluster.api
-    api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
-    api.wait_for(f"/api/v1/namespaces/{namespace}/serviceaccounts/default", lambda account: account is not None)
-    return Bench(site, namespace)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import os
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -22,23 +21,20 @@ from flyball_testbed.controlplane.processes import Process
 from flyball_testbed.controlplane.programs.binaries import Binaries
 from flyball_testbed.controlplane.programs.integrations import (
     PROMETHEUS_OPERATOR,
-    find_integrations,
-    prometheus_operator_definitions,
+    find_integration,
+    integration_source,
 )
 
 from tests.support.chart import NAMESPACE, Chart
+from tests.support.integrations import asked_for
 from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
 
-ASKED_FOR = "FLYBALL_INTEGRATIONS"
 GROUP = f"/apis/monitoring.coreos.com/v1/namespaces/{NAMESPACE}"
 LABELS = {"release": "test"}
 
-pytestmark = [
-    pytest.mark.skipif(not os.environ.get(ASKED_FOR), reason=f"{ASKED_FOR} is not set: `make test-integrations` does"),
-    pytest.mark.timeout(1800),
-]
+pytestmark = [asked_for, pytest.mark.timeout(1800)]
 
 
 class Definitions(yaml.CSafeLoader):
@@ -51,9 +47,10 @@ Definitions.add_constructor("tag:yaml.org,2002:value", lambda loader, node: node
 @pytest.fixture
 def watched(control_plane_programs: Binaries, tmp_path: Path) -> Iterator[DevCluster]:
     """A control plane with the prometheus-operator and its definitions."""
-    program = find_integrations()[PROMETHEUS_OPERATOR]
+    program = find_integration(PROMETHEUS_OPERATOR)
+    definitions = sorted((integration_source(PROMETHEUS_OPERATOR) / "example/prometheus-operator-crd").glob("*.yaml"))
     with DevCluster.start(0, binaries=control_plane_programs) as cluster:
-        for path in prometheus_operator_definitions():
+        for path in definitions:
             cluster.api.apply(yaml.load(path.read_text(), Definitions))  # noqa: S506 - a safe loader
         for kind in ("podmonitors", "prometheusrules", "prometheuses"):
             wait_until(lambda kind=kind: serves(cluster, kind), f"{kind} are served")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -287,3 +288,12 @@ class Bench:
             lambda: not any(node["spec"].get("jobs") for node in self.gpu_nodes()),
             lambda: f"no grant for a job; GPUNodes: {[node['spec'] for node in self.gpu_nodes()]}",
         )
+
+
+def bench_on(site: Site) -> Bench:
+    """A bench with a fresh namespace."""
+    namespace = f"test-{uuid.uuid4().hex[:8]}"
+    api = site.cluster.api
+    api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    api.wait_for(f"/api/v1/namespaces/{namespace}/serviceaccounts/default", lambda account: account is not None)
+    return Bench(site, namespace)

@@ -25,7 +25,7 @@ from flyball_testbed.controlplane.programs.chart_tools import (
     chart_tools_directory,
     find_chart_tools,
 )
-from flyball_testbed.controlplane.programs.integrations import find_integrations
+from flyball_testbed.controlplane.programs.integrations import INTEGRATIONS, find_integration, integration_directory
 from flyball_testbed.controlplane.programs.monitoring_tools import find_monitoring_tools
 
 VERSIONS = {
@@ -256,14 +256,25 @@ def test_other_pins_are_other_tools(machine: Path, tmp_path: Path, monkeypatch: 
 def test_other_people_s_controllers_are_built_once_and_only_when_asked_for(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = find_integrations(lambda line: None)
-    assert built(machine) == list(build.PACKAGE_OF_INTEGRATION.values())
-    assert find_integrations(lambda line: None).paths == found.paths
+    found = find_integration("jobset", lambda line: None)
+    assert built(machine) == [build.PACKAGE_OF_INTEGRATION["jobset"]]
+    assert find_integration("jobset", lambda line: None) == found
     assert len(built(machine)) == 1
-    found.paths["prometheus-operator"].unlink()
-    monkeypatch.setenv("GO_FAILS_ON", build.PACKAGE_OF_INTEGRATION["prometheus-operator"])
-    with pytest.raises(BinariesUnavailableError, match=r"(?s)no prometheus-operator: .*does not compile"):
-        find_integrations(lambda line: None)
+    found.unlink()
+    monkeypatch.setenv("GO_FAILS_ON", build.PACKAGE_OF_INTEGRATION["jobset"])
+    with pytest.raises(BinariesUnavailableError, match=r"(?s)no jobset: .*does not compile"):
+        find_integration("jobset", lambda line: None)
+    # Each has pins of its own: a new version of one builds only that.
+    assert len({integration_directory(program) for program in INTEGRATIONS}) == len(INTEGRATIONS)
+
+
+@pytest.mark.parametrize("program", build.PACKAGES)
+def test_every_program_s_module_is_pinned_with_its_checksums(program: str) -> None:
+    module = build.MODULE_OF_PROGRAM[program]
+    version = build.pinned_version(module)
+    sums = (build.DIRECTORY_OF_MODULE[module] / "go.sum").read_text()
+    assert f"{module} {version} h1:" in sums
+    assert f'_ "{build.PACKAGES[program]}"' in (build.DIRECTORY_OF_MODULE[module] / "tools.go").read_text()
 
 
 # --- Prometheus and promtool ---------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ MODULE_DIRECTORY = _TESTBED / "controlplane_build"
 NODE_DIRECTORY = _TESTBED / "realnode_build"
 CHART_TOOLS_DIRECTORY = _TESTBED / "chart_tools_build"
 MONITORING_DIRECTORY = _TESTBED / "monitoring_build"
-# Other people's controllers, which judge what the chart makes for them; built for `make test-integrations` alone.
+# Other people's programs beside which Flyball runs, a module each; built for `make test-integrations` and pictures alone.
 INTEGRATIONS_DIRECTORY = _TESTBED / "integrations_build"
 KUBERNETES_MODULE = "k8s.io/kubernetes"
 ETCD_MODULE = "go.etcd.io/etcd/server/v3"
@@ -39,6 +39,9 @@ HELM_DOCS_MODULE = "github.com/norwoodj/helm-docs"
 KUBECONFORM_MODULE = "github.com/yannh/kubeconform"
 PROMETHEUS_MODULE = "github.com/prometheus/prometheus"
 PROMETHEUS_OPERATOR_MODULE = "github.com/prometheus-operator/prometheus-operator"
+JOBSET_MODULE = "sigs.k8s.io/jobset"
+COSIGN_MODULE = "github.com/sigstore/cosign/v3"
+VICTORIA_METRICS_MODULE = "github.com/VictoriaMetrics/VictoriaMetrics"
 PACKAGE_OF_PROGRAM = {
     "etcd": ETCD_MODULE,
     "kube-apiserver": f"{KUBERNETES_MODULE}/cmd/kube-apiserver",
@@ -64,7 +67,12 @@ PACKAGE_OF_MONITORING_TOOL = {
     "prometheus": f"{PROMETHEUS_MODULE}/cmd/prometheus",
     "promtool": f"{PROMETHEUS_MODULE}/cmd/promtool",
 }
-PACKAGE_OF_INTEGRATION = {"prometheus-operator": f"{PROMETHEUS_OPERATOR_MODULE}/cmd/operator"}
+PACKAGE_OF_INTEGRATION = {
+    "prometheus-operator": f"{PROMETHEUS_OPERATOR_MODULE}/cmd/operator",
+    "jobset": JOBSET_MODULE,
+    "cosign": f"{COSIGN_MODULE}/cmd/cosign",
+    "victoria-metrics": f"{VICTORIA_METRICS_MODULE}/app/victoria-metrics",
+}
 PACKAGES = PACKAGE_OF_PROGRAM | PACKAGE_OF_CHART_TOOL | PACKAGE_OF_MONITORING_TOOL | PACKAGE_OF_INTEGRATION
 DIRECTORY_OF_MODULE = {
     KUBERNETES_MODULE: MODULE_DIRECTORY,
@@ -76,7 +84,10 @@ DIRECTORY_OF_MODULE = {
     HELM_DOCS_MODULE: CHART_TOOLS_DIRECTORY,
     KUBECONFORM_MODULE: CHART_TOOLS_DIRECTORY,
     PROMETHEUS_MODULE: MONITORING_DIRECTORY,
-    PROMETHEUS_OPERATOR_MODULE: INTEGRATIONS_DIRECTORY,
+    PROMETHEUS_OPERATOR_MODULE: INTEGRATIONS_DIRECTORY / "prometheus_operator",
+    JOBSET_MODULE: INTEGRATIONS_DIRECTORY / "jobset",
+    COSIGN_MODULE: INTEGRATIONS_DIRECTORY / "cosign",
+    VICTORIA_METRICS_MODULE: INTEGRATIONS_DIRECTORY / "victoria_metrics",
 }
 MODULE_OF_PROGRAM = {
     program: next(module for module in DIRECTORY_OF_MODULE if package.startswith(module))

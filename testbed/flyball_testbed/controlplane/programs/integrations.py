@@ -1,43 +1,69 @@
-"""Other people's controllers, for `make test-integrations`: built once from `testbed/integrations_build/go.mod`."""
+"""Other people's programs, for `make test-integrations` and pictures: each built once from its pins.
+
+They stand in `testbed/integrations_build/<name>/go.mod`, a module each: what one needs of a library another may not take,
+and a new version of one builds only that.
+"""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
+import sys
 from pathlib import Path
 
 from flyball_testbed.controlplane.programs import build
-from flyball_testbed.controlplane.programs.binaries import Binaries, BinariesUnavailableError, Report, cache_directory
+from flyball_testbed.controlplane.programs.binaries import BinariesUnavailableError, Report, cache_directory
 
 PROMETHEUS_OPERATOR = "prometheus-operator"
+JOBSET = "jobset"
+COSIGN = "cosign"
+VICTORIA_METRICS = "victoria-metrics"
+INTEGRATIONS = tuple(build.PACKAGE_OF_INTEGRATION)
 
 
-def integrations_directory() -> Path:
-    """The folder of the cached controllers of the pinned versions."""
-    pins = (build.INTEGRATIONS_DIRECTORY / "go.mod").read_bytes()
+def integration_directory(program: str) -> Path:
+    """The folder of a cached program of the pinned version."""
+    pins = (build.DIRECTORY_OF_MODULE[build.MODULE_OF_PROGRAM[program]] / "go.mod").read_bytes()
     return cache_directory().parents[1] / f"integrations-{hashlib.sha256(pins).hexdigest()[:12]}" / "bin"
 
 
-def find_integrations(report: Report = print) -> Binaries:
-    """The controllers; builds what is missing (ten minutes, once). Raises BinariesUnavailableError."""
-    directory = integrations_directory()
+def find_integration(program: str, report: Report = print) -> Path:
+    """One of INTEGRATIONS; built where it is missing (two to twelve minutes, once). Raises BinariesUnavailableError."""
+    directory = integration_directory(program)
     directory.mkdir(parents=True, exist_ok=True)
     with build.locked(directory.parent / "lock", report):
-        missing = [name for name in build.PACKAGE_OF_INTEGRATION if not os.access(directory / name, os.X_OK)]
         try:
-            if missing:
-                build.build_programs(missing, directory, report)
+            if not os.access(directory / program, os.X_OK):
+                build.build_programs([program], directory, report)
         except build.BuildError as error:
-            raise BinariesUnavailableError(f"no {', '.join(missing)}: {error}") from error
-    return Binaries({name: directory / name for name in build.PACKAGE_OF_INTEGRATION})
+            raise BinariesUnavailableError(f"no {program}: {error}") from error
+    return directory / program
 
 
-def prometheus_operator_definitions(report: Report = print) -> list[Path]:
-    """The files of the prometheus-operator's own CRDs. Raises BuildError where its sources cannot be had."""
-    go = build.find_go(integrations_directory().parent / "tools", report)
-    source = build.module_source(build.PROMETHEUS_OPERATOR_MODULE, go)
-    return sorted((source / "example/prometheus-operator-crd").glob("*.yaml"))
+def integration_source(program: str, report: Report = print) -> Path:
+    """The folder of a program's own sources, with the definitions that it comes with. Raises BuildError."""
+    go = build.find_go(integration_directory(program).parent / "tools", report)
+    return build.module_source(build.MODULE_OF_PROGRAM[program], go)
+
+
+def main() -> int:
+    """Build those named, or all; one that cannot be built is said, and the others are built all the same."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(INTEGRATIONS)}; default: all")
+    wanted = parser.parse_args().programs or INTEGRATIONS
+    unknown = sorted(set(wanted) - set(INTEGRATIONS))
+    if unknown:
+        parser.error(f"{', '.join(unknown)}: none of {', '.join(INTEGRATIONS)}")
+    status = 0
+    for program in wanted:
+        try:
+            print(find_integration(program, lambda line: print(line, flush=True)))
+        except BinariesUnavailableError as error:
+            print(error, file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":
-    print("\n".join(str(path) for path in find_integrations().paths.values()))
+    sys.exit(main())

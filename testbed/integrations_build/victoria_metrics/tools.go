@@ -1,0 +1,7 @@
+//go:build tools
+
+package victoria_metrics
+
+import (
+	_ "github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics"
+)
