@@ -6,18 +6,15 @@ from pathlib import Path
 
 from flyball_testbed.monitoring.dashboards import DASHBOARDS
 from flyball_testbed.monitoring.grafana import grafana_json
-from flyball_testbed.monitoring.vmui import vmui_json
+from flyball_testbed.monitoring.vmui import file_names, vmui_json
 
 CHART_DIRECTORY = Path(__file__).resolve().parents[3] / "deploy/helm/flyball/dashboards"
 
 
 def files() -> dict[Path, str]:
     """The text of each file, by its path in the chart's folder of dashboards."""
-    return {
-        Path(folder) / f"{made.uid}.json": text(made)
-        for made in DASHBOARDS
-        for folder, text in (("grafana", grafana_json), ("vmui", vmui_json))
-    }
+    grafana = {Path("grafana") / f"{made.uid}.json": grafana_json(made) for made in DASHBOARDS}
+    return grafana | {Path("vmui") / name: vmui_json(made) for name, made in file_names(DASHBOARDS).items()}
 
 
 def write_files(folder: Path = CHART_DIRECTORY) -> list[Path]:

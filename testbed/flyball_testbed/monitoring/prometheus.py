@@ -80,7 +80,7 @@ class Prometheus:
         """
         directory.mkdir(parents=True, exist_ok=True)
         configuration = directory / "prometheus.yml"
-        configuration.write_text(yaml.safe_dump(_configuration(targets, rules, interval_seconds)))
+        configuration.write_text(yaml.safe_dump(scrape_configuration(targets, rules, interval_seconds)))
         port = free_port()
         process = Process.spawn(
             PROMETHEUS,
@@ -92,11 +92,14 @@ class Prometheus:
             ],
             log_path=directory / "prometheus.log",
         )
-        started = cls(process, port, targets)
-        if not wait_until(lambda: started._ready() or not process.is_running(), READY_SECONDS) or not started._ready():
+        return cls(process, port, targets)._once_ready()
+
+    def _once_ready(self) -> Self:
+        process = self._process
+        if not wait_until(lambda: self._ready() or not process.is_running(), READY_SECONDS) or not self._ready():
             process.stop(STOP_SECONDS)
-            raise PrometheusError(f"Prometheus does not become ready; the end of its log:\n{process.log_tail(15)}")
-        return started
+            raise PrometheusError(f"{process.name} does not become ready; the end of its log:\n{process.log_tail(15)}")
+        return self
 
     def __enter__(self) -> Self:
         return self
@@ -160,7 +163,8 @@ def _read(url: str) -> bytes:
     return content
 
 
-def _configuration(targets: Mapping[str, str], rules: Sequence[Path], interval_seconds: int) -> dict[str, Any]:
+def scrape_configuration(targets: Mapping[str, str], rules: Sequence[Path], interval_seconds: int) -> dict[str, Any]:
+    """The file by which a Prometheus, or who reads the same, scrapes `targets` (`host:port` by name)."""
     every = f"{interval_seconds}s"
     return {
         "global": {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every},

@@ -1,37 +1,91 @@
 """The dashboards for vmui, the page that VictoriaMetrics has built in (`-vmui.customDashboardsPath`).
 
-It draws lines and knows no variables: choices are taken whole, constants as they begin, windows as below.
+It draws lines alone, prints numbers in full, opens the first row of a dashboard only, and orders dashboards by their
+files' names. So numbers of one unit stand in one panel, with what is good beside their names; units are of a size that
+people read; a dashboard is one row; and tables are left out, whose columns are lines elsewhere. It knows no variables:
+choices are taken whole, constants as they begin, windows as below.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
 
-from flyball_testbed.monitoring.panel import COLUMNS, Dashboard, Panel, Unit
+from flyball_testbed.monitoring.panel import COLUMNS, Colour, Dashboard, Panel, Query, Row, Shape, Unit
 
 RATE_INTERVAL, SPAN = "5m", "24h"
 VMUI_COLUMNS = 12
+# Its unit beside each number, and what makes a number of the series' base unit one of that.
 UNITS = {
-    Unit.WATTS: "W", Unit.JOULES: "J", Unit.KILOWATT_HOURS: "kWh", Unit.SECONDS: "s", Unit.HERTZ: "Hz",
-    Unit.PER_SECOND: "/s", Unit.KILOGRAMS: "kg", Unit.BYTES: "B", Unit.CELSIUS: "°C",
+    Unit.WATTS: ("W", ""), Unit.JOULES: ("J", ""), Unit.KILOWATT_HOURS: ("kWh", ""), Unit.SECONDS: ("s", ""),
+    Unit.HERTZ: ("MHz", " / 1e6"), Unit.PER_SECOND: ("/s", ""), Unit.KILOGRAMS: ("kg", ""), Unit.BYTES: ("MB", " / 1e6"),
+    Unit.CELSIUS: ("°C", ""), Unit.SHARE: ("%", " * 100"),
 }  # fmt: skip
+LITTLE = 1e-6  # a threshold just above nothing
 
 
 def vmui_json(made: Dashboard) -> str:
     """The file of one dashboard, with a newline at its end."""
-    rows = [{"title": row.title, "panels": [_panel(made, panel) for panel in row.panels]} for row in made.rows]
-    return json.dumps({"title": made.title, "rows": rows}, indent=1, ensure_ascii=False) + "\n"
+    panels = [panel for row in made.rows for panel in _panels(made, row)]
+    # The heading stands above all of them.
+    whole = {"title": made.title, "rows": [{"title": made.description, "panels": panels}]}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
-def _panel(made: Dashboard, panel: Panel) -> dict[str, object]:
+def _panels(made: Dashboard, row: Row) -> list[dict[str, object]]:
+    numbers = sorted((panel for panel in row.panels if panel.shape is Shape.NUMBER), key=attrgetter("unit"))
+    groups = [list(group) for _, group in groupby(numbers, key=attrgetter("unit"))]
+    # As they stand in the list, by the first of each.
+    groups.sort(key=lambda group: row.panels.index(group[0]))
+    drawn = [_numbers(made, group, VMUI_COLUMNS // len(groups)) for group in groups]
+    return drawn + [_lines(made, panel) for panel in row.panels if panel.shape in (Shape.LINES, Shape.STACKED)]
+
+
+def _numbers(made: Dashboard, group: list[Panel], width: int) -> dict[str, object]:
+    """Numbers of one unit, each a line with what is good beside its name."""
+    title = group[0].title if len(group) == 1 else ", ".join(panel.title for panel in group)
+    return {
+        "title": title if len(group) <= 3 else f"Now: {len(group)} counts",
+        "description": " ".join(panel.question for panel in group),
+        "expr": [_expression(made, query, panel.unit) for panel in group for query in panel.queries],
+        "alias": [panel.title + _good(panel) for panel in group],
+        **_shown(group[0].unit, width),
+    }
+
+
+def _good(panel: Panel) -> str:
+    """What a number should be, in brackets, where one value alone is good."""
+    if panel.base is Colour.GOOD and panel.thresholds and panel.thresholds[0].value < LITTLE:
+        return " (should be 0)"
+    good = [threshold.value for threshold in panel.thresholds if threshold.colour is Colour.GOOD]
+    return f" (should be {good[0]:g})" if panel.unit is Unit.COUNT and good else ""
+
+
+def _lines(made: Dashboard, panel: Panel) -> dict[str, object]:
     # Of several caps in one panel a line must say whose it is.
     suffix = f" {{{{{panel.repeated}}}}}" if panel.repeated else ""
+    width = VMUI_COLUMNS if panel.repeated else max(1, panel.width * VMUI_COLUMNS // COLUMNS)
     return {
         "title": panel.title.removesuffix(f" ${panel.repeated}") if panel.repeated else panel.title,
         "description": panel.question,
-        "unit": UNITS.get(panel.unit, ""),
-        "expr": [made.bound(query.expr, rate_interval=RATE_INTERVAL, span=SPAN) for query in panel.queries],
+        "expr": [_expression(made, query, panel.unit) for query in panel.queries],
         "alias": [query.legend + suffix for query in panel.queries],
-        "showLegend": True,
-        "width": max(1, panel.width * VMUI_COLUMNS // COLUMNS),
+        **_shown(panel.unit, width),
     }
+
+
+def _shown(unit: Unit, width: int) -> dict[str, object]:
+    return {"unit": UNITS[unit][0] if unit in UNITS else "", "showLegend": True, "width": width}
+
+
+def _expression(made: Dashboard, query: Query, unit: Unit) -> str:
+    bound = made.bound(query.expr, rate_interval=RATE_INTERVAL, span=SPAN)
+    scale = UNITS[unit][1] if unit in UNITS else ""
+    return f"({bound}){scale}" if scale else bound
+
+
+def file_names(dashboards: Iterable[Dashboard]) -> dict[str, Dashboard]:
+    """The name of each dashboard's file: by these names vmui orders its tabs."""
+    return {f"{number}-{made.uid}.json": made for number, made in enumerate(dashboards, 1)}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -67,24 +68,39 @@ def draw_watched_run(output: Path, seconds: float, report: Report = print) -> li
     """
     tools = find_monitoring_tools(report)
     with (
+        watched_site(report) as site,
+        Prometheus.start(tools, site.metrics_addresses(), site.out / "prometheus") as prometheus,
+    ):
+        began = time.time()
+        let_things_happen(site, seconds, report)
+        view = View(prometheus, began, time.time(), RATE_INTERVAL)
+        paths = [output / f"dashboard-{made.uid.removeprefix('flyball-')}.png" for made in DASHBOARDS]
+        for made, path in zip(DASHBOARDS, paths, strict=True):
+            draw(made, view, path)
+            report(str(path))
+    return paths
+
+
+@contextmanager
+def watched_site(report: Report = print) -> Iterator[Site]:
+    """The site of the run, with its rows and their caps. Raises what a site's start raises."""
+    with (
         tempfile.TemporaryDirectory(prefix="flyball-watched-") as folder,
         Site.start(PLAN, Path(folder), report) as site,
     ):
         _prepare(site)
-        with Prometheus.start(tools, site.metrics_addresses(), Path(folder) / "prometheus") as prometheus:
-            began, started = time.time(), time.monotonic()
-            for event in sorted(_events(site, seconds), key=lambda event: event.at):
-                time.sleep(max(0.0, started + event.at - time.monotonic()))
-                report(f"{event.at:4.0f} s: {event.what}")
-                event.do()
-                site.check()
-            time.sleep(max(0.0, started + seconds - time.monotonic()))
-            view = View(prometheus, began, time.time(), RATE_INTERVAL)
-            paths = [output / f"dashboard-{made.uid.removeprefix('flyball-')}.png" for made in DASHBOARDS]
-            for made, path in zip(DASHBOARDS, paths, strict=True):
-                draw(made, view, path)
-                report(str(path))
-    return paths
+        yield site
+
+
+def let_things_happen(site: Site, seconds: float, report: Report = print) -> None:
+    """Do to the site, for so long, what the run consists of. Raises PartError where a part of it ends by itself."""
+    started = time.monotonic()
+    for event in sorted(_events(site, seconds), key=lambda event: event.at):
+        time.sleep(max(0.0, started + event.at - time.monotonic()))
+        report(f"{event.at:4.0f} s: {event.what}")
+        event.do()
+        site.check()
+    time.sleep(max(0.0, started + seconds - time.monotonic()))
 
 
 def _prepare(site: Site) -> None:

@@ -12,6 +12,7 @@ import pytest
 from flyball_testbed.monitoring.dashboards import DASHBOARDS
 from flyball_testbed.monitoring.files import CHART_DIRECTORY, files, write_files
 from flyball_testbed.monitoring.panel import Choice, Dashboard, Panel, Query, Shape, Unit
+from flyball_testbed.monitoring.vmui import vmui_json
 from grafana_foundation_sdk.models.dashboard import Dashboard as GrafanaDashboard
 
 from tests.support.chart import Chart
@@ -124,15 +125,36 @@ def test_grafana_reads_back_what_was_written(made: Dashboard) -> None:
         assert shown["type"] == ("query" if isinstance(variable, Choice) else "textbox")
 
 
-@pytest.mark.parametrize("made", DASHBOARDS, ids=lambda made: made.uid)
-def test_vmui_gets_the_same_panels_without_variables(made: Dashboard) -> None:
-    raw: Json = json.loads((CHART_DIRECTORY / "vmui" / f"{made.uid}.json").read_text())
-    panels = [panel for row in raw["rows"] for panel in row["panels"]]
-    assert len(panels) == len(list(made.panels()))
+@pytest.mark.parametrize(("number", "made"), list(enumerate(DASHBOARDS, 1)), ids=lambda one: getattr(one, "uid", ""))
+def test_vmui_gets_the_same_queries_without_variables(number: int, made: Dashboard) -> None:
+    raw: Json = json.loads((CHART_DIRECTORY / "vmui" / f"{number}-{made.uid}.json").read_text())
+    (row,) = raw["rows"]  # of several it would open the first only
+    panels = row["panels"]
+    asked = [expr for panel in panels for expr in panel["expr"]]
+    drawn = [panel for panel in made.panels() if panel.shape is not Shape.TABLE]
+    assert len(asked) == sum(len(panel.queries) for panel in drawn)
     for panel in panels:
-        assert len(panel["expr"]) == len(panel["alias"])
+        assert len(panel["expr"]) == len(panel["alias"]) == len(set(panel["alias"]))
         assert not [one for one in (*panel["expr"], panel["title"]) if "$" in one]
         assert 1 <= panel["width"] <= 12
+        # Lines over one another must be of one unit, and of a size that is read at a glance.
+        assert panel["unit"] in ("", "W", "J", "kWh", "s", "MHz", "/s", "kg", "MB", "°C", "%")
+        assert all(expr.endswith(" * 100") for expr in panel["expr"]) == (panel["unit"] == "%")
+        assert all(expr.endswith(" / 1e6") for expr in panel["expr"]) == (panel["unit"] in ("MHz", "MB"))
+    # What a table shows alone would be nowhere.
+    charted = {name for panel in drawn for query in panel.queries for name in METRIC.findall(query.expr)}
+    tables = {
+        name for panel in made.panels() for query in panel.queries for name in METRIC.findall(query.expr)
+    } - charted
+    assert tables <= {"flyball_job_state"}, "its states are counted in another panel"
+
+
+def test_vmui_says_beside_a_number_what_is_good() -> None:
+    (health,) = (made for made in DASHBOARDS if made.uid == "flyball-health")
+    aliases = {
+        alias for row in json.loads(vmui_json(health))["rows"] for panel in row["panels"] for alias in panel["alias"]
+    }
+    assert {"Operators that lead (should be 1)", "Journals not writable (should be 0)", "Nodes ready"} <= aliases
 
 
 def test_the_chart_ships_each_in_a_config_map(chart: Chart) -> None:
@@ -144,7 +166,7 @@ def test_the_chart_ships_each_in_a_config_map(chart: Chart) -> None:
     }  # fmt: skip
     maps = {one["metadata"]["name"]: one for one in chart.render(values=values) if one["kind"] == "ConfigMap"}
     for path, text in files().items():
-        shipped = maps[f"{path.stem}-{path.parent}"]
+        shipped = maps[f"{path.stem.lstrip('1234-')}-{path.parent}"]
         assert shipped["data"] == {path.name: text}
         labelled = shipped["metadata"]["labels"].get("grafana_dashboard") == "1"
         assert labelled == (str(path.parent) == "grafana"), "the sidecar would give Grafana vmui's file"
