@@ -14,9 +14,9 @@ from flyball_testbed.monitoring.dashboards import DASHBOARDS
 from flyball_testbed.monitoring.files import CHART_DIRECTORY
 from flyball_testbed.monitoring.victoria_metrics import VictoriaMetrics
 from flyball_testbed.monitoring.watched_run import let_things_happen, watched_site
-from tests.support.vmui import dashboard_picture
 
 from tests.support.browser import chromium, why_no_browser
+from tests.support.vmui import dashboard_picture
 
 
 def main() -> int:
