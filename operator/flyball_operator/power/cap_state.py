@@ -123,9 +123,16 @@ class CapState(Struct, frozen=True):
     @property
     def known_enforced(self) -> bool:
         """What is in force now is enforced, and the cap's status says so."""
-        status = self.cap.status
-        told = any(item.type == "Enforced" and item.status == "True" for item in status.conditions)
-        return self.enforced and told and status.effective_watts == int(self.effective.watts)
+        return self.enforced and self._told_enforced and self.cap.status.effective_watts == int(self.effective.watts)
+
+    @property
+    def told_of_an_earlier_spec(self) -> bool:
+        """The cap's status calls it enforced, but as its spec was before: over other nodes, perhaps, or in limits."""
+        return self._told_enforced and self.cap.status.observed_generation != self.cap.metadata.generation
+
+    @property
+    def _told_enforced(self) -> bool:
+        return any(item.type == "Enforced" and item.status == "True" for item in self.cap.status.conditions)
 
     @property
     def proof_stale(self) -> bool:

@@ -316,9 +316,11 @@ class CapStatuses:
 
 
 def _urgent(before: PowerCapStatus, after: PowerCapStatus) -> bool:
-    """Whether the cap's watts, or what is known of its enforcement, are not what the status says, or more is committed."""
+    """Whether the status is of another spec, the cap's watts, or what is known of its enforcement, are not what it says,
+    or more is committed."""
     return (
-        (before.epoch, before.effective_watts) != (after.epoch, after.effective_watts)
+        (before.epoch, before.observed_generation) != (after.epoch, after.observed_generation)
+        or before.effective_watts != after.effective_watts
         or _enforcement(before) != _enforcement(after)
         or before.meter != after.meter
         or (after.committed_watts or 0) > (before.committed_watts or 0)

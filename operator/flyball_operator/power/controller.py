@@ -228,8 +228,10 @@ class PowerController:
         return [self._writes.writable(target) for target in targets]
 
     def _may_raise(self, state: PowerState) -> bool:
-        """Whether everything is read, and our copy is fresh: an older one may have missed a reboot."""
-        return state.all_read and self._settings.is_fresh(state.cluster)
+        """Whether everything is read, our copy is fresh (an older one may have missed a reboot), and no status speaks for a
+        spec that is no more: it claims its watts of nodes that the cap has let go, until it is written anew."""
+        told_anew = not any(cap.told_of_an_earlier_spec for cap in state.caps.states)
+        return state.all_read and self._settings.is_fresh(state.cluster) and told_anew
 
     def _unheard(self, state: PowerState) -> frozenset[str]:
         """The nodes that are believed by what they acknowledged to another leader.

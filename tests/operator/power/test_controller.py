@@ -356,6 +356,20 @@ def test_more_is_committed_only_once_the_status_of_the_cap_says_so() -> None:
     assert ("a", 2400) in bench.sent(replace(cap, status=write.status))
 
 
+def test_nothing_is_raised_while_a_status_calls_an_earlier_spec_enforced() -> None:
+    """It claims its watts of the nodes that the cap selected then: whoever is let go would take them along."""
+    bench = Bench()
+    told = {"effectiveWatts": 1600, "committedWatts": 1600, "epoch": 1, "observedGeneration": 1}
+    told["conditions"] = [{"type": "Enforced", "status": "True"}]  # of both nodes, at their smallest limits
+    cap = cap_view("row", watts=1600, status=told, nodeSelector={"matchLabels": {"kubernetes.io/hostname": "a"}})
+    cap = replace(cap, metadata=msgspec.structs.replace(cap.metadata, generation=2))
+    instructions = bench.step(cap)
+    assert all(send.grant.bound.limit_milliwatts <= 800_000 for send in instructions.sends)
+    (write,) = instructions.cap_statuses  # at once, though neither the watts nor their enforcement are others
+    assert (write.status.observed_generation, write.status.nodes) == (2, 1)
+    assert ("b", 2400) in bench.sent(replace(cap, status=write.status))
+
+
 def test_no_more_is_published_than_the_cap_allows() -> None:
     bench = Bench()
     cap = cap_view("row", watts=3200, status={"effectiveWatts": 3200, "committedWatts": 1600, "epoch": 1})
