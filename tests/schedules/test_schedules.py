@@ -81,6 +81,16 @@ def test_a_leader_begins_anew_after_the_store_was_restored() -> None:
     )
 
 
+def test_a_cap_that_selects_fewer_nodes_claims_nothing_of_those_that_it_has_let_go() -> None:
+    """Its status was that of all of them until it was written anew, for which there seemed to be no hurry."""
+    assert not violation_of(
+        fault(6.0, "cap selects other nodes", "row"),
+        fault(12.2, "the plan changes", "all", number=586),
+        fault(12.9, "cap selects other nodes", "row", number=3),
+        beginning=Beginning((7, 5, 5), (False, False, False), ((250, 0.5),) * (len(NODES) * GPUS)),
+    )
+
+
 # --- the referee has teeth ---------------------------------------------------------------------------------------------
 
 

@@ -170,6 +170,13 @@ async def _clock(world: World, fault: Fault) -> None:
     world.wall_offsets[fault.target] += (-7200.0, 7200.0, -1e9, 3.0)[fault.number % 4]
 
 
+@_kind("operator's clock since boot runs fast or slow", "clocks", OPERATORS)
+async def _clock_rate(world: World, fault: Fault) -> None:
+    """By less than the tenth that a claim to the Lease gives up: from its next start on, as it does after a boot."""
+    world.clock_rates[fault.target] = (0.96, 0.98, 1.02, 1.04)[fault.number % 4]
+    await world.stop_operator(fault.target, fault.seconds)
+
+
 # --- agents ----------------------------------------------------------------------------------------------------------
 
 
@@ -240,6 +247,34 @@ async def _damaged(world: World, fault: Fault) -> None:
 async def _lost_journal(world: World, fault: Fault) -> None:
     await world.stop_agent(fault.target, fault.seconds)
     world.journal_path(fault.target).unlink(missing_ok=True)
+
+
+@_kind("journal comes back as it was, and the agent starts anew", "disks", NODES, 4.0)
+async def _old_journal(world: World, fault: Fault) -> None:
+    """As where a node's disk is put back to a snapshot."""
+    path = world.journal_path(fault.target)
+    before = path.read_bytes() if path.exists() else b""
+
+    async def put_back() -> None:
+        await world.stop_agent(fault.target, 0.2)
+        path.write_bytes(before)
+
+    world.later(fault.seconds, put_back)
+
+
+@_kind("journal of another node is put in its place, and the agent starts anew", "disks", NODES, 4.0)
+async def _foreign_journal(world: World, fault: Fault) -> None:
+    """Until somebody moves it away, which begins a new one."""
+    path, other = world.journal_path(fault.target), world.journal_path(NODES[fault.number % len(NODES)])
+    await world.stop_agent(fault.target, 0.2)
+    if other.exists():
+        path.write_bytes(other.read_bytes())
+
+    async def move_away() -> None:
+        if fault.target not in world.agents:
+            path.unlink(missing_ok=True)
+
+    world.later(fault.seconds, move_away)
 
 
 # --- hardware ------------------------------------------------------------------------------------------------------------
@@ -368,6 +403,19 @@ async def _gpu_node_deleted(world: World, fault: Fault) -> None:
     world.api.remove("gpunodes", fault.target)
 
 
+@_kind("GPUNode is deleted without its finalizer", "objects", NODES)
+async def _gpu_node_forced(world: World, fault: Fault) -> None:
+    """And made anew by the operator, under the same name."""
+    world.api.force_away("gpunodes", fault.target)
+
+
+@_kind("brakes and their acknowledgements are deleted", "objects", ("all",))
+async def _brakes_deleted(world: World, fault: Fault) -> None:
+    for plural in ("powerbrakes", "brakeacknowledgements"):
+        for name in list(world.api.items.get(plural, {})):
+            world.api.remove(plural, name)
+
+
 @_kind("Node is deleted and registered again", "objects", NODES)
 async def _node_deleted(world: World, fault: Fault) -> None:
     await _register_anew(world, fault, labelled_after=0.0)
@@ -413,6 +461,17 @@ async def _cap_deleted(world: World, fault: Fault) -> None:
     world.later(fault.seconds, make)
 
 
+@_kind("PowerCap is deleted without its finalizer and made again", "deletion", CAPS)
+async def _cap_forced(world: World, fault: Fault) -> None:
+    world.api.force_away("powercaps", fault.target)
+
+    async def make() -> None:
+        if world.api.get("powercaps", fault.target) is None:
+            world.set_cap(fault.target, TENTHS[fault.number % len(TENTHS)])
+
+    world.later(fault.seconds, make)
+
+
 # --- what people want ------------------------------------------------------------------------------------------------
 
 
@@ -420,6 +479,11 @@ async def _cap_deleted(world: World, fault: Fault) -> None:
 async def _cap(world: World, fault: Fault) -> None:
     if world.api.get("powercaps", fault.target) is not None:
         world.set_cap(fault.target, (1, *TENTHS)[fault.number % 6])
+
+
+@_kind("cap selects other nodes", "wishes", CAPS)
+async def _selector(world: World, fault: Fault) -> None:
+    world.set_selector(fault.target, ({}, {"row": "1"}, {"rack": "1"}, {"row": "1", "rack": "1"})[fault.number % 4])
 
 
 @_kind("an emergency is declared", "wishes", CAPS)

@@ -190,9 +190,15 @@ class PowerOperator(Operator):
 class OperatorProcess:
     """One operator process, from its start to its end."""
 
-    def __init__(self, number: int, link: Link, intended: Intended, wall_offset: Callable[[], float]) -> None:
+    def __init__(
+        self, number: int, link: Link, intended: Intended, wall_offset: Callable[[], float], clock_rate: float = 1.0
+    ) -> None:
         self.link = link
         loop = asyncio.get_running_loop()
+
+        def since_boot() -> float:
+            return loop.time() * clock_rate
+
         session = cast(ApiSession, link.session())
 
         def wall_clock() -> datetime:
@@ -211,10 +217,10 @@ class OperatorProcess:
             SETTINGS.leader_renew_seconds,
             epoch_floor=epoch_floor,
             on_change=lambda epoch: self.operator.wake(),
-            clock=loop.time,
+            clock=since_boot,
             wall_clock=wall_clock,
         )
-        self.operator = self.made(session, intended, loop.time, wall_clock)
+        self.operator = self.made(session, intended, since_boot, wall_clock)
         self._tasks = [asyncio.create_task(self.lease.run()), asyncio.create_task(self.operator.run())]
 
     def made(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flyball_simulated_gpu.virtual import VirtualDevice
 
@@ -92,6 +92,7 @@ class Referee:
         self._excuses: dict[str, Excuse] = {}  # by the GPU's UUID
         self._newcomers: dict[tuple[str, str], Excuse] = {}  # by cap and node
         self._claims: dict[str, Claim] = {}
+        self._labels: dict[tuple[str, int], Mapping[str, str]] = {}  # that a cap selects, by its uid and generation
         self._open: dict[str, Window] = {}
         self._reported: dict[str, float] = {}
         self._statuses: dict[str, Json] = {}
@@ -150,7 +151,7 @@ class Referee:
         """The API server has accepted a change."""
         name, item = change.item["metadata"]["name"], change.item
         if change.plural == "powercaps":
-            claim = None if change.kind == "DELETED" else _claim(item)
+            claim = None if change.kind == "DELETED" else self._claim(item)
             if claim is None:
                 self._claims.pop(name, None)
             else:
@@ -168,12 +169,22 @@ class Referee:
                 self._sign_of_status(name, status)
         self.look()
 
+    def _claim(self, cap: Json) -> Claim | None:
+        """What a cap's status claims: of the nodes that its spec selected in the generation that the status is of."""
+        metadata, labels = cap["metadata"], (cap["spec"].get("nodeSelector") or {}).get("matchLabels") or {}
+        self._labels[metadata["uid"], metadata["generation"]] = labels
+        claim = _claim(cap)
+        if claim is None:
+            return None
+        observed = (cap["status"] or {}).get("observedGeneration", metadata["generation"])
+        return replace(claim, labels=self._labels.get((metadata["uid"], observed), labels))
+
     def everything_is_as_of_old(self, caps: Iterable[Json]) -> None:
         """The store was put back: claims stand again that nobody makes now. They have the seconds allowed, too."""
         self._advance()
         self._claims = {}
         for item in caps:
-            claim = _claim(item)
+            claim = self._claim(item)
             if claim is not None:
                 name = item["metadata"]["name"]
                 self._claims[name] = claim

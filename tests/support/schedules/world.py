@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flyball_agent.enforce.journal import JournalError
+
 from tests.support.agent_doubles import Pods
 from tests.support.operator_objects import NOW
 from tests.support.power_cluster import (
@@ -25,7 +27,7 @@ from tests.support.power_cluster import (
     pod,
 )
 from tests.support.schedules.hardware import Machine
-from tests.support.schedules.memory_api import Change, MemoryApi
+from tests.support.schedules.memory_api import Change, Json, MemoryApi
 from tests.support.schedules.network import Link, Network
 from tests.support.schedules.processes import (
     SETTINGS,
@@ -76,6 +78,8 @@ class World:
         self._absent: dict[str, int] = {}  # how many faults keep a process away
         self._started = 0
         self.wall_offsets = dict.fromkeys(OPERATORS, 0.0)
+        self.clock_rates = dict.fromkeys(OPERATORS, 1.0)  # of their clocks since boot
+        self.selectors: dict[str, Json] = dict(SELECTORS)
         self._lost_lead_at: float | None = None
 
     # --- the course of it --------------------------------------------------------------------------------------------
@@ -157,12 +161,20 @@ class World:
             expected = before is not None and before["spec"]["enforcement"] == "Expected"
         spec = {
             "watts": cap_watts(name, tenths),
-            "nodeSelector": SELECTORS[name],
+            "nodeSelector": self.selectors[name],
             "staticOverheadWatts": OVERHEAD_WATTS[name],
             "enforcement": "Expected" if expected else "Hard",
         }
         kept = {} if before is None else {key: value for key, value in before.items() if key != "spec"}
         self.api.put("powercaps", {"kind": "PowerCap", "metadata": {"name": name}, **kept, "spec": spec})
+
+    def set_selector(self, name: str, labels: dict[str, str]) -> None:
+        """Have a cap select other nodes."""
+        self.selectors[name] = {"matchLabels": labels} if labels else {}
+        before = self.api.get("powercaps", name)
+        if before is not None:
+            spec = {**before["spec"], "nodeSelector": self.selectors[name]}
+            self.api.put("powercaps", {**before, "spec": spec})
 
     def plan(self, wishes: tuple[tuple[int, float], ...]) -> None:
         places = [(name, index) for name in NODES for index in range(GPUS)]
@@ -188,7 +200,9 @@ class World:
             return
         self._started += 1
         link = Link(self.network, random.Random(self.draw.random()))
-        self.operators[name] = self.operator_kind(self._started, link, self.intended, lambda: self.wall_offsets[name])
+        self.operators[name] = self.operator_kind(
+            self._started, link, self.intended, lambda: self.wall_offsets[name], self.clock_rates[name]
+        )
         self.note(f"operator {name} starts")
 
     async def stop_operator(self, name: str, seconds: float, *, gracefully: bool = False) -> None:
@@ -214,16 +228,22 @@ class World:
             self.note(f"agent {name} ends by itself")
             self.later(0.0, lambda: self.stop_agent(name, RESTART_SECONDS))
 
-        self.agents[name] = AgentProcess(
-            machine.node,
-            self._folder,
-            machine.disk,
-            self._pod_sources[name],
-            link,
-            machine.boottime_ns,
-            lambda: NOW.timestamp() + self._loop.time(),
-            failed,
-        )
+        try:
+            self.agents[name] = AgentProcess(
+                machine.node,
+                self._folder,
+                machine.disk,
+                self._pod_sources[name],
+                link,
+                machine.boottime_ns,
+                lambda: NOW.timestamp() + self._loop.time(),
+                failed,
+            )
+        except JournalError as error:
+            link.close()
+            self.note(f"agent {name} does not start: {error}")
+            self._keep_away(name, RESTART_SECONDS)
+            return
         self.note(f"agent {name} starts")
 
     async def stop_agent(self, name: str, seconds: float) -> None:
