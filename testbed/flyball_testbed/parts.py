@@ -18,12 +18,18 @@ AGENTS, WORKLOAD, REFEREE, OPERATOR = "agent-host", "workload-host", "referee", 
 
 @dataclass(frozen=True)
 class Pace:
-    """How quickly training and agents go about what is not training; durations in seconds."""
+    """How quickly training and agents go about what is not training; durations in seconds.
+
+    The ticks are those of the agents' rounds and of the training processes, which report every `report_seconds`.
+    """
 
     restore_seconds: float = 0.5
     save_seconds: float = 0.5
     noise: float = 0.02
     status_interval_seconds: float = 2.0
+    agent_tick_seconds: float = 0.25
+    training_tick_seconds: float = 0.1
+    report_seconds: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class Parts:
                 "--hardware": self.hardware,
                 "--sockets": self.sockets,
                 "--state": self.journals,
+                "--tick-seconds": self.pace.agent_tick_seconds,
                 "--status-interval-seconds": self.pace.status_interval_seconds,
                 "--operator-namespace": DEFAULT_NAMESPACE,
             },
@@ -68,6 +75,8 @@ class Parts:
                 "--hardware": self.hardware,
                 "--sockets": self.sockets,
                 "--state": self.directory / "workload",
+                "--tick-seconds": self.pace.training_tick_seconds,
+                "--report-seconds": self.pace.report_seconds,
                 "--noise": self.pace.noise,
                 "--restore-seconds": self.pace.restore_seconds,
                 "--save-seconds": self.pace.save_seconds,

@@ -38,6 +38,10 @@ from flyball_testbed.workload.devices import hardware_path, pods_path
 logger = get_logger(__name__)
 
 LOOK_SECONDS = 1.0
+# Each agent begins with three lists over connections of its own. A thousand of them at once, in one process, would all wait
+# for longer than a request may take, begin anew together, and never get there.
+STARTS_AT_ONCE = 32
+START_SECONDS = 10.0
 FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 0.5, 10.0
 
 
@@ -72,6 +76,7 @@ class AgentHost:
         self._control_plane = ControlPlane.attach(settings.cluster)
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}  # node -> (pod, its agent)
         self._agents: dict[str, SingleProcessAgent] = {}
+        self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
 
     async def run(self) -> None:
         """Serve metrics of all agents on one port, and keep an agent running for each pod."""
@@ -111,21 +116,24 @@ class AgentHost:
         pause = FIRST_RESTART_SECONDS
         while True:
             try:
-                kubeconfig = await asyncio.to_thread(
-                    self._control_plane.service_account_kubeconfig,
-                    DEFAULT_NAMESPACE,
-                    AGENT,
-                    pod=pod,
-                    path=self._settings.state / f"{node}.kubeconfig",
-                )
-                async with await ApiSession.connect(kubeconfig) as session:
-                    await self._run_agent(node, session)
+                async with contextlib.AsyncExitStack() as starting:
+                    await starting.enter_async_context(self._starts)
+                    kubeconfig = await asyncio.to_thread(
+                        self._control_plane.service_account_kubeconfig,
+                        DEFAULT_NAMESPACE,
+                        AGENT,
+                        pod=pod,
+                        path=self._settings.state / f"{node}.kubeconfig",
+                    )
+                    async with await ApiSession.connect(kubeconfig) as session:
+                        await self._run_agent(node, session, starting)
             except Exception:
                 logger.exception("agent failed", node=node, again_in_seconds=pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_RESTART_SECONDS)
 
-    async def _run_agent(self, node: str, session: ApiSession) -> None:
+    async def _run_agent(self, node: str, session: ApiSession, starting: contextlib.AsyncExitStack) -> None:
+        """Run one agent; `starting` is closed once it has seen its GPUNode and the brakes, or is slow to."""
         settings = self._settings
         agent = SingleProcessAgent(
             node,
@@ -149,6 +157,10 @@ class AgentHost:
                 group.create_task(channel.run())
                 group.create_task(lease.run())
                 group.create_task(brakes.run())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(START_SECONDS):
+                        await asyncio.gather(channel.informer.wait_synced(), brakes.informer.wait_synced())
+                await starting.aclose()
         finally:
             del self._agents[node]
             await agent.close()

@@ -319,6 +319,7 @@ def main() -> None:
     parser.add_argument("--sockets", type=Path, required=True, help="directory of the agents' per-pod sockets")
     parser.add_argument("--state", type=Path, required=True, help="directory for checkpoints and progress")
     parser.add_argument("--tick-seconds", type=float, default=Settings.tick_seconds)
+    parser.add_argument("--report-seconds", type=float, default=Settings.report_seconds)
     parser.add_argument("--noise", type=float, default=Settings.noise, help="relative deviation of iteration times")
     parser.add_argument("--restore-seconds", type=float, default=Timing.restore_seconds)
     parser.add_argument("--save-seconds", type=float, default=Timing.save_seconds)
@@ -331,6 +332,7 @@ def main() -> None:
         sockets=arguments.sockets,
         state=arguments.state,
         tick_seconds=arguments.tick_seconds,
+        report_seconds=arguments.report_seconds,
         noise=arguments.noise,
         foreign_activity=arguments.foreign_activity,
         train_every_job=arguments.train_every_job,
