@@ -130,7 +130,7 @@ def test_the_doctor_of_an_installation_that_is_well(bench: Bench, viewer: Path) 
     status, output = run(bench.site.cluster.kubeconfig, "doctor")
     verdicts = {line.split()[0] for line in output.splitlines() if line[0] != " "}
     assert (status, "fail" in verdicts) == (0, False), output
-    for found in ("7 kinds, with the fields", "9 are bound", "leads, epoch", f"{bench.site.plan.nodes} nodes served"):
+    for found in ("7 kinds, with the fields", "11 are bound", "leads, epoch", f"{bench.site.plan.nodes} nodes served"):
         assert found in output
     status, output = run(viewer, "doctor")
     assert status == 0, output
