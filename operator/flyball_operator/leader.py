@@ -176,6 +176,7 @@ class LeaderTerm:
             guard_fraction=self._settings.guard_fraction,
             consolidation=self._settings.consolidation,
             withheld=jobs.withheld_gpus,
+            evacuate_after_seconds=self._settings.evacuate_after_seconds,
         )
 
     def _send_grant(self, send: SendGrant) -> None:

@@ -121,6 +121,13 @@ class Settings:
             "No grant is raised while the local copy of the API's objects is older than this.", minimum=1.0
         ),
     )
+    # As long as Kubernetes lets pods stay on such a node.
+    evacuate_after_seconds: float = field(
+        default=300.0,
+        metadata=option(
+            "Jobs leave a node that has not been ready for this long, unless half of all nodes are not.", minimum=1.0
+        ),
+    )
     brakes: bool = field(
         default=True,
         metadata=option(

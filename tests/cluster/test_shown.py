@@ -43,6 +43,12 @@ STARTING = JobStep(Phase.STARTING, CURRENT)
 WAITING = JobStep(Phase.WAITING)
 CRASH = IncarnationFailure(2, NOW, True, "OOMKilled", "CUDA out of memory", "train-2-0-abcde", "node-000", 137)
 RESTART = BackOff(NOW, "RestartBackOff", "incarnation 2: pod train-2-0-abcde on node-000 ended with exit code 137", 1)
+TOGGLED = BackOff(
+    NOW,
+    "PowerBackOff",
+    "paused less than minSecondsBetweenResizes 600 s after its last start: cap row leaves 0 W of the 800 W that it takes",
+    1,
+)
 TIMED_OUT = BackOff(
     NOW,
     "StartTimedOut",
@@ -65,6 +71,12 @@ SITUATIONS: list[tuple[str, Json, dict[str, Any]]] = [
     ("estimated", {}, {"progress": replace(HALF, estimated=True, last_report=None, watts=0.0)}),
     ("waiting-gpus", {}, waits(Admission.WAITING_FOR_GPUS, "Needs 8 GPUs in whole cells; 4 GPUs are free.")),
     ("waiting-power", {}, waits(Admission.WAITING_FOR_POWER, "Cap row leaves 100 W of the 1.60 kW that it takes.")),
+    (
+        "power-back-off",
+        {},
+        {"decision": None, "step": WAITING, "back_off": TOGGLED, "gives_back": True, "granted": False},
+    ),
+    ("iterations-lost", {}, {"progress": replace(HALF, reported_by=2, iterations_lost=120)}),
     ("preempted", {}, waits(Admission.PREEMPTED, "Paused for team/urgent, priority 10 over 0.")),
     ("suspended", {"suspend": True}, {"decision": None, "step": WAITING, "granted": False}),
     ("starting", {}, {"step": STARTING, "granted": False}),
@@ -129,7 +141,8 @@ SITUATIONS: list[tuple[str, Json, dict[str, Any]]] = [
         },
     ),
 ]
-DESCRIBED = ("running", "unschedulable", "timed-out", "failed")
+# Without those that differ from another one in a word.
+DESCRIBED = [name for name, _, _ in SITUATIONS if name not in ("estimated", "waiting-power", "starting", "too-large")]
 
 
 def kubectl(cluster: IsolatedCluster, *arguments: str) -> str:

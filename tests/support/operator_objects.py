@@ -37,9 +37,11 @@ def raw_node(
     *,
     product: str = A100,
     ready: bool = True,
+    ready_since: str = "",
     resource: str = "nvidia.com/gpu",
     **spec: Any,
 ) -> Json:
+    """A Node; `ready_since` is when it became ready, or ceased to be."""
     return {
         "metadata": {
             "name": name,
@@ -50,7 +52,9 @@ def raw_node(
         "spec": spec,
         "status": {
             "capacity": {resource: str(gpus)} if gpus else {},
-            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            "conditions": [
+                {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": ready_since}
+            ],
         },
     }
 

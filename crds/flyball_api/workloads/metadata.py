@@ -41,6 +41,7 @@ class Condition(ApiStruct, frozen=True):
     status: str = ""
     reason: str = ""
     message: str = ""
+    last_transition_time: str = ""  # read where it is needed: most conditions are of pods, and nobody asks them for it
 
 
 def holds(conditions: Iterable[Condition], kind: str) -> bool:

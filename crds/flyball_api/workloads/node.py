@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
+import msgspec
 from msgspec import field
 
 from flyball_api.names import (
@@ -64,7 +66,8 @@ class NodeView(ApiStruct, frozen=True):
     `hidden_gpus` is how many it may have besides, though it offers none: its device plugin is not up yet, they are offered
     as MIG instances, time slices or by dynamic resource allocation. They draw power like any other.
 
-    `ready` is False also where its kubelet has ceased to say (the condition is Unknown then). `boot_id` is that of the
+    `ready` is False also where its kubelet has ceased to say (the condition is Unknown then), and `not_ready_since` is when
+    that began (None: it is ready, or nobody says). `boot_id` is that of the
     boot in which its kubelet reported last; empty where it reports none.
 
     `allocatable_gpus` are those that pods may have, fewer than `gpus` while its device plugin withholds some, and
@@ -86,6 +89,7 @@ class NodeView(ApiStruct, frozen=True):
     allocatable_gpus: int = 0
     allocatable: Needs | None = None
     taints: tuple[Taint, ...] = ()
+    not_ready_since: datetime | None = None
 
 
 def _hidden_gpus(labels: Mapping[str, str], capacity: Quantities) -> int:
@@ -130,4 +134,15 @@ def read_node(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_G
         allocatable_gpus=min(gpus, sum(count(allocatable.get(name)) for name in gpu_resources)),
         allocatable=None if node.status.allocatable is None else read_needs(allocatable),
         taints=node.spec.taints,
+        not_ready_since=_not_ready_since(node.status.conditions),
     )
+
+
+def _not_ready_since(conditions: Iterable[Condition]) -> datetime | None:
+    for condition in conditions:
+        if condition.type == "Ready" and condition.status != "True":
+            try:
+                return msgspec.convert(condition.last_transition_time, datetime)
+            except msgspec.ValidationError:
+                return None
+    return None

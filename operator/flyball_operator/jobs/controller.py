@@ -327,6 +327,7 @@ class JobController:
             step,
             pods,
             "" if step.current is None else cluster.pods_refused.get(step.current.uid, ""),
+            [pod.node for pod in pods if pod.node and not _is_ready(nodes.get(pod.node))],
             wanted=wanted and not self._observe and decision is not None and bool(current and current.nodes),
             elapsed_seconds=max(0.0, monotonic - record.updated_at),
             now=now,
@@ -441,3 +442,7 @@ def _gpu_watts(nodes: Iterable[NodeInfo]) -> GpuWatts | None:
         math.ceil(max(model.min_power_limit_watts for model in models)),
         math.ceil(max(model.default_power_limit_watts for model in models)),
     )
+
+
+def _is_ready(info: NodeInfo | None) -> bool:
+    return info is None or info.node is None or info.node.ready

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -24,6 +25,9 @@ from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.reservations import NO_RULES, NodeRules, foreign_gpu_milliwatts, lost_gpu_milliwatts
 
+# As long as pods tolerate a node that is not ready, unless they say otherwise.
+EVACUATE_AFTER_SECONDS = 300.0
+
 
 def job_state(
     job: EnergyAwareJob,
@@ -31,17 +35,17 @@ def job_state(
     models: Sequence[JobModel],
     now: datetime,
     resized: datetime | None,
-    schedulable: frozenset[str],
+    startable: frozenset[str],
 ) -> JobState:
     """One job as the planner sees it at `now`.
 
     The first of `models` is the one known best; `resized` is when it last began to run or to wait or got another size;
-    `schedulable` names the nodes that pods can start on.
+    `startable` names the nodes that pods which hold nothing yet can start on.
     """
     seconds_since_resize = None if resized is None else (now - resized).total_seconds()
     progress = memory.progress
     current = memory.current
-    if current is not None and not memory.holds_gpus and any(name not in schedulable for name, _ in current.nodes):
+    if current is not None and not memory.holds_gpus and any(name not in startable for name, _ in current.nodes):
         # It holds nothing yet, and could not start there: it is as free to be placed as on its first day.
         current = None
     budget, iterations = job.spec.energy.budget_kilojoules, job.spec.training.iterations
@@ -100,10 +104,39 @@ def _least(one: int | None, other: int | None) -> int | None:
     return min((bound for bound in (one, other) if bound is not None), default=None)
 
 
-def node_state(info: NodeInfo, rules: NodeRules, withheld: int = 0) -> NodeState | None:
+def lost_nodes(nodes: Mapping[str, NodeInfo], now: datetime, evacuate_after_seconds: float) -> frozenset[str]:
+    """The nodes that have not been ready for so long that their jobs are to go elsewhere.
+
+    None where half of all nodes are not: then it is more likely that nobody hears them than that they are all lost.
+    """
+    known = [info.node for info in nodes.values() if info.node is not None]
+    silent = [node for node in known if not node.ready]
+    if 2 * len(silent) >= len(known):
+        return frozenset()
+    return frozenset(
+        node.name
+        for node in silent
+        if node.not_ready_since is not None and (now - node.not_ready_since).total_seconds() >= evacuate_after_seconds
+    )
+
+
+def startable_nodes(nodes: Mapping[str, NodeInfo]) -> frozenset[str]:
+    """The nodes on which what has been placed, and holds nothing yet, can start.
+
+    Those that do not answer are among them where half of all that are up do not: then the API server is slow, or this
+    operator, and to place every start anew, again and again, would be more of what makes it so.
+    """
+    up = {name for name, info in nodes.items() if info.node is not None and info.node.ready and not info.node.cordoned}
+    schedulable = {name for name, info in nodes.items() if info.schedulable and info.gpu_model is not None}
+    mute = {name for name in up - schedulable if nodes[name].acknowledged}
+    return frozenset(schedulable | mute) if 2 * len(mute) >= len(up) else frozenset(schedulable)
+
+
+def node_state(info: NodeInfo, rules: NodeRules, withheld: int = 0, *, evacuate: bool = False) -> NodeState | None:
     """One node as the planner sees it; None where its GPU model is unknown: it cannot be planned with.
 
-    `withheld`: so many of its GPUs pods cannot have now, though no agent calls them lost.
+    `withheld`: so many of its GPUs pods cannot have now, though no agent calls them lost. `evacuate`: its jobs are to
+    leave.
     """
     model = info.gpu_model
     if model is None:
@@ -119,6 +152,7 @@ def node_state(info: NodeInfo, rules: NodeRules, withheld: int = 0) -> NodeState
         lost_power_limit_watts=lost_gpu_milliwatts(info) / MILLIWATTS_PER_WATT,
         idle_power_limit_watts=info.min_limit_milliwatts / MILLIWATTS_PER_WATT,
         fixed_bound_watts=None if info.commandable else info.power.committed.limit_milliwatts / MILLIWATTS_PER_WATT,
+        evacuate=evacuate,
     )
 
 
@@ -134,15 +168,19 @@ def build_snapshot(
     guard_fraction: float,
     consolidation: Consolidation | None = None,
     withheld: Mapping[str, int] | None = None,
+    evacuate_after_seconds: float = math.inf,
 ) -> ClusterSnapshot:
     """The planner's whole input; jobs in the order of submission, nodes and caps in the order of their names.
 
-    `withheld` is how many GPUs of a node pods cannot have now, by its name.
+    `withheld` is how many GPUs of a node pods cannot have now, by its name. After `evacuate_after_seconds` jobs leave a
+    node that is not ready.
     """
+    lost = lost_nodes(nodes, now, evacuate_after_seconds)
     node_states = tuple(
         state
         for name, info in sorted(nodes.items())
-        if (state := node_state(info, rules.get(name, NO_RULES), (withheld or {}).get(name, 0))) is not None
+        if (state := node_state(info, rules.get(name, NO_RULES), (withheld or {}).get(name, 0), evacuate=name in lost))
+        is not None
     )
     known = {state.name for state in node_states}
     caps = []
@@ -158,13 +196,13 @@ def build_snapshot(
                 pauses=budget.pauses,
             )
         )
-    schedulable = frozenset(state.name for state in node_states if state.schedulable)
+    startable = startable_nodes(nodes)
     states = []
     for job, memory in sorted(jobs, key=lambda item: (item[0].created, item[0].key)):
         if memory.given_back or not wants_gpus(job, memory.progress, memory.refusal):
             continue
         resized = job.status.last_resize_time
-        states.append(job_state(job, memory, models_of(job), now, resized, schedulable))
+        states.append(job_state(job, memory, models_of(job), now, resized, startable))
     return ClusterSnapshot(
         node_states,
         tuple(states),

@@ -18,7 +18,7 @@ from flyball_planner.snapshot import ClusterSnapshot, JobDecision, JobState, Pla
 
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.learning.learner import Learner
-from flyball_operator.planning.snapshot import build_snapshot
+from flyball_operator.planning.snapshot import EVACUATE_AFTER_SECONDS, build_snapshot
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.watches import ClusterState
 
@@ -38,6 +38,7 @@ class PlanningSettings:
     restart_seconds: float
     guard_fraction: float
     gpu_resources: tuple[str, ...]
+    evacuate_after_seconds: float = EVACUATE_AFTER_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,7 @@ def snapshot_of(
         restart_seconds=settings.restart_seconds,
         guard_fraction=settings.guard_fraction,
         withheld=jobs.withheld_gpus,
+        evacuate_after_seconds=settings.evacuate_after_seconds,
     )
     budget = next(item.budget_watts for item in snapshot.caps if item.name == cap)
     return snapshot, budget

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from flyball_operator.jobs.memory import JobMemory, Refusal, wants_gpus
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.planning.snapshot import (
     build_snapshot,
+    lost_nodes,
     node_state,
     planning_key,
 )
@@ -22,6 +24,7 @@ from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.priors import model_class_prior
 from flyball_planner.planner import plan
 from flyball_planner.snapshot import Allocation, ClusterSnapshot, Enforcement, JobState, Objective
+from msgspec import structs
 
 from tests.support.operator_objects import (
     A100,
@@ -268,3 +271,70 @@ def test_gpus_that_a_device_plugin_withholds_are_planned_with_no_more() -> None:
 def test_nobody_hurries_for_a_deadline_that_is_past() -> None:
     past, ahead = job_view(deadline="2030-06-01T12:00:00Z"), job_view(deadline="2030-06-01T12:00:01Z")
     assert [snapshot_of([(view, IDLE)]).jobs[0].seconds_to_deadline for view in (past, ahead)] == [None, 1.0]
+
+
+# --- nodes that are lost ----------------------------------------------------------------------------------------------
+
+
+def nodes_not_ready(*seconds: float | None, of: int = 5) -> dict[str, NodeInfo]:
+    """Nodes of which the first have not been ready for so many seconds (None: nobody says since when)."""
+    nodes = {}
+    for index in range(of):
+        name = f"node-{index}"
+        since = ""
+        if index < len(seconds) and (passed := seconds[index]) is not None:
+            since = (NOW - timedelta(seconds=passed)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        nodes[name] = ready_node(name, ready=index >= len(seconds), ready_since=since)
+    return nodes
+
+
+def test_jobs_leave_a_node_that_is_not_ready_for_long_unless_half_of_them_are_not() -> None:
+    assert lost_nodes(nodes_not_ready(301), NOW, 300) == {"node-0"}
+    assert lost_nodes(nodes_not_ready(299), NOW, 300) == set()
+    assert lost_nodes(nodes_not_ready(None), NOW, 300) == set(), "nobody says since when"
+    assert lost_nodes(nodes_not_ready(301, 400), NOW, 300) == {"node-0", "node-1"}
+    assert lost_nodes(nodes_not_ready(301, 400, 5), NOW, 300) == set(), "most nodes: nobody hears them"
+    assert lost_nodes(nodes_not_ready(*[400] * 5), NOW, 300) == set()
+
+
+def test_a_job_on_a_lost_node_is_placed_elsewhere() -> None:
+    nodes = nodes_not_ready(400, of=3)
+    running = JobMemory(JobProgress(), Allocation((("node-0", 4),), 1200, 300.0), running=True)
+    job = job_view(gpus={"min": 4, "max": 4})
+    for seconds, place in ((math.inf, "node-0"), (300.0, "node-1")):
+        snapshot = build_snapshot(
+            nodes=nodes,
+            rules={},
+            budgets=[],
+            jobs=[(job, running)],
+            models_of=lambda job: (PRIOR,),
+            now=NOW,
+            restart_seconds=30.0,
+            guard_fraction=0.05,
+            evacuate_after_seconds=seconds,
+        )
+        (decided,) = plan(snapshot).decisions
+        assert decided.allocation is not None
+        assert {name for name, _ in decided.allocation.nodes} == {place}
+
+
+@pytest.mark.parametrize(("mute", "stays"), [(1, False), (2, True), (4, True)])
+def test_starts_are_placed_anew_where_a_node_does_not_answer_and_not_where_half_of_them_do_not(
+    mute: int, stays: bool
+) -> None:
+    """Else a slow API server is asked for more, the slower it is: every start is stopped and made anew elsewhere."""
+    nodes = {
+        f"node-{index}": structs.replace(ready_node(f"node-{index}"), responsive=index >= mute) for index in range(4)
+    }
+    starting = JobMemory(JobProgress(), Allocation((("node-0", 4),), 1200, 300.0), running=False, holds_gpus=False)
+    snapshot = snapshot_of([(job_view(gpus={"min": 4, "max": 4}), starting)], list(nodes.values()))
+    (state,) = snapshot.jobs
+    assert (state.current is not None) is stays
+
+
+def test_a_start_does_not_wait_for_a_cordoned_node_however_many_do_not_answer() -> None:
+    nodes = [structs.replace(ready_node(f"node-{index}"), responsive=False) for index in range(3)]
+    nodes.append(ready_node("node-3", unschedulable=True))
+    starting = JobMemory(JobProgress(), Allocation((("node-3", 4),), 1200, 300.0), running=False, holds_gpus=False)
+    (state,) = snapshot_of([(job_view(gpus={"min": 4, "max": 4}), starting)], nodes).jobs
+    assert state.current is None

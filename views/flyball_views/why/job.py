@@ -79,6 +79,7 @@ OBSTACLE_CHANGE = {
     "GatesRefused": "see which admission policy or webhook keeps the operator from opening the gates",
     "StopRefused": "see which admission policy or webhook keeps the operator from deleting the Job",
     "ImagePullFailed": "mend the image's name, its registry, or imagePullSecrets",
+    "NodeLost": "its kubelet, or the taint that the message names once the machine is off for certain",
     "ContainerRefused": "mend the container as the kubelet says: command, mounts, security context",
     "RestartBackOff": WAITING_CHANGE["RestartBackOff"],
     "DisruptionBackOff": WAITING_CHANGE["DisruptionBackOff"],

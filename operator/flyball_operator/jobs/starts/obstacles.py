@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from flyball_api.workloads import Obstacle, PodView
@@ -33,7 +33,7 @@ PLACED_OBSTACLES = frozenset(
         "SchedulingGated",
     }
 )
-READY_OBSTACLES = frozenset({"ImagePullFailed", "ContainerRefused"})
+READY_OBSTACLES = frozenset({"ImagePullFailed", "ContainerRefused", "NodeLost"})
 
 _IMAGE_REASONS = frozenset(
     {
@@ -72,11 +72,18 @@ def refused_action(action: type[Action], message: str) -> StartObstacle:
     return StartObstacle(_reason(message, _REFUSED_ACTIONS[action]), message)
 
 
-def start_obstacle(step: JobStep, pods: Sequence[PodView], pods_refused: str) -> StartObstacle | None:
-    """What keeps the current incarnation from running; None where nothing is known to.
+def start_obstacle(
+    step: JobStep, pods: Sequence[PodView], pods_refused: str, not_ready: Collection[str] = ()
+) -> StartObstacle | None:
+    """What keeps the current incarnation from running, or the one before from leaving; None where nothing is known to.
 
-    `pods` are the job's, `pods_refused` the Job controller's last word on pods that it could not make (empty: none).
+    `pods` are the job's, `pods_refused` the Job controller's last word on pods that it could not make (empty: none), and
+    `not_ready` the nodes whose kubelets nobody hears.
     """
+    if step.phase in (Phase.STOPPING, Phase.STARTING):
+        lost = [pod for pod in pods if pod.node in not_ready and not pod.finished]
+        if lost:
+            return _on_lost_node(min(lost, key=lambda pod: (not pod.deleting, pod.index)), len(lost) - 1)
     if step.current is None:
         return None
     if step.phase == Phase.CREATING:
@@ -97,6 +104,17 @@ def start_obstacle(step: JobStep, pods: Sequence[PodView], pods_refused: str) ->
         reason = "ImagePullFailed" if waiting[0][1].reason in _IMAGE_REASONS else "ContainerRefused"
         return StartObstacle(reason, _told(waiting))
     return None
+
+
+def _on_lost_node(pod: PodView, others: int) -> StartObstacle:
+    more = f" (and {others} more pods)" if others else ""
+    words = f"pod {pod.name}{more} is on node {pod.node}, which is not ready; the job leaves it after a while"
+    if pod.deleting:
+        words = (
+            f"pod {pod.name}{more} cannot end: its node {pod.node} is not ready. Once that machine is off for certain: "
+            f"kubectl taint nodes {pod.node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+        )
+    return StartObstacle("NodeLost", words)
 
 
 def _told(stuck: Sequence[tuple[PodView, Obstacle]]) -> str:

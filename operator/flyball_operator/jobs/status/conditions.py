@@ -78,6 +78,8 @@ def state_of(job: EnergyAwareJob, facts: JobFacts, conditions: list[Condition]) 
         return facts.outcome
     admitted = conditions[0]
     if facts.step.phase == Phase.STOPPING:
+        if facts.obstacle is not None and facts.obstacle.reason == "NodeLost":
+            return facts.obstacle.reason
         return "Stopping" if not admitted.status else "Resizing"
     if not admitted.status:
         return admitted.reason

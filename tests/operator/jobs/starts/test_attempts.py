@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
-from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodView
+from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, NodeView, PodView
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, CreateService, OpenGates, StopIncarnation
@@ -62,6 +62,7 @@ class Scene:
     words: dict[str, str] = field(default_factory=dict)  # of the Job controller, by the batch Job's uid
     decisions: dict[str, JobDecision] = field(default_factory=lambda: {UID: decision(UID, A, B)})
     seconds: float = 0.0
+    nodes: list[NodeView] = field(default_factory=lambda: [node_view("a"), node_view("b")])
     step: JobsStep = field(default_factory=lambda: JobsStep({}, (), (), (), (), ()))
 
     def __post_init__(self) -> None:
@@ -80,7 +81,7 @@ class Scene:
             {UID: job},
             [],
             {},
-            [node_view("a"), node_view("b")],
+            self.nodes,
             list(self.pods),
             {UID: list(self.incarnations)},
             {UID: list(self.pods)},
@@ -712,3 +713,28 @@ def test_failures_count_no_more_after_a_time_without_one() -> None:
     scene.cycle()
     assert scene.status["restarts"] == 1
     assert scene.status["state"] == "RestartBackOff", "it may fail once again"
+
+
+# --- nodes that are lost ----------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_cannot_end_on_a_lost_node_says_what_lets_it_go() -> None:
+    scene = running_since(60.0)
+    scene.nodes = [node_view("a"), node_view("b", ready=False)]
+    scene.pods = (ready(0), pod(1, phase="Running"))
+    scene.cycle()
+    scene.cycle(1.0)
+    assert scene.condition("PodsReady") == (
+        "False", "NodeLost", "pod p1-1 is on node b, which is not ready; the job leaves it after a while",
+    )  # fmt: skip
+    assert scene.status["state"] == "NodeLost"
+    scene.decisions = {UID: decision(UID, ("a", 8))}
+    assert StopIncarnation in map(type, scene.cycle(1.0))
+    scene.incarnations, scene.pods = (), (pod(1, phase="Running", deleting=True),)
+    scene.cycle()
+    scene.cycle(5.0)
+    status, reason, message = scene.condition("PodsReady")
+    assert (status, reason, scene.status["state"]) == ("False", "NodeLost", "NodeLost")
+    assert message.endswith("kubectl taint nodes b node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+    scene.pods = ()
+    assert [type(action) for action in scene.cycle()] == [CreateIncarnation]
