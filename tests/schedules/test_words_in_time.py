@@ -1,0 +1,104 @@
+"""How soon a job says what keeps it from running: the whole operator in virtual time, from the cause to the status."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from flyball_kube.errors import ApiError
+from flyball_kube.resources import ENERGY_AWARE_JOBS
+
+from tests.support.power_cluster import GPUS, MIN, NODES
+from tests.support.schedules.faults import Schedule
+from tests.support.schedules.memory_api import Change, Json, MemoryApi, plural_of
+from tests.support.schedules.run import run
+from tests.support.schedules.workloads import WholeOperatorProcess, Workloads, job, until
+from tests.support.schedules.world import Beginning, World
+
+BEGINNING = Beginning((10, 10, 10), (False,) * 3, ((MIN, 1.0),) * (len(NODES) * GPUS))
+SECONDS = 5.0  # from when somebody has said it at the API server
+UNSCHEDULABLE = 'persistentvolumeclaim "data" not found'
+IMAGE = 'Back-off pulling image "train"'
+QUOTA = 'jobs.batch "job-0-1" is forbidden: exceeded quota: small, requested: count/jobs.batch=1'
+SECURITY = 'pods "job-0-1-0" is forbidden: violates PodSecurity "restricted:latest"'
+
+
+class Stuck(Workloads):
+    """Pods that do not come to run, each for one cause; `said_at` is when that was first to be seen."""
+
+    def __init__(self, world: World, cause: str) -> None:
+        self.cause = cause
+        self.said_at = 0.0
+        super().__init__(world)
+        handle = world.api.handle
+
+        def refusing(method: str, path: str, params: dict[str, str], body: Any) -> Json:
+            if (method, plural_of(path), cause) == ("POST", "jobs", "job") and "dryRun" not in params:
+                self._said()
+                raise ApiError(403, "Forbidden", QUOTA, f"{method} {path}")
+            return handle(method, path, params, body)
+
+        world.api.handle = refusing  # type: ignore[method-assign]
+
+    def _said(self) -> None:
+        self.said_at = self.said_at or asyncio.get_running_loop().time()
+
+    def _made(self, change: Change) -> None:
+        if self.cause != "pods" or change.kind != "ADDED":
+            super()._made(change)
+            return
+        self._said()
+        metadata = change.item["metadata"]
+        involved = {"kind": "Job", "name": metadata["name"], "uid": metadata["uid"]}
+        said = {
+            "reason": "FailedCreate",
+            "message": f"Error creating: {SECURITY}",
+            "lastTimestamp": "2030-06-01T12:00:00Z",
+        }
+        self._world.api.put("events", {"metadata": {"name": "refused"}, "involvedObject": involved, **said})
+
+    def _opened(self, api: MemoryApi, name: str) -> Json:
+        pod = api.get("pods", name)
+        assert pod is not None
+        self._said()
+        spec = {**pod["spec"], "schedulingGates": []}
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": UNSCHEDULABLE}
+        status: Json = {"phase": "Pending", "conditions": [condition]}
+        if self.cause == "image":
+            spec["nodeName"] = "a"
+            waiting = {"reason": "ImagePullBackOff", "message": IMAGE}
+            status = {"phase": "Pending", "containerStatuses": [{"name": "trainer", "state": {"waiting": waiting}}]}
+        return api.put("pods", {**pod, "spec": spec, "status": status})
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason", "words"),
+    [
+        ("unschedulable", "Unschedulable", UNSCHEDULABLE),
+        ("image", "ImagePullFailed", IMAGE),
+        ("job", "QuotaExceeded", QUOTA),
+        ("pods", "PodSecurityViolated", SECURITY),
+    ],
+)
+def test_what_keeps_a_job_from_running_is_said_within_five_seconds(cause: str, reason: str, words: str) -> None:
+    async def play(world: World, schedule: Schedule) -> None:
+        world.operator_kind = WholeOperatorProcess
+        workloads = Stuck(world, cause)
+
+        def status() -> Json:
+            return dict(world.api.items["energyawarejobs"]["job-0"].get("status") or {})
+
+        try:
+            await world.begin(schedule.beginning)
+            for machine in world.machines.values():
+                machine.held = {}
+            world.show_pods()
+            world.api.put(ENERGY_AWARE_JOBS.plural, job(0))
+            await until(lambda: workloads.said_at > 0, "the cause is there", 30.0)
+            await until(lambda: status().get("state") == reason, f"{reason}; it says {status()}", SECONDS)
+            assert words in status()["explanation"]
+        finally:
+            await world.close()
+
+    assert not run(Schedule(1, BEGINNING, ()), play=play).violation
