@@ -778,3 +778,23 @@ def test_a_plan_without_sentences_and_with_shared_models_is_the_same_plan(
     assert silent.caps == told.caps
     assert all(one.explanation for one in told.decisions)
     assert not any(one.explanation for one in silent.decisions)
+
+
+@settings(max_examples=examples(60))
+@given(elastic_jobs(), st.floats(0.2, 0.6), st.booleans())
+def test_a_cap_that_moves_by_a_hundredth_starts_nobody_again_and_again(
+    jobs: tuple[JobState, ...], share: float, expected: bool
+) -> None:
+    """Where a job is paused and where it is let in again lie apart: the lowest clock, and the one of admission."""
+    members = nodes(2)
+    watts = share * 2 * 8 * 400
+    snapshot = ClusterSnapshot(members, jobs)
+    starts = dict.fromkeys(sizes(plan(snapshot)), 0)
+    before = dict.fromkeys(starts, 0)
+    for number in range(8):
+        moved = cap(members, watts * (1.01 if number % 2 else 1.0), expected=expected)
+        made = plan(replace(snapshot, caps=(moved,)))
+        for name, gpus in sizes(made).items():
+            starts[name] += bool(gpus) and not before[name]
+        before, snapshot = sizes(made), in_force(snapshot, made)
+    assert max(starts.values()) <= 2, starts
