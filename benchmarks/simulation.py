@@ -2,7 +2,7 @@
 
     python benchmarks/simulation.py [--policies price,afs] [--months price,afs] [--data ../shared/data]
 
-One core, fitted models, empty nodes powered off, a load of 0.8. Without the public traces the day is the synthetic one,
+One core, fitted models, empty nodes powered off, a load of 0.8; every policy fits anew. Without the public traces the day is the synthetic one,
 and the months are left out.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flyball_planner.policies.registry import policy_names
 from flyball_simulator.engine import simulate
+from flyball_simulator.knowledge import forget_fits
 from flyball_simulator.settings import SimulationSettings
 from flyball_simulator.workloads.source import WorkloadSource, gpus_for_load
 from flyball_simulator.workloads.traces import TraceError
@@ -50,6 +51,7 @@ def run(trace: str, policies: list[str], data: str | None, limit_seconds: float)
             policy=policy, gpus=gpus, power_off_empty_nodes=True, price=0.0003 if policy == "price" else None
         )
         workload = source.workload(settings)
+        forget_fits()
         started = time.process_time()
         result = simulate(workload, settings, trace=trace)
         seconds = time.process_time() - started

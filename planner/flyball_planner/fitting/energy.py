@@ -77,8 +77,14 @@ class EnergyFit(ABC):
 
     def residuals(self, points: Array, timed: Array | None = None) -> Array:
         """Log errors times the square root of their weight, (copies, observations)."""
-        _, joules = self._windows.predict(self.parameters(points, timed), self._gpu_model)
-        return np.asarray(np.log(joules / self._windows.joules) * np.sqrt(self._windows.weight))
+        return self.both_residuals(points, timed)[1]
+
+    def both_residuals(self, points: Array, timed: Array | None = None) -> tuple[Array, Array]:
+        """The same of the seconds, and of the joules, from one evaluation."""
+        windows = self._windows
+        seconds, joules = windows.predict(self.parameters(points, timed), self._gpu_model)
+        weight = np.sqrt(windows.weight)
+        return np.log(seconds / windows.seconds) * weight, np.log(joules / windows.joules) * weight
 
 
 class PhysicalEnergyFit(EnergyFit):

@@ -27,6 +27,7 @@ class JointFit:
         self.high = np.concatenate([time.high, energy.high])
         self.free = np.concatenate([time.free, energy.free + self._split])
         self.groups = time.groups + energy.groups
+        self._all_powered = time.groups == energy.groups
 
     @property
     def fitted_names(self) -> list[str]:
@@ -41,5 +42,7 @@ class JointFit:
     def residuals(self, points: Array) -> Array:
         """Log errors times the square root of their weight, (copies, observations)."""
         times, energies = points[:, : self._split], points[:, self._split :]
-        timed = self._time.parameters(times)
-        return np.concatenate([self._time.residuals(times), self._energy.residuals(energies, timed)], axis=1)
+        of_seconds, of_joules = self._energy.both_residuals(energies, self._time.parameters(times))
+        if not self._all_powered:  # some windows' seconds are not among those
+            of_seconds = self._time.residuals(times)
+        return np.concatenate([of_seconds, of_joules], axis=1)

@@ -17,7 +17,7 @@ from scipy.optimize import least_squares
 Array = NDArray[np.float64]
 
 ROBUST_SCALE = 0.1  # log error from which an observation counts as disturbed
-SPRING = 0.02  # log error that moving a coordinate by its own scale is worth, for one observation of weight 1
+SPRING = 0.06  # log error that moving a coordinate by its own scale is worth, for one observation of weight 1
 LEAST_NOISE = 0.005  # log error below which no window is taken to be exact
 DIFFERENCE_STEP = 1e-6  # of a coordinate's scale, for the Jacobian
 MAX_EVALUATIONS = 60

@@ -10,6 +10,7 @@ from flyball_planner.fitting.windows import Array, Windows, parameter_column
 from flyball_planner.models.job import MAX_OVERLAP, PARAMETER_NAMES, JobModel
 
 NODE_OVER_LOCAL = 1.1  # synchronisation across nodes against inside one, where it was never seen
+SPLIT_BY_CLOCKS = 0.3  # of its scale elsewhere, for the constant gradient time where only clocks tell it from the rest
 CLOCK_SPREAD = 0.02  # of the highest clock: less than this between the clocks seen is one clock
 
 # The coordinates of the time fit. A time at the highest clock and the share of it that follows the clock stand for the
@@ -47,13 +48,25 @@ _COORDINATES = (
 _SHARES = [_SHARE, _LOCAL_SHARE, _NODE_SHARE]
 _OVERLAPS = [_IO_OVERLAP, _SYNC_OVERLAP]
 _ROW = {name: PARAMETER_NAMES.index(name) for name in PARAMETER_NAMES}
+_ROWS = [_ROW[name] for name in _COORDINATES]
+# What is split into seconds and megacycles: the row of the whole, which becomes the seconds', the cycles' row, the share.
+_SPLIT = {
+    "gradient_seconds_per_sample": ("gradient_megacycles_per_sample", _SHARE),
+    "local_sync_seconds": ("local_sync_megacycles", _LOCAL_SHARE),
+    "local_sync_seconds_per_gpu": ("local_sync_megacycles_per_gpu", _LOCAL_SHARE),
+    "node_sync_seconds": ("node_sync_megacycles", _NODE_SHARE),
+    "node_sync_seconds_per_gpu": ("node_sync_megacycles_per_gpu", _NODE_SHARE),
+}
+_SPLIT_ROWS = [_ROW[name] for name in _SPLIT]
+_SPLIT_CYCLES = [_ROW[name] for name, _ in _SPLIT.values()]
+_SPLIT_SHARES = [share for _, share in _SPLIT.values()]
 
 
 class TimeFit:
     """The fit of T_iter: coordinates, their scales and bounds, and which of them the data can move."""
 
     def __init__(self, prior: JobModel, windows: Windows) -> None:
-        self._prior = prior
+        self._column = parameter_column(prior)[:, None]
         self._windows = windows
         self._top = float(prior.gpu_model.max_clock_megahertz)
         self._across = bool((windows.nodes > 1).any())
@@ -79,6 +92,8 @@ class TimeFit:
         least[[_IO, _GRADIENT]], least[[_IO_SAMPLE, _SAMPLE]] = 0.2 * typical, 0.2 * typical / batch
         least[[_LOCAL, _NODE]], least[_LOCAL_GPU], least[_NODE_GPU] = 0.1 * typical, 0.02 * typical, 0.005 * typical
         self.scale = np.maximum(start, least)
+        if one_batch:  # what clocks say of the split, the share that follows them says as well
+            self.scale[_GRADIENT] *= SPLIT_BY_CLOCKS
         self.scale[_SHARES] = 0.3
         self.scale[_IO_OVERLAP], self.scale[_SYNC_OVERLAP] = 3.0, 1.0
         self.low, self.high = np.zeros(len(start)), np.full(len(start), np.inf)
@@ -139,22 +154,14 @@ class TimeFit:
 
     def parameters(self, points: Array) -> Array:
         """PowerFlow's parameters, (parameters, copies), of coordinates (copies, 13)."""
-        columns = np.repeat(parameter_column(self._prior)[:, None], len(points), axis=1)
-        for coordinate, name in enumerate(_COORDINATES):
-            columns[_ROW[name]] = points[:, coordinate]
+        columns = np.repeat(self._column, len(points), axis=1)
+        columns[_ROWS] = points.T
         if not self._across:
             for node, local in self._unknown_nodes:
                 columns[_ROW[_COORDINATES[node]]] = np.maximum(points[:, node], NODE_OVER_LOCAL * points[:, local])
-        for whole, share, seconds, cycles in (
-            (_SAMPLE, _SHARE, "gradient_seconds_per_sample", "gradient_megacycles_per_sample"),
-            (_LOCAL, _LOCAL_SHARE, "local_sync_seconds", "local_sync_megacycles"),
-            (_LOCAL_GPU, _LOCAL_SHARE, "local_sync_seconds_per_gpu", "local_sync_megacycles_per_gpu"),
-            (_NODE, _NODE_SHARE, "node_sync_seconds", "node_sync_megacycles"),
-            (_NODE_GPU, _NODE_SHARE, "node_sync_seconds_per_gpu", "node_sync_megacycles_per_gpu"),
-        ):
-            total = columns[_ROW[_COORDINATES[whole]]].copy()
-            columns[_ROW[cycles]] = total * points[:, share] * self._top
-            columns[_ROW[seconds]] = total * (1.0 - points[:, share])
+        whole, share = columns[_SPLIT_ROWS], points.T[_SPLIT_SHARES]
+        columns[_SPLIT_CYCLES] = whole * share * self._top
+        columns[_SPLIT_ROWS] = whole * (1.0 - share)
         return columns
 
     def residuals(self, points: Array) -> Array:

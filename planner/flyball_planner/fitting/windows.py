@@ -87,20 +87,19 @@ class Windows:
 
     def predict(self, parameters: Array, gpu_model: GpuModel) -> tuple[Array, Array]:
         """Seconds and joules, (copies, observations), under each of several parameter sets, (parameters, copies)."""
-        copies = parameters.shape[1]
         matrix, gpus, nodes, batch, clock = self._grid(parameters)
         curves = evaluate(matrix, gpu_model, gpus, nodes, batch, clock)
-        return curves.seconds.reshape(copies, -1), curves.joules.reshape(copies, -1)
+        return curves.seconds, curves.joules
 
     def predict_seconds(self, parameters: Array) -> Array:
         """The seconds alone, which cost half as much."""
-        return evaluate_seconds(*self._grid(parameters)).reshape(parameters.shape[1], -1)
+        return evaluate_seconds(*self._grid(parameters))
 
     def _grid(self, parameters: Array) -> tuple[Array, Array, Array, Array, Array]:
-        copies = parameters.shape[1]
+        """Copies are the rows of an evaluation, and observations its columns."""
         columns = (self.gpus, self.nodes, self.gpus * self.local_batch, self.clock)
-        gpus, nodes, batch, clock = (np.tile(column, copies)[:, None] for column in columns)
-        return np.repeat(parameters, len(self.seconds), axis=1)[:, :, None], gpus, nodes, batch, clock
+        gpus, nodes, batch, clock = (column[None, :] for column in columns)
+        return parameters[:, :, None], gpus, nodes, batch, clock
 
 
 def parameter_column(model: JobModel) -> Array:
