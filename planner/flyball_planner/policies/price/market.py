@@ -68,6 +68,12 @@ class Market:
         least_gpu_seconds = (self.seconds * self.sizes[:, :, None]).min(axis=(1, 2))
         self.backlog_seconds = float(self.remaining @ least_gpu_seconds) / view.gpus
         self._bar_broken_promises(jobs)
+        # With the clocks first: the least over them is then taken of whole (jobs, sizes) at once.
+        self._clock_seconds, self._clock_joules = (
+            np.ascontiguousarray(np.moveaxis(table, 2, 0)) for table in (self.seconds, self.dear_joules)
+        )
+        self._clock_rates = 1.0 / self._clock_seconds
+        self._dear_at: tuple[float, Array, Array] | None = None
 
     def _bar_broken_promises(self, jobs: Sequence[JobView]) -> None:
         """Leave out the clocks and sizes with which a job would miss its deadline or spend more than its budget.
@@ -144,15 +150,22 @@ class Market:
 
     def _demand(self, gpu_price: float, joule_price: float) -> _Demand:
         """What everybody takes at these prices. `costs` is what a size would cost over the job's life, up to a constant."""
-        dear = joule_price * self.dear_joules
+        dear, dear_rate = self._dear(joule_price)
         worth = self._worth(gpu_price, dear)
-        rate = (1.0 + gpu_price * self.sizes) + ((dear - worth[:, None, None]) / self.seconds).min(axis=2)
+        rate = (1.0 + gpu_price * self.sizes) + (dear_rate - worth[:, None] * self._clock_rates).min(axis=0)
         costs = self.lasting_seconds[:, None] * rate
         dear_watts = self.sizes * (self.view.idle_gpu_watts - self.view.sunk_gpu_watts)
         costs += self.restart_seconds * (1.0 + gpu_price * self.sizes + joule_price * dear_watts)
         costs[self.barred] = np.inf
         rows = costs.argmin(axis=1)
         return _Demand(rows, float(self.sizes[self.everyone, rows].sum()), costs)
+
+    def _dear(self, joule_price: float) -> tuple[Array, Array]:
+        """(priced joules of an iteration, the same of a second), (clocks, jobs, sizes); kept while the price stays."""
+        if self._dear_at is None or self._dear_at[0] != joule_price:
+            dear = joule_price * self._clock_joules
+            self._dear_at = joule_price, dear, dear * self._clock_rates
+        return self._dear_at[1:]
 
     def _worth(self, gpu_price: float, dear: Array) -> Array:
         """Job-seconds that an iteration of each job is worth (`v` above), (jobs,)."""
@@ -161,13 +174,13 @@ class Market:
         # The price falls evenly while the backlog is done, and the job pays its mean.
         falling = np.where(lasts < drained, 1.0 - lasts / (2.0 * drained), drained / (2.0 * np.maximum(lasts, drained)))
         expected = gpu_price * (LASTING_SHARE + (1.0 - LASTING_SHARE) * falling)
-        costs = (1.0 + expected[:, None] * self.sizes)[:, :, None] * self.seconds + dear
+        costs = ((1.0 + expected[:, None] * self.sizes) * self._clock_seconds + dear).min(axis=0)
         costs[self.barred] = np.inf
-        worth: Array = costs.min(axis=(1, 2))
+        worth: Array = costs.min(axis=1)
         return worth
 
     def _clocks(self, rows: Indices, gpu_price: float, joule_price: float) -> Indices:
-        worth = self._worth(gpu_price, joule_price * self.dear_joules)
+        worth = self._worth(gpu_price, self._dear(joule_price)[0])
         seconds, joules = self.seconds[self.everyone, rows], self.dear_joules[self.everyone, rows]
         chosen: Indices = ((joule_price * joules - worth[:, None]) / seconds).argmin(axis=1)
         return chosen
