@@ -2,8 +2,8 @@
 
     python benchmarks/simulation.py [--policies price,afs] [--months price,afs] [--data ../shared/data]
 
-One core, fitted models, empty nodes powered off, a load of 0.8; every policy fits anew. Without the public traces the day is the synthetic one,
-and the months are left out.
+One core, fitted models, empty nodes powered off, a load of 0.8; every policy fits anew. Without the public traces the
+day is the synthetic one, and the months are left out.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ def register(root: typer.Typer) -> None:
 
 
 def compare(
-    trace: Annotated[str, typer.Option(help="itp, itp-months, philly, pai, synthetic, or a CSV file (plain or .gz).")],
+    trace: Annotated[
+        str, typer.Option(help="itp, itp-months, itp-02, philly, pai, synthetic, or a CSV (plain or .gz).")
+    ],
     policies: Annotated[
         str,
         typer.Option(

@@ -28,7 +28,9 @@ def register(root: typer.Typer) -> None:
 
 
 def simulate(
-    trace: Annotated[str, typer.Option(help="itp, itp-months, philly, pai, synthetic, or a CSV file (plain or .gz).")],
+    trace: Annotated[
+        str, typer.Option(help="itp, itp-months, itp-02, philly, pai, synthetic, or a CSV (plain or .gz).")
+    ],
     policy: Annotated[
         str,
         typer.Option(

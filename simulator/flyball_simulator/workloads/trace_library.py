@@ -2,6 +2,7 @@
 
 - `itp`: cluster04 of microsoft/elasticflow-traces (MIT), its busiest 24 hours, 1,116 jobs.
 - `itp-months`: all of cluster04, 59 days, 15,802 jobs.
+- `itp-02`: cluster02 of the same traces, its busiest 24 hours, 524 jobs: a small cluster, on which no policy was tuned.
 - `philly`: msr-fiddle/philly-traces (CC-BY-4.0), all clusters, the 24 hours from 2017-10-06 02:31:38, 1,901 jobs.
 - `pai`: 1,901 jobs drawn by the seed from umassos/GAIA's resampled Alibaba PAI trace (MIT), 100,000 jobs in a year; what
   was submitted over the year is spread over 24 hours. A job's demand (`cpus`) becomes the next power of two, at most 8.
@@ -25,6 +26,8 @@ PAI_LARGEST_GPUS = 8
 
 ITP_FILE = Path("traces/itp/cluster04.csv.gz")
 ITP_BUSIEST_SECONDS = 4_051_373.0
+ITP_SMALL_FILE = Path("traces/itp/cluster02.csv.gz")
+ITP_SMALL_BUSIEST_SECONDS = 3_218_403.0
 PHILLY_FILE = Path("traces/philly/philly.csv.gz")
 PHILLY_START = "2017-10-06 02:31:38"
 PAI_FILE = Path("traces/pai/pai-100k.csv.gz")
@@ -52,6 +55,8 @@ def named_trace(name: str, seed: int = 0, data: Path | None = None) -> list[Trac
         return read_trace(_file(name, ITP_FILE, data)).window(ITP_BUSIEST_SECONDS, DAY_SECONDS)
     if name == "itp-months":
         return list(read_trace(_file(name, ITP_FILE, data)).jobs)
+    if name == "itp-02":
+        return read_trace(_file(name, ITP_SMALL_FILE, data)).window(ITP_SMALL_BUSIEST_SECONDS, DAY_SECONDS)
     if name == "philly":
         return read_trace(_file(name, PHILLY_FILE, data)).window(timestamp(PHILLY_START), DAY_SECONDS)
     if name == "pai":
@@ -59,7 +64,7 @@ def named_trace(name: str, seed: int = 0, data: Path | None = None) -> list[Trac
     raise ValueError(f"trace {name!r} is unknown; there are {', '.join(TRACE_NAMES)}, or a file")
 
 
-TRACE_NAMES = ("itp", "itp-months", "philly", "pai", "synthetic")
+TRACE_NAMES = ("itp", "itp-months", "itp-02", "philly", "pai", "synthetic")
 
 
 def synthetic_trace(seed: int, jobs: int = DAY_JOBS) -> list[TraceJob]:

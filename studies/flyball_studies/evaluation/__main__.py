@@ -49,6 +49,9 @@ class Evaluation:
 
     def run(self) -> None:
         """Every study, the main ones first; the page gets each one's figures as soon as they are there."""
+        self._lead()
+        if self._options.only_lead:
+            return
         seeds, others = range(self._options.seeds), range(self._options.other_seeds)
         studied = range(self._options.study_seeds)
         loads = self._workloads
@@ -61,8 +64,8 @@ class Evaluation:
         jobs = {trace: len(loads.source(trace, 0).trace_jobs()) for trace in studies.TRACES}
         sizes = {(trace, seed, load): loads.gpus(trace, seed, load) for trace, load in cases for seed in seeds}
         self._write("clusters", tables.clusters(sizes, jobs))
-        self._write("price-afs", tables.at_equal_energy(pareto, "price", "afs", bounds))
-        self._write("price-powerflow", tables.at_equal_energy(pareto, "price", "powerflow-paper", bounds))
+        self._write("price-afs", tables.at_equal_energy(pareto, ["price"], "afs", bounds))
+        self._write("price-powerflow", tables.at_equal_energy(pareto, ["price"], "powerflow-paper", bounds))
         self._write("two-gpus", tables.two_gpus(small.two_gpus()))
         self._write("trends", tables.trends(small.trends(studied)))
         self._write("robustness", tables.robustness(self._simulate("robustness", studies.robustness(loads, studied))))
@@ -84,11 +87,21 @@ class Evaluation:
             for trace, load in cases
             for seed in studied
         }
-        self._write("price-on", tables.at_equal_energy(on, "price", "afs", bounds))
+        self._write("price-on", tables.at_equal_energy(on, ["price"], "afs", bounds))
         # As the paper has it: PowerFlow powers empty nodes off, and the others leave them on.
         off = {case: [one for one in found if one.cell.curve == "powerflow-paper"] for case, found in pareto.items()}
         rest = {case: [one for one in found if one.cell.curve != "powerflow-paper"] for case, found in on.items()}
         self._write("claims", tables.powerflow_claims({case: off[case] + rest[case] for case in cases}))
+
+    def _lead(self) -> None:
+        """What the lead before AFS is made of, and what is possible."""
+        found = {
+            case: self._simulate(f"{case[0]}, load {case[1]}, lead", studies.lead(self._workloads, *case, 0))
+            for case in studies.LEAD_CASES
+        }
+        bounds = {(*case, 0): self._workloads.bounds(case[0], 0, case[1]) for case in found}
+        others = [curve for curve in studies.LEAD_CURVES if curve != "afs"]
+        fill(self._options.page, {"lead": tables.at_equal_energy(found, others, "afs", bounds)})
 
     def _nodes_on(self, case: tuple[str, float], seeds: Sequence[int]) -> list[Outcome]:
         """Everybody with all nodes left on."""
@@ -146,6 +159,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--other-seeds", type=int, default=3, help="seeds of the other policies (default: 3)")
     parser.add_argument(
         "--study-seeds", type=int, default=1, help="seeds of the studies, and with nodes left on (default: 1)"
+    )
+    parser.add_argument(
+        "--only-lead", action="store_true", help="only what the lead before AFS is made of: some minutes"
     )
     parser.add_argument("--data", default=None, help="folder of the public traces (default: ../shared/data)")
     parser.add_argument("--runs", type=Path, default=Path("out/evaluation"), help="where finished runs are kept")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.policies.registry import policy_named
 from flyball_planner.policies.view import Knob
+from flyball_planner.snapshot import Objective
 from flyball_simulator.experiments.matrix import Cell, Outcome
 from flyball_simulator.experiments.sweeps import DEFAULT_SWEEPS
 from flyball_simulator.knowledge import decision_clocks
@@ -32,6 +33,19 @@ OTHERS = (
     "tiresias+zeus",
     "gandiva+zeus",
 )
+LEAD_CASES = (("itp-02", 0.8), ("itp-02", 1.5), ("philly", 0.8), ("itp", 1.5))
+LEAD_CURVES: dict[str, tuple[str, Knob, dict[str, object]]] = {
+    "price": ("price", Knob.PRICE, {}),
+    "price, every job measured": ("price", Knob.PRICE, {"measure_every_job": True}),
+    "afs": ("afs", Knob.CLOCK, {}),
+    "afs+priced": ("afs+priced", Knob.PRICE, {}),
+    "powerflow-strict, Balanced": ("powerflow-strict", Knob.NONE, {"objective": Objective.BALANCED}),
+}
+LEAD_SWEEPS: dict[Knob, tuple[float | None, ...]] = {
+    Knob.PRICE: (0.0, 0.0001, 0.0003, 0.001),
+    Knob.CLOCK: (1410, 1230, 1080, 930),
+    Knob.NONE: (None,),
+}
 OTHERS_CLOCKS = (1410, 1110)
 FIRST_SEED_ONLY = "powerflow-strict"
 STRICT_LIMITS = (None, 0.3)
@@ -127,6 +141,15 @@ def other_policies(
         for seed in seeds[:1]:
             cells += _swept(workloads, trace, load, seed, FIRST_SEED_ONLY, STRICT_LIMITS)
     return cells
+
+
+def lead(workloads: Workloads, trace: str, load: float, seed: int) -> list[Cell]:
+    """Price against AFS with one clock and with priced clocks, price measuring every job, and the operator's default."""
+    return [
+        workloads.cell(trace, load, seed, policy, None if value is None else (str(knob), float(value)), curve, **more)
+        for curve, (policy, knob, more) in LEAD_CURVES.items()
+        for value in LEAD_SWEEPS[knob]
+    ]
 
 
 def u_shape(workloads: Workloads, seed: int) -> list[Cell]:

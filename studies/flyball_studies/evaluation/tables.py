@@ -24,20 +24,22 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def at_equal_energy(
     studies: Mapping[Key, Sequence[Outcome]],
-    policy: str,
+    policies: Sequence[str],
     against: str,
     bounds: Mapping[tuple[str, float, int], Bounds],
 ) -> str:
-    """One row a trace and load: the median over the shared energies, the range, and energy at equal JCT.
+    """One row a trace, load and policy: the median over the shared energies, the range, and energy at equal JCT.
 
     `bounds`: what no policy can pass, by trace, load and seed. Their columns are the ratios that they leave at the median's
     energy, without and with counting GPUs, and the share of the latter's gain that the policy has.
     """
     rows = []
-    for (trace, load), outcomes in studies.items():
+    for (trace, load), outcomes, policy in (
+        (key, outcomes, policy) for key, outcomes in studies.items() for policy in policies
+    ):
         entries = [entry for entry in comparisons(outcomes) if (entry.policy, entry.against) == (policy, against)]
         shared = [entry for entry in entries if entry.mean_jct_ratio is not None]
-        cells = [f"{trace}, load {load}"]
+        cells = [f"{trace}, load {load}" + (f": {policy}" if len(policies) > 1 else "")]
         if not shared:
             cells += ["no energy shared", "", "", "", "", "", ""]
         else:

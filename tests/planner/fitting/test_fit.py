@@ -187,7 +187,7 @@ def test_windows_that_cannot_be_are_refused() -> None:
 
 @pytest.mark.slow
 def test_a_refit_from_the_last_one_is_no_worse_than_one_from_scratch() -> None:
-    """Windows come in four portions; each refit starts from the fit before. Their noise is 4 %, of which 0.6 % is little."""
+    """Windows come in four portions; each starts from the fit before. Their noise is 4 %, of which 0.6 % is little."""
     for seed, (name, factor) in enumerate((("gpt2", 2.0), ("vgg16", 0.6), ("deepspeech2", 1.5), ("bert", 3.0))):
         windows = sweep(slower(model_class_prior(name, a100()), factor), noise=0.04, seed=seed)
         random.Random(seed).shuffle(windows)

@@ -34,6 +34,7 @@ def whole(name: str, jobs: int, sizes: dict[int, int]) -> ParameterSet:
         ("excerpt", "philly", 79, {1: 74, 2: 2, 8: 3}, 142.0),
         whole("itp", 1_116, {1: 928, 4: 6, 8: 169, 16: 8, 32: 5}),
         whole("itp-months", 15_802, {1: 11_924, 2: 125, 4: 532, 8: 2_779, 16: 182, 32: 254, 64: 6}),
+        whole("itp-02", 524, {1: 507, 4: 5, 8: 12}),
         whole("philly", 1_901, {1: 1_849, 2: 16, 4: 13, 8: 21, 32: 2}),
     ],
     indirect=["measured_data"],
@@ -85,7 +86,9 @@ def test_an_absent_file_is_named_with_what_works_without_it(name: str, tmp_path:
 
 
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"'venus' is unknown; there are itp, itp-months, philly, pai, synthetic"):
+    with pytest.raises(
+        ValueError, match=r"'venus' is unknown; there are itp, itp-months, itp-02, philly, pai, synthetic"
+    ):
         named_trace("venus", 0)
 
 

@@ -6,13 +6,16 @@ import gzip
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from flyball_planner.policies.registry import policy_names
+from flyball_planner.policies.view import Performance
 from flyball_simulator.experiments.at_equal_energy import Point
 from flyball_simulator.experiments.matrix import Cell, Outcome
 from flyball_simulator.settings import SimulationSettings
 from flyball_simulator.workloads.source import WorkloadSource
 from flyball_studies.evaluation import carbon, small, studies, tables
+from flyball_studies.evaluation.lower_bound import BoundJob, Bounds
 from flyball_studies.evaluation.page import fill
 
 PAGE = Path(__file__).parents[3] / "docs/evaluation.md"
@@ -87,6 +90,34 @@ def test_every_policy_is_run_with_nodes_off_and_on() -> None:
             assert swept.get("price") == cell.settings.price
             assert swept.get("clock") == cell.settings.clock_megahertz
             assert swept.get("power_limit") == cell.settings.power_limit_fraction
+
+
+def test_the_lead_is_taken_apart_by_runs_that_differ_in_what_their_curve_says() -> None:
+    cells = studies.lead(studies.Workloads(None), "synthetic", 1.5, 0)
+    by_curve = {cell.curve: cell.settings for cell in cells}
+    assert set(by_curve) == set(studies.LEAD_CURVES)
+    assert {curve for curve, found in by_curve.items() if found.measure_every_job} == {"price, every job measured"}
+    assert {curve for curve, found in by_curve.items() if found.objective == "Balanced"} == {
+        "powerflow-strict, Balanced"
+    }
+    assert len({(cell.curve, cell.settings.price, cell.settings.clock_megahertz) for cell in cells}) == len(cells)
+    afs = next(cell for cell in cells if cell.curve == "afs+priced")
+    outcomes = [
+        Outcome(cell, {"energy_joules": {"total": joules}, "mean_jct_seconds": jct, "p99_jct_seconds": 2 * jct})
+        for cell, joules, jct in (
+            (cells[0], 1e6, 90.0),
+            (next(c for c in cells if c.curve == "afs"), 1e6, 99.0),
+            (afs, 2e6, 50.0),
+        )
+    ]
+    known = Bounds.of([BoundJob(0.0, 100.0, Performance([1], np.array([[0.9]]), np.array([[500.0]])))], 1)
+    key = ("synthetic", 1.5)
+    found = tables.at_equal_energy({key: outcomes}, ["price", "afs+priced"], "afs", {(*key, 0): known})
+    price, priced = found.splitlines()[2:]
+    assert price.startswith(
+        "| synthetic, load 1.5: price | **1.10** | 1.10 to 1.10 | 1.10 to 1.10 | 0% | 1.10 | 1.10 | 1.00 |"
+    )
+    assert "synthetic, load 1.5: afs+priced | no energy shared" in priced
 
 
 def test_a_picture_shows_the_seeds_that_everybody_was_run_with() -> None:
