@@ -16,6 +16,7 @@ from flyball_simulator.settings import CapStep
 from flyball_simulator.workloads.traces import TraceError
 
 from flyball_studies.evaluation import carbon, small, studies, tables
+from flyball_studies.evaluation.lower_bound import Bounds
 from flyball_studies.evaluation.page import fill
 from flyball_studies.simulation.plots import MEAN_JCT, pareto_figure, png
 
@@ -95,13 +96,14 @@ class Evaluation:
 
     def _lead(self) -> None:
         """What the lead before AFS is made of, and what is possible."""
-        found = {
-            case: self._simulate(f"{case[0]}, load {case[1]}, lead", studies.lead(self._workloads, *case, 0))
-            for case in studies.LEAD_CASES
-        }
-        bounds = {(*case, 0): self._workloads.bounds(case[0], 0, case[1]) for case in found}
+        found: dict[tuple[str, float], list[Outcome]] = {}
+        bounds: dict[tuple[str, float, int], Bounds] = {}
         others = [curve for curve in studies.LEAD_CURVES if curve != "afs"]
-        fill(self._options.page, {"lead": tables.at_equal_energy(found, others, "afs", bounds)})
+        for trace, load in studies.LEAD_CASES:
+            cells = studies.lead(self._workloads, trace, load, 0)
+            found[trace, load] = self._simulate(f"{trace}, load {load}, lead", cells)
+            bounds[trace, load, 0] = self._workloads.bounds(trace, 0, load)
+            fill(self._options.page, {"lead": tables.at_equal_energy(found, others, "afs", bounds)})
 
     def _nodes_on(self, case: tuple[str, float], seeds: Sequence[int]) -> list[Outcome]:
         """Everybody with all nodes left on."""

@@ -37,6 +37,17 @@ LEAD_CASES = (("itp-02", 0.8), ("itp-02", 1.5), ("philly", 0.8), ("itp", 1.5))
 LEAD_CURVES: dict[str, tuple[str, Knob, dict[str, object]]] = {
     "price": ("price", Knob.PRICE, {}),
     "price, every job measured": ("price", Knob.PRICE, {"measure_every_job": True}),
+    "price, told the truth, nothing restarts": (
+        "price",
+        Knob.PRICE,
+        {
+            "knowledge": Knowledge.IDEAL,
+            "restart_scale": 0.0,
+            "boot_seconds": 0.0,
+            "boot_joules": 0.0,
+            "planning_interval_seconds": 1.0,
+        },
+    ),
     "afs": ("afs", Knob.CLOCK, {}),
     "afs+priced": ("afs+priced", Knob.PRICE, {}),
     "powerflow-strict, Balanced": ("powerflow-strict", Knob.NONE, {"objective": Objective.BALANCED}),
