@@ -8,6 +8,7 @@ import numpy as np
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_simulator.knowledge import Predictor, decision_clocks
 from flyball_simulator.measured.oracle import Oracle
+from flyball_simulator.measured.throughputs import MODEL_CLASSES
 from flyball_simulator.settings import REFERENCE_GPU, Knowledge
 
 GPU = gpu_model_for(REFERENCE_GPU)
@@ -49,6 +50,20 @@ def test_measuring_teaches() -> None:
     assert error(once, row) < 0.08
     assert error(thrice, slice(0, 3)) < 0.08
     assert once.model is not None
+
+
+def test_what_one_size_tells_does_not_spoil_a_good_prior_of_the_others() -> None:
+    known = predictor(Knowledge.FITTED)
+    of_prior, of_one, of_two = [], [], []
+    for name, model in MODEL_CLASSES.items():
+        for batch in model.pool:
+            truth = ORACLE.performance(name, batch, 16)
+            for errors, measured in ((of_prior, ()), (of_one, (1,)), (of_two, (1, 2))):
+                told = known.predict(name, batch, truth, frozenset(measured))
+                errors.append(float(np.abs(told.seconds / truth.seconds - 1.0).mean()))
+    assert np.mean(of_prior) < 0.06
+    assert np.mean(of_one) < 0.11
+    assert np.mean(of_two) < 0.06
 
 
 def test_what_is_predicted_does_not_depend_on_the_order_of_measuring() -> None:

@@ -5,8 +5,8 @@ model). Every parameter is also held to its prior by a weak spring, so that what
 says. Where the result leaves more error than windows usually have, a second start is tried, in which gradients take the
 time that the prior gives to input. Where the data cannot tell two parameters apart at all, one of them is fixed by a rule:
 
-- one local batch size seen: how the gradient time splits into a constant and a part per sample is the prior's word; half
-  and half where the prior has only one of them;
+- one local batch size seen: how the gradient time splits into a constant and a part per sample is the prior's word, half
+  and half where the prior has only one of them; where several clocks were seen, the constant may move, held more firmly;
 - one clock seen: the share of the time that follows the clock is the prior's, and so is the shape of the power over it;
 - one size on a node seen: the slope of the local synchronisation is the prior's; no synchronisation seen: all of it is;
 - no job on several nodes seen: the constant part of its synchronisation is at least 1.1 times the local one, and so is the
