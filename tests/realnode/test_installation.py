@@ -6,7 +6,9 @@ NVML's C interface. The tests share one cluster, and each begins with an install
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +35,7 @@ TRAINING = "training"
 JOBS = f"{GROUP}/namespaces/{TRAINING}/energyawarejobs"
 ENFORCE = "pod-security.kubernetes.io/enforce"
 # Namespaces that are `restricted` let no pod mount a folder of the host, that of the sockets neither.
-SETTINGS = ("agent.socketDir=", "operator.logLevel=DEBUG")
+SETTINGS = ("agent.socketDir=", "operator.logLevel=DEBUG", "page.enabled=true")
 # Pods that start beside a whole test run on two cores.
 PATIENCE_SECONDS = 240.0
 TIMEOUT_SECONDS = 900
@@ -197,6 +199,39 @@ def test_both_show_what_they_do_as_metrics(installation: Installation) -> None:
     (agent,) = installation.metrics("agent")
     assert 0 < agent["flyball_agent_held_watts"] <= CAP_WATTS
     assert agent["flyball_gpu_up"] == GPUS_PER_NODE
+
+
+@pytest.mark.timeout(TIMEOUT_SECONDS)
+def test_the_page_is_reached_by_its_service_and_asks_who_comes(installation: Installation) -> None:
+    """As from an ingress in the pod network, by the Service's own address; and by the API server's proxy."""
+    api = installation.api
+    service = f"/api/v1/namespaces/{NAMESPACE}/services/flyball-page"
+    address = api.get(service)["spec"]["clusterIP"]
+    plane = installation.cluster.devcluster.control_plane
+    token = plane.token(NAMESPACE, "flyball-operator")  # who may list everything
+    asks = """
+import sys, urllib.error, urllib.request
+request = urllib.request.Request(sys.argv[1], headers={"Authorization": "Bearer " + sys.argv[2]} if sys.argv[2] else {})
+try:
+    answer = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30)
+except urllib.error.HTTPError as error:
+    answer = error
+print(answer.status, answer.read().decode())
+"""
+
+    def ask(path: str, bearer: str = "") -> str:
+        command = [sys.executable, "-I", "-S", "-c", asks, f"http://{address}/{path}", bearer]
+        return installation.cluster.nodes[NODE].run(command)
+
+    assert '<script type="module" src="static/main.js"' in ask("")
+    assert ask("api/overview").startswith("401 ")
+    assert ask("api/overview", "made-up").startswith("401 ")
+    shown = ask("api/overview", token)
+    assert shown.startswith("200 "), shown
+    (cap,) = json.loads(shown.removeprefix("200 "))["caps"]
+    assert (cap["name"], cap["inForceWatts"]) == (CAP, CAP_WATTS)
+    proxied = f"/api/v1/namespaces/{NAMESPACE}/services/http:flyball-page:http/proxy/readyz"
+    assert api.request("GET", proxied) == {"state": "ready"}
 
 
 @pytest.mark.timeout(TIMEOUT_SECONDS)
