@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv demo test test-fast test-integrations test-training mutants schedules gpu-check lint format images krew chart-docs docs page-pictures \
-	dashboards dashboards-pictures frontiers model-study \
+	dashboards dashboards-pictures vmui-pictures frontiers model-study \
 	metered-cap evaluation clean
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,9 @@ dashboards: $(STAMP)  ## the chart's dashboards for Grafana and vmui, from their
 
 dashboards-pictures: $(STAMP)  ## the pictures of docs/dashboards.md: a run of five minutes, and what a Prometheus saw of it
 	$(BIN)/python -m flyball_testbed.monitoring pictures $(PICTURES_ARGS)
+
+vmui-pictures: $(STAMP)  ## the pictures of vmui in docs/dashboards.md: the same run, by a VictoriaMetrics and Chromium
+	$(BIN)/python -m benchmarks.vmui_pictures --output docs/images
 
 DATA ?= ../shared/data
 frontiers: $(STAMP)  ## the pictures of docs/frontiers.md (Zeus' and Kareus' from measurements in DATA)
