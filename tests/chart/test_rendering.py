@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,26 @@ def test_the_page_is_there_only_if_asked_for_and_asks_whose_token_it_is(rendered
     ]
     openly = chart.one("Deployment", "flyball-page", "page.enabled=true", "page.authenticate=false")
     assert "--no-authenticate" in pod_of(openly)["containers"][0]["args"]
+
+
+def test_who_tests_an_installation_may_submit_as_the_policy_for_submitters_has_it(chart: Chart) -> None:
+    rendered = chart.render()
+    (policy,) = (
+        found
+        for found in rendered
+        if found["kind"] == "ValidatingAdmissionPolicy" and found["metadata"]["name"] == "flyball-submitters"
+    )
+    asked = re.findall(r"group\('(\w+)'\)\.resource\('(\w+)'\)\S*\.check\('(\w+)'\)", str(policy["spec"]))
+    assert asked
+    (role,) = (found for found in rendered if found["kind"] == "Role" and found["metadata"]["name"] == "flyball-test")
+    granted = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert set(asked) <= granted
 
 
 def test_the_page_may_write_nothing(chart: Chart) -> None:
