@@ -91,6 +91,17 @@ def test_a_cap_that_selects_fewer_nodes_claims_nothing_of_those_that_it_has_let_
     )
 
 
+def test_a_claim_on_its_way_to_the_api_server_is_as_good_as_one_that_stands_while_a_node_is_moved() -> None:
+    """A new leader whose watches are late cannot know yet where the node hangs; the referee allows it the same seconds."""
+    assert not violation_of(
+        fault(4.05, "the leader dies while the other one's watches are behind", "all", 5.86, 736),
+        fault(9.01, "node is hung elsewhere and relabelled", "c", number=794),
+        beginning=Beginning(
+            (5, 5, 3), (False,) * 3, ((450, 1.0), (250, 1.0), (400, 0.5), (250, 1.0), (100, 1.0), (450, 0.5))
+        ),
+    )
+
+
 # --- the referee has teeth ---------------------------------------------------------------------------------------------
 
 

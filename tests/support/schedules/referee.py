@@ -91,6 +91,9 @@ class Referee:
         self._asked: dict[str, int] = {}  # what each GPU's agent asked for last
         self._excuses: dict[str, Excuse] = {}  # by the GPU's UUID
         self._newcomers: dict[tuple[str, str], Excuse] = {}  # by cap and node
+        self._moved: dict[
+            str, tuple[Mapping[str, str], Excuse]
+        ] = {}  # where each node hung before, whoever claims it now
         self._claims: dict[str, Claim] = {}
         self._labels: dict[tuple[str, int], Mapping[str, str]] = {}  # that a cap selects, by its uid and generation
         self._open: dict[str, Window] = {}
@@ -118,9 +121,8 @@ class Referee:
         """Somebody hangs the node elsewhere, and says so at the API server: it counts there after the seconds allowed."""
         before, self._cabling[node] = self._cabling.get(node), labels
         self._advance()
-        for name, claim in self._claims.items():
-            if _selects(claim.labels, labels) and (before is None or not _selects(claim.labels, before)):
-                self._newcomers[name, node] = Excuse(cause, self._loop.time(), 0, self._office + SECONDS_ALLOWED)
+        if before is not None:
+            self._moved[node] = before, Excuse(cause, self._loop.time(), 0, self._office + SECONDS_ALLOWED)
         self.look()
 
     def by_itself(self, device: VirtualDevice, cause: str, change: Callable[[], object]) -> None:
@@ -225,7 +227,7 @@ class Referee:
             for node, devices in self._devices.items():
                 if not _selects(claim.labels, self._cabling[node]):
                     continue
-                newcomer = self._newcomers.get((name, node))
+                newcomer = self._newcomers.get((name, node)) or self._moved_under(claim, node)
                 excused = [(device, newcomer or self._excuses.get(device.uuid)) for device in devices]
                 excuses = [excuse for _, excuse in excused if excuse is not None]
                 causes |= {excuse.cause for excuse in excuses}
@@ -243,6 +245,12 @@ class Referee:
             self._measure(name, true / 1000 - claim.watts, causes)
         for name in self._open.keys() - self._claims.keys():
             del self._open[name]
+
+    def _moved_under(self, claim: Claim, node: str) -> Excuse | None:
+        """The excuse of a node that hangs under the cap since a moment ago: a claim that was on its way is as good as one
+        that stood."""
+        before, excuse = self._moved.get(node, (None, None))
+        return None if before is None or _selects(claim.labels, before) else excuse
 
     def _measure(self, cap: str, over_watts: float, causes: set[str]) -> None:
         now = self._loop.time()
@@ -276,7 +284,10 @@ class Referee:
         for key, excuse in list(self._newcomers.items()):
             if _over(excuse, self._office):
                 del self._newcomers[key]
-        if (self._excuses or self._newcomers) and not self._looking:
+        for node, (_, excuse) in list(self._moved.items()):
+            if _over(excuse, self._office):
+                del self._moved[node]
+        if (self._excuses or self._newcomers or self._moved) and not self._looking:
             self._looking = True
             self._loop.call_later(LOOK_EVERY_SECONDS, self._look_again)
 
