@@ -18,6 +18,7 @@ from flyball_operator.power.node_info import NodeInfo
 MILLIJOULES_PER_JOULE = 1000
 # A counter that runs faster than this many times the GPU's largest limit is not believed beyond that.
 FASTEST = 2.0
+DIGEST_CHARACTERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class _Seen:
     complete: bool  # every GPU has one
     at: float
     measured_watts: float
+    of: bytes  # a digest of which counters these are, and in which driver session
+    millijoules: int  # all of them
     drawn: Drawn = field(default_factory=Drawn)  # by the last update
 
 
@@ -75,14 +78,12 @@ class EnergyCounters:
 
     def total(self, names: Iterable[str]) -> CounterSum | None:
         """The sum of the nodes' counters; None where there is a GPU without one."""
-        millijoules, digest = 0, hashlib.sha256()
-        for name in sorted(names):
-            seen = self._seen.get(name)
-            if seen is None or not seen.complete:
-                return None
-            millijoules += sum(seen.counters.values())
-            digest.update(repr((tuple(seen.session), sorted(seen.counters))).encode())
-        return CounterSum(millijoules, digest.hexdigest()[:16])
+        found = [self._seen.get(name) for name in sorted(names)]
+        seen = [node for node in found if node is not None and node.complete]
+        if len(seen) < len(found):
+            return None
+        of = hashlib.sha256(b"".join(node.of for node in seen)).hexdigest()[:DIGEST_CHARACTERS]
+        return CounterSum(sum(node.millijoules for node in seen), of)
 
     def _update(self, name: str, info: NodeInfo, report: GpuNode, monotonic: float) -> None:
         before = self._seen.get(name)
@@ -95,7 +96,8 @@ class EnergyCounters:
             before.report, before.drawn = report, Drawn()  # it says nothing new of energy
             return
         watts = info.measured_milliwatts / MILLIWATTS_PER_WATT
-        now = _Seen(report, report.session, counters, complete, monotonic, watts)
+        of = hashlib.sha256(repr((tuple(report.session), sorted(counters))).encode()).digest()
+        now = _Seen(report, report.session, counters, complete, monotonic, watts, of, sum(counters.values()))
         if before is not None:
             seconds = max(0.0, monotonic - before.at)
             now.drawn = Drawn(self._joules(before, now, info, seconds), seconds)
