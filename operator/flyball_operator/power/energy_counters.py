@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from flyball_api.gpu_node import DriverSession, GpuNode
 from flyball_api.units import MILLIWATTS_PER_WATT
@@ -27,6 +27,9 @@ class Drawn:
 
     joules: float = 0.0
     seconds: float = 0.0
+
+
+NOTHING = Drawn()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class _Seen:
     measured_watts: float
     of: bytes  # a digest of which counters these are, and in which driver session
     millijoules: int  # all of them
-    drawn: Drawn = field(default_factory=Drawn)  # by the last update
+    drawn: Drawn  # by the last update
 
 
 class EnergyCounters:
@@ -63,6 +66,8 @@ class EnergyCounters:
         names = set(names)
         for name in self._seen.keys() - names:
             del self._seen[name]
+        for seen in self._seen.values():
+            seen.drawn = NOTHING
         for name in names:
             info = nodes[name]
             if info.gpu_node is not None:
@@ -88,16 +93,15 @@ class EnergyCounters:
     def _update(self, name: str, info: NodeInfo, report: GpuNode, monotonic: float) -> None:
         before = self._seen.get(name)
         if before is not None and before.report is report and before.complete:
-            before.drawn = Drawn()
             return
         counters = {gpu.uuid: gpu.energy_millijoules for gpu in report.gpus if gpu.energy_millijoules is not None}
         complete = all(gpu.uuid in counters for gpu in report.gpus)
         if before is not None and complete and (before.session, before.counters) == (report.session, counters):
-            before.report, before.drawn = report, Drawn()  # it says nothing new of energy
+            before.report = report  # it says nothing new of energy
             return
         watts = info.measured_milliwatts / MILLIWATTS_PER_WATT
         of = hashlib.sha256(repr((tuple(report.session), sorted(counters))).encode()).digest()
-        now = _Seen(report, report.session, counters, complete, monotonic, watts, of, sum(counters.values()))
+        now = _Seen(report, report.session, counters, complete, monotonic, watts, of, sum(counters.values()), NOTHING)
         if before is not None:
             seconds = max(0.0, monotonic - before.at)
             now.drawn = Drawn(self._joules(before, now, info, seconds), seconds)

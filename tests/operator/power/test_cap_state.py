@@ -18,6 +18,7 @@ from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.power.reservations import NodeRules
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.support.crd_schema import assert_valid
 from tests.support.examples import examples
@@ -443,6 +444,14 @@ def test_a_driver_load_in_the_time_without_a_leader_is_charged_at_what_is_drawn_
     site.tracker = CapTracker()
     measured = site.read().measured_watts
     assert site.charged() == pytest.approx(10_000 + 100 * measured, abs=1000.0)
+
+
+def test_a_node_whose_gpu_node_is_gone_is_charged_once_and_never_again() -> None:
+    site = Counted()
+    site.read()
+    site.goes_by(10.0, 1000.0)
+    site.nodes = {"a": structs.replace(site.nodes["a"], gpu_node=None)}
+    assert [site.charged() for _ in range(3)] == [10_000.0] * 3
 
 
 def test_a_counter_that_lies_takes_no_more_than_twice_what_its_gpus_can_draw() -> None:
