@@ -395,3 +395,43 @@ def test_an_agent_follows_brakes_where_it_says_what_it_holds_its_limits_to() -> 
     assert not info_of(gpu_node_view("a", grant(8 * FLOOR), limits=8 * FLOOR)).follows_brakes
     assert not info_of(gpu_node_view("a", grant(8 * FLOOR))).follows_brakes  # it has acknowledged nothing
     assert not info_of(None).follows_brakes
+
+
+STANDING = gpu_node_view("a", grant(8 * FLOOR), limits=8 * FLOOR)
+AS_IT_IS: Json = {
+    "nodes": [node_view("a"), node_view("b")],
+    "gpu_nodes": {"a": STANDING},
+    "pods": [],
+    "unresponsive": frozenset(),
+    "silent": {},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nodes": [node_view("a", ready=False), AS_IT_IS["nodes"][1]]},
+        {"nodes": [AS_IT_IS["nodes"][1]]},
+        {"gpu_nodes": {"a": gpu_node_view("a", grant(8 * FLOOR, generation=2), limits=8 * FLOOR)}},
+        {"gpu_nodes": {}},
+        {"pods": [running_pod("theirs", "a", uid="", gpus=2)]},
+        {"unresponsive": frozenset(["a"])},
+        {"silent": {"a": 80.0}},
+    ],
+)
+def test_only_a_node_of_which_something_has_changed_is_read_anew(change: Json) -> None:
+    known, memory = KnownGpus(), {}
+    first = read_nodes(**AS_IT_IS, known=known, memory=memory)
+    assert read_nodes(**AS_IT_IS, known=known, memory=memory)["a"] is first["a"]
+    changed = {**AS_IT_IS, **change}
+    found = read_nodes(**changed, known=known, memory=memory)
+    assert found == read_nodes(**changed, known=KnownGpus())
+    assert found["a"] != first["a"]
+    assert found["b"] is first["b"]
+
+
+def test_nothing_is_remembered_of_a_node_that_is_gone() -> None:
+    memory: Json = {}
+    read_nodes(**AS_IT_IS, memory=memory)
+    read_nodes(**{**AS_IT_IS, "nodes": [], "gpu_nodes": {}}, memory=memory)
+    assert memory == {}
