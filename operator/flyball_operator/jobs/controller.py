@@ -295,8 +295,8 @@ class JobController:
         if decision is not None:
             record.stop_reason = decision.explanation
         current = recorded_allocation(job, incarnations) if decision is None else decision.allocation
-        stands = any(not item.deleting for item in incarnations)
-        if stands and decision is not None and decision.admission is Admission.WAITING_FOR_POWER:
+        begun_to_run = any(not pod.gated and not pod.finished and not pod.deleting for pod in pods)
+        if begun_to_run and decision is not None and decision.admission is Admission.WAITING_FOR_POWER:
             attempts.paused_for_power(job, record.last_resize, decision.explanation, now, monotonic)
         begun = bool(incarnations or pods) or job.status.start_time is not None
         refusal = (

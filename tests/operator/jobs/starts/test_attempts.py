@@ -670,6 +670,17 @@ def test_a_job_that_a_cap_stops_soon_after_its_start_waits_until_it_may_be_resiz
     assert [type(action) for action in cap_rises(scene, BETWEEN - 62.0)] == [CreateIncarnation]
 
 
+def test_a_start_whose_watts_are_taken_before_a_gate_is_open_has_lost_nothing_and_waits_for_watts_only() -> None:
+    scene = Scene()
+    scene.cycle()
+    scene.answer(WriteResult(DONE.outcome))
+    scene.stand(1, pod(0, gated=True, node=""), pod(1, gated=True, node=""))
+    scene.cycle(1.0)
+    cap_falls(scene)
+    assert scene.condition("Admitted")[1] == "WaitingForPower"
+    assert [type(action) for action in cap_rises(scene)] == [CreateIncarnation]
+
+
 def test_a_job_that_has_run_for_long_goes_on_as_soon_as_there_are_watts() -> None:
     scene = running_since(BETWEEN + 1.0)
     cap_falls(scene)
