@@ -154,6 +154,14 @@ class Job:
         """The least power limit of this pod's GPUs, as the agent said last; None where nobody said."""
         return self._reporter.power_limit_milliwatts if self._reporter is not None else None
 
+    def limit_clock(self, max_megahertz: int | None) -> None:
+        """Let this pod's GPUs run no faster than this, as long as the training lives; None: as fast as is granted.
+
+        The agent takes it within its next round, a second or so, and only downwards; without an agent nothing happens.
+        """
+        if self._reporter is not None:
+            self._reporter.wish_clock(max_megahertz)
+
     # --- what goes on beside -------------------------------------------------------------------------------------------
 
     def start(self) -> None:

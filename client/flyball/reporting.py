@@ -12,6 +12,8 @@ logger = logging.getLogger("flyball")
 
 REPORT_SECONDS = 5.0
 MAX_PAUSE_SECONDS = 60.0
+# A clock that was asked for ends by itself, so that none outlives its training.
+RENEW_SECONDS, ASKED_SECONDS = 5.0, 15.0
 # What the agent takes.
 MAX_WINDOW_SECONDS = 3600.0
 
@@ -38,6 +40,8 @@ class Reporter:
         self._pause_seconds = 0.0
         self._not_before = 0.0
         self._warned = False
+        self._wished: int | None = None
+        self._wish_at = float("inf")
         self.clock_megahertz: int | None = None
         self.power_limit_milliwatts: int | None = None
 
@@ -51,8 +55,23 @@ class Reporter:
         """What follows the last step was no step: its time belongs to no window."""
         self._first = None
 
+    def wish_clock(self, max_megahertz: int | None) -> None:
+        """Ask the agent for no clock above this from now on; None for whatever is granted."""
+        self._wished, self._wish_at = max_megahertz, self._monotonic()
+
+    def _ask_clock(self) -> None:
+        """Ask again before the agent forgets it; raises AgentError."""
+        now, wished = self._monotonic(), self._wished
+        if self._wish_at <= now:
+            self._wish_at = now + RENEW_SECONDS if wished is not None else float("inf")
+            self._agent.call("PUT", "/v1/clocks", {"maxMegahertz": wished, "seconds": ASKED_SECONDS})
+
     def report_if_due(self) -> None:
         """Report every few seconds, but ever less often while the agent does not answer."""
+        try:
+            self._ask_clock()
+        except AgentError as error:
+            self._refused(error)
         if self._monotonic() >= self._not_before:
             self.report()
 
@@ -78,9 +97,7 @@ class Reporter:
         except AgentError as error:
             self._pause_seconds = min(MAX_PAUSE_SECONDS, max(1.0, 2 * self._pause_seconds))
             self._not_before = self._monotonic() + self._pause_seconds
-            if not self._warned:
-                self._warned = True
-                logger.warning("steps are not reported, training goes on: %s", error)
+            self._refused(error)
             return
         self._pause_seconds = 0.0
         self._not_before = self._monotonic() + REPORT_SECONDS
@@ -88,6 +105,11 @@ class Reporter:
         self._from = last
         self.clock_megahertz = _count(answer.get("clockMegahertz"))
         self.power_limit_milliwatts = _count(answer.get("powerLimitMilliwatts"))
+
+    def _refused(self, error: AgentError) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning("the node's agent does not hear this training, which goes on: %s", error)
 
 
 def _count(value: object) -> int | None:

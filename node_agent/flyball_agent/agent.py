@@ -18,7 +18,7 @@ from flyball_api.gpu_node import GpuNodeStatus
 from flyball_kube.logs import get_logger
 
 from flyball_agent.clock import boottime_ns
-from flyball_agent.energy.observations import StepReport
+from flyball_agent.energy.observations import ClockAsked, StepReport
 from flyball_agent.enforce.brakes import Seen
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.pod_resources import PodGpus, PodResources, PodResourcesError
@@ -49,6 +49,8 @@ class Governing(Protocol):
     def take_pods(self, found: Sequence[PodGpus]) -> None: ...
 
     def report_steps(self, pod: PodName, report: StepReport) -> None: ...
+
+    def ask_clock(self, pod: PodName, asked: ClockAsked) -> None: ...
 
     def status_published(self, round_number: int) -> None: ...
 
@@ -125,6 +127,13 @@ class NodeAgent:
         if pod not in self.state.pods or self.state.jobs.of_pod(pod) is None:
             return False
         self._governor.report_steps(pod, report)
+        return True
+
+    def ask_clock(self, pod: PodName, asked: ClockAsked) -> bool:
+        """A training process wants another clock; False where its pod is no job's of this node."""
+        if pod not in self.state.pods or self.state.jobs.of_pod(pod) is None:
+            return False
+        self._governor.ask_clock(pod, asked)
         return True
 
     def _round_made(self) -> None:
@@ -211,6 +220,7 @@ class NodeAgent:
         readings = [gpu.reading for gpu in self.state.enforced.gpus_of(pod) if gpu.reading is not None]
         return {
             "energyMillijoules": self.state.pod_millijoules(holder),
+            "ageMilliseconds": (self._clock_ns() - (self.state.last_round_ns or 0)) // 1_000_000,
             "powerMilliwatts": sum(reading.average_power_milliwatts or 0 for reading in readings),
         }
 

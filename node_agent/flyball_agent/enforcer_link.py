@@ -17,13 +17,14 @@ from flyball_kube.logs import get_logger
 
 from flyball_agent.clock import boottime_ns
 from flyball_agent.energy.attribution import EnergyAccounts
-from flyball_agent.energy.observations import Observations, StepReport
+from flyball_agent.energy.observations import ClockAsked, Observations, StepReport
 from flyball_agent.energy.pods import PodOnGpus
 from flyball_agent.enforce.brakes import Seen
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.enforce.state import EnforcerState
 from flyball_agent.enforcer_messages import (
     BrakesSeen,
+    ClockWanted,
     InvalidMessage,
     OperatorSeen,
     PodsListed,
@@ -75,7 +76,7 @@ class EnforcerLink:
         self._connected = False
         self._something = asyncio.Event()
         self._newest: dict[type[ToEnforcer], ToEnforcer] = {}
-        self._reports: deque[StepsReported] = deque(maxlen=MAX_WAITING_REPORTS)
+        self._reports: deque[StepsReported | ClockWanted] = deque(maxlen=MAX_WAITING_REPORTS)
         self._pods: PodsListed | None = None
         self.lines = 0
 
@@ -105,6 +106,11 @@ class EnforcerLink:
     def report_steps(self, pod: PodName, report: StepReport) -> None:
         if self._connected:
             self._reports.append(StepsReported(pod, report))
+            self._something.set()
+
+    def ask_clock(self, pod: PodName, asked: ClockAsked) -> None:
+        if self._connected:
+            self._reports.append(ClockWanted(pod, asked))
             self._something.set()
 
     def status_published(self, round_number: int) -> None:

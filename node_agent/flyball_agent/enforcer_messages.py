@@ -14,7 +14,7 @@ from flyball_api.power_brake import PowerBrake
 from msgspec import Struct
 
 from flyball_agent.energy.attribution import EnergyAccounts
-from flyball_agent.energy.observations import StepReport
+from flyball_agent.energy.observations import ClockAsked, StepReport
 from flyball_agent.energy.record import JobObservation
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.enforce.state import EnforcerState
@@ -67,13 +67,22 @@ class StepsReported(Struct, frozen=True, tag=True):
     report: StepReport
 
 
+class ClockWanted(Struct, frozen=True, tag=True):
+    """A training process wants its GPUs no faster than that for a while."""
+
+    pod: PodName
+    asked: ClockAsked
+
+
 class StatusPublished(Struct, frozen=True, tag=True):
     """What was known after that round is in the status."""
 
     round_number: int
 
 
-ToEnforcer = SpecSeen | SpecGone | OperatorSeen | BrakesSeen | PodsListed | StepsReported | StatusPublished
+ToEnforcer = (
+    SpecSeen | SpecGone | OperatorSeen | BrakesSeen | PodsListed | StepsReported | ClockWanted | StatusPublished
+)
 
 
 class PodShown(Struct, frozen=True, array_like=True):

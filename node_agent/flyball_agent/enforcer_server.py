@@ -19,6 +19,7 @@ from flyball_kube.logs import get_logger
 
 from flyball_agent.enforcer_messages import (
     BrakesSeen,
+    ClockWanted,
     InvalidMessage,
     OperatorSeen,
     PodShown,
@@ -134,6 +135,8 @@ class EnforcerServer:
                 governor.take_pods(message.pods)
             case StepsReported():
                 governor.report_steps(message.pod, message.report)
+            case ClockWanted():
+                governor.ask_clock(message.pod, message.asked)
             case StatusPublished():
                 governor.status_published(message.round_number)
 

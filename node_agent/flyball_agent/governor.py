@@ -18,7 +18,7 @@ from flyball_kube.logs import get_logger
 from flyball_agent.clock import NANOSECONDS, boottime_ns
 from flyball_agent.driver_keeper import DriverKeeper
 from flyball_agent.energy.attribution import NOT_KNOWN, Attribution, Sample
-from flyball_agent.energy.observations import Observations, StepReport
+from flyball_agent.energy.observations import ClockAsked, Observations, StepReport
 from flyball_agent.energy.pods import PodOnGpus
 from flyball_agent.energy.record import EnergyRecord
 from flyball_agent.enforce.brakes import Seen
@@ -137,6 +137,11 @@ class Governor:
         if holder is not None:
             self.state.counts.reports += 1
             self.state.jobs.report(pod, holder, report, self._clock_ns(), self._wall_seconds())
+
+    def ask_clock(self, pod: PodName, asked: ClockAsked) -> None:
+        """A training process wants its own GPUs no faster than that; taken with the next round."""
+        if pod in self.state.pods:
+            self.enforcer.ask_clock(pod, asked.max_megahertz, asked.seconds)
 
     def status_published(self, round_number: int) -> None:
         """The operator can see what was known after that round."""

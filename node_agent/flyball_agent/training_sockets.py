@@ -1,8 +1,9 @@
 """The socket for training processes: JSON over HTTP on one Unix socket a pod.
 
 `<folder>/<pod uid>/flyball.sock`: the pod is known by the folder that is mounted into it. `POST /v1/steps` reports
-progress and answers with the clock and limit in force, `GET /v1/energy` gives what the pod has used. A pod can report and
-ask about itself only, and no more often than the bounds below allow.
+progress and answers with the clock and limit in force, `GET /v1/energy` gives what the pod has used, `PUT /v1/clocks`
+lowers its clocks for a while. A pod can report, ask and change what is its own only, and no more often than the bounds
+below allow.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import orjson
 from aiohttp import web
 from flyball_kube.logs import get_logger
 
-from flyball_agent.energy.observations import InvalidReport, StepReport, parse_steps
+from flyball_agent.energy.observations import ClockAsked, InvalidReport, StepReport, parse_clock, parse_steps
 from flyball_agent.enforce.gpu_state import PodName
 
 logger = get_logger(__name__)
+
+T = TypeVar("T")
 
 SOCKET_NAME = "flyball.sock"
 MAX_BODY_BYTES = 4096
@@ -33,6 +36,7 @@ IDLE_SECONDS = 15.0
 MAX_CONNECTIONS = 8
 REQUESTS_PER_SECOND = 20.0
 REQUEST_BURST = 40.0
+ROUTES = "POST /v1/steps, GET /v1/energy and PUT /v1/clocks"
 # sockaddr_un.sun_path, its terminating zero included
 MAX_PATH_BYTES = 108
 
@@ -41,6 +45,8 @@ class TrainingBackend(Protocol):
     """What the socket serves: the agent."""
 
     def report_steps(self, pod: PodName, report: StepReport) -> bool: ...
+
+    def ask_clock(self, pod: PodName, asked: ClockAsked) -> bool: ...
 
     def granted(self, pod: PodName) -> Mapping[str, int] | None: ...
 
@@ -151,26 +157,35 @@ class _PodSocket:
         route = (request.method, request.path)
         if route == ("POST", "/v1/steps"):
             return await self._steps(request)
+        if route == ("PUT", "/v1/clocks"):
+            return await self._clocks(request)
         if route == ("GET", "/v1/energy"):
             energy = self._backend.energy(self._pod)
             if energy is None:
                 raise self._unknown()
             return energy
-        if request.path in ("/v1/steps", "/v1/energy"):
-            raise _Refusal(405, "MethodNotAllowed", "POST /v1/steps or GET /v1/energy")
-        raise _Refusal(404, "NotFound", f"{request.path[:80]}: there is POST /v1/steps and GET /v1/energy")
+        if request.path in ("/v1/steps", "/v1/energy", "/v1/clocks"):
+            raise _Refusal(405, "MethodNotAllowed", ROUTES)
+        raise _Refusal(404, "NotFound", f"{request.path[:80]}: there is {ROUTES}")
 
     async def _steps(self, request: web.BaseRequest) -> Mapping[str, object]:
+        if not self._backend.report_steps(self._pod, await self._parsed(request, parse_steps)):
+            raise self._unknown()
+        return self._backend.granted(self._pod) or {}
+
+    async def _clocks(self, request: web.BaseRequest) -> Mapping[str, object]:
+        if not self._backend.ask_clock(self._pod, await self._parsed(request, parse_clock)):
+            raise self._unknown()
+        return self._backend.granted(self._pod) or {}
+
+    async def _parsed(self, request: web.BaseRequest, parse: Callable[[object], T]) -> T:
         body = await self._body(request)
         try:
-            report = parse_steps(orjson.loads(body))
+            return parse(orjson.loads(body))
         except orjson.JSONDecodeError as error:
             raise _Refusal(400, "NotJson", f"the body is not JSON: {error}") from error
         except InvalidReport as error:
             raise _Refusal(422, "Invalid", str(error)) from error
-        if not self._backend.report_steps(self._pod, report):
-            raise self._unknown()
-        return self._backend.granted(self._pod) or {}
 
     def _unknown(self) -> _Refusal:
         where = f"{self._pod.namespace}/{self._pod.name}"

@@ -280,7 +280,11 @@ def test_a_trainers_report_becomes_the_jobs_measurements(rig: Rig) -> None:
     assert job["millijoulesPerIteration"] == pytest.approx(power * 4 / 20, rel=1e-3)
     assert job["clockMegahertz"] == rig.node.devices[0].read().sm_clock_megahertz
     assert rig.agent.granted(POD) == {"clockMegahertz": 1410, "powerLimitMilliwatts": 300_000}
-    assert rig.agent.energy(POD) == {"energyMillijoules": job["energyMillijoules"], "powerMilliwatts": power}
+    assert rig.agent.energy(POD) == {
+        "energyMillijoules": job["energyMillijoules"],
+        "ageMilliseconds": 0,
+        "powerMilliwatts": power,
+    }
     stranger = PodName("research", "stranger")
     assert not rig.agent.report_steps(stranger, StepReport(1, 1, 1.0))
     assert rig.agent.granted(stranger) is None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from flyball_agent.energy.observations import StepReport
+from flyball_agent.energy.observations import MAX_ASKED_SECONDS, ClockAsked, StepReport
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.training_sockets import (
     BODY_SECONDS,
@@ -33,12 +33,19 @@ class Backend:
 
     def __init__(self) -> None:
         self.reports: list[tuple[PodName, StepReport]] = []
+        self.asked: list[tuple[PodName, ClockAsked]] = []
         self.known = {POD, OTHER}
 
     def report_steps(self, pod: PodName, report: StepReport) -> bool:
         if pod not in self.known:
             return False
         self.reports.append((pod, report))
+        return True
+
+    def ask_clock(self, pod: PodName, asked: ClockAsked) -> bool:
+        if pod not in self.known:
+            return False
+        self.asked.append((pod, asked))
         return True
 
     def granted(self, pod: PodName) -> dict[str, int]:
@@ -100,6 +107,19 @@ async def test_steps_are_taken_for_the_pod_whose_folder_it_is(served: Served) ->
     assert backend.reports == [(POD, StepReport(100, 10, 2.5, 32)), (OTHER, StepReport(100, 10, 2.5, 32))]
 
 
+async def test_a_clock_is_asked_for_the_pod_whose_folder_it_is(served: Served) -> None:
+    backend, _, folder, _ = served
+    async with client(folder) as one, client(folder, "uid-2") as two:
+        async with one.put("/v1/clocks", json={"maxMegahertz": 900, "seconds": 5}) as answer:
+            assert await answer.json() == {"clockMegahertz": 1005, "powerLimitMilliwatts": 250_000}
+        async with two.put("/v1/clocks", json={"maxMegahertz": None}) as answer:
+            assert answer.status == 200
+        backend.known.clear()
+        async with one.put("/v1/clocks", json={"maxMegahertz": 900}) as answer:
+            assert await refusal(answer) == (409, "NotGoverned")
+    assert backend.asked == [(POD, ClockAsked(900, 5.0)), (OTHER, ClockAsked(None, MAX_ASKED_SECONDS))]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "expected"),
     [
@@ -110,10 +130,19 @@ async def test_steps_are_taken_for_the_pod_whose_folder_it_is(served: Served) ->
         ("POST", "/v1/steps", b'{"iterations": 1e400}', (400, "NotJson")),
         ("POST", "/v1/steps", b"[" * 4000, (400, "NotJson")),
         ("POST", "/v1/steps", b"x" * (MAX_BODY_BYTES + 1), (413, "TooLarge")),
+        ("PUT", "/v1/clocks", b"{}", (422, "Invalid")),
+        ("PUT", "/v1/clocks", b"[]", (422, "Invalid")),
+        ("PUT", "/v1/clocks", b'{"maxMegahertz": true}', (422, "Invalid")),
+        ("PUT", "/v1/clocks", b'{"maxMegahertz": 0}', (422, "Invalid")),
+        ("PUT", "/v1/clocks", b'{"maxMegahertz": 9.5}', (422, "Invalid")),
+        ("PUT", "/v1/clocks", b'{"maxMegahertz": 900, "seconds": 31}', (422, "Invalid")),
+        ("PUT", "/v1/clocks", b'{"maxMegahertz": 900, "seconds": 0}', (422, "Invalid")),
+        ("PUT", "/v1/clocks", b'{"maxMegahertz": 900, "seconds": "NaN"}', (422, "Invalid")),
         ("GET", "/v1/steps", None, (405, "MethodNotAllowed")),
         ("PUT", "/v1/energy", b"{}", (405, "MethodNotAllowed")),
         ("GET", "/../../etc/passwd", None, (404, "NotFound")),
-        ("POST", "/v1/clocks", b"{}", (404, "NotFound")),
+        ("POST", "/v1/clocks", b"{}", (405, "MethodNotAllowed")),
+        ("POST", "/v1/schedule", b"{}", (404, "NotFound")),
     ],
 )
 async def test_what_cannot_be_is_refused_in_words(

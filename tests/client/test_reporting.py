@@ -192,12 +192,36 @@ def test_what_was_not_taken_is_in_the_next_report_and_asked_ever_less_often(capl
         step(reporter, clock, iteration)
         reporter.report_if_due()
     assert 8 < len(agent.bodies) < 20
-    assert caplog.text.count("training goes on") == 1
+    assert caplog.text.count("does not hear this training") == 1
     agent.answer = dict(GRANTED)
     clock.now += 60.0
     reporter.report_if_due()
     assert agent.bodies[-1]["iterations"] == 601
     assert agent.bodies[-1]["windowIterations"] == 600
+
+
+def test_a_clock_is_asked_for_again_as_long_as_it_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
+    agent, clock = Said(), Clock()
+    reporter = Reporter(agent, clock)  # type: ignore[arg-type]
+    reporter.report_if_due()
+    assert agent.bodies == []
+    reporter.wish_clock(900)
+    for _ in range(20):
+        reporter.report_if_due()
+        clock.now += 1.0
+    assert agent.bodies == [{"maxMegahertz": 900, "seconds": 15.0}] * 4
+    reporter.wish_clock(None)
+    for _ in range(20):
+        reporter.report_if_due()
+        clock.now += 1.0
+    assert agent.bodies[4:] == [{"maxMegahertz": None, "seconds": 15.0}]
+    agent.answer = AgentError("away")
+    reporter.wish_clock(750)
+    for _ in range(20):
+        reporter.report_if_due()
+        clock.now += 1.0
+    assert len(agent.bodies) == 9, "an agent that comes back is told"
+    assert caplog.text.count("does not hear this training") == 1
 
 
 @pytest.mark.parametrize("said", [{}, {"clockMegahertz": "fast"}, {"clockMegahertz": True}, {"clockMegahertz": -1}])

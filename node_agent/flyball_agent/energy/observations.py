@@ -16,6 +16,8 @@ MAX_OBSERVATIONS = 64  # as many as GPUNode.status.jobs takes
 ENDED_KEPT_NS = 900 * 1_000_000_000
 MAX_COUNT = 2**53
 MAX_WINDOW_SECONDS = 3600.0
+# A clock that was asked for ends by itself this soon, so that nothing is left of a trainer that died.
+MAX_ASKED_SECONDS = 30.0
 
 
 class InvalidReport(ValueError):
@@ -30,6 +32,28 @@ class StepReport:
     window_iterations: int
     window_seconds: float
     local_batch_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAsked:
+    """What a training process wants of its pod's GPUs: no clock above this, for so long; None takes it back."""
+
+    max_megahertz: int | None
+    seconds: float
+
+
+def parse_clock(raw: object) -> ClockAsked:
+    """Read the body of `PUT /v1/clocks`. Raises InvalidReport."""
+    if not isinstance(raw, Mapping):
+        raise InvalidReport("the body is not a JSON object")
+    megahertz, seconds = raw.get("maxMegahertz"), raw.get("seconds", MAX_ASKED_SECONDS)
+    if "maxMegahertz" not in raw or isinstance(megahertz, bool):
+        raise InvalidReport("maxMegahertz: an integer within 1..100000, or null")
+    if megahertz is not None and not (isinstance(megahertz, int) and 1 <= megahertz <= 100_000):
+        raise InvalidReport(f"maxMegahertz: {megahertz!r:.40} is not an integer within 1..100000, or null")
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= MAX_ASKED_SECONDS:
+        raise InvalidReport(f"seconds: {seconds!r:.40} is not within 0..{MAX_ASKED_SECONDS:g}")
+    return ClockAsked(megahertz, float(seconds))
 
 
 def parse_steps(raw: object) -> StepReport:

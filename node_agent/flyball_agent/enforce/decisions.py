@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant, GrantVersion, JobGrant
@@ -77,13 +78,17 @@ def mode_of(grant: Grant | None, gpus: Iterable[GpuState], lease_valid: bool, ho
     return Mode.HOLDING if hold_valid else Mode.FAILSAFE
 
 
-def targets_of(grant: Grant, gpus: Sequence[GpuState], mode: Mode) -> dict[str, Target]:
+def targets_of(
+    grant: Grant, gpus: Sequence[GpuState], mode: Mode, clock_wishes: Mapping[PodName, int] = MappingProxyType({})
+) -> dict[str, Target]:
     """What each GPU should be set to, by UUID.
 
     A GPU whose pods are all jobs' of the grant gets the least of their limits; one without a pod the idle limit and no
     clock lock; one of any other pod, or perhaps of one, the foreign limit, for as many GPUs as the grant reserves, and
     is else left alone. While the pods have not been listed, every GPU keeps what it has, or the share of it that the
     grant's bound has room for. In failsafe no target is above the failsafe limit; while holding all are as granted.
+    `clock_wishes` are the highest clocks that pods want for themselves: they lower the lock of a GPU that one job's pod
+    has alone, and change nothing else.
     """
     kept_milliwatts = _kept_within(grant, gpus)
     granted = {PodName(job.namespace, job.pod_name): job for job in grant.jobs}
@@ -100,7 +105,7 @@ def targets_of(grant: Grant, gpus: Sequence[GpuState], mode: Mode) -> dict[str, 
             purpose, limit, lock = Purpose.IDLE, others.idle_power_limit_milliwatts, _lock_for(limits, None)
         elif gpu.pods and len(jobs) == len(gpu.pods):
             purpose, limit = Purpose.JOB, min(job.power_limit_milliwatts for job in jobs)
-            lock = _lock_for(limits, jobs[0])
+            lock = _lock_for(limits, jobs[0], clock_wishes.get(gpu.pods[0]) if len(gpu.pods) == 1 else None)
         elif foreign_left > 0:
             foreign_left -= 1
             purpose, limit = Purpose.FOREIGN, others.foreign_power_limit_milliwatts or limits.default_milliwatts
@@ -138,12 +143,14 @@ def _kept_within(grant: Grant, gpus: Sequence[GpuState]) -> dict[str, Milliwatts
     }
 
 
-def _lock_for(limits: GpuLimits, job: JobGrant | None) -> ClockLock | None:
+def _lock_for(limits: GpuLimits, job: JobGrant | None, wish_megahertz: int | None = None) -> ClockLock | None:
     if not limits.clocks_megahertz:
         return None
-    if job is None or job.clock_max_megahertz == 0:
+    if job is None or (job.clock_max_megahertz == 0 and wish_megahertz is None):
         return UNLOCKED
-    high = limits.clock_at_most(job.clock_max_megahertz)
+    high = limits.clock_at_most(job.clock_max_megahertz or limits.clocks_megahertz[-1])
+    if wish_megahertz is not None:
+        high = min(high, limits.clock_at_most(wish_megahertz))
     return ClockLock(min(limits.clock_at_most(job.clock_min_megahertz), high), high)
 
 

@@ -28,6 +28,7 @@ from flyball_agent.enforce.brakes import (
     under_new_grant,
     with_seen,
 )
+from flyball_agent.enforce.clock_wishes import ClockWishes
 from flyball_agent.enforce.decisions import Mode, Target
 from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.gpu_state import GpuState, Holders, PodName
@@ -70,6 +71,7 @@ class Enforcer:
         observe: bool = False,
     ) -> None:
         self._observe = observe
+        self._wishes = ClockWishes()
         self._log = get_logger(__name__, node=node)
         self._journal = journal
         self._clock_ns = clock_ns
@@ -235,6 +237,11 @@ class Enforcer:
                 changed = True
         return changed
 
+    def ask_clock(self, pod: PodName, max_megahertz: int | None, seconds: float) -> None:
+        """A pod wants its GPUs no faster than this for so long; None takes back what it wanted. See `ClockWishes`."""
+        now_ns = self._clock_ns()
+        self._wishes.ask(pod, max_megahertz, now_ns + round(seconds * 1e9), now_ns)
+
     # ---- what is known -------------------------------------------------------------------------------------------
 
     def lease_remaining_seconds(self) -> float:
@@ -305,7 +312,7 @@ class Enforcer:
             self._reader.find_drift()
         targets: dict[str, Target] = {}
         if grant is not None:
-            targets = decisions.targets_of(grant, self._gpus(), state.mode)
+            targets = decisions.targets_of(grant, self._gpus(), state.mode, self._wishes.current(self._clock_ns()))
             if everything_lowered(brakes):
                 targets = lowest_targets(targets, self._gpus())
             self._set_purposes(targets.values())
