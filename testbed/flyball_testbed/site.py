@@ -43,7 +43,8 @@ class PartError(Exception):
 
 @dataclass(frozen=True)
 class SitePlan:
-    """What a site is made of. Durations in seconds; `operator_arguments` are added to the operator's command line."""
+    """What a site is made of. Durations in seconds; `operator_arguments` and `workload_arguments`
+    are added to those command lines."""
 
     nodes: int = 16
     gpus_per_node: int = 8
@@ -51,6 +52,7 @@ class SitePlan:
     pod_start_delay_seconds: float = 0.5
     pace: Pace = field(default_factory=Pace)
     operator_arguments: tuple[str, ...] = ()
+    workload_arguments: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -81,7 +83,7 @@ class Site:
         self.parts: dict[str, Process] = {}
         self._commands: dict[str, Callable[[], list[str]]] = {
             AGENTS: lambda: self._processes.agents_command(),
-            WORKLOAD: lambda: self._processes.workload_command(),
+            WORKLOAD: lambda: self._processes.workload_command(*self.plan.workload_arguments),
             REFEREE: self._referee_command,
             OPERATOR: lambda: self._processes.operator_command(*self.plan.operator_arguments),
         }

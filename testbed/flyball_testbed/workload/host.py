@@ -38,7 +38,8 @@ from flyball_testbed.controlplane.stages import (
     SUCCEEDED,
 )
 from flyball_testbed.workload.devices import DeviceManager
-from flyball_testbed.workload.pods import ACTIVITY_ANNOTATION, GpuPod, IncarnationKey
+from flyball_testbed.workload.pods import ACTIVITY_ANNOTATION, WORLD_SIZE_VARIABLE, GpuPod, IncarnationKey
+from flyball_testbed.workload.programs import ProgramPlaces, Programs
 from flyball_testbed.workload.reports import post_steps
 from flyball_testbed.workload.trainer import Checkpoint, Phase, Timing, Trainer, TrainingTask
 
@@ -53,6 +54,8 @@ class Settings:
     """Where things are, and the pace; `noise` is the relative deviation of iteration times between jobs and sizes.
 
     `train_every_job`: pods of a job that were not written for the simulation train what their EnergyAwareJob says.
+    `run_programs`: those that name a command run it, as processes of this machine; with the user's own rights, so for jobs
+    that this user has written.
     """
 
     hardware: Path
@@ -63,6 +66,7 @@ class Settings:
     foreign_activity: float = 0.4
     noise: float = 0.02
     train_every_job: bool = False
+    run_programs: bool = False
     timing: Timing = field(default_factory=Timing)
 
     @property
@@ -74,7 +78,7 @@ class Settings:
 class _Gang:
     """One incarnation: its pods by key, and its training processes."""
 
-    trainer: Trainer
+    trainer: Trainer | Programs
     pods: set[str] = field(default_factory=set)
     announced: Phase | None = None
 
@@ -108,6 +112,12 @@ class WorkloadHost:
             await self._informer.wait_synced()
             self._devices.adopt(pod.uid for pod in self._informer if not pod.ended)
             group.create_task(self._tick_for_ever())
+
+    def close(self) -> None:
+        """End every program that runs."""
+        for gang in self._gangs.values():
+            if isinstance(gang.trainer, Programs):
+                gang.trainer.kill()
 
     async def _tick_for_ever(self) -> None:
         next_tick = next_report = next_retry = time.monotonic()
@@ -204,6 +214,11 @@ class WorkloadHost:
         if gang is None:
             if pod.ended:
                 return None
+            programs = self._programs(pod)
+            if programs is not None:
+                gang = self._gangs[incarnation] = _Gang(programs)
+                gang.pods.add(key)
+                return gang
             try:
                 task = TrainingTask.of_environment(pod.environment) or self._task_of_job(pod)
             except ValueError as error:
@@ -212,13 +227,24 @@ class WorkloadHost:
                 return None
             if task is None:
                 return None
-            job = pod.labels.get(LABEL_JOB_NAME, pod.name)
-            checkpoint = Checkpoint(self._settings.state / "checkpoints", pod.namespace, job, incarnation[0])
-            noise = noise_factor(f"{pod.namespace}/{job}/{task.world_size}", self._settings.noise)
+            checkpoint = Checkpoint(self._settings.state / "checkpoints", pod.namespace, pod.job_name, incarnation[0])
+            noise = noise_factor(f"{pod.namespace}/{pod.job_name}/{task.world_size}", self._settings.noise)
             progress = self._adopted.pop(incarnation, None)
             gang = self._gangs[incarnation] = _Gang(Trainer(task, checkpoint, self._settings.timing, noise, progress))
         gang.pods.add(key)
         return gang
+
+    def _programs(self, pod: GpuPod) -> Programs | None:
+        """The processes of a pod's incarnation; None where pods' commands are not to be run, or it has none."""
+        size = pod.environment.get(WORLD_SIZE_VARIABLE, "")
+        if not self._settings.run_programs or not pod.command or not size.isdecimal():
+            return None
+        state = self._settings.state
+        places = ProgramPlaces(state / "volumes", self._settings.sockets, state / "programs")
+        return Programs(self._pod_by_uid, int(size), places)
+
+    def _pod_by_uid(self, uid: str) -> GpuPod:
+        return next(pod for pod in self._seen.values() if pod.uid == uid)
 
     def _task_of_job(self, pod: GpuPod) -> TrainingTask | None:
         """What the pod's EnergyAwareJob says that it trains; None where it is not to be asked, or is gone."""
@@ -304,12 +330,16 @@ class WorkloadHost:
 async def run(kubeconfig: Path, settings: Settings) -> None:
     """Run a workload host until SIGTERM; the GPUs stay as they are, as hardware does."""
     async with await ApiSession.connect(kubeconfig) as session:
-        work = asyncio.create_task(WorkloadHost(session, settings).run())
+        host = WorkloadHost(session, settings)
+        work = asyncio.create_task(host.run())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, work.cancel)
-        with contextlib.suppress(asyncio.CancelledError):
-            await work
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+        finally:
+            host.close()
 
 
 def main() -> None:
@@ -325,6 +355,7 @@ def main() -> None:
     parser.add_argument("--save-seconds", type=float, default=Timing.save_seconds)
     parser.add_argument("--foreign-activity", type=float, default=Settings.foreign_activity)
     parser.add_argument("--train-every-job", action="store_true", help="also those not written for the simulation")
+    parser.add_argument("--run-programs", action="store_true", help="run the commands of pods here, as this user")
     arguments = parser.parse_args()
     configure_logging(LogSettings())
     settings = Settings(
@@ -336,6 +367,7 @@ def main() -> None:
         noise=arguments.noise,
         foreign_activity=arguments.foreign_activity,
         train_every_job=arguments.train_every_job,
+        run_programs=arguments.run_programs,
         timing=Timing(arguments.restore_seconds, arguments.save_seconds),
     )
     asyncio.run(run(arguments.kubeconfig, settings))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyball_api.names import LABEL_INCARNATION, LABEL_JOB_UID
+from flyball_api.names import LABEL_INCARNATION, LABEL_JOB_NAME, LABEL_JOB_UID
 
 from flyball_testbed.controlplane.stages import (
     ANNOTATION_PREFIX,
@@ -40,6 +40,10 @@ class GpuPod:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Of the environment, what the pod's own fields give: the field's path by the variable's name.
+    field_references: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = ()  # of the first container
+    grace_seconds: float = 30.0
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> GpuPod:
@@ -47,12 +51,19 @@ class GpuPod:
         metadata, spec = raw["metadata"], raw["spec"]
         gpus = 0
         environment: dict[str, str] = {}
+        references: dict[str, str] = {}
         for container in spec.get("containers") or []:
             limits = (container.get("resources") or {}).get("limits") or {}
             gpus += sum(int(count) for name, count in limits.items() if name.endswith(GPU_RESOURCE_SUFFIX))
             environment |= {
                 variable["name"]: variable["value"] for variable in container.get("env") or [] if "value" in variable
             }
+            references |= {
+                variable["name"]: variable["valueFrom"]["fieldRef"]["fieldPath"]
+                for variable in container.get("env") or []
+                if "fieldRef" in variable.get("valueFrom", {})
+            }
+        trainer = (spec.get("containers") or [{}])[0]
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
@@ -64,7 +75,15 @@ class GpuPod:
             labels=metadata.get("labels") or {},
             annotations=metadata.get("annotations") or {},
             environment=environment,
+            field_references=references,
+            command=(*(trainer.get("command") or ()), *(trainer.get("args") or ())),
+            grace_seconds=float(spec.get("terminationGracePeriodSeconds", 30)),
         )
+
+    @property
+    def job_name(self) -> str:
+        """The job that it belongs to; its own name where it belongs to none."""
+        return self.labels.get(LABEL_JOB_NAME, self.name)
 
     @property
     def ended(self) -> bool:
