@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from flyball_testbed.training.journals import compare, history, read_steps
 from flyball_testbed.training.pytorch import get
+from flyball_testbed.workload.programs import kill_tree
 
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -29,7 +29,7 @@ def torch_python() -> str:
 
 
 class Torchrun:
-    """One start of the example with so many processes; in a process group of its own."""
+    """One start of the example with so many processes."""
 
     def __init__(self, python: str, folder: Path, incarnation: int, processes: int, **environment: str) -> None:
         self.journal = folder / "journal"
@@ -55,7 +55,6 @@ class Torchrun:
                 env=own,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
             )
 
     @property
@@ -73,8 +72,7 @@ class Torchrun:
 
     def kill(self) -> None:
         """All of its processes, in the middle of whatever they do."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+        kill_tree(self.process.pid)  # torchrun's processes are in sessions of their own
         self.process.wait()
 
     def log(self) -> str:

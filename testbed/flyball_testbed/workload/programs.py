@@ -56,6 +56,25 @@ def environment_of(pod: GpuPod, places: ProgramPlaces, own: Mapping[str, str], p
     }
 
 
+def descendants(root: int) -> list[int]:
+    """The processes that a process has started, and those that they have, whatever their sessions."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = [root]
+    for known in found:  # grows while it is gone through
+        found += sorted(pid for pid, parent in parents.items() if parent == known)
+    return found[1:]
+
+
+def kill_tree(root: int) -> None:
+    """End a process and all its descendants at once, as the end of a container does."""
+    for pid in (root, *descendants(root)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 class Programs:
     """The processes of one incarnation; a `Trainer` to the host. All begin once every pod of the gang has its GPUs."""
 
@@ -140,8 +159,7 @@ class Programs:
     def kill(self) -> None:
         """End every process, and what it started, now."""
         for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_tree(process.pid)
             process.wait()
 
     def _rest(self) -> None:

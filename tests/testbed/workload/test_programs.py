@@ -173,7 +173,7 @@ def test_one_that_does_not_leave_is_killed_after_its_grace_period(start: Start, 
 
 
 def test_what_a_program_has_started_ends_with_it(start: Start, places: ProgramPlaces) -> None:
-    begun = f"subprocess.Popen([sys.executable, '-c', {WAITS!r}]).pid"
+    begun = f"subprocess.Popen([sys.executable, '-c', {WAITS!r}], start_new_session=True).pid"
     parent = f"import subprocess, sys, time; print('child', {begun}, flush=True); time.sleep(600)"
     programs = start(pod("a", parent), pod("b", WAITS))
     log = places.logs / "ns-a.log"
