@@ -44,6 +44,7 @@ class SharedValues:
     def wait(self, name: str, seconds: float, monotonic: Callable[[], float] = time.monotonic) -> str | None:
         """The value as soon as there is one; None where that takes longer."""
         until = monotonic() + seconds
+        self.declare(name)
         while True:
             value = self.get(name)
             if value is not None or monotonic() >= until:

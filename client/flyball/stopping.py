@@ -40,8 +40,9 @@ class Stopping:
         self._looked_at = monotonic()
         self._after: int | None = None
         self._before: Any = None
-        if values is not None and rank == 0:
-            for name in ("asked", "after", *(f"answer-{other}" for other in self._others)):
+        if values is not None:
+            answers = [f"answer-{other}" for other in self._others] if rank == 0 else []
+            for name in ("asked", "after", *answers):
                 values.declare(name)
 
     def ask(self) -> None:

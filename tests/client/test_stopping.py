@@ -19,6 +19,19 @@ from tests.support.waiting import PATIENCE_SECONDS, wait_until
 CLIENT = Path(__file__).parents[2] / "client"
 
 
+def test_whoever_looks_for_a_value_makes_its_file_first(tmp_path: Path) -> None:
+    """A network file system may remember for half a minute that a file was not there."""
+    first, second = SharedValues(str(tmp_path)), SharedValues(str(tmp_path))
+    Stopping(1, 2, second)
+    assert {path.name for path in tmp_path.iterdir()} == {"asked", "after"}
+    assert second.wait("restored", 0.0) is None
+    assert (tmp_path / "restored").exists()
+    first.put("restored", "nothing")
+    assert second.get("restored") == "nothing"
+    Stopping(0, 2, first)
+    assert second.get("restored") == "nothing"
+
+
 class Gang:
     """Threads that train in step: none ends a step before all have begun it, as by an all-reduce."""
 
