@@ -194,8 +194,7 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        from flyball_planner.planner import DEFAULT_POLICY
-        from flyball_planner.policies.registry import policy_named
+        from flyball_planner.policies.registry import policy_named, policy_names
         from flyball_planner.snapshot import Consolidation
 
         if self.mode not in MODES:
@@ -207,7 +206,8 @@ class Settings:
                 raise ValueError(f"GPU resource {name!r}: no name of an extended resource, as nvidia.com/gpu is one")
         traits = policy_named(self.policy).traits
         if self.empty_node_hold_seconds and not traits.empties_nodes:
-            raise ValueError(f"nodes are emptied under {DEFAULT_POLICY} only, and the policy is {self.policy}")
+            emptying = " or ".join(name for name in policy_names() if policy_named(name).traits.empties_nodes)
+            raise ValueError(f"nodes are emptied under {emptying} only, and the policy is {self.policy}")
         Consolidation(self.empty_node_watts, self.empty_node_hold_seconds)
         try:
             files = tuple(file for path in self.gpu_model_files for file in _gpu_model_files(path))
