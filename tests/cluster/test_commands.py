@@ -9,9 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from flyball_api.manifests import manifests
 from flyball_cli.live_cluster import LiveCluster
 from flyball_cli.main import build_app
 from flyball_kube.session import ApiSession
+from flyball_testbed.controlplane.install import BASE_DIRECTORY, read_manifests
 from flyball_views.overview import Overview
 from typer.testing import CliRunner
 
@@ -130,7 +132,11 @@ def test_the_doctor_of_an_installation_that_is_well(bench: Bench, viewer: Path) 
     status, output = run(bench.site.cluster.kubeconfig, "doctor")
     verdicts = {line.split()[0] for line in output.splitlines() if line[0] != " "}
     assert (status, "fail" in verdicts) == (0, False), output
-    for found in ("7 kinds, with the fields", "11 are bound", "leads, epoch", f"{bench.site.plan.nodes} nodes served"):
+    policies = sum(
+        manifest["kind"] == "ValidatingAdmissionPolicyBinding" for manifest in read_manifests(BASE_DIRECTORY)
+    )
+    served = f"{bench.site.plan.nodes} nodes served"
+    for found in (f"{len(manifests())} kinds, with the fields", f"{policies} are bound", "leads, epoch", served):
         assert found in output
     status, output = run(viewer, "doctor")
     assert status == 0, output
@@ -148,6 +154,7 @@ def test_a_deleted_cap_is_released_after_asking(bench: Bench, viewer: Path) -> N
     assert "no right to patch powercaps.flyball.dev in the whole cluster; the ClusterRole flyball-sre has it" in output
     status, output = run(administrator, "release", "cap", cap, answer="n\n")
     assert (status, "not deleted; the word counts once it is" in output) == (1, True)
+    bench.wait(lambda: "finalizers" in (bench.cap("hall") or {})["metadata"], lambda: f"held: {bench.cap('hall')}")
     bench.api.delete(bench.cap_path("hall"))
     assert bench.cap("hall") is not None
     status, output = run(administrator, "release", "cap", cap, answer="y\n")

@@ -134,9 +134,12 @@ def declare_and_end(bench: Bench, foreign: str, row_watts: int) -> None:
     """Twice: under an operator, and while it is killed."""
     lowest = {bench.site.plan.constants.min_limit_milliwatts}
 
+    def others_at_work() -> bool:  # a job that is just being moved has no watts for a moment
+        return max(limits_milliwatts(bench, *OTHERS)) > min(lowest)
+
     def at_work() -> bool:
-        limits = (max(limits_milliwatts(bench, *ROW)), max(limits_milliwatts(bench, *OTHERS)))
-        return min(*limits, limit_of(bench, ROW[0], foreign)) > min(lowest)
+        row = min(max(limits_milliwatts(bench, *ROW)), limit_of(bench, ROW[0], foreign))
+        return others_at_work() and row > min(lowest)
 
     def down() -> bool:
         return limits_milliwatts(bench, *ROW) == lowest
@@ -156,7 +159,8 @@ def declare_and_end(bench: Bench, foreign: str, row_watts: int) -> None:
             lambda: (bench.cap("row") or {})["status"]["committedWatts"] <= least_watts,
             lambda: f"no more committed than the smallest limits: {bench.cap('row')}",
         )
-        assert max(limits_milliwatts(bench, *OTHERS)) > min(lowest)
+        bench.wait(others_at_work, lambda: f"the others at work all the while: {limits_milliwatts(bench, *OTHERS)}")
+        assert down()
         end()
     bench.wait(lambda: shown("False"), lambda: f"its end shown by the cap: {bench.cap('row')}")
     bench.wait(at_work, lambda: "limits returned by grants")
@@ -164,7 +168,7 @@ def declare_and_end(bench: Bench, foreign: str, row_watts: int) -> None:
     epoch = max(node["spec"]["epoch"] for node in bench.gpu_nodes())
     with operator_killed(bench) as start_another, emergency(bench, "row", "fire") as end:
         bench.wait(down, lambda: f"down without an operator: {limits_milliwatts(bench, *ROW)}")
-        assert max(limits_milliwatts(bench, *OTHERS)) > min(lowest)
+        bench.wait(others_at_work, lambda: f"the others as they were: {limits_milliwatts(bench, *OTHERS)}")
         assert not bench.site.running(OPERATOR)
         start_another()
         bench.wait(

@@ -27,6 +27,20 @@ def start_load(bench: Bench, jobs: int = 4) -> int:
     return full
 
 
+def settled_limits_watts(bench: Bench, seconds: float = 1.0) -> float:
+    """What the limits add up to, once that has stayed the same for so long."""
+    seen, since = bench.limits_watts(), time.monotonic()
+
+    def stays() -> bool:
+        nonlocal seen, since
+        if (now := bench.limits_watts()) != seen:
+            seen, since = now, time.monotonic()
+        return time.monotonic() - since >= seconds
+
+    bench.wait(stays, lambda: f"limits that stay; now {seen} W")
+    return seen
+
+
 @pytest.mark.long
 def test_kill_operator_agents_or_both_at_random_moments_of_a_cap_step(make_site: Callable[..., Bench]) -> None:
     bench = make_site(nodes=4)
@@ -55,11 +69,12 @@ def test_api_server_away_for_less_and_for_longer_than_a_lease(make_site: Callabl
     bench = make_site(nodes=2)
     full = start_load(bench, jobs=2)
     control_plane = bench.site.cluster.control_plane
-    held = bench.limits_watts()
-    assert held > bench.floor_watts()
+    bench.wait(lambda: bench.limits_watts() > bench.floor_watts(), lambda: "the jobs' limits raised")
     # Shorter than the grants' lease (15 s): the agents hold what they have.
     control_plane.kill_component("kube-apiserver")
     ends = time.monotonic() + 7
+    held = settled_limits_watts(bench)  # a grant may have been on its way
+    assert held > bench.floor_watts()
     while time.monotonic() < ends:
         assert bench.limits_watts() == held
         time.sleep(0.5)
@@ -77,21 +92,24 @@ def test_api_server_away_for_less_and_for_longer_than_a_lease(make_site: Callabl
     assert bench.overshoot_watts("site") == 0.0
 
 
+def grant_versions(bench: Bench) -> dict[str, tuple[int, int]]:
+    """Epoch and generation of each node's grant."""
+    return {node["metadata"]["name"]: (node["spec"]["epoch"], node["spec"]["generation"]) for node in bench.gpu_nodes()}
+
+
 @pytest.mark.long
 def test_a_leader_stopped_past_its_lease_counts_for_nothing(make_site: Callable[..., Bench]) -> None:
     bench = make_site(nodes=2)
     full = start_load(bench, jobs=2)
     first = bench.site.parts[OPERATOR]
-    epochs = {node["spec"]["epoch"] for node in bench.gpu_nodes()}
-    assert len(epochs) == 1
+    (old,) = {node["spec"]["epoch"] for node in bench.gpu_nodes()}
     second = bench.site.start_part(OPERATOR)  # stands by
     first.pause()
     low = int(full * 0.4)
     bench.set_cap("site", low)
     bench.wait_enforced("site", low)
-    after = {node["spec"]["epoch"] for node in bench.gpu_nodes()}
-    assert after == {max(epochs) + 1}
-    generations = {node["metadata"]["name"]: node["spec"]["generation"] for node in bench.gpu_nodes()}
+    versions = grant_versions(bench)
+    assert min(epoch for epoch, _ in versions.values()) > old
     first.resume()
     try:
         bench.wait(
@@ -99,13 +117,12 @@ def test_a_leader_stopped_past_its_lease_counts_for_nothing(make_site: Callable[
         )
         assert first.is_running()
         assert second.is_running()
-        assert {node["spec"]["epoch"] for node in bench.gpu_nodes()} == after
         # The new leader may have gone on; nothing went back, and no job carries the old leader's epoch.
-        assert all(node["spec"]["generation"] >= generations[node["metadata"]["name"]] for node in bench.gpu_nodes())
+        assert all(version >= versions[name] for name, version in grant_versions(bench).items())
         for index in range(2):
             bench.wait_job(
                 f"load-{index}",
-                lambda raw: {raw["status"]["allocation"]["epoch"]} == after if raw is not None else False,
+                lambda raw: raw is not None and raw["status"]["allocation"]["epoch"] > old,
                 "planned by the new leader",
             )
         assert bench.overshoot_watts("site") == 0.0

@@ -117,6 +117,7 @@ def test_a_cap_is_not_called_enforced_while_a_node_has_not_acknowledged(bench: B
     bench.wait_enforced("site", full)
     load(bench, jobs=2)
     low = int(full * 0.35)
+    bench.wait(lambda: bench.bounds_watts() > low, lambda: f"bounds of {bench.bounds_watts()} W above {low} W")
     agents = bench.site.parts["agent-host"]
     agents.pause()
     try:
