@@ -16,8 +16,19 @@ LONG = 1_000_000
 
 
 def running_pod(bench: Bench) -> Json:
-    """A pod of the test's that runs."""
-    return next(pod for pod in bench.objects("pods") if pod["status"].get("phase") == "Running")
+    """A pod of the test's that runs, and that nobody has told to end."""
+    found: list[Json] = []
+
+    def runs() -> bool:
+        found[:] = [
+            pod
+            for pod in bench.objects("pods")
+            if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
+        ]
+        return bool(found)
+
+    bench.wait(runs, lambda: f"a pod that runs: {[pod['status'] for pod in bench.objects('pods')]}")
+    return found[0]
 
 
 def crash(bench: Bench, exit_code: int = 1) -> None:
@@ -41,19 +52,25 @@ def wait_incarnation(bench: Bench, name: str, number: int) -> dict[str, Any]:
 
 def reasons(bench: Bench, name: str) -> list[str]:
     """Reasons of the Events about a job."""
-    events = bench.objects("events", "/apis/events.k8s.io/v1")
-    return [item["reason"] for item in events if item["regarding"].get("name") == name]
+    return [reason for _, reason, _ in bench.events(name)]
+
+
+def energy_is_known(raw: Json | None) -> bool:
+    """Whether something is counted of the job's first incarnation, or all of it has been."""
+    energy = ((raw or {}).get("status") or {}).get("energy") or {}
+    counted = any(entry["key"].startswith("1/") for entry in energy.get("incarnations") or ())
+    return counted or energy.get("settledIncarnation", 0) >= 1
 
 
 def test_a_crash_counts_and_the_next_incarnation_goes_on(bench: Bench) -> None:
     bench.submit("shaky", gpus=(4, 4), iterations=LONG)
     wait_incarnation(bench, "shaky", 1)
+    bench.wait_job("shaky", energy_is_known, "its energy counted")
     crash(bench)
     status = wait_incarnation(bench, "shaky", 2)
     assert (status["restarts"], status["lastFailedIncarnation"]) == (1, 1)
     bench.wait(lambda: "Restarting" in reasons(bench, "shaky"), lambda: f"told so; {reasons(bench, 'shaky')}")
-    energy = status["energy"]
-    assert any(entry["key"].startswith("1/") for entry in energy["incarnations"]) or energy["settledIncarnation"] >= 1
+    assert energy_is_known({"status": status})
 
 
 def test_the_last_crash_ends_the_job_and_leaves_its_pod_to_be_looked_at(bench: Bench) -> None:
@@ -95,10 +112,11 @@ def test_a_loop_of_clean_looking_exits_ends_after_its_restarts(bench: Bench) -> 
         (1, 143, True),
     ]
     assert "exit code 143; failurePolicy.maxRestarts 2 allows no further restart" in message(raw, "Failed")
-    pauses = [note for _, event, note in bench.events("loop") if event == "Restarting"]
-    assert pauses, "told so"
-    (pod,) = bench.objects("pods")
-    assert pod["metadata"]["name"] == status["failures"][0]["pod"], "the last one stays to be looked at"
+    bench.wait(lambda: "Restarting" in reasons(bench, "loop"), lambda: f"told so; {reasons(bench, 'loop')}")
+    bench.wait(
+        lambda: [pod["metadata"]["name"] for pod in bench.objects("pods")] == [status["failures"][0]["pod"]],
+        lambda: f"the last one alone stays to be looked at; {bench.objects('pods')}",
+    )
 
 
 def test_evictions_do_not_count_and_say_by_whom(bench: Bench) -> None:

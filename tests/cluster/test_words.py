@@ -71,11 +71,11 @@ def test_a_deadline_that_is_past_is_said_and_hurries_nobody(bench: Bench) -> Non
 def test_a_preempted_job_says_for_whom_until_it_runs_again(bench: Bench) -> None:
     bench.submit("low", gpus=(32, 32), iterations=LONG)
     bench.wait_running("low", 32)
-    bench.submit("high", gpus=(32, 32), iterations=60, priority=10)
+    bench.submit("high", gpus=(32, 32), iterations=LONG, priority=10)
     bench.wait_running("high", 32)
-    bench.wait_said("low", "Admitted", "Preempted", "Now:")  # a later plan has only said that there are no GPUs
-    assert "/high, priority 10 over 0." in message(bench.job("low"), "Admitted")
-    bench.wait_succeeded("high")
+    low = bench.wait_said("low", "Admitted", "Preempted", "Now:")  # a later plan has only said that there are no GPUs
+    assert "/high, priority 10 over 0." in message(low, "Admitted")
+    bench.api.delete(bench.path("high"))
     bench.wait_running("low", 32)
 
 
