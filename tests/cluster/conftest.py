@@ -23,7 +23,7 @@ QUICK = (
 @pytest.fixture(scope="session")
 def site(control_plane_programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Four nodes of eight GPUs, shared by all tests that leave them whole; those that kill a part take `make_site`."""
-    plan = SitePlan(nodes=4, operator_arguments=QUICK)
+    plan = SitePlan(nodes=4, operator_arguments=QUICK, workload_arguments=("--run-programs",))
     with Site.start(plan, tmp_path_factory.mktemp("site")) as started:
         yield started
 
