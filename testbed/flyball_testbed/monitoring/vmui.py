@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from itertools import groupby
-from operator import attrgetter
 
 from flyball_testbed.monitoring.panel import COLUMNS, Colour, Dashboard, Panel, Query, Row, Shape, Unit
 
@@ -35,19 +34,32 @@ def vmui_json(made: Dashboard) -> str:
 
 
 def _panels(made: Dashboard, row: Row) -> list[dict[str, object]]:
-    numbers = sorted((panel for panel in row.panels if panel.shape is Shape.NUMBER), key=attrgetter("unit"))
-    groups = [list(group) for _, group in groupby(numbers, key=attrgetter("unit"))]
+    numbers = sorted((panel for panel in row.panels if panel.shape is Shape.NUMBER), key=_kind)
+    groups = [list(group) for _, group in groupby(numbers, key=_kind)]
     # As they stand in the list, by the first of each.
     groups.sort(key=lambda group: row.panels.index(group[0]))
     drawn = [_numbers(made, group, VMUI_COLUMNS // len(groups)) for group in groups]
-    return drawn + [_lines(made, panel) for panel in row.panels if panel.shape in (Shape.LINES, Shape.STACKED)]
+    charts = [panel for panel in row.panels if panel.shape in (Shape.LINES, Shape.STACKED)]
+    # One that is repeated elsewhere has the lines of all here: what compares them is read more quickly.
+    return drawn + [_lines(made, panel) for panel in sorted(charts, key=lambda panel: bool(panel.repeated))]
+
+
+def _kind(panel: Panel) -> tuple[str, bool]:
+    """Numbers of one unit stand together, and those that should be nothing apart from the others."""
+    return panel.unit, _should_be_nothing(panel)
+
+
+def _should_be_nothing(panel: Panel) -> bool:
+    return panel.base is Colour.GOOD and bool(panel.thresholds) and panel.thresholds[0].value < LITTLE
 
 
 def _numbers(made: Dashboard, group: list[Panel], width: int) -> dict[str, object]:
     """Numbers of one unit, each a line with what is good beside its name."""
-    title = group[0].title if len(group) == 1 else ", ".join(panel.title for panel in group)
+    titles = ", ".join(panel.title for panel in group)
+    if _should_be_nothing(group[0]):
+        titles = f"{titles} (should be 0)" if len(group) == 1 else "Should all be 0"
     return {
-        "title": title if len(group) <= 3 else f"Now: {len(group)} counts",
+        "title": titles,
         "description": " ".join(panel.question for panel in group),
         "expr": [_expression(made, query, panel.unit) for panel in group for query in panel.queries],
         "alias": [panel.title + _good(panel) for panel in group],
@@ -57,7 +69,7 @@ def _numbers(made: Dashboard, group: list[Panel], width: int) -> dict[str, objec
 
 def _good(panel: Panel) -> str:
     """What a number should be, in brackets, where one value alone is good."""
-    if panel.base is Colour.GOOD and panel.thresholds and panel.thresholds[0].value < LITTLE:
+    if _should_be_nothing(panel):
         return " (should be 0)"
     good = [threshold.value for threshold in panel.thresholds if threshold.colour is Colour.GOOD]
     return f" (should be {good[0]:g})" if panel.unit is Unit.COUNT and good else ""
