@@ -76,8 +76,8 @@ dashboards: $(STAMP)  ## the chart's dashboards for Grafana and vmui, from their
 dashboards-pictures: $(STAMP)  ## the pictures of docs/dashboards.md: a run of five minutes, and what a Prometheus saw of it
 	$(BIN)/python -m flyball_testbed.monitoring pictures $(PICTURES_ARGS)
 
-vmui-pictures: $(STAMP)  ## the pictures of vmui in docs/dashboards.md: the same run, by a VictoriaMetrics and Chromium
-	$(BIN)/python -m benchmarks.vmui_pictures --output docs/images
+vmui-pictures: $(STAMP)  ## the picture of vmui in docs/dashboards.md: the same run, by a VictoriaMetrics and Chromium
+	$(BIN)/python -m benchmarks.vmui_pictures --output docs/images $(VMUI_ARGS)
 
 DATA ?= ../shared/data
 frontiers: $(STAMP)  ## the pictures of docs/frontiers.md (Zeus' and Kareus' from measurements in DATA)

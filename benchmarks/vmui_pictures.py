@@ -1,4 +1,4 @@
-"""The pictures of vmui in docs/dashboards.md: a real VictoriaMetrics watches the run of the others, seen in Chromium.
+"""The picture of vmui in docs/dashboards.md: a real VictoriaMetrics watches the run of the others, seen in Chromium.
 
 python -m benchmarks.vmui_pictures --output docs/images      # five minutes, and three more to build it once
 """
@@ -23,6 +23,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="the folder of the pictures")
     parser.add_argument("--seconds", type=float, default=300.0, help="how long the run takes")
+    names = [made.uid.removeprefix("flyball-") for made in DASHBOARDS]
+    parser.add_argument(
+        "--only", choices=names, action="append", help="of this dashboard; may be repeated; default: power"
+    )
     arguments = parser.parse_args()
     why_not = why_no_browser()
     if why_not is not None:
@@ -38,7 +42,8 @@ def main() -> int:
     ):
         let_things_happen(site, arguments.seconds)
         minutes = max(1, round(arguments.seconds / 60))
-        for made in DASHBOARDS:
+        wanted = arguments.only or ["power"]
+        for made in (each for each in DASHBOARDS if each.uid.removeprefix("flyball-") in wanted):
             path = arguments.output / f"vmui-{made.uid.removeprefix('flyball-')}.png"
             dashboard_picture(browser, server.dashboards_page, made, minutes, path)
             print(path)
