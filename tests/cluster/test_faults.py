@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from flyball_testbed.controlplane.components import API_SERVER, CONTROLLER_MANAGER, ETCD, KWOK, SCHEDULER
 from flyball_testbed.parts import AGENTS, OPERATOR
 
 from tests.support.site_bench import Bench
@@ -95,6 +98,51 @@ def test_api_server_away_for_less_and_for_longer_than_a_lease(make_site: Callabl
 def grant_versions(bench: Bench) -> dict[str, tuple[int, int]]:
     """Epoch and generation of each node's grant."""
     return {node["metadata"]["name"]: (node["spec"]["epoch"], node["spec"]["generation"]) for node in bench.gpu_nodes()}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_store_that_is_restored_from_a_backup_brings_back_no_watts(
+    make_site: Callable[..., Bench], tmp_path: Path
+) -> None:
+    """The backup is from before a cut: grants, acknowledgements, the Lease and all versions are as they were."""
+    bench = make_site(nodes=2)
+    full = start_load(bench, jobs=2)
+    control_plane, backup = bench.site.cluster.control_plane, tmp_path / "backup"
+    store = control_plane.directory / ETCD
+
+    def with_the_store_at_rest(work: Callable[[], object]) -> None:
+        """What follows a restore by the book: every component is started anew."""
+        names = (KWOK, SCHEDULER, CONTROLLER_MANAGER, API_SERVER, ETCD)
+        for name in names:
+            control_plane.stop_component(name)
+        work()
+        for name in reversed(names):
+            control_plane.start_component(name)
+
+    with_the_store_at_rest(lambda: shutil.copytree(store, backup))
+    bench.wait_enforced("site", int(full * 0.8))
+    low = int(full * 0.4)
+    bench.set_cap("site", low)
+    bench.wait_enforced("site", low)
+    epochs = {node["spec"]["epoch"] for node in bench.gpu_nodes()}
+    held = bench.limits_watts()
+
+    def restore() -> None:
+        shutil.rmtree(store)
+        backup.rename(store)
+
+    with_the_store_at_rest(restore)
+    bench.set_cap("site", low)  # whoever cut it does so again: of that, the store remembers nothing
+    bench.wait_enforced("site", low)
+    assert bench.limits_watts() <= max(held, low)
+    assert all(node["spec"]["epoch"] > max(epochs) for node in bench.gpu_nodes())
+    for index in range(2):
+        bench.wait_running(f"load-{index}")
+    bench.set_cap("site", int(full * 0.6))
+    bench.wait_enforced("site", int(full * 0.6))
+    bench.wait(lambda: bench.limits_watts() > low, lambda: "limits raised again")
+    assert bench.overshoot_watts("site") == 0.0
 
 
 @pytest.mark.long
