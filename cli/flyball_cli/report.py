@@ -1,4 +1,4 @@
-"""`flyball report`: energy, money and CO2 by job, namespace or month."""
+"""`flyball report`: energy, money and CO2 by job, namespace, cap, day or month."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from flyball_cli.cluster_access import Access, Context, Kubeconfig, Namespace
 
 if TYPE_CHECKING:
     from flyball_kube.session import ApiSession
-    from flyball_views.overview import Overview
-    from flyball_views.report import Report, ReportLine
+    from flyball_views.report import By, Prices, Report, ReportLine
 
 HEADINGS = ("jobs", "not ended", "GPU hours", "kWh", "cost", "kg CO2")
 LONGEST_PICTURE = 30
@@ -27,6 +26,8 @@ class GroupBy(StrEnum):
 
     JOB = "job"
     NAMESPACE = "namespace"
+    CAP = "cap"
+    DAY = "day"
     MONTH = "month"
 
 
@@ -57,10 +58,15 @@ def register(app: typer.Typer) -> None:
     def report(
         by: Annotated[GroupBy, typer.Option(help="What a line adds up.")] = GroupBy.JOB,
         month: Annotated[
-            str | None, typer.Option(metavar="YYYY-MM", help="Only jobs that ended in this month (UTC).")
+            str | None, typer.Option(metavar="YYYY-MM", help="Only what was used in this month (UTC).")
         ] = None,
-        price: Annotated[float | None, typer.Option(help="What a kilowatt-hour costs, in your currency.")] = None,
-        co2: Annotated[float | None, typer.Option(help="Grams of CO2 a kilowatt-hour.")] = None,
+        price: Annotated[
+            float | None,
+            typer.Option(help="What a kilowatt-hour costs, in your currency; by default what each day's report has."),
+        ] = None,
+        co2: Annotated[
+            float | None, typer.Option(help="Grams of CO2 a kilowatt-hour; by default what each day's report has.")
+        ] = None,
         pue: Annotated[float, typer.Option(help="What the building draws for each watt of the GPUs.")] = 1.0,
         output: Annotated[Output, typer.Option("--output", "-o", help="How it is printed.")] = Output.TABLE,
         png: Annotated[Path | None, typer.Option(help="Draw it into this file, too (needs matplotlib).")] = None,
@@ -68,41 +74,60 @@ def register(app: typer.Typer) -> None:
         kubeconfig: Kubeconfig = None,
         context: Context = None,
     ) -> None:
-        """What jobs have used: energy, money and CO2, of all namespaces or one (-n).
+        """What was used: energy, money and CO2, of the whole cluster or one namespace (-n).
 
-        It is made of what the jobs' statuses hold now, and says what that leaves out: jobs that were deleted, and the
-        course of time within a job.
+        It is made of the operator's daily EnergyReports, which keep what deleted jobs used, what other pods with GPUs used,
+        and what GPUs used idle. Who may not read them, or has none, gets what the statuses of the jobs hold now.
 
         \b
-          flyball report --by namespace --price 0.21 --co2 380
-          flyball report --by month -o csv > energy.csv
+          flyball report --by namespace --month 2030-06
+          flyball report -n research --month 2030-06 --price 0.21 --co2 380 --png june.png
+          flyball report --by day -o csv > energy.csv
         """
         from flyball_views.report import By, Prices
-        from flyball_views.report import report as make_report
 
         from flyball_cli.cluster_access import fail, on_cluster
 
         try:
             prices = Prices(price, co2, pue)
+            access = Access(kubeconfig, context, namespace)
+            since = None if month is None else _month(month)
+            made = on_cluster(
+                "report", access, lambda session, _: _made(session, By(by.value), prices, since, namespace)
+            )
         except ValueError as error:
             fail("report", error)
-        since = None if month is None else _month(month)
-        access = Access(kubeconfig, context, namespace)
-        overview = on_cluster("report", access, lambda session, _: _look(session, namespace))
-        if "energyawarejobs" in overview.missing:
-            fail("report", overview.missing["energyawarejobs"])
-        until = None if since is None else month_after(since)
-        made = make_report(overview.jobs, overview.time, By(by.value), prices, since, until)
         typer.echo(printed(made, output))
         if png is not None:
             draw(made, png)
             typer.echo(f"drawn: {png}", err=True)
 
 
-async def _look(session: ApiSession, namespace: str | None) -> Overview:
-    from flyball_cli.cluster_reading import look
+async def _made(session: ApiSession, by: By, prices: Prices, month: datetime | None, namespace: str | None) -> Report:
+    """The report by the daily books; without any, by the jobs' statuses. Raises ValueError for what those do not tell."""
+    from flyball_api.energy_report import read_energy_report
+    from flyball_kube.errors import ApiError
+    from flyball_kube.resources import ENERGY_AWARE_JOBS, ENERGY_REPORTS
+    from flyball_views.books import book_report
+    from flyball_views.report import report as make_report
 
-    return await look(session, namespace)
+    from flyball_cli.cluster_reading import list_all, look
+
+    try:
+        books = [read_energy_report(raw).spec for raw in await list_all(session, ENERGY_REPORTS)]
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        books = []
+    if books:
+        chosen = [book for book in books if month is None or book.day.startswith(f"{month:%Y-%m}-")]
+        chosen.sort(key=lambda book: book.day)
+        return book_report(chosen, datetime.now(UTC), by, prices, namespace)
+    overview = await look(session, namespace)
+    if ENERGY_AWARE_JOBS.plural in overview.missing:
+        raise ValueError(overview.missing[ENERGY_AWARE_JOBS.plural])
+    until = None if month is None else month_after(month)
+    return make_report(overview.jobs, overview.time, by, prices, month, until)
 
 
 def printed(report: Report, output: Output) -> str:
@@ -128,7 +153,8 @@ def printed(report: Report, output: Output) -> str:
 def _figures(line: ReportLine, unknown: str = "-") -> list[str]:
     money = unknown if line.money is None else f"{line.money:.2f}"
     emitted = unknown if line.kilograms_co2 is None else f"{line.kilograms_co2:.2f}"
-    return [str(line.jobs), str(line.open_jobs), f"{line.gpu_hours:.1f}", f"{line.kilowatt_hours:.2f}", money, emitted]
+    still = unknown if line.open_jobs is None else str(line.open_jobs)
+    return [str(line.jobs), still, f"{line.gpu_hours:.1f}", f"{line.kilowatt_hours:.2f}", money, emitted]
 
 
 def draw(report: Report, path: Path) -> None:

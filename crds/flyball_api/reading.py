@@ -129,6 +129,12 @@ def to_patch(status: Struct) -> JsonObject:
     return _with_whole_lists(to_builtins(status))
 
 
+def to_json(spec: Struct) -> JsonObject:
+    """A spec as an object has it: what is None is left out."""
+    written: JsonObject = _without_nulls(to_builtins(spec))
+    return written
+
+
 def _with_whole_lists(value: JsonObject) -> JsonObject:
     return {
         key: _with_whole_lists(item)

@@ -46,6 +46,7 @@ POWER_BRAKES = Resource(GROUP, VERSION, "powerbrakes", "PowerBrake", namespaced=
 BRAKE_ACKNOWLEDGEMENTS = Resource(GROUP, VERSION, "brakeacknowledgements", "BrakeAcknowledgement", namespaced=False)
 GPU_NODES = Resource(GROUP, VERSION, "gpunodes", "GPUNode", namespaced=False)
 ENERGY_QUOTAS = Resource(GROUP, VERSION, "energyquotas", "EnergyQuota")
+ENERGY_REPORTS = Resource(GROUP, VERSION, "energyreports", "EnergyReport", namespaced=False)
 ENERGY_PROFILES = Resource(GROUP, VERSION, "energyprofiles", "EnergyProfile")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod")

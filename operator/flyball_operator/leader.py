@@ -7,7 +7,7 @@ and one that takes over all lead to the same end. What the controllers remember 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import ClusterSnapshot
 
+from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import CreateIncarnation
@@ -31,10 +32,12 @@ from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.observing import ObservingController
 from flyball_operator.power.patience import PLAN_GRACE_SECONDS
+from flyball_operator.report.energy_books import Seen, owner_of
+from flyball_operator.report.energy_reports import EnergyReports
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import Settings
-from flyball_operator.watches import Watches
+from flyball_operator.watches import ClusterState, Watches
 from flyball_operator.writes.background import Background
 from flyball_operator.writes.executor import Executor
 from flyball_operator.writes.job_actions import take_action
@@ -69,8 +72,10 @@ class LeaderTerm:
         background: Background,
         meters: Meters,
         wall_clock: Callable[[], datetime],
+        energy_reports: EnergyReports,
     ) -> None:
         self._epoch = epoch
+        self._energy_reports = energy_reports
         self._settings = settings
         self._watches = watches
         self._power = power
@@ -151,6 +156,7 @@ class LeaderTerm:
             profiles = self._learner.due_writes(monotonic)
             if profiles:
                 self._background.start("profiles", write_profiles(self._executor, self._learner, profiles))
+        self._keep_energy_books(cluster, state, jobs, now, monotonic)
         self._reporter.announce_nodes(state.nodes)
         self._reporter.announce_problems(cluster.gpu_nodes.values())
         self._reporter.announce_gpus(cluster.gpu_nodes)
@@ -298,6 +304,27 @@ class LeaderTerm:
             if not background.busy(("expiry", job.uid)):
                 background.start(("expiry", job.uid), in_turn(self._executor.delete_job(job)))
 
+    def _keep_energy_books(
+        self, cluster: ClusterState, state: PowerState, jobs: JobsStep, now: datetime, monotonic: float
+    ) -> None:
+        """Count what every GPU has used; the book is written behind everything else."""
+        reports, key = self._energy_reports, "energy-report"
+        busy = self._background.busy(key)
+        if reports.unread:
+            if not busy and reports.load_due(monotonic):
+                self._background.start(key, reports.load(now, monotonic))
+            return
+        reports.observe(lambda: energy_seen(cluster, state, jobs.consumptions), now)
+        write = None if busy or state.cutting else reports.due(now, monotonic)
+        if write is None:
+            return
+        stored: dict[str, Any] = {}
+        self._background.start(
+            key,
+            self._executor.write_energy_report(write.day, write.body, write.resource_version, stored.update),
+            lambda result: reports.answered(write, result, stored, self._wall_clock(), monotonic),
+        )
+
     def _observe(self, state: PowerState, jobs: JobsStep, instructions: PowerInstructions) -> None:
         self._metrics.observe_convergence(instructions.owing)
         self._metrics.observe_caps(state.caps.states, self._plans.in_force.infeasible)
@@ -315,3 +342,13 @@ class LeaderTerm:
         if self._plans.in_force.next_is_near:
             pauses.append(PLAN_GRACE_SECONDS)
         return max(SHORTEST_PAUSE_SECONDS, min(pauses))
+
+
+def energy_seen(cluster: ClusterState, state: PowerState, jobs: Iterable[Consumption]) -> Seen:
+    """What the books of energy are kept of, as it is now."""
+    return Seen(
+        nodes=state.nodes,
+        caps={cap.name: cap.nodes for cap in state.caps.states},
+        jobs=jobs,
+        owners={(pod.namespace, pod.name): owner_of(pod) for pod in cluster.pods if not pod.job_uid},
+    )

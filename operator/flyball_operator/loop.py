@@ -22,6 +22,7 @@ from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.worker import PlanWorker
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.observing import ObservingController
+from flyball_operator.report.energy_reports import EnergyReports
 from flyball_operator.report.events import EventRecorder
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
@@ -232,6 +233,9 @@ class Operator:
                 self._monotonic,
             ),
             wall_clock=self._wall_clock,
+            energy_reports=EnergyReports(
+                self._session, settings.energy_rates, settings.report_seconds, settings.report_days
+            ),
         )
 
     async def _rest(self, longest: float, shortest: float) -> None:

@@ -15,6 +15,7 @@ from flyball_api.names import DEFAULT_NAMESPACE, GPU_RESOURCE
 from flyball_kube.options import option
 
 if TYPE_CHECKING:
+    from flyball_api.energy_report import EnergyRates
     from flyball_planner.models.gpu import GpuModel
     from flyball_planner.snapshot import Consolidation
 
@@ -184,6 +185,29 @@ class Settings:
     empty_node_watts: float = field(
         default=0.0, metadata=option("What such a node draws beside its GPUs.", minimum=0.0)
     )
+    report_seconds: float = field(
+        default=60.0,
+        metadata=option("The day's EnergyReport is written this often.", minimum=1.0),
+    )
+    report_days: int = field(
+        default=400,
+        metadata=option("EnergyReports of so many days are kept.", unit="days", minimum=1, maximum=3660),
+    )
+    cost_per_kilowatt_hour: float = field(
+        default=0.0,
+        metadata=option(
+            "What a kilowatt-hour costs, in your currency; EnergyReports keep it. 0: not known.",
+            unit="currency",
+            minimum=0.0,
+            maximum=1e6,
+        ),
+    )
+    co2_grams_per_kilowatt_hour: float = field(
+        default=0.0,
+        metadata=option(
+            "Grams of CO2 a kilowatt-hour; EnergyReports keep it. 0: not known.", unit="grams", minimum=0.0, maximum=1e6
+        ),
+    )
     # Pods mount their own folder of it, which takes a hostPath.
     training_socket_directory: str = field(
         default="",
@@ -235,6 +259,14 @@ class Settings:
         from flyball_operator.meters.endpoints import read_endpoints
 
         return {} if self.meter_endpoints_file is None else read_endpoints(self.meter_endpoints_file)
+
+    @property
+    def energy_rates(self) -> EnergyRates:
+        """What a kilowatt-hour costs and emits, as EnergyReports have it."""
+        from flyball_api.energy_report import EnergyRates
+
+        cost, grams = self.cost_per_kilowatt_hour, self.co2_grams_per_kilowatt_hour
+        return EnergyRates(round(cost * 1e6) if cost else None, round(grams * 1e3) if grams else None)
 
     @property
     def consolidation(self) -> Consolidation | None:

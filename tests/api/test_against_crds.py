@@ -12,6 +12,7 @@ import pytest
 from flyball_api.energy_aware_job import EnergyAwareJobSpec, EnergyAwareJobStatus
 from flyball_api.energy_profile import EnergyProfileSpec, EnergyProfileStatus
 from flyball_api.energy_quota import EnergyQuotaSpec, EnergyQuotaStatus
+from flyball_api.energy_report import EnergyReportSpec
 from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus
 from flyball_api.grant import GrantSpec
 from flyball_api.power_brake import PowerBrakeSpec
@@ -33,6 +34,7 @@ STRUCTS: dict[tuple[str, str], type[Struct]] = {
     ("EnergyProfile", "spec"): EnergyProfileSpec,
     ("EnergyProfile", "status"): EnergyProfileStatus,
     ("EnergyQuota", "spec"): EnergyQuotaSpec,
+    ("EnergyReport", "spec"): EnergyReportSpec,
     ("EnergyQuota", "status"): EnergyQuotaStatus,
 }
 # Sections that the operator makes no use of yet: it reads at most whether they are there.

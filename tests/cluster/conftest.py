@@ -16,7 +16,7 @@ from tests.support.site_bench import Bench, bench_on
 QUICK = (
     "--leader-lease-seconds", "4", "--leader-renew-seconds", "0.5", "--grant-lease-seconds", "15",
     "--replan-seconds", "2", "--status-interval-seconds", "1", "--restart-seconds", "1", "--first-pause-seconds", "0.5",
-    "--evacuate-after-seconds", "10",
+    "--evacuate-after-seconds", "10", "--report-seconds", "2",
 )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def test_a_namespace_with_one_job_gets_in_beside_one_with_a_hundred(bench: Bench
         jobs = bench.objects("energyawarejobs", "/apis/flyball.dev/v1alpha1")
         return [raw["metadata"]["name"] for raw in jobs if condition(raw, "PodsReady") == "True"]
 
-    bench.wait(lambda: len(running()) == 4, lambda: f"all four nodes are taken, by {running()}")
+    bench.wait(lambda: len(running()) == 4, lambda: f"all four nodes are taken, by {running()}", seconds=180)
     before = set(running())
     neighbour.submit("single", gpus=(8, 8), iterations=LONG)
     neighbour.wait_running("single", 8)

@@ -22,8 +22,9 @@ PLURALS = {
     "BrakeAcknowledgement": "brakeacknowledgements",
     "EnergyProfile": "energyprofiles",
     "EnergyQuota": "energyquotas",
+    "EnergyReport": "energyreports",
 }
-CLUSTER_SCOPED = {"PowerCap", "GPUNode", "PowerBrake", "BrakeAcknowledgement"}
+CLUSTER_SCOPED = {"PowerCap", "GPUNode", "PowerBrake", "BrakeAcknowledgement", "EnergyReport"}
 SMALLEST_SPECS: dict[str, Json] = {
     "EnergyAwareJob": {
         "gpus": {"min": 1, "max": 16},
@@ -50,6 +51,11 @@ SMALLEST_SPECS: dict[str, Json] = {
     },
     "EnergyProfile": {"profileKey": "gpt2", "gpuModel": "NVIDIA A100-SXM4-40GB"},
     "EnergyQuota": {"gpus": 8},
+    "EnergyReport": {
+        "day": "2030-06-01",
+        "countedSince": "2030-05-01T00:00:00Z",
+        "chargedUntil": "2030-06-01T12:00:00Z",
+    },
 }
 
 

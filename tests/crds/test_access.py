@@ -36,6 +36,7 @@ OPERATOR_MAY: list[Right] = [
     (("patch", "update"), FLYBALL, "energyawarejobs/status", ELSEWHERE, ""),
     (("patch", "update"), FLYBALL, "powercaps/status", "", ""),
     (("patch", "update"), FLYBALL, "energyprofiles/status", ELSEWHERE, ""),
+    (("get", "create", "update", "delete"), FLYBALL, "energyreports", "", ""),
     (READ, FLYBALL, "energyquotas", ELSEWHERE, ""),
     (("patch", "update"), FLYBALL, "energyquotas/status", ELSEWHERE, ""),
     ((*READ, "create", "delete"), BATCH, "jobs", ELSEWHERE, ""),
@@ -106,6 +107,7 @@ SRE_MAY: list[Right] = [
     (READ, FLYBALL, "energyawarejobs", ELSEWHERE, ""),
 ]
 SRE_MAY_NOT: list[Right] = [
+    (WRITE, FLYBALL, "energyreports", "", ""),
     (("delete", "deletecollection"), FLYBALL, "powerbrakes", "", "hall"),
     (("update", "patch"), FLYBALL, "powercaps/status", "", ""),
     (("create", "update"), FLYBALL, "gpunodes", "", ""),
@@ -119,6 +121,7 @@ EDITOR_MAY: list[Right] = [
     (READ, FLYBALL, "energyquotas", ELSEWHERE, ""),
 ]
 EDITOR_MAY_NOT: list[Right] = [
+    ((*READ, *WRITE), FLYBALL, "energyreports", "", ""),
     (WRITE, FLYBALL, "energyquotas", ELSEWHERE, ""),
     (WRITE, FLYBALL, "energyquotas/status", ELSEWHERE, ""),
     (("update", "patch"), FLYBALL, "energyawarejobs/status", ELSEWHERE, ""),
@@ -141,6 +144,7 @@ WATCHER_MAY_NOT: list[Right] = [
     ((*WRITE, "emergency"), FLYBALL, "powerbrakes", "", "hall"),
 ]
 LOOKER_MAY: list[Right] = [
+    (READ, FLYBALL, "energyreports", "", ""),
     *WATCHER_MAY,
     (READ, FLYBALL, "energyawarejobs", ELSEWHERE, ""),
     (READ, FLYBALL, "energyprofiles", SYSTEM, ""),

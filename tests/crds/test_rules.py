@@ -33,6 +33,7 @@ class Case:
 
 
 EAJ, CAP, NODE, PROFILE, BRAKE = "EnergyAwareJob", "PowerCap", "GPUNode", "EnergyProfile", "PowerBrake"
+REPORT = "EnergyReport"
 LOCKED = "cannot change while the job may be running; set suspend to true first"
 NEW_TRAINING = {"training": {"globalBatchSize": 512}}
 DIP = {"name": "dip", "watts": 9_000}
@@ -341,6 +342,7 @@ CHANGE = [
         "profileKey and gpuModel cannot change; delete the profile, and what it held is learned again",
         {},
     ),
+    Case(REPORT, {"gpusMillijoules": 5}, {"day": "2030-06-02"}, "the day of a report cannot change", {}),
 ]
 
 

@@ -153,6 +153,7 @@ class Bench:
         unchecked: Any = SimpleNamespace(cluster=self.cluster, ages=dict)
         learner: Any = self.learner
         executor: Any = self.writes
+        no_books: Any = SimpleNamespace(unread=False, observe=lambda seen, now: None, due=lambda now, monotonic: None)
         jobs: Any = self.jobs
         self.term = LeaderTerm(
             1,
@@ -168,6 +169,7 @@ class Bench:
             background=self.background,
             meters=Meters({}, None, self.woken.set, lambda: NOW),
             wall_clock=lambda: NOW,
+            energy_reports=no_books,
         )
 
     @staticmethod

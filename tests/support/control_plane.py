@@ -35,6 +35,7 @@ CLUSTER_COLLECTIONS = (
     f"{GROUP}/gpunodes",
     f"{GROUP}/powerbrakes",
     f"{GROUP}/brakeacknowledgements",
+    f"{GROUP}/energyreports",
 )
 NAMESPACED_COLLECTIONS = (f"{GROUP}/energyawarejobs", f"{GROUP}/energyprofiles", f"{GROUP}/energyquotas")
 SYSTEM_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{DEFAULT_NAMESPACE}/leases"

@@ -102,8 +102,14 @@ def test_however_it_is_cut_the_sum_is_the_same(jobs: list[tuple[int, str, int]])
         ),
     )
     whole = sum(kilojoules for kilojoules, _, _ in jobs) / 3600
-    for by in By:
+    for by in (By.JOB, By.NAMESPACE, By.MONTH):
         found = report(made, NOW, by)
         assert found.total.kilowatt_hours == pytest.approx(whole)
         assert sum(line.kilowatt_hours for line in found.lines) == pytest.approx(whole)
         assert sum(line.jobs for line in found.lines) == len(made)
+
+
+def test_what_statuses_do_not_tell_is_refused() -> None:
+    for by in (By.CAP, By.DAY):
+        with pytest.raises(ValueError, match=f"by {by.value} EnergyReports tell alone"):
+            report(rows(), NOW, by)

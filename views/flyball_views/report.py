@@ -1,7 +1,8 @@
-"""What jobs have used: energy, money and CO2 by job, namespace or month, from what statuses hold.
+"""What jobs have used: energy, money and CO2 by job, namespace or month, from what their statuses hold.
 
-A status has a job's total and no history. So a job's energy belongs to the month in which it ended, or to the present
-one while it has not; and what a deleted job used is in no status any more. `Report.caveats` says so wherever it matters.
+That is for those who may not read EnergyReports (`books`). A status has a job's total and no history. So a job's energy
+belongs to the month in which it ended, or to the present one while it has not; and what a deleted job used is in no
+status any more. `Report.caveats` says so wherever it matters.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ GRAMS_PER_KILOGRAM = 1000
 
 
 class By(StrEnum):
-    """What a line of a report adds up."""
+    """What a line of a report adds up; by cap and by day EnergyReports tell alone."""
 
     JOB = "job"
     NAMESPACE = "namespace"
+    CAP = "cap"
+    DAY = "day"
     MONTH = "month"
 
 
@@ -42,11 +45,11 @@ class Prices(Row, frozen=True):
 
 
 class ReportLine(Row, frozen=True):
-    """What the jobs of one line have used; `open_jobs` of them have not ended, so that it still grows."""
+    """What the jobs of one line have used; `open_jobs` of them have not ended, so that it still grows (None: not known)."""
 
     name: str
     jobs: int
-    open_jobs: int
+    open_jobs: int | None
     gpu_hours: float
     kilowatt_hours: float
     money: float | None
@@ -71,7 +74,12 @@ def report(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Report:
-    """The report on the jobs that ended within [since, until), those that have not ended as if they did now."""
+    """The report on the jobs that ended within [since, until), those that have not ended as if they did now.
+
+    Raises ValueError for what statuses do not tell.
+    """
+    if by in (By.CAP, By.DAY):
+        raise ValueError(f"by {by.value} EnergyReports tell alone, and they may not be read or there are none")
     prices = prices or Prices()
     chosen = [
         job
@@ -116,8 +124,8 @@ def _line(name: str, jobs: Iterable[JobRow], prices: Prices) -> ReportLine:
 def _caveats(jobs: Iterable[JobRow], by: By, now: datetime, prices: Prices) -> list[str]:
     jobs = list(jobs)
     found = [
-        "jobs that were deleted are not in it, by hand or by ttlSecondsAfterFinished: no object has what they used "
-        "any more (the metric flyball_job_energy_joules_total has, where a Prometheus keeps it)"
+        "jobs that were deleted are not in it, by hand or by ttlSecondsAfterFinished: it is made of jobs' statuses, as "
+        "EnergyReports, which have what they used, may not be read or are not there"
     ]
     if prices.power_usage_effectiveness == 1.0:
         found.append("it is what the GPUs used: hosts, network and cooling come on top (--pue)")

@@ -35,6 +35,17 @@ class Metadata(ApiStruct, frozen=True):
                 return owner.uid
         return ""
 
+    @property
+    def owner(self) -> str:
+        """Kind and name of the object's controller, of a ReplicaSet's that of its Deployment; empty where there is none."""
+        for owner in self.owner_references:
+            if owner.controller:
+                suffix = f"-{self.labels.get('pod-template-hash', '')}"
+                if owner.kind == "ReplicaSet" and len(suffix) > 1 and owner.name.endswith(suffix):
+                    return f"Deployment/{owner.name.removesuffix(suffix)}"
+                return f"{owner.kind}/{owner.name}"
+        return ""
+
 
 class Condition(ApiStruct, frozen=True):
     type: str = ""

@@ -94,7 +94,8 @@ class PodView(ApiStruct, frozen=True):
 
     `unscheduled` is why the scheduler has found it no node, `waiting` why the kubelet cannot start one of its containers.
     Of a pod that has failed, `exit_reason` and `exit_message` go with `exit_code`; `disruption` is set where it was ended,
-    or never begun, for reasons that are not its program's: eviction, a lost node, the kubelet's admission.
+    or never begun, for reasons that are not its program's: eviction, a lost node, the kubelet's admission. `owner` is kind
+    and name of what it belongs to (empty: nothing).
     """
 
     namespace: str
@@ -119,6 +120,7 @@ class PodView(ApiStruct, frozen=True):
     exit_reason: str = ""
     exit_message: str = ""
     needs: Needs = NO_NEEDS
+    owner: str = ""
 
     @property
     def finished(self) -> bool:
@@ -268,4 +270,5 @@ def read_pod(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GP
         exit_reason=ended.reason,
         exit_message=ended.message,
         needs=_pod_needs(spec),
+        owner=metadata.owner,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
@@ -115,7 +116,8 @@ class JobController:
         self._monotonic = monotonic
         jobs = self._live_jobs(cluster, nodes, decisions, now, monotonic)
         progress = {uid: job.memory.progress for uid, job in jobs.items()}
-        self._quotas.charge(cluster.energy_quotas, self._consumptions.observe(cluster, progress, nodes, monotonic), now)
+        consumptions = self._consumptions.observe(cluster, progress, nodes, monotonic)
+        self._quotas.charge(cluster.energy_quotas, consumptions, now)
         actions: list[JobAction] = []
         gates: list[tuple[EnergyAwareJob, OpenGates]] = []
         for uid, job in sorted(jobs.items(), key=lambda item: (item[1].view.created, item[0])):
@@ -141,14 +143,23 @@ class JobController:
             ]
             expired = self._ended.expired(cluster.jobs.values(), now)
             quotas = self._quotas.due(cluster.energy_quotas, jobs.values(), now, monotonic, status_writes)
-        withheld = withheld_gpus(nodes.values(), cluster.pods)
+        shown = JobsStep(
+            jobs,
+            (),
+            (),
+            statuses,
+            late_energy,
+            (),
+            withheld_gpus=withheld_gpus(nodes.values(), cluster.pods),
+            checks=checks,
+            quota_statuses=quotas,
+            consumptions=consumptions,
+        )
         if self._observe:
-            return JobsStep(
-                jobs, (), (), statuses, late_energy, (), withheld_gpus=withheld, checks=checks, quota_statuses=quotas
-            )
+            return shown
         times = [self._records[uid].attempts.next_seconds(job.view, monotonic) for uid, job in jobs.items()]
         next_seconds = min([self._creates.next_seconds(), *times])
-        return JobsStep(jobs, actions, gates, statuses, late_energy, expired, next_seconds, withheld, checks, quotas)
+        return replace(shown, actions=actions, gates=gates, expired=expired, next_seconds=next_seconds)
 
     def answered(self, item: JobAction, result: WriteResult, now: datetime) -> None:
         """Take in what became of an action: a Job that was made is a resize, what is refused is not tried again soon."""

@@ -9,6 +9,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.workloads import PodView
 
+from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.lifecycle import Action, JobStep, OpenGates, StopIncarnation
 from flyball_operator.jobs.memory import JobMemory
 
@@ -39,7 +40,7 @@ class JobsStep:
     watts. `statuses` are due now, as are `late_energy` (of ended jobs whose last pods are reported to have used more) and
     the removal of the `expired` jobs. After `next_seconds` something follows from time alone. `withheld_gpus` are those of
     each node that no pod can have now. Of the templates of `checks` the API server should be asked. `quota_statuses` are
-    due as well.
+    due as well. `consumptions` are what all jobs have used, those included that are gone.
     """
 
     jobs: Mapping[str, LiveJob]
@@ -52,6 +53,7 @@ class JobsStep:
     withheld_gpus: Mapping[str, int] = field(default_factory=dict)
     checks: Sequence[EnergyAwareJob] = ()
     quota_statuses: Sequence[tuple[EnergyQuota, EnergyQuotaStatus]] = ()
+    consumptions: Sequence[Consumption] = ()
 
     @property
     def stopping(self) -> frozenset[tuple[str, int]]:

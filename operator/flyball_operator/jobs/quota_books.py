@@ -19,10 +19,9 @@ from flyball_planner.snapshot import Allocation
 
 from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.jobs_step import LiveJob
+from flyball_operator.jobs.marks import Mark, used_since
 from flyball_operator.power.cap_schedule import EnergyPeriod, charge_energy
 
-# For so long after a job's end its agents may report that it has used more.
-LATE_SECONDS = 3600.0
 MAX_COUNTED_JOBS = 16384
 
 
@@ -31,34 +30,25 @@ def charged(
 ) -> QuotaPeriod:
     """The period at `now`, with what the jobs have used since it was charged last.
 
-    `consumptions` are those of the namespace's jobs. A total that fell (a status was lost) is gone on from.
+    `consumptions` are those of the namespace's jobs.
     """
-    since = now if period is None or period.counted_since is None else period.counted_since
-    counted = {} if period is None else {job.uid: job.millijoules for job in period.jobs}
+    since = None if period is None else period.counted_since
     until = None if period is None else period.charged_until
-    used = 0
-    marks = []
-    for job in consumptions:
-        before = counted.get(job.uid)
-        if before is None:
-            long_ended = job.ended_at is not None and (until is None or job.ended_at < until)
-            before = job.millijoules if period is None or job.created < since or long_ended else 0
-            if long_ended:
-                continue
-        used += max(0, job.millijoules - before)
-        if job.ended_at is None or (now - job.ended_at).total_seconds() < LATE_SECONDS:
-            marks.append(CountedJob(job.uid, job.millijoules))
+    marks = {} if period is None else {job.uid: Mark(job.millijoules) for job in period.jobs}
+    uses = list(used_since(marks, consumptions, counted_since=since, counted_until=until, now=now))
+    used = sum(use.millijoules for use in uses)
+    counted = [CountedJob(use.job.uid, use.mark.millijoules) for use in uses if use.mark is not None]
     seconds = 0.0 if until is None else max(0.0, (now - until).total_seconds())
     known = None if period is None else EnergyPeriod(period.start, period.consumed_millijoules / MILLIJOULES_PER_JOULE)
     energy = charge_energy(budget, known, now, used / MILLIJOULES_PER_JOULE, seconds)
     millijoules = round(energy.consumed_joules * MILLIJOULES_PER_JOULE)
     return QuotaPeriod(
         start=energy.start,
-        counted_since=whole_second(since),
+        counted_since=whole_second(since or now),
         charged_until=whole_second(now),
         consumed_kilojoules=millijoules // MILLIJOULES_PER_KILOJOULE,
         consumed_millijoules=millijoules,
-        jobs=tuple(sorted(marks, key=lambda mark: (-mark.millijoules, mark.uid))[:MAX_COUNTED_JOBS]),
+        jobs=tuple(sorted(counted, key=lambda job: (-job.millijoules, job.uid))[:MAX_COUNTED_JOBS]),
     )
 
 

@@ -36,6 +36,7 @@ from flyball_kube.resources import (
     ENERGY_AWARE_JOBS,
     ENERGY_PROFILES,
     ENERGY_QUOTAS,
+    ENERGY_REPORTS,
     GPU_NODES,
     JOBS,
     NODES,
@@ -338,6 +339,27 @@ class Executor:
         metadata = {"uid": quota.uid, "resourceVersion": quota.metadata.resource_version}
         body = {"metadata": metadata, "status": to_patch(status)}
         return await self._write("quota-status", ENERGY_QUOTAS, lambda: self._session.patch(path, body))
+
+    async def write_energy_report(
+        self, day: str, body: JsonObject | None, resource_version: str, stored: Callable[[JsonObject], None]
+    ) -> WriteResult:
+        """Put an EnergyReport in the place of the one of that version, or make it; delete it where `body` is None.
+
+        `stored` is called with the object that was written.
+        """
+        path = ENERGY_REPORTS.path(name=day)
+        if body is None:
+            return await self._write("energy-report", ENERGY_REPORTS, lambda: self._session.delete(path))
+
+        async def put() -> JsonObject:
+            if resource_version:
+                answer = await self._session.replace(path, body)
+            else:
+                answer = await self._session.create(ENERGY_REPORTS.path(), body)
+            stored(answer)
+            return answer
+
+        return await self._write("energy-report", ENERGY_REPORTS, put)
 
     async def write_profile(self, profile: JsonObject, status: EnergyProfileStatus, *, exists: bool) -> WriteResult:
         """Put what was learned into an EnergyProfile, made first unless it `exists`."""

@@ -1,0 +1,279 @@
+"""The books of the cluster's energy, a day each: what every GPU's counter rose by, and who used it.
+
+The sum is of the counters of all GPUs, as agents report them; what jobs have used, the agents have found out, exactly. What
+is left of the counters goes to the other pods that held the GPUs; what is then left nobody used. A book keeps the
+counters up to which everything is in it, in the same object and so by the same write as its sums. So an operator that
+takes over goes on from there: nothing is counted twice, and what was used while nobody led is in the sum.
+
+Only which other pods held the GPUs meanwhile nobody knows then: that counts as idle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zlib import crc32
+
+import msgspec
+from flyball_api.energy_report import (
+    MAX_CAPS,
+    MAX_COUNTED_JOBS,
+    MAX_COUNTED_NODES,
+    MAX_JOBS,
+    MAX_NAMESPACES,
+    MAX_OWNERS,
+    CapEnergy,
+    CountedNode,
+    EnergyRates,
+    EnergyReportSpec,
+    Marks,
+    NamespaceEnergy,
+    OwnerEnergy,
+    ReportedJob,
+    ReportedMark,
+)
+from flyball_api.gpu_node import GpuNode
+from flyball_api.times import whole_second
+from flyball_api.workloads import PodView
+
+from flyball_operator.jobs.consumption import Consumption
+from flyball_operator.jobs.marks import Mark, used_since
+from flyball_operator.power.node_info import NodeInfo
+
+# GPUs pass their limits for moments, two clocks run at about the same rate, and a report is made of older readings.
+MOST_OVER_LIMITS = 1.2
+SLACK_SECONDS = 60.0
+# For so long a node may not have reported when its report is seen first.
+ABSENCE_SECONDS = 3600.0
+
+Owner = tuple[str, str]  # namespace, and kind/name
+
+
+@dataclass(slots=True)
+class _Counters:
+    """One node's energy counters as they were counted last; `holders` are other pods' owners, by the GPU's uuid."""
+
+    session: str
+    millijoules: dict[str, int]
+    holders: dict[str, Owner]
+    seen: GpuNode
+    counted_at: datetime
+
+    def mark(self, name: str) -> CountedNode:
+        return CountedNode(name, self.session, _digest(*sorted(self.millijoules)), sum(self.millijoules.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the books are kept of at one moment.
+
+    `caps` has the nodes under each cap, `owners` whose each pod is that is not a job's, by its namespace and name.
+    """
+
+    nodes: Mapping[str, NodeInfo]
+    caps: Mapping[str, Iterable[str]]
+    jobs: Iterable[Consumption]
+    owners: Mapping[tuple[str, str], Owner]
+
+
+class EnergyBooks:
+    """The book of one day, gone on from `stored`, the latest that there is (None: none was ever kept)."""
+
+    def __init__(self, stored: EnergyReportSpec | None, rates: EnergyRates, now: datetime) -> None:
+        self._rates = rates
+        self._counters: dict[str, _Counters] = {}
+        self._first: dict[str, CountedNode] = {}  # what an earlier operator has counted, until each node is seen
+        self._marks: dict[str, Mark] = {}
+        self._counted_since: datetime | None = None
+        self._counted_until: datetime | None = None
+        if stored is None:
+            self._empty(_day(now))
+            return
+        marks = stored.marks or Marks()
+        self._first = {node.name: node for node in marks.nodes}
+        self._marks = {job.uid: Mark(job.millijoules, job.gpu_seconds) for job in marks.jobs}
+        self._counted_since, self._counted_until = stored.counted_since, stored.charged_until
+        self._empty(stored.day)
+        self._gpus, self._of_jobs, self._of_pods = (
+            stored.gpus_millijoules,
+            stored.jobs_millijoules,
+            stored.pods_millijoules,
+        )
+        self._namespaces.update({item.name: item for item in stored.namespaces})
+        self._jobs.update({item.uid: item for item in stored.jobs})
+        self._owners.update({(item.namespace, item.owner): item.millijoules for item in stored.owners})
+        self._caps.update({item.name: item.millijoules for item in stored.caps})
+
+    def _empty(self, day: str) -> None:
+        self.day = day
+        self._gpus = self._of_jobs = self._of_pods = 0
+        self._namespaces: dict[str, NamespaceEnergy] = {}
+        self._jobs: dict[str, ReportedJob] = {}
+        self._owners: Counter[Owner] = Counter()
+        self._caps: Counter[str] = Counter()
+
+    def is_over(self, now: datetime) -> bool:
+        """Whether another day has come."""
+        return _day(now) > self.day and self._counted_until is not None
+
+    def turn(self, now: datetime) -> EnergyReportSpec:
+        """Begin the book of the day that has come; the one of the day before, closed."""
+        closed = msgspec.structs.replace(self.spec(), marks=None)
+        self._empty(_day(now))
+        return closed
+
+    def observe(self, seen: Seen, now: datetime) -> None:
+        """Count what was used until `now`."""
+        until = self._counted_until
+        rises = {
+            name: risen
+            for name, info in seen.nodes.items()
+            if info.gpu_node is not None and (risen := self._node_rise(info, info.gpu_node, seen, now))
+        }
+        self._gpus += sum(rises.values())
+        for cap, members in seen.caps.items():
+            self._caps[cap] += sum(rises.get(name, 0) for name in members)
+        for use in used_since(self._marks, seen.jobs, counted_since=self._counted_since, counted_until=until, now=now):
+            if use.mark is None:
+                self._marks.pop(use.job.uid, None)
+            else:
+                self._marks[use.job.uid] = use.mark
+            self._add_job(use.job, use.millijoules, use.gpu_seconds)
+        known = {job.uid for job in seen.jobs}
+        self._marks = {uid: mark for uid, mark in self._marks.items() if uid in known}
+        self._counted_since = self._counted_since or whole_second(now)
+        self._counted_until = whole_second(now)
+
+    def spec(self) -> EnergyReportSpec:
+        """The book as its object has it; of what is too much, the thirstiest."""
+        until = self._counted_until or datetime.now(UTC)
+        nodes = [counters.mark(name) for name, counters in self._counters.items()]
+        nodes += [node for name, node in self._first.items() if name not in self._counters]
+        jobs = sorted(self._jobs.values(), key=lambda job: (-job.millijoules, job.uid))
+        namespaces = sorted(
+            self._namespaces.values(), key=lambda item: (-item.jobs_millijoules - item.pods_millijoules, item.name)
+        )
+        return EnergyReportSpec(
+            day=self.day,
+            counted_since=self._counted_since or until,
+            charged_until=until,
+            gpus_millijoules=self._gpus,
+            jobs_millijoules=self._of_jobs,
+            pods_millijoules=self._of_pods,
+            namespaces=tuple(namespaces[:MAX_NAMESPACES]),
+            jobs=tuple(jobs[:MAX_JOBS]),
+            owners=tuple(OwnerEnergy(*owner, used) for owner, used in self._owners.most_common(MAX_OWNERS) if used),
+            caps=tuple(CapEnergy(name, used) for name, used in self._caps.most_common(MAX_CAPS)),
+            rates=self._rates,
+            marks=Marks(
+                tuple(sorted(nodes, key=lambda node: node.name)[:MAX_COUNTED_NODES]),
+                tuple(
+                    ReportedMark(uid, mark.millijoules, mark.gpu_seconds)
+                    for uid, mark in sorted(self._marks.items())[:MAX_COUNTED_JOBS]
+                ),
+            ),
+        )
+
+    # --- counters ----------------------------------------------------------------------------------------------------
+
+    def _node_rise(self, info: NodeInfo, gpu_node: GpuNode, seen: Seen, now: datetime) -> int:
+        """What a node's counters rose by; its other pods are given theirs."""
+        known = self._counters.get(info.name)
+        if known is not None and known.seen is gpu_node:
+            return 0
+        session = _digest(gpu_node.status.boot_id, gpu_node.status.driver_load)
+        read = {
+            gpu.uuid: gpu.energy_millijoules for gpu in gpu_node.gpus if gpu.uuid and gpu.energy_millijoules is not None
+        }
+        if not read:
+            return 0
+        holders = _other_holders(gpu_node, seen.owners)
+        if known is None:
+            # Nobody knows how old the agent's report is that is seen first.
+            since = min(now, self._counted_until or now) - timedelta(seconds=ABSENCE_SECONDS)
+            known = self._counters[info.name] = _Counters(session, read, holders, gpu_node, since)
+            first = self._first.pop(info.name, None)
+            return 0 if first is None else _possible(_rise_since(first, known.mark(info.name)), info, since, now)
+        rises = {uuid: _rise(known, session, uuid, value) for uuid, value in read.items()}
+        total = _possible(sum(rises.values()), info, known.counted_at, now)
+        if total == sum(rises.values()):
+            for uuid, owner in known.holders.items():
+                self._add_other(owner, rises.get(uuid, 0))
+        known.millijoules = read if session != known.session else {**known.millijoules, **read}
+        known.session, known.holders, known.seen, known.counted_at = session, holders, gpu_node, now
+        return total
+
+    def _add_job(self, job: Consumption, millijoules: int, gpu_seconds: int) -> None:
+        if not millijoules and not gpu_seconds:
+            return
+        self._of_jobs += millijoules
+        before = self._jobs.get(job.uid) or ReportedJob(job.namespace, job.name, job.uid)
+        self._jobs[job.uid] = msgspec.structs.replace(
+            before, millijoules=before.millijoules + millijoules, gpu_seconds=before.gpu_seconds + gpu_seconds
+        )
+        space = self._namespaces.get(job.namespace) or NamespaceEnergy(job.namespace)
+        self._namespaces[job.namespace] = msgspec.structs.replace(
+            space,
+            jobs_millijoules=space.jobs_millijoules + millijoules,
+            gpu_seconds=space.gpu_seconds + gpu_seconds,
+        )
+
+    def _add_other(self, owner: Owner, millijoules: int) -> None:
+        self._of_pods += millijoules
+        self._owners[owner] += millijoules
+        space = self._namespaces.get(owner[0]) or NamespaceEnergy(owner[0])
+        self._namespaces[owner[0]] = msgspec.structs.replace(
+            space, pods_millijoules=space.pods_millijoules + millijoules
+        )
+
+
+def _possible(risen: int, info: NodeInfo, since: datetime, now: datetime) -> int:
+    """A rise, as far as the node's GPUs can have used it since then: no counter that jumped fills the books."""
+    if not info.max_limits_milliwatts:
+        return risen
+    seconds = max(0.0, (now - since).total_seconds()) + SLACK_SECONDS
+    return min(risen, int(info.max_limits_milliwatts * MOST_OVER_LIMITS * seconds))
+
+
+def owner_of(pod: PodView) -> Owner:
+    """Whose a pod is: its namespace, and kind and name of what it belongs to, or of itself."""
+    return pod.namespace, pod.owner or f"Pod/{pod.name}"
+
+
+def _other_holders(gpu_node: GpuNode, owners: Mapping[tuple[str, str], Owner]) -> dict[str, Owner]:
+    """Who holds each GPU that no pod of a training job holds, by the GPU's uuid."""
+    ours = {(report.namespace, report.pod_name) for report in gpu_node.status.jobs}
+    found = {}
+    for gpu in gpu_node.gpus:
+        if gpu.pod is None or not gpu.uuid:
+            continue
+        pod = (gpu.pod.namespace, gpu.pod.name)
+        if pod not in ours:
+            found[gpu.uuid] = owners.get(pod, (gpu.pod.namespace, f"Pod/{gpu.pod.name}"))
+    return found
+
+
+def _rise(known: _Counters, session: str, uuid: str, value: int) -> int:
+    """What one GPU's counter rose by: one that fell back, or that is of another load of the driver, began at zero."""
+    before = known.millijoules.get(uuid)
+    if before is None:
+        return value if session != known.session and known.millijoules else 0
+    return value - before if session == known.session and value >= before else value
+
+
+def _rise_since(first: CountedNode, now: CountedNode) -> int:
+    """The same for a node's sum, by what an earlier operator has counted of it."""
+    if first.session != now.session:
+        return now.millijoules
+    # Of other GPUs than were counted nobody knows where each of them stood.
+    return max(0, now.millijoules - first.millijoules) if first.gpus == now.gpus else 0
+
+
+def _digest(*words: str) -> str:
+    return f"{crc32(chr(0).join(words).encode()):08x}"
+
+
+def _day(instant: datetime) -> str:
+    return instant.astimezone(UTC).date().isoformat()

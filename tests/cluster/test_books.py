@@ -1,0 +1,61 @@
+"""The books of the cluster's energy on a running site: kept when jobs are gone, and shown by the command."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from flyball_cli.main import build_app
+from flyball_testbed.controlplane.api import Json
+from typer.testing import CliRunner
+
+from tests.support.site_bench import GROUP, Bench
+
+REPORTS = f"{GROUP}/energyreports"
+
+
+def today(bench: Bench) -> Json | None:
+    """The latest book."""
+    books = bench.api.list_objects(REPORTS)
+    return max(books, key=lambda raw: str(raw["metadata"]["name"]), default=None)
+
+
+def booked(bench: Bench, name: str) -> int:
+    """What the books have of one of the test's jobs, in millijoules."""
+    return sum(
+        int(job["millijoules"])
+        for raw in bench.api.list_objects(REPORTS)
+        for job in raw["spec"].get("jobs", ())
+        if (job["namespace"], job["name"]) == (bench.namespace, name)
+    )
+
+
+def reported(bench: Bench, *arguments: str) -> Any:
+    """What `flyball report` says, as JSON."""
+    options = ["--kubeconfig", str(bench.site.cluster.kubeconfig), "-o", "json"]
+    result = CliRunner().invoke(build_app(), ["report", *arguments, *options])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_what_a_job_has_used_stays_in_the_books_when_it_is_gone(bench: Bench) -> None:
+    bench.submit("brief", gpus=(4, 4), iterations=40)
+    done = bench.wait_succeeded("brief")
+    kilojoules = int(done["status"]["energy"]["consumedKilojoules"])
+    bench.wait(lambda: booked(bench, "brief") > 0, lambda: f"the job is in the books: {today(bench)}")
+    bench.api.delete(bench.path("brief"))
+    bench.wait(
+        lambda: booked(bench, "brief") >= kilojoules * 1_000_000,
+        lambda: f"{kilojoules} kJ are booked: {booked(bench, 'brief')} mJ",
+    )
+    month = f"{datetime.now(UTC):%Y-%m}"
+    made = reported(bench, "--by", "job", "-n", bench.namespace, "--month", month, "--price", "0.25")
+    (line,) = made["lines"]
+    assert line["name"] == f"{bench.namespace}/brief"
+    assert line["kilowattHours"] >= kilojoules / 3600
+    assert line["money"] > 0
+    whole = reported(bench, "--by", "namespace")
+    assert {"(idle)", bench.namespace} <= {line["name"] for line in whole["lines"]}
+    total = sum(line["kilowattHours"] for line in whole["lines"])
+    assert abs(total - whole["total"]["kilowattHours"]) <= 1e-3 * total

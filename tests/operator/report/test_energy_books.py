@@ -1,0 +1,400 @@
+"""The books of the cluster's energy: their sum is that of the GPUs' counters, through a day of churn and crashes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from flyball_api.energy_report import EnergyRates, EnergyReportSpec, read_energy_report
+from flyball_api.workloads import PodView, read_pod
+from flyball_kube.errors import ApiError
+from flyball_operator.jobs.consumption import Consumption
+from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
+from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.report.energy_books import EnergyBooks, Seen, owner_of
+from flyball_operator.report.energy_reports import EnergyReports, ReportWrite
+
+from tests.support.crd_schema import assert_valid
+from tests.support.operator_objects import Json, gpu_node_view, grant, node_view, raw_device, raw_pod
+
+NOON = datetime(2030, 6, 1, 12, 0, 0, tzinfo=UTC)
+RATES = EnergyRates(210_000, 380_000)
+
+
+def after(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def info(
+    name: str, counters: list[int | None], pods: dict[int, tuple[str, str]] | None = None, **keywords: Any
+) -> NodeInfo:
+    """A node whose GPUs' counters stand so; `pods` hold GPUs by their index, those of `ours` are training jobs'."""
+    ours: set[tuple[str, str]] = keywords.pop("ours", set())
+    devices = []
+    for index, counter in enumerate(counters):
+        device = raw_device(index, pod=(pods or {}).get(index))
+        device["uuid"] = f"GPU-{name}-{keywords.get('gpus_are', '')}{index}"
+        device.pop("energyMillijoules", None)
+        devices.append(device | ({} if counter is None else {"energyMillijoules": counter}))
+    reports = [
+        {"namespace": space, "name": "job", "uid": "u", "incarnation": 1, "podName": pod, "energyMillijoules": 0}
+        for space, pod in ours
+    ]
+    session = keywords.get("session", ("boot", "driver"))
+    view = gpu_node_view(name, grant(800_000), devices=devices, session=session, reports=reports)
+    return read_nodes([node_view(name, len(counters))], {name: view}, [], frozenset())[name]
+
+
+def used(name: str, millijoules: int, *, namespace: str = "team", **keywords: Any) -> Consumption:
+    return Consumption(namespace, name, f"uid-{name}", keywords.pop("created", NOON), millijoules, **keywords)
+
+
+def seen(*nodes: NodeInfo, jobs: Iterable[Consumption] = (), **keywords: Any) -> Seen:
+    caps = keywords.get("caps", {"hall": [node.name for node in nodes]})
+    return Seen({node.name: node for node in nodes}, caps, list(jobs), keywords.get("owners", {}))
+
+
+def begun(*first: Seen) -> EnergyBooks:
+    books = EnergyBooks(None, RATES, NOON)
+    for index, item in enumerate(first):
+        books.observe(item, after(60 * index))
+    return books
+
+
+def test_counters_count_from_where_they_stand() -> None:
+    spec = begun(seen(info("a", [5_000_000, 7_000_000])), seen(info("a", [5_000_400, 7_000_600]))).spec()
+    assert (spec.gpus_millijoules, spec.idle_millijoules) == (1000, 1000)
+    assert [(cap.name, cap.millijoules) for cap in spec.caps] == [("hall", 1000)]
+    assert spec.rates == RATES
+
+
+def test_what_is_not_a_jobs_is_its_holders_or_idle() -> None:
+    pods = {0: ("web", "serve-7c9f-x"), 1: ("team", "train-1-0")}
+    owners = {("web", "serve-7c9f-x"): ("web", "Deployment/serve")}
+    ours = {("team", "train-1-0")}
+    books = begun(
+        seen(info("a", [0, 0, 0], pods, ours=ours), owners=owners),
+        seen(info("a", [3000, 5000, 100], pods, ours=ours), owners=owners, jobs=[used("train", 5000)]),
+    )
+    spec = books.spec()
+    assert (spec.gpus_millijoules, spec.jobs_millijoules, spec.pods_millijoules, spec.idle_millijoules) == (
+        8100, 5000, 3000, 100,
+    )  # fmt: skip
+    assert [(item.namespace, item.owner, item.millijoules) for item in spec.owners] == [
+        ("web", "Deployment/serve", 3000)
+    ]
+    spaces = {item.name: (item.jobs_millijoules, item.pods_millijoules) for item in spec.namespaces}
+    assert spaces == {"team": (5000, 0), "web": (0, 3000)}
+
+
+def test_the_next_operator_goes_on_and_counts_what_was_used_meanwhile() -> None:
+    spec = begun(seen(info("a", [0])), seen(info("a", [1000]), jobs=[used("train", 800)])).spec()
+    successor = EnergyBooks(spec, RATES, after(120))
+    successor.observe(seen(info("a", [9000]), jobs=[used("train", 8000)]), after(180))
+    found = successor.spec()
+    assert (found.gpus_millijoules, found.jobs_millijoules) == (9000, 8000)
+    assert [(job.name, job.millijoules) for job in found.jobs] == [("train", 8000)]
+
+
+@pytest.mark.parametrize(
+    ("then", "risen"),
+    [
+        ({"counters": [300, 200]}, 500),  # fell back: began at zero
+        ({"counters": [1500, 2500], "session": ("boot", "another")}, 4000),
+        ({"counters": [1500, None]}, 500),
+        ({"counters": [10**15, 2000]}, None),  # more than its GPUs can have used
+    ],
+    ids=["fell back", "another driver load", "one unreadable", "jumped"],
+)
+def test_counters_that_do_not_simply_rise(then: dict[str, Any], risen: int | None) -> None:
+    counters, first = then.pop("counters"), seen(info("a", [1000, 2000]))
+    spec = begun(first, seen(info("a", counters, **then))).spec()
+    if risen is None:
+        assert 0 < spec.gpus_millijoules < 10**10
+    else:
+        assert spec.gpus_millijoules == risen
+
+
+def test_other_gpus_than_were_counted_last_begin_anew() -> None:
+    """While nobody led a GPU came back, with all that its counter has risen by since its driver was loaded."""
+    successor = EnergyBooks(begun(seen(info("a", [1000, None]))).spec(), RATES, after(60))
+    successor.observe(seen(info("a", [1500, 10**6])), after(60))
+    assert successor.spec().gpus_millijoules == 0
+    successor.observe(seen(info("a", [1600, 10**6 + 50])), after(120))
+    assert successor.spec().gpus_millijoules == 150
+
+
+def test_a_driver_load_while_nobody_led_counts_from_zero() -> None:
+    successor = EnergyBooks(begun(seen(info("a", [1000, 1000]))).spec(), RATES, after(60))
+    successor.observe(seen(info("a", [1500, 200], session=("boot", "another"))), after(60))
+    assert successor.spec().gpus_millijoules == 1700
+
+
+def test_a_counter_that_could_not_be_read_for_a_while_loses_nothing() -> None:
+    views = [seen(info("a", counters)) for counters in ([1000, 1000], [1100, None], [1200, 1500])]
+    assert begun(*views).spec().gpus_millijoules == 700
+
+
+def test_too_many_jobs_are_the_thirstiest_and_in_the_sums_all() -> None:
+    jobs = [used(f"job-{index}", 1000 + index) for index in range(1500)]
+    spec = begun(seen(info("a", [0])), seen(info("a", [10**7]), jobs=jobs)).spec()
+    assert len(spec.jobs) == 1024
+    assert spec.jobs[0].name == "job-1499"
+    assert spec.jobs_millijoules == sum(job.millijoules for job in jobs) == spec.namespaces[0].jobs_millijoules
+
+
+def test_whose_a_pod_is() -> None:
+    """Of a Deployment's pod the Deployment, whose ReplicaSet has a hash in its name that no report should be full of."""
+
+    def owned(kind: str, name: str) -> PodView:
+        raw = raw_pod("pod")
+        raw["metadata"]["labels"] = {"pod-template-hash": "7c9f"}
+        raw["metadata"]["ownerReferences"] = [{"kind": kind, "name": name, "controller": True, "apiVersion": "apps/v1"}]
+        return read_pod(raw)
+
+    assert owner_of(owned("ReplicaSet", "serve-7c9f")) == ("team", "Deployment/serve")
+    assert owner_of(owned("ReplicaSet", "bare")) == ("team", "ReplicaSet/bare")
+    assert owner_of(owned("Job", "batch")) == ("team", "Job/batch")
+    assert owner_of(read_pod({"metadata": {"name": "alone", "namespace": "team"}})) == ("team", "Pod/alone")
+
+
+# --- a day -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Api:
+    """An API server with EnergyReports; a session's part that reads them."""
+
+    stored: dict[str, Json] = field(default_factory=dict)
+    version: int = 0
+
+    async def get(self, path: str) -> Json:
+        name = path.rpartition("/")[2]
+        if name not in self.stored:
+            raise ApiError(404, "NotFound", name, path)
+        return self.stored[name]
+
+    def write(self, write: ReportWrite) -> tuple[WriteResult, Json]:
+        if write.body is None:
+            self.stored.pop(write.day, None)
+            return DONE, {}
+        standing = self.stored.get(write.day)
+        if write.resource_version != ("" if standing is None else standing["metadata"]["resourceVersion"]):
+            return WriteResult(Outcome.REFUSED, conflict=True), {}
+        self.version += 1
+        metadata = write.body["metadata"] | {"resourceVersion": str(self.version)}
+        self.stored[write.day] = write.body | {"metadata": metadata}
+        return DONE, self.stored[write.day]
+
+    def specs(self) -> list[EnergyReportSpec]:
+        return [read_energy_report(self.stored[day]).spec for day in sorted(self.stored)]
+
+
+@dataclass
+class TrueJob:
+    """A job as it truly is: where it runs, and what it has used."""
+
+    namespace: str
+    name: str
+    node: str
+    gpus: range
+    created: datetime
+    ends: float
+    millijoules: int = 0
+    reported: int = 0
+    gone: bool = False
+    forgotten: bool = False  # it was gone when an operator began
+
+
+class Day:
+    """Nodes with counters, jobs that come, run, end and are deleted, a pod of somebody else's; agents that report."""
+
+    def __init__(self, random: Random, nodes: int = 3) -> None:
+        self.random = random
+        self.counters = {f"n{index}": [random.randrange(10**9) for _ in range(8)] for index in range(nodes)}
+        self.drawn: Counter[str] = Counter()  # by node, from the beginning
+        self.jobs: list[TrueJob] = []
+        self.infos: dict[str, NodeInfo] = {}
+        self.others = 0  # what the foreign pod on n0's first GPU has used
+
+    def run(self, seconds: float, at: float, *, led: bool = True) -> None:
+        """So many seconds of draw, and of what users do while an operator leads."""
+        for name, counters in self.counters.items():
+            for index in range(8):
+                job = next((job for job in self.jobs if job.node == name and index in job.gpus and at < job.ends), None)
+                foreign = name == "n0" and index == 0
+                risen = int((300.0 if job or foreign else 55.0) * 1000 * seconds * self.random.uniform(0.9, 1.0))
+                counters[index] += risen
+                self.drawn[name] += risen
+                self.others += risen if foreign else 0
+                if job is not None:
+                    job.millijoules += risen
+        if led and self.random.random() < 0.1:
+            self._submit(at)
+        standing = [job for job in self.jobs if not job.gone]
+        if led and standing and self.random.random() < 0.05:
+            deleted = self.random.choice(standing)
+            deleted.gone, deleted.ends = True, min(deleted.ends, at + 30)  # its pods have their grace
+
+    def restart(self) -> None:
+        """Another operator begins: of jobs that are gone it knows nothing."""
+        for job in self.jobs:
+            job.forgotten = job.gone
+
+    def _submit(self, at: float) -> None:
+        node, first = self.random.choice(list(self.counters)), self.random.choice([2, 4, 6])
+        if any(job.node == node and first in job.gpus and at < job.ends for job in self.jobs):
+            return
+        namespace, ends = self.random.choice(["red", "blue"]), at + self.random.uniform(100, 5000)
+        name = f"job-{len(self.jobs)}"
+        self.jobs.append(TrueJob(namespace, name, node, range(first, first + 2), after(at), ends))
+
+    def report(self, name: str) -> None:
+        """One agent's report."""
+        pods = {
+            index: (job.namespace, f"{job.name}-1-0") for job in self.jobs if job.node == name for index in job.gpus
+        }
+        if name == "n0":
+            pods[0] = ("web", "server")
+        ours = {pod for pod in pods.values() if pod[0] != "web"}
+        self.infos[name] = info(name, list(self.counters[name]), pods, ours=ours)
+        for job in self.jobs:
+            if job.node == name:
+                job.reported = job.millijoules
+
+    def seen(self, at: float) -> Seen:
+        jobs = [
+            Consumption(
+                job.namespace,
+                job.name,
+                f"uid-{job.name}",
+                job.created,
+                job.reported,
+                ended_at=after(job.ends) if job.ends <= at else None,
+            )
+            for job in self.jobs
+            if not job.forgotten
+        ]
+        return Seen(self.infos, {"hall": self.counters, "row": ["n1"]}, jobs, {})
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_day_of_churn_and_crashes_adds_up_to_the_counters(seed: int) -> None:
+    random, api = Random(seed), Api()
+    day, step = Day(random), 30.0
+    for name in day.counters:
+        day.report(name)
+    session: Any = api
+    reports = EnergyReports(session, RATES, 60.0, 400)
+    crashes = lost_answers = 0
+    at = 0.0
+    while at < 86_400 + 60:
+        if reports.unread:
+            await reports.load(after(at), at)
+        reports.observe(lambda at=at: day.seen(at), after(at))  # type: ignore[misc]
+        write = reports.due(after(at), at)
+        if write is not None:
+            result, stored = api.write(write)
+            if random.random() < 0.02:
+                result, stored, lost_answers = UNKNOWN, {}, lost_answers + 1
+            reports.answered(write, result, stored, after(at), at)
+        if random.random() < 0.01 and at < 86_000:
+            crashes += 1
+            reports = EnergyReports(session, RATES, 60.0, 400)
+            away = random.choice([0.0, 30.0, 600.0])
+            day.restart()
+            for _ in range(int(away / step)):
+                day.run(step, at, led=False)
+                at += step
+        day.run(step, at)
+        at += step
+        for name in day.counters:
+            if random.random() < 0.9:
+                day.report(name)
+    for name in day.counters:
+        day.report(name)
+    while reports.unread:
+        await reports.load(after(at), at)
+    reports.observe(lambda: day.seen(at), after(at))
+    while (write := reports.due(after(at), at + 60)) is not None:
+        result, stored = api.write(write)
+        reports.answered(write, result, stored, after(at), at + 60)
+
+    specs = api.specs()
+    for stored in api.stored.values():
+        assert_valid("EnergyReport", "spec", stored["spec"])
+    assert crashes > 10
+    assert lost_answers > 5
+    assert [spec.day for spec in specs] == ["2030-06-01", "2030-06-02"]
+    assert [spec.marks is None for spec in specs] == [True, False]
+    counted = sum(spec.gpus_millijoules for spec in specs)
+    assert counted == pytest.approx(day.drawn.total(), rel=1e-3)
+    jobs, truth = Counter[str](), Counter[str]()
+    for spec in specs:
+        assert sum(job.millijoules for job in spec.jobs) == spec.jobs_millijoules
+        assert sum(space.jobs_millijoules for space in spec.namespaces) == spec.jobs_millijoules
+        assert spec.jobs_millijoules + spec.pods_millijoules + spec.idle_millijoules == spec.gpus_millijoules
+        jobs.update({space.name: space.jobs_millijoules for space in spec.namespaces if space.jobs_millijoules})
+    for job in day.jobs:
+        truth[job.namespace] += job.millijoules
+    for namespace, millijoules in truth.items():
+        assert jobs[namespace] == pytest.approx(millijoules, rel=1e-3), namespace
+    caps = Counter[str]()
+    for spec in specs:
+        caps.update({cap.name: cap.millijoules for cap in spec.caps})
+    assert caps["hall"] == counted
+    assert caps["row"] == pytest.approx(day.drawn["n1"], rel=1e-3)
+    # What other pods used while nobody led, nobody knows.
+    pods = sum(spec.pods_millijoules for spec in specs)
+    assert 0.7 * day.others < pods <= day.others
+    print(f"seed {seed}: {crashes} crashes, {len(day.jobs)} jobs, {abs(counted / day.drawn.total() - 1):.1e} off")
+
+
+async def test_old_reports_go_at_the_turn_of_the_day() -> None:
+    api = Api()
+    for day in ("2030-04-22", "2030-04-23", "2030-05-01"):
+        api.stored[day] = {}
+    session: Any = api
+    reports = EnergyReports(session, RATES, 60.0, 40)
+    await reports.load(NOON, 0.0)
+    for at in (0.0, 86_400.0):
+        reports.observe(lambda: seen(info("a", [0])), after(at))
+        while (write := reports.due(after(at), at)) is not None:
+            reports.answered(write, *api.write(write), after(at), at)
+    assert sorted(api.stored) == ["2030-05-01", "2030-06-01", "2030-06-02"]
+
+
+async def test_what_is_refused_is_asked_for_now_and_then() -> None:
+    """An API server that takes no report, or shows none, is not stormed."""
+
+    class Refusing(Api):
+        async def get(self, path: str) -> Json:
+            raise ApiError(403, "Forbidden", "may not", path)
+
+    session: Any = Refusing()
+    reports = EnergyReports(session, RATES, 60.0, 400)
+    loads = 0
+    for second in range(60):
+        if reports.load_due(second):
+            await reports.load(after(second), second)
+            loads += 1
+    assert reports.unread
+    assert loads == 4
+
+    session = Api()
+    reports = EnergyReports(session, RATES, 60.0, 400)
+    writes = 0
+    for second in range(60):
+        if reports.load_due(second):
+            await reports.load(after(second), second)
+        reports.observe(lambda: seen(info("a", [0])), after(second))
+        write = reports.due(after(second), second)
+        if write is not None:
+            writes += 1
+            reports.answered(write, WriteResult(Outcome.REFUSED, message="denied"), {}, after(second), second)
+    assert writes <= 6

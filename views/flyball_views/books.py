@@ -1,0 +1,162 @@
+"""What was used, from the daily EnergyReports: energy, money and CO2 by job, owner, namespace, cap, day or month.
+
+They hold what was used on each day, of jobs that were deleted, too, and what GPUs used without a job: so the lines add up
+to what the GPUs' counters rose by (but for caps, which overlap). With a namespace they are of that alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from flyball_api.energy_report import EnergyReportSpec
+
+from flyball_views.report import (
+    GRAMS_PER_KILOGRAM,
+    KILOJOULES_PER_KILOWATT_HOUR,
+    SECONDS_PER_HOUR,
+    By,
+    Prices,
+    Report,
+    ReportLine,
+)
+
+MILLIJOULES_PER_KILOWATT_HOUR = KILOJOULES_PER_KILOWATT_HOUR * 1_000_000
+MICROS = 1e6
+MILLIGRAMS_PER_GRAM = 1e3
+IDLE = "(idle)"
+OTHER_JOBS = "(other jobs)"
+OTHER_PODS = "(other pods)"
+
+
+@dataclass(slots=True)
+class _Line:
+    millijoules: int = 0
+    gpu_seconds: int = 0
+    jobs: set[str] = field(default_factory=set)
+    money: float = 0.0
+    grams: float = 0.0
+    unpriced: bool = False
+    unrated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What one line of one day's book says; `job` is a job's uid."""
+
+    name: str
+    millijoules: int
+    gpu_seconds: int = 0
+    job: str = ""
+
+
+def book_report(
+    books: Sequence[EnergyReportSpec],
+    now: datetime,
+    by: By = By.NAMESPACE,
+    prices: Prices | None = None,
+    namespace: str | None = None,
+) -> Report:
+    """The report on the days of `books`; `prices` that are given come before those that the books have."""
+    prices = prices or Prices()
+    lines: dict[str, _Line] = {}
+    total = _Line()
+    for book in books:
+        for use in _uses(book, by, namespace):
+            _add(lines.setdefault(use.name, _Line()), use, book, prices)
+        for use in _uses(book, By.JOB, namespace):  # whose lines add up, whatever is asked for
+            _add(total, use, book, prices)
+    shown = [_shown(name, line, prices) for name, line in lines.items()]
+    shown.sort(
+        key=(lambda line: line.name) if by in (By.MONTH, By.DAY) else (lambda line: (-line.kilowatt_hours, line.name))
+    )
+    return Report(by, now, tuple(shown), _shown("total", total, prices), tuple(_caveats(books, by, prices, total)))
+
+
+def _uses(book: EnergyReportSpec, by: By, namespace: str | None) -> Iterator[_Use]:
+    if by is By.CAP:
+        yield from (_Use(cap.name, cap.millijoules) for cap in book.caps)
+        return
+    found = _spaces(book, namespace)
+    for use in found:
+        match by:
+            case By.DAY:
+                name = book.day
+            case By.MONTH:
+                name = book.day[:7]
+            case By.NAMESPACE:
+                name = use.name.partition("/")[0]
+            case _:
+                name = use.name
+        yield _Use(name, use.millijoules, use.gpu_seconds, use.job)
+
+
+def _spaces(book: EnergyReportSpec, namespace: str | None) -> Iterator[_Use]:
+    """Each job and each owner of other pods, with what is in their namespace's sums beside them, and what nobody held."""
+    jobs, pods, seconds = Counter[str](), Counter[str](), Counter[str]()
+    for job in book.jobs:
+        jobs[job.namespace] += job.millijoules
+        seconds[job.namespace] += job.gpu_seconds
+        if namespace in (None, job.namespace):
+            yield _Use(f"{job.namespace}/{job.name}", job.millijoules, job.gpu_seconds, job.uid)
+    for owner in book.owners:
+        pods[owner.namespace] += owner.millijoules
+        if namespace in (None, owner.namespace):
+            yield _Use(f"{owner.namespace}/{owner.owner}", owner.millijoules)
+    for space in book.namespaces:
+        if namespace not in (None, space.name):
+            continue
+        if (left := space.jobs_millijoules - jobs[space.name]) > 0:
+            yield _Use(f"{space.name}/{OTHER_JOBS}", left, max(0, space.gpu_seconds - seconds[space.name]))
+        if (left := space.pods_millijoules - pods[space.name]) > 0:
+            yield _Use(f"{space.name}/{OTHER_PODS}", left)
+    if namespace is None:
+        yield _Use(IDLE, book.idle_millijoules)
+
+
+def _add(line: _Line, use: _Use, book: EnergyReportSpec, prices: Prices) -> None:
+    hours = use.millijoules / MILLIJOULES_PER_KILOWATT_HOUR * prices.power_usage_effectiveness
+    price, grams = prices.per_kilowatt_hour, prices.grams_co2_per_kilowatt_hour
+    rates = book.rates
+    if price is None and rates.cost_micros_per_kilowatt_hour is not None:
+        price = rates.cost_micros_per_kilowatt_hour / MICROS
+    if grams is None and rates.emitted_milligrams_per_kilowatt_hour is not None:
+        grams = rates.emitted_milligrams_per_kilowatt_hour / MILLIGRAMS_PER_GRAM
+    line.millijoules += use.millijoules
+    line.gpu_seconds += use.gpu_seconds
+    line.jobs |= {use.job} - {""}
+    line.money += hours * (price or 0.0)
+    line.grams += hours * (grams or 0.0)
+    line.unpriced |= price is None
+    line.unrated |= grams is None
+
+
+def _shown(name: str, line: _Line, prices: Prices) -> ReportLine:
+    return ReportLine(
+        name=name,
+        jobs=len(line.jobs),
+        open_jobs=None,
+        gpu_hours=line.gpu_seconds / SECONDS_PER_HOUR,
+        kilowatt_hours=line.millijoules / MILLIJOULES_PER_KILOWATT_HOUR * prices.power_usage_effectiveness,
+        money=None if line.unpriced else line.money,
+        kilograms_co2=None if line.unrated else line.grams / GRAMS_PER_KILOGRAM,
+    )
+
+
+def _caveats(books: Iterable[EnergyReportSpec], by: By, prices: Prices, total: _Line) -> list[str]:
+    books = list(books)
+    if not books:
+        return ["there is no EnergyReport of that time"]
+    days = sorted(book.day for book in books)
+    found = [f"it is of {len(days)} days, from {days[0]} to {days[-1]} (UTC), as of {books[-1].charged_until:%H:%M}"]
+    if prices.power_usage_effectiveness == 1.0:
+        found.append("it is what the GPUs used: hosts, network and cooling come on top (--pue)")
+    else:
+        found.append(f"what the GPUs used was multiplied by {prices.power_usage_effectiveness:g}")
+    if by is By.CAP:
+        found.append("a GPU under several caps is in the line of each, and once in the total")
+    if total.unpriced and any(book.rates.cost_micros_per_kilowatt_hour is not None for book in books):
+        found.append("of some of the days no price is known (--price)")
+    return found
