@@ -103,6 +103,7 @@ class EnergyAwareJobSpec(ApiStruct, frozen=True):
     objective: Literal["Time", "Energy", "Balanced"] = "Balanced"
     energy: JobEnergy = JobEnergy()
     deadline: Time | None = None
+    flexible_until: Time | None = None
     clocks: ClockBounds = ClockBounds()
     power_limit: JobPowerLimit = JobPowerLimit()
     elasticity: Elasticity = Elasticity()
@@ -287,6 +288,12 @@ class EnergyAwareJob:
     def elastic(self) -> bool:
         """It may be stopped and started again from its checkpoint."""
         return self.spec.elasticity.mode == "CheckpointRestart"
+
+    @property
+    def due(self) -> datetime | None:
+        """By when it is to be done: its deadline, or the end of the time in which it may be put off."""
+        both = (self.spec.deadline, self.spec.flexible_until)
+        return min((instant for instant in both if instant is not None), default=None)
 
     @property
     def managed_by_flyball(self) -> bool:

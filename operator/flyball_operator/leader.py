@@ -20,6 +20,7 @@ from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import CreateIncarnation
 from flyball_operator.learning.learner import Learner
+from flyball_operator.meters.grid_signal import SignalFile
 from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import WriteResult, combined
 from flyball_operator.planning.plans import Plans
@@ -76,6 +77,7 @@ class LeaderTerm:
     ) -> None:
         self._epoch = epoch
         self._energy_reports = energy_reports
+        self._signal = SignalFile(settings.signal_file)
         self._settings = settings
         self._watches = watches
         self._power = power
@@ -113,6 +115,7 @@ class LeaderTerm:
             epoch=self._epoch,
             now=now,
             monotonic=monotonic,
+            signal=self._signal.read(monotonic),
             statuses_wait=state.cutting,
             status_writes={
                 *(uid for uid in cluster.jobs if self._background.busy(("status", uid))),

@@ -208,6 +208,12 @@ class Settings:
             "Grams of CO2 a kilowatt-hour; EnergyReports keep it. 0: not known.", unit="grams", minimum=0.0, maximum=1e6
         ),
     )
+    signal_file: Path | None = field(
+        default=None,
+        metadata=option(
+            "A CSV of the grid's price or CO2 ahead (docs/operator.md): jobs with spec.flexibleUntil wait for less of it."
+        ),
+    )
     # Pods mount their own folder of it, which takes a hostPath.
     training_socket_directory: str = field(
         default="",

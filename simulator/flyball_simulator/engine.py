@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.policies.energy_budget import EnergyBudget
 from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob, Policy
+from flyball_planner.shifting import Signal, best_start
 
 from flyball_simulator.cluster.agenda import Agenda, Entry, Event
 from flyball_simulator.cluster.execution import Execution
@@ -93,6 +94,7 @@ class Simulation:
         self._next_plan = -math.inf  # not before
         self._plan_due = math.inf
         self._none_running_since = math.inf  # while jobs wait and none runs
+        self._signal_ahead = Signal.of(settings.carbon_grams_per_kwh) if settings.shifts else None
         self._price = settings.price or 0.0
         self._price_scale = 1.0
         self._budget = None if settings.energy_budget_watts is None else EnergyBudget(settings.energy_budget_watts)
@@ -163,6 +165,8 @@ class Simulation:
         match entry.event:
             case Event.ARRIVAL:
                 run = self.runs[entry.subject]
+                if self._puts_off(run):
+                    return
                 self.active[run.view.uid] = run
             case Event.COMPLETION:
                 self._complete(self.runs[entry.subject])
@@ -185,6 +189,18 @@ class Simulation:
             case Event.PLAN:
                 self._plan_due = math.inf
         self._dirty = True
+
+    def _puts_off(self, run: Run) -> bool:
+        """Have a job that can wait arrive where the grid emits least while it runs, as the operator would; once."""
+        until = run.job.flexible_until_seconds
+        if self._signal_ahead is None or until is None or self.now > run.job.submit_seconds:
+            return False
+        table = run.view.performance
+        seconds = run.job.iterations * table.seconds_rows[table.position[run.job.gpus]][-1]
+        start = best_start(self._signal_ahead, self.now, until, seconds)
+        if start is not None:
+            self.agenda.schedule(start.second, Event.ARRIVAL, run.index)
+        return start is not None
 
     def _complete(self, run: Run) -> None:
         run.advance(self.now)
@@ -368,7 +384,9 @@ class Simulation:
             remaining_iterations=job.iterations,
             restart_seconds=self.settings.restart_scale * restart_seconds(job.gpus),
             since_seconds=job.submit_seconds,
-            deadline_seconds=job.deadline_seconds,
+            deadline_seconds=min(
+                (due for due in (job.deadline_seconds, job.flexible_until_seconds) if due is not None), default=None
+            ),
             remaining_energy_joules=job.energy_budget_joules,
             objective=self.settings.objective,
         )

@@ -44,6 +44,7 @@ class SimulationSettings:
     `clock_megahertz` is the cluster's clock for policies that do not choose one; None: the highest. `price` is in
     job-seconds per joule; `energy_budget_watts`, the mean draw that is to be met, moves it from there. `price_signal` and
     `carbon_grams_per_kwh` are (second, value) steps: the first scales the price, the second turns joules into grams.
+    With `shifts` jobs that can wait are put off to where the grid emits least (`flyball_planner.shifting`).
     `restart_scale` multiplies what resizes cost. A node that fails (`node_events`) takes its jobs back to their last
     checkpoint: they save themselves every `checkpoint_seconds`, and whenever they are stopped in order. Raises ValueError
     for a figure out of its range.
@@ -60,6 +61,7 @@ class SimulationSettings:
     energy_budget_watts: float | None = None
     price_signal: tuple[tuple[float, float], ...] = ()
     carbon_grams_per_kwh: tuple[tuple[float, float], ...] = ()
+    shifts: bool = False
     node_events: tuple[NodeEvent, ...] = ()
     checkpoint_seconds: float = 1800.0
     seed: int = 0
@@ -105,6 +107,8 @@ class SimulationSettings:
         for event in self.node_events:
             if not 0 <= event.node < self.gpus // per_node or not event.at_seconds >= 0:
                 raise ValueError(f"{event} must be of a node from 0 to {self.gpus // per_node - 1}, at 0 s or later")
+        if self.shifts and not self.carbon_grams_per_kwh:
+            raise ValueError("jobs are put off by the grid's carbon: give carbon_grams_per_kwh with shifts")
         if self.planning_interval_seconds <= 0:
             raise ValueError(f"planning interval {self.planning_interval_seconds} s must be above 0")
 

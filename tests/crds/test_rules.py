@@ -60,6 +60,12 @@ CREATION = [
     ),
     Case(
         EAJ,
+        {"flexibleUntil": "2030-06-01T00:00:00Z", "training": {"iterations": 10}},
+        {"flexibleUntil": "2030-06-01T00:00:00Z"},
+        "flexibleUntil needs training.iterations: without them nobody knows how long the job takes",
+    ),
+    Case(
+        EAJ,
         {"energy": {"budgetKilojoules": 1, "onExhausted": "Throttle"}, "elasticity": {"mode": "Never"}},
         {"energy": {"budgetKilojoules": 1, "onExhausted": "Suspend"}, "elasticity": {"mode": "Never"}},
         "energy.onExhausted Suspend needs elasticity.mode CheckpointRestart, since a job that may not be stopped cannot be "

@@ -9,7 +9,6 @@ how far each job has come, how often it has failed, and whether the API server r
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -18,17 +17,18 @@ from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.gpu_node import PodReport
 from flyball_api.times import whole_second
-from flyball_api.workloads import PodView
 from flyball_kube.logs import get_logger
+from flyball_planner.shifting import Signal
 from flyball_planner.snapshot import Admission, JobDecision
 
 from flyball_operator.jobs.consumption import Consumptions
 from flyball_operator.jobs.ended_jobs import EndedJobs
 from flyball_operator.jobs.energy_history import EnergyHistories
+from flyball_operator.jobs.feasibility.allowances import Allowances
 from flyball_operator.jobs.feasibility.bounds import GpuRanges, bounds_beyond, gpu_ranges
 from flyball_operator.jobs.feasibility.budget_check import budget_too_small
-from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, Fitting, held_gpus, withheld_gpus
-from flyball_operator.jobs.feasibility.quotas import GpuWatts, energy_quota_bounds, resource_quota_bounds
+from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, withheld_gpus
+from flyball_operator.jobs.feasibility.put_off import put_off
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep, LiveJob
 from flyball_operator.jobs.lifecycle import (
     Action,
@@ -62,6 +62,8 @@ logger = get_logger(__name__)
 
 # Before the API server is asked again about a template, where it gave no answer.
 CHECK_AGAIN_SECONDS = 5.0
+# Before it is worked out anew when a job that can wait should start.
+LOOK_SECONDS = 15.0
 
 
 class JobController:
@@ -87,8 +89,9 @@ class JobController:
         self._creates = CreateLimit()
         self._ranges: GpuRanges | None = None
         self._models = models
-        self._fitting = Fitting()
+        self._fitting = Allowances(gpu_resources)
         self._monotonic = 0.0
+        self._signal: Signal | None = None
         self._updates = StatusUpdates(status_interval_seconds, models)
         self._records: dict[str, JobRecord] = {}
         self._energy = EnergyHistories()  # of ended jobs, too
@@ -105,15 +108,17 @@ class JobController:
         epoch: int,
         now: datetime,
         monotonic: float,
+        signal: Signal | None = None,
         statuses_wait: bool = False,
         status_writes: Collection[str] = (),
     ) -> JobsStep:
         """Take in what stands, and decide what to do for every job.
 
-        `decisions` is the plan in force, by the job's uid; empty before a leader's first plan. While `statuses_wait` no
-        status is due, and none of a job or a quota in `status_writes`, whose last one is still being written.
+        `decisions` is the plan in force, by the job's uid; empty before a leader's first plan. By the `signal` jobs that
+        can wait are put off. While `statuses_wait` no status is due, and none of a job or a quota in `status_writes`, whose
+        last one is still being written.
         """
-        self._monotonic = monotonic
+        self._monotonic, self._signal = monotonic, signal
         jobs = self._live_jobs(cluster, nodes, decisions, now, monotonic)
         progress = {uid: job.memory.progress for uid, job in jobs.items()}
         consumptions = self._consumptions.observe(cluster, progress, nodes, monotonic)
@@ -236,44 +241,12 @@ class JobController:
             if wants_gpus(job, JobProgress(), None)
             and ((record := self._records.get(uid)) is None or not record.attempts.gives_back)
         ]
-        foreign_gpus: dict[tuple[str, str], int] = {}
-        if cluster.gpu_quotas:
-            # A pod is counted under the one resource that there is, or else under each: a quota is then met too early.
-            for pod in cluster.pods:
-                if not pod.job_uid and not pod.finished:
-                    for name in self._gpu_resources:
-                        foreign_gpus[pod.namespace, name] = foreign_gpus.get((pod.namespace, name), 0) + pod.gpus
-        quotas = cluster.energy_quotas
-        held = {
-            job.uid: sum(pod.gpus for pod in cluster.pods_of.get(job.uid, ()) if not pod.finished) for job in wanting
-        }
-        energy_bounds = energy_quota_bounds(
-            wanting,
-            quotas,
-            held if quotas else {},
-            self._fixed(wanting, cluster.pods_of, now) if quotas else {},
-            _gpu_watts(nodes.values()),
-            self._quotas.spent(quotas),
-        )
-        resource_bounds = resource_quota_bounds(wanting, cluster.gpu_quotas, foreign_gpus)
-        return self._fitting.fits(wanting, nodes, cluster.pods_of, cluster.used, resource_bounds, energy_bounds)
 
-    def _fixed(
-        self, jobs: Iterable[EnergyAwareJob], pods_of: Mapping[str, Sequence[PodView]], now: datetime
-    ) -> dict[str, int]:
-        """The sizes of the jobs that cannot change theirs now, by uid: the plan leaves them as they are."""
-        found = {}
-        for job in jobs:
-            pods = [pod for pod in pods_of.get(job.uid, ()) if not pod.finished]
+        def resized(job: EnergyAwareJob) -> datetime | None:
             record = self._records.get(job.uid)
-            resized = job.status.last_resize_time if record is None else record.last_resize
-            settled = resized is None or (
-                (now - resized).total_seconds() >= job.spec.elasticity.min_seconds_between_resizes
-            )
-            size = held_gpus(pods)
-            if size and not (job.elastic and settled and all(pod.ready for pod in pods)):
-                found[job.uid] = size
-        return found
+            return job.status.last_resize_time if record is None else record.last_resize
+
+        return self._fitting.fits(cluster, nodes, wanting, resized, self._quotas.spent(cluster.energy_quotas), now)
 
     def _budget_too_small(
         self, record: JobRecord, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]
@@ -284,6 +257,19 @@ class JobController:
             found = budget_too_small(job, record.progress.iterations, nodes, self._models)
             record.budget_checked = (job.generation, found)
         return found if generation == job.generation or nodes else None
+
+    def _put_off(
+        self, record: JobRecord, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo], now: datetime
+    ) -> Refusal | None:
+        """`put_off`, looked at now and then, and for each generation and signal."""
+        if job.spec.flexible_until is None or self._signal is None:
+            return None
+        known = record.put_off
+        looked_for = (job.generation, self._signal)
+        if known is None or known[0] != looked_for or self._monotonic - known[1] >= LOOK_SECONDS:
+            found = put_off(job, record.progress.iterations, nodes, self._models, self._signal, now)
+            known = record.put_off = (looked_for, self._monotonic, found)
+        return known[2]
 
     def _live_job(
         self,
@@ -316,6 +302,7 @@ class JobController:
             or record.refusal(job)
             or fit.refusal
             or (None if begun else self._budget_too_small(record, job, nodes))
+            or (None if begun else self._put_off(record, job, nodes, now))
         )
         wanted = wants_gpus(job, record.progress, refusal) and not attempts.gives_back
         if refusal is not None:
@@ -442,17 +429,6 @@ class JobController:
             last_resize=record.last_resize,
             observing=self._observe,
         )
-
-
-def _gpu_watts(nodes: Iterable[NodeInfo]) -> GpuWatts | None:
-    """One GPU's smallest and default power limit, whichever it is; None where no GPU is known."""
-    models = [info.gpu_model for info in nodes if info.gpu_model is not None]
-    if not models:
-        return None
-    return GpuWatts(
-        math.ceil(max(model.min_power_limit_watts for model in models)),
-        math.ceil(max(model.default_power_limit_watts for model in models)),
-    )
 
 
 def _is_ready(info: NodeInfo | None) -> bool:

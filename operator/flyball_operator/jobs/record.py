@@ -8,6 +8,7 @@ from datetime import datetime
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.gpu_node import PodReport
+from flyball_planner.shifting import Signal
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.jobs.lifecycle import JobStep, Phase
@@ -33,6 +34,8 @@ class JobRecord:
     check_at: float = float("-inf")
     preempted: str = ""  # for whom it was paused, as long as it has not been given GPUs again
     budget_checked: tuple[int, Refusal | None] = (0, None)  # the generation that was looked at, and what was found
+    # For which generation and signal it was looked at whether the job is put off, when, and what was found.
+    put_off: tuple[tuple[int, Signal], float, Refusal | None] | None = None
     status: StatusHistory = field(default_factory=StatusHistory)
 
     @staticmethod

@@ -50,7 +50,7 @@ def job_state(
         current = None
     budget, iterations = job.spec.energy.budget_kilojoules, job.spec.training.iterations
     spent = progress.budget_spent(budget)
-    deadline = job.spec.deadline
+    deadline = job.due
     if deadline is not None and deadline <= now:
         deadline = None  # nothing meets it any more: hurrying would cost energy for nothing
     return JobState(

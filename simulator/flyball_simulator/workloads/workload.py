@@ -16,6 +16,7 @@ class SimulatedJob:
     """One job: `gpus` is its traced size (a power of two), `iterations` what it has to do, whatever it is given.
 
     `deadline_seconds` (since the start of the trace) and `energy_budget_joules` are constraints that a policy may honour.
+    Until `flexible_until_seconds` it need not be done: it may be put off to where `SimulationSettings.shifts` says.
     """
 
     job_id: str
@@ -26,6 +27,7 @@ class SimulatedJob:
     iterations: float
     deadline_seconds: float | None = None
     energy_budget_joules: float | None = None
+    flexible_until_seconds: float | None = None
 
 
 LARGEST_BATCH = max(batch for model in MODEL_CLASSES.values() for batch in model.pool)

@@ -37,6 +37,7 @@ WAITING_CHANGE = {
     "InvalidSpec": "mend spec.template as the API server's words say (with spec.suspend: true in the same change)",
     "UnknownGpuResource": "set spec.gpus.resourceName to one of those",
     "NotSupported": "take those sections out (with spec.suspend: true in the same change), or a version that knows them",
+    "WaitingForSignal": "the time that it starts at; without spec.flexibleUntil it starts as soon as it can",
     "BudgetTooSmall": "a higher spec.energy.budgetKilojoules, or spec.energy.onExhausted: Throttle",
     "NoNodeFits": "nodes that have what they lack, or a spec.template that asks for less",
     "ExceedsCluster": "a smaller spec.gpus.min, or more nodes",

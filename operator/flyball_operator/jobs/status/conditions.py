@@ -35,7 +35,7 @@ def conditions_of(job: EnergyAwareJob, facts: JobFacts, projected: float | None)
             "Exhausted" if spent else "WithinBudget" if total <= budget else "ProjectedOverBudget",
             f"{total:.0f} kJ at the end, and {budget} kJ are allowed",
         )
-    passed = not facts.outcome and job.spec.deadline is not None and job.spec.deadline <= facts.now
+    passed = not facts.outcome and job.due is not None and job.due <= facts.now
     late = passed or (decision is not None and decision.deadline_at_risk)
     nearest = (
         ""
@@ -61,7 +61,7 @@ def conditions_of(job: EnergyAwareJob, facts: JobFacts, projected: float | None)
             "DeadlineAtRisk",
             late,
             _lateness_reason(job, late=late, passed=passed),
-            _lateness(job.spec.deadline, nearest, passed=passed) if late and job.spec.deadline else "",
+            _lateness(job.due, nearest, passed=passed) if late and job.due else "",
         ),
     ]
     conditions.append(_bounds_kept(job, facts))
@@ -162,7 +162,7 @@ def _bounds_kept(job: EnergyAwareJob, facts: JobFacts) -> Condition:
 def _lateness_reason(job: EnergyAwareJob, *, late: bool, passed: bool) -> str:
     if passed:
         return "DeadlinePassed"
-    return "NoAllocationMeetsIt" if late else "OnTime" if job.spec.deadline else "NoDeadline"
+    return "NoAllocationMeetsIt" if late else "OnTime" if job.due else "NoDeadline"
 
 
 def _lateness(deadline: datetime, nearest: str, *, passed: bool) -> str:

@@ -23,6 +23,7 @@ REASONS: dict[str, frozenset[str]] = {
             "UnknownGpuResource",
             "NotSupported",
             "BudgetTooSmall",
+            "WaitingForSignal",
             "NoNodeFits",
             "ExceedsCluster",
             "QuotaExceeded",

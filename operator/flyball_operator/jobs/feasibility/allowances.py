@@ -1,0 +1,87 @@
+"""What every job that wants GPUs may have at most: by the nodes that can take its pods, and by its namespace's quotas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.workloads import PodView
+
+from flyball_operator.jobs.feasibility.fitting import Fit, Fitting, held_gpus
+from flyball_operator.jobs.feasibility.quotas import GpuWatts, energy_quota_bounds, resource_quota_bounds
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.watches import ClusterState
+
+
+class Allowances:
+    """Works it out in each cycle; `gpu_resources` names the extended resources by which GPUs are counted."""
+
+    def __init__(self, gpu_resources: Collection[str]) -> None:
+        self._gpu_resources = gpu_resources
+        self._fitting = Fitting()
+
+    def fits(
+        self,
+        cluster: ClusterState,
+        nodes: Mapping[str, NodeInfo],
+        wanting: Sequence[EnergyAwareJob],
+        resized: Callable[[EnergyAwareJob], datetime | None],
+        spent: Mapping[str, str],
+        now: datetime,
+    ) -> dict[str, Fit]:
+        """What each of `wanting` may have, by uid.
+
+        `resized` is when a job last got another size, `spent` has the words for quotas whose energy is used up.
+        """
+        foreign_gpus: dict[tuple[str, str], int] = {}
+        if cluster.gpu_quotas:
+            # A pod is counted under the one resource that there is, or else under each: a quota is then met too early.
+            for pod in cluster.pods:
+                if not pod.job_uid and not pod.finished:
+                    for name in self._gpu_resources:
+                        foreign_gpus[pod.namespace, name] = foreign_gpus.get((pod.namespace, name), 0) + pod.gpus
+        energy_bounds = {}
+        if cluster.energy_quotas:
+            pods_of = {
+                job.uid: [pod for pod in cluster.pods_of.get(job.uid, ()) if not pod.finished] for job in wanting
+            }
+            energy_bounds = energy_quota_bounds(
+                wanting,
+                cluster.energy_quotas,
+                {uid: sum(pod.gpus for pod in pods) for uid, pods in pods_of.items()},
+                _fixed(wanting, pods_of, resized, now),
+                _gpu_watts(nodes.values()),
+                spent,
+            )
+        resource_bounds = resource_quota_bounds(wanting, cluster.gpu_quotas, foreign_gpus)
+        return self._fitting.fits(wanting, nodes, cluster.pods_of, cluster.used, resource_bounds, energy_bounds)
+
+
+def _fixed(
+    jobs: Iterable[EnergyAwareJob],
+    pods_of: Mapping[str, Sequence[PodView]],
+    resized: Callable[[EnergyAwareJob], datetime | None],
+    now: datetime,
+) -> dict[str, int]:
+    """The sizes of the jobs that cannot change theirs now, by uid: the plan leaves them as they are."""
+    found = {}
+    for job in jobs:
+        last, pause = resized(job), job.spec.elasticity.min_seconds_between_resizes
+        settled = last is None or (now - last).total_seconds() >= pause
+        size = held_gpus(pods_of[job.uid])
+        if size and not (job.elastic and settled and all(pod.ready for pod in pods_of[job.uid])):
+            found[job.uid] = size
+    return found
+
+
+def _gpu_watts(nodes: Iterable[NodeInfo]) -> GpuWatts | None:
+    """One GPU's smallest and default power limit, whichever it is; None where no GPU is known."""
+    models = [info.gpu_model for info in nodes if info.gpu_model is not None]
+    if not models:
+        return None
+    return GpuWatts(
+        math.ceil(max(model.min_power_limit_watts for model in models)),
+        math.ceil(max(model.default_power_limit_watts for model in models)),
+    )

@@ -1,0 +1,44 @@
+"""Whether a job that can wait is put off to when the grid's signal is lower while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.times import format_time
+from flyball_planner.shifting import Signal, best_start
+
+from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.status.updates import ModelSource
+from flyball_operator.power.node_info import NodeInfo
+
+
+def put_off(
+    job: EnergyAwareJob,
+    iterations_done: float,
+    nodes: Mapping[str, NodeInfo],
+    models: ModelSource,
+    signal: Signal | None,
+    now: datetime,
+) -> Refusal | None:
+    """Why a job that has not begun does not start yet; None where it may.
+
+    How long it takes is what its model says of its smallest size at the highest clock.
+    """
+    until, iterations = job.spec.flexible_until, job.spec.training.iterations
+    if signal is None or until is None or iterations is None or not nodes:
+        return None
+    gpus = job.spec.gpus.min
+    per_node = max(1, *(info.gpus for info in nodes.values()))
+    curves = models.model_for(job, nodes).curves(gpus, max(1, gpus // per_node), job.spec.training.global_batch_size)
+    seconds = max(0.0, iterations - iterations_done) * float(curves.seconds[0, -1])
+    due = job.due or until
+    start = best_start(signal, now.timestamp(), due.timestamp(), seconds)
+    if start is None:
+        return None
+    words = (
+        f"it starts at {format_time(datetime.fromtimestamp(start.second, UTC))}: while it runs the signal is then "
+        f"{start.mean:.0f}{signal.unit} on average, and {start.mean_now:.0f}{signal.unit} if it started now"
+    )
+    return Refusal("WaitingForSignal", words)

@@ -1,0 +1,79 @@
+"""The grid's signal ahead (EUR/MWh, gCO2/kWh) from a file: a mounted ConfigMap that something keeps up to date.
+
+    time,gCO2/kWh
+    2030-06-01T00:00:00Z,412
+    2030-06-01T01:00:00Z,388
+
+Each value holds until the next time, the last one as long as the one before it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import datetime
+from pathlib import Path
+
+from flyball_kube.logs import get_logger
+from flyball_planner.shifting import Signal
+
+logger = get_logger(__name__)
+
+MAX_BYTES = 1 << 20  # as large as a ConfigMap can be
+LOOK_SECONDS = 10.0
+
+
+def read_signal(text: str) -> Signal:
+    """The signal that a file has; raises ValueError with the line that is wrong."""
+    rows = csv.reader(io.StringIO(text))
+    header = next(rows, [])
+    if len(header) != 2 or header[0].strip() != "time" or not header[1].strip():
+        raise ValueError(f"line 1 is {','.join(header)!r}; it should be time and the unit, as in time,gCO2/kWh")
+    steps = []
+    for number, row in enumerate(rows, start=2):
+        if not any(cell.strip() for cell in row):
+            continue
+        try:
+            time, value = row
+            at = datetime.fromisoformat(time.strip())
+            if at.tzinfo is None:
+                raise ValueError("a time needs its zone")
+            steps.append((at.timestamp(), float(value)))
+        except ValueError as error:
+            raise ValueError(
+                f"line {number} is {','.join(row)!r}; it should be like 2030-06-01T00:00:00Z,412 ({error})"
+            ) from error
+    if not steps:
+        raise ValueError("it has no line with a time and a value")
+    return Signal.of(steps, f" {header[1].strip()}")
+
+
+class SignalFile:
+    """A file that is read anew when it has changed; where it cannot be, what was read last goes on to count."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._signal: Signal | None = None
+        self._looked_at = float("-inf")
+        self._seen: tuple[int, int] | None = None
+        self._problem = ""
+
+    def read(self, monotonic: float) -> Signal | None:
+        """The signal as far as it is known; None where there is none."""
+        if self._path is None or monotonic - self._looked_at < LOOK_SECONDS:
+            return self._signal
+        self._looked_at = monotonic
+        try:
+            stat = self._path.stat()
+            if (stat.st_mtime_ns, stat.st_size) == self._seen:
+                return self._signal
+            if stat.st_size > MAX_BYTES:
+                raise ValueError(f"it has {stat.st_size} bytes, and at most {MAX_BYTES} are read")
+            self._signal = read_signal(self._path.read_text(encoding="utf-8"))
+            self._seen, self._problem = (stat.st_mtime_ns, stat.st_size), ""
+            logger.info("signal", path=str(self._path), steps=len(self._signal.times))
+        except (OSError, ValueError) as error:
+            if str(error) != self._problem:
+                logger.warning("the grid's signal cannot be read", path=str(self._path), error=str(error))
+            self._problem = str(error)
+        return self._signal

@@ -1,0 +1,57 @@
+"""The grid's signal from a file: what it has, what is wrong in it, and that it is followed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from flyball_operator.meters.grid_signal import LOOK_SECONDS, SignalFile, read_signal
+
+GOOD = "time,gCO2/kWh\n2030-06-01T00:00:00Z,412\n2030-06-01T03:00:00+02:00,388.5\n\n"
+
+
+def test_a_signal_with_its_unit() -> None:
+    signal = read_signal(GOOD)
+    assert signal.values == (412.0, 388.5)
+    assert signal.times[1] - signal.times[0] == 3600
+    assert (signal.end - signal.times[1], signal.unit) == (3600, " gCO2/kWh")
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "line 1"),
+        ("when,what\n", "line 1 is 'when,what'"),
+        ("time,g\n", "no line with a time"),
+        ("time,g\n2030-06-01T00:00:00,1\n", "a time needs its zone"),
+        ("time,g\n2030-06-01T00:00:00Z,much\n", "line 2 is '2030-06-01T00:00:00Z,much'"),
+        ("time,g\n2030-06-01T00:00:00Z\n", "line 2"),
+        ("time,g\n2030-06-01T00:00:00Z,nan\n", "finite"),
+        ("time,g\n2030-06-01T01:00:00Z,1\n2030-06-01T00:00:00Z,1\n", "ascend"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        read_signal(text)
+
+
+def test_a_file_is_followed_and_what_was_read_last_stands(tmp_path: Path) -> None:
+    path = tmp_path / "signal.csv"
+    file = SignalFile(path)
+    assert file.read(0.0) is None
+    path.write_text(GOOD)
+    assert file.read(LOOK_SECONDS / 2) is None
+    first = file.read(LOOK_SECONDS)
+    assert first is not None
+    assert file.read(2 * LOOK_SECONDS) is first
+    path.write_text(GOOD.replace("412", "41"))
+    os.utime(path, ns=(1, 1))
+    second = file.read(3 * LOOK_SECONDS)
+    assert second is not None
+    assert second.values[0] == 41.0
+    path.write_text("nonsense")
+    assert file.read(4 * LOOK_SECONDS) is second
+    path.write_text(GOOD + " " * (1 << 20))
+    assert file.read(5 * LOOK_SECONDS) is second
+    assert SignalFile(None).read(0.0) is None
