@@ -56,6 +56,8 @@ class Informer(Generic[T]):
     in `invalid` with the error, so that one bad object cannot hide its siblings.
     `on_change(key)` is called after each change of the store, synchronously: it should only set a flag.
     A watch that stays silent for `watch_seconds + read_grace_seconds` is given up.
+    Nobody waits for a resource that is not `required` once the server has refused its list: it counts as it was known last.
+    One that the server does not know has no objects.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Informer(Generic[T]):
         on_change: Callable[[str], None] = lambda key: None,
         namespace: str | None = None,
         params: Mapping[str, str] | None = None,
+        required: bool = True,
         watch_seconds: int = WATCH_SECONDS,
         read_grace_seconds: float = READ_GRACE_SECONDS,
         monotonic: Callable[[], float] = loop_seconds,
@@ -78,6 +81,7 @@ class Informer(Generic[T]):
         self._on_change = on_change
         self._path = resource.path(namespace)
         self._params = dict(params or {})
+        self._required = required
         self._watch_seconds = watch_seconds
         self._read_grace_seconds = read_grace_seconds
         self._monotonic = monotonic
@@ -91,6 +95,7 @@ class Informer(Generic[T]):
         self._asked = asyncio.Event()
         self._fresh_at: float | None = None
         self._synced = asyncio.Event()
+        self._unknown_to_server = False
         self.invalid: dict[str, str] = {}
         self.relists = 0
         self.broken_watches = 0
@@ -112,7 +117,7 @@ class Informer(Generic[T]):
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
-        """Return once the first list is complete."""
+        """Return once the first list is complete; of what is not required, once it was asked for and answered."""
         await self._synced.wait()
 
     async def refresh(self) -> None:
@@ -142,7 +147,7 @@ class Informer(Generic[T]):
                 # 410: the version is compacted away. Anything else may be a version from another server's past; a list
                 # is right after each.
                 self._resource_version = ""
-                if not error.gone:
+                if not self._did_without(error) and not error.gone:
                     self._log.warning("refused; listing anew", error=str(error))
             except ApiUnreachable as error:
                 self.broken_watches += 1
@@ -178,6 +183,22 @@ class Informer(Generic[T]):
             self._seen_version = version
             raise _HistoryRewound
         self._seen_version = version
+
+    def _did_without(self, error: ApiError) -> bool:
+        """Whether the server does not know a resource that can be done without, which is said once."""
+        if self._required:
+            return False
+        if not error.not_found:
+            self._synced.set()
+            return False
+        for key in list(self._versions):
+            self._remove(key)
+        self._fresh()
+        self._synced.set()
+        if not self._unknown_to_server:
+            self._unknown_to_server = True
+            self._log.warning("the API server has no such resource: its definition is not applied", error=str(error))
+        return True
 
     async def _relist(self) -> None:
         asked, self._refreshes = self._refreshes, []
@@ -219,6 +240,7 @@ class Informer(Generic[T]):
         self.relists += 1
         self._fresh()
         self._synced.set()
+        self._unknown_to_server = False
 
     async def _watch_until_refresh(self) -> bool:
         """Follow one watch, as `_watch`, until a refresh is asked for."""

@@ -104,7 +104,10 @@ class ClusterState:
 
 
 class Watches:
-    """The informers; `wake` is called at each change. `gpu_resources` names the extended resources whose units are GPUs."""
+    """The informers; `wake` is called at each change. `gpu_resources` names the extended resources whose units are GPUs.
+
+    Words for people and the bounds of namespaces are not required: no cap waits for them.
+    """
 
     def __init__(self, session: ApiSession, wake: Callable[[], None], gpu_resources: Collection[str]) -> None:
         def on_change(key: str) -> None:
@@ -131,11 +134,18 @@ class Watches:
             read_pods_refused,
             on_change=on_change,
             params={"fieldSelector": PODS_REFUSED_SELECTOR},
+            required=False,
         )
         self.quotas = Informer(
-            session, RESOURCE_QUOTAS, partial(read_gpu_quotas, gpu_resources=gpu_resources), on_change=on_change
+            session,
+            RESOURCE_QUOTAS,
+            partial(read_gpu_quotas, gpu_resources=gpu_resources),
+            on_change=on_change,
+            required=False,
         )
-        self.energy_quotas = Informer(session, ENERGY_QUOTAS, logging_problems(read_energy_quota), on_change=on_change)
+        self.energy_quotas = Informer(
+            session, ENERGY_QUOTAS, logging_problems(read_energy_quota), on_change=on_change, required=False
+        )
         self._of: dict[Resource, Informer[Any]] = {
             ENERGY_AWARE_JOBS: self.jobs,
             POWER_CAPS: self.caps,

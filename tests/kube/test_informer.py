@@ -9,12 +9,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 from flyball_kube import informer as informer_module
-from flyball_kube.informer import object_key
+from flyball_kube.informer import Informer, object_key
+from flyball_kube.resources import Resource
 from flyball_kube.session import JsonObject
 from flyball_testbed.controlplane.cluster import DevCluster
 from flyball_testbed.controlplane.components import ETCD_SOCKET
 
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, until
 from tests.support.way import Watch, Way
 
 # Long enough that nothing of a test depends on its end.
@@ -307,6 +308,17 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+async def test_a_kind_whose_definition_is_not_applied_keeps_nobody_waiting(way: Way) -> None:
+    """The definitions of the last version stand while the next version's operator starts."""
+    unheard_of = Resource("flyball.dev", "v1alpha1", "unheardofs", "UnheardOf")
+    informer: Informer[JsonObject] = Informer(way.session, unheard_of, lambda raw: raw, required=False)
+    task = asyncio.create_task(informer.run())
+    await asyncio.wait_for(informer.wait_synced(), PATIENCE_SECONDS)
+    assert len(informer) == 0
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def test_keys() -> None:

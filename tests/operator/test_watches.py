@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import pytest
 from flyball_api.gpu_node import read_gpu_node
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
-from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, JOBS, NODES, PODS, POWER_CAPS, Resource
+from flyball_kube.errors import ApiError
+from flyball_kube.resources import (
+    CORE_EVENTS,
+    ENERGY_AWARE_JOBS,
+    ENERGY_QUOTAS,
+    GPU_NODES,
+    JOBS,
+    NODES,
+    PODS,
+    POWER_CAPS,
+    RESOURCE_QUOTAS,
+    Resource,
+)
 from flyball_operator.watches import ClusterState, Watches, logging_problems
 
 from tests.support.operator_objects import (
@@ -22,6 +35,7 @@ from tests.support.operator_objects import (
     raw_pod,
     raw_report,
 )
+from tests.support.waiting import PATIENCE_SECONDS
 
 KINDS: tuple[tuple[str, Resource], ...] = (
     ("jobs", ENERGY_AWARE_JOBS),
@@ -232,3 +246,34 @@ async def test_a_date_that_cannot_be_read_hides_nothing_else() -> None:
     assert cluster.unread == ()
     assert cluster.gpu_nodes["a"].acknowledged_current
     assert cluster.gpu_nodes["a"].problems == ("status.jobs[0].lastReportTime: Invalid RFC3339 encoded datetime",)
+
+
+class OldDefinitions:
+    """An API server of the version before EnergyQuotas, which may refuse more: what it has is empty."""
+
+    def __init__(self, *refused: Resource) -> None:
+        self._refused = {resource.path() for resource in refused}
+
+    async def get(self, path: str, **params: str) -> Json:
+        if path in self._refused:
+            raise ApiError(404 if path == ENERGY_QUOTAS.path() else 403, "", "the test says so", f"GET {path}")
+        return {"metadata": {"resourceVersion": "1"}, "items": []}
+
+    async def watch(self, path: str, **options: Any) -> AsyncIterator[Json]:
+        await asyncio.Event().wait()
+        yield {}
+
+
+async def test_no_cap_waits_for_a_kind_that_can_be_done_without() -> None:
+    session: Any = OldDefinitions(ENERGY_QUOTAS, RESOURCE_QUOTAS, CORE_EVENTS)
+    watches = Watches(session, lambda: None, DEFAULT_GPU_RESOURCES)
+    tasks = [asyncio.create_task(run) for run in watches.runs()]
+    await asyncio.wait_for(watches.wait_synced(), PATIENCE_SECONDS)
+    await asyncio.wait_for(watches.refresh(), PATIENCE_SECONDS)
+    assert watches.cluster().energy_quotas == []
+    # What may not be read is not fresh, which readiness says; that there is no such kind is known.
+    unknown = {name for name, age in watches.ages().items() if age == float("inf")}
+    assert unknown == {RESOURCE_QUOTAS.plural, CORE_EVENTS.plural}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
