@@ -7,6 +7,7 @@ be gone), rank 0 stops at n, where its state is whole.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -58,8 +59,13 @@ class Stopping:
         if threading.current_thread() is not threading.main_thread():
             return False
         before = self._before = signal.getsignal(signal.SIGTERM)
+        process = os.getpid()
 
         def handle(number: int, frame: FrameType | None) -> None:
+            if os.getpid() != process:  # a fork, such as a pool's worker, ends as it would without us
+                signal.signal(number, before if before is not None else signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+                return
             self.ask()
             if callable(before):
                 before(number, frame)

@@ -141,6 +141,32 @@ def test_a_script_that_is_terminated_saves_leaves_with_143_and_goes_on_there(tmp
         second.stdout.close()
 
 
+FORKING = """
+import flyball, multiprocessing, time
+flyball.join()
+child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+child.start()
+child.terminate()
+child.join(30)
+print(child.exitcode, flush=True)
+child.kill()
+"""
+
+
+def test_a_fork_is_ended_by_sigterm_as_ever() -> None:
+    """Who ends a `multiprocessing.Pool` sends SIGTERM to its workers and waits for them."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("FLYBALL", "RANK", "WORLD"))}
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING],
+        env={**environment, "PYTHONPATH": str(CLIENT)},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert done.stdout.split() == [str(-signal.SIGTERM)]
+
+
 def test_a_handler_that_was_there_is_called_too() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
