@@ -199,7 +199,8 @@ class Job:
         """Save this state as training goes on, and load the newest checkpoint now; whether there was one.
 
         Rank 0 saves, so every process must have the same state. `write(path, state)` and `read(path)` make a file of it and
-        back. Raises RuntimeError where this process cannot load what rank 0 has loaded.
+        back. Raises RuntimeError where there are checkpoints of which none can be loaded: to begin anew would overwrite
+        them in the end. Also where this process cannot load what rank 0 has loaded.
         """
         self._state_dict, self._write, self._every_seconds = state_dict, write, every_seconds
         if self._directory is None:
@@ -217,14 +218,20 @@ class Job:
     def _restore(self, load_state_dict: Callable[[Any], object], read: Callable[[str], Any]) -> bool:
         """Rank 0 chooses the newest checkpoint that can be loaded; the others load that one."""
         if self.rank == 0 or self._values is None:
+            failure: Exception | None = None
             for found in self._checkpoints.newest_first():
                 try:
                     self._load(found, load_state_dict, read)
                 except Exception as error:
                     logger.warning("%s cannot be loaded, an older one is tried: %s", found.folder, error)
+                    failure = error
                     continue
                 self._say_restored(os.path.basename(found.folder))
                 return True
+            if failure is not None:
+                raise RuntimeError(
+                    f"none of the checkpoints in {self._directory} can be loaded; to begin anew, take them away: {failure}"
+                ) from failure
             self._say_restored(_NOTHING)
             return False
         name = self._values.wait("restored", RESTORE_SECONDS)

@@ -133,6 +133,21 @@ def test_a_rank_that_does_not_see_what_rank_0_has_loaded_says_so(tmp_path: Path)
         Job(second).register(lambda: None, lambda _: None)
 
 
+def test_checkpoints_of_which_none_can_be_loaded_are_not_begun_anew_over(tmp_path: Path) -> None:
+    """A volume that is away for a moment, or a GPU out of memory, must not cost all that was trained."""
+    stopped(tmp_path)
+    there = sorted((tmp_path / "flyball").glob("checkpoint-*"))
+
+    def unreadable(path: str) -> None:
+        raise OSError(5, "the volume is away")
+
+    job = Job(Environment(checkpoint_directory=str(tmp_path), incarnation=2))
+    with pytest.raises(RuntimeError, match=r"none of the checkpoints in .* can be loaded; .*the volume is away"):
+        job.register(lambda: None, lambda _: None, read=unreadable)
+    assert sorted((tmp_path / "flyball").glob("checkpoint-*")) == there
+    assert Job(Environment(checkpoint_directory=str(tmp_path), incarnation=3)).register(lambda: None, lambda _: None)
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_folder_that_cannot_be_written_costs_one_warning(
     tmp_path: Path, world_size: int, caplog: pytest.LogCaptureFixture

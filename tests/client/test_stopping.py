@@ -143,9 +143,16 @@ def test_a_script_that_is_terminated_saves_leaves_with_143_and_goes_on_there(tmp
 
 FORKING = """
 import flyball, multiprocessing, time
+def run(running):
+    running.set()
+    while True:
+        time.sleep(0.01)  # a signal just before a sleep does not shorten it
 flyball.join()
-child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+forking = multiprocessing.get_context("fork")
+running = forking.Event()
+child = forking.Process(target=run, args=(running,))
 child.start()
+running.wait()  # Python forgets signals that come while it forks
 child.terminate()
 child.join(30)
 print(child.exitcode, flush=True)
