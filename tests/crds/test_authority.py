@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from flyball_api.names import DEFAULT_NAMESPACE
 from flyball_kube.errors import ApiError
+from flyball_operator.jobs.quota_books import MAX_COUNTED_JOBS
 from flyball_testbed.controlplane import install
 from flyball_testbed.controlplane.api import ApiClient, Json
 from flyball_testbed.controlplane.cluster import DevCluster
@@ -284,6 +287,8 @@ def cap(kinds: Any) -> Iterator[str]:
     path = str(kinds.path("PowerCap", "guarded"))
     kinds.api.create(kinds.path("PowerCap"), kinds.object("PowerCap", {"watts": 9000}, name="guarded"))
     kinds.api.patch(f"{path}/status", {"status": {"effectiveWatts": 9000, "leastWatts": 3200}})
+    slip = partial(kinds.api.patch, path, {"spec": {"watts": 1}}, **DRY)
+    wait_until(lambda: "less than a third" in refusal(slip), "the policy is in force")
     yield path
     kinds.api.delete(path)
 
@@ -293,6 +298,7 @@ def confirmed(lowest: int, spec: Json) -> Json:
 
 
 NIGHT: Json = {"name": "night", "cron": "0 22 * * *", "durationSeconds": 3600, "watts": 800}
+OVER: Json = {"name": "over", "start": "2020-01-01T00:00:00Z", "end": "2020-01-02T00:00:00Z", "watts": 20}
 
 
 @pytest.mark.parametrize(
@@ -300,16 +306,27 @@ NIGHT: Json = {"name": "night", "cron": "0 22 * * *", "durationSeconds": 3600, "
     [
         ({}, {"watts": 900}, 900, 9000),
         ({}, {"schedule": [NIGHT]}, 800, 9000),
+        ({"schedule": [NIGHT]}, {"watts": 900}, 900, 9000),
+        ({"schedule": [OVER]}, {"watts": 40}, 40, 9000),
         ({}, {"watts": None, "permilleOfMax": 5, "schedule": None}, None, None),
         ({"watts": None, "permilleOfMax": 800}, {"permilleOfMax": 80}, 80, 800),
         ({"watts": None, "permilleOfMax": 800}, {"permilleOfMax": None, "watts": 40}, 40, 9000),
     ],
-    ids=["watts", "a window", "a share for watts", "a share", "watts for a share"],
+    ids=[
+        "watts",
+        "a window",
+        "watts above a window",
+        "watts after a window",
+        "a share for watts",
+        "a share",
+        "watts for a share",
+    ],
 )
 def test_a_cap_that_would_fall_to_less_than_a_third_is_asked_about_once(
     kinds: Any, cap: str, first: Json, slipped: Json, lowest: int | None, before: int | None
 ) -> None:
-    kinds.api.patch(cap, {"spec": first})
+    entries = [entry["watts"] for entry in first.get("schedule", ())]
+    kinds.api.patch(cap, confirmed(min(entries, default=0), first))
     if lowest is None:
         kinds.api.patch(cap, {"spec": slipped})  # nobody can compare the two: the operator obeys
         return
@@ -449,3 +466,15 @@ def test_no_priority_is_above_what_the_quotas_of_the_namespace_allow(editor: Api
         for name in ("bounds-priority", "bounds-gpus"):
             kinds.api.delete(kinds.path("EnergyQuota", name))
         kinds.api.delete(path)
+
+
+def test_the_book_of_a_quota_with_as_many_jobs_as_it_may_name_is_stored(kinds: Any) -> None:
+    """etcd takes no object above 1.5 MB."""
+    path = str(kinds.path("EnergyQuota", "long-book"))
+    kinds.api.create(kinds.path("EnergyQuota"), kinds.object("EnergyQuota", name="long-book"))
+    jobs = [{"uid": str(uuid.UUID(int=number)), "millijoules": 10**15} for number in range(MAX_COUNTED_JOBS)]
+    for used in (1, 2):  # the second one comes over a whole first one
+        period = {"start": "2030-01-01T00:00:00Z", "consumedKilojoules": used, "jobs": jobs}
+        kinds.api.patch(f"{path}/status", {"status": {"energyPeriod": period}})
+    assert len(kinds.api.get(path)["status"]["energyPeriod"]["jobs"]) == MAX_COUNTED_JOBS
+    kinds.api.delete(path)

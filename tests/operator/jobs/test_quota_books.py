@@ -10,7 +10,7 @@ import msgspec
 from flyball_api.energy_quota import EnergyQuota, QuotaAllocation, QuotaPeriod, read_energy_quota
 from flyball_api.power_cap import EnergyBudget
 from flyball_operator.jobs.consumption import Consumption
-from flyball_operator.jobs.quota_books import QuotaBooks, charged, quota_status, spent_words
+from flyball_operator.jobs.quota_books import MAX_COUNTED_JOBS, QuotaBooks, charged, quota_status, spent_words
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -130,6 +130,27 @@ def test_a_quota_without_a_budget_keeps_no_book() -> None:
     ((_, status),) = books.due([bare], [], START, 0.0, ())
     assert status.energy_period is None
     assert quota_status(bare, None, QuotaAllocation(4, 1600, 1), START).allocated == QuotaAllocation(4, 1600, 1)
+
+
+def test_more_jobs_than_a_status_can_name_are_each_counted_once() -> None:
+    jobs = [used(f"job-{number:05d}", 1_000 + number) for number in range(MAX_COUNTED_JOBS + 5)]
+    together = sum(job.millijoules for job in jobs)
+    books = QuotaBooks(10.0)
+    books.charge([quota()], [], START)
+    for second in (1, 2, 3):
+        books.charge([quota()], jobs, after(second))
+        ((_, status),) = books.due([quota()], [], after(second), 20.0 * second, ())
+        assert status.energy_period is not None
+        assert status.energy_period.consumed_millijoules == together
+        assert len(status.energy_period.jobs) == MAX_COUNTED_JOBS
+    # The next leader cannot know up to where those that are left out are counted: only what they use from then on counts.
+    successor, stored = QuotaBooks(10.0), quota(as_stored(status))
+    successor.charge([stored], jobs, after(20))
+    jobs[0] = replace(jobs[0], millijoules=jobs[0].millijoules + 7)
+    successor.charge([stored], [*jobs, used("later", 50, created=after(19))], after(30))
+    ((_, status),) = successor.due([stored], [], after(30), 100.0, ())
+    assert status.energy_period is not None
+    assert status.energy_period.consumed_millijoules == together + 57
 
 
 class Book(RuleBasedStateMachine):
