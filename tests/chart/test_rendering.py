@@ -134,6 +134,9 @@ def test_an_operator_can_start_where_every_node_waits_for_one(rendered: list[Jso
     assert startup in pod_of(found(rendered, "Deployment", "flyball-operator"))["tolerations"]
     more = chart.one("Deployment", "flyball-operator", values={"operator.tolerations": [{"operator": "Exists"}]})
     assert pod_of(more)["tolerations"] == [startup, {"operator": "Exists"}]
+    # Who only observes leaves the taint on, and wants to see.
+    page = chart.one("Deployment", "flyball-page", "page.enabled=true", *OBSERVING)
+    assert pod_of(page)["tolerations"] == [startup]
 
 
 def test_probes_ask_what_they_are_for(rendered: list[Json]) -> None:

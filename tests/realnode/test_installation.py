@@ -309,7 +309,8 @@ def test_removing_it_raises_nothing_and_leaves_nothing(installation: Installatio
     ours = {kind for kind in kinds if kind.endswith(".flyball.dev")}
     assert "gpunodes.flyball.dev" in ours
     assert ours <= {
-        f"{name}.flyball.dev" for name in ("gpunodes", "energyprofiles", "powerbrakes", "brakeacknowledgements")
+        f"{name}.flyball.dev"
+        for name in ("gpunodes", "energyprofiles", "energyreports", "powerbrakes", "brakeacknowledgements")
     }
     # With the namespace Kubernetes keeps an account and a ConfigMap in it; with the definitions, the API of their kinds.
     assert kinds - ours == {
