@@ -405,8 +405,12 @@ async def _gpu_node_deleted(world: World, fault: Fault) -> None:
 
 @_kind("GPUNode is deleted without its finalizer", "objects", NODES)
 async def _gpu_node_forced(world: World, fault: Fault) -> None:
-    """And made anew by the operator, under the same name."""
-    world.api.force_away("gpunodes", fault.target)
+    """And made anew by the operator, under the same name. Where its Node is gone, too, that would be the word that the
+    machine is: then it is deleted as everything else is."""
+    if world.api.get("nodes", fault.target) is None:
+        world.api.remove("gpunodes", fault.target)
+    else:
+        world.api.force_away("gpunodes", fault.target)
 
 
 @_kind("brakes and their acknowledgements are deleted", "objects", ("all",))
@@ -423,6 +427,8 @@ async def _node_deleted(world: World, fault: Fault) -> None:
 
 async def _register_anew(world: World, fault: Fault, labelled_after: float) -> None:
     machine = world.machines[fault.target]
+    if world.api.get("gpunodes", machine.name) is None:
+        return  # its finalizer was taken away, and both gone is the word that the machine is
     world.api.remove("nodes", machine.name)
 
     async def label() -> None:

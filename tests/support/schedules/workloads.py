@@ -33,6 +33,7 @@ class InlinePlanner:
 
     def __init__(self) -> None:
         self.plans: list[int] = []  # of how many jobs each was
+        self.planning = False
 
     def start(self) -> None: ...
 
@@ -40,8 +41,12 @@ class InlinePlanner:
 
     async def plan(self, snapshot: ClusterSnapshot, policy: str) -> Plan:
         self.plans.append(len(snapshot.jobs))
-        await asyncio.sleep(PLAN_SECONDS)
-        return make_plan(snapshot, policy)
+        self.planning = True
+        try:
+            await asyncio.sleep(PLAN_SECONDS)
+            return make_plan(snapshot, policy)
+        finally:
+            self.planning = False
 
 
 class WholeOperatorProcess(OperatorProcess):
@@ -155,9 +160,12 @@ def job(index: int, **spec: Any) -> Json:
     }
 
 
-async def until(holds: Callable[[], bool], what: str, seconds: float) -> None:
-    """Wait in virtual time."""
-    end = asyncio.get_running_loop().time() + seconds
-    while not holds():
-        assert asyncio.get_running_loop().time() < end, what
+async def until(holds: Callable[[], bool], what: str, seconds: float, steadily: float = 0.0) -> None:
+    """Wait in virtual time until it holds, and has for `steadily` seconds."""
+    loop = asyncio.get_running_loop()
+    end, since = loop.time() + seconds, loop.time()
+    while not holds() or loop.time() - since < steadily:
+        if not holds():
+            since = loop.time()
+            assert since < end, what
         await asyncio.sleep(0.02)
