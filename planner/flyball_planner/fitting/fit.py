@@ -13,8 +13,9 @@ time that the prior gives to input. Where the data cannot tell two parameters ap
   slope where the prior has none;
 - paper's power: the line below f0 needs two clocks there to be turned, the cubic above three, static power three in all.
 
-A refit starts from the last fit and needs a fraction of the time; where it explains the data clearly worse than the last
-one did, the job has changed and the fit is made from scratch too, and the better one is returned.
+A refit starts from the last fit and needs a fraction of the time; where it leaves more error than windows usually have, the
+prior is a second start. Where it explains the data clearly worse than the last one did, the job has changed and the fit is
+made from scratch too, and the better one is returned.
 
 Deterministic: the same observations in any order give the same model, and no random start is used.
 """
@@ -129,7 +130,10 @@ def _energy_too(
     energy_fit: EnergyFit = PhysicalEnergyFit(physical, powered)
     joint = JointFit(time_fit, energy_fit)
     if warm is not None:
-        starts = [np.concatenate([time_fit.coordinates(warm), energy_fit.coordinates(warm)])]
+        starts = [
+            np.concatenate([time_fit.coordinates(warm), energy_fit.coordinates(warm)]),
+            np.concatenate([time_fit.start, energy_fit.start]),
+        ]
     else:
         time_point = solve(time_fit, [time_fit.start])
         timed = PhysicalEnergyFit(_with(physical, time_fit.parameters(time_point[None, :])), powered)
