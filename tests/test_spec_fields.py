@@ -27,6 +27,7 @@ SHOWN: dict[str, dict[str, str]] = {
         "energy.budgetKilojoules": "test_an_energy_budget_bounds_size_and_clock",
         "energy.onExhausted": "test_a_spent_budget_waits_and_a_throttled_job_takes_its_smallest_size",
         "energy.maxOverrunPermille": "test_a_throttled_job_goes_beyond_its_budget_as_far_as_it_may",
+        "flexibleUntil": "test_a_job_that_can_wait_starts_when_the_signal_is_low",
         "deadline": "test_a_deadline_is_met_with_the_fewest_joules",
         "clocks.minMegahertz": "test_bounds_on_size_clock_and_limit_are_honoured",
         "clocks.maxMegahertz": "test_bounds_on_size_clock_and_limit_are_honoured",
@@ -117,7 +118,7 @@ def test_every_field_has_a_test_that_shows_what_it_does(kind: str) -> None:
 
 def test_every_kind_that_people_write_is_here() -> None:
     written = {"energyawarejobs", "powercaps", "energyquotas"}
-    by_components = {"gpunodes", "powerbrakes", "brakeacknowledgements", "energyprofiles"}
+    by_components = {"gpunodes", "powerbrakes", "brakeacknowledgements", "energyprofiles", "energyreports"}
     assert {path.stem for path in (ROOT / "crds").glob("*.yaml")} == written | by_components
     assert set(SHOWN) == written
 

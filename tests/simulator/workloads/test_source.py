@@ -20,7 +20,7 @@ def test_the_gpus_of_a_load_keep_that_share_busy() -> None:
     assert gpus_for_load(jobs, 0.8, 8) == 24, "whole nodes, the nearest to 25 GPUs"
     assert gpus_for_load(jobs, 1e6, 8) == 8, "one node at least"
     for load in (0.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match="must be above 0"):
+        with pytest.raises(ValueError, match="must be a number above 0"):
             gpus_for_load(jobs, load, 8)
     with pytest.raises(ValueError, match="all submitted at once"):
         gpus_for_load(jobs[:1], 0.8, 8)
