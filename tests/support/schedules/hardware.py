@@ -32,7 +32,8 @@ CONSTANTS = DeviceConstants(
 
 
 class WatchedDevice:
-    """A GPU in memory; the referee looks after each change. While `late_seconds`, what is set takes effect that late."""
+    """A GPU in memory; the referee looks after each change. While `late_seconds`, what is set takes effect that late; what
+    is still to take effect when something else does never will: a driver works requests off in their order."""
 
     def __init__(self, device: VirtualDevice, node: VirtualNode, referee: Referee) -> None:
         self.device = device
@@ -40,6 +41,7 @@ class WatchedDevice:
         self.index = device.index
         self.constants = device.constants
         self.late_seconds = 0.0
+        self._asked, self._took = 0, 0  # the last request, and that which the limit is of
         self._node = node
         self._referee = referee
         self._loads = node.driver_load
@@ -60,16 +62,18 @@ class WatchedDevice:
         return self.device.read()
 
     def set_power_limit_milliwatts(self, limit_milliwatts: int) -> None:
+        self._asked += 1
         if not self.late_seconds:
-            self._take(limit_milliwatts, self._node.driver_load)
+            self._take(limit_milliwatts, self._asked, self._node.driver_load)
             return
         check_power_limit(self.device, limit_milliwatts)
         loop = asyncio.get_running_loop()
-        loop.call_later(self.late_seconds, self._take, limit_milliwatts, self._node.driver_load)
+        loop.call_later(self.late_seconds, self._take, limit_milliwatts, self._asked, self._node.driver_load)
 
-    def _take(self, limit_milliwatts: int, driver_load: int) -> None:
-        if driver_load != self._node.driver_load:
+    def _take(self, limit_milliwatts: int, request: int, driver_load: int) -> None:
+        if driver_load != self._node.driver_load or request < self._took:
             return  # a driver that was loaded anew knows nothing of it
+        self._took = request
         self.device.set_power_limit_milliwatts(limit_milliwatts)
         self._referee.commanded(self.device)
         if self._node.settle_milliseconds:
