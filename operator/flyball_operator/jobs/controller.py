@@ -291,6 +291,8 @@ class JobController:
         attempts.take_in(job, incarnations, pods, monotonic)
         if decision is not None:
             record.stop_reason = decision.explanation
+            # Of every plan, also where no status is due by it: the next one knows no more for whom the job was paused.
+            _, record.preempted = still_preempted(record.preempted, decision)
         current = recorded_allocation(job, incarnations) if decision is None else decision.allocation
         begun_to_run = any(not pod.gated and not pod.finished and not pod.deleting for pod in pods)
         if begun_to_run and decision is not None and decision.admission is Admission.WAITING_FOR_POWER:
@@ -400,7 +402,7 @@ class JobController:
         if wants and decision is None and not outcome and seen:
             return None
         if decision is not None:
-            decision, record.preempted = still_preempted(record.preempted, decision)
+            decision, _ = still_preempted(record.preempted, decision)
         nothing = PodLimit()
         pods = [
             limits.get((pod.namespace, pod.name), nothing) for pod in job.pods if not pod.finished and not pod.deleting

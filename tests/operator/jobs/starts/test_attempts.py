@@ -72,7 +72,7 @@ class Scene:
         rules = RestartRules(PAUSE, TIMEOUT)
         self.controller = JobController(5.0, Priors(), DEFAULT_GPU_RESOURCES, rules)
 
-    def cycle(self, seconds: float = 0.0) -> list[Action]:
+    def cycle(self, seconds: float = 0.0, *, statuses_wait: bool = False) -> list[Action]:
         """One step after so long, whose statuses are written; returns its actions, open gates among them."""
         self.seconds += seconds
         job = read_energy_aware_job(self.raw)
@@ -98,6 +98,7 @@ class Scene:
             epoch=1,
             now=NOW + timedelta(seconds=self.seconds),
             monotonic=1000.0 + self.seconds,
+            statuses_wait=statuses_wait,
         )
         for _, status in self.step.statuses:
             self.raw["status"] = as_stored(status)
@@ -597,9 +598,11 @@ def test_a_deadline_that_is_past_is_said_once() -> None:
     assert scene.status["state"] == "Running"
 
 
-def test_a_preempted_job_says_so_until_it_is_given_gpus_again() -> None:
+@pytest.mark.parametrize("statuses_wait", [False, True])
+def test_a_preempted_job_says_so_until_it_is_given_gpus_again(*, statuses_wait: bool) -> None:
+    """Also where the plan that paused it is followed by another before statuses are written."""
     scene = Scene(decisions={UID: waiting(Admission.PREEMPTED, "Paused for team/hi, priority 10 over 0.")})
-    scene.cycle()
+    scene.cycle(statuses_wait=statuses_wait)
     scene.decisions = {UID: waiting(Admission.WAITING_FOR_GPUS, "Needs 8 GPUs; 0 are free.")}
     for operator in (False, True):
         if operator:
