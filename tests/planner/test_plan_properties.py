@@ -450,20 +450,25 @@ def test_a_job_that_may_not_be_resized_keeps_its_size_and_nodes(policy: str, sna
 
 @SEARCH
 @given(snapshots())
-def test_without_caps_a_running_job_is_paused_only_for_a_higher_priority(snapshot: ClusterSnapshot) -> None:
+def test_without_caps_a_running_job_is_paused_only_for_a_higher_priority_or_another_tenant(
+    snapshot: ClusterSnapshot,
+) -> None:
     calm = replace(snapshot, caps=(), nodes=tuple(replace(node, evacuate=False) for node in snapshot.nodes))
     settled = in_force(calm, plan(calm))
     more = tuple(replace(job, uid=f"late-{job.uid}", name=f"{job.name}-late", current=None) for job in snapshot.jobs)
     busy = replace(settled, jobs=settled.jobs + more)
     made = plan(busy)
     gained = [
-        job.priority
+        job
         for job, decision in zip(busy.jobs, made.decisions, strict=True)
         if decision.allocation is not None and job.current is None
     ]
     for job, decision in zip(busy.jobs, made.decisions, strict=True):
         if job.current is not None and decision.allocation is None:
-            assert any(priority > job.priority for priority in gained)
+            assert any(
+                other.priority > job.priority or (other.priority == job.priority and other.tenant != job.tenant)
+                for other in gained
+            )
 
 
 @SEARCH
