@@ -76,7 +76,8 @@ def test_what_takes_long_comes_first_and_a_third_worker_begins_with_the_rest(pro
     first: dict[str, str] = {}
     for worker, name in ran(result):
         first.setdefault(worker, name)
-    assert first == {"gw0": "test_c", "gw1": "test_h", "gw2": "test_k"}
+    # Which of them has its turn first is chance.
+    assert sorted(first.values()) == ["test_c", "test_h", "test_k"]
 
 
 def test_there_is_a_worker_more_for_every_two_processors(project: pytest.Pytester) -> None:
