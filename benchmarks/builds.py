@@ -26,14 +26,13 @@ from flyball_testbed.controlplane.install import REPOSITORY
 MOST_SECONDS = 75 * 60.0
 FLYBALL = str(Path(sysconfig.get_path("scripts")) / "flyball")
 PROGRAMS = "flyball_testbed.controlplane.programs"
-FIND_PROMETHEUS = f"from {PROGRAMS}.monitoring_tools import find_monitoring_tools; find_monitoring_tools()"
 # In the order in which a run of everything comes to them.
 BUILDS = {
     "virtual environment": ["make", "--silent", "venv", "VENV={folder}/venv"],
     "control plane": [FLYBALL, "devcluster", "binaries"],
     "real nodes": [FLYBALL, "devcluster", "binaries", "--real"],
     "chart tools": [sys.executable, "-m", f"{PROGRAMS}.chart_tools"],
-    "Prometheus": [sys.executable, "-c", FIND_PROMETHEUS],
+    "Prometheus": [FLYBALL, "devcluster", "binaries", "--monitoring"],
     "images": [sys.executable, "-m", "flyball_testbed.images", "--output", "{folder}/images"],
 }
 

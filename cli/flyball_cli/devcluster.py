@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 HELP = """A throwaway Kubernetes cluster on this machine, with simulated GPU nodes and Flyball on it.
 
 The real API server, etcd, controller manager and scheduler run as plain processes; on them Flyball's operator, an agent for
-each node, and training in the pods of each EnergyAwareJob. No root, no containers, loopback only; several can run at once.
+each node, training in the pods of each EnergyAwareJob, and the status page. No root, no containers, loopback only;
+several can run at once.
 
 With --real the nodes are real, too: kubelet, containerd and a device plugin for simulated GPUs, each node in namespaces
 of its own. Pods run. That needs root, Linux, and a few of Debian's packages (it says which).
@@ -63,6 +65,16 @@ def _attached(name: str) -> DevCluster:
         _fail(f"no cluster {name!r} (there is: {others}); start one with: flyball devcluster up --name {name}")
     except ValueError as error:
         _fail(error)
+
+
+def _seen_at(addresses: Mapping[str, str]) -> list[str]:
+    """A line for each address that a browser can be pointed at."""
+    from flyball_testbed.controlplane.programs.integrations import VICTORIA_METRICS
+    from flyball_testbed.controlplane.programs.monitoring_tools import PROMETHEUS
+    from flyball_testbed.parts import PAGE
+
+    what = {PAGE: "the status page", PROMETHEUS: "Prometheus: its alerts", VICTORIA_METRICS: "the dashboards"}
+    return [f"{address}  {what[name]}" for name, address in addresses.items()]
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
@@ -118,7 +130,8 @@ def up(
 ) -> None:
     """Start a cluster and wait until it can be used. It runs on in the background until `down`.
 
-    On it are Flyball's operator, an agent for each node, and training in the pods of each EnergyAwareJob.
+    On it are Flyball's operator, an agent for each node, training in the pods of each EnergyAwareJob, the status page, and,
+    where its program is there (`flyball devcluster binaries --monitoring`), a Prometheus with the chart's alerts.
 
     \b
       flyball devcluster up --nodes 4
@@ -145,11 +158,13 @@ def up(
     if [bare, api_only, install].count(True) > 1:
         _fail("--bare, --api-only and --install exclude each other")
     everything = not (real or bare or api_only)
+    addresses: Mapping[str, str] = {}
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
     started = time.monotonic()
 
     def start(directory: Path) -> DevCluster:
+        nonlocal addresses
         if real:
             cluster = RealCluster.start(
                 1 if nodes is None else nodes,
@@ -174,7 +189,7 @@ def up(
             report=_say,
         )
         if everything:
-            set_up(simulated, gpus_per_node, product, die_with_parent=foreground, report=_say)
+            addresses = set_up(simulated, gpus_per_node, product, die_with_parent=foreground, report=_say)
         return simulated
 
     try:
@@ -210,9 +225,12 @@ def up(
         if everything:
             _say(f"  flyball devcluster kubectl{option} -- apply -f examples/manifests/first-job.yaml")
         _say(f"  flyball devcluster kubectl{option} -- get powercaps,energyawarejobs --watch")
+        _say(f'  flyball top --kubeconfig "$(flyball devcluster kubeconfig{option})"')
     else:
         _say(f"  flyball devcluster kubectl{option} -- get nodes")
     _say(f"  export KUBECONFIG={cluster.kubeconfig}")
+    for line in _seen_at(addresses):
+        _say(f"  {line}")
     if not foreground:
         _say(f"  flyball devcluster down{option}")
         return
@@ -249,7 +267,7 @@ def status(name: Annotated[str | None, typer.Option("--name", help="Only this on
     """Show the clusters of this machine, their components and their memory; fails if one has lost a component."""
     from flyball_testbed.controlplane.cluster import DevCluster, cluster_names, named_directory
     from flyball_testbed.controlplane.processes import resident_bytes
-    from flyball_testbed.standing import processes_of
+    from flyball_testbed.standing import addresses_of, processes_of
 
     names = [name] if name is not None else cluster_names()
     if not names:
@@ -280,6 +298,8 @@ def status(name: Annotated[str | None, typer.Option("--name", help="Only this on
                 typer.echo(f"  {node.name:<24} not running; its logs: {node.machine.folder / 'logs'}")
         if {"etcd", "kube-apiserver"} <= set(running):
             typer.echo(f"  {len(DevCluster(control_plane).node_names())} nodes")
+        for line in _seen_at(addresses_of(named_directory(each))):
+            typer.echo(f"  {line}")
     if broken:
         raise typer.Exit(1)
 
@@ -333,7 +353,10 @@ def env(name: NAME = "default") -> None:
 
 
 @group.command()
-def binaries(real: Annotated[bool, typer.Option("--real", help="Those of real nodes, too.")] = False) -> None:
+def binaries(
+    real: Annotated[bool, typer.Option("--real", help="Those of real nodes, too.")] = False,
+    monitoring: Annotated[bool, typer.Option("--monitoring", help="Prometheus and promtool, too.")] = False,
+) -> None:
     """Find the control plane's programs, fetching or building what is missing, and print where they are."""
     from flyball_testbed.controlplane.programs.binaries import (
         NODE_PROGRAMS,
@@ -341,10 +364,13 @@ def binaries(real: Annotated[bool, typer.Option("--real", help="Those of real no
         BinariesUnavailableError,
         find_binaries,
     )
+    from flyball_testbed.controlplane.programs.monitoring_tools import find_monitoring_tools
 
     try:
-        found = find_binaries(_say, (*PROGRAMS, *NODE_PROGRAMS) if real else PROGRAMS)
+        found = dict(find_binaries(_say, (*PROGRAMS, *NODE_PROGRAMS) if real else PROGRAMS).paths)
+        if monitoring:
+            found |= find_monitoring_tools(_say).paths
     except BinariesUnavailableError as error:
         _fail(error)
-    for program, path in found.paths.items():
+    for program, path in found.items():
         typer.echo(f"{program:<24} {path}")

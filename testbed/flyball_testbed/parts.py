@@ -1,7 +1,8 @@
-"""The processes of a simulated site beside its control plane, as command lines: agents, training, operator, referee."""
+"""The processes of a simulated site beside its control plane, as command lines: agents, training, operator, page."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import sysconfig
@@ -13,7 +14,8 @@ from flyball_api.names import DEFAULT_NAMESPACE
 
 from flyball_testbed.controlplane.cluster import DevCluster
 
-AGENTS, WORKLOAD, REFEREE, OPERATOR = "agent-host", "workload-host", "referee", "operator"
+AGENTS, WORKLOAD, REFEREE, OPERATOR, PAGE = "agent-host", "workload-host", "referee", "operator", "page"
+PAGE_ACCOUNT = "flyball-page"
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,25 @@ class Parts:
     def operator_command(self, *arguments: str) -> list[str]:
         """The operator, with the rights that it has in a cluster."""
         kubeconfig = self.cluster.operator_kubeconfig()
-        program = str(Path(sysconfig.get_path("scripts")) / "flyball")
-        command = [program, "operator", "run", "--kubeconfig", str(kubeconfig), "--namespace", DEFAULT_NAMESPACE]
+        command = [_flyball(), "operator", "run", "--kubeconfig", str(kubeconfig), "--namespace", DEFAULT_NAMESPACE]
         return [*command, "--metrics-port", "0", "--probe-port", "0", *arguments]
+
+    def page_command(self, port: int) -> list[str]:
+        """The status page on loopback, with the rights that it has in a cluster; it asks nobody who they are."""
+        kubeconfig = self.cluster.control_plane.service_account_kubeconfig(DEFAULT_NAMESPACE, PAGE_ACCOUNT)
+        command = [_flyball(), "page", "run", "--kubeconfig", str(kubeconfig), "--namespace", DEFAULT_NAMESPACE]
+        return [*command, "--port", str(port)]
+
+
+def _flyball() -> str:
+    return str(Path(sysconfig.get_path("scripts")) / "flyball")
+
+
+def metrics_port(log: Path) -> int | None:
+    """The port on which a part serves its metrics, by the last line of its log that says so; None while there is none."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    said = [json.loads(line) for line in lines if '"metrics served"' in line and line.endswith("}")]
+    return int(said[-1]["port"]) if said else None
 
 
 def module(name: str, arguments: Mapping[str, object]) -> list[str]:

@@ -28,7 +28,7 @@ from flyball_testbed.controlplane.nodes import DEFAULT_GPU_PRODUCT
 from flyball_testbed.controlplane.ports import LOOPBACK
 from flyball_testbed.controlplane.processes import Process, wait_until
 from flyball_testbed.controlplane.programs.binaries import Report
-from flyball_testbed.parts import AGENTS, OPERATOR, REFEREE, WORKLOAD, Pace, Parts, module, quiet_threads
+from flyball_testbed.parts import AGENTS, OPERATOR, REFEREE, WORKLOAD, Pace, Parts, metrics_port, module, quiet_threads
 from flyball_testbed.workload.agent_host import away_path
 from flyball_testbed.workload.devices import create_hardware, hardware_path
 
@@ -158,14 +158,12 @@ class Site:
         return {name: f"{LOOPBACK}:{self._metrics_port(name)}" for name in (OPERATOR, AGENTS)}
 
     def _metrics_port(self, name: str) -> int:
-        def served() -> list[int]:
-            lines = (self.logs / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
-            said = [json.loads(line) for line in lines if '"metrics served"' in line and line.endswith("}")]
-            return [int(line["port"]) for line in said]
-
-        if not wait_until(lambda: bool(served()) or not self.running(name), METRICS_SECONDS) or not served():
+        log = self.logs / f"{name}.log"
+        wait_until(lambda: metrics_port(log) is not None or not self.running(name), METRICS_SECONDS)
+        port = metrics_port(log)
+        if port is None:
             raise PartError(f"{name} serves no metrics; the end of its log:\n{self.parts[name].log_tail(15)}")
-        return served()[-1]
+        return port
 
     def check(self) -> None:
         """Raises PartError where a part has ended by itself."""

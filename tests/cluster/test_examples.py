@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urljoin
 
 import pytest
 import yaml
@@ -12,22 +16,27 @@ from flyball_testbed.controlplane.cluster import DevCluster
 from flyball_testbed.controlplane.install import REPOSITORY
 from flyball_testbed.controlplane.nodes import DEFAULT_GPU_PRODUCT
 from flyball_testbed.controlplane.programs.binaries import Binaries
-from flyball_testbed.standing import processes_of, set_up, take_down
+from flyball_testbed.controlplane.programs.monitoring_tools import PROMETHEUS
+from flyball_testbed.parts import AGENTS, OPERATOR, PAGE
+from flyball_testbed.standing import addresses_of, processes_of, set_up, take_down
 
 from tests.support.site_bench import condition
+from tests.support.waiting import wait_until
 
 MANIFESTS = sorted((REPOSITORY / "examples" / "manifests").glob("*.yaml"))
 NODES = 6
 PATIENCE_SECONDS = 120.0
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever proxy the environment names
 
 
 @pytest.fixture
-def standing(control_plane_programs: Binaries, tmp_path: Path) -> Iterator[DevCluster]:
-    """A cluster with everything on it; nothing of it is left afterwards."""
+def standing(control_plane_programs: Binaries, monitoring_tools: Binaries, tmp_path: Path) -> Iterator[DevCluster]:
+    """A cluster with everything on it, a Prometheus too, as that is there; nothing of it is left afterwards."""
     directory = tmp_path / "standing"
     cluster = DevCluster.start(NODES, directory=directory, binaries=control_plane_programs)
     try:
-        set_up(cluster, 8, DEFAULT_GPU_PRODUCT, die_with_parent=True)
+        shown = set_up(cluster, 8, DEFAULT_GPU_PRODUCT, die_with_parent=True)
+        assert shown == addresses_of(directory)
         yield cluster
     finally:
         parts = processes_of(directory)
@@ -51,6 +60,11 @@ def trains(job: Json | None) -> bool:
     return running and progress.get("iterations", 0) > 0 and not progress.get("estimated", True)
 
 
+def document(url: str) -> Any:
+    with DIRECT.open(url, timeout=30) as answer:
+        return json.load(answer)
+
+
 def apply(api: ApiClient, manifest: Path) -> list[Json]:
     """Apply a file as `kubectl apply` would; its objects."""
     objects: list[Json] = [item for item in yaml.safe_load_all(manifest.read_text()) if item]
@@ -72,3 +86,25 @@ def test_every_example_runs_as_it_is(standing: DevCluster) -> None:
     assert len(jobs) >= 4
     for path in jobs:
         api.wait_for(path, trains, timeout_seconds=PATIENCE_SECONDS, what="training")
+
+    # What people look at has all of it: the page by the rights of its own account, Prometheus by its scrapes.
+    shown = addresses_of(standing.directory)
+    overview = document(urljoin(shown[PAGE], "api/overview"))
+    assert {cap["name"] for cap in overview["caps"]} == {
+        cap["metadata"]["name"] for cap in api.list_objects("/apis/flyball.dev/v1alpha1/powercaps")
+    }
+    assert overview["operator"]["holder"]
+    assert {f"{job['namespace']}/{job['name']}" for job in document(urljoin(shown[PAGE], "api/jobs"))["jobs"]} == {
+        f"{path.split('/')[-3]}/{path.split('/')[-1]}" for path in jobs
+    }
+
+    def scraped(query: str) -> list[Any]:
+        return list(document(urljoin(shown[PROMETHEUS], f"query?query={quote(query)}"))["data"]["result"])
+
+    for part in (OPERATOR, AGENTS):
+        wait_until(
+            lambda up=f'up{{job="flyball-{part}"}} == 1': bool(scraped(up)), f"{part} is scraped", PATIENCE_SECONDS
+        )
+    wait_until(lambda: bool(scraped("flyball_cap_committed_watts > 0")), "caps are scraped", PATIENCE_SECONDS)
+    groups = document(urljoin(shown[PROMETHEUS], "rules"))["data"]["groups"]
+    assert len([rule for group in groups for rule in group["rules"]]) >= 20

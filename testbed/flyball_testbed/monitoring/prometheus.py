@@ -12,12 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import yaml
-
 from flyball_testbed.controlplane.ports import LOOPBACK, free_port
 from flyball_testbed.controlplane.processes import Process, wait_until
 from flyball_testbed.controlplane.programs.binaries import Binaries
 from flyball_testbed.controlplane.programs.monitoring_tools import PROMETHEUS
+from flyball_testbed.scraping import prometheus_command
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 10.0
@@ -78,20 +77,11 @@ class Prometheus:
 
         Raises PrometheusError where it does not become ready.
         """
-        directory.mkdir(parents=True, exist_ok=True)
-        configuration = directory / "prometheus.yml"
-        configuration.write_text(yaml.safe_dump(scrape_configuration(targets, rules, interval_seconds)))
         port = free_port()
-        process = Process.spawn(
-            PROMETHEUS,
-            [
-                str(tools[PROMETHEUS]),
-                f"--config.file={configuration}",
-                f"--storage.tsdb.path={directory / 'data'}",
-                f"--web.listen-address={LOOPBACK}:{port}",
-            ],
-            log_path=directory / "prometheus.log",
+        command = prometheus_command(
+            tools[PROMETHEUS], targets, directory, port, rules=rules, interval_seconds=interval_seconds
         )
+        process = Process.spawn(PROMETHEUS, command, log_path=directory / "prometheus.log")
         return cls(process, port, targets)._once_ready()
 
     def _once_ready(self) -> Self:
@@ -161,16 +151,3 @@ def _read(url: str) -> bytes:
     with _OPENER.open(url, timeout=ANSWER_SECONDS) as answer:
         content: bytes = answer.read()
     return content
-
-
-def scrape_configuration(targets: Mapping[str, str], rules: Sequence[Path], interval_seconds: int) -> dict[str, Any]:
-    """The file by which a Prometheus, or who reads the same, scrapes `targets` (`host:port` by name)."""
-    every = f"{interval_seconds}s"
-    return {
-        "global": {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every},
-        "rule_files": [str(path.resolve()) for path in rules],
-        "scrape_configs": [
-            {"job_name": f"flyball-{name}", "honor_labels": True, "static_configs": [{"targets": [address]}]}
-            for name, address in targets.items()
-        ],
-    }

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-import yaml
-
-from flyball_testbed.controlplane.ports import LOOPBACK, free_port
+from flyball_testbed.controlplane.ports import free_port
 from flyball_testbed.controlplane.processes import Process
-from flyball_testbed.monitoring.prometheus import Prometheus, scrape_configuration
+from flyball_testbed.monitoring.prometheus import Prometheus
+from flyball_testbed.scraping import victoria_metrics_command
 
 
 class VictoriaMetrics(Prometheus):
@@ -30,26 +29,11 @@ class VictoriaMetrics(Prometheus):
 
         Raises PrometheusError where it does not become ready.
         """
-        directory.mkdir(parents=True, exist_ok=True)
-        configuration = directory / "scrape.yml"
-        configuration.write_text(yaml.safe_dump(scrape_configuration(targets, (), interval_seconds)))
         port = free_port()
-        process = Process.spawn(
-            "VictoriaMetrics",
-            [
-                str(program),
-                f"-httpListenAddr={LOOPBACK}:{port}",
-                f"-storageDataPath={directory / 'data'}",
-                f"-promscrape.config={configuration}",
-                # It refuses what is Prometheus' alone in that file, otherwise.
-                "-promscrape.config.strictParse=false",
-                # What was scraped is shown at once, and not after half a minute.
-                "-search.latencyOffset=1s",
-                "-memory.allowedBytes=200MB",
-                f"-vmui.customDashboardsPath={dashboards}",
-            ],
-            log_path=directory / "victoria-metrics.log",
+        command = victoria_metrics_command(
+            program, targets, directory, port, dashboards=dashboards, interval_seconds=interval_seconds
         )
+        process = Process.spawn("VictoriaMetrics", command, log_path=directory / "victoria-metrics.log")
         return cls(process, port, targets)._once_ready()
 
     @property

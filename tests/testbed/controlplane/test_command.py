@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import pytest
 from flyball_testbed.controlplane.components import COMPONENTS
 from flyball_testbed.controlplane.control_plane import ControlPlane
 from flyball_testbed.controlplane.processes import ProcessIdentity, wait_until
-from flyball_testbed.parts import AGENTS, OPERATOR, WORKLOAD
-from flyball_testbed.standing import processes_of
+from flyball_testbed.parts import AGENTS, OPERATOR, PAGE, WORKLOAD
+from flyball_testbed.standing import addresses_of, processes_of
 
 pytestmark = pytest.mark.cluster
 
@@ -64,7 +65,11 @@ def test_up_runs_on_until_down(flyball: Flyball) -> None:
     assert "2 nodes with 4 GPUs each" in up.stderr
     directory = flyball.directory / "mine"
     parts = processes_of(directory)
-    assert {part.name for part in parts} == {AGENTS, WORKLOAD, OPERATOR}
+    assert {part.name for part in parts} >= {AGENTS, WORKLOAD, OPERATOR, PAGE}, "and who scrapes, where that is there"
+    page = addresses_of(directory)[PAGE]
+    assert f"{page}  the status page" in up.stderr
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{page}readyz", timeout=30) as answer:
+        assert answer.status == 200
     processes = [*identities(directory), *(part.identity for part in parts)]
     assert all(process.is_running() for process in processes), "they live on without the command that started them"
 
@@ -73,7 +78,7 @@ def test_up_runs_on_until_down(flyball: Flyball) -> None:
     status = flyball("status").stdout
     assert "mine" in status
     assert "2 nodes" in status
-    assert all(name in status for name in (*COMPONENTS, AGENTS, WORKLOAD, OPERATOR))
+    assert all(name in status for name in (*COMPONENTS, AGENTS, WORKLOAD, OPERATOR, page))
 
     path = flyball("kubeconfig", "--name", "mine").stdout.strip()
     assert flyball("env", "--name", "mine").stdout.strip() == f"export KUBECONFIG={path}"

@@ -41,6 +41,12 @@ def find_integration(program: str, report: Report = print) -> Path:
     return directory / program
 
 
+def present_integration(program: str) -> Path | None:
+    """One of INTEGRATIONS where it has been built already."""
+    path = integration_directory(program) / program
+    return path if os.access(path, os.X_OK) else None
+
+
 def integration_source(program: str, report: Report = print) -> Path:
     """The folder of a program's own sources, with the definitions that it comes with. Raises BuildError."""
     go = build.find_go(integration_directory(program).parent / "tools", report)

@@ -41,10 +41,10 @@ def find_monitoring_tools(report: Report = print) -> Binaries:
 
     `report` gets one line for what is fetched or built, and for each step that failed.
     """
-    directory = monitoring_tools_directory()
-    found = _in(directory) or _on_path()
+    found = present_monitoring_tools()
     if found is not None:
         return found
+    directory = monitoring_tools_directory()
     directory.mkdir(parents=True, exist_ok=True)
     with build.locked(directory.parent / "lock", report):
         found = _in(directory)
@@ -58,6 +58,11 @@ def find_monitoring_tools(report: Report = print) -> Binaries:
             except build.BuildError as error:
                 raise BinariesUnavailableError(f"no Prometheus: Debian's package: {why_not}; {error}") from error
     return Binaries({tool: directory / tool for tool in MONITORING_TOOLS})
+
+
+def present_monitoring_tools() -> Binaries | None:
+    """Prometheus and promtool where they are there already: nothing is fetched or built."""
+    return _in(monitoring_tools_directory()) or _on_path()
 
 
 def _in(directory: Path) -> Binaries | None:
