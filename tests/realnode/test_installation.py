@@ -208,7 +208,7 @@ def test_the_page_is_reached_by_its_service_and_asks_who_comes(installation: Ins
     service = f"/api/v1/namespaces/{NAMESPACE}/services/flyball-page"
     address = api.get(service)["spec"]["clusterIP"]
     plane = installation.cluster.devcluster.control_plane
-    token = plane.token(NAMESPACE, "flyball-operator")  # who may list everything
+    token = plane.token(NAMESPACE, "flyball-page")  # as the documents say, for who has no token of his own
     asks = """
 import sys, urllib.error, urllib.request
 request = urllib.request.Request(sys.argv[1], headers={"Authorization": "Bearer " + sys.argv[2]} if sys.argv[2] else {})
