@@ -10,11 +10,20 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
 
 # Less than this share of the signal is no reason to wait.
 WORTH_WAITING = 0.02
+# More is no price of energy, and sums of it lose what counts.
+MOST_VALUE = 1e9
+# Two means that are closer are the same, but for rounding.
+SAME = 1e-9
 # A job that gets fewer GPUs or lower clocks than it was reckoned with takes longer: so many times as long is kept for it.
 RESERVE = 1.5
 
@@ -24,13 +33,15 @@ class Signal:
     """What a unit of energy is worth avoiding, in steps: `values[i]` from `times[i]` (seconds, ascending) to the next.
 
     The last one holds on until `end`. `unit` is for sentences. Raises ValueError for no steps, times that do not ascend and
-    values that are not finite.
+    values that are not finite, or beyond all measure.
     """
 
     times: tuple[float, ...]
     values: tuple[float, ...]
     end: float
     unit: str = ""
+    _edges: FloatArray = field(init=False, repr=False, compare=False)
+    _sums: FloatArray = field(init=False, repr=False, compare=False)  # of value and seconds, up to each edge
 
     def __post_init__(self) -> None:
         if not self.times or len(self.times) != len(self.values):
@@ -40,6 +51,12 @@ class Signal:
             raise ValueError("the times of a signal must ascend, and it must end after the last")
         if not all(map(math.isfinite, (*steps, *self.values))):
             raise ValueError("the times and the values of a signal must be finite")
+        if max(map(abs, self.values)) > MOST_VALUE:
+            raise ValueError(f"the values of a signal must be within {MOST_VALUE:g} of zero")
+        edges = np.array(steps)
+        object.__setattr__(self, "_edges", edges)
+        sums = np.concatenate(([0.0], np.cumsum(np.diff(edges) * np.array(self.values))))
+        object.__setattr__(self, "_sums", sums)
 
     @staticmethod
     def of(steps: Sequence[tuple[float, float]], unit: str = "") -> Signal:
@@ -54,17 +71,22 @@ class Signal:
             return None
         return self.values[bisect_right(self.times, second) - 1]
 
+    def means(self, begins: Sequence[float], seconds: float) -> list[float | None]:
+        """The mean over so many seconds from each of `begins`; None where the signal does not reach over all of them.
+
+        It is worked out for thousands of beginnings at once, whatever the number of steps in between.
+        """
+        if not 0 < seconds < math.inf:
+            return [None] * len(begins)
+        edges, sums = self._edges, self._sums
+        at = np.array(begins, dtype=float)
+        means = (np.interp(at + seconds, edges, sums) - np.interp(at, edges, sums)) / seconds
+        known = (at >= edges[0]) & (at + seconds <= edges[-1])
+        return [float(mean) if there else None for mean, there in zip(means, known, strict=True)]
+
     def mean(self, begin: float, seconds: float) -> float | None:
         """The mean over a stretch of time; None where the signal does not reach over all of it."""
-        if begin < self.times[0] or begin + seconds > self.end or seconds <= 0:
-            return None
-        total, at = 0.0, begin
-        index = bisect_right(self.times, begin) - 1
-        while at < begin + seconds:
-            until = min(begin + seconds, self.times[index + 1] if index + 1 < len(self.times) else self.end)
-            total += self.values[index] * (until - at)
-            at, index = until, index + 1
-        return total / seconds
+        return self.means([begin], seconds)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +109,9 @@ def best_start(signal: Signal, now: float, until: float, run_seconds: float) -> 
         return None
     # The mean over a stretch is linear in its start between those starts at which it begins or ends with a step.
     edges = (*signal.times, signal.end)
-    starts = sorted({start for edge in edges for start in (edge, edge - run_seconds) if now < start <= last} | {last})
+    starts = sorted({start for edge in edges for start in (edge, edge - run_seconds) if now < start < last} | {last})
     best = Start(now, mean_now, mean_now)
-    for start in starts:
-        mean = signal.mean(start, run_seconds)
-        if mean is not None and mean < best.mean:
+    for start, mean in zip(starts, signal.means(starts, run_seconds), strict=True):
+        if mean is not None and mean < best.mean - SAME * abs(best.mean):
             best = Start(start, mean, mean_now)
     return best if best.mean < mean_now - WORTH_WAITING * abs(mean_now) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from flyball_planner.shifting import RESERVE, WORTH_WAITING, Signal, best_start
 from hypothesis import given, settings
@@ -37,6 +39,23 @@ def test_what_is_no_signal_is_refused() -> None:
     for steps in ([], [(0, 1), (0, 2)], [(1, 1), (0, 2)], [(0, float("nan"))]):
         with pytest.raises(ValueError, match="signal"):
             Signal.of(steps)
+
+
+def test_a_long_job_and_a_fine_signal_take_no_time() -> None:
+    """Looked at for each of a thousand jobs in the loop that also cuts: what is summed up must not be summed up again."""
+    month = Signal.of([(index * 300.0, float(index % 288)) for index in range(8064)])
+    begun = time.process_time()
+    for _ in range(10):
+        assert best_start(month, 1.0, month.end, 7 * 24 * HOUR) is None  # it takes whole days
+        assert best_start(month, 150 * 300.0, month.end, 12 * HOUR) is not None
+    assert time.process_time() - begun < 2.0
+
+
+def test_of_starts_that_are_the_same_the_earliest_is_taken() -> None:
+    days = Signal.of([(1.9e9 + index * HOUR, [400.1, 100.3][index % 24 in (5, 6, 7)]) for index in range(240)])
+    start = best_start(days, 1.9e9, days.end, 2.5 * HOUR)
+    assert start is not None
+    assert start.second == pytest.approx(1.9e9 + 5 * HOUR)
 
 
 @settings(max_examples=examples(300))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -20,15 +21,22 @@ from flyball_planner.shifting import Signal
 logger = get_logger(__name__)
 
 MAX_BYTES = 1 << 20  # as large as a ConfigMap can be
+MAX_STEPS = 8192  # four weeks in steps of five minutes
 LOOK_SECONDS = 10.0
 
 
 def read_signal(text: str) -> Signal:
     """The signal that a file has; raises ValueError with the line that is wrong."""
-    rows = csv.reader(io.StringIO(text))
+    try:
+        return _signal(csv.reader(io.StringIO(text)))
+    except csv.Error as error:  # which is no ValueError: a field without an end, as of a file that is torn
+        raise ValueError(f"it is no CSV file: {error}") from error
+
+
+def _signal(rows: Iterator[list[str]]) -> Signal:
     header = next(rows, [])
     if len(header) != 2 or header[0].strip() != "time" or not header[1].strip():
-        raise ValueError(f"line 1 is {','.join(header)!r}; it should be time and the unit, as in time,gCO2/kWh")
+        raise ValueError(f"line 1 is {','.join(header)!r:.80}; it should be time and the unit, as in time,gCO2/kWh")
     steps = []
     for number, row in enumerate(rows, start=2):
         if not any(cell.strip() for cell in row):
@@ -41,8 +49,10 @@ def read_signal(text: str) -> Signal:
             steps.append((at.timestamp(), float(value)))
         except ValueError as error:
             raise ValueError(
-                f"line {number} is {','.join(row)!r}; it should be like 2030-06-01T00:00:00Z,412 ({error})"
+                f"line {number} is {','.join(row)!r:.80}; it should be like 2030-06-01T00:00:00Z,412 ({error})"
             ) from error
+        if len(steps) > MAX_STEPS:
+            raise ValueError(f"it has more than {MAX_STEPS} lines with a time")
     if not steps:
         raise ValueError("it has no line with a time and a value")
     return Signal.of(steps, f" {header[1].strip()}")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from flyball_operator.meters.grid_signal import LOOK_SECONDS, SignalFile, read_signal
+from flyball_operator.meters.grid_signal import LOOK_SECONDS, MAX_STEPS, SignalFile, read_signal
 
 GOOD = "time,gCO2/kWh\n2030-06-01T00:00:00Z,412\n2030-06-01T03:00:00+02:00,388.5\n\n"
 
@@ -29,6 +29,9 @@ def test_a_signal_with_its_unit() -> None:
         ("time,g\n2030-06-01T00:00:00Z\n", "line 2"),
         ("time,g\n2030-06-01T00:00:00Z,nan\n", "finite"),
         ("time,g\n2030-06-01T01:00:00Z,1\n2030-06-01T00:00:00Z,1\n", "ascend"),
+        ("time,g\n2030-06-01T00:00:00Z,1e300\n", "within 1e.09 of zero"),
+        ('time,g\n2030-06-01T00:00:00Z,"4\n' + "2030-06-01T01:00:00Z,1\n" * 8000, "no CSV file"),
+        ("time,g\n" + "2030-06-01T00:00:00Z,1\n" * (MAX_STEPS + 1), "more than 8192 lines"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, wrong: str) -> None:
@@ -50,8 +53,9 @@ def test_a_file_is_followed_and_what_was_read_last_stands(tmp_path: Path) -> Non
     second = file.read(3 * LOOK_SECONDS)
     assert second is not None
     assert second.values[0] == 41.0
-    path.write_text("nonsense")
-    assert file.read(4 * LOOK_SECONDS) is second
+    for torn in ("nonsense", GOOD[:40] + '"' + "4" * 200_000):
+        path.write_text(torn)
+        assert file.read(4 * LOOK_SECONDS) is second
     path.write_text(GOOD + " " * (1 << 20))
     assert file.read(5 * LOOK_SECONDS) is second
     assert SignalFile(None).read(0.0) is None
