@@ -51,6 +51,19 @@ def hours(report: Report) -> dict[str, float]:
     return {line.name: line.kilowatt_hours for line in report.lines}
 
 
+def test_what_the_lists_have_no_room_for_is_in_the_lines_all_the_same() -> None:
+    full = book(
+        gpus_millijoules=20 * HOUR,
+        jobs_millijoules=12 * HOUR,
+        pods_millijoules=3 * HOUR,
+        namespaces=(NamespaceEnergy("red", 8 * HOUR),),
+        jobs=(ReportedJob("blue", "b", "uid-b", 1 * HOUR),),
+        owners=(OwnerEnergy("web", "Deployment/serve", 2 * HOUR),),
+    )
+    lines = hours(book_report([full], NOW, By.NAMESPACE))
+    assert lines == {"red": 8.0, "blue": 1.0, "web": 2.0, "(other namespaces)": 4.0, "(idle)": 5.0}
+
+
 def test_by_job_with_all_that_no_job_has_used() -> None:
     assert hours(book_report(BOOKS, NOW, By.JOB)) == {
         "red/a": 7.0,

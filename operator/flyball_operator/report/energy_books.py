@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from typing import TypeVar
 from zlib import crc32
 
 import msgspec
@@ -45,21 +46,36 @@ from flyball_operator.power.node_info import NodeInfo
 # GPUs pass their limits for moments, two clocks run at about the same rate, and a report is made of older readings.
 MOST_OVER_LIMITS = 1.2
 SLACK_SECONDS = 60.0
-# For so long a node may not have reported when its report is seen first.
+# For so long a node may not have reported when its report is seen first; what it could have used in a longer time without
+# using it is no allowance for later.
 ABSENCE_SECONDS = 3600.0
+# An object's JSON: etcd takes 1.5 MiB. What is listed comes before the marks, and a list takes its share at most.
+MAX_BYTES = 1_400_000
+MAX_JOB_BYTES, MAX_NAMESPACE_BYTES, MAX_OWNER_BYTES, MAX_CAP_BYTES, MAX_NODE_BYTES = (
+    300_000, 200_000, 150_000, 50_000, 400_000,
+)  # fmt: skip
+# As long as the CRD lets an owner be. Who makes a pod writes into it whatever he likes of what it belongs to.
+MAX_OWNER_CHARACTERS = 253
+# So many owners and namespaces are told apart on a day, of those that agents name, too.
+MAX_KNOWN = 16_384
 
+T = TypeVar("T")
 Owner = tuple[str, str]  # namespace, and kind/name
 
 
 @dataclass(slots=True)
 class _Counters:
-    """One node's energy counters as they were counted last; `holders` are other pods' owners, by the GPU's uuid."""
+    """One node's energy counters as they were counted last; `holders` are other pods' owners, by the GPU's uuid.
+
+    `spare_seconds` is for how long before `counted_at` its GPUs can have used more than was counted.
+    """
 
     session: str
     millijoules: dict[str, int]
     holders: dict[str, Owner]
     seen: GpuNode
     counted_at: datetime
+    spare_seconds: float
 
     def mark(self, name: str) -> CountedNode:
         return CountedNode(name, self.session, _digest(*sorted(self.millijoules)), sum(self.millijoules.values()))
@@ -155,26 +171,31 @@ class EnergyBooks:
         namespaces = sorted(
             self._namespaces.values(), key=lambda item: (-item.jobs_millijoules - item.pods_millijoules, item.name)
         )
-        return EnergyReportSpec(
+        owners = (OwnerEnergy(*owner, used) for owner, used in self._owners.most_common(MAX_OWNERS) if used)
+        caps = (CapEnergy(name, used) for name, used in self._caps.most_common(MAX_CAPS))
+        book = EnergyReportSpec(
             day=self.day,
             counted_since=self._counted_since or until,
             charged_until=until,
             gpus_millijoules=self._gpus,
             jobs_millijoules=self._of_jobs,
             pods_millijoules=self._of_pods,
-            namespaces=tuple(namespaces[:MAX_NAMESPACES]),
-            jobs=tuple(jobs[:MAX_JOBS]),
-            owners=tuple(OwnerEnergy(*owner, used) for owner, used in self._owners.most_common(MAX_OWNERS) if used),
-            caps=tuple(CapEnergy(name, used) for name, used in self._caps.most_common(MAX_CAPS)),
+            namespaces=_within(MAX_NAMESPACE_BYTES, namespaces[:MAX_NAMESPACES]),
+            jobs=_within(MAX_JOB_BYTES, jobs[:MAX_JOBS]),
+            owners=_within(MAX_OWNER_BYTES, owners),
+            caps=_within(MAX_CAP_BYTES, caps),
             rates=self._rates,
-            marks=Marks(
-                tuple(sorted(nodes, key=lambda node: node.name)[:MAX_COUNTED_NODES]),
-                tuple(
-                    ReportedMark(uid, mark.millijoules, mark.gpu_seconds)
-                    for uid, mark in sorted(self._marks.items())[:MAX_COUNTED_JOBS]
-                ),
-            ),
         )
+        marks = [
+            ReportedMark(uid, mark.millijoules, mark.gpu_seconds)
+            for uid, mark in sorted(self._marks.items(), key=lambda item: (-item[1].millijoules, item[0]))
+        ]
+        of_nodes = _within(MAX_NODE_BYTES, sorted(nodes, key=lambda node: node.name)[:MAX_COUNTED_NODES])
+        left = MAX_BYTES - _bytes(book) - _bytes(of_nodes)
+        of_jobs = _within(left, marks[:MAX_COUNTED_JOBS])
+        # Of jobs whose marks are left out, only what they use from now on is counted by who goes on from here.
+        since = book.counted_since if len(of_jobs) == len(marks) else until
+        return msgspec.structs.replace(book, counted_since=since, marks=Marks(of_nodes, of_jobs))
 
     # --- counters ----------------------------------------------------------------------------------------------------
 
@@ -192,17 +213,18 @@ class EnergyBooks:
         holders = _other_holders(gpu_node, seen.owners)
         if known is None:
             # Nobody knows how old the agent's report is that is seen first.
-            since = min(now, self._counted_until or now) - timedelta(seconds=ABSENCE_SECONDS)
-            known = self._counters[info.name] = _Counters(session, read, holders, gpu_node, since)
+            since = min(now, self._counted_until or now)
+            spare = ABSENCE_SECONDS + SLACK_SECONDS
+            known = self._counters[info.name] = _Counters(session, read, holders, gpu_node, since, spare)
             first = self._first.pop(info.name, None)
-            return 0 if first is None else _possible(_rise_since(first, known.mark(info.name)), info, since, now)
+            return 0 if first is None else _possible(_rise_since(first, known.mark(info.name)), info, known, now)
         rises = {uuid: _rise(known, session, uuid, value) for uuid, value in read.items()}
-        total = _possible(sum(rises.values()), info, known.counted_at, now)
+        total = _possible(sum(rises.values()), info, known, now)
         if total == sum(rises.values()):
             for uuid, owner in known.holders.items():
                 self._add_other(owner, rises.get(uuid, 0))
         known.millijoules = read if session != known.session else {**known.millijoules, **read}
-        known.session, known.holders, known.seen, known.counted_at = session, holders, gpu_node, now
+        known.session, known.holders, known.seen = session, holders, gpu_node
         return total
 
     def _add_job(self, job: Consumption, millijoules: int, gpu_seconds: int) -> None:
@@ -221,25 +243,41 @@ class EnergyBooks:
         )
 
     def _add_other(self, owner: Owner, millijoules: int) -> None:
+        if (owner[0] not in self._namespaces and len(self._namespaces) >= MAX_KNOWN) or not millijoules:
+            return  # nobody has so many namespaces: an agent makes them up
         self._of_pods += millijoules
-        self._owners[owner] += millijoules
+        if owner in self._owners or len(self._owners) < MAX_KNOWN:
+            self._owners[owner] += millijoules
         space = self._namespaces.get(owner[0]) or NamespaceEnergy(owner[0])
         self._namespaces[owner[0]] = msgspec.structs.replace(
             space, pods_millijoules=space.pods_millijoules + millijoules
         )
 
 
-def _possible(risen: int, info: NodeInfo, since: datetime, now: datetime) -> int:
-    """A rise, as far as the node's GPUs can have used it since then: no counter that jumped fills the books."""
-    if not info.max_limits_milliwatts:
+def _possible(risen: int, info: NodeInfo, counters: _Counters, now: datetime) -> int:
+    """A rise, as far as the node's GPUs can have used it by now, with all that was counted before: no counter that jumps,
+    at whatever many reports, fills the books."""
+    most_milliwatts = info.max_limits_milliwatts * MOST_OVER_LIMITS
+    seconds = counters.spare_seconds + max(0.0, (now - counters.counted_at).total_seconds())
+    counters.counted_at = now
+    if not most_milliwatts:
         return risen
-    seconds = max(0.0, (now - since).total_seconds()) + SLACK_SECONDS
-    return min(risen, int(info.max_limits_milliwatts * MOST_OVER_LIMITS * seconds))
+    counted = min(risen, int(most_milliwatts * seconds))
+    counters.spare_seconds = min(seconds - counted / most_milliwatts, ABSENCE_SECONDS + SLACK_SECONDS)
+    return counted
 
 
 def owner_of(pod: PodView) -> Owner:
     """Whose a pod is: its namespace, and kind and name of what it belongs to, or of itself."""
-    return pod.namespace, pod.owner or f"Pod/{pod.name}"
+    return pod.namespace, _readable(pod.owner or f"Pod/{pod.name}")
+
+
+def _readable(owner: str) -> str:
+    """An owner in letters that print, and as long as it may be; those that are cut are still told apart."""
+    printed = owner if owner.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in owner)
+    if len(printed) <= MAX_OWNER_CHARACTERS:
+        return printed
+    return f"{printed[: MAX_OWNER_CHARACTERS - 9]}~{_digest(owner)}"
 
 
 def _other_holders(gpu_node: GpuNode, owners: Mapping[tuple[str, str], Owner]) -> dict[str, Owner]:
@@ -251,7 +289,7 @@ def _other_holders(gpu_node: GpuNode, owners: Mapping[tuple[str, str], Owner]) -
             continue
         pod = (gpu.pod.namespace, gpu.pod.name)
         if pod not in ours:
-            found[gpu.uuid] = owners.get(pod, (gpu.pod.namespace, f"Pod/{gpu.pod.name}"))
+            found[gpu.uuid] = owners.get(pod) or (gpu.pod.namespace, _readable(f"Pod/{gpu.pod.name}"))
     return found
 
 
@@ -269,6 +307,22 @@ def _rise_since(first: CountedNode, now: CountedNode) -> int:
         return now.millijoules
     # Of other GPUs than were counted nobody knows where each of them stood.
     return max(0, now.millijoules - first.millijoules) if first.gpus == now.gpus else 0
+
+
+def _bytes(value: object) -> int:
+    """About how long something is as JSON."""
+    return len(msgspec.json.encode(value))
+
+
+def _within(most_bytes: int, items: Iterable[T]) -> tuple[T, ...]:
+    """The first of the items, as many as fit."""
+    found, left = [], most_bytes
+    for item in items:
+        left -= _bytes(item) + 1
+        if left < 0:
+            break
+        found.append(item)
+    return tuple(found)
 
 
 def _digest(*words: str) -> str:

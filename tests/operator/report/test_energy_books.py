@@ -9,13 +9,16 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from flyball_api.energy_report import EnergyRates, EnergyReportSpec, read_energy_report
+from flyball_api.reading import to_json
 from flyball_api.workloads import PodView, read_pod
 from flyball_kube.errors import ApiError
 from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.report import energy_books
 from flyball_operator.report.energy_books import EnergyBooks, Seen, owner_of
 from flyball_operator.report.energy_reports import EnergyReports, ReportWrite
 
@@ -120,6 +123,24 @@ def test_counters_that_do_not_simply_rise(then: dict[str, Any], risen: int | Non
         assert spec.gpus_millijoules == risen
 
 
+def test_a_counter_that_jumps_again_and_again_counts_as_far_as_its_gpus_can_have_used_it() -> None:
+    """Every report has its slack, but not each of them again."""
+    books, seconds = begun(seen(info("a", [0]))), 1200
+    for second in range(2, seconds + 1, 2):
+        node = info("a", [second * 10**9])
+        books.observe(seen(node), after(second))
+    most_watts = node.max_limits_milliwatts / 1000 * 1.2
+    assert books.spec().gpus_millijoules <= most_watts * 1000 * (seconds + 3600 + 60)
+
+
+def test_what_could_have_been_used_long_ago_is_no_allowance_for_now() -> None:
+    books = begun(seen(info("a", [0])), seen(info("a", [1])))
+    books.observe(seen(info("a", [2])), after(30 * 24 * 3600))
+    jump = info("a", [10**15])
+    books.observe(seen(jump), after(30 * 24 * 3600 + 10))
+    assert books.spec().gpus_millijoules <= jump.max_limits_milliwatts * 1.2 * (3600 + 60 + 10) + 2
+
+
 def test_other_gpus_than_were_counted_last_begin_anew() -> None:
     """While nobody led a GPU came back, with all that its counter has risen by since its driver was loaded."""
     successor = EnergyBooks(begun(seen(info("a", [1000, None]))).spec(), RATES, after(60))
@@ -161,6 +182,70 @@ def test_whose_a_pod_is() -> None:
     assert owner_of(owned("ReplicaSet", "bare")) == ("team", "ReplicaSet/bare")
     assert owner_of(owned("Job", "batch")) == ("team", "Job/batch")
     assert owner_of(read_pod({"metadata": {"name": "alone", "namespace": "team"}})) == ("team", "Pod/alone")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("Deployment", "x" * 253), ("X" * 100_000, "y"), ("=cmd|' /C calc'!A1\n\x1b[31m", "z\u202e"), ("K", "ü" * 4000)],
+    ids=["as long as names are", "endless", "hostile", "long in bytes"],
+)
+def test_what_a_pod_says_of_its_owner_keeps_no_book_from_being_written(kind: str, name: str) -> None:
+    """Anybody may write any owner into his pod; the API server bounds neither its kind nor its name."""
+    raw = raw_pod("serve")
+    raw["metadata"]["ownerReferences"] = [{"kind": kind, "name": name, "controller": True, "apiVersion": "x/v1"}]
+    owners = {("team", "serve"): owner_of(read_pod(raw))}
+    books = begun(
+        seen(info("a", [0], {0: ("team", "serve")}), owners=owners),
+        seen(info("a", [1000], {0: ("team", "serve")}), owners=owners),
+    )
+    spec = to_json(books.spec())
+    assert_valid("EnergyReport", "spec", spec)
+    (owner,) = spec["owners"]
+    assert owner["owner"].isprintable()
+    assert (
+        owner["owner"] != owner_of(read_pod(raw_pod("serve") | {"metadata": {"name": "serve", "namespace": "team"}}))[1]
+    )
+
+
+def test_pods_with_the_longest_of_names_are_told_apart() -> None:
+    pods = {0: ("team", "a" * 252 + "1"), 1: ("team", "a" * 252 + "2")}
+    spec = begun(seen(info("a", [0, 0], pods)), seen(info("a", [1000, 2000], pods))).spec()
+    assert_valid("EnergyReport", "spec", to_json(spec))
+    assert [item.millijoules for item in spec.owners] == [2000, 1000]
+
+
+def test_an_agent_that_makes_namespaces_up_fills_no_memory() -> None:
+    books = begun(seen(info("a", [0])))
+    for index in range(energy_books.MAX_KNOWN + 10):
+        books._add_other((f"made-up-{index}", "Pod/x"), 1)
+    spec = books.spec()
+    assert len(books._namespaces) == len(books._owners) == energy_books.MAX_KNOWN
+    assert len(spec.namespaces) == 1024
+
+
+def test_the_largest_book_fits_into_etcd_and_counts_nothing_twice() -> None:
+    """Eight thousand nodes, sixteen thousand jobs that run, names as long as they may be."""
+    long = "n" * 58
+    jobs = [used(f"{long}-{index}", 10**9 + index, namespace=f"{long}{index % 2000:05d}") for index in range(16_384)]
+    node = info("a", [0])
+    nodes = {f"{long}-{index}": msgspec.structs.replace(node, name=f"{long}-{index}") for index in range(8192)}
+    books = EnergyBooks(None, RATES, NOON)
+    books.observe(Seen(nodes, {"hall": nodes}, [], {}), NOON)
+    books.observe(Seen(nodes, {"hall": nodes}, jobs, {}), after(60))
+    for index in range(600):
+        books._add_other((long, energy_books._readable(f"Deployment/{index}" + "ü" * 300)), 10**9)
+    spec = books.spec()
+    assert_valid("EnergyReport", "spec", to_json(spec))
+    assert spec.marks is not None
+    assert 1_300_000 < len(msgspec.json.encode(spec)) < 1_450_000
+    assert 1000 < len(spec.marks.jobs) < len(jobs)
+
+    successor = EnergyBooks(spec, RATES, after(120))
+    successor.observe(Seen(nodes, {"hall": nodes}, jobs, {}), after(120))
+    assert successor.spec().jobs_millijoules == spec.jobs_millijoules
+    more = [used(job.name, job.millijoules + 5, namespace=job.namespace) for job in jobs]
+    successor.observe(Seen(nodes, {"hall": nodes}, more, {}), after(180))
+    assert successor.spec().jobs_millijoules == spec.jobs_millijoules + 5 * len(jobs)
 
 
 # --- a day -----------------------------------------------------------------------------------------------------------
