@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from flyball_simulated_gpu.device import DeviceFault
 
-from tests.support.power_cluster import DEFAULT, GPUS, LARGEST, MIN, NODES, SELECTORS
+from tests.support.operator_objects import NOW
+from tests.support.power_cluster import DEFAULT, GPUS, LARGEST, MIN, NODES, SELECTORS, cap_watts
+from tests.support.schedules.processes import SETTINGS
 from tests.support.schedules.world import OPERATORS, Beginning, World
 
 FIRST_SECOND, LAST_SECOND, END_SECOND = 2.0, 14.0, 20.0
@@ -521,6 +524,74 @@ async def _pod(world: World, fault: Fault) -> None:
     world.show_pods()
     for item in world.operators.values():
         item.operator.wake()
+
+
+# --- what else is said of caps, and to operators -------------------------------------------------------------------------
+
+# The periods of these budgets are as short as all times of a schedule; the most that all GPUs can draw is 2.4 to 2.7 kW.
+CAP_FIELDS = (
+    {"staticOverheadWatts": 0},
+    {"staticOverheadWatts": 150},
+    {"staticOverheadWatts": 390},
+    {"failsafe": "Hold", "failsafeHoldSeconds": 8},
+    {"failsafe": "Limit", "failsafeWattsPerGpu": 150},
+    {"failsafe": "Minimum"},
+    {"reserveNodes": 1},
+    {"reserveNodes": 0},
+    {"rampWattsPerSecond": 60},
+    {"foreignPods": "Reserve"},
+    {"onInfeasible": "FloorOnly"},
+    {"permilleOfMax": 300},
+    {"permilleOfMax": 650},
+    {"energyBudget": {"kilojoules": 4, "periodSeconds": 5}},
+    {"energyBudget": {"kilojoules": 9, "periodSeconds": 7}},
+)
+
+
+@_kind("cap's other fields change", "fields", CAPS)
+async def _fields(world: World, fault: Fault) -> None:
+    cap, fields = world.api.get("powercaps", fault.target), dict(CAP_FIELDS[fault.number % len(CAP_FIELDS)])
+    if cap is not None and fields.get("failsafe") == "Hold" and cap["spec"]["enforcement"] == "Expected":
+        return  # refused by the CRD
+    world.say_of_cap(fault.target, fields)
+
+
+@_kind("cap turns from limits to predicted draw, or back", "fields", CAPS)
+async def _enforcement(world: World, fault: Fault) -> None:
+    """With other watts."""
+    cap = world.api.get("powercaps", fault.target)
+    if cap is not None and cap["spec"].get("failsafe") != "Hold":
+        world.set_cap(fault.target, TENTHS[fault.number % len(TENTHS)], cap["spec"]["enforcement"] == "Hard")
+
+
+@_kind("cap gets a window that begins soon", "fields", CAPS)
+async def _window(world: World, fault: Fault) -> None:
+    begins = NOW + timedelta(seconds=fault.at + fault.number % 30 / 10)
+    window = {
+        "name": "event",
+        "watts": cap_watts(fault.target, (1, 2, 3, 5)[fault.number // 30 % 4]),
+        "start": begins.isoformat(),
+        "end": (begins + timedelta(seconds=fault.seconds)).isoformat(),
+    }
+    world.say_of_cap(fault.target, {"schedule": [window]})
+
+
+OTHER_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"brakes": False},
+    {"grant_lease_seconds": 3},
+    {"grant_lease_seconds": 12},
+    {"leader_lease_seconds": 2, "leader_renew_seconds": 0.8},
+    {"leader_lease_seconds": 5, "leader_renew_seconds": 2.0},
+    {"status_interval_seconds": 4.0, "replan_seconds": 6.0},
+    {"acknowledge_timeout_seconds": 0.6},
+)
+
+
+@_kind("operator starts again with other options", "operators", OPERATORS, 3.0)
+async def _options(world: World, fault: Fault) -> None:
+    """As in a roll-out of a change to its Deployment; the other one goes on with its own."""
+    world.settings[fault.target] = replace(SETTINGS, **OTHER_OPTIONS[fault.number % len(OTHER_OPTIONS)])
+    await world.stop_operator(fault.target, fault.seconds, gracefully=bool(fault.number % 2))
 
 
 # --- a schedule ----------------------------------------------------------------------------------------------------------

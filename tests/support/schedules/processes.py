@@ -165,11 +165,12 @@ class PowerOperator(Operator):
         intended: Intended,
         monotonic: Callable[[], float],
         wall_clock: Callable[[], datetime],
+        settings: Settings = SETTINGS,
     ) -> None:
         super().__init__(
             session,
             lease,
-            SETTINGS,
+            settings,
             cast(OperatorMetrics, _NoMetrics()),
             learner=cast(Learner, _NoLearner()),
             monotonic=monotonic,
@@ -191,9 +192,16 @@ class OperatorProcess:
     """One operator process, from its start to its end."""
 
     def __init__(
-        self, number: int, link: Link, intended: Intended, wall_offset: Callable[[], float], clock_rate: float = 1.0
+        self,
+        number: int,
+        link: Link,
+        intended: Intended,
+        wall_offset: Callable[[], float],
+        clock_rate: float = 1.0,
+        settings: Settings = SETTINGS,
     ) -> None:
         self.link = link
+        self.settings = settings
         loop = asyncio.get_running_loop()
 
         def since_boot() -> float:
@@ -213,8 +221,8 @@ class OperatorProcess:
             f"operator-{number}",
             DEFAULT_NAMESPACE,
             LEADER_LEASE,
-            SETTINGS.leader_lease_seconds,
-            SETTINGS.leader_renew_seconds,
+            settings.leader_lease_seconds,
+            settings.leader_renew_seconds,
             epoch_floor=epoch_floor,
             on_change=lambda epoch: self.operator.wake(),
             clock=since_boot,
@@ -230,7 +238,7 @@ class OperatorProcess:
         monotonic: Callable[[], float],
         wall_clock: Callable[[], datetime],
     ) -> Operator:
-        return PowerOperator(session, self.lease, intended, monotonic, wall_clock)
+        return PowerOperator(session, self.lease, intended, monotonic, wall_clock, self.settings)
 
     @property
     def leads(self) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from flyball_simulated_gpu.virtual import VirtualDevice
 
@@ -95,7 +95,7 @@ class Referee:
             str, tuple[Mapping[str, str], Excuse]
         ] = {}  # where each node hung before, whoever claims it now
         self._claims: dict[str, Claim] = {}
-        self._labels: dict[tuple[str, int], Mapping[str, str]] = {}  # that a cap selects, by its uid and generation
+        self._specs: dict[tuple[str, int], Json] = {}  # by the cap's uid and generation
         self._open: dict[str, Window] = {}
         self._reported: dict[str, float] = {}
         self._statuses: dict[str, Json] = {}
@@ -172,14 +172,12 @@ class Referee:
         self.look()
 
     def _claim(self, cap: Json) -> Claim | None:
-        """What a cap's status claims: of the nodes that its spec selected in the generation that the status is of."""
-        metadata, labels = cap["metadata"], (cap["spec"].get("nodeSelector") or {}).get("matchLabels") or {}
-        self._labels[metadata["uid"], metadata["generation"]] = labels
-        claim = _claim(cap)
-        if claim is None:
-            return None
-        observed = (cap["status"] or {}).get("observedGeneration", metadata["generation"])
-        return replace(claim, labels=self._labels.get((metadata["uid"], observed), labels))
+        """What a cap's status claims: by its spec in the generation that the status is of."""
+        metadata = cap["metadata"]
+        self._specs[metadata["uid"], metadata["generation"]] = cap["spec"]
+        observed = (cap.get("status") or {}).get("observedGeneration", metadata["generation"])
+        spec: Json = self._specs.get((metadata["uid"], observed)) or cap["spec"]
+        return _claim(cap, spec)
 
     def everything_is_as_of_old(self, caps: Iterable[Json]) -> None:
         """The store was put back: claims stand again that nobody makes now. They have the seconds allowed, too."""
@@ -312,8 +310,8 @@ def _selects(wanted: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in wanted.items())
 
 
-def _claim(cap: Json) -> Claim | None:
-    status, spec = cap.get("status") or {}, cap["spec"]
+def _claim(cap: Json, spec: Json) -> Claim | None:
+    status = cap.get("status") or {}
     says = {item["type"]: item["status"] for item in status.get("conditions") or ()}
     if says.get("Enforced") != "True" or spec.get("enforcement") == "Expected":
         return None

@@ -22,7 +22,7 @@ from flyball_planner.snapshot import ClusterSnapshot, Plan
 
 from tests.support.power_cluster import GPUS
 from tests.support.schedules.memory_api import Change, Json, MemoryApi, plural_of
-from tests.support.schedules.processes import SETTINGS, Intended, OperatorProcess
+from tests.support.schedules.processes import Intended, OperatorProcess
 from tests.support.schedules.world import World
 
 PLAN_SECONDS = 0.4  # as long as a plan of a thousand jobs takes
@@ -64,7 +64,7 @@ class WholeOperatorProcess(OperatorProcess):
         operator = Operator(
             session,
             self.lease,
-            SETTINGS,
+            self.settings,
             OperatorMetrics(),
             monotonic=monotonic,
             wall_clock=wall_clock,

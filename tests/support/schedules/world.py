@@ -79,7 +79,9 @@ class World:
         self._started = 0
         self.wall_offsets = dict.fromkeys(OPERATORS, 0.0)
         self.clock_rates = dict.fromkeys(OPERATORS, 1.0)  # of their clocks since boot
+        self.settings = dict.fromkeys(OPERATORS, SETTINGS)
         self.selectors: dict[str, Json] = dict(SELECTORS)
+        self._fields: dict[str, Json] = {name: {} for name in SELECTORS}  # what else is said of each cap
         self._lost_lead_at: float | None = None
 
     # --- the course of it --------------------------------------------------------------------------------------------
@@ -165,6 +167,9 @@ class World:
             "staticOverheadWatts": OVERHEAD_WATTS[name],
             "enforcement": "Expected" if expected else "Hard",
         }
+        spec |= self._fields[name]
+        if "permilleOfMax" in spec:
+            del spec["watts"]
         kept = {} if before is None else {key: value for key, value in before.items() if key != "spec"}
         self.api.put("powercaps", {"kind": "PowerCap", "metadata": {"name": name}, **kept, "spec": spec})
 
@@ -175,6 +180,17 @@ class World:
         if before is not None:
             spec = {**before["spec"], "nodeSelector": self.selectors[name]}
             self.api.put("powercaps", {**before, "spec": spec})
+
+    def say_of_cap(self, name: str, fields: Json) -> None:
+        """Have a cap's spec say this, too, from now on, beside what it says of watts and nodes."""
+        before = self.api.get("powercaps", name)
+        if before is None:
+            return
+        self._fields[name] = self._fields[name] | fields
+        spec = before["spec"] | fields
+        if "permilleOfMax" in spec:
+            spec.pop("watts", None)
+        self.api.put("powercaps", {**before, "spec": spec})
 
     def plan(self, wishes: tuple[tuple[int, float], ...]) -> None:
         places = [(name, index) for name in NODES for index in range(GPUS)]
@@ -201,7 +217,12 @@ class World:
         self._started += 1
         link = Link(self.network, random.Random(self.draw.random()))
         self.operators[name] = self.operator_kind(
-            self._started, link, self.intended, lambda: self.wall_offsets[name], self.clock_rates[name]
+            self._started,
+            link,
+            self.intended,
+            lambda: self.wall_offsets[name],
+            self.clock_rates[name],
+            self.settings[name],
         )
         self.note(f"operator {name} starts")
 
