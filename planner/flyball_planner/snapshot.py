@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from flyball_planner.models.job import GpuModel, JobModel
 
@@ -227,13 +228,38 @@ class CapOutcome:
     committed_at_min_watts: float  # what its nodes count with every job paused
 
 
+class ExpectedStart(NamedTuple):
+    """When a waiting job would start, in seconds from the snapshot, and what that rests on in half a sentence."""
+
+    uid: str
+    seconds: float
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The jobs that wait for GPUs or watts.
+
+    `order` has their uids, first who would be admitted first; `starts` are those that can be foreseen, the earliest first,
+    and `unknown` says why nothing is known of when the others start.
+    """
+
+    order: tuple[str, ...] = ()
+    starts: tuple[ExpectedStart, ...] = ()
+    unknown: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every job's decision, in the order of the snapshot's jobs, and what each cap comes to."""
+    """Every job's decision, in the order of the snapshot's jobs, and what each cap comes to.
+
+    `queue` is empty under a policy that has no order of its own for those that wait.
+    """
 
     decisions: tuple[JobDecision, ...]
     caps: tuple[CapOutcome, ...] = ()
     migrations: tuple[str, ...] = field(default=())  # uids moved for the sake of others, size unchanged
+    queue: Queue = Queue()
 
     def decision(self, uid: str) -> JobDecision | None:
         return next((decision for decision in self.decisions if decision.uid == uid), None)

@@ -208,28 +208,49 @@ def admit(state: PlanState, candidates: Sequence[Candidate], stepper: Stepper) -
     """Waiting jobs get their base size, or else their smallest: the highest priority first, of one priority the tenant that
     holds the fewest GPUs, and of one tenant the shortest remaining time.
     """
-    waiting = [
-        candidate
-        for candidate in candidates
-        if candidate.option is None and candidate.ladder and candidate.pools and not candidate.unplaceable
-    ]
+    waiting = [candidate for candidate in candidates if _waits(candidate) and not candidate.unplaceable]
     if not waiting:
         return False
     room = Room(state, candidates, stepper)
     shares = Shares(candidates)
     ranks = {candidate.index: _remaining_order(candidate, stepper) for candidate in waiting}
+    # No job that could be paused has a lower priority than this: thousands that wait would look for one among thousands.
+    lowest = min((other.job.priority for other in candidates if _may_be_paused(other)), default=None)
     changed = False
     for candidate in shares.in_turn(waiting, _admission_tier, lambda candidate: ranks[candidate.index]):
         admitted = (
-            _fits_as_it_is(state, candidate, stepper)
+            fits_as_it_is(state, candidate, stepper)
             or relocate_others(state, candidates, candidate, stepper)
             or room.make(candidate, candidate.ladder[0], _admission_target(candidate), _anyone, _whatever_it_costs)
-            or _preempt(state, candidates, room, candidate, stepper, shares)
+            or (
+                (lowest is not None and lowest < _preempts_below(candidate, shares))
+                and _preempt(state, candidates, room, candidate, stepper, shares)
+            )
         )
         if admitted:
             shares.recount()
+            lowest = candidate.job.priority if lowest is None else min(lowest, candidate.job.priority)
         changed |= admitted
     return changed
+
+
+def waiting_in_order(candidates: Sequence[Candidate], stepper: Stepper) -> list[Candidate]:
+    """The jobs that wait, in the order in which they would be admitted if each of them were."""
+    waiting = [candidate for candidate in candidates if _waits(candidate)]
+    if not waiting:
+        return []
+    shares = Shares(candidates)
+    ranks = {candidate.index: _remaining_order(candidate, stepper) for candidate in waiting}
+    order = []
+    for candidate in shares.in_turn(waiting, _admission_tier, lambda candidate: ranks[candidate.index]):
+        shares.started(candidate)
+        order.append(candidate)
+    return order
+
+
+def _waits(candidate: Candidate) -> bool:
+    """It has nothing, and there is a size and a place that it could have."""
+    return candidate.option is None and bool(candidate.ladder) and bool(candidate.pools)
 
 
 def _admission_tier(candidate: Candidate) -> tuple[int, bool]:
@@ -255,7 +276,8 @@ def _whatever_it_costs(former: FormerState, found: Option, lost: float) -> bool:
     return True
 
 
-def _fits_as_it_is(state: PlanState, candidate: Candidate, stepper: Stepper) -> bool:
+def fits_as_it_is(state: PlanState, candidate: Candidate, stepper: Stepper) -> bool:
+    """Give a waiting candidate its base size, or else a smaller one, where there is room and power as it is."""
     base = stepper.base_gpus(candidate)
     for gpus in reversed([size for size in candidate.ladder if size <= base]):
         found = state.find(candidate, gpus, ADMISSION, migrate=True)
@@ -263,6 +285,15 @@ def _fits_as_it_is(state: PlanState, candidate: Candidate, stepper: Stepper) -> 
             state.float_at(candidate, *found)
             return True
     return False
+
+
+def _may_be_paused(other: Candidate) -> bool:
+    return other.option is not None and not other.job.rigid
+
+
+def _preempts_below(candidate: Candidate, shares: Shares) -> int:
+    """Jobs of a priority below this may be paused for a candidate; those of its own as far as shares have it so."""
+    return candidate.job.priority + (1 if shares.may_take(candidate) else 0)
 
 
 def _preempt(
@@ -279,14 +310,11 @@ def _preempt(
     are paused for no other job.
     """
     pools = room.relevant_pools(candidate, candidate.ladder[0], _admission_target(candidate))
-    priority = candidate.job.priority + (1 if shares.may_take(candidate) else 0)
+    priority = _preempts_below(candidate, shares)
     lower = [
         other
         for other in candidates
-        if other.option is not None
-        and other.job.priority < priority
-        and not other.job.rigid
-        and any(pool in pools for pool, _ in other.parts)
+        if _may_be_paused(other) and other.job.priority < priority and any(pool in pools for pool, _ in other.parts)
     ]
     lower.sort(key=lambda other: (-other.job.priority, *other.order))
     paused: list[tuple[Candidate, FormerState]] = []
@@ -297,7 +325,7 @@ def _preempt(
             continue
         shares.paused(other)
         paused.append((other, state.leave(other)))
-        fitted = _fits_as_it_is(state, candidate, stepper)
+        fitted = fits_as_it_is(state, candidate, stepper)
     if paused and not fitted:
         fitted = room.make(candidate, candidate.ladder[0], _admission_target(candidate), _anyone, _whatever_it_costs)
     if not fitted:

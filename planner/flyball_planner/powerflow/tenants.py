@@ -82,6 +82,11 @@ class Shares:
         then = self._held[candidate.job.tenant] + least_gpus(candidate)
         return self._held[other.job.tenant] - least_gpus(other) >= then
 
+    def started(self, candidate: Candidate) -> None:
+        """A waiting job of its tenant has just been given its smallest size."""
+        if self._several:
+            self._held[candidate.job.tenant] += least_gpus(candidate)
+
     def paused(self, candidate: Candidate) -> None:
         """A job of its tenant has just been paused."""
         if self._several:

@@ -1,0 +1,112 @@
+"""The queue of the jobs that wait: who comes next, and when each would start if all goes on as planned.
+
+The finished plan is played forward with the planner's own tests for room and watts: running jobs end when their models say,
+and at each end the waiting jobs are tried in the order in which a plan would. What grows or shrinks in between, jobs and
+nodes that come, and caps that change are in no forecast; the next plan makes the next one. It is bounded: of one shape
+(sizes and pools) only the first is tried, and after so many tries nothing more is said.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+from flyball_planner.ledger.state import Candidate
+from flyball_planner.ledger.workspace import Workspace
+from flyball_planner.powerflow.room import fits_as_it_is, waiting_in_order
+from flyball_planner.snapshot import ExpectedStart, Queue
+
+# Together a few per cent of the plan that they follow, whose time grows with its jobs.
+FEWEST_TRIES, MOST_TRIES, JOBS_PER_TRY = 40, 400, 16
+# What ends later than this is not reckoned with.
+HORIZON_SECONDS = 366 * 86400.0
+
+Shape = tuple[tuple[int, ...], int]
+
+
+def queue_of(workspace: Workspace, clocks: Mapping[int, int]) -> Queue:
+    """The queue under a finished plan, whose clocks by candidate are `clocks`. The workspace's state is used up by it."""
+    order = waiting_in_order(workspace.candidates, workspace.stepper)
+    if not order:
+        return Queue()
+    starts, unknown = _starts(workspace, order, _ends(workspace, clocks))
+    return Queue(tuple(candidate.job.uid for candidate in order), starts, unknown)
+
+
+def _ends(workspace: Workspace, clocks: Mapping[int, int]) -> list[tuple[float, int]]:
+    """When the jobs that have GPUs end, as far as that is known, with their indices."""
+    ends = []
+    for candidate in workspace.candidates:
+        option = candidate.option
+        if option is not None and _has_an_end(candidate):
+            seconds = float(option.curves.seconds[option.row, clocks[candidate.index]]) * candidate.remaining
+            ends.append((seconds + (0.0 if candidate.staying else workspace.snapshot.restart_seconds), candidate.index))
+    return [end for end in ends if end[0] <= HORIZON_SECONDS]
+
+
+def _has_an_end(candidate: Candidate) -> bool:
+    """Whether the job says how long it is, and is not beyond that (its remaining iterations are at least one)."""
+    remaining = candidate.job.remaining_iterations
+    return remaining is not None and remaining > 1.0
+
+
+def _starts(
+    workspace: Workspace, order: Sequence[Candidate], ends: list[tuple[float, int]]
+) -> tuple[tuple[ExpectedStart, ...], str]:
+    """The starts that can be foreseen, in their order, and why no others can."""
+    state, stepper, restart_seconds = workspace.state, workspace.stepper, workspace.snapshot.restart_seconds
+    lines: dict[Shape, deque[tuple[int, Candidate]]] = {}
+    for rank, candidate in enumerate(order):
+        lines.setdefault((candidate.pools, candidate.ladder[0]), deque()).append((rank, candidate))
+    most = max(FEWEST_TRIES, min(MOST_TRIES, len(workspace.candidates) // JOBS_PER_TRY))
+    endless = sum(candidate.option is not None for candidate in workspace.candidates) - len(ends)
+    starts: list[ExpectedStart] = []
+    heapify(ends)
+    ended = tries = 0
+    while ends and lines:
+        seconds, index = heappop(ends)
+        last = workspace.candidates[index]
+        state.leave(last)
+        ended += 1
+        heads = [(line[0][0], shape) for shape, line in lines.items()]
+        heapify(heads)
+        while heads:
+            _, shape = heappop(heads)
+            pools, gpus = shape
+            if sum(max(0, state.slots.open_room[pool][0]) for pool in pools) < gpus:
+                continue
+            line = lines[shape]
+            candidate = line[0][1]
+            tries += 1
+            if tries > most:
+                return tuple(starts), f"only the next {len(starts)} starts are reckoned with"
+            if not fits_as_it_is(state, candidate, stepper):
+                continue
+            line.popleft()
+            starts.append(ExpectedStart(candidate.job.uid, seconds, _basis(last, ended)))
+            if candidate.option is not None and _has_an_end(candidate):
+                end = seconds + restart_seconds + candidate.remaining * candidate.option.seconds
+                if end <= HORIZON_SECONDS:
+                    heappush(ends, (end, candidate.index))
+                else:
+                    endless += 1
+            else:
+                endless += 1
+            if line:
+                heappush(heads, (line[0][0], shape))
+            else:
+                del lines[shape]
+    if endless:
+        jobs = "1 job with GPUs has" if endless == 1 else f"{endless} jobs with GPUs have"
+        return tuple(starts), f"{jobs} no end that is known (spec.training.iterations, or too far away)"
+    return tuple(
+        starts
+    ), "there would be no room for it when all jobs with GPUs have ended: it needs more GPUs or watts"
+
+
+def _basis(last: Candidate, ended: int) -> str:
+    """What a start waits for."""
+    if ended == 1:
+        return f"when {last.job.name} has ended"
+    return f"when {ended} jobs have ended, the last of them {last.job.name}"
