@@ -159,6 +159,21 @@ class Progress(ApiStruct, frozen=True):
     iterations_lost: Count | None = None
     last_report_time: Time | None = None
     estimated_completion_time: Time | None = None
+    earliest_completion_time: Time | None = None
+    latest_completion_time: Time | None = None
+
+
+class QueuePlace(ApiStruct, frozen=True):
+    """A job's place among those that wait for GPUs or watts, from 1, and when it can expect to start: as found at `time`.
+
+    `basis` says what the expected start rests on, or why there is none.
+    """
+
+    position: Count
+    waiting: Count
+    time: Time
+    basis: str = ""
+    expected_start_time: Time | None = None
 
 
 class IncarnationEnergy(ApiStruct, frozen=True):
@@ -197,6 +212,9 @@ class JobSummary(ApiStruct, frozen=True):
     energy: str = ""
     budget: str = ""
     eta: str = ""
+    finish: str = ""
+    queue: str = ""
+    start: str = ""
 
 
 class IncarnationFailure(ApiStruct, frozen=True):
@@ -225,11 +243,14 @@ class EnergyAwareJobStatus(ApiStruct, frozen=True):
     """EnergyAwareJob.status; a field without a value is None, which removes it from the object (`reading.to_patch`)."""
 
     observed_generation: Count | None = None
+    time: Time | None = None
     conditions: tuple[StoredCondition, ...] = ()
     allocation: JobAllocation | None = None
     applied: JobAllocation | None = None
     progress: Progress | None = None
     energy: EnergyUse | None = None
+    queue: QueuePlace | None = None
+    waiting_since: Time | None = None
     frontier: tuple[FrontierPoint, ...] | None = None
     explanation: str | None = None
     state: str | None = None

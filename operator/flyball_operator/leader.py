@@ -115,6 +115,7 @@ class LeaderTerm:
             epoch=self._epoch,
             now=now,
             monotonic=monotonic,
+            queue=self._plans.queue,
             signal=self._signal.read(monotonic),
             statuses_wait=state.cutting,
             status_writes={
@@ -124,7 +125,7 @@ class LeaderTerm:
         )
         if state.all_read:
             planned_on = self._power.planned_on(state)
-            self._plans.start(lambda: self._snapshot(planned_on, jobs, now), monotonic)
+            self._plans.start(lambda: self._snapshot(planned_on, jobs, now), now, monotonic)
         # 3. Decide on power: what each node should be granted, and what of it may be sent now.
         status_writes = {cap.uid for cap in cluster.caps if self._background.busy(("cap", cap.uid))}
         instructions = self._power.step(state, self._plans.in_force, now, monotonic, status_writes, jobs.stopping)

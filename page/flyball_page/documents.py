@@ -182,6 +182,16 @@ def _job(job: JobRow) -> Json:
         "projectedKilojoules": None if energy is None else energy.projected_kilojoules,
         "budgetKilojoules": None if energy is None else energy.budget_kilojoules,
         "finish": seconds(job.finish),
+        "earliestFinish": seconds(job.earliest_finish),
+        "latestFinish": seconds(job.latest_finish),
+        "queue": None
+        if job.queue is None
+        else {
+            "position": job.queue.position,
+            "waiting": job.queue.waiting,
+            "start": seconds(job.queue.start),
+            "basis": job.queue.basis,
+        },
         "atRisk": bool(job.deadline_at_risk.status) or job.budget_healthy.status is False,
         "why": job.why,
     }

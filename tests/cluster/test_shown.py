@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from flyball_api.energy_aware_job import BackOff, IncarnationFailure, read_energ
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.queue import QueuePlace
 from flyball_operator.jobs.starts.obstacles import StartObstacle
 from flyball_operator.jobs.status import JobFacts, job_status
 from flyball_planner.snapshot import Admission, JobDecision
@@ -57,6 +59,12 @@ TIMED_OUT = BackOff(
 )
 
 
+NEXT = QueuePlace(2, 17, NOW + timedelta(minutes=25), "when 2 jobs have ended, the last of them team/bert", NOW)
+UNKNOWN = QueuePlace(
+    17, 17, None, "1 job with GPUs has no end that is known (spec.training.iterations, or too far away)", NOW
+)
+
+
 def waits(admission: Admission, explanation: str) -> dict[str, Any]:
     return {"decision": JobDecision(UID, None, admission, explanation), "step": WAITING, "granted": False}
 
@@ -69,8 +77,16 @@ def refused(reason: str, message: str) -> dict[str, Any]:
 SITUATIONS: list[tuple[str, Json, dict[str, Any]]] = [
     ("running", {}, {}),
     ("estimated", {}, {"progress": replace(HALF, estimated=True, last_report=None, watts=0.0)}),
-    ("waiting-gpus", {}, waits(Admission.WAITING_FOR_GPUS, "Needs 8 GPUs in whole cells; 4 GPUs are free.")),
-    ("waiting-power", {}, waits(Admission.WAITING_FOR_POWER, "Cap row leaves 100 W of the 1.60 kW that it takes.")),
+    (
+        "waiting-gpus",
+        {},
+        {**waits(Admission.WAITING_FOR_GPUS, "Needs 8 GPUs in whole cells; 4 GPUs are free."), "queue": NEXT},
+    ),
+    (
+        "waiting-power",
+        {},
+        {**waits(Admission.WAITING_FOR_POWER, "Cap row leaves 100 W of the 1.60 kW that it takes."), "queue": UNKNOWN},
+    ),
     (
         "power-back-off",
         {},
@@ -174,7 +190,9 @@ def described(output: str, namespace: str) -> str:
 
 def test_what_kubectl_shows(cluster: IsolatedCluster) -> None:
     jobs = cluster.path("energyawarejobs", group=GROUP)
-    base = JobFacts(HALF, RUNNING, PLAN, 7, True, 0, NOW, applied_milliwatts=300_000, highest_incarnation=2)
+    base = JobFacts(
+        HALF, RUNNING, PLAN, 7, True, 0, NOW, applied_milliwatts=300_000, highest_incarnation=2, pace_band=(0.8, 1.25)
+    )
     for name, spec, facts in SITUATIONS:
         made = cluster.api.create(jobs, job_manifest(name, cluster.namespace, gpus=(8, 8), iterations=1000, **spec))
         status = as_stored(job_status(read_energy_aware_job(made), replace(base, **facts)))

@@ -77,6 +77,50 @@ def test_a_preempted_job_says_for_whom_until_it_runs_again(bench: Bench) -> None
     assert "/high, priority 10 over 0." in message(low, "Admitted")
     bench.api.delete(bench.path("high"))
     bench.wait_running("low", 32)
+    bench.wait(
+        lambda: {"Preempted", "Resumed"} <= {event[1] for event in bench.events("low")},
+        lambda: f"both are told; {bench.events('low')}",
+    )
+
+
+def test_a_job_that_waits_is_told_its_place_and_when_it_starts(bench: Bench) -> None:
+    bench.submit("runs", gpus=(32, 32), iterations=LONG)
+    runs = bench.wait_running("runs", 32)
+    bench.submit("longer", gpus=(32, 32), iterations=LONG)
+    bench.submit("next", gpus=(32, 32), iterations=LONG // 10)
+
+    def queue(name: str) -> dict[str, Any]:
+        return dict(((bench.job(name) or {}).get("status") or {}).get("queue") or {})
+
+    def places() -> list[tuple[int, int]]:
+        return [(queue(name).get("position", 0), queue(name).get("waiting", 0)) for name in ("next", "longer")]
+
+    bench.wait(lambda: places() == [(1, 2), (2, 2)], lambda: f"the shorter comes first; {places()}")
+    first, second = queue("next"), queue("longer")
+    assert first["basis"] == f"when {bench.namespace}/runs has ended"
+    assert second["basis"] == f"when 2 jobs have ended, the last of them {bench.namespace}/next"
+    assert second["expectedStartTime"] > first["expectedStartTime"] > first["time"]
+    # What runs has an end with a band, and the next start is near it: by the plan's model, not by the pace seen.
+    runs = bench.wait_job(
+        "runs", lambda raw: "latestCompletionTime" in ((raw or {})["status"]["progress"]), "has a band"
+    )
+    progress = runs["status"]["progress"]
+    assert progress["earliestCompletionTime"] <= progress["estimatedCompletionTime"] <= progress["latestCompletionTime"]
+    assert f"{progress['estimatedCompletionTime'][:10]} " in runs["status"]["summary"]["finish"]
+    plane = bench.site.cluster.control_plane
+    command = [str(plane.kubectl), "--kubeconfig", str(plane.kubeconfig()), "-n", bench.namespace, "get", "eaj", "next"]
+    shown = subprocess.run([*command, "-o", "wide"], check=True, capture_output=True, text=True).stdout
+    assert " 1/2 " in shown
+    # A wait of a minute is told; here it began a day ago.
+    began = {"waitingSince": "2020-01-01T00:00:00Z", "time": "2020-01-01T00:00:01Z"}
+    bench.api.patch(f"{bench.path('next')}/status", {"status": began})
+    bench.wait(
+        lambda: any(event[:2] == ("Normal", "Waiting") for event in bench.events("next")),
+        lambda: f"told so; {bench.events('next')}",
+    )
+    assert "it is number 1 of 2 that wait" in next(
+        note for _, reason, note in bench.events("next") if reason == "Waiting"
+    )
 
 
 def test_an_unknown_model_class_is_said_with_the_nearest_known(bench: Bench) -> None:

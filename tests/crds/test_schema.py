@@ -68,7 +68,7 @@ def test_columns_are_those_that_users_read_first() -> None:
         columns = CRDS[kind]["spec"]["versions"][0]["additionalPrinterColumns"]
         return [column["name"] for column in columns if not column.get("priority")]
 
-    expected = ["GPUs", "Clock", "Power", "Progress", "Energy", "Budget", "ETA", "State", "Age"]
+    expected = ["GPUs", "Clock", "Power", "Progress", "Energy", "Budget", "ETA", "Queue", "State", "Age"]
     assert shown("EnergyAwareJob") == expected
     assert shown("PowerCap") == ["Cap", "Committed", "Measured", "Headroom", "Nodes", "Enforced", "Age"]
 

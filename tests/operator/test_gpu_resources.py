@@ -42,6 +42,9 @@ class Priors:
         assert gpu_model is not None
         return model_class_prior("resnet50", gpu_model)
 
+    def pace_band(self, *_: object) -> tuple[float, float] | None:
+        return 0.8, 1.25
+
 
 class Cluster:
     """Node `ours` offers nvidia.com/gpu, node `theirs` example.com/gpu; one job asks for four of the latter."""

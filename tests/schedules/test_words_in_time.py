@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -70,6 +71,44 @@ class Stuck(Workloads):
             waiting = {"reason": "ImagePullBackOff", "message": IMAGE}
             status = {"phase": "Pending", "containerStatuses": [{"name": "trainer", "state": {"waiting": waiting}}]}
         return api.put("pods", {**pod, "spec": spec, "status": status})
+
+
+def test_a_wait_of_a_minute_is_written_soon_after_it() -> None:
+    async def play(world: World, schedule: Schedule) -> None:
+        world.operator_kind = WholeOperatorProcess
+        Workloads(world)
+
+        def status(name: str) -> Json:
+            return dict(world.api.items["energyawarejobs"][name].get("status") or {})
+
+        try:
+            await world.begin(schedule.beginning)
+            for machine in world.machines.values():
+                machine.held = {}
+            world.show_pods()
+            count = len(NODES) * GPUS + 1
+            for index in range(count):
+                world.api.put(ENERGY_AWARE_JOBS.plural, job(index))
+            names = [f"job-{index}" for index in range(count)]
+
+            def queued() -> list[str]:
+                return [name for name in names if status(name).get("queue", {}).get("waiting") == 1]
+
+            await until(lambda: len(queued()) == 1, "all run but one", 30.0)
+            (waiting,) = queued()
+            await asyncio.sleep(60.0)  # of virtual time
+            await until(
+                lambda: (
+                    datetime.fromisoformat(status(waiting)["time"])
+                    >= datetime.fromisoformat(status(waiting)["waitingSince"]) + timedelta(minutes=1)
+                ),
+                "the status of a wait of a minute, from which its Event follows, is written",
+                2 * SECONDS,
+            )
+        finally:
+            await world.close()
+
+    assert not run(Schedule(1, BEGINNING, ()), play=play).violation
 
 
 @pytest.mark.parametrize(

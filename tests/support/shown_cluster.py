@@ -168,6 +168,8 @@ def running_job() -> Json:
                 "iterationsPerKilosecond": 500,
                 "lastReportTime": "2030-06-01T11:59:57Z",
                 "estimatedCompletionTime": "2030-06-01T12:25:00Z",
+                "earliestCompletionTime": "2030-06-01T12:20:00Z",
+                "latestCompletionTime": "2030-06-01T12:31:15Z",
             },
             "energy": {"consumedKilojoules": 200, "projectedKilojoules": 800, "watts": 272},
             "frontier": [{"gpus": 1, "clockMegahertz": 1410, "seconds": 1500, "kilojoules": 600}],
@@ -194,6 +196,14 @@ def waiting_job() -> Json:
             ],
             "progress": {},
             "energy": {},
+            "queue": {
+                "position": 1,
+                "waiting": 2,
+                "expectedStartTime": "2030-06-01T12:25:00Z",
+                "basis": "when team/train has ended",
+                "time": "2030-06-01T11:59:55Z",
+            },
+            "waitingSince": "2030-06-01T11:50:00Z",
             "explanation": why,
         },
     )

@@ -162,6 +162,10 @@ def test_a_job_that_runs() -> None:
         200, 800, 1000,
     )  # fmt: skip
     assert job.finish == datetime(2030, 6, 1, 12, 25, tzinfo=UTC)
+    assert (job.earliest_finish, job.latest_finish) == (
+        datetime(2030, 6, 1, 12, 20, tzinfo=UTC), datetime(2030, 6, 1, 12, 31, 15, tzinfo=UTC),
+    )  # fmt: skip
+    assert job.queue is None
     assert job.deadline == datetime(2030, 6, 1, 18, 0, tzinfo=UTC)
     assert job.why.startswith("1 GPU at 1410 MHz")
     assert not job.finished
@@ -174,6 +178,10 @@ def test_a_job_that_waits_has_no_gpus_no_clock_and_a_reason() -> None:
     assert (job.admitted.status, job.admitted.reason) == (False, "WaitingForPower")
     assert job.succeeded is None
     assert job.finish is None
+    assert job.queue is not None
+    assert (job.queue.position, job.queue.waiting) == (1, 2)
+    assert (job.queue.start, job.queue.time) == (datetime(2030, 6, 1, 12, 25, tzinfo=UTC), NOW - timedelta(seconds=5))
+    assert job.waiting == NOW - timedelta(minutes=10)
 
 
 def test_a_job_of_which_nothing_is_written_yet() -> None:

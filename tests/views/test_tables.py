@@ -57,10 +57,11 @@ def test_the_nodes() -> None:
 def test_the_jobs() -> None:
     rows = {line.key: texts(line) for line in jobs_table(SHOWN).lines}
     assert rows["team/train"] == [
-        "team", "train", "Running", "1", "1-8", "1", "272 W", "1395 MHz", "25%", "200 kJ", "20%", "25m", "6h",
+        "team", "train", "Running", "1", "1-8", "1", "272 W", "1395 MHz", "25%", "200 kJ", "20%", "25m", "-", "6h",
         "1 GPU at 1410 MHz: a second GPU would pass the cap row-a",
     ]  # fmt: skip
     assert rows["team/big"][:9] == ["team", "big", "WaitingForPower", "0", "4-8", "0", "-", "-", "0%"]
+    assert rows["team/big"][12] == "1/2 in 25m"
     assert rows["other/done"][2] == "Succeeded"
     assert rows["other/done"][8] == "~100%"
 

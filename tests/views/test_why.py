@@ -43,6 +43,7 @@ from tests.support.shown_cluster import (
 
 Json = dict[str, Any]
 STOPS, LIMITS, NOTE = Weight.STOPS, Weight.LIMITS, Weight.NOTE
+STARTS = (NOTE, "it can expect to start in 25m, when team/train has ended (by the plan of 5s ago)")
 
 
 def shown(**changes: Any) -> Overview:
@@ -69,12 +70,13 @@ def event(kind: str, name: str, reason: str, note: str, minutes_ago: float = 5, 
 
 def test_a_job_that_waits_for_power_is_told_which_caps_are_tight() -> None:
     found = why_job(shown(), "team", "big")
-    assert found.headline == "WaitingForPower: no GPUs"
+    assert found.headline == "WaitingForPower: no GPUs, number 1 of 2 that wait"
     assert not found.well
     assert told(found) == [
         (STOPS, "not even 4 GPUs at the lowest clock fit under the cap cluster: 240 W are left, 400 W are needed"),
         (STOPS, "the cap cluster has 0 W left of 600 W, and is not enforced (WaitingForAcknowledgements)"),
         (STOPS, "the cap row-a has 600 W left of 1000 W"),
+        STARTS,
     ]
     assert found.reasons[0].change.startswith("a higher cap, another job's end")
     assert found.reasons[1].change == "kubectl flyball why pcap cluster"
@@ -87,6 +89,7 @@ def test_a_job_that_waits_for_gpus_is_told_which_nodes_are_closed() -> None:
         (STOPS, "no 4 GPUs are free"),
         (STOPS, "1 of 4 GPUs are in jobs: team/train (1)"),
         (STOPS, "2 GPUs on 1 node cannot be used now (node-b: it is cordoned: no job is placed there)"),
+        STARTS,
     ]
 
 
@@ -96,13 +99,13 @@ def test_a_node_that_owes_an_acknowledgement_for_a_moment_is_not_closed() -> Non
     job = with_condition(waiting_job(), condition("Admitted", False, "WaitingForGpus", "no 4 GPUs are free"))
     overview = shown(gpu_nodes=[node], nodes=nodes()[:1], jobs=[job])
     assert not why_node(overview, "node-a").well
-    assert told(why_job(overview, "team", "big")) == [(STOPS, "no 4 GPUs are free")]
+    assert told(why_job(overview, "team", "big")) == [(STOPS, "no 4 GPUs are free"), STARTS]
 
 
 def test_a_job_that_runs_well_has_notes_only() -> None:
     found = why_job(shown(), "team", "train")
     assert found.well
-    assert found.headline == "Running: 1 GPU at 1395 MHz, 272 W, 25% done, ends in 25m"
+    assert found.headline == "Running: 1 GPU at 1395 MHz, 272 W, 25% done, ends in 25m (20m to 31m)"
     assert told(found) == [
         (NOTE, "of 1 to 8 GPUs: 1 GPU at 1410 MHz: a second GPU would pass the cap row-a"),
         (NOTE, "each GPU is limited to 300 W of 400 W"),

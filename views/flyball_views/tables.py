@@ -264,6 +264,7 @@ JOB_COLUMNS = (
     Column("ENERGY", right=True),
     Column("BUDGET", right=True),
     Column("ENDS IN", right=True),
+    Column("QUEUE", right=True),
     Column("DEADLINE", right=True),
     Column("WHY"),
 )
@@ -299,10 +300,19 @@ def _job_line(job: JobRow, now: datetime) -> Line:
             _figure(consumed, energy_words),
             Cell(share_words(consumed, budget), spent, Tone.WARN if tight else Tone.PLAIN if budget else Tone.FAINT),
             _time_cell(None if job.finished else job.finish, now, Tone.PLAIN, _guess(job)),
+            _queue_cell(job, now),
             _time_cell(job.deadline, now, Tone.BAD if late else Tone.PLAIN),
             _text(job.why, Tone.FAINT),
         ),
     )
+
+
+def _queue_cell(job: JobRow, now: datetime) -> Cell:
+    """The place among those that wait, and in how long it can expect to start."""
+    if job.queue is None:
+        return Cell(UNKNOWN, None, Tone.FAINT)
+    start = "?" if job.queue.start is None else until_words(job.queue.start, now)
+    return Cell(f"{job.queue.position}/{job.queue.waiting} in {start}", job.queue.position)
 
 
 def _sizes(job: JobRow) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from operator import itemgetter
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
@@ -48,12 +49,13 @@ from flyball_operator.jobs.memory import (
 from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts, outcome_of
 from flyball_operator.jobs.preemption import still_preempted
 from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
 from flyball_operator.jobs.quota_books import QuotaBooks
 from flyball_operator.jobs.record import JobRecord
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.starts.create_limit import CreateLimit
 from flyball_operator.jobs.status import JobFacts
-from flyball_operator.jobs.status.updates import ModelSource, StatusUpdates
+from flyball_operator.jobs.status.updates import PaceSource, StatusUpdates
 from flyball_operator.outcome import Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, PodLimit, pod_limits
 from flyball_operator.watches import ClusterState
@@ -64,6 +66,8 @@ logger = get_logger(__name__)
 CHECK_AGAIN_SECONDS = 5.0
 # Before it is worked out anew when a job that can wait should start.
 LOOK_SECONDS = 15.0
+# Statuses under way beyond which none is begun for its figures alone: what happens must not queue up behind them.
+ROUTINE_AT_ONCE = 32
 
 
 class JobController:
@@ -77,7 +81,7 @@ class JobController:
     def __init__(
         self,
         status_interval_seconds: float,
-        models: ModelSource,
+        models: PaceSource,
         gpu_resources: Collection[str],
         rules: RestartRules | None = None,
         *,
@@ -108,15 +112,16 @@ class JobController:
         epoch: int,
         now: datetime,
         monotonic: float,
+        queue: JobQueue = NO_QUEUE,
         signal: Signal | None = None,
         statuses_wait: bool = False,
         status_writes: Collection[str] = (),
     ) -> JobsStep:
         """Take in what stands, and decide what to do for every job.
 
-        `decisions` is the plan in force, by the job's uid; empty before a leader's first plan. By the `signal` jobs that
-        can wait are put off. While `statuses_wait` no status is due, and none of a job or a quota in `status_writes`, whose
-        last one is still being written.
+        `decisions` is the plan in force, by the job's uid; empty before a leader's first plan; `queue` has the places of
+        those that wait under it. By the `signal` jobs that can wait are put off. While `statuses_wait` no status is due,
+        and none of a job or a quota in `status_writes`, whose last one is still being written.
         """
         self._monotonic, self._signal = monotonic, signal
         jobs = self._live_jobs(cluster, nodes, decisions, now, monotonic)
@@ -137,12 +142,18 @@ class JobController:
         if not statuses_wait:
             limits = pod_limits(nodes.values())
             self._ranges = gpu_ranges(nodes.values())
+            about_jobs = []
             for uid, job in jobs.items():
                 if uid in status_writes:
                     continue
-                status = self._status(job, nodes, decisions.get(uid), limits, epoch, now, monotonic)
-                if status is not None:
-                    statuses.append((job, status))
+                try:
+                    facts = self._facts(job, decisions.get(uid), queue, limits, epoch, now)
+                except Exception:
+                    logger.exception("job status not written", job=job.view.key)
+                    continue
+                if facts is not None:
+                    about_jobs.append((job, facts))
+            statuses = self._statuses(about_jobs, nodes, ROUTINE_AT_ONCE - len(status_writes), monotonic)
             late_energy = [
                 item for item in self._ended.late_energy(cluster, nodes, monotonic) if item[0].uid not in status_writes
             ]
@@ -364,34 +375,45 @@ class JobController:
         # A new leader starts nothing before its first plan.
         return planned and self._creates.allows(job.view.namespace, self._monotonic)
 
-    def _status(
-        self,
-        job: LiveJob,
-        nodes: Mapping[str, NodeInfo],
-        decision: JobDecision | None,
-        limits: Mapping[tuple[str, str], PodLimit],
-        epoch: int,
-        now: datetime,
-        monotonic: float,
-    ) -> EnergyAwareJobStatus | None:
-        """The status to write now; None where nothing in it is new."""
-        try:
-            facts = self._facts(job, decision, limits, epoch, now, monotonic)
-            if facts is None:
-                return None
-            return self._updates.due(job.view, facts, self._records[job.view.uid].status, nodes, monotonic)
-        except Exception:
-            logger.exception("job status not written", job=job.view.key)
-            return None
+    def _statuses(
+        self, jobs: Sequence[tuple[LiveJob, JobFacts]], nodes: Mapping[str, NodeInfo], room: int, monotonic: float
+    ) -> list[tuple[LiveJob, EnergyAwareJobStatus]]:
+        """The statuses to write now: all in which something has happened, then figures, the oldest first, while there is
+        `room`; those with nothing new in them are left out."""
+        found: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
+
+        def make(job: LiveJob, facts: JobFacts) -> bool:
+            try:
+                status = self._updates.made(job.view, facts, self._records[job.view.uid].status, nodes, monotonic)
+            except Exception:
+                logger.exception("job status not written", job=job.view.key)
+                return False
+            if status is not None:
+                found.append((job, status))
+            return status is not None
+
+        figures = []
+        for job, facts in jobs:
+            history = self._records[job.view.uid].status
+            if self._updates.urgent(job.view, facts, history):
+                make(job, facts)
+            elif self._updates.due(job.view, facts, history, monotonic):
+                figures.append((history.looked_at, job, facts))
+        figures.sort(key=itemgetter(0))
+        for _, job, facts in figures:
+            if room <= 0:
+                break
+            room -= make(job, facts)
+        return found
 
     def _facts(
         self,
         job: LiveJob,
         decision: JobDecision | None,
+        queue: JobQueue,
         limits: Mapping[tuple[str, str], PodLimit],
         epoch: int,
         now: datetime,
-        monotonic: float,
     ) -> JobFacts | None:
         """What the job's status is made from; None before a new leader's first plan, which knows less than the status."""
         view, memory, record = job.view, job.memory, self._records[job.view.uid]
@@ -423,13 +445,14 @@ class JobController:
             back_off=None if outcome else attempts.back_off(),
             gives_back=attempts.gives_back,
             bounds_beyond=bounds_beyond(view, self._ranges),
-            obstacle=None if outcome else attempts.obstacle(monotonic),
+            obstacle=None if outcome else attempts.obstacle(self._monotonic),
             applied_milliwatts=max((pod.highest_milliwatts for pod in pods), default=0),
             outcome=outcome,
             outcome_message=message,
             refusal=memory.refusal,
             last_resize=record.last_resize,
             observing=self._observe,
+            queue=queue.place_of(view.uid) if wants and decision is not None and decision.allocation is None else None,
         )
 
 

@@ -24,6 +24,7 @@ from flyball_kube.logs import get_logger
 from flyball_kube.resources import ENERGY_PROFILES
 from flyball_kube.session import JsonObject
 from flyball_planner.fitting.fit import FittedModel, errors_of, fit
+from flyball_planner.fitting.uncertainty import Covariance, prior_covariance, upper_quantiles
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import REFERENCE_PRODUCT, model_class_prior
@@ -37,7 +38,15 @@ from flyball_operator.learning.profiles import (
     profile_of,
     profile_status,
 )
-from flyball_operator.learning.records import SIGNIFICANT_SHARE, Entry, ObjectState, Origin, ProfileWrite
+from flyball_operator.learning.records import (
+    SIGNIFICANT_SHARE,
+    Entry,
+    ObjectState,
+    Origin,
+    Pace,
+    PaceBand,
+    ProfileWrite,
+)
 from flyball_operator.learning.windows import Track, observations, read_window
 from flyball_operator.outcome import WriteResult
 from flyball_operator.power.node_info import NodeInfo
@@ -53,6 +62,9 @@ WRITE_SECONDS = 60.0
 MAX_WRITES = 10
 MAX_PROFILES = 5000
 PAGE_SIZE = 500
+CLOCK_STEP_MEGAHERTZ = 100
+# Of a normal distribution, in standard deviations: what nine of ten are below, and one for each mean absolute error.
+NINE_IN_TEN, DEVIATION_PER_MEAN_ERROR = 1.2816, 1.2533
 
 
 class ProfileReader(Protocol):
@@ -84,6 +96,7 @@ class Learner:
         self._fitting: asyncio.Task[None] | None = None
         self._cluster_of: Mapping[str, NodeInfo] | None = None
         self._cluster: tuple[GpuModel, ...] = ()
+        self._class_bands: dict[tuple[str, Pace], PaceBand | None] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -122,7 +135,7 @@ class Learner:
         entry.profile = entry.profile.merged(loaded)
         entry.stored.profile, entry.stored.status = loaded, stored.status
         entry.stored.state = ObjectState.BEHIND  # what this process learned itself may not be in it
-        entry.models.clear()
+        entry.forget_models()
         taken = loaded.fit is not None and entry.profile.fit is loaded.fit
         entry.fit.origin = Origin.STORED if taken else Origin.OWN
         if entry.profile.fit is not None and not entry.fit.points:
@@ -203,7 +216,7 @@ class Learner:
             return
         entry.fit.last, entry.fit.origin = (prior, fitted), Origin.OWN
         entry.profile = replace(entry.profile, fit=_as_fit(fitted, profile.samples, self._wall_clock()))
-        entry.models.clear()
+        entry.forget_models()
         entry.stored.outdated()
         self._on_change()
 
@@ -227,6 +240,50 @@ class Learner:
     def model_for(self, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> JobModel:
         """The job's best known model."""
         return self.models_for(job, nodes)[0]
+
+    def pace_band(
+        self, job: EnergyAwareJob, gpu_model: GpuModel, gpus: int, nodes: int, clock_megahertz: int
+    ) -> PaceBand | None:
+        """Between which shares of what the job's model says an iteration takes there, with nine chances in ten each.
+
+        None where the model has no answer. Worked out once for each fit and place.
+        """
+        training = job.spec.training
+        # It hardly depends on the clock: near ones share what was found.
+        clock = max(CLOCK_STEP_MEGAHERTZ, round(clock_megahertz / CLOCK_STEP_MEGAHERTZ) * CLOCK_STEP_MEGAHERTZ)
+        pace = Pace(gpu_model, gpus, nodes, training.global_batch_size, clock)
+        entry = self._entries.get(ProfileKey(job.namespace, job.profile_key, gpu_model.product))
+        model = None if entry is None else self._fitted(entry, gpu_model, training.model_class)
+        if entry is None or model is None or entry.profile.fit is None:
+            return self._class_band(training.model_class, pace)
+        if pace not in entry.bands:
+            entry.bands[pace] = self._fitted_band(entry, entry.profile.fit, model, training.model_class, pace)
+        return entry.bands[pace]
+
+    def _fitted_band(
+        self, entry: Entry, learned: Fit, model: JobModel, model_class: str, pace: Pace
+    ) -> PaceBand | None:
+        """By the fit's covariance; without that by its error where it was measured, and by the class where it was not."""
+        covariance = entry.fit.covariance(learned)
+        if covariance is not None:
+            band = pace_band(model, covariance, pace)
+        elif any((point.gpus, point.nodes) == (pace.gpus, pace.nodes) for point in entry.profile.points):
+            band = (1.0, 1.0)
+        else:
+            band = self._class_band(model_class, pace)
+        # What its parameters cannot describe is in no covariance.
+        least = math.exp(NINE_IN_TEN * DEVIATION_PER_MEAN_ERROR * learned.time_error)
+        return None if band is None else (min(band[0], 1.0 / least), max(band[1], least))
+
+    def _class_band(self, model_class: str, pace: Pace) -> PaceBand | None:
+        """Of a job of which nothing is known but its class."""
+        of_class = (model_class, pace)
+        if of_class not in self._class_bands:
+            prior = model_class_prior(model_class, pace.gpu_model)
+            if len(self._class_bands) >= MAX_PROFILES:
+                self._class_bands.clear()
+            self._class_bands[of_class] = pace_band(prior, prior_covariance(prior), pace)
+        return self._class_bands[of_class]
 
     @staticmethod
     def _fitted(entry: Entry, gpu_model: GpuModel, model_class: str) -> JobModel | None:
@@ -296,6 +353,18 @@ class Learner:
         elif result.not_found and write.exists:
             logger.info("EnergyProfile deleted: what it held is learned again", profile=key.path)
             del self._entries[key]
+
+
+def pace_band(model: JobModel, covariance: Covariance, pace: Pace) -> PaceBand | None:
+    """The band at one place by one covariance; None where the model has no answer there."""
+    try:
+        at = (pace.gpus, pace.nodes, pace.global_batch_size, [pace.clock_megahertz])
+        most = float(upper_quantiles(model, covariance, *at).seconds[0, 0])
+        share = most / float(model.curves(*at).seconds[0, 0])
+    except (ValueError, ArithmeticError) as error:
+        logger.warning("no band for the end of jobs", error=str(error))
+        return None
+    return (1.0 / share, share) if math.isfinite(share) and share >= 1.0 else None
 
 
 def _was_made_for_another_gpu(model: JobModel, learned: Fit, profile: Profile) -> bool:

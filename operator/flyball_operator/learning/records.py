@@ -6,15 +6,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from flyball_api.energy_profile import EnergyProfileStatus
 from flyball_kube.session import JsonObject
 from flyball_planner.fitting.fit import FittedModel
+from flyball_planner.fitting.uncertainty import Covariance
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import JobModel
 
-from flyball_operator.learning.profiles import Point, Profile, Summary, moved
+from flyball_operator.learning.profiles import Fit, Point, Profile, Summary, moved
 
+# Between which shares of what is expected an iteration takes with nine chances in ten each.
+PaceBand = tuple[float, float]
 # A mean that moves by less is the same.
 SIGNIFICANT_SHARE = 0.02
 
@@ -46,6 +50,12 @@ class FitState:
     at: float = -math.inf
     last: tuple[JobModel, FittedModel] | None = None
 
+    def covariance(self, learned: Fit) -> Covariance | None:
+        """What the fit in force leaves uncertain; None where another process has made it, for profiles do not keep it."""
+        if self.last is not None and self.last[1].model.parameters() == learned.parameters:
+            return self.last[1].covariance
+        return None
+
     def redo(self) -> None:
         """Have the profile fitted again, whether or not anything new is observed."""
         self.points, self.due = {}, True
@@ -72,16 +82,32 @@ class ObjectRecord:
         return self.profile.fit != profile.fit or moved(self.profile.points, profile.points, SIGNIFICANT_SHARE)
 
 
+class Pace(NamedTuple):
+    """Where the pace of a job is asked about."""
+
+    gpu_model: GpuModel
+    gpus: int
+    nodes: int
+    global_batch_size: int
+    clock_megahertz: int
+
+
 @dataclass(slots=True)
 class Entry:
-    """One profile at work, with its fit's models by GPU model."""
+    """One profile at work, with its fit's models by GPU model, and how uncertain they leave the paces asked about."""
 
     profile: Profile
     prior: JobModel | None = None
     owner: dict[str, str] | None = None
     models: dict[GpuModel, JobModel] = field(default_factory=dict)
+    bands: dict[Pace, PaceBand | None] = field(default_factory=dict)
     fit: FitState = field(default_factory=FitState)
     stored: ObjectRecord = field(default_factory=ObjectRecord)
+
+    def forget_models(self) -> None:
+        """The fit has changed: what followed from it does no longer."""
+        self.models.clear()
+        self.bands.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Protocol
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import ClusterSnapshot, JobDecision, Plan
 
+from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
 from flyball_operator.planning.snapshot import planning_key
 from flyball_operator.planning.worker import PlanFailed
 from flyball_operator.power.cycle import PlanInForce
@@ -54,9 +56,11 @@ class Plans:
         self._metrics = metrics
         self._decisions: dict[str, JobDecision] = {}
         self._infeasible: frozenset[str] = frozenset()
+        self._queue = NO_QUEUE
         self._next: asyncio.Task[Plan] | None = None
         self._next_key: ClusterSnapshot | None = None
         self._next_since = 0.0
+        self._next_moment: datetime | None = None
         self._taken_key: ClusterSnapshot | None = None
         self._taken_at = float("-inf")
 
@@ -64,7 +68,12 @@ class Plans:
     def in_force(self) -> PlanInForce:
         return PlanInForce(self._decisions, self._infeasible, next_is_near=self._next is not None)
 
-    def start(self, snapshot: Callable[[], ClusterSnapshot], monotonic: float) -> None:
+    @property
+    def queue(self) -> JobQueue:
+        """The places of the jobs that wait under the plan in force."""
+        return self._queue
+
+    def start(self, snapshot: Callable[[], ClusterSnapshot], now: datetime, monotonic: float) -> None:
         """Begin the next plan if one is due and none is being made."""
         if self._next is not None:
             return
@@ -74,6 +83,7 @@ class Plans:
             return
         self._next_key = key
         self._next_since = monotonic
+        self._next_moment = now
         self._next = asyncio.create_task(self._planner.plan(planned_for, self._policy))
         self._next.add_done_callback(lambda task: self._wake())
 
@@ -97,6 +107,8 @@ class Plans:
             self._decisions,
             {decision.uid: decision for decision in plan.decisions if decision.uid in jobs},
         )
+        if self._next_moment is not None:
+            self._queue = JobQueue.of(plan.queue, self._next_moment)
         self._infeasible = frozenset(outcome.name for outcome in plan.caps if not outcome.feasible)
         if not before:
             logger.info(

@@ -17,9 +17,11 @@ from flyball_api.power_cap import DEFAULT_RELEASE_SECONDS, PowerCap, PowerCapSta
 from flyball_api.workloads import NodeView
 from flyball_planner.decisions.explain import gpus_text
 from flyball_planner.models.priors import is_known_model_class, nearest_model_classes
+from flyball_planner.snapshot import Admission
 
 from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES
 from flyball_operator.jobs.starts.pauses import NOT_STARTED, POWER_PAUSED
+from flyball_operator.jobs.status.contents import LONG_WAIT_SECONDS
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
@@ -92,6 +94,11 @@ def _placed(status: EnergyAwareJobStatus) -> tuple[int, list[str]]:
     return (0, []) if allocation is None else (allocation.gpus, [node.name for node in allocation.nodes])
 
 
+def _waited_long(status: EnergyAwareJobStatus) -> bool:
+    since, time = status.waiting_since, status.time
+    return since is not None and time is not None and (time - since).total_seconds() >= LONG_WAIT_SECONDS
+
+
 def _lost(status: EnergyAwareJobStatus) -> int:
     return 0 if status.progress is None else status.progress.iterations_lost or 0
 
@@ -106,6 +113,8 @@ def _how_it_ended(status: EnergyAwareJobStatus) -> str:
     return f"{where}{failure.reason}{code}{f': {failure.message}' if failure.message else ''}"
 
 
+# Why a job gives its GPUs back, where no Event of that name says so.
+PAUSES = (str(Admission.WAITING_FOR_POWER), str(Admission.WAITING_FOR_GPUS), POWER_PAUSED)
 # Why a job is not admitted, with what its Event says was being done.
 REFUSALS = {
     "InvalidSpec": "CreatePods",
@@ -143,20 +152,29 @@ def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[
     gpus_before, nodes_before = _placed(before)
     if admitted.to_reason("Admitted"):
         where = f"{gpus_text(gpus)} on {', '.join(nodes)}: " if nodes else ""
-        found.append(Announcement("Admitted", where + admitted.message, "Plan"))
+        if before.start_time is None:
+            found.append(Announcement("Admitted", where + admitted.message, "Plan"))
+        else:
+            found.append(Announcement("Resumed", where + admitted.message, "Plan"))
     elif nodes and nodes_before and (gpus, nodes) != (gpus_before, nodes_before):
         was = f"{gpus_text(gpus_before)} on {', '.join(nodes_before)}"
         note = f"from {was} to {gpus_text(gpus)} on {', '.join(nodes)}: {admitted.message}"
         found.append(Announcement("Resized", note, "Resize"))
     if admitted.to_reason("Preempted"):
         found.append(Announcement("Preempted", admitted.message, "Plan"))
-    if nodes_before and not nodes:
+    given_back = f"its {gpus_text(gpus_before)} on {', '.join(nodes_before)} are given back: "
+    if nodes_before and not nodes and any(map(admitted.to_reason, PAUSES)):
         # Whoever sees its pods go looks for a word of it.
-        note = f"its {gpus_text(gpus_before)} on {', '.join(nodes_before)} are given back: {admitted.message}"
-        if admitted.to_reason("WaitingForPower") or admitted.to_reason(POWER_PAUSED):
-            found.append(Announcement("Paused", note, "Stop"))
-        elif admitted.to_reason("Suspended"):
-            found.append(Announcement("Suspended", note, "Stop"))
+        found.append(Announcement("Paused", given_back + admitted.message, "Stop"))
+    if admitted.to_reason("Suspended"):
+        note = (given_back if nodes_before else "it holds nothing: ") + admitted.message
+        found.append(Announcement("Suspended", note, "Stop"))
+    if after.waiting_since is not None and _waited_long(after) and not _waited_long(before):
+        place = (
+            "" if after.queue is None else f"; it is number {after.queue.position} of {after.queue.waiting} that wait"
+        )
+        note = f"for more than a minute: {admitted.message}{place}"
+        found.append(Announcement("Waiting", note, "Plan"))
     found += [
         Announcement(reason, admitted.message, action, warning=True)
         for reason, action in REFUSALS.items()

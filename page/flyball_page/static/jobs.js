@@ -19,6 +19,7 @@ const COLUMNS = [
   { key: "progress", head: "progress", number: true, text: (job) => (job.estimated ? `~${percent(job.progress)}` : percent(job.progress)), by: (job) => job.progress },
   { key: "energy", head: "used", number: true, text: (job) => energy(job.consumedKilojoules), by: (job) => job.consumedKilojoules },
   { key: "finish", head: "ends in", number: true, text: (job, now) => (job.finished || job.finish === null ? UNKNOWN : duration(job.finish - now)), by: (job) => job.finish },
+  { key: "queue", head: "starts in", number: true, text: (job, now) => (job.queue ? `${job.queue.start === null ? "?" : duration(job.queue.start - now)}, ${job.queue.position} of ${job.queue.waiting}` : UNKNOWN), by: (job) => job.queue?.position ?? null },
   { key: "why", head: "why", text: (job) => job.why, by: (job) => job.why },
 ];
 
@@ -125,6 +126,8 @@ export class Jobs {
         setText(cell, text);
         if (column.key === "why") setAttribute(cell, "title", text);
         if (column.key === "energy") setAttribute(cell, "title", kilowattHours(job.consumedKilojoules));
+        if (column.key === "queue") setAttribute(cell, "title", job.queue ? job.queue.basis : null);
+        if (column.key === "finish") setAttribute(cell, "title", job.earliestFinish && job.latestFinish ? `between ${time(job.earliestFinish)} and ${time(job.latestFinish)}` : null);
         if (column.key === "state") setAttribute(cell, "title", job.atRisk ? "its deadline or its energy budget is at risk" : null);
       }
     });
@@ -150,7 +153,9 @@ export function jobPanel(detail, now, onClose) {
     ["draws", job.gpus ? watts(job.watts) : UNKNOWN],
     ["progress", job.progress ? `${job.progress.estimated ? "~" : ""}${count(job.progress.iterations)}${job.progress.total ? ` of ${count(job.progress.total)}` : ""} iterations${job.progress.estimated ? ", by its model: it reports nothing itself" : `, reported ${time(parseTime(job.progress.reported))}`}` : "not known"],
     ["energy", job.energy ? `${energy(job.energy.consumedKilojoules)} (${kilowattHours(job.energy.consumedKilojoules)}) used, ${energy(job.energy.projectedKilojoules)} at its end, budget ${job.energy.budgetKilojoules ? energy(job.energy.budgetKilojoules) : "none"}` : "not known"],
-    ["ends", job.completed ? `ended ${time(parseTime(job.completed))}` : job.finish ? `${time(parseTime(job.finish))}, in ${duration(parseTime(job.finish) - now)}` : "not known"],
+    ["ends", job.completed ? `ended ${time(parseTime(job.completed))}` : job.finish ? `${time(parseTime(job.finish))}, in ${duration(parseTime(job.finish) - now)}${job.earliestFinish && job.latestFinish ? `; between ${time(parseTime(job.earliestFinish))} and ${time(parseTime(job.latestFinish))}` : ""}` : "not known"],
+    ...(job.queue ? [["queue", `${job.queue.position} of ${job.queue.waiting}; ${job.queue.start ? `can expect to start in ${duration(parseTime(job.queue.start) - now)}, ${job.queue.basis}` : `when it starts is not known: ${job.queue.basis}`}, by the plan of ${time(parseTime(job.queue.time))}`]] : []),
+    ["figures of", job.figures ? time(parseTime(job.figures)) : "not known"],
     ["deadline", job.deadline ? `${new Date(job.deadline).toLocaleString()}` : "none"],
     ["objective, priority", `${job.objective}, ${job.priority}`],
     ["restarts", job.restarts === null || job.restarts === undefined ? UNKNOWN : `${job.restarts} of at most ${job.maxRestarts}`],

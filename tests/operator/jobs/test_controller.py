@@ -64,6 +64,9 @@ class Priors:
     def model_for(self, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> JobModel:
         return PRIOR
 
+    def pace_band(self, *_: object) -> tuple[float, float] | None:
+        return 0.8, 1.25
+
 
 class RecordingWrites:
     """Refuses or takes what it is asked to, as the API server would."""
@@ -386,10 +389,10 @@ def test_a_resize_is_remembered() -> None:
 
 
 def test_nothing_is_written_unless_something_is_new() -> None:
-    cluster = Cluster(decisions={UID: decision(UID)})
+    cluster = Cluster(raw_job(suspend=True), decisions={})
     assert len(cluster.statuses()) == 1
     for _ in range(3):
-        assert cluster.statuses(10 * INTERVAL) == []
+        assert cluster.statuses(20 * INTERVAL) == []
     cluster.new_operator()
     assert cluster.statuses() == []
 

@@ -48,6 +48,9 @@ class Priors:
         assert gpu_model is not None
         return model_class_prior("resnet50", gpu_model)
 
+    def pace_band(self, *_: object) -> tuple[float, float] | None:
+        return 0.8, 1.25
+
 
 @dataclass
 class Incarnation:

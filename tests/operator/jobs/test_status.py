@@ -15,6 +15,7 @@ from flyball_operator.jobs.frontier import FRONTIER_POINTS, remaining_frontier
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.queue import QueuePlace
 from flyball_operator.jobs.status import REASONS, JobFacts, energy_status, job_status, significant_fields
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.priors import model_class_prior
@@ -125,10 +126,16 @@ def test_a_running_job() -> None:
         "clock": "1185 MHz",
         "power": "2100 W",
         "progress": "25%",
-        "energy": "6.5 kJ",
+        "energy": "6.5 kJ (0.00181 kWh)",
         "budget": "",
         "eta": "6m",
+        "finish": "2030-06-01 12:06Z",
+        "queue": "",
+        "start": "",
     }
+    assert status["time"] == "2030-06-01T12:00:00Z"
+    assert "queue" not in status
+    assert "waitingSince" not in status
     assert (status["state"], status["explanation"]) == ("Running", "because the test says so")
     assert status["startTime"] == "2030-06-01T12:00:00Z"
     assert "completionTime" not in status
@@ -159,6 +166,70 @@ def test_a_job_that_waits() -> None:
     assert "applied" not in status
     assert "startTime" not in status
     assert status["summary"]["eta"] == ""
+
+
+def place(**fields: Any) -> QueuePlace:
+    base = QueuePlace(3, 17, NOW + timedelta(minutes=25), "when team/a has ended", NOW - timedelta(seconds=4))
+    return replace(base, **fields)
+
+
+WAITS = {
+    "step": WAITING,
+    "decision": JobDecision("uid-train", None, Admission.WAITING_FOR_GPUS, "all are taken"),
+    "progress": JobProgress(),
+    "granted": False,
+}
+
+
+def test_a_job_that_waits_says_its_place_and_when_it_can_expect_to_start() -> None:
+    status = made(job_view(), facts(**WAITS, queue=place()))
+    assert status["queue"] == {
+        "position": 3,
+        "waiting": 17,
+        "expectedStartTime": "2030-06-01T12:25:00Z",
+        "basis": "when team/a has ended",
+        "time": "2030-06-01T11:59:56Z",
+    }
+    assert (status["summary"]["queue"], status["summary"]["start"]) == ("3/17", "2030-06-01 12:25Z")
+    assert status["waitingSince"] == "2030-06-01T12:00:00Z"
+
+
+def test_a_start_that_nobody_knows_is_said_to_be_unknown() -> None:
+    status = made(
+        job_view(), facts(**WAITS, queue=place(start=None, basis="2 jobs with GPUs have no end that is known"))
+    )
+    assert "expectedStartTime" not in status["queue"]
+    assert status["queue"]["basis"] == "2 jobs with GPUs have no end that is known"
+    assert status["summary"]["start"] == "unknown"
+
+
+def test_a_wait_has_one_beginning_whatever_it_is_for() -> None:
+    job = after(job_view(), job_status(job_view(), facts(**WAITS)))
+    later = facts(**{**WAITS, "decision": JobDecision("uid-train", None, Admission.WAITING_FOR_POWER, "150 W short")})
+    status = job_status(job, replace(later, now=NOW + timedelta(minutes=5)))
+    assert stored(status)["waitingSince"] == "2030-06-01T12:00:00Z"
+    runs = job_status(after(job_view(), status), facts())
+    assert runs.waiting_since is None
+
+
+@pytest.mark.parametrize(
+    ("band", "ends", "words"),
+    [
+        ((0.8, 1.25), ("2030-06-01T12:05:00Z", "2030-06-01T12:07:48Z"), "2030-06-01 12:06Z (12:05-12:07)"),
+        (
+            (0.01, 150.0),
+            ("2030-06-01T12:00:03Z", "2030-06-02T03:37:30Z"),
+            "2030-06-01 12:06Z (06-01 12:00-06-02 03:37)",
+        ),
+        (None, (None, None), "2030-06-01 12:06Z"),
+        ((0.5, 1e30), ("2030-06-01T12:03:07Z", None), "2030-06-01 12:06Z"),
+    ],
+)
+def test_the_end_has_a_band(band: tuple[float, float] | None, ends: tuple[str | None, str | None], words: str) -> None:
+    status = made(job_view(), facts(pace_band=band))
+    progress = status["progress"]
+    assert (progress.get("earliestCompletionTime"), progress.get("latestCompletionTime")) == ends
+    assert status["summary"]["finish"] == words
 
 
 def test_a_paused_job_keeps_its_incarnations_number() -> None:
@@ -309,12 +380,19 @@ def test_energy_that_is_reported_after_the_end() -> None:
     late = energy_status(job, replace(BOOKS, open_millijoules={"2/a": 3_000_000, "2/b": 1_500_000}))
     before, merged = stored(job.status), stored(late)
     assert merged["energy"]["consumedKilojoules"] == 7
-    assert merged["summary"] == {**before["summary"], "energy": "7.5 kJ"}
+    assert merged["summary"] == {**before["summary"], "energy": "7.5 kJ (0.00208 kWh)"}
     assert {**merged, "energy": None, "summary": None} == {**before, "energy": None, "summary": None}
 
 
 @pytest.mark.parametrize(
-    ("kilojoules", "words"), [(0.0, "0.0 kJ"), (999.0, "999.0 kJ"), (1500.0, "1.5 MJ"), (2.5e6, "2.5 GJ")]
+    ("kilojoules", "words"),
+    [
+        (0.0, "0.0 kJ (0 kWh)"),
+        (999.0, "999.0 kJ (0.278 kWh)"),
+        (3600.0, "3.6 MJ (1 kWh)"),
+        (2.5e6, "2.5 GJ (694 kWh)"),
+        (7.2e6, "7.2 GJ (2 MWh)"),
+    ],
 )
 def test_energy_for_people(kilojoules: float, words: str) -> None:
     progress = JobProgress(settled_millijoules=int(kilojoules * 1e6))

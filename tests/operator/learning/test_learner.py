@@ -420,6 +420,35 @@ async def test_a_model_is_learned_from_what_runs_and_replaces_the_prior(monkeypa
     assert cluster.learner._fitting is None or cluster.learner._fitting.done()  # it said nothing new
 
 
+async def test_the_band_of_a_pace_narrows_with_what_is_measured_and_outlives_the_operator() -> None:
+    view = job()
+    cluster = Cluster(learner(clock=lambda: 0.0), TRUTH, view)
+
+    def share(of: Learner, gpus: int = 8) -> float:
+        band = of.pace_band(view, A100, gpus, 1, 1200)
+        assert band is not None
+        least, most = band
+        assert least == pytest.approx(1 / most)
+        assert least <= 1.0 <= most
+        return most
+
+    of_class = share(cluster.learner)
+    assert 1.1 < of_class < 2.0, "nothing is known but the class"
+    cluster.run({"n1": 8}, 1200, 5, local_batch=32)  # its global batch of 256
+    await until(lambda: cluster.learner.model_for(view, NODES) != model_class_prior("gpt2", A100))
+    assert share(cluster.learner) < 1 + (of_class - 1) / 5
+    assert share(cluster.learner, 2) > share(cluster.learner), "nobody has seen it there"
+    profile = cluster.learner.profile(cluster.key)
+    assert profile is not None
+    raw = {
+        **profile_object(cluster.key),
+        "status": to_patch(profile_status(profile, EnergyProfileStatus(), NOW)),
+    }
+    later = await learner_of(raw)
+    assert share(later) < 1 + (of_class - 1) / 5, "measured there"
+    assert share(later, 2) > 1.1, "and not there: as of its class"
+
+
 async def test_jobs_share_by_key_within_a_namespace_only() -> None:
     shared = learner(clock=lambda: 0.0)
     first = Cluster(shared, TRUTH, job("a", profileKey="k"))

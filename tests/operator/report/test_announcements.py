@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from flyball_api.power_cap import PowerCapStatus
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.queue import QueuePlace
 from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES, StartObstacle
 from flyball_operator.jobs.status import JobFacts, job_status
 from flyball_operator.power.holds import HoldAction, HoldChange
@@ -153,7 +155,7 @@ def test_preempted_and_admitted_again() -> None:
     assert life.write(decision=gone, step=JobStep(Phase.STOPPING)) == [
         Announcement("Preempted", "urgent came first", "Plan")
     ]
-    assert reasons(life.write()) == ["Admitted"]
+    assert reasons(life.write()) == ["Resumed"]
 
 
 def test_a_job_that_is_stopped_for_watts_or_by_its_owner_says_so_once() -> None:
@@ -163,10 +165,45 @@ def test_a_job_that_is_stopped_for_watts_or_by_its_owner_says_so_once() -> None:
     (paused,) = life.write(decision=gone, step=JobStep(Phase.STOPPING))
     assert paused == Announcement("Paused", "its 4 GPUs on a are given back: Cap hall leaves 0 W.", "Stop")
     assert life.write(decision=gone, step=JobStep(Phase.WAITING)) == []
-    assert reasons(life.write()) == ["Admitted"]
+    assert life.write() == [Announcement("Resumed", "4 GPUs on a: because the test says so", "Plan")]
+    lost = JobDecision("uid-train", None, Admission.WAITING_FOR_GPUS, "Needs 4 GPUs; 0 are free.")
+    assert reasons(life.write(decision=lost, step=JobStep(Phase.STOPPING))) == ["Paused"], "its node may be gone"
+    assert reasons(life.write()) == ["Resumed"]
     back_off = BackOff(NOW, "PowerBackOff", "so soon after its start", 1)
     soon = life.write(step=JobStep(Phase.STOPPING), decision=None, back_off=back_off, gives_back=True)
     assert reasons(soon) == ["Paused"]
+
+
+def test_a_wait_is_told_once_when_it_has_lasted_a_minute() -> None:
+    life = Life()
+    waiting = JobDecision("uid-train", None, Admission.WAITING_FOR_GPUS, "all are taken")
+    place = QueuePlace(2, 3, None, "nobody knows", NOW)
+
+    def after(seconds: float, decided: JobDecision = waiting) -> list[Announcement]:
+        now = NOW + timedelta(seconds=seconds)
+        return life.write(decision=decided, step=JobStep(Phase.WAITING), queue=place, now=now)
+
+    assert after(0) == after(55) == []
+    note = "for more than a minute: all are taken; it is number 2 of 3 that wait"
+    assert after(61) == [Announcement("Waiting", note, "Plan")]
+    assert after(120) == after(700) == []
+    assert after(701, replace(waiting, admission=Admission.WAITING_FOR_POWER)) == [], "it is the same wait"
+    assert reasons(life.write(now=NOW + timedelta(seconds=800))) == ["Admitted"]
+    assert after(900, replace(waiting, admission=Admission.WAITING_FOR_POWER))[0].reason == "Paused"
+    assert reasons(after(970)) == ["Waiting"], "and this is another one"
+
+
+def test_suspended_whether_it_ran_or_waited() -> None:
+    ran, waited = Life(suspend=True), Life(suspend=True)
+    waited.status = EnergyAwareJobStatus()
+    assert reasons(waited.write(decision=None, step=JobStep(Phase.WAITING))) == ["Suspended"]
+    ran.spec = {}
+    ran.write()
+    ran.spec = {"suspend": True}
+    (suspended,) = ran.write(decision=None, step=JobStep(Phase.STOPPING))
+    assert suspended == Announcement("Suspended", "its 4 GPUs on a are given back: spec.suspend is true", "Stop")
+    ran.spec = {}
+    assert reasons(ran.write()) == ["Resumed"]
 
 
 def test_iterations_that_have_to_be_done_again_are_told_each_time() -> None:

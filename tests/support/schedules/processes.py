@@ -30,6 +30,7 @@ from flyball_kube.resources import CORE_EVENTS, ENERGY_AWARE_JOBS, ENERGY_QUOTAS
 from flyball_kube.session import ApiSession
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
+from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
 from flyball_operator.leader import LeaderTerm
 from flyball_operator.learning.learner import Learner
 from flyball_operator.loop import Operator
@@ -127,6 +128,10 @@ class _IntendedPlans:
     @property
     def in_force(self) -> PlanInForce:
         return PlanInForce(dict(self._intended.decisions))
+
+    @property
+    def queue(self) -> JobQueue:
+        return NO_QUEUE
 
     def start(self, *_: object) -> None:
         pass

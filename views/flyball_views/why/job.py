@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from flyball_api.event import EventView
 
-from flyball_views.jobs import JobRow
+from flyball_views.jobs import JobRow, QueueRow
 from flyball_views.nodes import NodeRow
 from flyball_views.overview import Overview
 from flyball_views.row import Aspect
@@ -117,11 +117,22 @@ def _reasons(job: JobRow, overview: Overview, events: Sequence[EventView]) -> li
 
 def _headline(job: JobRow, overview: Overview) -> str:
     if not job.gpus:
-        return f"{job.state or 'not looked at yet'}: no GPUs"
+        place = "" if job.queue is None else f", number {job.queue.position} of {job.queue.waiting} that wait"
+        return f"{job.state or 'not looked at yet'}: no GPUs{place}"
     progress = "" if job.progress is None else f", {share_words(job.progress.fraction, 1.0)} done"
-    ends = "" if job.finish is None else f", ends in {until_words(job.finish, overview.time)}"
+    ends = "" if job.finish is None else f", ends in {finish_words(job, overview.time)}"
     clock = "" if job.clock_megahertz is None else f" at {job.clock_megahertz} MHz"
     return f"{job.state}: {counted(job.gpus, 'GPU')}{clock}, {watts_words(job.watts)}{progress}{ends}"
+
+
+def finish_words(job: JobRow, now: datetime) -> str:
+    """`3h (2h50m to 3h20m)`: how long until a job's end, and between what; empty where that is not known."""
+    if job.finish is None:
+        return ""
+    expected = until_words(job.finish, now)
+    if job.earliest_finish is None or job.latest_finish is None:
+        return expected
+    return f"{expected} ({until_words(job.earliest_finish, now)} to {until_words(job.latest_finish, now)})"
 
 
 def _finished(job: JobRow) -> list[Reason]:
@@ -142,11 +153,22 @@ def _admitted(job: JobRow, overview: Overview) -> list[Reason]:
         return found
     weight = Weight.LIMITS if admitted.reason in ("Planning", "NotReported") else Weight.STOPS
     found.append(of_aspect(weight, admitted, WAITING_CHANGE.get(admitted.reason, "")))
+    if job.queue is not None:
+        found.append(_expected_start(job.queue, overview.time))
     if admitted.reason in ("WaitingForPower", "Preempted"):
         found += _tight_caps(overview)
     if admitted.reason in ("WaitingForGpus", "Preempted"):
         found += [*_holders(job, overview), *_closed_nodes(overview)]
     return found
+
+
+def _expected_start(queue: QueueRow, now: datetime) -> Reason:
+    """When a job that waits can expect to start, and by which plan."""
+    found = f"by the plan of {age_words(queue.time, now)} ago"
+    if queue.start is None:
+        return Reason(Weight.NOTE, f"when it starts is not known: {queue.basis} ({found})", "", queue.time)
+    when = until_words(queue.start, now)
+    return Reason(Weight.NOTE, f"it can expect to start in {when}, {queue.basis} ({found})", "", queue.time)
 
 
 def _tight_caps(overview: Overview) -> list[Reason]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 from flyball_api.conditions import merge_conditions
@@ -16,6 +16,7 @@ from flyball_api.energy_aware_job import (
     JobSummary,
     NodeGpus,
     Progress,
+    QueuePlace,
 )
 from flyball_api.times import whole_second
 from flyball_api.units import MILLIWATTS_PER_WATT, allowed_watts
@@ -24,8 +25,12 @@ from flyball_operator.jobs.lifecycle import Phase
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.status.conditions import conditions_of, explanation_of, state_of
 from flyball_operator.jobs.status.facts import JobFacts
-from flyball_operator.jobs.status.outlook import projected_kilojoules, seconds_to_end
+from flyball_operator.jobs.status.outlook import LONGEST_REMAINING_SECONDS, projected_kilojoules, seconds_to_end
+from flyball_operator.jobs.status.reasons import WAITS
 from flyball_operator.jobs.status.summary import kilojoules_words, summary_of
+
+# A wait that is worth an Event.
+LONG_WAIT_SECONDS = 60.0
 
 
 def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
@@ -34,8 +39,10 @@ def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
     projected = projected_kilojoules(job, facts)
     conditions = conditions_of(job, facts, projected)
     now, applied, remaining_seconds = whole_second(facts.now), _applied(facts), seconds_to_end(job, facts)
+    end, earliest, latest = _ends(facts, remaining_seconds)
     return EnergyAwareJobStatus(
         observed_generation=job.generation,
+        time=now,
         conditions=merge_conditions(before.conditions, conditions, job.generation, facts.now),
         allocation=_allocation(job, facts),
         applied=applied,
@@ -47,15 +54,17 @@ def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
             incarnation=progress.reported_by or None,
             iterations_lost=progress.iterations_lost or None,
             last_report_time=None if progress.last_report is None else whole_second(progress.last_report),
-            estimated_completion_time=None
-            if remaining_seconds is None
-            else whole_second(facts.now + timedelta(seconds=remaining_seconds)),
+            estimated_completion_time=end,
+            earliest_completion_time=earliest,
+            latest_completion_time=latest,
         ),
         energy=_energy(progress, projected, progress.watts),
+        queue=_queue(facts),
+        waiting_since=(before.waiting_since or now) if conditions[0].reason in WAITS else None,
         frontier=facts.frontier or None,
         explanation=explanation_of(facts, conditions)[:MAX_EXPLANATION_LENGTH],
         state=state_of(job, facts, conditions),
-        summary=summary_of(job, facts, remaining_seconds),
+        summary=summary_of(job, facts, remaining_seconds, (end, earliest, latest)),
         restarts=facts.restarts,
         last_failed_incarnation=facts.last_failed or None,
         failures=facts.failures or None,
@@ -64,6 +73,36 @@ def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
         start_time=before.start_time or (now if applied else None),
         last_resize_time=facts.last_resize,
         completion_time=before.completion_time or (now if facts.outcome else None),
+    )
+
+
+def _ends(facts: JobFacts, remaining_seconds: float | None) -> tuple[datetime | None, datetime | None, datetime | None]:
+    """When the job ends, and between which times it does; None where that is not known."""
+    if remaining_seconds is None or facts.outcome:
+        return None, None, None
+
+    def after(seconds: float) -> datetime:
+        return whole_second(facts.now + timedelta(seconds=seconds))
+
+    end = after(remaining_seconds)
+    if facts.pace_band is None:
+        return end, None, None
+    least, most = facts.pace_band
+    if remaining_seconds * most > LONGEST_REMAINING_SECONDS:
+        return end, after(remaining_seconds * least), None
+    return end, after(remaining_seconds * least), after(remaining_seconds * most)
+
+
+def _queue(facts: JobFacts) -> QueuePlace | None:
+    place = facts.queue
+    if place is None or facts.outcome:
+        return None
+    return QueuePlace(
+        position=place.position,
+        waiting=place.waiting,
+        time=whole_second(place.planned_at),
+        basis=place.basis[:MAX_EXPLANATION_LENGTH],
+        expected_start_time=None if place.start is None else whole_second(place.start),
     )
 
 

@@ -11,6 +11,7 @@ from flyball_planner.snapshot import JobDecision
 from flyball_operator.jobs.lifecycle import JobStep
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.queue import QueuePlace
 from flyball_operator.jobs.starts.obstacles import StartObstacle
 
 
@@ -25,7 +26,8 @@ class JobFacts:
 
     `back_off` is the pause before its next start, in which it `gives_back` its GPUs or not; `obstacle` what keeps the pods
     of this start from running; `bounds_beyond` which of its bounds no GPU can take; `failures` how its last incarnations
-    ended, the newest first.
+    ended, the newest first. `queue` is its place among those that wait. `pace_band` is between which shares of the time
+    that its model says an iteration will take at its size and clock (0.1 and 0.9 quantiles).
     """
 
     progress: JobProgress
@@ -50,3 +52,5 @@ class JobFacts:
     gives_back: bool = False
     bounds_beyond: str = ""
     obstacle: StartObstacle | None = None
+    queue: QueuePlace | None = None
+    pace_band: tuple[float, float] | None = None

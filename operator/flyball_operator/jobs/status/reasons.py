@@ -11,6 +11,15 @@ from flyball_operator.jobs.starts.pauses import BACK_OFF_REASONS
 _STEPS = frozenset(str(phase) for phase in Phase)
 # The states of a job all of whose ranks run.
 RUNNING_STATES = ("Running", "DeadlineAtRisk")
+# The reasons of Admitted under which a job waits for its turn, with nothing for anybody to mend.
+WAITS = frozenset(
+    {
+        str(Admission.WAITING_FOR_GPUS),
+        str(Admission.WAITING_FOR_POWER),
+        str(Admission.PREEMPTED),
+        "WaitingForSignal",
+    }
+)
 # The reasons that each condition can have; docs/api.md lists the same.
 REASONS: dict[str, frozenset[str]] = {
     "Admitted": frozenset(

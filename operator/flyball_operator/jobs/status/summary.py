@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from flyball_api.energy_aware_job import EnergyAwareJob, JobSummary
+from flyball_api.times import whole_second
 
 from flyball_operator.jobs.lifecycle import Phase
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.status.facts import JobFacts
 
+KILOJOULES_PER_KILOWATT_HOUR = 3600.0
 ESTIMATE_MARK = "~"  # before what the model says because the job itself reports nothing
 
 
-def summary_of(job: EnergyAwareJob, facts: JobFacts, remaining_seconds: float | None) -> JobSummary:
-    """The columns; an empty one where there is nothing to say."""
+def summary_of(
+    job: EnergyAwareJob,
+    facts: JobFacts,
+    remaining_seconds: float | None,
+    ends: tuple[datetime | None, datetime | None, datetime | None],
+) -> JobSummary:
+    """The columns; an empty one where there is nothing to say. `ends` are the expected end, the earliest and the latest."""
     progress, decision = facts.progress, facts.decision
     running = facts.step.phase == Phase.RUNNING
     iterations, budget = job.spec.training.iterations, job.spec.energy.budget_kilojoules
@@ -25,11 +34,31 @@ def summary_of(job: EnergyAwareJob, facts: JobFacts, remaining_seconds: float | 
         energy=kilojoules_words(progress.consumed_millijoules / 1e6),
         budget="" if not budget else f"{100 * progress.consumed_millijoules / (budget * 1e6):.0f}%",
         eta="" if remaining_seconds is None or facts.outcome else guess + _duration(remaining_seconds),
+        finish=guess * (ends[0] is not None) + _finish_words(*ends),
+        queue="" if facts.queue is None else f"{facts.queue.position}/{facts.queue.waiting}",
+        start="" if facts.queue is None else _time_words(facts.queue.start) or "unknown",
     )
 
 
 def kilojoules_words(value: float) -> str:
-    return f"{value:.1f} kJ" if value < 1000 else f"{value / 1e3:.1f} MJ" if value < 1e6 else f"{value / 1e6:.1f} GJ"
+    """`812.0 kJ (0.226 kWh)`: what the books are kept in, and what electricity is sold in."""
+    joules = f"{value:.1f} kJ" if value < 1000 else f"{value / 1e3:.1f} MJ" if value < 1e6 else f"{value / 1e6:.1f} GJ"
+    hours = value / KILOJOULES_PER_KILOWATT_HOUR
+    return f"{joules} ({hours:.3g} kWh)" if hours < 1000 else f"{joules} ({hours / 1000:.3g} MWh)"
+
+
+def _time_words(instant: datetime | None) -> str:
+    """`2030-06-01 12:25Z`: to the minute, in UTC as all times of a status."""
+    return "" if instant is None else f"{whole_second(instant):%Y-%m-%d %H:%MZ}"
+
+
+def _finish_words(end: datetime | None, earliest: datetime | None, latest: datetime | None) -> str:
+    """The end, with the band that it is in: `2030-06-01 12:25Z (12:20-12:31)`, with dates where they are others."""
+    if end is None or earliest is None or latest is None:
+        return _time_words(end)
+    same_day = earliest.date() == end.date() == latest.date()
+    band = "-".join(f"{edge:%H:%M}" if same_day else f"{edge:%m-%d %H:%M}" for edge in (earliest, latest))
+    return f"{_time_words(end)} ({band})"
 
 
 def _duration(seconds: float) -> str:

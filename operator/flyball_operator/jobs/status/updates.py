@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, FrontierPoint
+from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import JobModel
 
 from flyball_operator.jobs.frontier import remaining_frontier
-from flyball_operator.jobs.status.contents import job_status, significant_fields
+from flyball_operator.jobs.lifecycle import Phase
+from flyball_operator.jobs.status.contents import LONG_WAIT_SECONDS, job_status, significant_fields
 from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.power.node_info import NodeInfo
 
 # How often the frontier in a job's status is worked out anew.
 FRONTIER_SECONDS = 30.0
+# How much more seldom a job is told of its place for each one before it: 1 + 1/2 + 1/3 ... grows with the logarithm alone.
+SECONDS_PER_PLACE = 1.0
+# So old figures are written again though they are the same: that they are old would else say nothing.
+SIGN_OF_LIFE_SECONDS = 60.0
 
 
 class ModelSource(Protocol):
@@ -25,23 +32,48 @@ class ModelSource(Protocol):
     def model_for(self, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> JobModel: ...
 
 
+class PaceSource(ModelSource, Protocol):
+    """Where that comes from, and how uncertain it is."""
+
+    def pace_band(
+        self, job: EnergyAwareJob, gpu_model: GpuModel, gpus: int, nodes: int, clock_megahertz: int
+    ) -> tuple[float, float] | None: ...
+
+
 @dataclass(slots=True)
 class StatusHistory:
     """When one job's status and its frontier were last made, and from which significant facts."""
 
-    written_at: float = float("-inf")
+    looked_at: float = float("-inf")
     frontier_at: float = float("-inf")
     significant: tuple[object, ...] = ()
 
 
 class StatusUpdates:
-    """Decides on every job's status; figures that move by themselves are written at most once per interval."""
+    """Decides on every job's status: what is `urgent` is written at once, else figures that are `due`, once per interval.
 
-    def __init__(self, interval_seconds: float, models: ModelSource) -> None:
+    Of jobs that wait, each is told of its place after as many seconds as there are jobs before it, so that all of them
+    together are told of ten places a second at the most, however many there are.
+    """
+
+    def __init__(self, interval_seconds: float, models: PaceSource) -> None:
         self._interval_seconds = interval_seconds
         self._models = models
 
-    def due(
+    @staticmethod
+    def urgent(job: EnergyAwareJob, facts: JobFacts, history: StatusHistory) -> bool:
+        """Whether something has happened since the job was last looked at."""
+        return (job.generation, *_significant_facts(facts)) != history.significant
+
+    def due(self, job: EnergyAwareJob, facts: JobFacts, history: StatusHistory, monotonic: float) -> bool:
+        """Whether it is time to look at the job's figures, most of which move by themselves."""
+        since = job.status.waiting_since
+        if since is not None and _waited_long(since, facts.now) != _waited_long(since, job.status.time):
+            return monotonic - history.looked_at >= self._interval_seconds
+        behind = 0.0 if facts.queue is None else facts.queue.position * SECONDS_PER_PLACE
+        return monotonic - history.looked_at >= max(self._interval_seconds, behind)
+
+    def made(
         self,
         job: EnergyAwareJob,
         facts: JobFacts,
@@ -49,20 +81,37 @@ class StatusUpdates:
         nodes: Mapping[str, NodeInfo],
         monotonic: float,
     ) -> EnergyAwareJobStatus | None:
-        """The status to write now, noted in `history`; None where nothing in it is new, or only figures too soon."""
-        due = monotonic - history.written_at >= self._interval_seconds
-        significant = (job.generation, *_significant_facts(facts))
-        if significant == history.significant and not due:
-            return None  # most jobs in most cycles: nothing is worked out for them
+        """The status to write now, looked at now; None where nothing in it is new."""
+        first = history.looked_at == float("-inf")
+        # A new leader finds thousands of jobs at once: figures that have moved since are written in their turn.
+        due = not first and self.due(job, facts, history, monotonic)
+        history.significant = (job.generation, *_significant_facts(facts))
+        if due or first:
+            history.looked_at = monotonic
+        if facts.pace_band is None and facts.step.phase == Phase.RUNNING and nodes:
+            facts = replace(facts, pace_band=self._pace_band(job, facts, nodes))
         status = job_status(job, facts)
         before = msgspec.structs.replace(job.status, frontier=None)
-        history.significant = significant
-        if significant_fields(status) == significant_fields(before) and not (due and status != before):
+        if significant_fields(status) == significant_fields(before) and not (due and _moved(before, status)):
             return None
         if not facts.outcome and nodes:
             status = job_status(job, replace(facts, frontier=self._frontier(job, facts, history, nodes, monotonic)))
-        history.written_at = monotonic
+        history.looked_at = monotonic
         return status
+
+    def _pace_band(
+        self, job: EnergyAwareJob, facts: JobFacts, nodes: Mapping[str, NodeInfo]
+    ) -> tuple[float, float] | None:
+        """How uncertain the model leaves the time of an iteration where the job runs now."""
+        current, decision = facts.step.current, facts.decision
+        if current is None or job.spec.training.iterations is None:
+            return None
+        planned = decision.allocation.clock_megahertz if decision is not None and decision.allocation else 0
+        clock = facts.progress.clock_megahertz or planned
+        first = nodes.get(current.nodes[0][0]) if current.nodes else None
+        if not clock or first is None or first.gpu_model is None:
+            return None
+        return self._models.pace_band(job, first.gpu_model, current.gpus, len(current.nodes), clock)
 
     def _frontier(
         self,
@@ -80,6 +129,25 @@ class StatusUpdates:
         per_node = max(info.gpus for info in nodes.values())
         model = self._models.model_for(job, nodes)
         return remaining_frontier(job, model, facts.progress.iterations, max(1, per_node))
+
+
+def _moved(before: EnergyAwareJobStatus, status: EnergyAwareJobStatus) -> bool:
+    """Whether a status has other figures than the one before, is of a wait that has become long, or stands for a minute."""
+    if before.time is None or status.time is None:
+        return True
+    since, shown = status.waiting_since, status.applied is not None or status.queue is not None
+    if shown and (status.time - before.time).total_seconds() >= SIGN_OF_LIFE_SECONDS:
+        return True
+    if since is not None and _waited_long(since, status.time) != _waited_long(since, before.time):
+        return True
+    queue = status.queue
+    if queue is not None and before.queue is not None:
+        queue = msgspec.structs.replace(queue, time=before.queue.time)
+    return msgspec.structs.replace(status, time=before.time, queue=queue) != before
+
+
+def _waited_long(since: datetime, now: datetime | None) -> bool:
+    return now is not None and (now - since).total_seconds() >= LONG_WAIT_SECONDS
 
 
 def _significant_facts(facts: JobFacts) -> tuple[object, ...]:

@@ -50,6 +50,9 @@ class Priors:
     def model_for(self, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> JobModel:
         return PRIOR
 
+    def pace_band(self, *_: object) -> tuple[float, float] | None:
+        return 0.8, 1.25
+
 
 @dataclass
 class Scene:

@@ -1,0 +1,174 @@
+"""Places in the queue by the plan in force, and how often each job is told of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import timedelta
+
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
+from flyball_api.workloads import DEFAULT_GPU_RESOURCES
+from flyball_operator.jobs.controller import ROUTINE_AT_ONCE, JobController
+from flyball_operator.jobs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.queue import NO_QUEUE, JobQueue, QueuePlace
+from flyball_operator.jobs.status import JobFacts
+from flyball_operator.jobs.status.updates import SIGN_OF_LIFE_SECONDS, StatusHistory, StatusUpdates
+from flyball_operator.watches import ClusterState
+from flyball_planner.models.gpu import gpu_model_for
+from flyball_planner.models.job import JobModel
+from flyball_planner.models.priors import model_class_prior
+from flyball_planner.snapshot import Admission, ExpectedStart, JobDecision, Queue
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+from tests.support.operator_objects import A100, NOW, as_stored, decision, incarnation_view, job_view, raw_job
+
+INTERVAL = 5.0
+WAITING = JobDecision("uid-train", None, Admission.WAITING_FOR_GPUS, "all are taken")
+
+
+class Priors:
+    def model_for(self, *_: object) -> JobModel:
+        gpu = gpu_model_for(A100)
+        assert gpu is not None
+        return model_class_prior("resnet50", gpu)
+
+    def pace_band(self, *_: object) -> tuple[float, float] | None:
+        return None
+
+
+def test_places_are_those_of_the_plan() -> None:
+    queue = Queue(("a", "b", "c"), (ExpectedStart("b", 90.0, "when team/x has ended"),), "nobody knows")
+    places = JobQueue.of(queue, NOW)
+    assert places.place_of("a") == QueuePlace(1, 3, None, "nobody knows", NOW)
+    assert places.place_of("b") == QueuePlace(2, 3, NOW + timedelta(seconds=90), "when team/x has ended", NOW)
+    assert places.place_of("runs") is None
+    assert NO_QUEUE.place_of("a") is None
+
+
+class Waiting:
+    """One job that waits, looked at every second; `writes` are the seconds at which its status was written."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.updates, self.history = StatusUpdates(INTERVAL, Priors()), StatusHistory()
+        self.status = EnergyAwareJobStatus()
+        self.writes: list[int] = []
+
+    def job(self) -> EnergyAwareJob:
+        return replace(job_view(), status=self.status)
+
+    def look(self, second: int, facts: JobFacts) -> None:
+        job, monotonic = self.job(), 1000.0 + second
+        if not self.updates.urgent(job, facts, self.history) and not self.updates.due(
+            job, facts, self.history, monotonic
+        ):
+            return
+        status = self.updates.made(job, facts, self.history, {}, monotonic)
+        if status is not None:
+            self.status = read_energy_aware_job(raw_job(status=as_stored(status))).status
+            self.writes.append(second)
+
+    def wait(self, seconds: int, *, moves: bool) -> None:
+        for second in range(seconds):
+            now = NOW + timedelta(seconds=second)
+            position = max(1, self.position - second // 2) if moves else self.position
+            queue = QueuePlace(position, self.position, None, "nobody knows", now)
+            base = JobFacts(JobProgress(), JobStep(Phase.WAITING), WAITING, 1, False, 0, now, queue=queue)
+            self.look(second, base)
+
+
+@given(st.integers(1, 3000))
+@settings(max_examples=examples(30))
+def test_who_is_far_behind_is_told_more_seldom(position: int) -> None:
+    waiting, seconds = Waiting(position), 600
+    waiting.wait(seconds, moves=True)
+    # The first word, the Event of a wait of a minute, and then one per interval or per place before it.
+    nearest = max(1, position - seconds // 2)
+    assert len(waiting.writes) <= 2 + seconds / max(INTERVAL, nearest)
+    assert waiting.writes[0] == 0
+    if position < 50:
+        assert max(later - earlier for earlier, later in zip(waiting.writes, waiting.writes[1:], strict=False)) <= 61
+
+
+def test_ten_thousand_are_told_at_most_some_ten_times_a_second() -> None:
+    """By the rule itself: the writes that each place is due in a second, added up."""
+    due = sum(1.0 / max(INTERVAL, place * 1.0) for place in range(1, 10_001))
+    assert due < 10.0
+
+
+def test_a_wait_of_a_minute_is_written_however_far_behind() -> None:
+    waiting = Waiting(2500)
+    waiting.wait(120, moves=False)
+    assert waiting.writes[0] == 0
+    assert [second for second in waiting.writes if second] == [60]
+
+
+def test_figures_that_stand_are_written_again_after_a_minute_alone() -> None:
+    waiting = Waiting(1)
+    waiting.wait(200, moves=False)
+    assert waiting.writes == [0, 60, 120, 180]
+    assert waiting.status.time == NOW + timedelta(seconds=180)
+    assert SIGN_OF_LIFE_SECONDS == 60.0
+
+
+def test_a_job_that_does_nothing_is_not_written_again() -> None:
+    suspended = Waiting(1)
+    for second in range(300):
+        now = NOW + timedelta(seconds=second)
+        suspended.look(second, JobFacts(JobProgress(), JobStep(Phase.WAITING), None, 1, False, 0, now))
+    assert suspended.writes == [0]
+
+
+def test_a_running_job_gives_a_sign_of_life() -> None:
+    running = Waiting(1)
+    step = JobStep(Phase.RUNNING, incarnation_view("uid-train", 1, ("a", 4)), bound=True)
+    for second in range(130):
+        now = NOW + timedelta(seconds=second)
+        running.look(second, JobFacts(JobProgress(), step, decision("uid-train", ("a", 4)), 1, True, 0, now))
+    assert running.writes == [0, 60, 120]
+
+
+def test_what_happens_goes_before_figures_and_these_go_in_turn() -> None:
+    names = [f"job-{index:03d}" for index in range(100)]
+    jobs = {name: job_view(name, uid=name) for name in names}
+    controller = JobController(INTERVAL, Priors(), DEFAULT_GPU_RESOURCES)
+    decisions = {name: replace(WAITING, uid=name) for name in names}
+
+    def cycle(second: int, under_way: Collection[str] = ()) -> list[str]:
+        now = NOW + timedelta(seconds=second)
+        queue = JobQueue.of(Queue(tuple(names), (), "nobody knows"), now)
+        world = ClusterState(
+            jobs=jobs,
+            caps=[],
+            gpu_nodes={},
+            nodes=[],
+            pods=[],
+            incarnations={},
+            pods_of={},
+            reports_of={},
+            unread=(),
+            age_seconds=0.0,
+        )
+        step = controller.step(
+            world, {}, decisions, epoch=1, now=now, monotonic=1000.0 + second, queue=queue, status_writes=under_way
+        )
+        for live, status in step.statuses:
+            read = read_energy_aware_job(raw_job(status=as_stored(status)))
+            jobs[live.view.uid] = replace(jobs[live.view.uid], status=read.status, conditions=read.conditions)
+        return [live.view.uid for live, _ in step.statuses]
+
+    assert sorted(cycle(0)) == names, "each is told that it waits"
+    assert cycle(1) == []
+    first = cycle(200)
+    assert len(first) == ROUTINE_AT_ONCE
+    assert cycle(200, under_way=first) == [], "while so many are under way"
+    decisions[names[0]] = replace(decisions[names[0]], admission=Admission.WAITING_FOR_POWER)
+    assert cycle(200, under_way=[*first[1:], names[-1]]) == [names[0]], "but for what has happened"
+    second = cycle(201)
+    assert len(second) == ROUTINE_AT_ONCE
+    assert not set(first) & set(second)
+    third, fourth = cycle(202), cycle(203)
+    assert {*first, *second, *third, *fourth} == set(names)
