@@ -41,6 +41,20 @@ def nodes_of_job(
     return frozenset(placed | bound | last | known)
 
 
+def highest_incarnation(job: EnergyAwareJob, incarnations: Iterable[IncarnationView], pods: Iterable[PodView]) -> int:
+    """The number of a job's last incarnation, as far as anybody but its agents says, or has been believed of them."""
+    energy = job.status.energy
+    known = () if energy is None else (entry.key.partition("/")[0] for entry in energy.incarnations)
+    return max(
+        [
+            job.last_incarnation,
+            *(item.incarnation for item in incarnations),
+            *(pod.incarnation for pod in pods),
+            *(int(number) for number in known if number.isdecimal()),
+        ]
+    )
+
+
 class PodOwners:
     """Remembers which job each pod was proven to belong to: what it leaves behind is still its own.
 

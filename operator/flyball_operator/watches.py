@@ -51,7 +51,7 @@ from flyball_kube.resources import (
 )
 from flyball_kube.session import ApiSession, JsonObject
 
-from flyball_operator.ownership import PodOwners, is_of_living_job, nodes_of_job
+from flyball_operator.ownership import PodOwners, highest_incarnation, is_of_living_job, nodes_of_job
 
 logger = get_logger(__name__)
 
@@ -217,12 +217,15 @@ class Watches:
         reports_of: dict[str, list[tuple[str, PodReport]]] = {}
         gpu_nodes = {view.name: self._acknowledged(view) for view in self.gpu_nodes}
         nodes_of: dict[str, frozenset[str]] = {}
+        highest: dict[str, int] = {}  # incarnation that there has been
         for name in sorted(gpu_nodes):
             for report in gpu_nodes[name].status.jobs:
                 uid, job = report.uid, jobs.get(report.uid)
                 if job is not None and uid not in nodes_of:
                     nodes_of[uid] = nodes_of_job(job, incarnations.get(uid, ()), pods_of.get(uid, ()))
-                if name in nodes_of.get(uid, ()):  # an agent speaks for what runs on its own node
+                    highest[uid] = highest_incarnation(job, incarnations.get(uid, ()), pods_of.get(uid, ()))
+                # An agent speaks for what runs, or ran, on its own node: one that is to come would count for ever.
+                if name in nodes_of.get(uid, ()) and report.incarnation <= highest[uid]:
                     reports_of.setdefault(uid, []).append((name, report))
         return ClusterState(
             jobs=jobs,

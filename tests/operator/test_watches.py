@@ -225,11 +225,22 @@ async def test_energy_is_taken_from_the_nodes_of_a_job_alone(objects: dict[str, 
     assert [node for node, _ in cluster.reports_of.get("uid-train", ())] == (["a"] if counts else [])
 
 
+async def test_of_an_incarnation_that_is_to_come_no_agent_says_anything() -> None:
+    """It would count as the latest for ever, and each number would have an allowance of its own."""
+    reports = [raw_report("uid-train", number, 10) for number in (1, 2, 3, 10**6)]
+    cluster = await cluster_of(
+        jobs=[raw_job(status={"allocation": {"nodes": [{"name": "a", "gpus": 1}], "gpus": 1, "incarnation": 1}})],
+        incarnations=[raw_batch_job("uid-train", 2, (("a", 1),))],
+        gpu_nodes=[raw_gpu_node("a", grant(8 * FLOOR), reports=reports)],
+    )
+    assert [report.incarnation for _, report in cluster.reports_of["uid-train"]] == [1, 2]
+
+
 @pytest.mark.parametrize(
     "status",
     [
         {"energy": {"incarnations": [{"key": "1/a", "millijoules": 5}]}},
-        {"allocation": {"nodes": [{"name": "a", "gpus": 1}], "gpus": 1}},
+        {"allocation": {"nodes": [{"name": "a", "gpus": 1}], "gpus": 1, "incarnation": 1}},
     ],
     ids=["energy", "allocation"],
 )

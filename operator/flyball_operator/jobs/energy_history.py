@@ -40,6 +40,7 @@ class EnergyHistory:
         self._last_incarnation = last_incarnation
         self._since = since
         self._doubted: set[str] = set()
+        self._counted: dict[str, dict[int, int]] = {}  # since then, by node and incarnation
 
     def believed(
         self, reports: Iterable[tuple[str, PodReport]], largest: Mapping[str, NodeMilliwatts], monotonic: float
@@ -55,8 +56,13 @@ class EnergyHistory:
             return report
         key, reported = f"{report.incarnation}/{node}", report.energy_millijoules
         absence = ABSENCE_SECONDS if report.incarnation <= self._last_incarnation else 0.0
-        seconds = monotonic - self._since + absence + SLACK_SECONDS
-        possible = self._recorded.get(key, 0) + int(largest * MOST_OVER_LIMITS * seconds)
+        seconds = monotonic - self._since + SLACK_SECONDS
+        recorded, counted = self._recorded.get(key, 0), self._counted.setdefault(node, {})
+        # What the job's other incarnations have used there since, this one cannot have used, too.
+        by_all = int(largest * MOST_OVER_LIMITS * (seconds + (ABSENCE_SECONDS if self._last_incarnation else 0.0)))
+        by_others = sum(counted.values()) - counted.get(report.incarnation, 0)
+        possible = min(int(largest * MOST_OVER_LIMITS * (seconds + absence)), max(0, by_all - by_others)) + recorded
+        counted[report.incarnation] = max(counted.get(report.incarnation, 0), min(reported, possible) - recorded)
         if reported <= possible:
             return report
         if key not in self._doubted:

@@ -45,7 +45,15 @@ def test_a_new_leader_goes_on_from_what_the_status_has() -> None:
     history = EnergyHistory("team/job", {"3/a": 10**12}, 3, 100.0)
     assert believed(history, 10**12 + 10**9, 110.0, incarnation=3) == 10**12 + 10**9
     assert believed(history, LIE, 110.0, incarnation=3) == 10**12 + possible(10.0 + ABSENCE_SECONDS)
+    history = EnergyHistory("team/job", {"3/a": 10**12}, 3, 100.0)
     assert believed(history, LIE, 110.0, incarnation=4) == possible(10.0)
+
+
+def test_all_incarnations_on_a_node_have_used_what_its_gpus_can() -> None:
+    """An agent may name as many as it likes: not each of them has an allowance of its own."""
+    history = EnergyHistory("team/job", {}, 0, 100.0)
+    assert sum(believed(history, LIE, 110.0, incarnation) for incarnation in range(1, 50)) == possible(10.0)
+    assert believed(history, 1000, 200.0, incarnation=50) == 1000
 
 
 def test_of_a_node_that_nobody_knows_the_report_stands() -> None:
