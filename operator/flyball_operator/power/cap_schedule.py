@@ -75,8 +75,8 @@ class EffectiveCap(Struct, frozen=True):
     """What a cap comes to: watts (static overhead included) and one sentence why.
 
     `next_change_seconds` is when they must be worked out anew (infinite: only when the cap changes), `target_watts` where
-    the ramp leads, `falls_in_seconds` when the schedule lowers it next (infinite: never), `problems` what the cap's owner
-    must put right, `energy_period` what to remember.
+    the ramp leads, `falls_in_seconds` when the schedule or a budget's next period lowers it (infinite: never), `problems`
+    what the cap's owner must put right, `energy_period` what to remember.
     """
 
     watts: float
@@ -120,7 +120,10 @@ def effective_cap(spec: PowerCapSpec, last: LastEvaluation, now: datetime, max_l
         if watts < least.watts:
             reason = f"{watts:.0f} W: rising by {ramp:g} W/s towards {reason}"
             next_change = min(next_change, RAMP_STEP_SECONDS, (least.watts - watts) / ramp)
-    falls_in = min((begins_in for begins_in, lower in scheduled.begins if lower < watts), default=math.inf)
+    falls = [begins_in for begins_in, lower in scheduled.begins if lower < watts]
+    if spec.energy_budget is not None and period is not None and _from_next_period(spec, spec.energy_budget) < watts:
+        falls.append(_seconds_left(spec.energy_budget, period, now))
+    falls_in = min(falls, default=math.inf)
     problems = scheduled.problems
     return EffectiveCap(watts, reason, next_change, least.watts, least.window, problems, period, falls_in)
 
@@ -243,10 +246,19 @@ def _time_zone(name: str | None) -> tzinfo:
 def _budget(spec: PowerCapSpec, budget: EnergyBudget, period: EnergyPeriod, now: datetime) -> tuple[_Limit, float]:
     """What is left of the budget, spread over what is left of its period, and the seconds until the next look."""
     joules = max(0.0, budget.kilojoules * JOULES_PER_KILOJOULE - period.consumed_joules)
-    seconds = (period.start - now).total_seconds() + budget.period_seconds
+    seconds = _seconds_left(budget, period, now)
     step = min(BUDGET_STEP_MAX_SECONDS, max(BUDGET_STEP_MIN_SECONDS, budget.period_seconds / BUDGET_STEPS), seconds)
     reason = f"{joules / JOULES_PER_KILOJOULE:.0f} of {budget.kilojoules:g} kJ are left for {seconds:.0f} s"
     return _Limit(joules / seconds + spec.static_overhead_watts, reason), step
+
+
+def _seconds_left(budget: EnergyBudget, period: EnergyPeriod, now: datetime) -> float:
+    return (period.start - now).total_seconds() + budget.period_seconds
+
+
+def _from_next_period(spec: PowerCapSpec, budget: EnergyBudget) -> float:
+    """The watts with which the next period begins: what was saved in this one is none of it."""
+    return budget.kilojoules * JOULES_PER_KILOJOULE / budget.period_seconds + spec.static_overhead_watts
 
 
 def current_period(budget: EnergyBudget, known: EnergyPeriod | None, now: datetime) -> EnergyPeriod:

@@ -27,7 +27,7 @@ from flyball_operator.power.cap_schedule import (
     effective_cap,
     next_scheduled_change,
 )
-from flyball_operator.power.energy_counters import MILLIJOULES_PER_JOULE, CounterSum, Drawn, EnergyCounters
+from flyball_operator.power.energy_counters import MILLIJOULES_PER_JOULE, CounterSum, Drawn, EnergyCounters, most_joules
 from flyball_operator.power.failsafe import failsafe_of, node_failsafes
 from flyball_operator.power.foreign_shares import share_of_each_gpu
 from flyball_operator.power.meter import (
@@ -45,6 +45,8 @@ from flyball_operator.power.reservations import NO_RULES, NodeRules, least_bound
 
 # How often a cap is looked at while more than it allows is drawn.
 BREACH_LOOK_SECONDS = 0.5
+# What was counted before an operator began may have been reported so long before.
+REPORT_SLACK_SECONDS = 60.0
 
 
 class Breach(Struct, frozen=True):
@@ -374,12 +376,14 @@ class CapTracker:
         self, memory: _Memory, under: Mapping[str, NodeInfo], counted: CounterSum | None, measured: NodeMilliwatts
     ) -> Drawn:
         """What is to be charged now. Of the time in which nobody led counters know, unless a node has come, gone or booted
-        since: then what is drawn now stands for it."""
+        since, or one of them has begun anew: then what is drawn now stands for it."""
         if memory.counted is None and not memory.uncharged_seconds:
             return self._counters.drawn(under)
         before, seconds = memory.counted, memory.uncharged_seconds
         if before is not None and counted is not None and before.of == counted.of:
-            return Drawn(max(0, counted.millijoules - before.millijoules) / MILLIJOULES_PER_JOULE, seconds)
+            risen = (counted.millijoules - before.millijoules) / MILLIJOULES_PER_JOULE
+            if risen >= 0:
+                return Drawn(min(risen, most_joules(under.values(), seconds + REPORT_SLACK_SECONDS)), seconds)
         return Drawn(measured / MILLIWATTS_PER_WATT * seconds, seconds)
 
 

@@ -55,6 +55,11 @@ class _Seen:
     drawn: Drawn  # by the last update
 
 
+def most_joules(nodes: Iterable[NodeInfo], seconds: float) -> float:
+    """What is believed at most of the counters of these nodes to have risen by in so long."""
+    return FASTEST * sum(info.max_limits_milliwatts for info in nodes) / MILLIWATTS_PER_WATT * seconds
+
+
 class EnergyCounters:
     """Follows the counters of the nodes that some budget is charged for."""
 
@@ -115,5 +120,4 @@ class EnergyCounters:
             after if began_anew or after < (last := before.counters[uuid]) else after - last
             for uuid, after in now.counters.items()
         )
-        most = FASTEST * info.max_limits_milliwatts / MILLIWATTS_PER_WATT * seconds
-        return min(sum(rises) / MILLIJOULES_PER_JOULE, most)
+        return min(sum(rises) / MILLIJOULES_PER_JOULE, most_joules([info], seconds))

@@ -273,6 +273,17 @@ def test_a_window_with_dates_comes_once(minutes: float, watts: float, next_chang
     assert effective.falls_in_seconds == (60 if minutes < 0 else math.inf)
 
 
+def test_it_is_known_that_what_a_period_saved_is_gone_with_it() -> None:
+    """Nothing is held beyond that without an operator, as beyond the beginning of a window."""
+    spec = PowerCapSpec(watts=5000, static_overhead_watts=100, energy_budget=EnergyBudget(3600, 3600))
+    saved = LastEvaluation(energy_period=EnergyPeriod(NOON, 100_000))
+    late = at(spec, NOON + timedelta(minutes=50), saved)
+    assert late.watts == 5000
+    assert late.falls_in_seconds == 600  # to 1100 W
+    spent = LastEvaluation(energy_period=EnergyPeriod(NOON, 3_500_000))
+    assert at(spec, NOON + timedelta(minutes=30), spent).falls_in_seconds == math.inf
+
+
 @pytest.mark.parametrize(
     ("begins", "hour"),
     [

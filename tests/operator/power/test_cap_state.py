@@ -446,6 +446,29 @@ def test_a_driver_load_in_the_time_without_a_leader_is_charged_at_what_is_drawn_
     assert site.charged() == pytest.approx(10_000 + 100 * measured, abs=1000.0)
 
 
+def test_counters_that_begin_again_in_the_time_without_a_leader_are_charged_at_what_is_drawn_now() -> None:
+    """Also where no driver was loaded: all that was drawn would else be nothing, as the sum has fallen."""
+    site = Counted()
+    site.read()
+    site.goes_by(10.0, 1000.0)
+    site.joules = 0.0
+    site.goes_by(100.0, 50.0, read=False)
+    site.nodes = {"a": structs.replace(site._node(), measured_milliwatts=900_000)}
+    site.tracker = CapTracker()
+    site.read()
+    assert site.charged() == pytest.approx(10_000 + 100 * 900, abs=1000.0)
+
+
+def test_a_counter_that_lies_in_the_time_without_a_leader_spends_no_more_than_its_gpus_can_draw() -> None:
+    site = Counted(energyBudget={"kilojoules": 10**6, "periodSeconds": 3600})
+    site.read()
+    site.goes_by(10.0, 1000.0)
+    site.goes_by(100.0, 1e9, read=False)
+    site.tracker = CapTracker()
+    site.read()
+    assert site.charged() == pytest.approx(10_000 + 160.0 * 2 * 8 * 400, abs=1000.0)
+
+
 def test_a_node_whose_gpu_node_is_gone_is_charged_once_and_never_again() -> None:
     site = Counted()
     site.read()
