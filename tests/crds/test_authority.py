@@ -298,6 +298,7 @@ def confirmed(lowest: int, spec: Json) -> Json:
 
 
 NIGHT: Json = {"name": "night", "cron": "0 22 * * *", "durationSeconds": 3600, "watts": 800}
+DAY: Json = {"kilojoules": 604_800, "periodSeconds": 86_400}
 OVER: Json = {"name": "over", "start": "2020-01-01T00:00:00Z", "end": "2020-01-02T00:00:00Z", "watts": 20}
 
 
@@ -311,6 +312,11 @@ OVER: Json = {"name": "over", "start": "2020-01-01T00:00:00Z", "end": "2020-01-0
         ({}, {"watts": None, "permilleOfMax": 5, "schedule": None}, None, None),
         ({"watts": None, "permilleOfMax": 800}, {"permilleOfMax": 80}, 80, 800),
         ({"watts": None, "permilleOfMax": 800}, {"permilleOfMax": None, "watts": 40}, 40, 9000),
+        ({"staticOverheadWatts": 700}, {"staticOverheadWatts": 7000}, 2000, 8300),
+        ({"schedule": [NIGHT]}, {"staticOverheadWatts": 790}, 10, 800),
+        ({"energyBudget": DAY}, {"energyBudget": {"kilojoules": 60_480}}, 700, 7000),
+        ({"energyBudget": DAY}, {"energyBudget": {"periodSeconds": 864_000}}, 700, 7000),
+        ({}, {"energyBudget": {"kilojoules": 60_480, "periodSeconds": 86_400}}, 700, 9000),
     ],
     ids=[
         "watts",
@@ -320,6 +326,11 @@ OVER: Json = {"name": "over", "start": "2020-01-01T00:00:00Z", "end": "2020-01-0
         "a share for watts",
         "a share",
         "watts for a share",
+        "an overhead",
+        "an overhead beside a window",
+        "a budget",
+        "a budget's period",
+        "a new budget",
     ],
 )
 def test_a_cap_that_would_fall_to_less_than_a_third_is_asked_about_once(
@@ -331,7 +342,7 @@ def test_a_cap_that_would_fall_to_less_than_a_third_is_asked_about_once(
         kinds.api.patch(cap, {"spec": slipped})  # nobody can compare the two: the operator obeys
         return
     said = refusal(kinds.api.patch, cap, {"spec": slipped})
-    assert f" {lowest} is less than a third of the {before} before" in said
+    assert f"{lowest} is less than a third of the {before} before" in said
     assert f'flyball.dev/confirm-watts: "{lowest}"' in said
     assert "less than a third" in refusal(kinds.api.patch, cap, confirmed(lowest + 1, slipped))
     kinds.api.patch(cap, confirmed(lowest, slipped))
@@ -341,6 +352,10 @@ def test_a_cap_that_would_fall_to_less_than_a_third_is_asked_about_once(
 @pytest.mark.parametrize("watts", [20_000, 9000, 8999, 2700])
 def test_other_changes_of_a_cap_are_not_asked_about(kinds: Any, cap: str, watts: int) -> None:
     kinds.api.patch(cap, {"spec": {"watts": watts, "rampWattsPerSecond": 50}})
+    kinds.api.patch(
+        cap, {"spec": {"staticOverheadWatts": 500, "energyBudget": {"kilojoules": 10**15, "periodSeconds": 86_400}}}
+    )
+    kinds.api.patch(cap, {"spec": {"staticOverheadWatts": 0, "energyBudget": None}})
 
 
 def test_kubectl_warns_of_a_cap_that_cannot_be_held_and_sets_it(control_plane: DevCluster, cap: str) -> None:

@@ -91,6 +91,16 @@ def test_a_cap_that_selects_fewer_nodes_claims_nothing_of_those_that_it_has_let_
     )
 
 
+def test_a_cap_whose_overhead_falls_gives_its_watts_to_gpus_once_its_status_says_so() -> None:
+    """Its status claims its watts with the overhead of before, for as long as its writes are lost."""
+    faults = (
+        fault(5.0, "cap's other fields change", "hall", number=2),
+        fault(10.0, "requests and answers are lost, late or doubled", "0", 3.0),
+        fault(10.0, "cap's other fields change", "hall"),
+    )
+    assert not run(Schedule(4, GREEDY, faults)).violation
+
+
 def test_a_claim_on_its_way_to_the_api_server_is_as_good_as_one_that_stands_while_a_node_is_moved() -> None:
     """A new leader whose watches are late cannot know yet where the node hangs; the referee allows it the same seconds."""
     assert not violation_of(
