@@ -271,7 +271,8 @@ def current_period(budget: EnergyBudget, known: EnergyPeriod | None, now: dateti
     if known is None or known.start < start:
         return EnergyPeriod(start)
     if (known.start - now).total_seconds() > budget.period_seconds:
-        return EnergyPeriod(start, known.consumed_joules)
+        share = (now - start).total_seconds() / budget.period_seconds
+        return EnergyPeriod(start, known.consumed_joules + share * budget.kilojoules * JOULES_PER_KILOJOULE)
     return known
 
 

@@ -144,6 +144,19 @@ def test_a_clock_set_back_does_not_give_the_budget_again() -> None:
     )
 
 
+def test_a_clock_that_goes_far_ahead_for_a_moment_and_back_does_not_give_the_budget_again() -> None:
+    budget, spec = EnergyBudget(3600, 3600), PowerCapSpec(watts=5000, energy_budget=EnergyBudget(3600, 3600))
+    drawn, period = 0.0, None
+    for minute in range(60):
+        now = NOON + timedelta(minutes=minute)
+        for ahead in (timedelta(days=30), timedelta(0)) if minute in (20, 45) else (timedelta(0),):
+            allowed = at(spec, now + ahead, LastEvaluation(energy_period=period)).watts
+            joules = 0.0 if ahead else allowed * 60
+            drawn += joules
+            period = charge_energy(budget, period, now + ahead, joules, 60.0)
+    assert 0.5 * 3_600_000 < drawn <= 3_600_000 * 1.02
+
+
 def test_a_rise_is_ramped_and_a_cut_is_not() -> None:
     spec = PowerCapSpec(watts=5000, ramp_watts_per_second=100)
     assert at(spec).watts == 5000  # nothing was allowed before, nothing rises
