@@ -136,7 +136,9 @@ class EnergyReports:
         self._version, self._begins = str(stored["metadata"]["resourceVersion"]), False
         self._written_at = monotonic
         if books.is_over(now):
-            self._closed = books.turn(now), self._version
+            closed = books.turn(now)
+            self._closed = closed, self._version
             self._version, self._begins = "", True
-            oldest = date.fromisoformat(books.day) - timedelta(days=self._days_kept)
+            # By the day that was kept until now: a clock that leaps ahead a year is no word to delete a year.
+            oldest = date.fromisoformat(closed.day) + timedelta(days=1 - self._days_kept)
             self._to_delete = [(oldest - timedelta(days=back)).isoformat() for back in range(DAYS_DELETED_AT_ONCE)]

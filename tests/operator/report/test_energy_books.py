@@ -454,6 +454,21 @@ async def test_old_reports_go_at_the_turn_of_the_day() -> None:
     assert sorted(api.stored) == ["2030-05-01", "2030-06-01", "2030-06-02"]
 
 
+async def test_a_clock_that_is_ahead_deletes_no_report_before_its_time() -> None:
+    api = Api()
+    for day in range(1, 29):
+        api.stored[f"2031-02-{day:02d}"] = {}  # as old as a report may be, at the time to which the clock leaps
+    kept = set(api.stored)
+    session: Any = api
+    reports = EnergyReports(session, RATES, 60.0, 40)
+    await reports.load(NOON, 0.0)
+    for at in (0.0, 86_400.0 * 311):
+        reports.observe(lambda: seen(info("a", [0])), after(at))
+        while (write := reports.due(after(at), at)) is not None:
+            reports.answered(write, *api.write(write), after(at), at)
+    assert kept < set(api.stored)
+
+
 async def test_what_is_refused_is_asked_for_now_and_then() -> None:
     """An API server that takes no report, or shows none, is not stormed."""
 
