@@ -80,6 +80,7 @@ class Governor:
         self._pods: Sequence[PodGpus] = ()
         self._other_ids: dict[str, tuple[str, ...]] = {}  # by which each GPU, or a part of it, is handed out
         self._journalled_ns = 0
+        self._setting_clocks: asyncio.Task[None] | None = None
         self._listeners: list[Callable[[], None]] = []
         record = EnergyRecord.read(journal.state.energy)
         if record is None and journal.state.energy:
@@ -139,9 +140,17 @@ class Governor:
             self.state.jobs.report(pod, holder, report, self._clock_ns(), self._wall_seconds())
 
     def ask_clock(self, pod: PodName, asked: ClockAsked) -> None:
-        """A training process wants its own GPUs no faster than that; taken with the next round."""
+        """A training process wants its own GPUs no faster than that; set at once, beside the rounds."""
         if pod in self.state.pods:
-            self.enforcer.ask_clock(pod, asked.max_megahertz, asked.seconds)
+            self.enforcer.ask_clock(pod, asked.max_megahertz, asked.seconds, asked.gpu)
+            if self._setting_clocks is None or self._setting_clocks.done():
+                self._setting_clocks = asyncio.get_running_loop().create_task(self._set_asked_clocks())
+
+    async def _set_asked_clocks(self) -> None:
+        try:
+            await self.enforcer.set_asked_clocks()
+        except Exception:  # the next round sets what it did not
+            self._log.exception("clocks that were asked for")
 
     def status_published(self, round_number: int) -> None:
         """The operator can see what was known after that round."""
@@ -314,6 +323,8 @@ class Governor:
 
     async def close(self) -> None:
         """Journal the accounts and release everything; every limit and lock stays as it is."""
+        if self._setting_clocks is not None:
+            self._setting_clocks.cancel()
         self._remember(self._clock_ns())
         idle = self.enforcer.close()
         self._keeper.close(idle)

@@ -2,8 +2,9 @@
 
 `<folder>/<pod uid>/flyball.sock`: the pod is known by the folder that is mounted into it. `POST /v1/steps` reports
 progress and answers with the clock and limit in force, `GET /v1/energy` gives what the pod has used, `PUT /v1/clocks`
-lowers its clocks for a while. A pod can report, ask and change what is its own only, and no more often than the bounds
-below allow.
+lowers its clocks for a while. `clocks.sock` beside it takes datagrams that say the same in a few bytes, for those who
+change clocks from one computation to the next. A pod can report, ask and change what is its own only, and no more often
+than the bounds below allow.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket as sockets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +23,14 @@ import orjson
 from aiohttp import web
 from flyball_kube.logs import get_logger
 
-from flyball_agent.energy.observations import ClockAsked, InvalidReport, StepReport, parse_clock, parse_steps
+from flyball_agent.energy.observations import (
+    ClockAsked,
+    InvalidReport,
+    StepReport,
+    parse_clock,
+    parse_clock_datagram,
+    parse_steps,
+)
 from flyball_agent.enforce.gpu_state import PodName
 
 logger = get_logger(__name__)
@@ -36,6 +45,12 @@ IDLE_SECONDS = 15.0
 MAX_CONNECTIONS = 8
 REQUESTS_PER_SECOND = 20.0
 REQUEST_BURST = 40.0
+CLOCKS_NAME = "clocks.sock"
+# Of all pods of a node: half of what an enforcer's line takes.
+CLOCKS_PER_SECOND = 200.0
+CLOCKS_BURST = 200.0
+CLOCKS_PAUSE_SECONDS = 0.05
+MAX_DATAGRAM_BYTES = 128
 ROUTES = "POST /v1/steps, GET /v1/energy and PUT /v1/clocks"
 # sockaddr_un.sun_path, its terminating zero included
 MAX_PATH_BYTES = 108
@@ -61,16 +76,17 @@ class _Refusal(Exception):
 
 
 class _Bucket:
-    """A token bucket: `REQUESTS_PER_SECOND` on average, `REQUEST_BURST` at once."""
+    """A token bucket: so many a second on average, `burst` at once."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, per_second: float, burst: float, monotonic: Callable[[], float]) -> None:
+        self._per_second, self._burst = per_second, burst
         self._monotonic = monotonic
-        self._tokens = REQUEST_BURST
+        self._tokens = burst
         self._at = monotonic()
 
     def take(self) -> bool:
         now = self._monotonic()
-        self._tokens = min(REQUEST_BURST, self._tokens + (now - self._at) * REQUESTS_PER_SECOND)
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second)
         self._at = now
         if self._tokens < 1:
             return False
@@ -78,15 +94,69 @@ class _Bucket:
         return True
 
 
+class _ClockSocket:
+    """One pod's datagrams, each a clock for one of its GPUs. What cannot be read is dropped: nobody waits for an answer.
+
+    While the node's bucket is empty none is read, so that a flood fills the pod's own queue and takes nobody's time.
+    """
+
+    def __init__(self, backend: TrainingBackend, pod: PodName, path: Path, bucket: _Bucket) -> None:
+        self._backend = backend
+        self._pod = pod
+        self._path = path
+        self._bucket = bucket
+        self._socket: sockets.socket | None = None
+        self._again: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self._socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM | sockets.SOCK_NONBLOCK)
+        self._socket.bind(str(self._path))
+        self._path.chmod(0o666)
+        self._listen()
+
+    def _listen(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket, self._read)
+
+    def _read(self) -> None:
+        assert self._socket is not None  # noqa: S101 - for the type checker
+        loop = asyncio.get_running_loop()
+        if not self._bucket.take():
+            loop.remove_reader(self._socket)
+            self._again = loop.call_later(CLOCKS_PAUSE_SECONDS, self._listen)
+            return
+        with contextlib.suppress(OSError, InvalidReport):
+            self._backend.ask_clock(self._pod, parse_clock_datagram(self._socket.recv(MAX_DATAGRAM_BYTES)))
+
+    def stop(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
 class _PodSocket:
     """One pod's server."""
 
-    def __init__(self, backend: TrainingBackend, pod: PodName, path: Path, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        backend: TrainingBackend,
+        pod: PodName,
+        path: Path,
+        clocks_bucket: _Bucket,
+        monotonic: Callable[[], float],
+    ) -> None:
         self._backend = backend
         self._pod = pod
         self.path = path
         self._monotonic = monotonic
-        self._bucket = _Bucket(monotonic)
+        self._bucket = _Bucket(REQUESTS_PER_SECOND, REQUEST_BURST, monotonic)
+        self._clock_socket = _ClockSocket(backend, pod, path.with_name(CLOCKS_NAME), clocks_bucket)
         self._active: dict[asyncio.BaseProtocol, float] = {}
         self._web = web.Server(
             self._answer,
@@ -104,6 +174,7 @@ class _PodSocket:
         self._server = await asyncio.get_running_loop().create_unix_server(self._connected, str(self.path), backlog=8)
         # Whatever user the pod's processes run as; the folder is mounted into this pod alone.
         self.path.chmod(0o666)
+        self._clock_socket.start()
 
     def _connected(self) -> asyncio.BaseProtocol:
         if len(self._web.connections) >= MAX_CONNECTIONS:
@@ -128,6 +199,7 @@ class _PodSocket:
         if self._server is not None:
             self._server.close()
             await self._web.shutdown(0.1)
+        self._clock_socket.stop()
         with contextlib.suppress(OSError):
             self.path.unlink()
 
@@ -228,6 +300,7 @@ class TrainingSockets:
         self._folder = Path(folder)
         self._monotonic = monotonic
         self._sockets: dict[str, _PodSocket] = {}
+        self._clocks_bucket = _Bucket(CLOCKS_PER_SECOND, CLOCKS_BURST, monotonic)
         self.failed: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -242,7 +315,7 @@ class TrainingSockets:
             if uid in self._sockets:
                 continue
             path = self._folder / uid / SOCKET_NAME
-            socket = _PodSocket(self._backend, pod, path, self._monotonic)
+            socket = _PodSocket(self._backend, pod, path, self._clocks_bucket, self._monotonic)
             try:
                 if len(os.fsencode(path)) >= MAX_PATH_BYTES:
                     raise OSError(f"{path}: longer than the {MAX_PATH_BYTES - 1} bytes of a Unix socket's path")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiohttp
 import pytest
-from flyball_agent.energy.observations import MAX_ASKED_SECONDS, ClockAsked, StepReport
+from flyball_agent.energy.observations import COMPUTATION_SECONDS, MAX_ASKED_SECONDS, ClockAsked, StepReport
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.training_sockets import (
     BODY_SECONDS,
+    CLOCKS_BURST,
+    CLOCKS_NAME,
     IDLE_SECONDS,
     MAX_BODY_BYTES,
     MAX_CONNECTIONS,
@@ -23,6 +27,8 @@ from flyball_agent.training_sockets import (
     SOCKET_NAME,
     TrainingSockets,
 )
+
+from tests.support.waiting import until
 
 POD, OTHER = PodName("research", "gpt2-1-0"), PodName("research", "bert-1-0")
 REPORT = {"iterations": 100, "windowIterations": 10, "windowSeconds": 2.5, "localBatchSize": 32}
@@ -47,6 +53,9 @@ class Backend:
             return False
         self.asked.append((pod, asked))
         return True
+
+    def asked_by(self, pod: PodName) -> list[ClockAsked]:
+        return [asked for asker, asked in self.asked if asker == pod]
 
     def granted(self, pod: PodName) -> dict[str, int]:
         return {"clockMegahertz": 1005, "powerLimitMilliwatts": 250_000}
@@ -135,6 +144,7 @@ async def test_a_clock_is_asked_for_the_pod_whose_folder_it_is(served: Served) -
         ("PUT", "/v1/clocks", b'{"maxMegahertz": true}', (422, "Invalid")),
         ("PUT", "/v1/clocks", b'{"maxMegahertz": 0}', (422, "Invalid")),
         ("PUT", "/v1/clocks", b'{"maxMegahertz": 9.5}', (422, "Invalid")),
+        ("PUT", "/v1/clocks", b'{"maxMegahertz": 900, "gpu": 1}', (422, "Invalid")),
         ("PUT", "/v1/clocks", b'{"maxMegahertz": 900, "seconds": 31}', (422, "Invalid")),
         ("PUT", "/v1/clocks", b'{"maxMegahertz": 900, "seconds": 0}', (422, "Invalid")),
         ("PUT", "/v1/clocks", b'{"maxMegahertz": 900, "seconds": "NaN"}', (422, "Invalid")),
@@ -293,3 +303,68 @@ async def test_a_socket_that_cannot_be_made_is_named_and_tried_again(folder: Pat
     assert sockets.failed == {}
     assert len(sockets) == 1
     await sockets.close()
+
+
+async def test_a_datagram_asks_a_clock_of_one_gpu_of_its_own_pod(served: Served) -> None:
+    backend, _, folder, _ = served
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(str(folder / "uid-2" / CLOCKS_NAME))
+        for datagram in (
+            b"",
+            b"GPU-1",
+            b"GPU-1 -5",
+            b"GPU-1 0",
+            b"GPU-1 1e3",
+            b"\xff\xfe 900",
+            b"x" * 500,
+            b"GPU-1 900",
+        ):
+            sender.send(datagram)
+        sender.send(b"* 1005")
+        await until(lambda: ClockAsked(1005, COMPUTATION_SECONDS) in backend.asked_by(OTHER))
+    named = [asked for asked in backend.asked_by(OTHER) if asked.gpu.startswith("GPU-")]
+    assert named == [ClockAsked(900, COMPUTATION_SECONDS, "GPU-1")]
+    assert backend.asked_by(POD) == []
+
+
+async def test_a_flood_of_datagrams_is_bounded_and_the_last_ones_come_through(served: Served) -> None:
+    backend, _, folder, clock = served
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        sender.connect(str(folder / "uid-1" / CLOCKS_NAME))
+        for _ in range(20):
+            for _ in range(100):
+                with contextlib.suppress(BlockingIOError):
+                    sender.send(b"GPU-1 900")
+            await asyncio.sleep(0.002)
+        assert len(backend.asked) <= CLOCKS_BURST
+        clock.now += 10.0
+        await until(lambda: _sent(sender, b"GPU-1 1200"))
+        await until(lambda: backend.asked_by(POD)[-1].max_megahertz == 1200)
+        async with client(folder) as session, session.get("/v1/energy") as answer:
+            assert answer.status == 200
+
+
+def _sent(sender: socket.socket, datagram: bytes) -> bool:
+    """Whether there was room for it."""
+    try:
+        sender.send(datagram)
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def test_clock_sockets_go_with_their_pods_and_come_again_for_the_next_agent(served: Served) -> None:
+    backend, sockets, folder, clock = served
+    await sockets.close()
+    assert not (folder / "uid-1" / CLOCKS_NAME).exists()
+    (folder / "uid-1" / CLOCKS_NAME).touch()  # of an agent that was killed
+    again = TrainingSockets(backend, folder, monotonic=clock)
+    await again.sync({"uid-1": POD})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(str(folder / "uid-1" / CLOCKS_NAME))
+        sender.send(b"* 900")
+        await until(lambda: backend.asked_by(POD) == [ClockAsked(900, COMPUTATION_SECONDS)])
+    await again.sync({})
+    assert not (folder / "uid-1").exists()
+    await again.close()

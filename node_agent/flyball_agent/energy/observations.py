@@ -18,6 +18,9 @@ MAX_COUNT = 2**53
 MAX_WINDOW_SECONDS = 3600.0
 # A clock that was asked for ends by itself this soon, so that nothing is left of a trainer that died.
 MAX_ASKED_SECONDS = 30.0
+# One that a computation asked for: as long as one may take whose process does not ask again.
+COMPUTATION_SECONDS = 10.0
+MAX_GPU_NAME = 64
 
 
 class InvalidReport(ValueError):
@@ -36,24 +39,40 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class ClockAsked:
-    """What a training process wants of its pod's GPUs: no clock above this, for so long; None takes it back."""
+    """What a training process wants of its pod's GPUs: no clock above this, for so long; None takes it back.
+
+    `gpu` is the UUID of the one that it wants it of; empty: of all of them.
+    """
 
     max_megahertz: int | None
     seconds: float
+    gpu: str = ""
 
 
 def parse_clock(raw: object) -> ClockAsked:
     """Read the body of `PUT /v1/clocks`. Raises InvalidReport."""
     if not isinstance(raw, Mapping):
         raise InvalidReport("the body is not a JSON object")
-    megahertz, seconds = raw.get("maxMegahertz"), raw.get("seconds", MAX_ASKED_SECONDS)
+    megahertz, seconds, gpu = raw.get("maxMegahertz"), raw.get("seconds", MAX_ASKED_SECONDS), raw.get("gpu", "")
     if "maxMegahertz" not in raw or isinstance(megahertz, bool):
         raise InvalidReport("maxMegahertz: an integer within 1..100000, or null")
     if megahertz is not None and not (isinstance(megahertz, int) and 1 <= megahertz <= 100_000):
         raise InvalidReport(f"maxMegahertz: {megahertz!r:.40} is not an integer within 1..100000, or null")
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= MAX_ASKED_SECONDS:
         raise InvalidReport(f"seconds: {seconds!r:.40} is not within 0..{MAX_ASKED_SECONDS:g}")
-    return ClockAsked(megahertz, float(seconds))
+    if not isinstance(gpu, str) or len(gpu) > MAX_GPU_NAME:
+        raise InvalidReport(f"gpu: {gpu!r:.40} is no GPU's UUID")
+    return ClockAsked(megahertz, float(seconds), gpu)
+
+
+def parse_clock_datagram(datagram: bytes) -> ClockAsked:
+    """Read `<UUID of a GPU, or *> <megahertz>`: what a computation that begins sends. Raises InvalidReport."""
+    gpu, _, megahertz = datagram.decode("ascii", errors="replace").strip().partition(" ")
+    if not (megahertz.isascii() and megahertz.isdecimal() and len(megahertz) <= 6):
+        raise InvalidReport(f"{datagram[:40]!r}: wanted a GPU's UUID or *, and megahertz")
+    return parse_clock(
+        {"maxMegahertz": int(megahertz), "seconds": COMPUTATION_SECONDS, "gpu": "" if gpu == "*" else gpu}
+    )
 
 
 def parse_steps(raw: object) -> StepReport:

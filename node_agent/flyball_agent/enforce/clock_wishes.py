@@ -9,26 +9,29 @@ from collections.abc import Mapping
 
 from flyball_agent.enforce.gpu_state import PodName
 
-MAX_WISHES = 256  # more pods than a kubelet takes
+MAX_WISHES = 1024  # more than a node has pods and GPUs
+
+Wish = tuple[PodName, str]
+"""Whose: of a pod, for one of its GPUs (by UUID), or for all of them (empty)."""
 
 
 class ClockWishes:
     """The highest clock that each pod wants on its GPUs, until when."""
 
     def __init__(self) -> None:
-        self._wishes: dict[PodName, tuple[int, int]] = {}
+        self._wishes: dict[Wish, tuple[int, int]] = {}
 
-    def ask(self, pod: PodName, max_megahertz: int | None, until_ns: int, now_ns: int) -> None:
-        """Take a pod's wish in place of its last one; None takes it back."""
-        self._wishes.pop(pod, None)
+    def ask(self, wish: Wish, max_megahertz: int | None, until_ns: int, now_ns: int) -> None:
+        """Take a wish in place of the last one; None takes it back."""
+        self._wishes.pop(wish, None)
         self._forget(now_ns)
         if max_megahertz is not None and len(self._wishes) < MAX_WISHES:
-            self._wishes[pod] = (max_megahertz, until_ns)
+            self._wishes[wish] = (max_megahertz, until_ns)
 
-    def current(self, now_ns: int) -> Mapping[PodName, int]:
+    def current(self, now_ns: int) -> Mapping[Wish, int]:
         """The wishes that have not run out, in megahertz."""
         self._forget(now_ns)
-        return {pod: megahertz for pod, (megahertz, _) in self._wishes.items()}
+        return {wish: megahertz for wish, (megahertz, _) in self._wishes.items()}
 
     def _forget(self, now_ns: int) -> None:
-        self._wishes = {pod: wish for pod, wish in self._wishes.items() if wish[1] > now_ns}
+        self._wishes = {wish: wanted for wish, wanted in self._wishes.items() if wanted[1] > now_ns}

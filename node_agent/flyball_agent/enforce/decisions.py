@@ -17,6 +17,7 @@ from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant, GrantVersion, JobGrant
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 
+from flyball_agent.enforce.clock_wishes import Wish
 from flyball_agent.enforce.gpu_state import UNLOCKED, ClockLock, GpuState, Holders, PodName, Purpose
 from flyball_agent.gpu.gpu import GpuLimits, in_whole_watts
 
@@ -79,7 +80,7 @@ def mode_of(grant: Grant | None, gpus: Iterable[GpuState], lease_valid: bool, ho
 
 
 def targets_of(
-    grant: Grant, gpus: Sequence[GpuState], mode: Mode, clock_wishes: Mapping[PodName, int] = MappingProxyType({})
+    grant: Grant, gpus: Sequence[GpuState], mode: Mode, clock_wishes: Mapping[Wish, int] = MappingProxyType({})
 ) -> dict[str, Target]:
     """What each GPU should be set to, by UUID.
 
@@ -87,7 +88,7 @@ def targets_of(
     clock lock; one of any other pod, or perhaps of one, the foreign limit, for as many GPUs as the grant reserves, and
     is else left alone. While the pods have not been listed, every GPU keeps what it has, or the share of it that the
     grant's bound has room for. In failsafe no target is above the failsafe limit; while holding all are as granted.
-    `clock_wishes` are the highest clocks that pods want for themselves: they lower the lock of a GPU that one job's pod
+    `clock_wishes` are the highest clocks that pods want for their GPUs: they lower the lock of a GPU that one job's pod
     has alone, and change nothing else.
     """
     kept_milliwatts = _kept_within(grant, gpus)
@@ -105,7 +106,7 @@ def targets_of(
             purpose, limit, lock = Purpose.IDLE, others.idle_power_limit_milliwatts, _lock_for(limits, None)
         elif gpu.pods and len(jobs) == len(gpu.pods):
             purpose, limit = Purpose.JOB, min(job.power_limit_milliwatts for job in jobs)
-            lock = _lock_for(limits, jobs[0], clock_wishes.get(gpu.pods[0]) if len(gpu.pods) == 1 else None)
+            lock = _lock_for(limits, jobs[0], _wish_for(gpu, clock_wishes))
         elif foreign_left > 0:
             foreign_left -= 1
             purpose, limit = Purpose.FOREIGN, others.foreign_power_limit_milliwatts or limits.default_milliwatts
@@ -152,6 +153,14 @@ def _lock_for(limits: GpuLimits, job: JobGrant | None, wish_megahertz: int | Non
     if wish_megahertz is not None:
         high = min(high, limits.clock_at_most(wish_megahertz))
     return ClockLock(min(limits.clock_at_most(job.clock_min_megahertz), high), high)
+
+
+def _wish_for(gpu: GpuState, clock_wishes: Mapping[Wish, int]) -> int | None:
+    """The lowest clock that the one pod of a GPU wants for it."""
+    if len(gpu.pods) != 1:
+        return None
+    whose = ((gpu.pods[0], ""), (gpu.pods[0], gpu.uuid))
+    return min((clock_wishes[wish] for wish in whose if wish in clock_wishes), default=None)
 
 
 def _own_lock_removed(gpu: GpuState) -> ClockLock | None:

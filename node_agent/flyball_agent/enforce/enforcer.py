@@ -2,7 +2,7 @@
 
 `accept`, `renew_lease` and `set_pods` go in, `state` comes out; it knows GPUs, a journal, a clock and pods by name,
 nothing of Kubernetes, and so can run in a container that has the privilege and no credential. One `step` is one round of
-the control loop; who calls it, how often, and what wakes it is the caller's. All state is touched from one task.
+the control loop; who calls it, how often, and what wakes it is the caller's. All state is touched from one thread.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Enforcer:
     ) -> None:
         self._observe = observe
         self._wishes = ClockWishes()
+        self._asked: set[str] = set()  # the GPUs whose clock was asked for since it was set last
         self._log = get_logger(__name__, node=node)
         self._journal = journal
         self._clock_ns = clock_ns
@@ -237,10 +238,29 @@ class Enforcer:
                 changed = True
         return changed
 
-    def ask_clock(self, pod: PodName, max_megahertz: int | None, seconds: float) -> None:
-        """A pod wants its GPUs no faster than this for so long; None takes back what it wanted. See `ClockWishes`."""
+    def ask_clock(self, pod: PodName, max_megahertz: int | None, seconds: float, gpu: str = "") -> None:
+        """A pod wants its GPUs, or the one of this UUID, no faster than this for so long; None takes its wish back.
+
+        The next round sets it, or `set_asked_clocks` before that. What is not the pod's own GPU is passed over.
+        """
+        if gpu and (gpu not in self.state.gpus or pod not in self.state.gpus[gpu].pods):
+            return
         now_ns = self._clock_ns()
-        self._wishes.ask(pod, max_megahertz, now_ns + round(seconds * 1e9), now_ns)
+        self._wishes.ask((pod, gpu), max_megahertz, now_ns + round(seconds * 1e9), now_ns)
+        self._asked.update({gpu} if gpu else {uuid for uuid, held in self.state.gpus.items() if pod in held.pods})
+
+    async def set_asked_clocks(self) -> None:
+        """Set the clocks that were asked for since the last call, between two rounds or beside one; no limit changes."""
+        while self._asked:
+            asked, self._asked = self._asked, set()
+            grant = self.state.in_force
+            if grant is not None:
+                targets = self._targets(grant)
+                await self._setter.set_locks({uuid: targets[uuid] for uuid in asked if uuid in targets})
+
+    def _targets(self, grant: Grant) -> dict[str, Target]:
+        wishes = self._wishes.current(self._clock_ns())
+        return decisions.targets_of(grant, self._gpus(), self.state.mode, wishes)
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
@@ -312,12 +332,13 @@ class Enforcer:
             self._reader.find_drift()
         targets: dict[str, Target] = {}
         if grant is not None:
-            targets = decisions.targets_of(grant, self._gpus(), state.mode, self._wishes.current(self._clock_ns()))
+            targets = self._targets(grant)
             if everything_lowered(brakes):
                 targets = lowest_targets(targets, self._gpus())
             self._set_purposes(targets.values())
             await self._setter.set_limits(grant, decisions.limit_cuts(self._gpus(), targets), "lower")
-            await self._setter.set_locks(targets)
+            # Of the wishes as they are now: what was asked for since is set already.
+            await self._setter.set_locks(self._targets(grant))
             await self._setter.set_persistence()
             await self._journal.tidy()
             if self._still_decided(grant) and state.may_raise and not state.mode.lapsed:

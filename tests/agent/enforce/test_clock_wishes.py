@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from flyball_agent.enforce.clock_wishes import MAX_WISHES, ClockWishes
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from flyball_agent.enforce.clock_wishes import MAX_WISHES, ClockWishes, Wish
 from flyball_agent.enforce.decisions import Mode, targets_of
 from flyball_agent.enforce.gpu_state import UNLOCKED, GpuState, Holders, PodName
-from flyball_agent.gpu.gpu import GpuLimits, PowerLimitReading
+from flyball_agent.gpu.calls import DirectCalls
+from flyball_agent.gpu.gpu import GpuError, GpuLimits, PowerLimitReading
 from flyball_api.grant import Grant, JobGrant, OtherGpuLimits, PowerBound
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_simulated_gpu.device import DeviceFault
@@ -16,12 +21,17 @@ from tests.support.enforcer_rig import Rig
 from tests.support.examples import examples
 from tests.support.gpu_node_specs import gpu_node_spec, job_grant
 
+T = TypeVar("T")
 GPT2, BERT, FOREIGN = (PodName("research", name) for name in ("gpt2", "bert", "foreign"))
 CLOCKS = tuple(range(210, 1411, 15))
 LIMITS = GpuLimits(MilliwattsPerGpu(100_000), MilliwattsPerGpu(400_000), MilliwattsPerGpu(400_000), CLOCKS)
 
 clocks = st.integers(0, 2000)
-wishes = st.dictionaries(st.sampled_from([GPT2, BERT, FOREIGN]), st.integers(1, 100_000), max_size=3)
+wishes = st.dictionaries(
+    st.tuples(st.sampled_from([GPT2, BERT, FOREIGN]), st.sampled_from(["", "GPU-0", "GPU-1", "GPU-9"])),
+    st.integers(1, 100_000),
+    max_size=5,
+)
 held_by = st.sampled_from([(), (GPT2,), (BERT,), (FOREIGN,), (GPT2, BERT), (GPT2, FOREIGN)])
 
 
@@ -52,13 +62,15 @@ def nodes(draw: st.DrawFn) -> list[GpuState]:
 @given(grant=grants(), gpus=nodes(), mode=st.sampled_from(Mode), wished=wishes)
 @settings(max_examples=examples(400))
 def test_no_wish_changes_a_limit_or_raises_a_clock(
-    grant: Grant, gpus: list[GpuState], mode: Mode, wished: dict[PodName, int]
+    grant: Grant, gpus: list[GpuState], mode: Mode, wished: dict[Wish, int]
 ) -> None:
     without, targets = targets_of(grant, gpus, mode), targets_of(grant, gpus, mode, wished)
     for gpu in gpus:
         was, now = without[gpu.uuid], targets[gpu.uuid]
         assert (now.purpose, now.limit_milliwatts) == (was.purpose, was.limit_milliwatts)
-        wish = wished.get(gpu.pods[0]) if len(gpu.pods) == 1 and gpu.pods[0] in (GPT2, BERT) else None
+        own = len(gpu.pods) == 1 and gpu.pods[0] in (GPT2, BERT)
+        of_gpu = [mhz for (pod, uuid), mhz in wished.items() if own and pod == gpu.pods[0] and uuid in ("", gpu.uuid)]
+        wish = min(of_gpu, default=None)
         if wish is None or gpu.holders is Holders.NOT_LISTED:
             assert now.lock == was.lock, "another's GPU, or one that is shared"
             continue
@@ -78,20 +90,20 @@ def test_no_wish_changes_a_limit_or_raises_a_clock(
 )
 @settings(max_examples=examples(200))
 def test_the_last_wish_of_a_pod_counts_until_its_end(asked: list[tuple[int, int | None, int, int]]) -> None:
-    kept, now, model = ClockWishes(), 0, dict[PodName, tuple[int | None, int]]()
+    kept, now, model = ClockWishes(), 0, dict[Wish, tuple[int | None, int]]()
     for pod_number, megahertz, lasting, passing in asked:
-        pod = PodName("ns", str(pod_number))
-        kept.ask(pod, megahertz, now + lasting, now)
-        model[pod] = (megahertz, now + lasting)
+        whose = PodName("ns", str(pod_number // 2)), "GPU-0" if pod_number % 2 else ""
+        kept.ask(whose, megahertz, now + lasting, now)
+        model[whose] = (megahertz, now + lasting)
         now += passing
-        expected = {pod: wish for pod, (wish, until) in model.items() if wish is not None and until > now}
+        expected = {whose: wish for whose, (wish, until) in model.items() if wish is not None and until > now}
         assert kept.current(now) == expected
 
 
 def test_a_flood_of_pods_is_bounded() -> None:
     kept = ClockWishes()
     for number in range(10 * MAX_WISHES):
-        kept.ask(PodName("ns", str(number)), 900, 100, 0)
+        kept.ask((PodName("ns", str(number)), ""), 900, 100, 0)
     assert len(kept.current(1)) == MAX_WISHES
 
 
@@ -177,3 +189,38 @@ def test_whatever_trainers_ask_limits_stay_within_the_grant(
         before = sum(rig.limits())
         rig.step(1)
         assert sum(rig.limits()) <= max(bound, before)
+
+
+def test_a_clock_of_one_gpu_is_set_at_once_and_within_the_grant(rig: Rig) -> None:
+    granted(rig)
+    before = rig.locks()
+    first, second, other = (device.uuid for device in rig.node.devices[:3])
+    rig.enforcer.ask_clock(GPT2, 750, 5.0, first)
+    rig.enforcer.ask_clock(GPT2, 5000, 5.0, second)
+    rig.enforcer.ask_clock(GPT2, 750, 5.0, other)
+    rig.enforcer.ask_clock(GPT2, 750, 5.0, "GPU-of-nobody")
+    asyncio.run(rig.enforcer.set_asked_clocks())
+    assert rig.locks() == [(750, 750), *before[1:]], "above its grant, another's and nobody's are not to be had"
+    rig.step(1)
+    assert rig.locks() == [(750, 750), *before[1:]], "the round keeps what was asked for"
+    rig.step(5)
+    assert rig.locks() == before, "nobody has asked again"
+
+
+def test_a_clock_asked_for_during_a_round_is_not_undone_by_it(rig: Rig) -> None:
+    """The round decides, and waits for a driver, before it sets locks: by the wishes of then, it would set an old one."""
+
+    class Asking(DirectCalls):
+        async def each(self, operation: str, calls: Sequence[tuple[str, Callable[[], T]]]) -> list[T | GpuError]:
+            if operation.startswith("set power limit"):
+                rig.enforcer.ask_clock(GPT2, 600, 5.0)
+                await rig.enforcer.set_asked_clocks()
+            return await super().each(operation, calls)
+
+    rig.restart(calls=Asking())
+    granted(rig)
+    rig.enforcer.ask_clock(GPT2, 900, 5.0)
+    jobs = (job_grant("gpt2", 150_000, clocks=(0, 1200)), job_grant("bert", 150_000, 1, clocks=(0, 1005)))
+    rig.enforcer.accept(gpu_node_spec(2, 800_000, *jobs, lease=10**6))
+    rig.step(0.1)
+    assert [high for _, high in rig.locks()[:2]] == [600, 600]
