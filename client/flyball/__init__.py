@@ -14,6 +14,8 @@ The standard library is all that it needs; `flyball.torch` has the same for PyTo
 
 from flyball.environment import InvalidEnvironment
 from flyball.job import Job, Step, join
+from flyball.pipeline import Pipeline
+from flyball.pipeline_plan import Plan
 from flyball.sampling import Part, Position
 
-__all__ = ["InvalidEnvironment", "Job", "Part", "Position", "Step", "join"]
+__all__ = ["InvalidEnvironment", "Job", "Part", "Pipeline", "Plan", "Position", "Step", "join"]

@@ -18,7 +18,9 @@ from typing import Any, Callable, TypeVar
 
 from flyball.agent import Agent
 from flyball.checkpoints import Checkpoint, Checkpoints, Superseded
+from flyball.clocks import Clock, own_gpu
 from flyball.environment import Environment
+from flyball.pipeline import Pipeline, read_plans
 from flyball.reporting import Reporter
 from flyball.sampling import Order, Part, Position, parts_of
 from flyball.shared_values import SharedValues
@@ -161,6 +163,26 @@ class Job:
         """
         if self._reporter is not None:
             self._reporter.wish_clock(max_megahertz)
+
+    def pipeline(self, plan: str, *, stage: int, replica: int = 0, gpu: str = "") -> Pipeline:
+        """This process' place in a pipeline, whose computations run at the clocks of a `plan`.
+
+        `plan` is the file that `flyball frontier --output` has written, `stage` counts from 0, and so does `replica` where
+        several pipelines train the same model. `gpu` is the UUID of this process' GPU; unless it is given, the device
+        plugin's word counts. A plan that cannot be used costs one warning: the GPU then runs at what is granted.
+        """
+        environment = self._environment
+        plans = read_plans(plan, stage, environment.world_size)
+        gpu = gpu or own_gpu(os.environ, environment.local_rank)
+        return Pipeline(
+            plans,
+            Clock(environment.socket, gpu, self._monotonic) if environment.socket else None,
+            stage=stage,
+            replica=replica,
+            replicas=environment.world_size // plans.stages if plans is not None else 1,
+            values=self._values,
+            monotonic=self._monotonic,
+        )
 
     # --- what goes on beside -------------------------------------------------------------------------------------------
 

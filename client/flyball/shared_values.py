@@ -1,7 +1,7 @@
 """A few small values that the processes of one start tell each other through files of the volume that they share.
 
-Used when a start begins and when it ends, never in between. A file is made before anybody looks for it and only its
-contents change, since network file systems remember for a while that a file was not there.
+Used when a start begins and when it ends, and by replicas of a pipeline once an iteration. A file is made before anybody
+looks for it and only its contents change, since network file systems remember for a while that a file was not there.
 """
 
 from __future__ import annotations

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_agent.energy.observations import StepReport
+from flyball.clocks import Clock
+from flyball_agent.energy.observations import COMPUTATION_SECONDS, StepReport
 from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.enforce.journal import Journal
@@ -37,12 +39,13 @@ POD = PodName("research", "gpt2-1-0")
 
 
 class Rig:
-    def __init__(self, folder: Path, tick_seconds: float = 1.0) -> None:
+    def __init__(self, folder: Path, tick_seconds: float = 1.0, sockets: Path | None = None) -> None:
         self.now_ns = 1000 * SECOND
         self.folder = folder
         self.node = VirtualNode("node-0", [A100] * GPUS, lambda: self.now_ns)
         self.pods = Pods()
         self.tick_seconds = tick_seconds
+        self.sockets = sockets
         self.last_status = GpuNodeStatus()
         self.start()
 
@@ -55,6 +58,7 @@ class Rig:
             self.journal,
             self.pods,
             tick_seconds=self.tick_seconds,
+            socket_folder=self.sockets,
             clock_ns=lambda: self.now_ns,
             wall_seconds=lambda: self.now_ns / 1e9,
             version="1.2.3",
@@ -80,6 +84,10 @@ class Rig:
 
     def limits(self) -> list[int]:
         return [device.read().requested_limit_milliwatts for device in self.node.devices]
+
+    def locks(self) -> list[tuple[int, int]]:
+        states = [device.read() for device in self.node.devices]
+        return [(state.locked_min_megahertz, state.locked_max_megahertz) for state in states]
 
     def counters(self) -> int:
         return sum(gpu.read().energy_millijoules for gpu in self.driver.gpus())
@@ -581,6 +589,31 @@ async def test_the_loop_wakes_at_once_for_a_spec_and_survives_a_failing_round(tm
     with pytest.raises(AgentFailed, match="node-0: the driver is gone"):
         await asyncio.wait_for(task, 20)
     rig.kill()
+
+
+async def test_a_computation_s_clock_is_set_between_two_rounds_on_its_own_gpu(tmp_path: Path) -> None:
+    """From the client's call to the driver, through the pod's socket; nothing of it is left when the trainer is."""
+    with tempfile.TemporaryDirectory(prefix="fa", dir="/tmp") as sockets:
+        rig = Rig(tmp_path, tick_seconds=3600.0, sockets=Path(sockets))
+        rig.hold("gpt2-1-0", 0, 1)
+        rig.hold("bert-1-0", 2)
+        rig.spec(1, ("gpt2-1-0", 300_000), ("bert-1-0", 300_000))
+        await rig.round()
+        await rig.round()
+        before, limits = rig.locks(), rig.limits()
+        rounds = rig.agent.state.counts.rounds
+        own, other = (Clock(f"{sockets}/uid-gpt2-1-0/flyball.sock", rig.node.devices[index].uuid) for index in (1, 2))
+        other.ask(600)
+        own.ask(750)
+        await until(lambda: rig.locks()[1][1] == 750)
+        assert rig.locks() == [before[0], (min(before[1][0], 750), 750), *before[2:]]
+        own.ask(900)
+        await until(lambda: rig.locks()[1][1] == 900)
+        assert (rig.agent.state.counts.rounds, rig.limits()) == (rounds, limits)
+        rig.now_ns += round((COMPUTATION_SECONDS + 1) * SECOND)
+        await rig.round()
+        assert rig.locks() == before
+        await rig.agent.close()
 
 
 async def test_closing_writes_the_accounts_down_and_keeps_the_limits(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""A pipeline's plans as `flyball frontier --output` writes them: the clocks of one stage at each iteration time."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any
+
+MAX_COMPUTATIONS = 1_000_000
+# What a look-up may be late by: the rounding of the times in the file.
+TOLERANCE = 1e-6
+
+
+class InvalidPlan(ValueError):
+    """A file that is no plan of this pipeline; the message says what is wrong with it."""
+
+
+class StagePlans:
+    """What one stage of a pipeline runs at, by the seconds that an iteration may take.
+
+    `stages` is how many the pipeline has. Raises InvalidPlan.
+    """
+
+    def __init__(self, document: Any, stage: int) -> None:
+        try:
+            self.stages = int(document["gpus"])
+            points = [
+                (float(point["realised_time"]), float(point["realised_energy"]), point["clocks"].get(str(stage)))
+                for point in document["points"]
+            ]
+            waiting_watts = float(document.get("waiting_power", 0.0))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidPlan(f"this is not what `flyball frontier --output` writes: {error!r}") from error
+        if not points or any(clocks is None for _, _, clocks in points):
+            raise InvalidPlan(f"there is no plan for stage {stage}: the plan is of {self.stages} stages, from 0")
+        if not all(math.isfinite(seconds + joules) and seconds > 0 for seconds, joules, _ in points):
+            raise InvalidPlan("an iteration takes finite seconds above 0, and finite joules")
+        self._seconds: list[float] = []
+        self._joules: list[float] = []
+        self._clocks: list[dict[str, list[int | None]]] = []
+        least = math.inf
+        for seconds, joules, clocks in sorted(points, key=lambda point: point[:2]):
+            # A slower one is only of use where it needs less than a faster one that then waits.
+            if joules - waiting_watts * seconds < least:
+                least = joules - waiting_watts * seconds
+                self._seconds.append(seconds)
+                self._joules.append(joules)
+                self._clocks.append(_expanded(clocks))
+
+    @classmethod
+    def read(cls, path: str, stage: int) -> StagePlans:
+        """The plans in a file. Raises InvalidPlan, and OSError where it cannot be read."""
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise InvalidPlan(f"{path}: {error}") from error
+        try:
+            return cls(document, stage)
+        except InvalidPlan as error:
+            raise InvalidPlan(f"{path}: {error}") from error
+
+    @property
+    def fastest_seconds(self) -> float:
+        """How long an iteration takes at the least."""
+        return self._seconds[0]
+
+    @property
+    def slowest_seconds(self) -> float:
+        """How long it takes by the slowest plan: slower than this nothing is saved any more."""
+        return self._seconds[-1]
+
+    def at(self, seconds: float) -> Plan:
+        """The plan for an iteration of so many seconds: the slowest that is not slower, else the fastest."""
+        place = max(0, bisect_right(self._seconds, seconds * (1 + TOLERANCE)) - 1)
+        return Plan(self._seconds[place], self._joules[place], self._clocks[place])
+
+
+class Plan:
+    """One plan: seconds and joules (of all GPUs) that it predicts of an iteration, and this stage's clocks."""
+
+    __slots__ = ("_clocks", "joules", "seconds")
+
+    def __init__(self, seconds: float, joules: float, clocks: Mapping[str, list[int | None]]) -> None:
+        self.seconds = seconds
+        self.joules = joules
+        self._clocks = clocks
+
+    def clock_megahertz(self, instruction: str, microbatch: int) -> int | None:
+        """At which clock a computation runs; None where the plan says nothing of it."""
+        clocks = self._clocks.get(instruction)
+        return clocks[microbatch] if clocks is not None and 0 <= microbatch < len(clocks) else None
+
+
+def _expanded(clocks: Any) -> dict[str, list[int | None]]:
+    expanded: dict[str, list[int | None]] = {}
+    try:
+        for instruction, runs in clocks.items():
+            listed = expanded.setdefault(str(instruction), [])
+            for block, times in runs:
+                if len(listed) + len(block) * times > MAX_COMPUTATIONS:
+                    raise ValueError(f"{instruction}: more than {MAX_COMPUTATIONS} computations")
+                listed += [None if clock is None else int(clock) for clock in block] * times
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InvalidPlan(f"clocks are [[[megahertz, ...], times], ...] for each instruction: {error}") from error
+    if any(clock is not None and not 0 < clock < 100_000 for listed in expanded.values() for clock in listed):
+        raise InvalidPlan("a clock is a whole number of megahertz above 0")
+    return expanded

@@ -1,0 +1,311 @@
+"""A pipeline's plan in the client: the clock of each computation, stragglers among replicas, and what is not there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flyball.clocks import RENEW_SECONDS, RETRY_SECONDS, SOCKET_NAME, Clock, own_gpu
+from flyball.pipeline import Pipeline, read_plans
+from flyball.pipeline_plan import InvalidPlan, StagePlans
+from flyball.shared_values import SharedValues
+from flyball_frontiers.pipeline import (
+    PerseusPlanner,
+    PipelineProfile,
+    Reconfiguration,
+    Schedule,
+    envpipe,
+    pipeline_graph,
+)
+from flyball_frontiers.pipeline.document import envpipe_document, perseus_document
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+
+ROWS = [
+    {"stage": stage, "instruction": instruction, "frequency": clock, "time": work / clock, "energy": work * clock / 9e3}
+    for stage, work in ((0, 100.0), (1, 140.0))
+    for instruction in ("forward", "backward")
+    for clock in (1400, 1200, 1000, 800)
+]
+PROFILE = PipelineProfile.from_rows(ROWS)
+MICROBATCHES, WAITING_WATTS = 6, 20.0
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """What `flyball frontier` writes of two unequal stages."""
+    graph = pipeline_graph(PROFILE, Schedule.ONE_F_ONE_B, MICROBATCHES)
+    written = perseus_document(graph, WAITING_WATTS, 30)
+    return json.loads(json.dumps(written))  # type: ignore[no-any-return]
+
+
+class Asked(Clock):
+    """Remembers what was asked for."""
+
+    def __init__(self) -> None:
+        self.megahertz: list[int] = []
+
+    def ask(self, megahertz: int) -> None:
+        self.megahertz.append(megahertz)
+
+
+class Now:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_the_client_looks_up_what_the_planner_does(document: dict[str, Any]) -> None:
+    graph = pipeline_graph(PROFILE, Schedule.ONE_F_ONE_B, MICROBATCHES)
+    frontier = PerseusPlanner(graph, WAITING_WATTS).frontier(30)
+    for stage in (0, 1):
+        plans = StagePlans(document, stage)
+        for factor in (1.0, 1.01, 1.1, 1.17, 1.3, 2.0, 10.0):
+            seconds = plans.fastest_seconds * factor
+            plan, wanted = plans.at(seconds), frontier.at(seconds)
+            assert (plan.seconds, plan.joules) == (wanted.realised_time_seconds, wanted.realised_energy_joules)
+            for place in graph.programs[stage]:
+                operation = graph.operations[place]
+                said = plan.clock_megahertz(operation.instruction, operation.microbatch)
+                assert said == wanted.plan.chosen[place].clock_megahertz
+        assert plans.at(plans.fastest_seconds / 2).seconds == plans.fastest_seconds
+        assert plans.at(1e9).seconds == plans.slowest_seconds
+
+
+def test_envpipe_s_plan_is_looked_up_as_well() -> None:
+    written = envpipe_document(PROFILE, MICROBATCHES, WAITING_WATTS, Reconfiguration.BALANCED)
+    result = envpipe(PROFILE, MICROBATCHES, WAITING_WATTS)
+    plans = StagePlans(json.loads(json.dumps(written)), 0)
+    plan = plans.at(plans.fastest_seconds * 1.2)
+    chosen = result.frontier.fastest.plan.chosen
+    said = [
+        plan.clock_megahertz(result.graph.operations[place].instruction, result.graph.operations[place].microbatch)
+        for place in result.graph.programs[0]
+    ]
+    assert said == [chosen[place].clock_megahertz for place in result.graph.programs[0]]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda d: d.pop("points"),
+        lambda d: d.update(points=[]),
+        lambda d: d["points"][0]["clocks"].pop("1"),
+        lambda d: d["points"][0].update(realised_time=float("nan")),
+        lambda d: d["points"][0].update(realised_time=0),
+        lambda d: d["points"][0]["clocks"]["1"].update(forward=[[["fast"], 1]]),
+        lambda d: d["points"][0]["clocks"]["1"].update(forward=[[[1400], 10**9]]),
+        lambda d: d["points"][0]["clocks"]["1"].update(forward=[[[-5], 1]]),
+        lambda d: d["points"][0]["clocks"]["1"].update(forward=5),
+        lambda d: d["points"][0].update(clocks=[]),
+        lambda d: d.update(gpus="many"),
+        lambda d: d.update(waiting_power=None),
+    ],
+)
+def test_what_is_no_plan_is_refused(document: dict[str, Any], spoil: Any) -> None:
+    spoilt = json.loads(json.dumps(document))
+    spoil(spoilt)
+    with pytest.raises(InvalidPlan):
+        StagePlans(spoilt, 1)
+
+
+@pytest.mark.parametrize(("text", "world_size"), [("{", 2), ("[]", 2), (None, 2), ("whole", 3)])
+def test_a_plan_that_cannot_be_used_costs_one_warning(
+    document: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, world_size: int
+) -> None:
+    path = tmp_path / "plan.json"
+    if text is not None:
+        path.write_text(json.dumps(document) if text == "whole" else text)
+    with caplog.at_level(logging.WARNING):
+        assert read_plans(str(path), 0, world_size) is None
+    assert len(caplog.records) == 1
+    asked = Asked()
+    pipeline = Pipeline(None, asked, stage=0)
+    with pipeline.forward(0):
+        pass
+    with pipeline.synchronize():
+        pass
+    assert (asked.megahertz, pipeline.plan) == ([], None)
+
+
+def test_each_computation_asks_for_its_clock(document: dict[str, Any]) -> None:
+    plans, asked = StagePlans(document, 0), Asked()
+    pipeline = Pipeline(plans, asked, stage=0)
+    for microbatch in range(MICROBATCHES):
+        with pipeline.forward(microbatch):
+            pass
+        with pipeline.backward(microbatch):
+            pass
+    assert pipeline.plan is not None
+    wanted = [
+        pipeline.plan.clock_megahertz(what, number)
+        for number in range(MICROBATCHES)
+        for what in ("forward", "backward")
+    ]
+    assert asked.megahertz == wanted
+    assert len(set(wanted)) > 1, "the lighter stage has slack somewhere"
+    with pipeline.computation("all-reduce", 0), pipeline.forward(MICROBATCHES):
+        pass
+    assert asked.megahertz == wanted, "of what the plan does not know nothing is said"
+
+
+def iterate(pipelines: list[Pipeline], now: Now, seconds: list[float]) -> None:
+    """One iteration of the first stages of some replicas, each as long by its fastest plan; slower plans take longer."""
+    began = now.seconds
+    for pipeline in pipelines:
+        with pipeline.forward(0):
+            pass
+    ends = []
+    for pipeline, alone in zip(pipelines, seconds, strict=True):
+        assert pipeline.plan is not None
+        ends.append((began + alone * pipeline.plan.seconds / pipeline._plans.fastest_seconds, pipeline))  # type: ignore[union-attr]
+    for end, pipeline in sorted(ends, key=lambda item: item[0]):
+        now.seconds = end
+        pipeline.synchronize().__enter__()
+    for pipeline in pipelines:
+        pipeline.synchronize().__exit__(None, None, None)
+
+
+@given(degrees=st.lists(st.floats(1.0, 1.5), min_size=1, max_size=6), noise=st.floats(0.98, 1.02))
+@settings(max_examples=examples(60))
+def test_replicas_run_as_slow_as_the_slowest_and_come_back(
+    degrees: list[float], noise: float, document: dict[str, Any]
+) -> None:
+    now = Now()
+    plans = StagePlans(document, 0)
+    alone = plans.fastest_seconds * noise
+    with tempfile.TemporaryDirectory() as folder:
+        values = SharedValues(folder)
+        pipelines = [
+            Pipeline(plans, None, stage=0, replica=replica, replicas=2, values=values, monotonic=now)
+            for replica in (0, 1)
+        ]
+        for degree in [*degrees, 1.0]:
+            iterate(pipelines, now, [alone, alone * degree])
+            found = degree if degree >= 1.03 else 1.0
+            assert pipelines[0].straggler_degree == pytest.approx(found, rel=1e-6)
+            assert pipelines[1].straggler_degree == 1.0, "it is the straggler, or there is none"
+            assert pipelines[0].plan is not None
+            assert pipelines[0].plan.seconds <= plans.fastest_seconds * found * (1 + 2e-6)
+    assert pipelines[0].plan.seconds == plans.fastest_seconds
+
+
+def test_what_it_is_told_counts_until_it_is_told_otherwise(document: dict[str, Any]) -> None:
+    plans, now = StagePlans(document, 1), Now()
+    pipeline = Pipeline(plans, None, stage=1, monotonic=now)
+    pipeline.set_straggler(1.2)
+    assert pipeline.plan is not None
+    assert pipeline.plan.seconds == plans.fastest_seconds, "not in the middle of an iteration"
+    for _ in range(2):
+        with pipeline.synchronize():
+            pass
+        assert plans.fastest_seconds < pipeline.plan.seconds <= plans.fastest_seconds * 1.2
+    pipeline.set_straggler(1.0)
+    with pipeline.synchronize():
+        pass
+    assert pipeline.plan.seconds == plans.fastest_seconds
+    for wrong in (0.5, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="straggler degree"):
+            pipeline.set_straggler(wrong)
+
+
+def test_a_volume_that_fails_costs_one_warning(document: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(SharedValues):
+        def __init__(self) -> None:
+            pass
+
+        def put(self, name: str, value: str) -> None:
+            raise OSError("stale file handle")
+
+        def get(self, name: str) -> str | None:
+            raise OSError("stale file handle")
+
+    plans = StagePlans(document, 0)
+    pipeline = Pipeline(plans, None, stage=0, replicas=2, values=Failing())
+    for _ in range(3):
+        with pipeline.forward(0):
+            pass
+        with pipeline.synchronize():
+            pass
+    assert len(caplog.records) == 1
+    assert pipeline.straggler_degree == 1.0
+
+
+# --- the datagram ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def agent() -> Iterator[tuple[socket.socket, str]]:
+    """A socket where the agent's would be, and the path of the one beside it that a pod is told."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, served(folder) as listening:
+        yield listening, f"{folder}/flyball.sock"
+
+
+@contextlib.contextmanager
+def served(folder: str) -> Iterator[socket.socket]:
+    path = Path(folder) / SOCKET_NAME
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.setblocking(False)
+        listening.bind(str(path))
+        yield listening
+
+
+def heard(listening: socket.socket) -> list[bytes]:
+    datagrams = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            datagrams.append(listening.recv(128))
+    return datagrams
+
+
+def test_a_clock_is_asked_for_when_it_changes_and_renewed(agent: tuple[socket.socket, str]) -> None:
+    (listening, path), now = agent, Now()
+    clock = Clock(path, "GPU-1", now)
+    for megahertz in (1400, 1400, 1200, 1200):
+        clock.ask(megahertz)
+    assert heard(listening) == [b"GPU-1 1400", b"GPU-1 1200"]
+    now.seconds += RENEW_SECONDS
+    clock.ask(1200)
+    assert heard(listening) == [b"GPU-1 1200"]
+
+
+def test_an_agent_that_is_away_hangs_or_comes_again_never_reaches_the_training() -> None:
+    now = Now()
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        clock = Clock(f"{folder}/flyball.sock", "GPU-1", now)
+        clock.ask(1400)
+        with served(folder) as listening:
+            clock.ask(1400)
+            assert heard(listening) == [], "it is not looked for at every computation"
+            now.seconds += RETRY_SECONDS
+            for number in range(2000):  # nobody reads
+                clock.ask(1000 + number % 2)
+            assert heard(listening)
+            clock.ask(900)
+            assert heard(listening) == [b"GPU-1 900"]
+        now.seconds += RETRY_SECONDS
+        clock.ask(1400)
+        with served(folder) as listening:
+            now.seconds += RETRY_SECONDS
+            clock.ask(1400)
+            assert heard(listening) == [b"GPU-1 1400"]
+
+
+@pytest.mark.parametrize(
+    ("named", "local_rank", "gpu"),
+    [("GPU-a,GPU-b", 1, "GPU-b"), ("GPU-a", 1, "*"), ("all", 0, "*"), ("0,1", 1, "*"), ("", 0, "*")],
+)
+def test_a_process_knows_its_gpu_by_the_device_plugins_word(named: str, local_rank: int, gpu: str) -> None:
+    assert own_gpu({"NVIDIA_VISIBLE_DEVICES": named}, local_rank) == gpu
