@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Tests and demo start hundreds of Python processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo train-demo test test-fast test-integrations test-training mutants schedules gpu-check lint format images krew chart-docs docs page-pictures \
+.PHONY: help venv demo train-demo pipeline-demo test test-fast test-integrations test-training mutants schedules gpu-check lint format images krew chart-docs docs page-pictures \
 	dashboards dashboards-pictures vmui-pictures frontiers model-study \
 	metered-cap evaluation clean
 help:  ## what the targets do
@@ -25,6 +25,9 @@ demo: $(STAMP)  ## a real control plane, real jobs, a power cap stepped down and
 
 train-demo: $(STAMP)  ## real training with PyTorch, resized, killed and cut, beside the same left alone: a picture (TRAIN_DEMO_ARGS="--help")
 	$(BIN)/python -m flyball_testbed.training.demo $(TRAIN_DEMO_ARGS)
+
+pipeline-demo: $(STAMP)  ## a pipeline's energy plan acts on clocks, a straggler is answered: a picture (PIPELINE_DEMO_ARGS="--help")
+	$(BIN)/python -m flyball_testbed.pipeline.demo $(PIPELINE_DEMO_ARGS)
 
 test: $(STAMP)  ## the tests, on a real control plane; not test-integrations (TEST_ARGS="-k name")
 	$(BIN)/pytest --numprocesses auto --dist loadfile $(TEST_ARGS)

@@ -240,7 +240,8 @@ class WorkloadHost:
         if not self._settings.run_programs or not pod.command or not size.isdecimal():
             return None
         state = self._settings.state
-        places = ProgramPlaces(state / "volumes", self._settings.sockets, state / "programs")
+        settings = self._settings
+        places = ProgramPlaces(state / "volumes", settings.sockets, state / "programs", settings.hardware)
         return Programs(self._pod_by_uid, int(size), places)
 
     def _pod_by_uid(self, uid: str) -> GpuPod:

@@ -11,13 +11,14 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flyball_simulated_gpu.shared import SimulatedDevice
 
 from flyball_testbed.controlplane.ports import LOOPBACK, free_port
+from flyball_testbed.workload.devices import hardware_path
 from flyball_testbed.workload.pods import GpuPod
 from flyball_testbed.workload.reports import socket_path
 from flyball_testbed.workload.trainer import Phase, StepReport
@@ -30,14 +31,18 @@ INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "OMP_NUM_THREADS", "OPENBLAS_NUM_
 
 @dataclass(frozen=True, slots=True)
 class ProgramPlaces:
-    """Where programs find what pods have mounted: `volumes` for checkpoints, the agents' `sockets`, and `logs`."""
+    """Where programs find what pods have mounted: `volumes` for checkpoints, the agents' `sockets`, the boards in
+    `hardware`, and where their `logs` go."""
 
     volumes: Path
     sockets: Path
     logs: Path
+    hardware: Path
 
 
-def environment_of(pod: GpuPod, places: ProgramPlaces, own: Mapping[str, str], port: int) -> dict[str, str]:
+def environment_of(
+    pod: GpuPod, places: ProgramPlaces, own: Mapping[str, str], port: int, gpus: Sequence[str] = ()
+) -> dict[str, str]:
     """What the pod's process sees: the pod's variables, with paths and addresses of this machine in place of the pod's."""
     values = {name: own[name] for name in INHERITED if name in own}
     fields = {"metadata.uid": pod.uid, "metadata.name": pod.name, "metadata.namespace": pod.namespace}
@@ -53,6 +58,9 @@ def environment_of(pod: GpuPod, places: ProgramPlaces, own: Mapping[str, str], p
         "PET_MASTER_PORT": str(port),
         "JAX_COORDINATOR_ADDRESS": f"{LOOPBACK}:{port}",
         "GLOO_SOCKET_IFNAME": "lo",
+        # As NVIDIA's device plugin names a pod's GPUs, and where those that are simulated are.
+        "NVIDIA_VISIBLE_DEVICES": ",".join(gpus),
+        "FLYBALL_SIMULATED_GPUS": str(hardware_path(places.hardware, pod.node or "")),
     }
 
 
@@ -120,7 +128,8 @@ class Programs:
         self._places.logs.mkdir(parents=True, exist_ok=True)
         for uid, devices in self._members.items():
             pod = self._pods[uid]
-            environment = environment_of(pod, self._places, os.environ, port)
+            gpus = [device.uuid for device in devices]
+            environment = environment_of(pod, self._places, os.environ, port, gpus)
             if "FLYBALL_CHECKPOINT_DIR" in environment:
                 Path(environment["FLYBALL_CHECKPOINT_DIR"]).mkdir(parents=True, exist_ok=True)
             with (self._places.logs / f"{pod.namespace}-{pod.name}.log").open("wb") as log:

@@ -59,7 +59,7 @@ def devices(tmp_path: Path) -> Iterator[list[SimulatedDevice]]:
 
 @pytest.fixture
 def places(tmp_path: Path) -> ProgramPlaces:
-    return ProgramPlaces(tmp_path / "volumes", tmp_path / "sockets", tmp_path / "logs")
+    return ProgramPlaces(tmp_path / "volumes", tmp_path / "sockets", tmp_path / "logs", tmp_path / "hardware")
 
 
 Start = Callable[..., Programs]
@@ -111,7 +111,7 @@ def wait_up(places: ProgramPlaces, *names: str) -> None:
 
 
 def test_programs_see_their_pod_s_environment_with_this_machine_s_places(places: ProgramPlaces) -> None:
-    seen = environment_of(pod("a"), places, {"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x"}, 12345)
+    seen = environment_of(pod("a"), places, {"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x"}, 12345, ["GPU-1", "GPU-2"])
     assert seen == {
         "PATH": "/bin",
         "FLYBALL_JOB": "ns/train",
@@ -123,6 +123,8 @@ def test_programs_see_their_pod_s_environment_with_this_machine_s_places(places:
         "PET_MASTER_ADDR": "127.0.0.1",
         "PET_MASTER_PORT": "12345",
         "JAX_COORDINATOR_ADDRESS": "127.0.0.1:12345",
+        "NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-2",
+        "FLYBALL_SIMULATED_GPUS": str(places.hardware / f"{pod('a').node}.gpus"),
         "GLOO_SOCKET_IFNAME": "lo",
     }
 

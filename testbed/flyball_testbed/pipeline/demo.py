@@ -1,0 +1,276 @@
+"""`make pipeline-demo`: a pipeline's energy plan acts, through operator, agents and sockets, on measured stages.
+
+Two replicas of four stages train as EnergyAwareJobs, first all at the highest clock, then by the plan of `flyball
+frontier`; then one board is throttled from outside, and the other replica slows down with it. Processes stand for stages.
+Exits with 1 where the plan did not do what it predicted, or a cap that was reported as enforced was exceeded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flyball_frontiers.pipeline import PipelineProfile, Schedule, pipeline_graph
+from flyball_frontiers.pipeline.document import perseus_document
+from flyball_simulated_gpu.shared import SimulatedNode
+
+from flyball_testbed.controlplane.processes import wait_until
+from flyball_testbed.pipeline.board import MeasuredComputation
+from flyball_testbed.pipeline.journals import Iteration, Mean, read_iterations
+from flyball_testbed.pipeline.picture import Panel, draw
+from flyball_testbed.site import Site, SitePlan
+from flyball_testbed.training.demo import CLIENT, GROUP, NAMESPACE, PACE, ROOT, DemoFailed, job_of
+from flyball_testbed.workload.devices import hardware_path
+
+PROFILE = ROOT / "examples/profiles/gpt3-a40-unbalanced.csv"
+# A board whose clocks and limits leave room for the A40's; it draws 70 W where nothing computes, as those did.
+PRODUCT, BLOCKED_WATTS = "NVIDIA-H100-80GB-HBM3", 70.0
+STAGES, REPLICAS = 4, 2
+# Large enough for the job to be taken for one whose computations keep a GPU busy: its power limit follows from that.
+MICROBATCH_SIZE = 64
+POINTS = 60
+WAIT_SECONDS = 420.0
+THROTTLED_STAGE = 1
+# The throttled board's clock, about: iterations take a fifth longer by it.
+THROTTLED_MEGAHERTZ = 780
+# What the promises are: less energy without longer iterations, as was predicted.
+LEAST_SAVED, MOST_LONGER, PREDICTED_WITHIN = 0.10, 0.01, 0.02
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained: so many microbatches an iteration, iterations in each part of the run."""
+
+    microbatches: int
+    iterations: int
+
+    def plan(self) -> dict[str, Any]:
+        """What `flyball frontier --output` writes."""
+        profile = PipelineProfile.from_csv(PROFILE.read_text(encoding="utf-8"))
+        graph = pipeline_graph(profile, Schedule.ONE_F_ONE_B, self.microbatches)
+        return perseus_document(graph, BLOCKED_WATTS, POINTS)
+
+    def manifest(self, name: str, plan: Path, journal: Path, iterations: int) -> dict[str, Any]:
+        profile = PipelineProfile.from_csv(PROFILE.read_text(encoding="utf-8"))
+        highest = max(point.clock_megahertz or 0 for points in profile.points.values() for point in points)
+        command = [
+            sys.executable, "-m", "flyball_testbed.pipeline.stage", "--profile", str(PROFILE), "--plan", str(plan),
+            "--microbatches", str(self.microbatches), "--iterations", str(iterations), "--journal", str(journal),
+        ]  # fmt: skip
+        trainer = {
+            "name": "trainer",
+            "image": "example.org/pipeline",
+            "command": command,
+            "env": [{"name": "PYTHONPATH", "value": str(CLIENT)}],
+            "volumeMounts": [{"name": "checkpoint", "mountPath": "/checkpoint"}],
+        }
+        pod = {"containers": [trainer], "volumes": [{"name": "checkpoint", "emptyDir": {}}]}
+        training = {"globalBatchSize": REPLICAS * self.microbatches * MICROBATCH_SIZE, "modelClass": "gpt2"}
+        gpus = STAGES * REPLICAS
+        clocks = {"maxMegahertz": highest}
+        return job_of(
+            name, (gpus, gpus), training, pod, objective="Time", clocks=clocks, failurePolicy={"maxRestarts": 0}
+        )
+
+
+class Run:
+    """Jobs on the site, one after the other."""
+
+    def __init__(self, site: Site, say: Callable[[str], None]) -> None:
+        self._site = site
+        self._say = say
+
+    def cap(self, watts: int) -> None:
+        cap = {"apiVersion": "flyball.dev/v1alpha1", "kind": "PowerCap", "metadata": {"name": "cluster"}}
+        self._site.cluster.api.apply(cap | {"spec": {"watts": watts}})
+
+    def start(self, manifest: dict[str, Any]) -> None:
+        self._site.cluster.api.apply(manifest)
+        self._say(f"{manifest['metadata']['name']} is submitted")
+
+    def wait(self, name: str, holds: Callable[[], bool], what: str) -> None:
+        def over() -> bool:
+            self._site.check()
+            return holds() or self._state(name) == "Failed"
+
+        if not wait_until(over, WAIT_SECONDS) or not holds():
+            raise DemoFailed(f"not within {WAIT_SECONDS:g} s: {what}; {name} is {self._state(name)}")
+        self._say(what)
+
+    def wait_end(self, name: str) -> None:
+        self.wait(name, lambda: self._state(name) == "Succeeded", f"{name} has ended")
+
+    def _state(self, name: str) -> str:
+        job = self._site.cluster.api.get_or_none(f"{GROUP}/namespaces/{NAMESPACE}/energyawarejobs/{name}") or {}
+        return str((job.get("status") or {}).get("state"))
+
+    def throttle(self, gpu: str, watts: float) -> None:
+        """Let a board be capped from outside the driver, as a BMC does; 0 lets it go."""
+        node = self._site.cluster.node_names()[0]
+        with SimulatedNode.open(hardware_path(self._site.hardware, node)) as hardware:
+            hardware.device(gpu).set_out_of_band_cap_milliwatts(round(watts * 1000))
+
+
+def throttled_watts() -> float:
+    """What a board draws whose backward passes run at `THROTTLED_MEGAHERTZ`."""
+    profile = PipelineProfile.from_csv(PROFILE.read_text(encoding="utf-8"))
+    return MeasuredComputation(profile.of(THROTTLED_STAGE, "backward")).at(THROTTLED_MEGAHERTZ)[1]
+
+
+def gpu_of(journal: Path, replica: int, stage: int) -> str:
+    """The board of one stage, as its process said."""
+    for path in journal.glob("*.jsonl"):
+        head = json.loads(path.read_text().splitlines()[0])
+        if (head["replica"], head["stage"]) == (replica, stage):
+            return str(head["gpu"])
+    raise DemoFailed(f"{journal}: no process of stage {stage} of replica {replica}")
+
+
+@contextlib.contextmanager
+def started_site(out: Path, say: Callable[[str], None]) -> Iterator[Site]:
+    """One node of as many GPUs as there are stages, whose pods' commands run."""
+    plan = SitePlan(
+        nodes=1,
+        gpus_per_node=STAGES * REPLICAS,
+        product=PRODUCT,
+        operator_arguments=PACE,
+        workload_arguments=("--run-programs",),
+    )
+    site = Site.start(plan, out, say)
+    try:
+        yield site
+    finally:
+        programs = site.directory / "workload" / "programs"
+        if programs.exists():
+            shutil.copytree(programs, out / "programs", dirs_exist_ok=True)
+        site.stop()
+
+
+def scenario(run: Run, training: Training, plan: Path, out: Path) -> float:
+    """All that happens; when the board was throttled. Raises DemoFailed."""
+    run.cap(STAGES * REPLICAS * 700)
+    before, after = out / "highest", out / "planned"
+    run.start(training.manifest("highest-clocks", out / "none.json", before, training.iterations))
+    run.wait_end("highest-clocks")
+    run.start(training.manifest("planned", plan, after, 3 * training.iterations))
+
+    def done() -> int:
+        return max((item.number + 1 for item in read_iterations(after)), default=0)
+
+    run.wait("planned", lambda: done() >= training.iterations, f"{training.iterations} iterations by the plan")
+    board = gpu_of(after, REPLICAS - 1, THROTTLED_STAGE)
+    throttled_at = time.monotonic()
+    run.throttle(board, throttled_watts())
+    reached = 2 * training.iterations
+    run.wait("planned", lambda: done() >= reached, f"{training.iterations} more behind a board that is throttled")
+    run.throttle(board, 0)
+    run.wait_end("planned")
+    return throttled_at
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make pipeline-demo", description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("out/pipeline-demo"), help="the picture, journals and logs")
+    parser.add_argument("--microbatches", type=int, default=6, help="microbatches in an iteration")
+    parser.add_argument("--iterations", type=int, default=8, help="iterations in each of the four parts")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {line}", flush=True)
+
+    out: Path = arguments.output.resolve()
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    training = Training(arguments.microbatches, arguments.iterations)
+    plan = out / "plan.json"
+    plan.write_text(json.dumps(training.plan()))
+    say("planned")
+    try:
+        with started_site(out, say) as site:
+            throttled_at = scenario(Run(site, say), training, plan, out)
+            referee = site.referee_summary()
+    except DemoFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    over = max((cap["max_limits_over_watts"] for cap in referee["caps"].values()), default=0.0)
+    return conclude(out, throttled_at, over)
+
+
+def conclude(out: Path, throttled_at: float, over: float) -> int:
+    """Say what the journals in `out` show, and draw it; 0 where the plan has done what it promised."""
+    highest = [item for item in read_iterations(out / "highest") if item.number > 0]
+    planned = [item for item in read_iterations(out / "planned") if item.number > 0]
+    undisturbed = [item for item in planned if item.ended < throttled_at]
+    # The throttle came during an iteration: the first whole one behind it is the next.
+    behind = [item for item in planned if item.began >= throttled_at and item.replica == 0]
+    answered = [item for item in behind if item.degree > 1.0]
+    if not highest or not undisturbed or not answered:
+        print("the other replica never slowed down" if undisturbed else "nothing was trained", file=sys.stderr)
+        return 1
+    before, after, waited = Mean.of(highest), Mean.of(undisturbed), Mean.of(answered)
+    document = json.loads((out / "plan.json").read_text())
+    predicted = 1 - undisturbed[0].planned_joules / document["flat_out"]["energy"]
+    saved, longer = 1 - after.joules / before.joules, after.seconds / before.seconds - 1
+    answer = answered[0].began - throttled_at
+    held_up = STAGES * BLOCKED_WATTS * (waited.seconds - after.seconds)
+    than_waiting = 1 - waited.joules / (after.joules + held_up)
+    than_highest = 1 - waited.joules / (before.joules + held_up)
+    lines = [
+        f"highest clocks: {before.seconds:.3f} s and {before.joules:.0f} J an iteration of a replica",
+        f"by the plan: {after.seconds:.3f} s ({longer:+.2%}), {after.joules:.0f} J ({-saved:+.1%};"
+        f" predicted {-predicted:+.1%})",
+        f"behind a straggler of {waited.seconds / after.seconds:.2f}: {waited.joules:.0f} J in the other replica,"
+        f" {than_waiting:.1%} less than if it waited, {than_highest:.1%} less than at the highest clocks",
+        f"found and answered {answer:.1f} s after the board was throttled, {_after_first_slow(planned, throttled_at):.2f} s"
+        " after the end of the first longer iteration",
+        f"watts over a cap reported as enforced: {over:g}",
+    ]
+    for line in lines:
+        print(line)
+    (out / "figures.txt").write_text("\n".join(lines) + "\n")
+    _draw(highest, undisturbed, answered, planned, out / "pipeline-demo.png")
+    print(out / "pipeline-demo.png")
+    kept = saved >= LEAST_SAVED and longer <= MOST_LONGER and abs(saved - predicted) <= PREDICTED_WITHIN
+    return 0 if kept and over == 0 else 1
+
+
+def _after_first_slow(planned: Sequence[Iteration], throttled_at: float) -> float:
+    """From the end of the first iteration in which replica 0 waited long to the first computation of the next plan."""
+    ours = [item for item in planned if item.replica == 0]
+    slow = next(item for item in ours if item.ended > throttled_at and item.ended - item.computed > 0.03 * item.seconds)
+    answered = next(item for item in ours if item.began >= slow.ended and item.degree > 1.0)
+    return min(computation.start for computation in answered.computations) - slow.ended
+
+
+def _draw(
+    highest: Sequence[Iteration],
+    undisturbed: Sequence[Iteration],
+    answered: Sequence[Iteration],
+    planned: Sequence[Iteration],
+    path: Path,
+) -> None:
+    def title(words: str, item: Iteration) -> str:
+        return f"{words} {item.joules:,.0f} J in {item.seconds:.2f} s"
+
+    first, second, third = highest[len(highest) // 4], undisturbed[len(undisturbed) // 4], answered[len(answered) // 2]
+    other = next(item for item in planned if item.number == third.number and item.replica == REPLICAS - 1)
+    throttled = f"By the plan, while stage {THROTTLED_STAGE} of replica {REPLICAS - 1} is throttled: replica 0 uses"
+    panels = [
+        Panel(title("All at the highest clock:", first), [first]),
+        Panel(title("By the plan:", second), [second]),
+        Panel(title(throttled, third), [third, other]),
+    ]
+    draw(panels, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
