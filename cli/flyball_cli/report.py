@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 HEADINGS = ("jobs", "not ended", "GPU hours", "kWh", "cost", "kg CO2")
 LONGEST_PICTURE = 30
+# A day's report of a large cluster has a megabyte, and there are 400 of them.
+REPORTS_AT_ONCE = 8
 
 
 class GroupBy(StrEnum):
@@ -105,22 +107,25 @@ def register(app: typer.Typer) -> None:
 
 async def _made(session: ApiSession, by: By, prices: Prices, month: datetime | None, namespace: str | None) -> Report:
     """The report by the daily books; without any, by the jobs' statuses. Raises ValueError for what those do not tell."""
+    import msgspec
     from flyball_api.energy_report import read_energy_report
     from flyball_kube.errors import ApiError
     from flyball_kube.resources import ENERGY_AWARE_JOBS, ENERGY_REPORTS
     from flyball_views.books import book_report
     from flyball_views.report import report as make_report
 
-    from flyball_cli.cluster_reading import list_all, look
+    from flyball_cli.cluster_reading import each_of, look
 
+    chosen, kept = [], False
     try:
-        books = [read_energy_report(raw).spec for raw in await list_all(session, ENERGY_REPORTS)]
+        async for raw in each_of(session, ENERGY_REPORTS, page_size=REPORTS_AT_ONCE):
+            kept = True
+            if month is None or raw["metadata"]["name"].startswith(f"{month:%Y-%m}-"):
+                chosen.append(msgspec.structs.replace(read_energy_report(raw).spec, marks=None))
     except ApiError as error:
         if error.status not in (403, 404):
             raise
-        books = []
-    if books:
-        chosen = [book for book in books if month is None or book.day.startswith(f"{month:%Y-%m}-")]
+    if kept:
         chosen.sort(key=lambda book: book.day)
         return book_report(chosen, datetime.now(UTC), by, prices, namespace)
     overview = await look(session, namespace)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import typer
-from flyball_cli.report import Output, _month, draw, month_after, printed
+from flyball_cli.report import Output, _made, _month, draw, month_after, printed
 from flyball_views.overview import read_overview
 from flyball_views.report import By, Prices, Report, report
 
@@ -48,3 +49,35 @@ def test_months() -> None:
     assert month_after(_month("2030-12")) == datetime(2031, 1, 1, tzinfo=UTC)
     with pytest.raises(typer.BadParameter, match="is no month"):
         _month("June")
+
+
+class Books:
+    """An API server with so many daily reports; `longest` is the most of them that one answer had."""
+
+    def __init__(self, days: int) -> None:
+        first = date(2030, 6, 1)
+        self.names = [(first + timedelta(days=index)).isoformat() for index in range(days)]
+        self.longest = 0
+
+    async def get(self, path: str, **params: str) -> dict[str, Any]:
+        begin = int(params.get("continue", "0"))
+        page = self.names[begin : begin + int(params["limit"])]
+        self.longest = max(self.longest, len(page))
+        times = {"countedSince": "2030-06-01T00:00:00Z", "chargedUntil": "2030-06-01T00:00:00Z"}
+        items = [
+            {"metadata": {"name": day}, "spec": {"day": day, **times, "gpusMillijoules": 3_600_000_000}} for day in page
+        ]
+        after = begin + len(page)
+        return {"items": items, "metadata": {"continue": str(after) if after < len(self.names) else ""}}
+
+
+async def test_a_year_of_large_reports_is_read_a_few_days_at_a_time() -> None:
+    session: Any = Books(400)
+    report = await _made(session, By.MONTH, Prices(), None, None)
+    assert [line.name for line in report.lines][:2] == ["2030-06", "2030-07"]
+    assert report.total.kilowatt_hours == pytest.approx(400)
+    assert session.longest <= 8
+    june = await _made(session, By.DAY, Prices(), datetime(2030, 6, 1, tzinfo=UTC), None)
+    assert len(june.lines) == 30
+    other = await _made(session, By.DAY, Prices(), datetime(2040, 6, 1, tzinfo=UTC), None)
+    assert other.caveats[0] == "there is no EnergyReport of that time"
