@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -13,11 +14,12 @@ from flyball_api.manifests import manifests
 from flyball_operator.power.cap_state import CapState
 
 from tests.support.examples import examples
-from tests.support.power_cluster import DEFAULT, GPUS, NODES
+from tests.support.power_cluster import DEFAULT, GPUS, MIN, NODES
 from tests.support.schedules.faults import GROUPS, KINDS, Fault, Schedule, schedule_of
 from tests.support.schedules.memory_api import CHANGE_RULE, COMMITTED_RULE, VERSION_RULE
+from tests.support.schedules.processes import SETTINGS
 from tests.support.schedules.run import run, shrunk
-from tests.support.schedules.world import Beginning
+from tests.support.schedules.world import Beginning, World
 
 SCHEDULES = 1000
 PARTS = 4
@@ -110,6 +112,41 @@ def test_a_claim_on_its_way_to_the_api_server_is_as_good_as_one_that_stands_whil
             (5, 5, 3), (False,) * 3, ((450, 1.0), (250, 1.0), (400, 0.5), (250, 1.0), (100, 1.0), (450, 0.5))
         ),
     )
+
+
+def test_a_machine_of_which_both_objects_are_gone_keeps_to_its_failsafe_after_its_lease() -> None:
+    """Taken to be gone: what docs/power-safety.md says of it, in each of its words."""
+    limits: dict[float, dict[str, int]] = {}
+
+    async def both_gone(world: World, schedule: Schedule) -> None:
+        try:
+            await world.begin(schedule.beginning)
+            await asyncio.sleep(8.0)
+            before = _limits(world)
+            world.api.force_away("gpunodes", "a")
+            world.api.remove("nodes", "a")
+            await asyncio.sleep(1.0)
+            limits[0.0], limits[1.0] = before, _limits(world)
+            await asyncio.sleep(SETTINGS.grant_lease_seconds)
+            limits[7.0] = _limits(world)
+            await asyncio.sleep(5.0)
+            limits[12.0] = _limits(world)
+        finally:
+            await world.close()
+
+    outcome = run(Schedule(0, GREEDY, ()), play=both_gone)
+    assert "claimed as enforced" in outcome.violation
+    assert limits[1.0]["a"] == limits[0.0]["a"] > 2 * MIN
+    assert limits[1.0]["b"] > limits[0.0]["b"]
+    assert limits[7.0]["a"] == limits[12.0]["a"] == GPUS * MIN
+
+
+def _limits(world: World) -> dict[str, int]:
+    """What the limits of each node's GPUs come to, in watts."""
+    return {
+        name: sum(device.read().enforced_limit_milliwatts for device in machine.devices) // 1000
+        for name, machine in world.machines.items()
+    }
 
 
 # --- the referee has teeth ---------------------------------------------------------------------------------------------
