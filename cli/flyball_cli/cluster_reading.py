@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,16 +27,20 @@ async def list_all(
     session: ApiSession, resource: Resource, namespace: str | None = None, **params: str
 ) -> list[dict[str, Any]]:
     """Every object of a resource, page by page; raises ApiError and ApiUnreachable."""
-    return [item async for item in each_of(session, resource, namespace, **params)]
+    return [item async for item in each_of(session, resource, namespace, params)]
 
 
 async def each_of(
-    session: ApiSession, resource: Resource, namespace: str | None = None, page_size: int = PAGE_SIZE, **params: str
+    session: ApiSession,
+    resource: Resource,
+    namespace: str | None = None,
+    params: Mapping[str, str] | None = None,
+    page_size: int = PAGE_SIZE,
 ) -> AsyncIterator[dict[str, Any]]:
     """The same, one after the other: of large objects no more are held at once than `page_size`."""
     token = ""
     while True:
-        page = {**params, "limit": str(page_size), **({"continue": token} if token else {})}
+        page = {**(params or {}), "limit": str(page_size), **({"continue": token} if token else {})}
         answer = await session.get(resource.path(namespace), **page)
         for item in answer.get("items") or []:
             yield item
