@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from operator import itemgetter
+from operator import is_, itemgetter
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
@@ -66,7 +66,9 @@ logger = get_logger(__name__)
 CHECK_AGAIN_SECONDS = 5.0
 # Before it is worked out anew when a job that can wait should start.
 LOOK_SECONDS = 15.0
-# Statuses under way beyond which none is begun for its figures alone: what happens must not queue up behind them.
+# Statuses under way beyond which none is begun: a few are written at a time, and to make thousands would hold up a cut.
+STATUSES_AT_ONCE = 256
+# And beyond which none is begun for its figures alone: what happens must not queue up behind them.
 ROUTINE_AT_ONCE = 32
 
 
@@ -141,10 +143,11 @@ class JobController:
         quotas: list[tuple[EnergyQuota, EnergyQuotaStatus]] = []
         if not statuses_wait:
             limits = pod_limits(nodes.values())
-            self._ranges = gpu_ranges(nodes.values())
+            ranges = gpu_ranges(nodes.values())
+            self._ranges = self._ranges if ranges == self._ranges else ranges
             about_jobs = []
             for uid, job in jobs.items():
-                if uid in status_writes:
+                if uid in status_writes or self._still_idle(job, decisions.get(uid), queue, now):
                     continue
                 try:
                     facts = self._facts(job, decisions.get(uid), queue, limits, epoch, now)
@@ -153,7 +156,7 @@ class JobController:
                     continue
                 if facts is not None:
                     about_jobs.append((job, facts))
-            statuses = self._statuses(about_jobs, nodes, ROUTINE_AT_ONCE - len(status_writes), monotonic)
+            statuses = self._statuses(about_jobs, nodes, len(status_writes), monotonic)
             late_energy = [
                 item for item in self._ended.late_energy(cluster, nodes, monotonic) if item[0].uid not in status_writes
             ]
@@ -376,10 +379,10 @@ class JobController:
         return planned and self._creates.allows(job.view.namespace, self._monotonic)
 
     def _statuses(
-        self, jobs: Sequence[tuple[LiveJob, JobFacts]], nodes: Mapping[str, NodeInfo], room: int, monotonic: float
+        self, jobs: Sequence[tuple[LiveJob, JobFacts]], nodes: Mapping[str, NodeInfo], under_way: int, monotonic: float
     ) -> list[tuple[LiveJob, EnergyAwareJobStatus]]:
-        """The statuses to write now: all in which something has happened, then figures, the oldest first, while there is
-        `room`; those with nothing new in them are left out."""
+        """The statuses to write now: those in which something has happened, and then figures, who was looked at longest ago
+        first, as far as there is room beside those `under_way`; those with nothing new in them are left out."""
         found: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
 
         def make(job: LiveJob, facts: JobFacts) -> bool:
@@ -392,19 +395,45 @@ class JobController:
                 found.append((job, status))
             return status is not None
 
-        figures = []
+        happened, figures = [], []
         for job, facts in jobs:
-            history = self._records[job.view.uid].status
+            record = self._records[job.view.uid]
+            history, position = record.status, None if facts.queue is None else facts.queue.position
             if self._updates.urgent(job.view, facts, history):
-                make(job, facts)
-            elif self._updates.due(job.view, facts, history, monotonic):
+                happened.append((history.looked_at, job, facts))
+                record.idle = None
+            elif self._updates.due(job.view, position, facts.now, history, monotonic):
                 figures.append((history.looked_at, job, facts))
-        figures.sort(key=itemgetter(0))
-        for _, job, facts in figures:
-            if room <= 0:
-                break
-            room -= make(job, facts)
+        for waiting, most in ((happened, STATUSES_AT_ONCE), (figures, ROUTINE_AT_ONCE)):
+            waiting.sort(key=itemgetter(0))
+            for _, job, facts in waiting:
+                if under_way >= most:
+                    break
+                under_way += make(job, facts)
         return found
+
+    def _still_idle(self, job: LiveJob, decision: JobDecision | None, queue: JobQueue, now: datetime) -> bool:
+        """Whether a job did nothing but wait when its status was last made, all of that is the same, and no figure is due.
+
+        Nothing has to be worked out for such a job: there may be ten thousand.
+        """
+        view, record = job.view, self._records[job.view.uid]
+        attempts = record.attempts
+        if job.step.phase != Phase.WAITING or job.pods or attempts.pause is not None:
+            record.idle = None
+            return False
+        objects = (view, decision, self._ranges)  # compared by identity, for to compare them whole costs as much
+        values = (
+            job.memory.refusal,
+            job.memory.given_back,
+            attempts.failures,
+            attempts.starts_in_a_row,
+            attempts.highest_incarnation,
+            record.last_resize,
+        )
+        before, record.idle = record.idle, (objects, values)
+        same = before is not None and before[1] == values and all(map(is_, before[0], objects))
+        return same and not self._updates.due(view, queue.position_of(view.uid), now, record.status, self._monotonic)
 
     def _facts(
         self,

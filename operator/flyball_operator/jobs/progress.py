@@ -46,6 +46,11 @@ class JobProgress:
     def consumed_millijoules(self) -> int:
         return self.settled_millijoules + sum(self.open_millijoules.values())
 
+    @property
+    def at_rest(self) -> bool:
+        """It has no pace, no draw and no open incarnation: without a report nothing of it changes."""
+        return not (self.iterations_per_second or self.watts or self.clock_megahertz or self.open_millijoules)
+
     def budget_spent(self, budget_kilojoules: int | None) -> bool:
         return budget_kilojoules is not None and self.consumed_millijoules >= budget_kilojoules * 1_000_000
 
@@ -112,6 +117,8 @@ def updated_progress(
     its progress is marked as an estimate.
     """
     reports = list(reports)
+    if not reports and running_gpus == 0 and progress.at_rest:
+        return progress  # most of the jobs that wait, in every cycle
     reporting = [report for _, report in reports if report.last_report_time is not None]
     iterations, last_report = progress.iterations, progress.last_report
     reported_by, lost = progress.reported_by, progress.iterations_lost

@@ -38,6 +38,10 @@ class JobQueue:
         starts = {start.uid: (start.seconds, start.basis) for start in queue.starts}
         return JobQueue(queue, planned_at, positions, starts)
 
+    def position_of(self, uid: str) -> int | None:
+        """The place of a job, from 1; None where it has none."""
+        return self._positions.get(uid)
+
     def place_of(self, uid: str) -> QueuePlace | None:
         """The place of a job; None where it does not wait for GPUs or watts, or no plan has seen it yet."""
         position = self._positions.get(uid)

@@ -37,6 +37,8 @@ class JobRecord:
     # For which generation and signal it was looked at whether the job is put off, when, and what was found.
     put_off: tuple[tuple[int, Signal], float, Refusal | None] | None = None
     status: StatusHistory = field(default_factory=StatusHistory)
+    # What its status followed from when it last did nothing but wait: objects, and values.
+    idle: tuple[tuple[object, ...], tuple[object, ...]] | None = None
 
     @staticmethod
     def of(job: EnergyAwareJob, rules: RestartRules, now: datetime, monotonic: float) -> JobRecord:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
+import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
-from flyball_operator.jobs.controller import ROUTINE_AT_ONCE, JobController
+from flyball_operator.jobs.controller import ROUTINE_AT_ONCE, STATUSES_AT_ONCE, JobController
+from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue, QueuePlace
@@ -21,6 +24,7 @@ from flyball_planner.models.priors import model_class_prior
 from flyball_planner.snapshot import Admission, ExpectedStart, JobDecision, Queue
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.support.examples import examples
 from tests.support.operator_objects import A100, NOW, as_stored, decision, incarnation_view, job_view, raw_job
@@ -62,9 +66,9 @@ class Waiting:
 
     def look(self, second: int, facts: JobFacts) -> None:
         job, monotonic = self.job(), 1000.0 + second
-        if not self.updates.urgent(job, facts, self.history) and not self.updates.due(
-            job, facts, self.history, monotonic
-        ):
+        position = None if facts.queue is None else facts.queue.position
+        due = self.updates.due(job, position, facts.now, self.history, monotonic)
+        if not due and not self.updates.urgent(job, facts, self.history):
             return
         status = self.updates.made(job, facts, self.history, {}, monotonic)
         if status is not None:
@@ -131,17 +135,19 @@ def test_a_running_job_gives_a_sign_of_life() -> None:
     assert running.writes == [0, 60, 120]
 
 
-def test_what_happens_goes_before_figures_and_these_go_in_turn() -> None:
-    names = [f"job-{index:03d}" for index in range(100)]
-    jobs = {name: job_view(name, uid=name) for name in names}
-    controller = JobController(INTERVAL, Priors(), DEFAULT_GPU_RESOURCES)
-    decisions = {name: replace(WAITING, uid=name) for name in names}
+class Many:
+    """Jobs that wait, under one controller; `cycle` gives the names of those whose statuses are written."""
 
-    def cycle(second: int, under_way: Collection[str] = ()) -> list[str]:
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self.jobs = {name: job_view(name, uid=name) for name in names}
+        self.decisions = {name: replace(WAITING, uid=name) for name in names}
+        self.controller = JobController(INTERVAL, Priors(), DEFAULT_GPU_RESOURCES)
+
+    def cycle(self, second: int, under_way: Collection[str] = ()) -> list[str]:
         now = NOW + timedelta(seconds=second)
-        queue = JobQueue.of(Queue(tuple(names), (), "nobody knows"), now)
         world = ClusterState(
-            jobs=jobs,
+            jobs=self.jobs,
             caps=[],
             gpu_nodes={},
             nodes=[],
@@ -152,23 +158,70 @@ def test_what_happens_goes_before_figures_and_these_go_in_turn() -> None:
             unread=(),
             age_seconds=0.0,
         )
-        step = controller.step(
-            world, {}, decisions, epoch=1, now=now, monotonic=1000.0 + second, queue=queue, status_writes=under_way
+        step = self.controller.step(
+            world,
+            {},
+            self.decisions,
+            epoch=1,
+            now=now,
+            monotonic=1000.0 + second,
+            queue=JobQueue.of(Queue(tuple(self.names), (), "nobody knows"), now),
+            status_writes=under_way,
         )
         for live, status in step.statuses:
             read = read_energy_aware_job(raw_job(status=as_stored(status)))
-            jobs[live.view.uid] = replace(jobs[live.view.uid], status=read.status, conditions=read.conditions)
+            uid = live.view.uid
+            self.jobs[uid] = replace(self.jobs[uid], status=read.status, conditions=read.conditions)
         return [live.view.uid for live, _ in step.statuses]
 
-    assert sorted(cycle(0)) == names, "each is told that it waits"
-    assert cycle(1) == []
-    first = cycle(200)
+
+def test_what_happens_goes_before_figures_and_these_go_in_turn() -> None:
+    names = [f"job-{index:03d}" for index in range(100)]
+    many = Many(names)
+    assert sorted(many.cycle(0)) == names, "each is told that it waits"
+    assert many.cycle(1) == []
+    first = many.cycle(200)
     assert len(first) == ROUTINE_AT_ONCE
-    assert cycle(200, under_way=first) == [], "while so many are under way"
-    decisions[names[0]] = replace(decisions[names[0]], admission=Admission.WAITING_FOR_POWER)
-    assert cycle(200, under_way=[*first[1:], names[-1]]) == [names[0]], "but for what has happened"
-    second = cycle(201)
+    assert many.cycle(200, under_way=first) == [], "while so many are under way"
+    many.decisions[names[0]] = replace(many.decisions[names[0]], admission=Admission.WAITING_FOR_POWER)
+    assert many.cycle(200, under_way=[*first[1:], names[-1]]) == [names[0]], "but for what has happened"
+    second = many.cycle(201)
     assert len(second) == ROUTINE_AT_ONCE
     assert not set(first) & set(second)
-    third, fourth = cycle(202), cycle(203)
+    third, fourth = many.cycle(202), many.cycle(203)
     assert {*first, *second, *third, *fourth} == set(names)
+
+
+def test_ten_thousand_statuses_are_not_made_in_one_cycle() -> None:
+    """A new leader that found them all at once would hold up a cut for seconds; each is made in its turn."""
+    names = [f"job-{index:05d}" for index in range(3 * STATUSES_AT_ONCE)]
+    many = Many(names)
+    written: list[str] = []
+    for second in range(3):
+        made = many.cycle(second)
+        assert len(made) == STATUSES_AT_ONCE
+        written += made
+    assert sorted(written) == names
+    assert many.cycle(4) == []
+
+
+def test_for_jobs_that_only_wait_nothing_is_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"job-{index:03d}" for index in range(200)]
+    many = Many(names)
+    many.cycle(0)
+    many.cycle(1)
+    looked_at: list[str] = []
+    facts = JobController._facts
+
+    def counted(self: JobController, job: LiveJob, *arguments: Any) -> JobFacts | None:
+        looked_at.append(job.view.uid)
+        return facts(self, job, *arguments)
+
+    monkeypatch.setattr(JobController, "_facts", counted)
+    assert many.cycle(2) == []
+    assert looked_at == []
+    many.decisions[names[7]] = replace(many.decisions[names[7]], admission=Admission.WAITING_FOR_POWER)
+    assert many.cycle(3) == [names[7]]
+    many.jobs[names[9]] = replace(many.jobs[names[9]], spec=structs.replace(many.jobs[names[9]].spec, suspend=True))
+    assert many.cycle(3) == [names[9]]
+    assert many.jobs[names[9]].status.state == "Suspended"

@@ -65,12 +65,17 @@ class StatusUpdates:
         """Whether something has happened since the job was last looked at."""
         return (job.generation, *_significant_facts(facts)) != history.significant
 
-    def due(self, job: EnergyAwareJob, facts: JobFacts, history: StatusHistory, monotonic: float) -> bool:
-        """Whether it is time to look at the job's figures, most of which move by themselves."""
+    def due(
+        self, job: EnergyAwareJob, position: int | None, now: datetime, history: StatusHistory, monotonic: float
+    ) -> bool:
+        """Whether it is time to look at the job's figures, most of which move by themselves.
+
+        `position` is its place among those that wait, None where it does not.
+        """
         since = job.status.waiting_since
-        if since is not None and _waited_long(since, facts.now) != _waited_long(since, job.status.time):
+        if since is not None and _waited_long(since, now) != _waited_long(since, job.status.time):
             return monotonic - history.looked_at >= self._interval_seconds
-        behind = 0.0 if facts.queue is None else facts.queue.position * SECONDS_PER_PLACE
+        behind = 0.0 if position is None else position * SECONDS_PER_PLACE
         return monotonic - history.looked_at >= max(self._interval_seconds, behind)
 
     def made(
@@ -84,7 +89,8 @@ class StatusUpdates:
         """The status to write now, looked at now; None where nothing in it is new."""
         first = history.looked_at == float("-inf")
         # A new leader finds thousands of jobs at once: figures that have moved since are written in their turn.
-        due = not first and self.due(job, facts, history, monotonic)
+        position = None if facts.queue is None else facts.queue.position
+        due = not first and self.due(job, position, facts.now, history, monotonic)
         history.significant = (job.generation, *_significant_facts(facts))
         if due or first:
             history.looked_at = monotonic
