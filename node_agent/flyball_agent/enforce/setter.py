@@ -142,7 +142,11 @@ class GpuSetter:
                 )
             else:
                 calls.append((change.uuid, driver.reset_locked_clocks))
-        for change, error in zip(sets, await self._access.calls.each("lock clocks", calls), strict=True):
+        session = self._state.session
+        outcomes = await self._access.calls.each("lock clocks", calls)
+        if self._state.session != session:
+            return  # another driver by now, or the same loaded anew, which knows of no lock
+        for change, error in zip(sets, outcomes, strict=True):
             gpu = self._state.gpus[change.uuid]
             if error is None:
                 self._state.put(gpu.changed(lock=change.lock, lock_refused=None, lock_set_ns=self._clock_ns()))

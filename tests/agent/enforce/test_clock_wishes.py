@@ -11,6 +11,7 @@ from flyball_agent.enforce.decisions import Mode, targets_of
 from flyball_agent.enforce.gpu_state import UNLOCKED, GpuState, Holders, PodName
 from flyball_agent.gpu.calls import DirectCalls
 from flyball_agent.gpu.gpu import GpuError, GpuLimits, PowerLimitReading
+from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_api.grant import Grant, JobGrant, OtherGpuLimits, PowerBound
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_simulated_gpu.device import DeviceFault
@@ -224,3 +225,29 @@ def test_a_clock_asked_for_during_a_round_is_not_undone_by_it(rig: Rig) -> None:
     rig.enforcer.accept(gpu_node_spec(2, 800_000, *jobs, lease=10**6))
     rig.step(0.1)
     assert [high for _, high in rig.locks()[:2]] == [600, 600]
+
+
+def test_a_lock_of_a_driver_that_was_swapped_meanwhile_is_not_taken_for_the_new_ones(rig: Rig) -> None:
+    armed: list[bool] = []
+
+    class Swapping(DirectCalls):
+        async def each(self, operation: str, calls: Sequence[tuple[str, Callable[[], T]]]) -> list[T | GpuError]:
+            done = await super().each(operation, calls)
+            if operation == "lock clocks" and calls and armed:
+                armed.clear()
+                rig.node.reload_driver()
+                rig.enforcer.swap_driver(SimulatedDriver(rig.node))
+            return done
+
+    granted(rig)
+    rig.restart(calls=Swapping())
+    jobs = (job_grant("gpt2", 300_000, clocks=(900, 1200)), job_grant("bert", 200_000, 1, clocks=(0, 1005)))
+    rig.enforcer.accept(gpu_node_spec(2, 1_200_000, *jobs, lease=10**6))
+    rig.step(1)
+    rig.enforcer.ask_clock(GPT2, 750, 5.0)
+    armed.append(True)
+    asyncio.run(rig.enforcer.set_asked_clocks())
+    assert not armed
+    assert [gpu.lock for gpu in rig.enforcer.state.gpus.values()] == [None] * 4
+    rig.step(1)
+    assert rig.locks()[:2] == [(750, 750)] * 2
