@@ -288,7 +288,7 @@ def cap(kinds: Any) -> Iterator[str]:
     kinds.api.create(kinds.path("PowerCap"), kinds.object("PowerCap", {"watts": 9000}, name="guarded"))
     kinds.api.patch(f"{path}/status", {"status": {"effectiveWatts": 9000, "leastWatts": 3200}})
     slip = partial(kinds.api.patch, path, {"spec": {"watts": 1}}, **DRY)
-    wait_until(lambda: "less than a third" in refusal(slip), "the policy is in force")
+    wait_until(lambda: "less than three tenths" in refusal(slip), "the policy is in force")
     yield path
     kinds.api.delete(path)
 
@@ -333,7 +333,7 @@ OVER: Json = {"name": "over", "start": "2020-01-01T00:00:00Z", "end": "2020-01-0
         "a new budget",
     ],
 )
-def test_a_cap_that_would_fall_to_less_than_a_third_is_asked_about_once(
+def test_a_cap_that_would_fall_to_less_than_three_tenths_is_asked_about_once(
     kinds: Any, cap: str, first: Json, slipped: Json, lowest: int | None, before: int | None
 ) -> None:
     entries = [entry["watts"] for entry in first.get("schedule", ())]
@@ -342,9 +342,9 @@ def test_a_cap_that_would_fall_to_less_than_a_third_is_asked_about_once(
         kinds.api.patch(cap, {"spec": slipped})  # nobody can compare the two: the operator obeys
         return
     said = refusal(kinds.api.patch, cap, {"spec": slipped})
-    assert f"{lowest} is less than a third of the {before} before" in said
+    assert f"{lowest} is less than three tenths of the {before} before" in said
     assert f'flyball.dev/confirm-watts: "{lowest}"' in said
-    assert "less than a third" in refusal(kinds.api.patch, cap, confirmed(lowest + 1, slipped))
+    assert "less than three tenths" in refusal(kinds.api.patch, cap, confirmed(lowest + 1, slipped))
     kinds.api.patch(cap, confirmed(lowest, slipped))
     kinds.api.patch(cap, {"spec": {"staticOverheadWatts": 7}})  # what stands is not asked about again
 
