@@ -74,6 +74,13 @@ def test_columns_are_those_that_users_read_first() -> None:
 
 
 @pytest.mark.parametrize("kind", CRDS)
+def test_columns_mean_the_same_in_capitals(kind: str) -> None:
+    """As kubectl writes them: a millijoule must not become a megajoule."""
+    columns = CRDS[kind]["spec"]["versions"][0]["additionalPrinterColumns"]
+    assert [column["name"] for column in columns if re.search(r"\bm[A-Z]", column["name"])] == []
+
+
+@pytest.mark.parametrize("kind", CRDS)
 def test_columns_lead_to_fields_that_exist(kind: str) -> None:
     known = {path for path, _ in _walk(_root(kind), kind)}
     for column in CRDS[kind]["spec"]["versions"][0]["additionalPrinterColumns"]:
