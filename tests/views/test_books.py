@@ -75,6 +75,11 @@ def test_by_job_with_all_that_no_job_has_used() -> None:
     }
 
 
+def test_the_days_are_named() -> None:
+    assert "it is of 2 days, from 2030-06-01 to 2030-07-01 (UTC)" in "".join(book_report(BOOKS, NOW, By.JOB).caveats)
+    assert "it is of one day, 2030-07-01 (UTC)" in "".join(book_report(BOOKS[1:], NOW, By.JOB).caveats)
+
+
 def test_by_namespace_day_month_and_cap() -> None:
     assert hours(book_report(BOOKS, NOW, By.NAMESPACE)) == {"red": 9.0, "blue": 6.0, "(idle)": 5.0, "web": 1.0}
     assert hours(book_report(BOOKS, NOW, By.DAY)) == {"2030-06-01": 20.0, "2030-07-01": 1.0}

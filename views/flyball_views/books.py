@@ -152,12 +152,16 @@ def _shown(name: str, line: _Line, prices: Prices) -> ReportLine:
     )
 
 
+def _days(days: Sequence[str]) -> str:
+    return f"one day, {days[0]}" if len(days) == 1 else f"{len(days)} days, from {days[0]} to {days[-1]}"
+
+
 def _caveats(books: Iterable[EnergyReportSpec], by: By, prices: Prices, total: _Line) -> list[str]:
     books = list(books)
     if not books:
         return ["there is no EnergyReport of that time"]
     days = sorted(book.day for book in books)
-    found = [f"it is of {len(days)} days, from {days[0]} to {days[-1]} (UTC), as of {books[-1].charged_until:%H:%M}"]
+    found = [f"it is of {_days(days)} (UTC), as of {books[-1].charged_until:%H:%M}"]
     if prices.power_usage_effectiveness == 1.0:
         found.append("it is what the GPUs used: hosts, network and cooling come on top (--pue)")
     else:

@@ -198,11 +198,16 @@ def _watts(watts: float) -> str:
 def joules_text(joules: float) -> str:
     for unit, size in (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3)):
         if abs(joules) >= size:
-            return f"{joules / size:.3g} {unit}"
-    return f"{joules:.3g} J"
+            return f"{_three_digits(joules / size)} {unit}"
+    return f"{_three_digits(joules)} J"
 
 
 def _seconds(seconds: float) -> str:
     if seconds >= 2 * 3600:
-        return f"{seconds / 3600:.3g} h"
-    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+        return f"{_three_digits(seconds / 3600)} h"
+    return f"{_three_digits(seconds)} s"
+
+
+def _three_digits(value: float) -> str:
+    """Three digits, or all before the point: never an exponent, in which people do not read seconds."""
+    return f"{value:.3g}" if 1e-3 <= abs(value) < 999.5 else f"{value:.0f}"

@@ -148,7 +148,7 @@ class PodDemands(ApiStruct, frozen=True):
             ("ephemeral storage", needs.storage, free.storage),
         ):
             if asked > left:
-                return f"less than {asked / _THOUSANDTHS / _GIBI:.3g} GiB of {what} free"
+                return f"less than {asked / _THOUSANDTHS / _GIBI:.4g} GiB of {what} free"
         return ""
 
 
