@@ -27,7 +27,7 @@ from textual.pilot import Pilot
 from tests.support.site_bench import GROUP, Bench
 
 NAMESPACE = "research"
-SIZE = (164, 30)
+SIZE = (196, 28)
 COLOURS = 256  # fewer merge the few green and blue words with the many white ones
 FOLLOWED_SECONDS, LOOKS = 60.0, 0.5
 PATIENCE_SECONDS = 180.0
