@@ -107,10 +107,11 @@ class EnergyBooks:
         if stored is None:
             self._empty(_day(now))
             return
-        marks = stored.marks or Marks()
-        self._first = {node.name: node for node in marks.nodes}
-        self._marks = {job.uid: Mark(job.millijoules, job.gpu_seconds) for job in marks.jobs}
-        self._counted_since, self._counted_until = stored.counted_since, stored.charged_until
+        marks = stored.marks
+        if marks is not None:  # without them nobody knows what is counted already: only what is used from now on is
+            self._first = {node.name: node for node in marks.nodes}
+            self._marks = {job.uid: Mark(job.millijoules, job.gpu_seconds) for job in marks.jobs}
+            self._counted_since, self._counted_until = stored.counted_since, stored.charged_until
         self._empty(stored.day)
         self._gpus, self._of_jobs, self._of_pods = (
             stored.gpus_millijoules,

@@ -91,6 +91,8 @@ class EnergyReports:
                 return UNKNOWN
             except InvalidObject as error:
                 logger.warning("EnergyReport left out: it cannot be read", error=str(error))
+        if found is not None and found.spec.marks is None and found.spec.day < now.astimezone(UTC).date().isoformat():
+            found = None  # a day that is closed: the one after it was deleted
         self._books = EnergyBooks(None if found is None else found.spec, self._rates, now)
         self._version = "" if found is None else found.metadata.resource_version
         self._begins = found is None

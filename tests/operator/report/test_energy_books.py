@@ -440,6 +440,37 @@ async def test_a_day_of_churn_and_crashes_adds_up_to_the_counters(seed: int) -> 
     print(f"seed {seed}: {crashes} crashes, {len(day.jobs)} jobs, {abs(counted / day.drawn.total() - 1):.1e} off")
 
 
+@pytest.mark.parametrize("lost", ["deleted", "without its marks"])
+async def test_a_report_that_is_deleted_by_hand_counts_nothing_of_the_days_before_again(lost: str) -> None:
+    """What it held is gone, and no more: a job that has run for days was counted on each of them."""
+    api = Api()
+    session: Any = api
+    reports = EnergyReports(session, RATES, 60.0, 400)
+    used_by_then = 0
+    for hour in range(60):
+        at = hour * 3600.0
+        if hour == 40 and lost == "deleted":
+            del api.stored["2030-06-03"]
+        elif hour == 40:
+            del api.stored["2030-06-03"]["spec"]["marks"]
+            api.stored["2030-06-03"]["metadata"]["resourceVersion"] = "another"
+        used_by_then = 10**9 * hour
+        while True:
+            if reports.load_due(at):
+                await reports.load(after(at), at)
+            reports.observe(
+                lambda total=used_by_then: seen(info("a", [total]), jobs=[used("train", total)]),  # type: ignore[misc]
+                after(at),
+            )
+            if (write := reports.due(after(at), at)) is None:
+                break
+            reports.answered(write, *api.write(write), after(at), at)
+    specs = api.specs()
+    assert [spec.day for spec in specs] == ["2030-06-01", "2030-06-02", "2030-06-03"]
+    assert sum(spec.jobs_millijoules for spec in specs) <= sum(spec.gpus_millijoules for spec in specs) + 10**9
+    assert 0.8 * used_by_then < sum(spec.jobs_millijoules for spec in specs) <= used_by_then
+
+
 async def test_old_reports_go_at_the_turn_of_the_day() -> None:
     api = Api()
     for day in ("2030-04-22", "2030-04-23", "2030-05-01"):
