@@ -23,7 +23,11 @@ from flyball_api.workloads.metadata import Condition, Metadata, holds
 from flyball_api.workloads.resources import DEFAULT_GPU_RESOURCES, Needs, Quantities, count, read_needs
 
 # Extended resources that are served from GPUs, whatever a unit of theirs is: time slices, MIG instances.
-_SERVED_FROM_GPUS = ("nvidia.com/gpu", "nvidia.com/mig-")
+_MIG_RESOURCE = "nvidia.com/mig-"
+_SERVED_FROM_GPUS = ("nvidia.com/gpu", _MIG_RESOURCE)
+# In the product label of a node all of whose GPUs are partitioned alike: NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.
+_MIG_PRODUCT = "-MIG-"
+MOST_INSTANCES_A_GPU = 7
 # Node feature discovery: a PCI device of NVIDIA (10de), of any class, or a display (0300) or 3D controller (0302).
 _GPU_ON_THE_BUS = re.compile(r"feature\.node\.kubernetes\.io/pci-(030[02]_)?10de(_[0-9a-f_]+)?\.present")
 # GPUs of a Node of which nobody says how many it has: as many as the servers that are sold most.
@@ -116,8 +120,13 @@ def read_node(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_G
     gpus = sum(count(capacity.get(name)) for name in gpu_resources)
     hidden_gpus = 0 if gpus else _hidden_gpus(labels, capacity)
     replicas = count(labels.get(LABEL_GPU_REPLICAS))
-    if replicas > 1:  # what it offers are time slices, of which no pod has a GPU to itself
+    if replicas > 1:  # what it offers are time slices (or MPS'), of which no pod has a GPU to itself
         gpus, hidden_gpus = 0, max(hidden_gpus, -(-gpus // replicas))
+    instances = sum(count(units) for name, units in capacity.items() if name.startswith(_MIG_RESOURCE))
+    if _MIG_PRODUCT in labels.get(LABEL_GPU_PRODUCT, ""):  # the strategy "single": instances go by the name of GPUs
+        gpus, hidden_gpus, instances = 0, 0, max(instances + gpus, 1)
+    if instances:  # how many boards they are on nobody says; others may be whole
+        hidden_gpus = max(hidden_gpus, ASSUMED_GPUS, gpus + -(-instances // MOST_INSTANCES_A_GPU))
     return NodeView(
         name=node.metadata.name,
         uid=node.metadata.uid,

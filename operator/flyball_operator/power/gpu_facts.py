@@ -54,8 +54,8 @@ class KnownGpus:
         """The facts of one node."""
         reports: Sequence[GpuReport] = () if gpu_node is None else gpu_node.gpus
         product, gpus = ("", 0) if node is None else (node.product, node.gpus)
-        if node is not None and not gpus and not reports:
-            gpus = node.hidden_gpus  # until its agent has looked
+        if node is not None and not reports:
+            gpus = max(gpus, node.hidden_gpus)  # until its agent has looked
         known = self._facts.get(name)
         if known is not None and known[0] is reports and known[1:3] == (product, gpus):
             return known[3]

@@ -8,6 +8,7 @@ import pytest
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.grant import PowerBound
 from flyball_api.workloads import PodView, read_node
+from flyball_operator.jobs.feasibility.fitting import withheld_gpus
 from flyball_operator.power.gpu_facts import KnownGpus
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.settings import Settings
@@ -347,6 +348,16 @@ def test_what_was_calibrated_stands_over_the_catalogue_and_what_a_device_says_ov
         ({}, {"nvidia.com/gpu.shared": "16"}, 8),
         ({"nvidia.com/gpu.replicas": "4"}, {"nvidia.com/gpu": "32"}, 8),  # time slices
         ({"nvidia.com/gpu.replicas": "4"}, {"nvidia.com/gpu": "2"}, 1),
+        ({"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "mps"}, {"nvidia.com/gpu": "32"}, 8),
+        # MIG's strategy "single": instances by the name of GPUs, and their number in the label.
+        ({"nvidia.com/gpu.product": f"{A100}-MIG-1g.5gb", "nvidia.com/gpu.count": "56"}, {"nvidia.com/gpu": "56"}, 8),
+        (
+            {"nvidia.com/gpu.product": f"{A100}-MIG-1g.5gb", "nvidia.com/gpu.count": "112"},
+            {"nvidia.com/gpu": "112"},
+            16,
+        ),
+        ({"nvidia.com/gpu.product": f"{A100}-MIG-3g.20gb"}, {}, 8),
+        ({"nvidia.com/gpu.product": A100, "nvidia.com/gpu.count": "4"}, {"nvidia.com/mig-1g.5gb": "28"}, 8),
         ({"nvidia.com/gpu.present": "false"}, {"cpu": "64", "nvidia.com/mig-1g.5gb": "0"}, 0),
         ({"feature.node.kubernetes.io/pci-0200_15b3.present": "true"}, {"nvidia.com/hostdev": "8"}, 0),  # its network
         ({"nvidia.com/gpu.count": "many"}, {}, 0),
@@ -359,6 +370,33 @@ def test_a_node_counts_by_whatever_speaks_of_gpus(labels: Json, capacity: Json, 
     nodes = read_nodes([read_node(raw)], {}, [], frozenset())
     assert {name: info.gpus for name, info in nodes.items()} == ({"a": gpus} if gpus else {})
     assert all(info.power.committed.limit_milliwatts > 0 and not info.schedulable for info in nodes.values())
+
+
+def mixed_node() -> Json:
+    """Four whole GPUs, and others that are partitioned: the strategy "mixed"."""
+    raw = raw_node("a", 4)
+    raw["metadata"]["labels"] |= {"nvidia.com/gpu.product": A100, "nvidia.com/gpu.count": "4"}
+    raw["status"]["capacity"] |= {"nvidia.com/mig-1g.5gb": "21", "nvidia.com/mig-3g.20gb": "2"}
+    return raw
+
+
+def test_boards_that_are_partitioned_count_beside_those_that_are_not() -> None:
+    """Four whole GPUs offered, and 23 instances: the boards below them draw, too, whoever has looked or not."""
+    before = read_nodes([read_node(mixed_node())], {}, [], frozenset())["a"]
+    assert before.gpus == 8
+    seen = gpu_node_view("a", grant(7 * FLOOR), devices=7, limits=7 * FLOOR)
+    after = read_nodes([read_node(mixed_node())], {"a": seen}, [], frozenset())["a"]
+    assert (after.gpus, after.lost_gpus) == (7, 0), "by boards, each once"
+    assert withheld_gpus([after], []) == {"a": 3}, "and jobs get none of the partitioned ones"
+
+
+def test_instances_that_go_by_the_name_of_gpus_are_no_phantom_boards() -> None:
+    raw = raw_node("a", 56)
+    raw["metadata"]["labels"] |= {"nvidia.com/gpu.product": f"{A100}-MIG-1g.5gb", "nvidia.com/gpu.count": "56"}
+    seen = gpu_node_view("a", grant(8 * FLOOR), devices=8, limits=8 * FLOOR)
+    info = read_nodes([read_node(raw)], {"a": seen}, [], frozenset())["a"]
+    assert (info.gpus, info.lost_gpus) == (8, 0)
+    assert not info.schedulable, "no pod has a GPU to itself there"
 
 
 def test_what_the_agent_sees_stands_over_a_guess() -> None:

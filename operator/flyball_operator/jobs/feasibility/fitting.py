@@ -160,7 +160,10 @@ class _Room:
 
 
 def withheld_gpus(nodes: Iterable[NodeInfo], pods: Iterable[PodView]) -> dict[str, int]:
-    """How many GPUs of each node its device plugin withholds from pods, those that pods have already not counted."""
+    """How many GPUs of each node its device plugin withholds from pods, those that pods have already not counted.
+
+    Boards that it does not offer as GPUs (partitioned ones beside whole ones) are among them.
+    """
     held: Counter[str] = Counter()
     for pod in pods:
         if pod.node and not pod.finished:
@@ -168,8 +171,8 @@ def withheld_gpus(nodes: Iterable[NodeInfo], pods: Iterable[PodView]) -> dict[st
     found = {}
     for info in nodes:
         view = info.node
-        if view is not None and view.allocatable_gpus < view.gpus:
-            found[info.name] = max(0, min(view.gpus - view.allocatable_gpus, view.gpus - held[info.name]))
+        if view is not None and view.allocatable_gpus < info.gpus:
+            found[info.name] = max(0, min(info.gpus - view.allocatable_gpus, info.gpus - held[info.name]))
     return found
 
 
