@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flyball_api.names import FLYBALL_API_VERSION, LABEL_JOB_NAME
+from flyball_api.names import ANNOTATION_CONFIRM_WATTS, FLYBALL_API_VERSION, LABEL_JOB_NAME
 from flyball_kube.errors import ApiError
 from flyball_kube.informer import Informer
 from flyball_kube.resources import ENERGY_AWARE_JOBS, PODS, POWER_CAPS
@@ -221,7 +221,11 @@ class Churn:
 
 
 async def set_cap(session: ApiSession, watts: int) -> None:
-    cap = {"apiVersion": FLYBALL_API_VERSION, "kind": "PowerCap", "metadata": {"name": CAP}, "spec": {"watts": watts}}
+    metadata = {
+        "name": CAP,
+        "annotations": {ANNOTATION_CONFIRM_WATTS: str(watts)},
+    }  # it may be a third of what it was
+    cap = {"apiVersion": FLYBALL_API_VERSION, "kind": "PowerCap", "metadata": metadata, "spec": {"watts": watts}}
     await session.apply(POWER_CAPS.path(name=CAP), cap, "churn")
 
 
