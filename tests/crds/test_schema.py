@@ -134,7 +134,8 @@ def test_kubectl_shows_a_job_as_a_row(control_plane: DevCluster, kinds: Any) -> 
         [*kubectl, "get", "eaj", "--namespace", kinds.namespace], capture_output=True, text=True, check=True
     ).stdout
     header, row = listed.splitlines()
-    assert header.split() == ["NAME", "GPUS", "CLOCK", "POWER", "PROGRESS", "ENERGY", "BUDGET", "ETA", "STATE", "AGE"]
+    columns = "NAME GPUS CLOCK POWER PROGRESS ENERGY BUDGET ETA QUEUE STATE AGE"
+    assert header.split() == columns.split()
     for shown in ("subject", " 8 ", "1200 MHz", "2.1 kW", "34%", "812 MJ", "90%", "3h20m", "Running"):
         assert shown in row
 
