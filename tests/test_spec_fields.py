@@ -86,6 +86,8 @@ SHOWN: dict[str, dict[str, str]] = {
         "meter.silentPermille": "test_a_silent_meter_lowers_by_itself_in_the_stated_time",
         "meter.releaseSeconds": "test_limits_come_back_once_the_load_is_gone_slowly_and_then_are_the_caps_alone",
         "foreignPods": "test_a_cap_limits_foreign_pods_unless_told_otherwise",
+        "foreignWeights[].namespace": "test_namespaces_share_by_the_weights_that_the_cap_gives_them",
+        "foreignWeights[].permille": "test_namespaces_share_by_the_weights_that_the_cap_gives_them",
         "reserveNodes": "test_the_largest_distances_are_held_back",
         "releaseSeconds": "test_a_deleted_cap_holds_for_its_release_seconds",
     },

@@ -320,6 +320,11 @@ class EnergyAwareJob:
     def managed_by_flyball(self) -> bool:
         return self.spec.managed_by == MANAGED_BY_FLYBALL
 
+    @property
+    def wants_gpus(self) -> bool:
+        """It asks Flyball for GPUs, as far as its own words go: it has not ended, and is not suspended or another's."""
+        return not self.finished and not self.deleting and not self.spec.suspend and self.managed_by_flyball
+
     def has(self, condition: str) -> bool:
         """Whether the status has the condition with status True."""
         found = self.conditions.get(condition)

@@ -13,6 +13,7 @@ from flyball_api.reading import MAX_INTEGER, ApiStruct, Count, InvalidObject, Js
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
 
 MAX_JOBS = 256
+MAX_FOREIGN_PODS = 256
 DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits
 MAX_DIGEST_LENGTH = 64
 MAX_HOLD_SECONDS = 86_400
@@ -92,10 +93,19 @@ class JobGrant(Struct, frozen=True):
         return node_milliwatts(self.power_limit_milliwatts, self.gpus)
 
 
+class ForeignPodLimit(Struct, frozen=True):
+    """What each GPU of one pod outside Flyball may draw, where that is another limit than such pods' GPUs have else."""
+
+    namespace: str
+    pod_name: str
+    power_limit_milliwatts: MilliwattsPerGpu
+
+
 class OtherGpuLimits(Struct, frozen=True):
     """What the GPUs without a Flyball pod may draw each, and how many of them pods outside Flyball hold.
 
-    A limit of 0 stands for the GPU's own: the smallest for idle and failsafe, the default for foreign. For
+    A limit of 0 stands for the GPU's own: the smallest for idle and failsafe, the default for foreign. `foreign_pods`, in
+    the order of their names, are those with limits of their own; their GPUs are among `foreign_gpus`. For
     `failsafe_hold_seconds` after the end of the lease all limits are held as granted, before they fall to the failsafe.
     """
 
@@ -104,6 +114,14 @@ class OtherGpuLimits(Struct, frozen=True):
     foreign_gpus: int = 0
     failsafe_power_limit_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
     failsafe_hold_seconds: int = 0
+    foreign_pods: tuple[ForeignPodLimit, ...] = ()
+
+    def foreign_limit_of(self, namespace: str, pod_name: str) -> MilliwattsPerGpu:
+        """What each GPU of a pod outside Flyball may draw; 0: the GPU's default."""
+        for pod in self.foreign_pods:
+            if (pod.namespace, pod.pod_name) == (namespace, pod_name):
+                return pod.power_limit_milliwatts
+        return self.foreign_power_limit_milliwatts
 
 
 class Grant(Struct, frozen=True):
@@ -189,12 +207,19 @@ class _JobGrant(ApiStruct, frozen=True):
     pod_uid: str = ""
 
 
+class _ForeignPod(ApiStruct, frozen=True):
+    namespace: Name
+    pod_name: Name
+    power_limit_milliwatts: PerGpu
+
+
 class _OtherGpus(ApiStruct, frozen=True):
     idle_power_limit_milliwatts: PerGpu = MilliwattsPerGpu(0)
     foreign_power_limit_milliwatts: PerGpu = MilliwattsPerGpu(0)
     foreign_gpus: Count = 0
     failsafe_power_limit_milliwatts: PerGpu = MilliwattsPerGpu(0)
     failsafe_hold_seconds: Annotated[int, Meta(ge=0, le=MAX_HOLD_SECONDS)] = 0
+    foreign_pods: Annotated[tuple[_ForeignPod, ...], Meta(max_length=MAX_FOREIGN_PODS)] = ()
 
 
 class _Cap(ApiStruct, frozen=True):
@@ -234,6 +259,10 @@ class GrantSpec(ApiStruct, frozen=True):
                 others.foreign_gpus,
                 others.failsafe_power_limit_milliwatts,
                 others.failsafe_hold_seconds,
+                tuple(
+                    ForeignPodLimit(pod.namespace, pod.pod_name, pod.power_limit_milliwatts)
+                    for pod in sorted(others.foreign_pods, key=lambda pod: (pod.namespace, pod.pod_name))
+                ),
             ),
             jobs=tuple(
                 JobGrant(
@@ -285,6 +314,7 @@ def grant_spec(grant: Grant) -> JsonObject:
             "foreignGpus": others.foreign_gpus,
             "failsafePowerLimitMilliwatts": others.failsafe_power_limit_milliwatts,
             "failsafeHoldSeconds": others.failsafe_hold_seconds,
+            **({"foreignPods": _foreign_pods_spec(others)} if others.foreign_pods else {}),
         },
         "jobs": [
             {
@@ -305,3 +335,14 @@ def grant_spec(grant: Grant) -> JsonObject:
             {"name": cap.name, "brakeEpoch": cap.brake.epoch, "brakeSequence": cap.brake.sequence} for cap in grant.caps
         ],
     }
+
+
+def _foreign_pods_spec(others: OtherGpuLimits) -> list[JsonObject]:
+    return [
+        {
+            "namespace": pod.namespace,
+            "podName": pod.pod_name,
+            "powerLimitMilliwatts": pod.power_limit_milliwatts,
+        }
+        for pod in others.foreign_pods
+    ]

@@ -12,7 +12,17 @@ from flyball_api.conditions import StoredCondition
 from flyball_api.grant import MAX_HOLD_SECONDS
 from flyball_api.label_selector import LabelSelector
 from flyball_api.names import ANNOTATION_RELEASE
-from flyball_api.reading import ApiStruct, Count, InvalidObject, ObjectMeta, Time, read_metadata, read_spec, read_status
+from flyball_api.reading import (
+    ApiStruct,
+    Count,
+    InvalidObject,
+    Name,
+    ObjectMeta,
+    Time,
+    read_metadata,
+    read_spec,
+    read_status,
+)
 
 KIND = "PowerCap"
 # For how long a cap is held after its deletion.
@@ -84,6 +94,13 @@ class CapMeter(ApiStruct, frozen=True):
         return f"file {self.file}" if self.prometheus is None else f"Prometheus {self.prometheus.endpoint}"
 
 
+class ForeignWeight(ApiStruct, frozen=True):
+    """The weight of each GPU that pods outside Flyball hold in one namespace, in thousandths of any other GPU's."""
+
+    namespace: Name
+    permille: Count
+
+
 class PowerCapSpec(ApiStruct, frozen=True):
     """PowerCap.spec, which people write; exactly one of `watts` and `permille_of_max` is set."""
 
@@ -101,6 +118,7 @@ class PowerCapSpec(ApiStruct, frozen=True):
     failsafe_hold_seconds: Annotated[int, Meta(ge=0, le=MAX_HOLD_SECONDS)] | None = None
     meter: CapMeter | None = None
     foreign_pods: Literal["Reserve", "Limit"] = "Limit"
+    foreign_weights: tuple[ForeignWeight, ...] = ()
     release_seconds: Count = DEFAULT_RELEASE_SECONDS
     reserve_nodes: Count = 0
 

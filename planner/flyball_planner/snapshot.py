@@ -36,7 +36,7 @@ class NodeState:
 
     `gpus` counts every GPU of the node. `foreign_gpus` are held by pods that are not Flyball's, `lost_gpus` cannot be
     used; the rest is free for jobs only while `schedulable` (ready, not cordoned, its agent acknowledged).
-    `foreign_power_limit_watts` is what one foreign GPU is reserved at, `lost_power_limit_watts` one lost GPU.
+    `foreign_power_limit_watts` is what foreign GPUs are reserved at on average, `lost_power_limit_watts` one lost GPU.
     `fixed_bound_watts`: set where the node cannot be commanded (silent or not yet acknowledged): its whole worst hold,
     which the planner can neither lower nor use. A job that already runs on a node that is not schedulable stays there
     (a cordon or an agent's restart must not restart training), unless the node is to be evacuated (`evacuate`).

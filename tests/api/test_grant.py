@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from flyball_api.grant import (
+    ForeignPodLimit,
     Grant,
     GrantVersion,
     JobGrant,
@@ -31,7 +32,17 @@ GRANTS = st.builds(
     lease_seconds=COUNTS,
     bound=BOUNDS,
     committed=BOUNDS,
-    other_gpus=st.builds(OtherGpuLimits, COUNTS, COUNTS, COUNTS, COUNTS),
+    other_gpus=st.builds(
+        OtherGpuLimits,
+        COUNTS,
+        COUNTS,
+        COUNTS,
+        COUNTS,
+        st.integers(0, 86_400),
+        st.dictionaries(st.tuples(NAMES, NAMES), COUNTS, max_size=2).map(
+            lambda pods: tuple(ForeignPodLimit(*pod, MilliwattsPerGpu(limit)) for pod, limit in sorted(pods.items()))
+        ),
+    ),
     jobs=st.lists(JOBS, max_size=3).map(lambda jobs: tuple(sorted(jobs, key=lambda job: (job.uid, job.pod_name)))),
 )
 

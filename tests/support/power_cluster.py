@@ -41,7 +41,7 @@ from flyball_api.gpu_node import (
 )
 from flyball_api.grant import BrakeVersion, Grant, PowerBound
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
-from flyball_api.power_cap import PowerCap, PowerCapSpec, PowerCapStatus
+from flyball_api.power_cap import ForeignWeight, PowerCap, PowerCapSpec, PowerCapStatus
 from flyball_api.reading import ObjectMeta
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import IncarnationView, NodeView, PodView
@@ -91,6 +91,12 @@ def gpu_model() -> GpuModel:
         default_power_limit_watts=DEFAULT,
         clocks_megahertz=tuple(range(210, 1411, 15)),
     )
+
+
+def foreign_weights(tenths: int) -> tuple[ForeignWeight, ...]:
+    """What people give foreign pods along with each figure of a cap: nothing, less or more than others have."""
+    weights: tuple[tuple[ForeignWeight, ...], ...] = ((), (ForeignWeight("team", 400),), (ForeignWeight("team", 2500),))
+    return weights[tenths % len(weights)]
 
 
 @cache
@@ -583,7 +589,9 @@ class PowerCluster:
     def cap_changes(self, name: str, tenths: int) -> None:
         before = self.api.caps[name]
         assert before.spec is not None
-        spec = msgspec.structs.replace(before.spec, watts=cap_watts(name, tenths))
+        spec = msgspec.structs.replace(
+            before.spec, watts=cap_watts(name, tenths), foreign_weights=foreign_weights(tenths)
+        )
         metadata = msgspec.structs.replace(before.metadata, generation=before.metadata.generation + 1)
         self.api.put(replace(before, metadata=metadata, spec=spec))
 

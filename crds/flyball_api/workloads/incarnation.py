@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import field
 
 from flyball_api.names import ANNOTATION_ALLOCATION, GROUP, LABEL_INCARNATION, LABEL_JOB_NAME, LABEL_JOB_UID
 from flyball_api.reading import ApiStruct, read_object
@@ -19,12 +18,8 @@ class _JobStatus(ApiStruct, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 
-class _JobMetadata(Metadata, frozen=True):
-    annotations: dict[str, str] = field(default_factory=dict)
-
-
 class _Job(ApiStruct, frozen=True):
-    metadata: _JobMetadata
+    metadata: Metadata
     status: _JobStatus = _JobStatus()
 
 

@@ -26,6 +26,7 @@ class Metadata(ApiStruct, frozen=True):
     resource_version: str = ""
     deletion_timestamp: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
     owner_references: tuple[Owner, ...] = ()
 
     def controller_uid(self, group: str, kind: str) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import field
 
 from flyball_api.names import (
+    ANNOTATION_POWER_PERMILLE,
     LABEL_COMPLETION_INDEX,
     LABEL_INCARNATION,
     LABEL_JOB_NAME,
@@ -79,6 +80,9 @@ class _Pod(ApiStruct, frozen=True):
     status: _PodStatus = _PodStatus()
 
 
+PERMILLE = 1000
+
+
 class Obstacle(ApiStruct, frozen=True):
     """What keeps a pod from running, in the words of the component that says so; `reason` is that component's own."""
 
@@ -95,7 +99,7 @@ class PodView(ApiStruct, frozen=True):
     `unscheduled` is why the scheduler has found it no node, `waiting` why the kubelet cannot start one of its containers.
     Of a pod that has failed, `exit_reason` and `exit_message` go with `exit_code`; `disruption` is set where it was ended,
     or never begun, for reasons that are not its program's: eviction, a lost node, the kubelet's admission. `owner` is kind
-    and name of what it belongs to (empty: nothing).
+    and name of what it belongs to (empty: nothing). `power_permille` is how much of what its GPUs could have it asks for.
     """
 
     namespace: str
@@ -121,6 +125,7 @@ class PodView(ApiStruct, frozen=True):
     exit_message: str = ""
     needs: Needs = NO_NEEDS
     owner: str = ""
+    power_permille: int = PERMILLE
 
     @property
     def finished(self) -> bool:
@@ -242,6 +247,12 @@ def _unscheduled(conditions: Iterable[Condition]) -> Obstacle | None:
     return None
 
 
+def _power_permille(annotations: Mapping[str, str]) -> int:
+    """What the pod's annotation asks for: less than it could have, never more; all of it where nobody can read it."""
+    asked = count(annotations.get(ANNOTATION_POWER_PERMILLE, PERMILLE))
+    return min(PERMILLE, asked) if asked else PERMILLE
+
+
 def read_pod(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES) -> PodView:
     """A `v1.Pod` as a PodView; raises InvalidObject where it is none."""
     pod = read_object("Pod", raw, _Pod)
@@ -271,4 +282,5 @@ def read_pod(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GP
         exit_message=ended.message,
         needs=_pod_needs(spec),
         owner=metadata.owner,
+        power_permille=_power_permille(metadata.annotations),
     )

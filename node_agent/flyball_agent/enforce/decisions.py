@@ -85,7 +85,7 @@ def targets_of(
     """What each GPU should be set to, by UUID.
 
     A GPU whose pods are all jobs' of the grant gets the least of their limits; one without a pod the idle limit and no
-    clock lock; one of any other pod, or perhaps of one, the foreign limit, for as many GPUs as the grant reserves, and
+    clock lock; one of any other pod, or perhaps of one, its foreign limit, for as many GPUs as the grant reserves, and
     is else left alone. While the pods have not been listed, every GPU keeps what it has, or the share of it that the
     grant's bound has room for. In failsafe no target is above the failsafe limit; while holding all are as granted.
     `clock_wishes` are the highest clocks that pods want for their GPUs: they lower the lock of a GPU that one job's pod
@@ -109,7 +109,7 @@ def targets_of(
             lock = _lock_for(limits, jobs[0], _wish_for(gpu, clock_wishes))
         elif foreign_left > 0:
             foreign_left -= 1
-            purpose, limit = Purpose.FOREIGN, others.foreign_power_limit_milliwatts or limits.default_milliwatts
+            purpose, limit = Purpose.FOREIGN, _foreign_limit(grant, gpu)
             lock = _own_lock_removed(gpu)
         else:
             purpose, limit, lock = Purpose.UNTOUCHED, None, _own_lock_removed(gpu)
@@ -120,6 +120,15 @@ def targets_of(
                 limit = min(limit, limits.clamp_limit(others.failsafe_power_limit_milliwatts))
         targets[gpu.uuid] = Target(gpu.uuid, purpose, limit, lock)
     return targets
+
+
+def _foreign_limit(grant: Grant, gpu: GpuState) -> MilliwattsPerGpu:
+    """The least of what the GPU's pods outside Flyball may draw each; of a pod that is not known, what others may."""
+    others, jobs = grant.other_gpus, {(job.namespace, job.pod_name) for job in grant.jobs}
+    pods = {(pod.namespace, pod.name) for pod in gpu.pods}
+    limits = {others.foreign_limit_of(*pod) for pod in pods - jobs}
+    limits = limits or {others.foreign_power_limit_milliwatts}
+    return min(limit or gpu.limits.default_milliwatts for limit in limits)
 
 
 def _kept_within(grant: Grant, gpus: Sequence[GpuState]) -> dict[str, MilliwattsPerGpu]:

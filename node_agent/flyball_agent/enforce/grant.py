@@ -12,14 +12,15 @@ def accepted_grant(spec: object) -> Grant:
     """The grant of a GPUNode.spec; raises InvalidObject, and nothing else, where it is none or contradicts itself."""
     grant = read_grant(spec)
     pods = Counter((job.namespace, job.pod_name) for job in grant.jobs)
+    pods.update((pod.namespace, pod.pod_name) for pod in grant.other_gpus.foreign_pods)
+    for namespace, name in (pod for pod, times in pods.items() if times > 1):
+        raise InvalidObject(f"spec: pod {namespace}/{name} is named twice, in jobs or otherGpus.foreignPods")
     for job in grant.jobs:
         if job.clock_min_megahertz > job.clock_max_megahertz:
             raise InvalidObject(
                 f"spec.jobs: pod {job.namespace}/{job.pod_name}: clockMegahertz: min {job.clock_min_megahertz} is above "
                 f"max {job.clock_max_megahertz}"
             )
-        if pods[(job.namespace, job.pod_name)] > 1:
-            raise InvalidObject(f"spec.jobs: pod {job.namespace}/{job.pod_name} is named twice")
     return grant
 
 

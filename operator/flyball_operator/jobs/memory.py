@@ -69,14 +69,7 @@ class JobMemory:
 
 def wants_gpus(job: EnergyAwareJob, progress: JobProgress, refusal: Refusal | None) -> bool:
     """Whether the plan should count the job in: not ended, suspended, someone else's, refused or out of its budget."""
-    return (
-        not job.finished
-        and not job.deleting
-        and not job.spec.suspend
-        and job.managed_by_flyball
-        and refusal is None
-        and not stopped_for_energy(job, progress)
-    )
+    return job.wants_gpus and refusal is None and not stopped_for_energy(job, progress)
 
 
 def stopped_for_energy(job: EnergyAwareJob, progress: JobProgress) -> bool:

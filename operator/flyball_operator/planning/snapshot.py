@@ -23,7 +23,7 @@ from flyball_planner.snapshot import (
 from flyball_operator.jobs.memory import JobMemory, wants_gpus
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.power.reservations import NO_RULES, NodeRules, foreign_gpu_milliwatts, lost_gpu_milliwatts
+from flyball_operator.power.reservations import NO_RULES, NodeRules, foreign_milliwatts, lost_gpu_milliwatts
 
 # As long as pods tolerate a node that is not ready, unless they say otherwise.
 EVACUATE_AFTER_SECONDS = 300.0
@@ -148,7 +148,7 @@ def node_state(info: NodeInfo, rules: NodeRules, withheld: int = 0, *, evacuate:
         schedulable=info.schedulable,
         foreign_gpus=info.foreign_gpus,
         lost_gpus=max(info.lost_gpus, withheld),
-        foreign_power_limit_watts=foreign_gpu_milliwatts(info, rules) / MILLIWATTS_PER_WATT,
+        foreign_power_limit_watts=foreign_milliwatts(info, rules) / max(1, info.foreign_gpus) / MILLIWATTS_PER_WATT,
         lost_power_limit_watts=lost_gpu_milliwatts(info) / MILLIWATTS_PER_WATT,
         idle_power_limit_watts=info.min_limit_milliwatts / MILLIWATTS_PER_WATT,
         fixed_bound_watts=None if info.commandable else info.power.committed.limit_milliwatts / MILLIWATTS_PER_WATT,

@@ -10,7 +10,15 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from flyball_api.grant import CapOverNode, Grant, JobGrant, OtherGpuLimits, PowerBound
+from flyball_api.grant import (
+    MAX_FOREIGN_PODS,
+    CapOverNode,
+    ForeignPodLimit,
+    Grant,
+    JobGrant,
+    OtherGpuLimits,
+    PowerBound,
+)
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
 from msgspec import Struct
 from msgspec.structs import replace
@@ -182,19 +190,27 @@ def without_entries(target: GrantTarget) -> GrantTarget:
         target.other_gpus,
         foreign_gpus=target.other_gpus.foreign_gpus + gpus,
         foreign_power_limit_milliwatts=target.min_limit_milliwatts,
+        foreign_pods=(),
     )
     return replace(target, other_gpus=others, jobs=(), job_bounds=(), rest=rest)
 
 
 def _without_foreign_raise(wanted: OtherGpuLimits, before: OtherGpuLimits) -> OtherGpuLimits:
-    """`wanted` with as many foreign GPUs provided for as before, at no higher limit (0 is the default, the highest)."""
-    limits = [
-        limit for limit in (wanted.foreign_power_limit_milliwatts, before.foreign_power_limit_milliwatts) if limit
-    ]
+    """`wanted` with as many foreign GPUs provided for as before, at no higher limits (0 is the default, the highest)."""
+
+    def lower(*limits: MilliwattsPerGpu) -> MilliwattsPerGpu:
+        return min((limit for limit in limits if limit), default=MilliwattsPerGpu(0))
+
+    ordinary = lower(wanted.foreign_power_limit_milliwatts, before.foreign_power_limit_milliwatts)
+    pods = {(pod.namespace, pod.pod_name) for pod in (*wanted.foreign_pods, *before.foreign_pods)}
+    limits = {pod: lower(wanted.foreign_limit_of(*pod), before.foreign_limit_of(*pod)) for pod in pods}
     return replace(
         wanted,
         foreign_gpus=min(wanted.foreign_gpus, before.foreign_gpus),
-        foreign_power_limit_milliwatts=min(limits, default=MilliwattsPerGpu(0)),
+        foreign_power_limit_milliwatts=ordinary,
+        foreign_pods=tuple(ForeignPodLimit(*pod, limit) for pod, limit in sorted(limits.items()) if limit != ordinary)[
+            :MAX_FOREIGN_PODS
+        ],
     )
 
 

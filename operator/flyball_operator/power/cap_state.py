@@ -41,7 +41,7 @@ from flyball_operator.power.meter import (
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.node_reserve import reserve_of
 from flyball_operator.power.overhead import NOT_KNOWN, Overhead, follow_overhead
-from flyball_operator.power.reservations import NO_RULES, NodeRules, least_bound, node_rules
+from flyball_operator.power.reservations import NO_RULES, ForeignWeights, NodeRules, least_bound, node_rules
 
 # How often a cap is looked at while more than it allows is drawn.
 BREACH_LOOK_SECONDS = 0.5
@@ -250,12 +250,13 @@ class CapTracker:
         monotonic: float,
         brakes: Mapping[str, PowerBrake] | None = None,
         readings: Mapping[str, MeterReading] | None = None,
+        wanted_gpus: int | None = None,
     ) -> CapStates:
         """All caps as of the wall clock's `now`; `monotonic` gives the seconds since the last call.
 
         `brakes` are the PowerBrakes by the names of their caps. An emergency is for the nodes under its cap now and for
         those whose grant says that they were: it outlasts a change of labels, and its cap. `readings` has what the caps'
-        meters said last, by the caps' uids.
+        meters said last, by the caps' uids. Jobs want `wanted_gpus` together (None: all that there are).
         """
         brakes, readings = brakes or {}, readings or {}
         readable: list[tuple[PowerCap, PowerCapSpec, frozenset[str]]] = []
@@ -295,7 +296,8 @@ class CapTracker:
         rules = {name: replace(rule, failsafe=failsafes.get(name, rule.failsafe)) for name, rule in rules.items()}
         for state in states:
             if state.spec.foreign_pods == "Limit" and any(nodes[name].foreign_gpus for name in state.nodes):
-                share = share_of_each_gpu(state.budget(), nodes)
+                weights = ForeignWeights({each.namespace: each.permille for each in state.spec.foreign_weights})
+                share = share_of_each_gpu(state.budget(), nodes, weights, wanted_gpus)
                 rules |= {name: rules[name].limiting_foreign_pods(share) for name in state.nodes}
         return CapStates(states, tuple(unreadable), rules)
 

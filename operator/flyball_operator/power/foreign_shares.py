@@ -1,28 +1,47 @@
 """What each GPU of a pod outside Flyball may draw under a cap that limits such pods: as much as every other, no more.
 
-The share is that of a cap divided by its GPUs, whatever they do and whatever is planned: so it follows the cap at once,
-leaves room for the others at their smallest limits, and cannot be had more of by asking.
+The share is that of a cap divided by those of its GPUs that somebody has or wants, whatever is planned: so it follows the
+cap at once, leaves room for the others at their smallest limits, and cannot be had more of by asking. GPUs that nobody
+wants are at their smallest limits. Who writes the cap may give the pods of a namespace another weight, by which it is
+divided; every GPU that no foreign pod holds weighs 1000.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from flyball_api.grant import PowerBound
 from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, node_milliwatts
+from flyball_api.workloads import PERMILLE
 
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.power.reservations import lost_gpu_milliwatts
+from flyball_operator.power.reservations import NO_WEIGHTS, ForeignShare, ForeignWeights, lost_gpu_milliwatts
 
 
-def share_of_each_gpu(budget: CapBudget, nodes: Mapping[str, NodeInfo]) -> MilliwattsPerGpu:
+class _Sharing(NamedTuple):
+    """So many GPUs of one smallest limit and one weight."""
+
+    min_limit_milliwatts: MilliwattsPerGpu
+    weight: int
+    gpus: int
+
+
+def share_of_each_gpu(
+    budget: CapBudget,
+    nodes: Mapping[str, NodeInfo],
+    weights: ForeignWeights = NO_WEIGHTS,
+    wanted_gpus: int | None = None,
+) -> ForeignShare:
     """The milliwatts, in whole watts, that each GPU under the cap could have at once; those that need more have more.
 
-    Nodes that cannot be commanded keep what they may draw, lost GPUs what a reset gives them; the rest is divided.
+    Nodes that cannot be commanded keep what they may draw, lost GPUs what a reset gives them; the rest is divided. Jobs
+    want `wanted_gpus` of the GPUs that no foreign pod holds (None: all of them).
     """
     left = int(budget.budget_milliwatts)
-    sharing: list[tuple[MilliwattsPerGpu, int]] = []  # the smallest limit of a node's GPUs, and how many they are
+    sharing: list[_Sharing] = []
+    wanted = sum(info.gpus for info in nodes.values()) if wanted_gpus is None else wanted_gpus
     for info in (nodes[name] for name in budget.nodes if name in nodes):
         if not info.commandable:
             left -= budget.counted(info.power.committed)
@@ -30,13 +49,18 @@ def share_of_each_gpu(budget: CapBudget, nodes: Mapping[str, NodeInfo]) -> Milli
         lost = node_milliwatts(lost_gpu_milliwatts(info), info.lost_gpus)
         left -= budget.counted(PowerBound(lost, lost))
         # A foreign pod can hold a GPU that is lost: both count.
-        sharing.append((info.min_limit_milliwatts, max(info.gpus - info.lost_gpus, info.foreign_gpus)))
+        others = max(info.gpus - info.lost_gpus - info.foreign_gpus, 0)
+        theirs = min(others, wanted)
+        wanted -= theirs
+        left -= info.min_limit_milliwatts * (others - theirs)
+        sharing.append(_Sharing(info.min_limit_milliwatts, PERMILLE, theirs))
+        sharing += [_Sharing(info.min_limit_milliwatts, weights.of(pod), pod.gpus) for pod in info.foreign_pods]
     share = 0
-    while sharing and (gpus := sum(count for _, count in sharing)):
-        share = max(0, left) // gpus
-        greedy = [(smallest, count) for smallest, count in sharing if smallest > share]
+    while weight := sum(each.weight * each.gpus for each in sharing):
+        share = max(0, left) * PERMILLE // weight
+        greedy = [each for each in sharing if each.min_limit_milliwatts * PERMILLE > share * each.weight]
         if not greedy:
             break
-        left -= sum(smallest * count for smallest, count in greedy)
-        sharing = [(smallest, count) for smallest, count in sharing if smallest <= share]
-    return MilliwattsPerGpu(share // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT)
+        left -= sum(each.min_limit_milliwatts * each.gpus for each in greedy)
+        sharing = [each for each in sharing if each.min_limit_milliwatts * PERMILLE <= share * each.weight]
+    return ForeignShare(MilliwattsPerGpu(share // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT), weights)

@@ -9,13 +9,22 @@ from typing import NamedTuple
 from flyball_api.gpu_node import DriverSession, GpuNode
 from flyball_api.grant import PowerBound
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
-from flyball_api.workloads import NodeView, PodView
+from flyball_api.workloads import PERMILLE, NodeView, PodView
 from flyball_planner.models.gpu import GpuModel
 from msgspec import Struct
 from msgspec.structs import replace
 
 from flyball_operator.power.bound import NEVER, NodePower, acknowledges_another, committed_bound
 from flyball_operator.power.gpu_facts import UNKNOWN, GpuFacts, KnownGpus
+
+
+class ForeignPod(NamedTuple):
+    """A pod outside Flyball and how many of its node's GPUs it holds; `permille`: what it asks for of their share."""
+
+    namespace: str
+    name: str
+    gpus: int
+    permille: int = PERMILLE
 
 
 class NodeInfo(Struct, frozen=True):
@@ -32,7 +41,8 @@ class NodeInfo(Struct, frozen=True):
 
     `min_limit_milliwatts` is the smallest limit that every one of its GPUs accepts (0 where nobody knows it), and
     `default_limit_milliwatts` the largest default limit of one of them. `max_limits_milliwatts` adds up the largest limits
-    of all its GPUs: the node's share of a cap that is given as permille of the maximum.
+    of all its GPUs: the node's share of a cap that is given as permille of the maximum. `foreign_pods`, in the order of
+    their names, hold `foreign_gpus` together.
     """
 
     name: str
@@ -42,7 +52,7 @@ class NodeInfo(Struct, frozen=True):
     gpu_node: GpuNode | None
     gpu_model: GpuModel | None
     gpus: int
-    foreign_gpus: int
+    foreign_pods: tuple[ForeignPod, ...]
     lost_gpus: int
     power: NodePower
     power_if_believed: PowerBound
@@ -52,6 +62,11 @@ class NodeInfo(Struct, frozen=True):
     default_limit_milliwatts: MilliwattsPerGpu
     max_limits_milliwatts: NodeMilliwatts
     measured_milliwatts: NodeMilliwatts
+
+    @property
+    def foreign_gpus(self) -> int:
+        """How many of its GPUs pods outside Flyball hold."""
+        return sum(pod.gpus for pod in self.foreign_pods)
 
     @property
     def acknowledged(self) -> bool:
@@ -97,7 +112,7 @@ class _Facts(NamedTuple):
     node: NodeView | None
     gpu_node: GpuNode | None
     gpus: GpuFacts
-    foreign_gpus: int
+    foreign_pods: tuple[ForeignPod, ...]
     responsive: bool
     silent_seconds: float | None
 
@@ -132,10 +147,11 @@ def read_nodes(
     """
     known = KnownGpus() if known is None else known
     by_name = {node.name: node for node in nodes if node.gpus or node.hidden_gpus or node.name in gpu_nodes}
-    foreign: dict[str, int] = {}
+    foreign: dict[str, list[ForeignPod]] = {}
     for pod in pods:
         if not pod.job_uid and pod.gpus and pod.node and not pod.finished:
-            foreign[pod.node] = foreign.get(pod.node, 0) + pod.gpus
+            held = ForeignPod(pod.namespace, pod.name, pod.gpus, pod.power_permille)
+            foreign.setdefault(pod.node, []).append(held)
     silent = silent or {}
     names = sorted(by_name.keys() | gpu_nodes.keys())
     known.forget_all_but(names)
@@ -146,7 +162,9 @@ def read_nodes(
     for name in names:
         node, gpu_node = by_name.get(name), gpu_nodes.get(name)
         gpus = known.facts_of(name, node, gpu_node)
-        facts = _Facts(node, gpu_node, gpus, foreign.get(name, 0), name not in unresponsive, silent.get(name))
+        facts = _Facts(
+            node, gpu_node, gpus, tuple(sorted(foreign.get(name, ()))), name not in unresponsive, silent.get(name)
+        )
         before = memory.get(name)
         if before is None or not before[0].same(facts):
             before = memory[name] = facts, _node_info(name, facts)
@@ -155,7 +173,7 @@ def read_nodes(
 
 
 def _node_info(name: str, read: _Facts) -> NodeInfo:
-    node, gpu_node, facts, foreign_gpus, responsive, silent_seconds = read
+    node, gpu_node, facts, foreign_pods, responsive, silent_seconds = read
     power = _node_power(gpu_node, facts)
     believed = power.committed
     doubt = _doubt(node, gpu_node, silent_seconds)
@@ -172,7 +190,7 @@ def _node_info(name: str, read: _Facts) -> NodeInfo:
         gpu_node=gpu_node,
         gpu_model=facts.model,
         gpus=facts.gpus,
-        foreign_gpus=min(foreign_gpus, facts.gpus),
+        foreign_pods=_no_more_than(foreign_pods, facts.gpus),
         lost_gpus=facts.lost_gpus,
         power=power,
         power_if_believed=believed,
@@ -183,6 +201,17 @@ def _node_info(name: str, read: _Facts) -> NodeInfo:
         max_limits_milliwatts=facts.max_limits_milliwatts,
         measured_milliwatts=facts.measured_milliwatts,
     )
+
+
+def _no_more_than(pods: Iterable[ForeignPod], gpus: int) -> tuple[ForeignPod, ...]:
+    """The pods with no more GPUs together than a node has: they may ask for what no node has."""
+    fitting = []
+    for pod in pods:
+        held = min(pod.gpus, gpus)
+        gpus -= held
+        if held:
+            fitting.append(pod._replace(gpus=held))
+    return tuple(fitting)
 
 
 def former_labels(labels: Mapping[str, str], gpu_node: GpuNode | None) -> tuple[Mapping[str, str], ...]:

@@ -6,26 +6,59 @@ take their figures from here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from flyball_api.grant import PowerBound
 from flyball_api.power_cap import PowerCapSpec
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, held_milliwatts, node_milliwatts
+from flyball_api.units import (
+    MILLIWATTS_PER_WATT,
+    MilliwattsPerGpu,
+    NodeMilliwatts,
+    held_milliwatts,
+    node_milliwatts,
+)
+from flyball_api.workloads import PERMILLE
 from msgspec import Struct
 from msgspec.structs import replace
 
 from flyball_operator.power.failsafe import MINIMUM, Failsafe
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.node_info import ForeignPod, NodeInfo
+
+
+class ForeignWeights(Struct, frozen=True):
+    """What each GPU of a pod outside Flyball weighs under one cap, in thousandths of any other GPU."""
+
+    of_namespaces: Mapping[str, int] = MappingProxyType({})
+
+    def of(self, pod: ForeignPod) -> int:
+        """The weight of each of the pod's GPUs: its namespace's, or the part of it that the pod itself asks for."""
+        return max(1, self.of_namespaces.get(pod.namespace, PERMILLE) * pod.permille // PERMILLE)
+
+
+NO_WEIGHTS = ForeignWeights()
+
+
+class ForeignShare(Struct, frozen=True):
+    """What a cap comes to for each of its GPUs of weight 1000, and what foreign pods' GPUs weigh under it."""
+
+    milliwatts: MilliwattsPerGpu
+    weights: ForeignWeights = NO_WEIGHTS
+
+    def of(self, pod: ForeignPod | None) -> MilliwattsPerGpu:
+        """What it comes to for each GPU of a foreign pod, in whole watts; None: one of weight 1000."""
+        weight = PERMILLE if pod is None else self.weights.of(pod)
+        return MilliwattsPerGpu(self.milliwatts * weight // PERMILLE // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT)
 
 
 class NodeRules(Struct, frozen=True):
     """What the caps over one node ask of its GPUs beside their watts; `emergency`: every GPU at its smallest limit.
 
-    Where foreign pods are limited, each of their GPUs gets `foreign_share_milliwatts`, at least its smallest limit.
+    Where foreign pods are limited, each of their GPUs gets the least of `foreign_shares`, at least its smallest limit.
     """
 
     limit_foreign_pods: bool = False
-    foreign_share_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
+    foreign_shares: tuple[ForeignShare, ...] = ()
     failsafe: Failsafe = MINIMUM
     emergency: bool = False
 
@@ -34,11 +67,9 @@ class NodeRules(Struct, frozen=True):
         """GPUs of pods outside Flyball get less than their default limit."""
         return self.limit_foreign_pods or self.emergency
 
-    def limiting_foreign_pods(self, share: MilliwattsPerGpu) -> NodeRules:
+    def limiting_foreign_pods(self, share: ForeignShare) -> NodeRules:
         """These rules with at most this share for each GPU of a foreign pod."""
-        if self.foreign_share_milliwatts:
-            share = min(share, self.foreign_share_milliwatts)
-        return replace(self, foreign_share_milliwatts=max(MilliwattsPerGpu(1), share))
+        return replace(self, foreign_shares=(*self.foreign_shares, share))
 
 
 NO_RULES = NodeRules()
@@ -61,11 +92,15 @@ def node_rules(
     return rules
 
 
-def foreign_gpu_milliwatts(node: NodeInfo, rules: NodeRules) -> MilliwattsPerGpu:
-    """What each GPU of a pod outside Flyball may draw: the default limit, unless a cap limits such pods."""
+def foreign_gpu_milliwatts(node: NodeInfo, rules: NodeRules, pod: ForeignPod | None = None) -> MilliwattsPerGpu:
+    """What each GPU of a pod outside Flyball may draw: the default limit, unless a cap limits such pods.
+
+    None: a pod of weight 1000.
+    """
     if not rules.lowers_foreign_pods:
         return node.default_limit_milliwatts
-    share = MilliwattsPerGpu(0) if rules.emergency else rules.foreign_share_milliwatts
+    shares = () if rules.emergency else rules.foreign_shares
+    share = min((share.of(pod) for share in shares), default=MilliwattsPerGpu(0))
     return max(node.min_limit_milliwatts, min(node.default_limit_milliwatts, share))
 
 
@@ -76,9 +111,13 @@ def lost_gpu_milliwatts(node: NodeInfo) -> MilliwattsPerGpu:
 
 def reserved_milliwatts(node: NodeInfo, rules: NodeRules) -> NodeMilliwatts:
     """What the node's foreign and lost GPUs may draw together."""
+    return NodeMilliwatts(foreign_milliwatts(node, rules) + node_milliwatts(lost_gpu_milliwatts(node), node.lost_gpus))
+
+
+def foreign_milliwatts(node: NodeInfo, rules: NodeRules) -> NodeMilliwatts:
+    """What the GPUs of pods outside Flyball may draw together."""
     return NodeMilliwatts(
-        node_milliwatts(foreign_gpu_milliwatts(node, rules), node.foreign_gpus)
-        + node_milliwatts(lost_gpu_milliwatts(node), node.lost_gpus)
+        sum(node_milliwatts(foreign_gpu_milliwatts(node, rules, pod), pod.gpus) for pod in node.foreign_pods)
     )
 
 
@@ -92,7 +131,7 @@ def idle_bound(node: NodeInfo, gpus: int) -> PowerBound:
 
 def least_bound(node: NodeInfo, rules: NodeRules) -> PowerBound:
     """The least that a node can be brought to; all that it may draw now while it cannot be commanded."""
-    return resting_bound(node, replace(rules, foreign_share_milliwatts=MilliwattsPerGpu(0)))
+    return resting_bound(node, replace(rules, foreign_shares=()))
 
 
 def resting_bound(node: NodeInfo, rules: NodeRules) -> PowerBound:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from flyball_api.grant import JobGrant, OtherGpuLimits, PowerBound
+from flyball_api.grant import ForeignPodLimit, JobGrant, OtherGpuLimits, PowerBound
 from flyball_api.units import MilliwattsPerGpu, allowed_milliwatts, held_milliwatts, node_milliwatts
 from flyball_api.workloads import IncarnationView, PodView
 from flyball_planner.snapshot import Allocation, JobDecision
@@ -196,6 +196,7 @@ class _NodeTarget:
                 foreign_gpus=info.foreign_gpus,
                 failsafe_power_limit_milliwatts=rules.failsafe.limit_milliwatts,
                 failsafe_hold_seconds=rules.failsafe.hold_seconds,
+                foreign_pods=self._foreign_pods(),
             ),
             lease_seconds=lease_seconds,
             jobs=tuple(grant for grant, _ in entries),
@@ -210,3 +211,13 @@ class _NodeTarget:
         if not self._rules.lowers_foreign_pods or not self._info.foreign_gpus:
             return MilliwattsPerGpu(0)
         return max(MilliwattsPerGpu(1), foreign_gpu_milliwatts(self._info, self._rules))
+
+    def _foreign_pods(self) -> tuple[ForeignPodLimit, ...]:
+        """The foreign pods whose weights give them other limits than that."""
+        ordinary = foreign_gpu_milliwatts(self._info, self._rules)
+        limits = ((pod, foreign_gpu_milliwatts(self._info, self._rules, pod)) for pod in self._info.foreign_pods)
+        return tuple(
+            ForeignPodLimit(pod.namespace, pod.name, max(MilliwattsPerGpu(1), limit))
+            for pod, limit in limits
+            if limit != ordinary
+        )

@@ -35,7 +35,7 @@ from flyball_agent.enforce.gpu_state import (
 )
 from flyball_agent.gpu.gpu import GpuLimits, PowerLimitReading
 from flyball_api.gpu_node import Acknowledgement, DriverSession
-from flyball_api.grant import Grant, GrantVersion, JobGrant, OtherGpuLimits, PowerBound
+from flyball_api.grant import ForeignPodLimit, Grant, GrantVersion, JobGrant, OtherGpuLimits, PowerBound
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,6 +99,19 @@ def test_foreign_gpus_are_touched_only_as_far_as_they_are_reserved() -> None:
     assert targets["b"].lock == UNLOCKED  # ours, left over from a job
     targets = targets_of(grant(foreign_gpus=2, foreign_power_limit_milliwatts=180_000), gpus, Mode.GRANTED)
     assert [targets[name].limit_milliwatts for name in "ab"] == [180_000, 180_000]
+
+
+def test_a_foreign_pod_with_a_limit_of_its_own_has_that_one() -> None:
+    named = ForeignPodLimit(OTHER.namespace, OTHER.name, MilliwattsPerGpu(150_000))
+    third = PodName("research", "third")
+    given_grant = grant(foreign_gpus=2, foreign_power_limit_milliwatts=180_000)
+    given_grant = replace(given_grant, other_gpus=replace(given_grant.other_gpus, foreign_pods=(named,)))
+    gpus = [gpu("a", pods=(OTHER,)), gpu("b", pods=(third,)), gpu("c", pods=(OTHER,))]
+    targets = targets_of(given_grant, gpus, Mode.GRANTED)
+    assert [targets[name].limit_milliwatts for name in "abc"] == [150_000, 180_000, None]  # two are reserved
+    shared = [gpu("a", pods=(OTHER, third)), gpu("b", holders=Holders.UNRESOLVED)]
+    targets = targets_of(given_grant, shared, Mode.GRANTED)
+    assert [targets[name].limit_milliwatts for name in "ab"] == [150_000, 180_000]
 
 
 def test_a_shared_gpu_gets_the_least_of_its_jobs_and_is_foreign_where_one_is() -> None:

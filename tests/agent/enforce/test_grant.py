@@ -24,6 +24,7 @@ JOB = {
     "powerLimitMilliwatts": 250_000,
     "clockMegahertz": {"min": 900, "max": 1005},
 }
+FOREIGN = {"namespace": "research", "podName": "gpt2-2-0", "powerLimitMilliwatts": 100_000}
 SPEC = {
     "epoch": 3,
     "generation": 7,
@@ -79,6 +80,7 @@ def test_optional_parts_may_be_missing() -> None:
             "spec.jobs: pod research/gpt2-2-0: clockMegahertz: min 2 is above max 1",
         ),
         ({"jobs": [JOB, {**JOB, "uid": "u-2"}]}, "pod research/gpt2-2-0 is named twice"),
+        ({"jobs": [JOB], "otherGpus": {"foreignPods": [FOREIGN]}}, "pod research/gpt2-2-0 is named twice"),
     ],
 )
 def test_what_is_not_sound_is_refused_with_a_sentence(change: dict[str, Any], message: str) -> None:

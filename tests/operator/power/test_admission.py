@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flyball_api.grant import Grant, GrantVersion, OtherGpuLimits, PowerBound
+from flyball_api.grant import ForeignPodLimit, Grant, GrantVersion, OtherGpuLimits, PowerBound
 from flyball_operator.power.admission import (
     Admission,
     GrantTarget,
@@ -208,6 +208,18 @@ def test_foreign_pods_are_given_no_more_than_they_had(
     held = without_raises(want("a", 100, rest=900, other_gpus=devices(wanted)), current, PowerBound(300, 300))
     assert (held.other_gpus.foreign_gpus, held.other_gpus.foreign_power_limit_milliwatts) == left
     assert held.bound == PowerBound(300, 300)
+
+
+def test_no_foreign_pod_has_a_higher_limit_than_it_had() -> None:
+    def others(ordinary: int, **pods: int) -> OtherGpuLimits:
+        limits = tuple(ForeignPodLimit("team", name, limit) for name, limit in sorted(pods.items()))
+        return OtherGpuLimits(foreign_gpus=4, foreign_power_limit_milliwatts=ordinary, foreign_pods=limits)
+
+    before, wanted = others(200, kept=150, named=120), others(250, kept=300, new=180, raised=400)
+    current = replace(grant(300), other_gpus=before)
+    held = without_raises(want("a", 100, rest=900, other_gpus=wanted), current, PowerBound(300, 300)).other_gpus
+    assert held == others(200, kept=150, named=120, new=180)
+    assert without_entries(want("a", 100, other_gpus=wanted)).other_gpus.foreign_pods == ()
 
 
 def test_a_higher_clock_does_not_keep_a_cut_under_a_cap_on_predicted_draw() -> None:

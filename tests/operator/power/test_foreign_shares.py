@@ -15,6 +15,7 @@ from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.power.reservations import foreign_gpu_milliwatts, least_bound, node_rules, resting_bound
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.operator_objects import (
     DEFAULT,
@@ -45,13 +46,22 @@ def read(*caps: PowerCap, **nodes: NodeInfo) -> CapStates:
     return CapTracker().read(caps, nodes, NOW + timedelta(seconds=1), 1.0)
 
 
-def share_under(watts: int, **nodes: NodeInfo) -> int:
-    return share_of_each_gpu(CapBudget("row", frozenset(nodes), NodeMilliwatts(watts * 1000)), nodes)
+def share_under(watts: int, wanted_gpus: int | None = None, **nodes: NodeInfo) -> int:
+    budget = CapBudget("row", frozenset(nodes), NodeMilliwatts(watts * 1000))
+    return share_of_each_gpu(budget, nodes, wanted_gpus=wanted_gpus).milliwatts
 
 
 def test_each_gpu_has_the_same_share_whoever_holds_it() -> None:
     assert share_under(3200, a=node("a", foreign=8), b=node("b")) == 200_000
     assert share_under(3200, a=node("a", foreign=1), b=node("b")) == 200_000
+
+
+def test_gpus_that_nobody_wants_take_their_smallest_limits_and_no_share() -> None:
+    nodes = {"a": node("a", foreign=4), "b": node("b")}
+    assert share_under(3200, 12, **nodes) == 200_000
+    assert share_under(3200, 4, **nodes) == (3_200_000 - 8 * FLOOR) // 8
+    assert share_under(3200, 0, **nodes) == (3_200_000 - 12 * FLOOR) // 4
+    assert share_under(3200, 100, **nodes) == 200_000
 
 
 def test_what_cannot_be_lowered_is_taken_off_first() -> None:
@@ -123,6 +133,62 @@ def test_a_cap_is_attainable_by_what_foreign_pods_can_be_lowered_to() -> None:
     assert state.attainable
 
 
+def weighed_node(name: str, *pods: tuple[str, int, int]) -> NodeInfo:
+    """A node of eight GPUs, with foreign pods by namespace, GPUs and what each asks for of its share, in thousandths."""
+    view = read_gpu_node(raw_gpu_node(name, grant(8 * FLOOR), limits=8 * FLOOR))
+    foreign = [
+        replace(running_pod(f"p{index}", name, gpus=gpus), namespace=space, power_permille=permille)
+        for index, (space, gpus, permille) in enumerate(pods)
+    ]
+    return read_nodes([node_view(name, 8)], {name: view}, foreign, frozenset())[name]
+
+
+def weighed_limits(info: NodeInfo, watts: int, **weights: int) -> list[int]:
+    given = [{"namespace": space, "permille": permille} for space, permille in weights.items()]
+    rules = read(cap_view("row", watts=watts, foreignWeights=given), a=info).rules["a"]
+    return [foreign_gpu_milliwatts(info, rules, pod) for pod in info.foreign_pods]
+
+
+def test_namespaces_share_by_the_weights_that_the_cap_gives_them() -> None:
+    info = weighed_node("a", ("batch", 2, 1000), ("served", 2, 1000))
+    # 4 GPUs of weight 1, and of the pods' 4 two of 0.5 and two of 1.5: eighths of 1,600 W for a weight of one.
+    assert weighed_limits(info, 1600) == [200_000, 200_000]
+    assert weighed_limits(info, 1600, batch=500, served=1500) == [100_000, 300_000]
+    # No weight takes a GPU below its smallest limit or above its default one.
+    assert weighed_limits(info, 1600, batch=100) == [FLOOR, 200_000 + 200_000 // 6 // 1000 * 1000]
+    assert weighed_limits(info, 3200, served=10_000)[1] == DEFAULT
+
+
+def test_a_pod_may_ask_for_less_than_its_share_and_the_others_have_more() -> None:
+    info = weighed_node("a", ("batch", 4, 500), ("served", 4, 1000))
+    assert weighed_limits(info, 1800) == [150_000, 300_000]
+
+
+@given(
+    watts=st.integers(1, 20_000),
+    pods=st.lists(
+        st.lists(
+            st.tuples(st.sampled_from(["batch", "served", "web"]), st.integers(1, 4), st.integers(1, 1000)), max_size=4
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    weights=st.dictionaries(st.sampled_from(["batch", "served"]), st.integers(1, 10_000)),
+)
+def test_weighed_shares_fit_wherever_the_smallest_limits_do(
+    watts: int, pods: list[list[tuple[str, int, int]]], weights: dict[str, int]
+) -> None:
+    infos = {f"n{index}": weighed_node(f"n{index}", *some) for index, some in enumerate(pods)}
+    given = [{"namespace": space, "permille": permille} for space, permille in weights.items()]
+    caps = read(cap_view("row", watts=watts, foreignWeights=given), **infos)
+    rest = sum(resting_bound(info, caps.rules[name]).limit_milliwatts for name, info in infos.items())
+    if caps.states[0].attainable:
+        assert rest <= watts * 1000
+    for name, info in infos.items():
+        limits = [foreign_gpu_milliwatts(info, caps.rules[name], pod) for pod in info.foreign_pods]
+        assert all(FLOOR <= limit <= DEFAULT for limit in limits)
+
+
 @given(
     watts=st.integers(1, 20_000),
     nodes=st.lists(
@@ -133,9 +199,10 @@ def test_a_cap_is_attainable_by_what_foreign_pods_can_be_lowered_to() -> None:
         max_size=4,
     ),
     away=st.integers(0, 3_200_000),
+    wanted=st.none() | st.integers(0, 32),
 )
 def test_shares_fit_wherever_the_smallest_limits_do(
-    watts: int, nodes: list[tuple[int, int, int, int]], away: int
+    watts: int, nodes: list[tuple[int, int, int, int]], away: int, wanted: int | None
 ) -> None:
     infos = {
         f"n{index}": node(f"n{index}", gpus=gpus, foreign=foreign, lost=min(lost, gpus), smallest=smallest)
@@ -143,7 +210,7 @@ def test_shares_fit_wherever_the_smallest_limits_do(
     }
     if away:
         infos["silent"] = node("silent", away=away)
-    caps = read(cap_view("row", watts=watts), **infos)
+    caps = CapTracker().read([cap_view("row", watts=watts)], infos, NOW + timedelta(seconds=1), 1.0, wanted_gpus=wanted)
     (state,) = caps.states
     rest = sum(resting_bound(info, caps.rules[name]).limit_milliwatts for name, info in infos.items())
     least = sum(least_bound(info, caps.rules[name]).limit_milliwatts for name, info in infos.items())

@@ -11,11 +11,12 @@ from flyball_api.workloads import IncarnationView, PodView
 from flyball_operator.power.admission import GrantTarget
 from flyball_operator.power.failsafe import Failsafe
 from flyball_operator.power.node_info import NodeInfo, read_nodes
-from flyball_operator.power.reservations import NodeRules
+from flyball_operator.power.reservations import ForeignShare, ForeignWeights, NodeRules
 from flyball_operator.power.targets import ANY_CLOCK_MEGAHERTZ, grant_targets
 from flyball_planner.snapshot import JobDecision
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.examples import examples
 from tests.support.operator_objects import (
@@ -363,11 +364,32 @@ def test_or_limited_where_a_cap_says_so() -> None:
     assert (item.other_gpus.foreign_gpus, item.other_gpus.foreign_power_limit_milliwatts) == (4, FLOOR)
     assert item.rest.limit_milliwatts == 8 * FLOOR
     share = MilliwattsPerGpu(250_000)
-    item = foreign_item(NodeRules(limit_foreign_pods=True, foreign_share_milliwatts=share))
+    item = foreign_item(NodeRules(limit_foreign_pods=True, foreign_shares=(ForeignShare(share),)))
     assert item.other_gpus.foreign_power_limit_milliwatts == share
     assert item.rest.limit_milliwatts == 4 * FLOOR + 4 * share
-    item = foreign_item(NodeRules(limit_foreign_pods=True, foreign_share_milliwatts=share, emergency=True))
+    item = foreign_item(NodeRules(limit_foreign_pods=True, foreign_shares=(ForeignShare(share),), emergency=True))
     assert item.rest.limit_milliwatts == 8 * FLOOR
+
+
+def test_foreign_pods_of_other_weights_have_limits_of_their_own_within_the_same_bound() -> None:
+    share = ForeignShare(MilliwattsPerGpu(200_000), ForeignWeights({"inference": 1500}))
+    pods = (
+        running_pod("ordinary", "a", gpus=2),
+        replace(running_pod("served", "a", gpus=2), namespace="inference"),
+        replace(running_pod("modest", "a", gpus=1), power_permille=600),
+    )
+    rules = NodeRules(limit_foreign_pods=True, foreign_shares=(share,))
+    item = wanted([ready_node("a", pods=pods)], pods=pods, rules={"a": rules})["a"]
+    assert item.other_gpus.foreign_power_limit_milliwatts == 200_000
+    assert {(pod.pod_name, pod.power_limit_milliwatts) for pod in item.other_gpus.foreign_pods} == {
+        ("served", 300_000),
+        ("modest", 120_000),
+    }
+    assert item.other_gpus.foreign_gpus == 5
+    assert item.rest.limit_milliwatts == 2 * 200_000 + 2 * 300_000 + 120_000 + 3 * FLOOR
+    emergency = wanted([ready_node("a", pods=pods)], pods=pods, rules={"a": replace(rules, emergency=True)})["a"]
+    assert emergency.other_gpus.foreign_pods == ()
+    assert emergency.rest.limit_milliwatts == 8 * FLOOR
 
 
 def test_lost_gpus_stay_reserved_at_the_default_that_a_reset_puts() -> None:

@@ -22,6 +22,7 @@ from tests.support.power_cluster import (
     OVERHEAD_WATTS,
     SELECTORS,
     cap_watts,
+    foreign_weights,
     incarnation,
     planned,
     pod,
@@ -166,6 +167,9 @@ class World:
             "nodeSelector": self.selectors[name],
             "staticOverheadWatts": OVERHEAD_WATTS[name],
             "enforcement": "Expected" if expected else "Hard",
+            "foreignWeights": [
+                {"namespace": each.namespace, "permille": each.permille} for each in foreign_weights(tenths)
+            ],
         }
         spec |= self._fields[name]
         if "permilleOfMax" in spec:
