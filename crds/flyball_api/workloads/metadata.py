@@ -38,13 +38,28 @@ class Metadata(ApiStruct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """Kind and name of the object's controller, of a ReplicaSet's that of its Deployment; empty where there is none."""
+        """Kind and name of what the object belongs to in the end; empty where nothing controls it.
+
+        That is its controller, or what made that one, as pods of Deployments, JobSets and Ray's jobs say by their labels.
+        """
         for owner in self.owner_references:
             if owner.controller:
-                suffix = f"-{self.labels.get('pod-template-hash', '')}"
-                if owner.kind == "ReplicaSet" and len(suffix) > 1 and owner.name.endswith(suffix):
-                    return f"Deployment/{owner.name.removesuffix(suffix)}"
-                return f"{owner.kind}/{owner.name}"
+                return self._above(owner) or f"{owner.kind}/{owner.name}"
+        return ""
+
+    def _above(self, owner: Owner) -> str:
+        labels = self.labels
+        match owner.kind:
+            case "ReplicaSet":
+                suffix = f"-{labels.get('pod-template-hash', '')}"
+                deployment = len(suffix) > 1 and owner.name.endswith(suffix)
+                return f"Deployment/{owner.name.removesuffix(suffix)}" if deployment else ""
+            case "Job":
+                name = labels.get("jobset.sigs.k8s.io/jobset-name", "")
+                return f"JobSet/{name}" if name else ""
+            case "RayCluster":
+                name, kind = (labels.get(f"ray.io/originated-from-{word}", "") for word in ("cr-name", "crd"))
+                return f"{kind}/{name}" if kind and name else ""
         return ""
 
 

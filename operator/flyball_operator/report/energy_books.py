@@ -131,6 +131,10 @@ class EnergyBooks:
         self._owners: Counter[Owner] = Counter()
         self._caps: Counter[str] = Counter()
 
+    def largest_owners(self, number: int) -> list[tuple[Owner, int]]:
+        """Whose pods outside Flyball have used most on the book's day, and how many millijoules."""
+        return self._owners.most_common(number)
+
     def is_over(self, now: datetime) -> bool:
         """Whether another day has come."""
         return _day(now) > self.day and self._counted_until is not None

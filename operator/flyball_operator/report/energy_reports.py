@@ -26,7 +26,7 @@ from flyball_kube.resources import ENERGY_REPORTS
 from flyball_kube.session import ApiSession, JsonObject
 
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
-from flyball_operator.report.energy_books import EnergyBooks, Seen
+from flyball_operator.report.energy_books import EnergyBooks, Owner, Seen
 
 logger = get_logger(__name__)
 
@@ -34,6 +34,8 @@ logger = get_logger(__name__)
 DAYS_BACK = 31
 # Old reports are deleted at each turn of the day; so many days' at once, where some turns were missed.
 DAYS_DELETED_AT_ONCE = 7
+# As many have series of their own.
+OWNERS_SHOWN = 100
 # Before what was refused, or has not been answered, is tried again.
 RETRY_SECONDS = 15.0
 
@@ -103,6 +105,10 @@ class EnergyReports:
         """Count what was used until `now`."""
         if self._books is not None:
             self._books.observe(seen(), now)
+
+    def largest_owners(self) -> list[tuple[Owner, int]]:
+        """Whose pods outside Flyball have used most on the book's day, and how many millijoules; none is known unread."""
+        return [] if self._books is None else self._books.largest_owners(OWNERS_SHOWN)
 
     def due(self, now: datetime, monotonic: float) -> ReportWrite | None:
         """What is to be written now; what becomes of it is to be told by `answered` before this is asked again."""

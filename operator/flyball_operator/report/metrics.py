@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
@@ -81,11 +81,20 @@ class _Latest(Collector):
         self.caps: tuple[_Cap, ...] = ()
         self.jobs = ObservedJobs()
         self.savings = Savings()
+        self.owners: Sequence[tuple[tuple[str, str], int]] = ()
 
     def collect(self) -> Iterator[Metric]:
         """One family per metric; Prometheus' own names, units and help texts."""
         yield from self._of_caps(self.caps)
         yield from self.jobs.families()
+        owners = CounterMetricFamily(
+            "flyball_owner_energy_joules",
+            "Energy that pods outside Flyball have used since midnight (UTC), by whose they are",
+            labels=["namespace", "owner"],
+        )
+        for (namespace, owner), millijoules in self.owners:
+            owners.add_metric([namespace, owner], millijoules / 1e3)
+        yield owners
         yield CounterMetricFamily(
             "flyball_training_energy_joules", "Energy that running jobs have used", self.savings.joules
         )
@@ -222,7 +231,7 @@ class OperatorMetrics:
         self._leader.set(leads)
         if not leads:
             self._caps_seen_at = self._converging_since = None
-            self._latest.caps, self._latest.jobs = (), ObservedJobs()
+            self._latest.caps, self._latest.jobs, self._latest.owners = (), ObservedJobs(), ()
             self._latest.savings.forget()
             self._nodes.clear()
 
@@ -304,6 +313,10 @@ class OperatorMetrics:
         """The jobs that have not ended, the plan in force by their uids, and where their models are to be had."""
         self._latest.savings.observe(jobs, model_of)
         self._latest.jobs = ObservedJobs(tuple(jobs), decisions)
+
+    def observe_owners(self, owners: Sequence[tuple[tuple[str, str], int]]) -> None:
+        """Whose pods outside Flyball have used most today: namespace and owner, and how many millijoules."""
+        self._latest.owners = owners
 
     def observe_nodes(self, nodes: Iterable[NodeInfo]) -> None:
         """The GPU nodes; each is counted under the first of NODE_STATES' reasons not to be ready."""

@@ -172,15 +172,21 @@ def test_too_many_jobs_are_the_thirstiest_and_in_the_sums_all() -> None:
 def test_whose_a_pod_is() -> None:
     """Of a Deployment's pod the Deployment, whose ReplicaSet has a hash in its name that no report should be full of."""
 
-    def owned(kind: str, name: str) -> PodView:
+    def owned(kind: str, name: str, **labels: str) -> PodView:
         raw = raw_pod("pod")
-        raw["metadata"]["labels"] = {"pod-template-hash": "7c9f"}
+        raw["metadata"]["labels"] = {"pod-template-hash": "7c9f", **labels}
         raw["metadata"]["ownerReferences"] = [{"kind": kind, "name": name, "controller": True, "apiVersion": "apps/v1"}]
         return read_pod(raw)
 
     assert owner_of(owned("ReplicaSet", "serve-7c9f")) == ("team", "Deployment/serve")
     assert owner_of(owned("ReplicaSet", "bare")) == ("team", "ReplicaSet/bare")
     assert owner_of(owned("Job", "batch")) == ("team", "Job/batch")
+    assert owner_of(owned("Job", "set-w-0", **{"jobset.sigs.k8s.io/jobset-name": "set"})) == ("team", "JobSet/set")
+    assert owner_of(owned("PyTorchJob", "net")) == ("team", "PyTorchJob/net")
+    made_by = {"ray.io/originated-from-crd": "RayJob", "ray.io/originated-from-cr-name": "tune"}
+    assert owner_of(owned("RayCluster", "tune-x7", **made_by)) == ("team", "RayJob/tune")
+    assert owner_of(owned("RayCluster", "bare")) == ("team", "RayCluster/bare")
+    assert owner_of(owned("StatefulSet", "db", **made_by)) == ("team", "StatefulSet/db")
     assert owner_of(read_pod({"metadata": {"name": "alone", "namespace": "team"}})) == ("team", "Pod/alone")
 
 

@@ -170,8 +170,17 @@ def full_metrics() -> OperatorMetrics:
     observe(metrics, kept("dated", budget=9, state="Running", dated=True), dated=decided(8, 1200))
     metrics.observe_nodes([node("n1")])
     metrics.observe_ages({"pods": 1.5})
+    metrics.observe_owners([(("web", "Deployment/serve"), 2_500)])
     metrics.count_action("write-grant")
     return metrics
+
+
+def test_the_energy_of_pods_outside_flyball_is_told_by_whose_they_are() -> None:
+    metrics = full_metrics()
+    labels = {"namespace": "web", "owner": "Deployment/serve"}
+    assert metrics.registry.get_sample_value("flyball_owner_energy_joules_total", labels) == 2.5
+    metrics.observe_owners([])
+    assert metrics.registry.get_sample_value("flyball_owner_energy_joules_total", labels) is None
 
 
 def test_the_document_has_every_metric_as_it_is_served() -> None:
