@@ -261,7 +261,7 @@ class GrantSpec(ApiStruct, frozen=True):
                 others.failsafe_hold_seconds,
                 tuple(
                     ForeignPodLimit(pod.namespace, pod.pod_name, pod.power_limit_milliwatts)
-                    for pod in sorted(others.foreign_pods, key=lambda pod: (pod.namespace, pod.pod_name))
+                    for pod in others.foreign_pods
                 ),
             ),
             jobs=tuple(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from flyball_api.units import MILLIWATTS_PER_WATT
@@ -23,6 +24,7 @@ from flyball_operator.learning.learner import Learner
 from flyball_operator.meters.grid_signal import SignalFile
 from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import WriteResult, combined
+from flyball_operator.plain_jobs import PlainJobs, Verdict
 from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.snapshot import build_snapshot
 from flyball_operator.power.brakes import SendBrake
@@ -37,7 +39,7 @@ from flyball_operator.report.energy_books import Seen, owner_of
 from flyball_operator.report.energy_reports import EnergyReports
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
-from flyball_operator.settings import Settings
+from flyball_operator.settings import OBSERVE, Settings
 from flyball_operator.watches import ClusterState, Watches
 from flyball_operator.writes.background import Background
 from flyball_operator.writes.executor import Executor
@@ -77,6 +79,7 @@ class LeaderTerm:
     ) -> None:
         self._epoch = epoch
         self._energy_reports = energy_reports
+        self._plain_jobs = PlainJobs()
         self._signal = SignalFile(settings.signal_file)
         self._settings = settings
         self._watches = watches
@@ -161,6 +164,7 @@ class LeaderTerm:
             if profiles:
                 self._background.start("profiles", write_profiles(self._executor, self._learner, profiles))
         self._keep_energy_books(cluster, state, jobs, now, monotonic)
+        self._admit_plain_jobs(state, monotonic)
         self._reporter.announce_nodes(state.nodes)
         self._reporter.announce_problems(cluster.gpu_nodes.values())
         self._reporter.announce_gpus(cluster.gpu_nodes)
@@ -319,6 +323,7 @@ class LeaderTerm:
                 self._background.start(key, reports.load(now, monotonic))
             return
         reports.observe(lambda: energy_seen(cluster, state, jobs.consumptions), now)
+        self._metrics.observe_owners(reports.largest_owners())
         write = None if busy or state.cutting else reports.due(now, monotonic)
         if write is None:
             return
@@ -328,6 +333,22 @@ class LeaderTerm:
             self._executor.write_energy_report(write.day, write.body, write.resource_version, stored.update),
             lambda result: reports.answered(write, result, stored, self._wall_clock(), monotonic),
         )
+
+    def _admit_plain_jobs(self, state: PowerState, monotonic: float) -> None:
+        """Let batch Jobs run that wait for watts, behind everything that cuts; say why the others wait."""
+        if state.cutting or self._settings.mode == OBSERVE:
+            return
+        for verdict in self._plain_jobs.step(state, self._plans.in_force.decisions, monotonic):
+            key = ("plain-job", verdict.job.uid)
+            if not verdict.admitted:
+                self._reporter.announce_plain_job(verdict)
+            elif not self._background.busy(key):
+                announce = partial(self._tell_admitted, verdict)
+                self._background.start(key, self._executor.admit_plain_job(verdict.job), announce)
+
+    def _tell_admitted(self, verdict: Verdict, result: WriteResult) -> None:
+        if result.done:
+            self._reporter.announce_plain_job(verdict)
 
     def _observe(self, state: PowerState, jobs: JobsStep, instructions: PowerInstructions) -> None:
         self._metrics.observe_convergence(instructions.owing)

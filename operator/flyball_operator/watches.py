@@ -13,7 +13,7 @@ from flyball_api.brake_acknowledgement import BrakeAcknowledgement, read_brake_a
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.energy_quota import EnergyQuota, read_energy_quota
 from flyball_api.gpu_node import GpuNode, PodReport, read_gpu_node
-from flyball_api.names import LABEL_JOB_UID
+from flyball_api.names import LABEL_ADMISSION, LABEL_JOB_UID
 from flyball_api.power_brake import PowerBrake, read_power_brake
 from flyball_api.power_cap import PowerCap, read_power_cap
 from flyball_api.workloads import (
@@ -23,11 +23,13 @@ from flyball_api.workloads import (
     IncarnationView,
     Needs,
     NodeView,
+    PlainJob,
     PodsRefused,
     PodView,
     read_gpu_quotas,
     read_incarnation,
     read_node,
+    read_plain_job,
     read_pod,
     read_pods_refused,
     read_service,
@@ -101,6 +103,12 @@ class ClusterState:
     gpu_quotas: Sequence[GpuQuota] = ()
     energy_quotas: Sequence[EnergyQuota] = ()
     pods_refused: Mapping[str, str] = field(default_factory=dict)  # the Job controller's words, by the batch Job's uid
+    plain_jobs: Sequence[PlainJob] = ()  # batch Jobs that are let run by watts
+
+    @property
+    def wanted_gpus(self) -> int:
+        """The most that all jobs together ask for."""
+        return sum(job.spec.gpus.max for job in self.jobs.values() if job.wants_gpus)
 
 
 class Watches:
@@ -143,6 +151,14 @@ class Watches:
             on_change=on_change,
             required=False,
         )
+        self.plain_jobs = Informer(
+            session,
+            JOBS,
+            partial(read_plain_job, gpu_resources=gpu_resources),
+            on_change=on_change,
+            params={"labelSelector": LABEL_ADMISSION},
+            required=False,
+        )
         self.energy_quotas = Informer(
             session, ENERGY_QUOTAS, logging_problems(read_energy_quota), on_change=on_change, required=False
         )
@@ -165,7 +181,7 @@ class Watches:
 
     def runs(self) -> list[Coroutine[Any, Any, None]]:
         """One coroutine per informer, to be run as tasks."""
-        return [informer.run() for informer in self._of.values()]
+        return [informer.run() for informer in (*self._of.values(), self.plain_jobs)]
 
     async def wait_synced(self) -> None:
         await asyncio.gather(*(informer.wait_synced() for informer in self._of.values()))
@@ -244,6 +260,7 @@ class Watches:
             gpu_quotas=[quota for quotas in self.quotas for quota in quotas],
             energy_quotas=energy_quotas,
             pods_refused={uid: item.message for uid, item in _latest(self.pods_refused, by_uid).items()},
+            plain_jobs=list(self.plain_jobs),
         )
 
 

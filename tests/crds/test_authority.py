@@ -235,6 +235,38 @@ def test_the_operator_makes_jobs_of_energy_aware_jobs_only(
     try_job(operator, kinds, owned)
 
 
+def test_the_operator_lets_run_those_jobs_alone_that_wait_for_it_and_changes_nothing_else(
+    attacker: ApiClient, operator: ApiClient, kinds: Any
+) -> None:
+    path = f"/apis/batch/v1/namespaces/{kinds.namespace}/jobs"
+    waits = batch_job(kinds, labels={"flyball.dev/admission": "by-power"})
+    waits["metadata"]["name"], waits["spec"]["suspend"] = "waits", True
+    attacker.create(path, waits)  # anybody who may make Jobs may have one wait
+    only = "of a Job that waits by the label flyball.dev/admission the operator changes nothing but spec.suspend"
+    for change in (
+        {"spec": {"suspend": False, "parallelism": 7}},
+        {"spec": {"suspend": True, "activeDeadlineSeconds": 1}},
+        {"spec": {"suspend": False, "template": {"spec": {"nodeSelector": {"a": "b"}}}}},
+        {"spec": {"suspend": False}, "metadata": {"labels": {"flyball.dev/admission": None}}},
+        {"spec": {"suspend": False}, "metadata": {"annotations": {"a": "b"}}},
+    ):
+        assert only in refusal(operator.patch, f"{path}/waits", change)
+    assert not operator.patch(f"{path}/waits", {"spec": {"suspend": False}})["spec"]["suspend"]
+    assert only in refusal(operator.patch, f"{path}/waits", {"spec": {"suspend": True}})
+    attacker.patch(f"{path}/waits", {"metadata": {"labels": {"flyball.dev/admission": None}}})
+
+    another = batch_job(kinds, labels={"app": "train"})
+    another["metadata"]["name"], another["spec"]["suspend"] = "another", True
+    attacker.create(path, another)
+    assert "of other Jobs" in refusal(operator.patch, f"{path}/another", {"spec": {"suspend": False}})
+    in_template = batch_job(kinds)
+    in_template["spec"]["template"]["metadata"] = {"labels": {"flyball.dev/admission": "by-power"}}
+    assert "labels flyball.dev/* of a Job's template" in refusal(try_job, attacker, kinds, in_template)
+    assert NOT_YOUR_LABELS in refusal(try_pod, attacker, kinds, {"flyball.dev/admission": "by-power"})
+    for name in ("waits", "another"):
+        attacker.delete(f"{path}/{name}", propagation="Background")
+
+
 def test_the_operator_changes_nothing_of_a_node_but_its_taint(
     attacker: ApiClient, operator: ApiClient, kinds: Any
 ) -> None:

@@ -28,7 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.chart import Chart
 from tests.support.integrations import asked_for
-from tests.support.site_bench import Bench, bench_on
+from tests.support.site_bench import GROUP, Bench, bench_on
 from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
@@ -67,6 +67,22 @@ class WithJobSets:
     def path(self) -> str:
         return f"{JOBSETS}/namespaces/{self.bench.namespace}/jobsets"
 
+    def jobs(self) -> list[Json]:
+        """The JobSet's batch Jobs."""
+        return self.bench.api.list_objects(
+            f"/apis/batch/v1/namespaces/{self.bench.namespace}/jobs",
+            labelSelector=f"jobset.sigs.k8s.io/jobset-name={NAME}",
+        )
+
+    def booked_millijoules(self) -> int:
+        """What the books of energy have of the JobSet as the owner of its pods."""
+        return sum(
+            int(entry["millijoules"])
+            for book in self.bench.api.list_objects(f"{GROUP}/energyreports")
+            for entry in book["spec"].get("owners", ())
+            if (entry["namespace"], entry["owner"]) == (self.bench.namespace, f"JobSet/{NAME}")
+        )
+
     def pods(self) -> list[Json]:
         """The pods of the JobSet that have not ended."""
         found = self.bench.api.list_objects(
@@ -104,7 +120,9 @@ class WithJobSets:
 def with_job_sets(control_plane_programs: Binaries, chart: Chart, tmp_path: Path) -> Iterator[WithJobSets]:
     """Two nodes of four GPUs, Flyball on them, and the JobSet controller with its definitions and webhooks."""
     program, source = find_integration(JOBSET), integration_source(JOBSET)
-    plan = SitePlan(nodes=NODES, gpus_per_node=GPUS_PER_NODE, operator_arguments=("--replan-seconds", "2"))
+    plan = SitePlan(
+        nodes=NODES, gpus_per_node=GPUS_PER_NODE, operator_arguments=("--replan-seconds", "2", "--report-seconds", "2")
+    )
     with Site.start(plan, tmp_path / "site") as site:
         bench = bench_on(site)
         api = site.cluster.api
@@ -150,13 +168,24 @@ def job_set(bench: Bench) -> Json:
         "resources": {"limits": {"nvidia.com/gpu": str(GPUS_EACH)}},
     }
     pod = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    job = {"template": {"spec": {"parallelism": 1, "completions": 1, "template": pod}}}
+    # The label is for Jobs that nothing controls: these are the JobSet's to let run.
+    labels = {"flyball.dev/admission": "by-power"}
+    spec = {"parallelism": 1, "completions": 1, "template": pod}
+    job = {"template": {"metadata": {"labels": labels}, "spec": spec}}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {"name": NAME, "namespace": bench.namespace},
-        "spec": {"replicatedJobs": [{"name": "w", "replicas": PODS, **job}]},
+        "spec": {"suspend": True, "replicatedJobs": [{"name": "w", "replicas": PODS, **job}]},
     }
+
+
+def plain_job(bench: Bench) -> Json:
+    """A Job that nothing controls, and that waits for watts by the same label."""
+    container = {"name": "main", "image": "other", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    metadata = {"name": "alone", "namespace": bench.namespace, "labels": {"flyball.dev/admission": "by-power"}}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    return {"metadata": metadata, "spec": {"suspend": True, "template": template}}
 
 
 def test_a_job_set_and_a_job_of_ours_share_a_cap(with_job_sets: WithJobSets) -> None:
@@ -180,6 +209,19 @@ def test_a_job_set_and_a_job_of_ours_share_a_cap(with_job_sets: WithJobSets) -> 
     wait_until(created, lambda: f"the JobSet is admitted: {with_job_sets.controller.log_tail(10)}", PATIENCE_SECONDS)
     made = api.get(f"{with_job_sets.path}/{NAME}")
     assert made["spec"]["network"]["enableDNSHostnames"] is True, "its webhook has not defaulted it"
+
+    # It waits until its own owner lets it run; a Job beside it that is nobody's is let run by the operator.
+    jobs = f"/apis/batch/v1/namespaces/{bench.namespace}/jobs"
+    wait_until(
+        lambda: len(with_job_sets.jobs()) == PODS,
+        lambda: f"its Jobs are there: {with_job_sets.jobs()}",
+        PATIENCE_SECONDS,
+    )
+    api.create(jobs, plain_job(bench))
+    wait_until(lambda: not api.get(f"{jobs}/alone")["spec"]["suspend"], "the other Job is let run", PATIENCE_SECONDS)
+    assert all(job["spec"]["suspend"] for job in with_job_sets.jobs())
+    api.delete(f"{jobs}/alone", propagation="Background")
+    api.patch(f"{with_job_sets.path}/{NAME}", {"spec": {"suspend": False}})
     wait_until(
         lambda: len(with_job_sets.running()) == PODS, lambda: f"its pods run: {with_job_sets.pods()}", PATIENCE_SECONDS
     )
@@ -218,7 +260,18 @@ def test_a_job_set_and_a_job_of_ours_share_a_cap(with_job_sets: WithJobSets) -> 
         PATIENCE_SECONDS,
     )
     assert len(with_job_sets.running()) == PODS
+    # And further where its namespace weighs less: of 1,200 W four GPUs get two parts, our four get four.
+    weights = [{"namespace": bench.namespace, "permille": 500}]
+    bench.set_cap("site", lower, foreignWeights=weights)
+    wait_until(
+        lambda: set(with_job_sets.limits_watts()) == {float(SMALLEST_WATTS)},
+        lambda: f"the JobSet's limits are half of the others': {with_job_sets.limits_watts()} W",
+        PATIENCE_SECONDS,
+    )
     bench.wait_running("ours")
+    wait_until(
+        lambda: with_job_sets.booked_millijoules() > 0, "the books have the JobSet by its name", PATIENCE_SECONDS
+    )
     used = with_job_sets.joules()
     assert len(used) == PODS
 

@@ -13,7 +13,7 @@ from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.grant import Grant
 from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, PowerCapStatus
-from flyball_api.workloads import NodeView, PodView
+from flyball_api.workloads import NodeView, PlainJob, PodView, read_plain_job
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import StopIncarnation
 from flyball_operator.leader import HOUSEKEEPING_AT_ONCE, LeaderTerm
@@ -87,6 +87,9 @@ class Writes:
     async def stop_incarnation(self, action: StopIncarnation) -> WriteResult:
         return await self._made("stop", action.incarnation.job_uid)
 
+    async def admit_plain_job(self, job: PlainJob) -> WriteResult:
+        return await self._made("admit", job.name)
+
     async def write_cap_status(self, cap: PowerCap, status: PowerCapStatus) -> WriteResult:
         return await self._made("cap", cap.name)
 
@@ -138,8 +141,9 @@ class Planner:
 class Bench:
     """A term over node a, whose agent has acknowledged 2,400 W, under a cap."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: str = "govern") -> None:
         self.time = 0.0
+        self.plain_jobs: list[PlainJob] = []
         self.writes, self.learner, self.planner, self.jobs = Writes(), NothingLearned(), Planner(), NoJobs()
         self.gpu_nodes: dict[str, GpuNode] = {"a": self.node("a", 300)}
         self.pods: list[PodView] = []
@@ -153,11 +157,13 @@ class Bench:
         unchecked: Any = SimpleNamespace(cluster=self.cluster, ages=dict)
         learner: Any = self.learner
         executor: Any = self.writes
-        no_books: Any = SimpleNamespace(unread=False, observe=lambda seen, now: None, due=lambda now, monotonic: None)
+        no_books: Any = SimpleNamespace(
+            unread=False, observe=lambda seen, now: None, due=lambda now, monotonic: None, largest_owners=list
+        )
         jobs: Any = self.jobs
         self.term = LeaderTerm(
             1,
-            Settings(),
+            Settings(mode=mode),
             unchecked,
             power=PowerController(1, PowerSettings()),
             jobs=jobs,
@@ -193,6 +199,7 @@ class Bench:
             reports_of={},
             unread=self.unread,
             age_seconds=0.0,
+            plain_jobs=self.plain_jobs,
         )
 
     async def cycle(self, seconds: float = 0.0) -> float:
@@ -238,6 +245,20 @@ async def test_a_cut_waits_for_no_status() -> None:
     assert bench.woken.is_set()
     await bench.cycle(0.1)
     await bench.writes.wait_for("cap row")
+    await bench.term.close()
+
+
+@pytest.mark.parametrize(("mode", "admitted"), [("govern", 1), ("observe", 0)])
+async def test_a_suspended_job_is_let_run_once_and_not_by_who_only_observes(mode: str, admitted: int) -> None:
+    bench = Bench(mode)
+    metadata = {"name": "waits", "namespace": "team", "uid": "u", "labels": {"flyball.dev/admission": "by-power"}}
+    limits = {"limits": {"nvidia.com/gpu": "2"}}
+    template = {"spec": {"containers": [{"name": "main", "resources": limits}]}}
+    bench.plain_jobs = [read_plain_job({"metadata": metadata, "spec": {"suspend": True, "template": template}})]
+    for _ in range(3):
+        await bench.cycle(0.1)
+        await bench.settle()
+    assert bench.writes.made.count("admit waits") == admitted
     await bench.term.close()
 
 

@@ -176,8 +176,23 @@ def needs_of_template(template: Mapping[str, Any]) -> Needs:
     return _pod_needs(read_object("PodTemplate", {"metadata": {"name": ""}, **template}, _PodTemplate).spec)
 
 
+class _TemplateMetadata(ApiStruct, frozen=True):
+    annotations: dict[str, str] = field(default_factory=dict)
+
+
 class _PodTemplate(ApiStruct, frozen=True):
+    metadata: _TemplateMetadata = _TemplateMetadata()
     spec: _PodSpec = _PodSpec()
+
+
+def gpus_of_template(template: Mapping[str, Any], gpu_resources: Collection[str]) -> int:
+    """GPUs of these resources that each pod of a template holds; raises InvalidObject where it is no pod template."""
+    return _pod_gpus(read_object("PodTemplate", template, _PodTemplate).spec, gpu_resources)
+
+
+def power_permille_of_template(template: Mapping[str, Any]) -> int:
+    """What the pods of a template ask for of what their GPUs could have; raises InvalidObject as above."""
+    return _power_permille(read_object("PodTemplate", template, _PodTemplate).metadata.annotations)
 
 
 def _exit(pod: _Pod) -> _Terminated:

@@ -29,7 +29,7 @@ from flyball_operator.power.cap_schedule import (
 )
 from flyball_operator.power.energy_counters import MILLIJOULES_PER_JOULE, CounterSum, Drawn, EnergyCounters, most_joules
 from flyball_operator.power.failsafe import failsafe_of, node_failsafes
-from flyball_operator.power.foreign_shares import share_of_each_gpu
+from flyball_operator.power.foreign_shares import with_foreign_shares
 from flyball_operator.power.meter import (
     NEVER_READ,
     MeteredLoad,
@@ -41,7 +41,7 @@ from flyball_operator.power.meter import (
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.node_reserve import reserve_of
 from flyball_operator.power.overhead import NOT_KNOWN, Overhead, follow_overhead
-from flyball_operator.power.reservations import NO_RULES, ForeignWeights, NodeRules, least_bound, node_rules
+from flyball_operator.power.reservations import NO_RULES, NodeRules, least_bound, node_rules
 
 # How often a cap is looked at while more than it allows is drawn.
 BREACH_LOOK_SECONDS = 0.5
@@ -294,11 +294,8 @@ class CapTracker:
             for state in states
         )
         rules = {name: replace(rule, failsafe=failsafes.get(name, rule.failsafe)) for name, rule in rules.items()}
-        for state in states:
-            if state.spec.foreign_pods == "Limit" and any(nodes[name].foreign_gpus for name in state.nodes):
-                weights = ForeignWeights({each.namespace: each.permille for each in state.spec.foreign_weights})
-                share = share_of_each_gpu(state.budget(), nodes, weights, wanted_gpus)
-                rules |= {name: rules[name].limiting_foreign_pods(share) for name in state.nodes}
+        limiting = ((state.spec, state.budget()) for state in states)
+        rules = with_foreign_shares(rules, limiting, nodes, wanted_gpus)
         return CapStates(states, tuple(unreadable), rules)
 
     def _evaluate(

@@ -109,8 +109,7 @@ class PowerController:
         )
         nodes = self._writes.counted(nodes, cluster.gpu_nodes)
         self._brakes.update(cluster.brakes)
-        wanted = sum(job.spec.gpus.max for job in cluster.jobs.values() if job.wants_gpus)
-        caps = self._caps.read(cluster.caps, nodes, now, monotonic, cluster.brakes, readings, wanted)
+        caps = self._caps.read(cluster.caps, nodes, now, monotonic, cluster.brakes, readings, cluster.wanted_gpus)
         return PowerState(cluster, nodes, caps, self._cut_yield.is_cutting(caps.states, monotonic))
 
     def planned_on(self, state: PowerState) -> PowerState:

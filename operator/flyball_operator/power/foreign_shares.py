@@ -8,16 +8,18 @@ divided; every GPU that no foreign pod holds weighs 1000.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from flyball_api.grant import PowerBound
+from flyball_api.power_cap import PowerCapSpec
 from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, node_milliwatts
 from flyball_api.workloads import PERMILLE
+from msgspec.structs import replace
 
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.power.reservations import NO_WEIGHTS, ForeignShare, ForeignWeights, lost_gpu_milliwatts
+from flyball_operator.power.reservations import NO_WEIGHTS, ForeignShare, ForeignWeights, NodeRules, lost_gpu_milliwatts
 
 
 class _Sharing(NamedTuple):
@@ -64,3 +66,20 @@ def share_of_each_gpu(
         left -= sum(each.min_limit_milliwatts * each.gpus for each in greedy)
         sharing = [each for each in sharing if each.min_limit_milliwatts * PERMILLE <= share * each.weight]
     return ForeignShare(MilliwattsPerGpu(share // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT), weights)
+
+
+def with_foreign_shares(
+    rules: Mapping[str, NodeRules],
+    caps: Iterable[tuple[PowerCapSpec, CapBudget]],
+    nodes: Mapping[str, NodeInfo],
+    wanted_gpus: int | None = None,
+) -> dict[str, NodeRules]:
+    """The rules of each node with what each cap that limits foreign pods leaves to those that there are."""
+    found = {name: replace(rule, foreign_shares=()) if rule.foreign_shares else rule for name, rule in rules.items()}
+    for spec, budget in caps:
+        under = [name for name in budget.nodes if name in nodes]
+        if spec.foreign_pods == "Limit" and any(nodes[name].foreign_pods for name in under):
+            weights = ForeignWeights({each.namespace: each.permille for each in spec.foreign_weights})
+            share = share_of_each_gpu(budget, nodes, weights, wanted_gpus)
+            found |= {name: found[name].limiting_foreign_pods(share) for name in under}
+    return found

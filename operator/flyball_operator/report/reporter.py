@@ -13,6 +13,7 @@ from flyball_api.units import MILLIWATTS_PER_WATT
 
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.outcome import WriteResult
+from flyball_operator.plain_jobs import REASONS, Verdict
 from flyball_operator.power.cap_status import CapStatusWrite
 from flyball_operator.power.holds import HoldChange, is_held
 from flyball_operator.power.memberships import LabelSync
@@ -140,6 +141,13 @@ class Reporter:
                     if gpu.uuid in before:
                         self._announce(regarding_gpu_node(gpu_node), gpu_announcements(before[gpu.uuid], gpu))
         self._gpus = {name: gpu_node.gpus for name, gpu_node in gpu_nodes.items()}
+
+    def announce_plain_job(self, verdict: Verdict) -> None:
+        """Record what became of a batch Job that waits for watts, or why it goes on waiting."""
+        job = verdict.job
+        warning = REASONS[verdict.reason]
+        announcement = Announcement(verdict.reason, verdict.message, "AdmitJob", warning=warning)
+        self._announce(Regarding("batch/v1", "Job", job.name, job.uid, job.namespace), [announcement])
 
     def announce_hold(self, change: HoldChange) -> None:
         """Record that an object's deletion has taken effect."""

@@ -28,7 +28,7 @@ from flyball_api.names import (
 from flyball_api.power_brake import power_brake_object
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.reading import to_patch
-from flyball_api.workloads import PodView
+from flyball_api.workloads import PlainJob, PodView
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.logs import get_logger
 from flyball_kube.resources import (
@@ -158,6 +158,17 @@ class Executor:
         kind = "lower-grant" if grant.bound.limit_milliwatts < before else "write-grant"
         path = GPU_NODES.path(name=info.name)
         return await self._write(kind, GPU_NODES, lambda: self._session.patch(path, patch))
+
+    async def admit_plain_job(self, job: PlainJob) -> WriteResult:
+        """Let a suspended batch Job run, as it was read: its pods are then its own controller's business."""
+        path = JOBS.path(job.namespace, job.name)
+        patch: JsonObject = {"metadata": {"resourceVersion": job.resource_version}, "spec": {"suspend": False}}
+
+        async def call() -> JsonObject:
+            await self._session.patch(path, patch)
+            return {}  # it is none of the Jobs that are known by the answers to writes
+
+        return await self._write("admit-plain-job", JOBS, call)
 
     async def sync_labels(self, sync: LabelSync) -> WriteResult:
         """Put a node's labels, and the former ones that still count, into its GPUNode as it was read."""

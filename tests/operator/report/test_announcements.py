@@ -25,6 +25,7 @@ from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.queue import QueuePlace
 from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES, StartObstacle
 from flyball_operator.jobs.status import JobFacts, job_status
+from flyball_operator.plain_jobs import REASONS
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import read_nodes
@@ -362,9 +363,13 @@ def test_the_reference_lists_every_reason_and_which_are_warnings() -> None:
     listed = {reason: bool(star) for star, reason in re.findall(r"(\*?)`([A-Z][A-Za-z]+)`", section)}
     calls = re.findall(r'Announcement\(\s*"([A-Z][A-Za-z]+)"[^\n]*', inspect.getsource(announcements))
     tables = {*REFUSALS, *PLACED_OBSTACLES, *READY_OBSTACLES}
-    assert set(listed) == {*calls, *tables}
+    assert set(listed) == {*calls, *tables, *REASONS}
     warned = re.findall(r'Announcement\("([A-Z][A-Za-z]+)"[^\n]*warning=True\)', inspect.getsource(announcements))
-    assert {reason for reason, warning in listed.items() if warning} == {*warned, *tables}
+    assert {reason for reason, warning in listed.items() if warning} == {
+        *warned,
+        *tables,
+        *(reason for reason, warning in REASONS.items() if warning),
+    }
 
 
 def test_whom_events_speak_of() -> None:

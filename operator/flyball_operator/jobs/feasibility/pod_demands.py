@@ -154,8 +154,12 @@ class PodDemands(ApiStruct, frozen=True):
 
 def pod_demands(job: EnergyAwareJob) -> PodDemands:
     """The demands of a job's template; of one that cannot be read, which the API server will refuse, its GPUs alone."""
-    template: Mapping[str, Any] = {key: job.spec.template[key] for key in ("spec",) if key in job.spec.template}
-    plain = PodDemands(job.spec.gpus.resource_name, job.spec.gpus.min)
+    return template_demands(job.spec.template, PodDemands(job.spec.gpus.resource_name, job.spec.gpus.min))
+
+
+def template_demands(whole: Mapping[str, Any], plain: PodDemands) -> PodDemands:
+    """What the pods of a template demand besides the GPUs of `plain`, which is all where it cannot be read."""
+    template: Mapping[str, Any] = {key: whole[key] for key in ("spec",) if key in whole}
     try:
         spec = read_object("PodTemplate", template, _Template).spec
         needs = needs_of_template(template)

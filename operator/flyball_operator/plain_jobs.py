@@ -1,0 +1,224 @@
+"""Batch Jobs that wait for watts: created suspended with a label, they are let run once the caps and the GPUs have room.
+
+This is the contract by which queues govern Jobs (KEP-2232): whoever makes one has it wait by `spec.suspend`, and what may
+be done for it is to end that wait. Its pods are then pods outside Flyball like all others, and get what such pods get. A
+Job is let run into GPUs that nobody holds and the plan gives to nobody, the oldest first; a smaller one may pass a larger.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_api.workloads import NO_NEEDS, Needs, PlainJob
+from flyball_planner.snapshot import JobDecision
+from msgspec.structs import replace
+
+from flyball_operator.jobs.feasibility.pod_demands import PodDemands, template_demands
+from flyball_operator.power.cycle import PowerState
+from flyball_operator.power.foreign_shares import with_foreign_shares
+from flyball_operator.power.node_info import ForeignPod, NodeInfo
+from flyball_operator.power.reservations import NO_RULES, foreign_gpu_milliwatts, resting_bound
+
+# For so long a Job that was let run may seem to wait: what the API server says of it is still from before.
+BELIEVED_SECONDS = 10.0
+# A reason that stays the same is told again so often, for Events are forgotten.
+TELL_AGAIN_SECONDS = 300.0
+MAX_JUDGED = 200
+# What is said of a Job, and whether somebody has to do something about it.
+REASONS = {
+    "Admitted": False,
+    "WaitingForWatts": False,
+    "WaitingForGpus": False,
+    "CapsUnreadable": False,
+    "NoNodeFits": True,
+    "InvalidRequest": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of one Job that waits: `admitted`, or why it goes on waiting, one of REASONS and in a sentence."""
+
+    job: PlainJob
+    admitted: bool
+    reason: str
+    message: str
+
+
+class PlainJobs:
+    """Judges the Jobs that wait in each cycle, and remembers which were let run a moment ago and what was told."""
+
+    def __init__(self) -> None:
+        self._admitted: dict[str, float] = {}  # when, by uid
+        self._told: dict[str, tuple[str, float]] = {}
+
+    def step(self, state: PowerState, decisions: Mapping[str, JobDecision], monotonic: float) -> list[Verdict]:
+        """Which Jobs may run now, and what is to be told of those that may not; the same is not told in each cycle."""
+        jobs = {job.uid: job for job in state.cluster.plain_jobs}
+        self._told = {uid: told for uid, told in self._told.items() if uid in jobs}
+        self._admitted = {
+            uid: at for uid, at in self._admitted.items() if uid in jobs and monotonic - at < BELIEVED_SECONDS
+        }
+        waiting = [job for job in jobs.values() if job.waits and job.uid not in self._admitted]
+        if not waiting:
+            return []
+        waiting.sort(key=lambda job: (job.created, job.namespace, job.name))
+        started = [job for uid, job in jobs.items() if job.runs or uid in self._admitted]
+        room = _Room(state, decisions, started)
+        verdicts = [room.judge(job) for job in waiting[:MAX_JUDGED]]
+        for verdict in verdicts:
+            if verdict.admitted:
+                self._admitted[verdict.job.uid] = monotonic
+        return [verdict for verdict in verdicts if verdict.admitted or self._is_news(verdict, monotonic)]
+
+    def _is_news(self, verdict: Verdict, monotonic: float) -> bool:
+        before = self._told.get(verdict.job.uid)
+        if before is not None and before[0] == verdict.message and monotonic - before[1] < TELL_AGAIN_SECONDS:
+            return False
+        self._told[verdict.job.uid] = verdict.message, monotonic
+        return True
+
+
+class _Room:
+    """The GPUs and watts that are left, as Jobs are let run one after the other."""
+
+    def __init__(self, state: PowerState, decisions: Mapping[str, JobDecision], started: Collection[PlainJob]) -> None:
+        self._state = state
+        self._nodes: dict[str, NodeInfo] = dict(state.nodes)
+        self._views = {
+            name: info.node for name, info in state.nodes.items() if info.node is not None and info.node.gpus
+        }
+        held = _held_by_training(state, decisions)
+        self._free = {
+            name: min(info.gpus - info.lost_gpus, info.node.allocatable_gpus) - info.foreign_gpus - held[name]
+            for name, info in state.nodes.items()
+            if info.schedulable and info.node is not None
+        }
+        self._needs = _free_needs(state, self._views)
+        bound = Counter(
+            pod.controller_uid for pod in state.cluster.pods if not pod.job_uid and pod.node and not pod.finished
+        )
+        for job in started:
+            coming = max(0, job.pods - bound[job.uid])
+            placed = self._placed(job, coming, self._fitting(job)[0])
+            self._nodes = _with_pods(self._nodes, job, placed or Counter())
+            self._free = {
+                name: free - (placed or Counter())[name] * job.gpus_per_pod for name, free in self._free.items()
+            }
+
+    def judge(self, job: PlainJob) -> Verdict:
+        """Whether the Job may run now; its GPUs and watts are then taken."""
+        if self._state.caps.unreadable or self._state.cluster.unread:
+            return Verdict(job, False, "CapsUnreadable", "nothing is let run while a cap or a GPUNode cannot be read")
+        if job.problem:
+            return Verdict(job, False, "InvalidRequest", job.problem)
+        fitting, lacks = self._fitting(job)
+        offered = (
+            sum(self._views[name].allocatable_gpus // job.gpus_per_pod for name in fitting) if job.gpus else job.pods
+        )
+        if offered < job.pods:
+            listed = ", ".join(f"{count} with {lack}" for lack, count in lacks.most_common())
+            words = f"{len(fitting)} of {len(self._views)} nodes fit its {_pods(job)}{f': {listed}' if listed else ''}"
+            return Verdict(job, False, "NoNodeFits", words)
+        placed = self._placed(job, job.pods, fitting)
+        if placed is None:
+            free = sum(max(0, self._free.get(name, 0)) for name in fitting)
+            words = f"{_pods(job)} need {job.gpus} GPUs; {free} on nodes that fit are held and planned for by nobody"
+            return Verdict(job, False, "WaitingForGpus", words)
+        nodes = _with_pods(self._nodes, job, placed)
+        shortage, watts = self._short_of_watts(job, nodes, placed)
+        if shortage:
+            return Verdict(job, False, "WaitingForWatts", shortage)
+        self._nodes = nodes
+        self._free = {name: free - placed[name] * job.gpus_per_pod for name, free in self._free.items()}
+        words = f"{_pods(job)} may run; each of its GPUs may draw {watts} W now" if job.gpus else "it asks for no GPUs"
+        return Verdict(job, True, "Admitted", words)
+
+    def _fitting(self, job: PlainJob) -> tuple[list[str], Counter[str]]:
+        """The nodes that can take one of the Job's pods at some time, and what the others lack."""
+        demands = template_demands(job.template, PodDemands(job.gpu_resource, job.gpus_per_pod))
+        lacks = {
+            name: demands.lacking(view, self._needs.get(name))
+            or (f"{view.allocatable_gpus} GPUs" if view.allocatable_gpus < job.gpus_per_pod else "")
+            for name, view in self._views.items()
+        }
+        fitting = [name for name, lack in lacks.items() if not lack]
+        return fitting, Counter(lack for lack in lacks.values() if lack)
+
+    def _placed(self, job: PlainJob, pods: int, fitting: Sequence[str]) -> Counter[str] | None:
+        """How many pods each node would get, the fullest nodes first; None where not all of them have room."""
+        placed: Counter[str] = Counter()
+        if not job.gpus_per_pod:
+            return placed
+        for name in sorted(fitting, key=lambda name: (self._free.get(name, 0), name)):
+            placed[name] = min(pods - placed.total(), max(0, self._free.get(name, 0)) // job.gpus_per_pod)
+        return placed if placed.total() == pods else None
+
+    def _short_of_watts(self, job: PlainJob, nodes: Mapping[str, NodeInfo], placed: Counter[str]) -> tuple[str, int]:
+        """What of watts is missing for the Job on these nodes (empty: nothing), and what each of its GPUs would get."""
+        caps, names = self._state.caps, [name for name, pods in placed.items() if pods]
+        limiting = [(state.spec, state.budget()) for state in caps.states]
+        rules = with_foreign_shares(caps.rules, limiting, nodes, self._state.cluster.wanted_gpus)
+        pod = ForeignPod(job.namespace, job.name, job.gpus_per_pod, job.permille)
+        limits = [foreign_gpu_milliwatts(nodes[name], rules.get(name, NO_RULES), pod) for name in names]
+        watts = min(limits, default=0) // MILLIWATTS_PER_WATT
+        if names and watts < job.watts_per_gpu:
+            return f"each of its GPUs would get {watts} W, and it asks for {job.watts_per_gpu} W", watts
+        for state in caps.states:
+            if state.nodes.isdisjoint(names):
+                continue
+            budget = state.planning_budget()
+            under = [name for name in state.nodes if name in nodes]
+            least = budget.counted_together(resting_bound(nodes[name], rules.get(name, NO_RULES)) for name in under)
+            over = least - budget.budget_milliwatts
+            if over > 0:
+                missing = -(-over // MILLIWATTS_PER_WATT)
+                words = f"PowerCap {state.name} has no watts for {job.gpus} more GPUs at {watts} W"
+                return f"{words}: {missing} W are missing with all else at its smallest limits", watts
+        return "", watts
+
+
+def _held_by_training(state: PowerState, decisions: Mapping[str, JobDecision]) -> Counter[str]:
+    """GPUs of each node that pods of training jobs hold or the plan gives to such jobs, whichever is more of each job."""
+    held: dict[tuple[str, str], int] = {}
+    for pod in state.cluster.pods:
+        if pod.job_uid and pod.node and not pod.finished:
+            held[pod.job_uid, pod.node] = held.get((pod.job_uid, pod.node), 0) + pod.gpus
+    for uid, decision in decisions.items():
+        for node, gpus in () if decision.allocation is None else decision.allocation.nodes:
+            held[uid, node] = max(gpus, held.get((uid, node), 0))
+    found: Counter[str] = Counter()
+    for (_, node), gpus in held.items():
+        found[node] += gpus
+    return found
+
+
+def _free_needs(state: PowerState, views: Collection[str]) -> dict[str, Needs | None]:
+    """What nobody has of each node beside GPUs; None where its kubelet does not say what there is."""
+    used = dict(state.cluster.used)
+    for pod in state.cluster.pods:
+        if pod.job_uid and pod.node and not pod.finished:
+            used[pod.node] = used.get(pod.node, NO_NEEDS) + pod.needs
+    found: dict[str, Needs | None] = {}
+    for name in views:
+        node = state.nodes[name].node
+        there = None if node is None else node.allocatable
+        found[name] = None if there is None else there - used.get(name, NO_NEEDS)
+    return found
+
+
+def _with_pods(nodes: dict[str, NodeInfo], job: PlainJob, placed: Counter[str]) -> dict[str, NodeInfo]:
+    """The nodes with so many of the Job's pods on each."""
+    changed = {}
+    for name, pods in placed.items():
+        if pods:
+            pod = ForeignPod(job.namespace, job.name, job.gpus_per_pod * pods, job.permille)
+            changed[name] = replace(nodes[name], foreign_pods=(*nodes[name].foreign_pods, pod))
+    return nodes | changed
+
+
+def _pods(job: PlainJob) -> str:
+    return f"{job.pods} {'pod' if job.pods == 1 else 'pods'} with {job.gpus_per_pod} GPUs each"

@@ -1,0 +1,233 @@
+"""Batch Jobs that wait for watts: into what they are let run, in which order, and what those are told that wait on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from flyball_api.power_cap import PowerCap
+from flyball_api.workloads import PlainJob, PodView, read_plain_job
+from flyball_operator.plain_jobs import BELIEVED_SECONDS, TELL_AGAIN_SECONDS, PlainJobs, Verdict
+from flyball_operator.power.cap_state import CapTracker
+from flyball_operator.power.cycle import PowerState
+from flyball_operator.watches import ClusterState
+from flyball_planner.snapshot import JobDecision
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.support.operator_objects import (
+    DEFAULT,
+    FLOOR,
+    NOW,
+    Json,
+    cap_view,
+    decision,
+    owner,
+    ready_node,
+    running_pod,
+)
+
+RESOURCES = ("nvidia.com/gpu",)
+
+
+def raw_job(name: str = "batch", gpus: int = 4, pods: int = 1, **spec: Any) -> Json:
+    resources = {"limits": {"nvidia.com/gpu": str(gpus)}}
+    template = {"spec": {"containers": [{"name": "main", "image": "main", "resources": resources}]}}
+    return {
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": f"uid-{name}",
+            "resourceVersion": "9",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"flyball.dev/admission": "by-power"},
+        },
+        "spec": {"suspend": True, "parallelism": pods, "template": template, **spec},
+    }
+
+
+def job(name: str = "batch", *, watts: int = 0, created: str = "", **keywords: Any) -> PlainJob:
+    view = read_plain_job(raw_job(name, **keywords), RESOURCES)
+    return replace(view, watts_per_gpu=watts, created=created or view.created)
+
+
+def state(
+    jobs: Sequence[PlainJob],
+    *,
+    watts: int = 100_000,
+    nodes: int = 1,
+    pods: Sequence[PodView] = (),
+    caps: Sequence[PowerCap] | None = None,
+    **cap: Any,
+) -> PowerState:
+    """Nodes of eight GPUs under one cap."""
+    infos = {f"n{index}": ready_node(f"n{index}", pods=tuple(pods)) for index in range(nodes)}
+    infos = {
+        name: replace(info, foreign_pods=tuple(pod for pod in info.foreign_pods if _on(pod.name, name, pods)))
+        for name, info in infos.items()
+    }
+    listed = [cap_view("row", watts=watts, **cap)] if caps is None else list(caps)
+    views = [info.node for info in infos.values() if info.node is not None]
+    cluster = ClusterState({}, listed, {}, views, list(pods), {}, {}, {}, (), 0.0, plain_jobs=list(jobs))
+    read = CapTracker().read(listed, infos, NOW + timedelta(seconds=1), 1.0, wanted_gpus=cluster.wanted_gpus)
+    return PowerState(cluster, infos, read)
+
+
+def _on(pod: str, node: str, pods: Sequence[PodView]) -> bool:
+    return any((each.name, each.node) == (pod, node) for each in pods)
+
+
+def verdicts(given_state: PowerState, decisions: Mapping[str, JobDecision] | None = None) -> dict[str, Verdict]:
+    return {found.job.name: found for found in PlainJobs().step(given_state, decisions or {}, 0.0)}
+
+
+def only(given_state: PowerState, **keywords: Any) -> Verdict:
+    (found,) = verdicts(given_state, **keywords).values()
+    return found
+
+
+def test_a_job_runs_where_there_are_gpus_and_watts_for_it() -> None:
+    found = only(state([job()]))
+    assert found.admitted
+    assert found.message == "1 pod with 4 GPUs each may run; each of its GPUs may draw 400 W now"
+
+
+@pytest.mark.parametrize(("gpus", "admitted"), [(4, True), (5, False)])
+def test_gpus_that_others_hold_are_not_its_own(gpus: int, admitted: bool) -> None:
+    found = only(state([job(gpus=gpus)], pods=[running_pod("theirs", "n0", gpus=4)]))
+    assert found.admitted == admitted
+    if not admitted:
+        words = "1 pod with 5 GPUs each need 5 GPUs; 4 on nodes that fit are held and planned for by nobody"
+        assert (found.reason, found.message) == ("WaitingForGpus", words)
+
+
+def test_nor_those_that_the_plan_gives_to_a_training_job() -> None:
+    planned = {"uid-train": decision("uid-train", ("n0", 6))}
+    assert only(state([job()]), decisions=planned).reason == "WaitingForGpus"
+    assert only(state([job(gpus=2)]), decisions=planned).admitted
+    # What a job holds and what it is planned on are not two things.
+    pods = [running_pod("train-0", "n0", uid="uid-train", gpus=6)]
+    assert only(state([job(gpus=2)], pods=pods), decisions=planned).admitted
+
+
+def test_a_pod_needs_one_node_and_the_pods_of_a_job_may_have_several() -> None:
+    pods = [running_pod("a", "n0", gpus=5), running_pod("b", "n1", gpus=5)]
+    assert only(state([job(gpus=4)], nodes=2, pods=pods)).reason == "WaitingForGpus"
+    assert only(state([job(gpus=3, pods=2)], nodes=2, pods=pods)).admitted
+    assert only(state([job(gpus=3, pods=3)], nodes=2, pods=pods)).reason == "WaitingForGpus"
+
+
+def test_what_no_node_can_ever_take_is_said_to_be_so() -> None:
+    found = only(state([job(gpus=16)]))
+    words = "0 of 1 nodes fit its 1 pod with 16 GPUs each: 1 with 8 GPUs"
+    assert (found.reason, found.message) == ("NoNodeFits", words)
+    raw = raw_job()
+    raw["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "big"}
+    found = only(state([read_plain_job(raw, RESOURCES)]))
+    assert found.message == "0 of 1 nodes fit its 1 pod with 4 GPUs each: 1 with no label pool=big"
+
+
+def test_it_waits_until_each_gpu_would_get_the_watts_that_it_asks_for() -> None:
+    # Eight GPUs: four of the Job's share what the other four leave at their smallest limits.
+    words = "each of its GPUs would get 200 W, and it asks for 300 W"
+    found = only(state([job(watts=300)], watts=1200))
+    assert (found.reason, found.message) == ("WaitingForWatts", words)
+    assert only(state([job(watts=300)], watts=1600)).admitted
+    assert only(state([job(watts=200)], watts=1200)).admitted
+
+
+def test_under_a_cap_that_reserves_it_waits_for_its_default_watts() -> None:
+    held = [running_pod("theirs", "n0", gpus=4)]
+    fits = (4 * DEFAULT + 4 * DEFAULT) // 1000
+    assert only(state([job()], watts=fits, pods=held, foreignPods="Reserve")).admitted
+    found = only(state([job()], watts=fits - 100, pods=held, foreignPods="Reserve"))
+    words = "PowerCap row has no watts for 4 more GPUs at 400 W: 100 W are missing with all else at its smallest limits"
+    assert (found.reason, found.message) == ("WaitingForWatts", words)
+
+
+def test_the_oldest_comes_first_and_a_smaller_one_may_pass() -> None:
+    old, large, small = (
+        job("z-old", gpus=4, created="a"),
+        job("large", gpus=6, created="b"),
+        job("a", gpus=2, created="c"),
+    )
+    found = verdicts(state([small, large, old]))
+    assert {name: each.admitted for name, each in found.items()} == {"z-old": True, "large": False, "a": True}
+
+
+def test_what_was_let_run_has_its_gpus_before_its_pods_come() -> None:
+    runs = job("runs", gpus=6, suspend=False)
+    assert only(state([runs, job(gpus=4)])).reason == "WaitingForGpus"
+    theirs = replace(running_pod("runs-0", "n0", gpus=6), controller_uid="uid-runs")
+    assert only(state([runs, job(gpus=2)], pods=[theirs])).admitted
+    # The API server may say for a while that it waits still.
+    plain_jobs, seen = PlainJobs(), state([job("first", gpus=6), job("second", gpus=6)])
+    assert [each.job.name for each in plain_jobs.step(seen, {}, 0.0) if each.admitted] == ["first"]
+    assert not any(each.admitted for each in plain_jobs.step(seen, {}, 1.0))
+    assert [each.job.name for each in plain_jobs.step(seen, {}, BELIEVED_SECONDS + 1)][:1] == ["first"]
+
+
+def test_the_same_reason_is_not_told_in_each_cycle() -> None:
+    plain_jobs, seen = PlainJobs(), state([job(gpus=16)])
+    assert len(plain_jobs.step(seen, {}, 0.0)) == 1
+    assert plain_jobs.step(seen, {}, 1.0) == []
+    assert len(plain_jobs.step(seen, {}, TELL_AGAIN_SECONDS + 1)) == 1
+
+
+def test_nothing_is_let_run_under_a_cap_that_cannot_be_read() -> None:
+    broken = cap_view("row", watts=None)
+    assert broken.spec is None
+    assert only(state([job()], caps=[broken])).reason == "CapsUnreadable"
+
+
+@pytest.mark.parametrize(
+    ("change", "left_to"),
+    [
+        ({}, ""),
+        ({"labels": {"flyball.dev/admission": "by-hand"}}, "its owner"),
+        ({"labels": {"flyball.dev/admission": "by-power", "kueue.x-k8s.io/queue-name": "q"}}, "Kueue"),
+        ({"ownerReferences": [owner("jobset.x-k8s.io/v1alpha2", "JobSet", "u")]}, "JobSet/of-the-test"),
+        ({"ownerReferences": [{**owner("v1", "ConfigMap", "u"), "controller": False}]}, "ConfigMap/of-the-test"),
+    ],
+)
+def test_whose_word_lets_it_run(change: Json, left_to: str) -> None:
+    raw = raw_job()
+    raw["metadata"] |= change
+    view = read_plain_job(raw, RESOURCES)
+    assert (view.left_to, view.waits) == (left_to, not left_to)
+
+
+def test_a_job_of_another_controller_is_left_to_it() -> None:
+    view = read_plain_job(raw_job(managedBy="example.com/far-away"), RESOURCES)
+    assert not view.waits
+    assert not read_plain_job(raw_job(suspend=False), RESOURCES).waits
+
+
+def test_watts_that_are_no_number_are_said_to_be_none() -> None:
+    raw = raw_job()
+    raw["metadata"]["annotations"] = {"flyball.dev/watts-per-gpu": "300W"}
+    found = only(state([read_plain_job(raw, RESOURCES)]))
+    assert (found.reason, "whole watts, such as 300" in found.message) == ("InvalidRequest", True)
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 8), st.integers(1, 3)), min_size=1, max_size=6),
+    watts=st.integers(1600, 7000),
+    reserve=st.booleans(),
+)
+def test_never_are_more_gpus_let_out_than_there_are_nor_more_watts_than_fit(
+    sizes: list[tuple[int, int]], watts: int, reserve: bool
+) -> None:
+    jobs = [job(f"j{index}", gpus=gpus, pods=pods) for index, (gpus, pods) in enumerate(sizes)]
+    word = "Reserve" if reserve else "Limit"
+    found = [
+        each.job for each in verdicts(state(jobs, nodes=2, watts=watts, foreignPods=word)).values() if each.admitted
+    ]
+    gpus = sum(each.gpus for each in found)
+    assert gpus <= 16
+    if reserve:
+        assert gpus * DEFAULT + (16 - gpus) * FLOOR <= watts * 1000
