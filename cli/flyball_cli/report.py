@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from flyball_views.report import By, Prices, Report, ReportLine
 
 HEADINGS = ("jobs", "not ended", "GPU hours", "kWh", "cost", "kg CO2")
-LONGEST_PICTURE = 30
 # A day's report of a large cluster has a megabyte, and there are 400 of them.
 REPORTS_AT_ONCE = 8
+LONGEST_PICTURE = 31  # the days of a month
+LONGEST_NAME = 40
 
 
 class GroupBy(StrEnum):
@@ -162,6 +163,12 @@ def _figures(line: ReportLine, unknown: str = "-") -> list[str]:
     return [str(line.jobs), still, f"{line.gpu_hours:.1f}", f"{line.kilowatt_hours:.2f}", money, emitted]
 
 
+def cut_short(name: str) -> str:
+    """A name as it fits beside a bar: of a long one the beginning and the end."""
+    half = LONGEST_NAME // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half + 1 :]}"
+
+
 def draw(report: Report, path: Path) -> None:
     """The report's kilowatt-hours as bars; of many lines the thirstiest, and the rest as one."""
     import matplotlib as mpl
@@ -174,10 +181,16 @@ def draw(report: Report, path: Path) -> None:
         rest = sum(value for _, value in bars[LONGEST_PICTURE:])
         bars = [*bars[:LONGEST_PICTURE], (f"{len(report.lines) - LONGEST_PICTURE} more", rest)]
     figure, axes = plt.subplots(figsize=(8, 1.2 + 0.3 * max(1, len(bars))), layout="constrained")
-    drawn = axes.barh([name for name, _ in reversed(bars)], [value for _, value in reversed(bars)], color="#3b6ea5")
-    axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8)
-    axes.margins(x=0.12)
-    axes.set_xlabel(f"kWh by {report.by.value}, {report.time:%Y-%m-%d %H:%M} UTC")
+    # By their places: two names that are cut short may look the same.
+    drawn = axes.barh(range(len(bars)), [value for _, value in bars], color="#3b6ea5")
+    axes.set_yticks(range(len(bars)), [cut_short(name) for name, _ in bars])
+    axes.invert_yaxis()
+    axes.bar_label(drawn, fmt="{:,.2f}", padding=3, fontsize=8)
+    axes.margins(x=0.12, y=0.02)
+    axes.set_xlabel("kWh")
+    title = f"{report.total.kilowatt_hours:,.2f} kWh by {report.by.value}, as of {report.time:%Y-%m-%d %H:%M} UTC"
+    notes = report.caveats[:1]
+    axes.set_title("\n".join([title, *notes]), loc="left", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
     plt.close(figure)

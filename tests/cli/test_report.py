@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import typer
-from flyball_cli.report import Output, _made, _month, draw, month_after, printed
+from flyball_cli.report import LONGEST_NAME, Output, _made, _month, cut_short, draw, month_after, printed
 from flyball_views.overview import read_overview
 from flyball_views.report import By, Prices, Report, report
 
@@ -81,3 +81,11 @@ async def test_a_year_of_large_reports_is_read_a_few_days_at_a_time() -> None:
     assert len(june.lines) == 30
     other = await _made(session, By.DAY, Prices(), datetime(2040, 6, 1, tzinfo=UTC), None)
     assert other.caveats[0] == "there is no EnergyReport of that time"
+
+
+def test_a_long_name_leaves_room_for_its_bar() -> None:
+    long = "research/JobSet/evaluation-of-everything-that-there-is-0007"
+    assert len(cut_short(long)) == LONGEST_NAME
+    assert cut_short(long).startswith("research/JobSet/")
+    assert cut_short(long).endswith("-0007")
+    assert cut_short("research/gpt2") == "research/gpt2"
