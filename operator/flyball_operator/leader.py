@@ -21,7 +21,7 @@ from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import CreateIncarnation
 from flyball_operator.learning.learner import Learner
-from flyball_operator.meters.grid_signal import SignalFile
+from flyball_operator.meters.grid_signal import SignalFile, emitted_grams_per_kilowatt_hour
 from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import WriteResult, combined
 from flyball_operator.plain_jobs import PlainJobs, Verdict
@@ -322,7 +322,8 @@ class LeaderTerm:
             if not busy and reports.load_due(monotonic):
                 self._background.start(key, reports.load(now, monotonic))
             return
-        reports.observe(lambda: energy_seen(cluster, state, jobs.consumptions), now)
+        emitted = emitted_grams_per_kilowatt_hour(self._signal.read(monotonic), now)
+        reports.observe(lambda: energy_seen(cluster, state, jobs.consumptions, emitted), now)
         self._metrics.observe_owners(reports.largest_owners())
         write = None if busy or state.cutting else reports.due(now, monotonic)
         if write is None:
@@ -369,11 +370,17 @@ class LeaderTerm:
         return max(SHORTEST_PAUSE_SECONDS, min(pauses))
 
 
-def energy_seen(cluster: ClusterState, state: PowerState, jobs: Iterable[Consumption]) -> Seen:
+def energy_seen(
+    cluster: ClusterState,
+    state: PowerState,
+    jobs: Iterable[Consumption],
+    emitted_grams_per_kilowatt_hour: float | None = None,
+) -> Seen:
     """What the books of energy are kept of, as it is now."""
     return Seen(
         nodes=state.nodes,
         caps={cap.name: cap.nodes for cap in state.caps.states},
         jobs=jobs,
         owners={(pod.namespace, pod.name): owner_of(pod) for pod in cluster.pods if not pod.job_uid},
+        emitted_grams_per_kilowatt_hour=emitted_grams_per_kilowatt_hour,
     )

@@ -23,6 +23,7 @@ logger = get_logger(__name__)
 MAX_BYTES = 1 << 20  # as large as a ConfigMap can be
 MAX_STEPS = 8192  # four weeks in steps of five minutes
 LOOK_SECONDS = 10.0
+EMISSION_UNITS = ("gco2/kwh", "gco2eq/kwh")
 
 
 def read_signal(text: str) -> Signal:
@@ -56,6 +57,13 @@ def _signal(rows: Iterator[list[str]]) -> Signal:
     if not steps:
         raise ValueError("it has no line with a time and a value")
     return Signal.of(steps, f" {header[1].strip()}")
+
+
+def emitted_grams_per_kilowatt_hour(signal: Signal | None, now: datetime) -> float | None:
+    """What the grid emits now by a signal in gCO2/kWh; None where it is of something else, or does not reach so far."""
+    if signal is None or signal.unit.strip().lower() not in EMISSION_UNITS:
+        return None
+    return signal.at(now.timestamp())
 
 
 class SignalFile:

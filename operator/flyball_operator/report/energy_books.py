@@ -86,12 +86,14 @@ class Seen:
     """What the books are kept of at one moment.
 
     `caps` has the nodes under each cap, `owners` whose each pod is that is not a job's, by its namespace and name.
+    `emitted_grams_per_kilowatt_hour` is the grid's, by its signal (None: not known).
     """
 
     nodes: Mapping[str, NodeInfo]
     caps: Mapping[str, Iterable[str]]
     jobs: Iterable[Consumption]
     owners: Mapping[tuple[str, str], Owner]
+    emitted_grams_per_kilowatt_hour: float | None = None
 
 
 class EnergyBooks:
@@ -118,6 +120,9 @@ class EnergyBooks:
             stored.jobs_millijoules,
             stored.pods_millijoules,
         )
+        emitted = stored.rates.emitted_milligrams_per_kilowatt_hour
+        if emitted is not None:
+            self._rated, self._emitted = self._gpus, float(emitted) * self._gpus
         self._namespaces.update({item.name: item for item in stored.namespaces})
         self._jobs.update({item.uid: item for item in stored.jobs})
         self._owners.update({(item.namespace, item.owner): item.millijoules for item in stored.owners})
@@ -126,6 +131,7 @@ class EnergyBooks:
     def _empty(self, day: str) -> None:
         self.day = day
         self._gpus = self._of_jobs = self._of_pods = 0
+        self._rated, self._emitted = 0, 0.0  # of so much it is known what it emitted, in milligrams of a kWh each
         self._namespaces: dict[str, NamespaceEnergy] = {}
         self._jobs: dict[str, ReportedJob] = {}
         self._owners: Counter[Owner] = Counter()
@@ -153,7 +159,12 @@ class EnergyBooks:
             for name, info in seen.nodes.items()
             if info.gpu_node is not None and (risen := self._node_rise(info, info.gpu_node, seen, now))
         }
-        self._gpus += sum(rises.values())
+        risen = sum(rises.values())
+        self._gpus += risen
+        grams = seen.emitted_grams_per_kilowatt_hour
+        emitted = self._rates.emitted_milligrams_per_kilowatt_hour if grams is None else max(0.0, grams) * 1e3
+        if emitted is not None:
+            self._rated, self._emitted = self._rated + risen, self._emitted + emitted * risen
         for cap, members in seen.caps.items():
             self._caps[cap] += sum(rises.get(name, 0) for name in members)
         for use in used_since(self._marks, seen.jobs, counted_since=self._counted_since, counted_until=until, now=now):
@@ -189,7 +200,7 @@ class EnergyBooks:
             jobs=_within(MAX_JOB_BYTES, jobs[:MAX_JOBS]),
             owners=_within(MAX_OWNER_BYTES, owners),
             caps=_within(MAX_CAP_BYTES, caps),
-            rates=self._rates,
+            rates=self._day_rates(),
         )
         marks = [
             ReportedMark(uid, mark.millijoules, mark.gpu_seconds)
@@ -201,6 +212,13 @@ class EnergyBooks:
         # Of jobs whose marks are left out, only what they use from now on is counted by who goes on from here.
         since = book.counted_since if len(of_jobs) == len(marks) else until
         return msgspec.structs.replace(book, counted_since=since, marks=Marks(of_nodes, of_jobs))
+
+    def _day_rates(self) -> EnergyRates:
+        """What the operator was told; of CO2 the mean over what all GPUs used while it was known."""
+        if not self._rated:
+            return self._rates
+        mean = round(self._emitted / self._rated)
+        return msgspec.structs.replace(self._rates, emitted_milligrams_per_kilowatt_hour=mean)
 
     # --- counters ----------------------------------------------------------------------------------------------------
 

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from flyball_operator.meters.grid_signal import LOOK_SECONDS, MAX_STEPS, SignalFile, read_signal
+from flyball_operator.meters.grid_signal import (
+    LOOK_SECONDS,
+    MAX_STEPS,
+    SignalFile,
+    emitted_grams_per_kilowatt_hour,
+    read_signal,
+)
 
 GOOD = "time,gCO2/kWh\n2030-06-01T00:00:00Z,412\n2030-06-01T03:00:00+02:00,388.5\n\n"
 
@@ -59,3 +66,12 @@ def test_a_file_is_followed_and_what_was_read_last_stands(tmp_path: Path) -> Non
     path.write_text(GOOD + " " * (1 << 20))
     assert file.read(5 * LOOK_SECONDS) is second
     assert SignalFile(None).read(0.0) is None
+
+
+def test_what_the_grid_emits_is_known_by_a_signal_of_it_alone() -> None:
+    begin = datetime(2030, 6, 1, tzinfo=UTC)
+    for unit, grams in (("gCO2/kWh", 412.0), ("gCO2eq/kWh", 412.0), ("EUR/MWh", None)):
+        signal = read_signal(f"time,{unit}\n2030-06-01T00:00:00Z,412\n")
+        assert emitted_grams_per_kilowatt_hour(signal, begin) == grams
+        assert emitted_grams_per_kilowatt_hour(signal, begin + timedelta(hours=1)) is None  # it does not reach so far
+    assert emitted_grams_per_kilowatt_hour(None, begin) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -167,6 +167,22 @@ def test_too_many_jobs_are_the_thirstiest_and_in_the_sums_all() -> None:
     assert len(spec.jobs) == 1024
     assert spec.jobs[0].name == "job-1499"
     assert spec.jobs_millijoules == sum(job.millijoules for job in jobs) == spec.namespaces[0].jobs_millijoules
+
+
+def test_the_days_co2_is_of_the_hours_in_which_the_energy_was_used() -> None:
+    def at(counter: int, grams: float | None) -> Seen:
+        return replace(seen(info("a", [counter])), emitted_grams_per_kilowatt_hour=grams)
+
+    books = begun(at(0, 100.0), at(3_000_000, 100.0), at(4_000_000, 500.0))
+    assert books.spec().rates == EnergyRates(210_000, 200_000)  # three parts at 100 g, one at 500 g
+    gone_on = EnergyBooks(books.spec(), RATES, after(180))
+    for index, grams in enumerate((None, 500.0)):
+        gone_on.observe(at(4_000_000 + index * 4_000_000, grams), after(180 + 60 * index))
+    assert gone_on.spec().rates == EnergyRates(210_000, 350_000)
+    gone_on.observe(at(16_000_000, None), after(420))  # the signal has ended: by what the operator was told
+    assert gone_on.spec().rates == EnergyRates(210_000, 365_000)
+    gone_on.turn(after(86_400))
+    assert gone_on.spec().rates == RATES
 
 
 def test_whose_a_pod_is() -> None:
