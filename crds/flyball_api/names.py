@@ -24,6 +24,7 @@ STARTUP_TAINT = "flyball.dev/unacknowledged"
 MANAGED_BY_FLYBALL = "flyball.dev/operator"
 
 GPU_RESOURCE = "nvidia.com/gpu"
+SOCKET_RESOURCE = "flyball.dev/socket"
 LABEL_GPU_PRODUCT = "nvidia.com/gpu.product"
 LABEL_GPU_PRESENT = "nvidia.com/gpu.present"
 LABEL_GPU_COUNT = "nvidia.com/gpu.count"

@@ -57,6 +57,14 @@ class Governing(Protocol):
     def listen(self, listener: Callable[[], None]) -> None: ...
 
 
+class SocketFolders(Protocol):
+    """Who has given pods folders for their sockets."""
+
+    def folder_of(self, device: str, asked_at: float) -> str | None: ...
+
+    async def run(self) -> None: ...
+
+
 class NodeAgent:
     """Shows one node's governor to the operator, to Prometheus and to the training processes.
 
@@ -75,6 +83,7 @@ class NodeAgent:
         clock_ns: Callable[[], int] = boottime_ns,
         wall_seconds: Callable[[], float] = time.time,
         socket_folder: str | os.PathLike[str] | None = None,
+        socket_plugin: SocketFolders | None = None,
     ) -> None:
         self._log = get_logger(__name__, node=node)
         self.node = node
@@ -87,6 +96,7 @@ class NodeAgent:
         self._told: Sequence[PodGpus] | None = None
         self._last_spec: object = None
         self._sockets = None if socket_folder is None else TrainingSockets(self, socket_folder)
+        self._socket_plugin = socket_plugin
         self._rounds = 0
         self.changed = asyncio.Event()
         self.round_made = asyncio.Event()
@@ -160,13 +170,15 @@ class NodeAgent:
     async def find_pods(self) -> None:
         """Ask which pods hold which GPUs, and serve their sockets. While that fails, the last answer stands."""
         try:
+            asked_at = time.monotonic()
             found = await self._pod_resources.list()
             if found != self._told:
                 self._governor.take_pods(found)
                 self._told = found
             if self._sockets is not None:
                 await self._sockets.sync(
-                    {pod.uid: name for name, pod in self.state.pods.items() if pod.uid is not None}
+                    {pod.uid: name for name, pod in self.state.pods.items() if pod.uid is not None},
+                    self._allocated(found, asked_at),
                 )
             self.state.pods_error = None
         except Exception as error:
@@ -175,6 +187,18 @@ class NodeAgent:
             if self.state.pods_error is None:
                 self._log.error("pods unknown", error=message, exc_info=not isinstance(error, PodResourcesError))
             self.state.pods_error = message
+
+    def _allocated(self, found: Sequence[PodGpus], asked_at: float) -> dict[str, PodName]:
+        """The folders that the plugin has made for these pods."""
+        plugin = self._socket_plugin
+        if plugin is None:
+            return {}
+        folders = (
+            (plugin.folder_of(device, asked_at), PodName(pod.namespace, pod.name))
+            for pod in found
+            for device in pod.sockets
+        )
+        return {folder: pod for folder, pod in folders if folder is not None}
 
     # ---- what is shown -------------------------------------------------------------------------------------------
 

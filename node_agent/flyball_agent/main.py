@@ -13,7 +13,7 @@ from flyball_kube.package import package_version
 from flyball_kube.server_version import ServerTooOld, require_ordered_versions
 from flyball_kube.session import ApiSession
 
-from flyball_agent.agent import NodeAgent
+from flyball_agent.agent import NodeAgent, SocketFolders
 from flyball_agent.brake_watch import BrakeWatch
 from flyball_agent.enforcer_link import EnforcerLink
 from flyball_agent.governor import AgentFailed
@@ -44,6 +44,15 @@ def open_pods(options: AgentOptions) -> PodResources:
     return KubeletPodResources(options.kubelet_socket)
 
 
+def open_socket_plugin(options: AgentOptions) -> SocketFolders | None:
+    """What gives pods their sockets; None where no device plugin does."""
+    if options.socket_plugin_dir is None or options.socket_dir is None:
+        return None
+    from flyball_agent.socket_plugin import SocketPlugin
+
+    return SocketPlugin(options.socket_plugin_dir, options.socket_dir, options.socket_host_dir)
+
+
 async def run_agent(options: AgentOptions) -> None:
     """Run until SIGTERM or SIGINT, which end it whatever it waits for.
 
@@ -60,6 +69,7 @@ async def _run(options: AgentOptions) -> None:
         session: ApiSession | None = None
         link: EnforcerLink | None = None
         agent: NodeAgent
+        plugin = open_socket_plugin(options)
         if options.enforcer_socket is None:
             journal = await open_journal(options.journal_dir, options.node_name)
             stack.callback(journal.close)
@@ -73,6 +83,7 @@ async def _run(options: AgentOptions) -> None:
                 open_driver=lambda: open_driver(options),
                 tick_seconds=options.tick_seconds,
                 socket_folder=options.socket_dir,
+                socket_plugin=plugin,
                 version=package_version(),
                 observe=options.mode == OBSERVE,
             )
@@ -86,10 +97,13 @@ async def _run(options: AgentOptions) -> None:
                 node=options.node_name,
                 tick_seconds=options.tick_seconds,
                 socket_folder=options.socket_dir,
+                socket_plugin=plugin,
             )
             work.append(link.run())
         stack.push_async_callback(agent.close)
         work.append(agent.run())
+        if plugin is not None:
+            work.append(plugin.run())
         if options.metrics_port >= 0:
             server = MetricsServer(AgentCollector([agent]), host=options.metrics_host, port=options.metrics_port)
             work.append(server.serve())

@@ -82,6 +82,17 @@ class AgentOptions(GovernorOptions):
         default=None,
         metadata=option("Where training processes find their sockets, a folder a pod. Default: none."),
     )
+    socket_plugin_dir: Path | None = field(
+        default=None,
+        metadata=option(
+            "The kubelet's folder of device plugins (/var/lib/kubelet/device-plugins): sockets are then given to pods that "
+            "ask for one flyball.dev/socket, without a hostPath. Default: not."
+        ),
+    )
+    socket_host_dir: Path | None = field(
+        default=None,
+        metadata=option("The folder of --socket-dir as the kubelet sees it. Default: the same."),
+    )
     pods: str = field(
         default="auto",
         metadata=option("The source of which pod holds which GPU: kubelet, file, or auto (by the driver)."),
@@ -110,6 +121,8 @@ class AgentOptions(GovernorOptions):
         GovernorOptions.__post_init__(self)
         if self.pods not in POD_SOURCES:
             raise ValueError(f"pods from {self.pods!r} are unknown (kubelet, file or auto)")
+        if self.socket_plugin_dir is not None and (self.socket_dir is None or self.pods_from != "kubelet"):
+            raise ValueError("--socket-plugin-dir needs --socket-dir, and pods from the kubelet")
         if self.pods_from == "file" and self.hardware_dir is None:
             raise ValueError("pods from a file need the hardware directory, where <node>.pods.json lies")
 

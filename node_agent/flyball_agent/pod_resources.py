@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from flyball_api.names import SOCKET_RESOURCE
+
 # A node has a few hundred pods; a longer answer or file is not what it says it is.
 MAX_BYTES = 16 * 1024 * 1024
 
@@ -33,7 +35,8 @@ class PodResourcesError(Exception):
 class PodGpus:
     """One pod and the GPUs that it holds, by UUID in order; `uid` is None where the source does not give it.
 
-    `unresolved` are ids of devices that it holds and that are GPUs, or slices of them, nobody knows which.
+    `unresolved` are ids of devices that it holds and that are GPUs, or slices of them, nobody knows which; `sockets` those
+    of its training sockets (`socket_plugin`).
     """
 
     namespace: str
@@ -41,6 +44,7 @@ class PodGpus:
     uid: str | None
     gpus: tuple[str, ...]
     unresolved: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
 
 
 class PodResources(Protocol):
@@ -74,14 +78,19 @@ def pod_gpus(
     """A pod by its devices, each a resource's name and an id, and its claims of GPUs; None where it holds no GPU."""
     gpus: dict[str, None] = {}
     unresolved: dict[str, None] = {}
+    sockets: list[str] = []
     for resource, device_id in devices:
         gpu = gpu_of(device_id)
-        if gpu is not None:
+        if resource == SOCKET_RESOURCE:
+            sockets.append(device_id)
+        elif gpu is not None:
             gpus[gpu] = None
         elif is_unresolved_gpu(device_id, resource):
             unresolved[device_id] = None
     unresolved.update((claim, None) for claim in claims)
-    return PodGpus(namespace, name, uid, tuple(gpus), tuple(unresolved)) if gpus or unresolved else None
+    if not gpus and not unresolved:
+        return None
+    return PodGpus(namespace, name, uid, tuple(gpus), tuple(unresolved), tuple(sockets))
 
 
 class SimulatedPodResources:

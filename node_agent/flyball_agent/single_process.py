@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 
-from flyball_agent.agent import NodeAgent
+from flyball_agent.agent import NodeAgent, SocketFolders
 from flyball_agent.clock import boottime_ns
 from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.journal import Journal
@@ -33,6 +33,7 @@ class SingleProcessAgent(NodeAgent):
         wall_seconds: Callable[[], float] = time.time,
         calls: DriverCalls | None = None,
         socket_folder: str | os.PathLike[str] | None = None,
+        socket_plugin: SocketFolders | None = None,
         version: str = "0",
         observe: bool = False,
     ) -> None:
@@ -56,6 +57,7 @@ class SingleProcessAgent(NodeAgent):
             clock_ns=clock_ns,
             wall_seconds=wall_seconds,
             socket_folder=socket_folder,
+            socket_plugin=socket_plugin,
         )
 
     @property

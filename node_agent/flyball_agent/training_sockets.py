@@ -1,6 +1,7 @@
 """The socket for training processes: JSON over HTTP on one Unix socket a pod.
 
-`<folder>/<pod uid>/flyball.sock`: the pod is known by the folder that is mounted into it. `POST /v1/steps` reports
+`<folder>/<pod uid>/flyball.sock`: the pod is known by the folder that is mounted into it (whose name is not the pod's
+UID where a device plugin has made it, `socket_plugin`). `POST /v1/steps` reports
 progress and answers with the clock and limit in force, `GET /v1/energy` gives what the pod has used, `PUT /v1/clocks`
 lowers its clocks for a while. `clocks.sock` beside it takes datagrams that say the same in a few bytes, for those who
 change clocks from one computation to the next. A pod can report, ask and change what is its own only, and no more often
@@ -150,9 +151,12 @@ class _PodSocket:
         path: Path,
         clocks_bucket: _Bucket,
         monotonic: Callable[[], float],
+        *,
+        stays: bool,
     ) -> None:
         self._backend = backend
-        self._pod = pod
+        self.pod = pod
+        self.stays = stays
         self.path = path
         self._monotonic = monotonic
         self._bucket = _Bucket(REQUESTS_PER_SECOND, REQUEST_BURST, monotonic)
@@ -232,7 +236,7 @@ class _PodSocket:
         if route == ("PUT", "/v1/clocks"):
             return await self._clocks(request)
         if route == ("GET", "/v1/energy"):
-            energy = self._backend.energy(self._pod)
+            energy = self._backend.energy(self.pod)
             if energy is None:
                 raise self._unknown()
             return energy
@@ -241,14 +245,14 @@ class _PodSocket:
         raise _Refusal(404, "NotFound", f"{request.path[:80]}: there is {ROUTES}")
 
     async def _steps(self, request: web.BaseRequest) -> Mapping[str, object]:
-        if not self._backend.report_steps(self._pod, await self._parsed(request, parse_steps)):
+        if not self._backend.report_steps(self.pod, await self._parsed(request, parse_steps)):
             raise self._unknown()
-        return self._backend.granted(self._pod) or {}
+        return self._backend.granted(self.pod) or {}
 
     async def _clocks(self, request: web.BaseRequest) -> Mapping[str, object]:
-        if not self._backend.ask_clock(self._pod, await self._parsed(request, parse_clock)):
+        if not self._backend.ask_clock(self.pod, await self._parsed(request, parse_clock)):
             raise self._unknown()
-        return self._backend.granted(self._pod) or {}
+        return self._backend.granted(self.pod) or {}
 
     async def _parsed(self, request: web.BaseRequest, parse: Callable[[object], T]) -> T:
         body = await self._body(request)
@@ -260,7 +264,7 @@ class _PodSocket:
             raise _Refusal(422, "Invalid", str(error)) from error
 
     def _unknown(self) -> _Refusal:
-        where = f"{self._pod.namespace}/{self._pod.name}"
+        where = f"{self.pod.namespace}/{self.pod.name}"
         return _Refusal(409, "NotGoverned", f"pod {where} holds no GPU that a job of this node's spec governs (yet)")
 
     async def _body(self, request: web.BaseRequest) -> bytes:
@@ -306,16 +310,23 @@ class TrainingSockets:
     def __len__(self) -> int:
         return len(self._sockets)
 
-    async def sync(self, pods: Mapping[str, PodName]) -> None:
-        """Serve these pods (by UID), and no others. One that cannot be served is named in `failed` and tried again."""
-        for uid in self._sockets.keys() - pods.keys():
-            await self._sockets.pop(uid).remove()
+    async def sync(self, pods: Mapping[str, PodName], allocated: Mapping[str, PodName] | None = None) -> None:
+        """Serve these pods (by UID), and no others. One that cannot be served is named in `failed` and tried again.
+
+        `allocated` are pods by the folders that a plugin has made for them: those stay when their pods go, for whoever made
+        them to remove.
+        """
+        made = allocated or {}
+        pods = {**pods, **made}
+        for uid in [uid for uid, socket in self._sockets.items() if pods.get(uid) != socket.pod]:
+            gone = self._sockets.pop(uid)
+            await (gone.stop() if gone.stays else gone.remove())
         self.failed = {uid: why for uid, why in self.failed.items() if uid in pods}
         for uid, pod in pods.items():
             if uid in self._sockets:
                 continue
             path = self._folder / uid / SOCKET_NAME
-            socket = _PodSocket(self._backend, pod, path, self._clocks_bucket, self._monotonic)
+            socket = _PodSocket(self._backend, pod, path, self._clocks_bucket, self._monotonic, stays=uid in made)
             try:
                 if len(os.fsencode(path)) >= MAX_PATH_BYTES:
                     raise OSError(f"{path}: longer than the {MAX_PATH_BYTES - 1} bytes of a Unix socket's path")

@@ -190,6 +190,7 @@ class Operator:
             self._watches.absorb,
             self._metrics.count_action,
             settings.training_socket_directory,
+            training_socket_resource=settings.training_socket_resource,
             gpu_resources=settings.gpu_resources,
             observe_write=self._metrics.observe_write,
         )

@@ -222,6 +222,13 @@ class Settings:
             name="training_socket_dir",
         ),
     )
+    training_socket_resource: str = field(
+        default="",
+        metadata=option(
+            "What pods ask for to get FLYBALL_SOCKET without a hostPath: flyball.dev/socket, where the agents run with "
+            "--socket-plugin-dir. Default: no socket that way."
+        ),
+    )
 
     def __post_init__(self) -> None:
         from flyball_planner.policies.registry import policy_named, policy_names

@@ -218,11 +218,7 @@ class Site:
 
     def referee_summary(self) -> dict[str, Any]:
         """The referee's summary; empty while there is none."""
-        try:
-            summary: dict[str, Any] = json.loads((self.directory / "referee.json").read_text())
-        except FileNotFoundError:
-            return {}
-        return summary
+        return referee_summary(self.directory)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -247,3 +243,12 @@ class Site:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def referee_summary(directory: Path) -> dict[str, Any]:
+    """What the referee of a site's folder has written last; empty while that is nothing."""
+    try:
+        summary: dict[str, Any] = json.loads((directory / "referee.json").read_text())
+    except FileNotFoundError:
+        return {}
+    return summary

@@ -284,6 +284,33 @@ async def test_a_pod_reaches_the_next_agent_through_the_folder_that_it_mounted(f
     await sockets.close()
 
 
+async def test_a_folder_that_a_plugin_has_made_outlives_an_answer_without_its_pod(folder: Path) -> None:
+    """The kubelet may forget a pod for a moment, and a folder made anew is none that the pod has mounted."""
+    (folder / "socket-1.a").mkdir()
+    mounted = os.open(folder / "socket-1.a", os.O_PATH | os.O_DIRECTORY)
+    sockets = TrainingSockets(Backend(), folder)
+    await sockets.sync({}, {"socket-1.a": POD})
+    await sockets.sync({}, {})
+    assert len(sockets) == 0
+    await sockets.sync({}, {"socket-1.a": POD})
+    connector = aiohttp.UnixConnector(f"/proc/self/fd/{mounted}/{SOCKET_NAME}")
+    async with aiohttp.ClientSession("http://pod", connector=connector) as session, session.get("/v1/energy") as answer:
+        assert answer.status == 200
+    os.close(mounted)
+    await sockets.close()
+
+
+async def test_a_folder_that_another_pod_holds_speaks_for_that_one(folder: Path) -> None:
+    backend = Backend()
+    sockets = TrainingSockets(backend, folder)
+    await sockets.sync({}, {"socket-1.a": POD})
+    await sockets.sync({}, {"socket-1.a": OTHER})
+    async with client(folder, "socket-1.a") as session, session.post("/v1/steps", json=REPORT) as answer:
+        assert answer.status == 200
+    assert [pod for pod, _ in backend.reports] == [OTHER]
+    await sockets.close()
+
+
 def make(path: Path) -> Path:
     path.parent.mkdir()
     return path

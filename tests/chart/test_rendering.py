@@ -246,6 +246,22 @@ def test_operator_and_agents_agree_on_the_sockets_folder(chart: Chart) -> None:
     assert "--socket-dir" not in str(found(without, "DaemonSet", "flyball-agent"))
 
 
+def test_sockets_are_devices_where_the_kubelets_plugins_are_named(chart: Chart) -> None:
+    objects = chart.render("agent.devicePluginsDir=/var/lib/k0s/device-plugins", "agent.socketDir=/run/elsewhere")
+    operator = pod_of(found(objects, "Deployment", "flyball-operator"))["containers"][0]["args"]
+    assert "--training-socket-resource=flyball.dev/socket" in operator
+    assert not any(argument.startswith("--training-socket-dir") for argument in operator)
+    pod = pod_of(found(objects, "DaemonSet", "flyball-agent"))
+    both = containers(pod)
+    assert {"--socket-plugin-dir=/var/lib/kubelet/device-plugins", "--socket-host-dir=/run/elsewhere"} <= set(
+        both["agent"]["args"]
+    )
+    assert "device-plugins" not in str(both["enforcer"])
+    (volume,) = (volume for volume in pod["volumes"] if volume["name"] == "device-plugins")
+    assert volume["hostPath"] == {"path": "/var/lib/k0s/device-plugins", "type": "Directory"}
+    assert "device-plugins" not in str(chart.render())
+
+
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 

@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "agent": (AgentOptions, LogSettings),
 }
 # What makes every other value of a field valid: simulated GPUs need a folder.
-BESIDE: dict[type[Any], dict[str, str]] = {AgentOptions: {"hardware_dir": "hw"}}
+BESIDE: dict[type[Any], dict[str, str]] = {AgentOptions: {"hardware_dir": "hw", "socket_dir": "s"}}
 
 
 def every_field() -> list[tuple[type[Any], dataclasses.Field[Any], Option]]:

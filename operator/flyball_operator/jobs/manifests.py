@@ -55,7 +55,11 @@ def _owner(job: EnergyAwareJob) -> JsonObject:
 
 
 def _environment(
-    job: EnergyAwareJob, incarnation: int, nodes: tuple[tuple[str, int], ...], container: JsonObject, with_socket: bool
+    job: EnergyAwareJob,
+    incarnation: int,
+    nodes: tuple[tuple[str, int], ...],
+    container: JsonObject,
+    with_folder: bool,
 ) -> list[Any]:
     name = incarnation_name(job, incarnation)
     gpus_per_node = nodes[0][1]
@@ -86,7 +90,7 @@ def _environment(
     ]
     if mounts:
         values.append({"name": "FLYBALL_CHECKPOINT_DIR", "value": mounts[0]})
-    if with_socket:
+    if with_folder:
         values += [
             {"name": POD_UID_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
             {"name": "FLYBALL_SOCKET", "value": f"{SOCKET_MOUNT}/{SOCKET_NAME}"},
@@ -94,7 +98,7 @@ def _environment(
     # What the user set by hand wins: a launcher with other ideas about ports or ranks must not be overruled. But not by
     # which folder of the node's a pod mounts: another UID would be another pod's, and none would be all of them.
     set_by_hand = [
-        item for item in container.get("env") or () if not with_socket or item.get("name") != POD_UID_VARIABLE
+        item for item in container.get("env") or () if not with_folder or item.get("name") != POD_UID_VARIABLE
     ]
     own = {variable.get("name") for variable in set_by_hand}
     return [*set_by_hand, *(value for value in values if value["name"] not in own)]
@@ -106,10 +110,13 @@ def incarnation_job(
     nodes: tuple[tuple[str, int], ...],
     socket_directory: str = "",
     gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES,
+    *,
+    socket_resource: str = "",
 ) -> JsonObject:
     """The Indexed Job of one incarnation on `(node, gpus)`, one pod a node, every pod gated.
 
-    `socket_directory` is where on their nodes the agents serve training processes; empty: pods get no socket.
+    `socket_directory` is where on their nodes the agents serve training processes; empty: pods get no socket. Where there
+    is a `socket_resource`, the trainer asks for one of it instead, and its node's agent mounts the socket's folder.
     `gpu_resources` names the extended resources whose units are GPUs, of which a pod gets none but the job's.
     Raises ValueError where the nodes' shares differ (an Indexed Job has one template) or the template cannot be used.
     """
@@ -117,7 +124,9 @@ def incarnation_job(
     if len(shares) != 1:
         raise ValueError(f"EnergyAwareJob {job.key}: every node must give the same number of GPUs, not {nodes}")
     try:
-        template = _template(job, incarnation, nodes, socket_directory, gpu_resources)
+        template = _template(
+            job, incarnation, nodes, "" if socket_resource else socket_directory, gpu_resources, socket_resource
+        )
     except (KeyError, TypeError, AttributeError) as error:
         # The schema leaves the template free, and only the API server knows what a pod is; this much must hold before.
         raise ValueError(f"EnergyAwareJob {job.key}: spec.template is no PodTemplateSpec: {error!r}") from error
@@ -148,6 +157,7 @@ def _template(
     nodes: tuple[tuple[str, int], ...],
     socket_directory: str,
     gpu_resources: Collection[str],
+    socket_resource: str,
 ) -> JsonObject:
     template = copy.deepcopy(job.spec.template)
     metadata = template["metadata"] = template.get("metadata") or {}
@@ -170,6 +180,11 @@ def _template(
                     f"EnergyAwareJob {job.key}: container {container.get('name')} asks for {name}, but only the first "
                     f"container gets GPUs, by {job.spec.gpus.resource_name} (take the limit out; spec.gpus says how many)"
                 )
+        if socket_resource in limits:
+            raise ValueError(
+                f"EnergyAwareJob {job.key}: container {container.get('name')} asks for {socket_resource}, of which the "
+                "first container gets one by itself (take the limit out)"
+            )
         if any(mount.get("name") == SOCKET_VOLUME for mount in container.get("volumeMounts") or ()):
             raise ValueError(
                 f"EnergyAwareJob {job.key}: container {container.get('name')} mounts {SOCKET_VOLUME}, the volume of the "
@@ -196,7 +211,8 @@ def _template(
     # The first container is the trainer; a GPU cannot be shared between containers of a pod.
     resources = containers[0]["resources"] = containers[0].get("resources") or {}
     gpus = {job.spec.gpus.resource_name: str(nodes[0][1])}
-    resources["limits"] = {**(resources.get("limits") or {}), **gpus}
+    sockets = {socket_resource: "1"} if socket_resource else {}
+    resources["limits"] = {**(resources.get("limits") or {}), **gpus, **sockets}
     if job.spec.gpus.resource_name in (resources.get("requests") or {}):
         resources["requests"] |= gpus  # the API server wants the two to be equal
     return template

@@ -72,8 +72,9 @@ PROOF_STALE_VALUE = "proof-stale"
 class Executor:
     """Sends writes under one epoch; `check` raises LeadershipLost, `absorb` takes in what a write returned.
 
-    `training_socket_directory`: where on their nodes agents serve training processes (empty: nowhere); `gpu_resources`:
-    the extended resources whose units are GPUs. `observe_write` is told what became of each write, and after how many
+    `training_socket_directory`: where on their nodes agents serve training processes (empty: nowhere);
+    `training_socket_resource`: what pods ask for instead, where the agents give sockets as devices; `gpu_resources`: the
+    extended resources whose units are GPUs. `observe_write` is told what became of each write, and after how many
     seconds.
     """
 
@@ -85,6 +86,7 @@ class Executor:
         count: Callable[[str], None] = lambda kind: None,
         training_socket_directory: str = "",
         *,
+        training_socket_resource: str = "",
         gpu_resources: Collection[str],
         observe_write: Callable[[Outcome, float], None] = lambda outcome, seconds: None,
     ) -> None:
@@ -93,6 +95,7 @@ class Executor:
         self._absorb = absorb
         self._count = count
         self._training_socket_directory = training_socket_directory
+        self._training_socket_resource = training_socket_resource
         self._gpu_resources = gpu_resources
         self._observe_write = observe_write
 
@@ -242,12 +245,22 @@ class Executor:
 
         return await self._write("add-taint" if closed else "remove-taint", NODES, patch)
 
+    def _batch_job(self, job: EnergyAwareJob, incarnation: int, nodes: tuple[tuple[str, int], ...]) -> JsonObject:
+        return incarnation_job(
+            job,
+            incarnation,
+            nodes,
+            self._training_socket_directory,
+            self._gpu_resources,
+            socket_resource=self._training_socket_resource,
+        )
+
     async def create_incarnation(
         self, job: EnergyAwareJob, incarnation: int, nodes: tuple[tuple[str, int], ...]
     ) -> WriteResult:
         """Make the gated Job of an incarnation; refused where the template has a field that no pod has."""
         try:
-            batch_job = incarnation_job(job, incarnation, nodes, self._training_socket_directory, self._gpu_resources)
+            batch_job = self._batch_job(job, incarnation, nodes)
         except ValueError as error:
             return WriteResult(Outcome.REFUSED, invalid=str(error))
         return await self._write(
@@ -260,13 +273,7 @@ class Executor:
     async def check_template(self, job: EnergyAwareJob) -> WriteResult:
         """Ask the API server what it says of the Job that would be made; nothing is."""
         try:
-            batch_job = incarnation_job(
-                job,
-                job.last_incarnation + 1,
-                (("node", job.spec.gpus.min),),
-                self._training_socket_directory,
-                self._gpu_resources,
-            )
+            batch_job = self._batch_job(job, job.last_incarnation + 1, (("node", job.spec.gpus.min),))
         except ValueError as error:
             return WriteResult(Outcome.REFUSED, invalid=str(error))
 

@@ -27,7 +27,7 @@ from flyball_testbed.pipeline.board import MeasuredComputation
 from flyball_testbed.pipeline.journals import Iteration, Mean, read_iterations
 from flyball_testbed.pipeline.picture import Panel, draw
 from flyball_testbed.site import Site, SitePlan
-from flyball_testbed.training.demo import CLIENT, GROUP, NAMESPACE, PACE, ROOT, DemoFailed, job_of
+from flyball_testbed.training.run import CLIENT, GROUP, NAMESPACE, PACE, ROOT, DemoFailed, job_of
 from flyball_testbed.workload.devices import hardware_path
 
 PROFILE = ROOT / "examples/profiles/gpt3-a40-unbalanced.csv"

@@ -221,6 +221,11 @@ class RealCluster:
         """The file of a node's simulated GPUs."""
         return Path(self.nodes[node].machine.hardware)
 
+    @property
+    def gpu_library(self) -> Path:
+        """The NVML library over simulated GPUs."""
+        return self._library
+
     def load_image(self, image: Path) -> None:
         """Import an image's tar on every node, now and whenever one is started again."""
         kept = self._images / image.name

@@ -21,7 +21,8 @@ from flyball_testbed.controlplane.programs.binaries import CONTAINERD, KUBE_PROX
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 KUBELET_ROOT = "/var/lib/kubelet"
 PAUSE_IMAGE = "flyball.dev/pause:1"
-DEVICE_PLUGIN = "device-plugin"
+DEVICE_PLUGIN, DNS = "device-plugin", "dns"
+CLUSTER_DOMAIN = "cluster.local"
 MACHINE_FILE = "machine.json"
 # What the kubelet would set for the whole machine; the node sees files with these values in their place.
 KERNEL_SETTINGS = {
@@ -148,6 +149,8 @@ def kubelet_configuration(machine: Machine, cgroup: str) -> str:
         "imageGCHighThresholdPercent": 100,  # nothing could pull an image again
         "makeIPTablesUtilChains": False,
         "resolvConf": str(machine.folder / "resolv.conf"),
+        "clusterDNS": [machine.address],
+        "clusterDomain": CLUSTER_DOMAIN,
         "volumePluginDir": f"{KUBELET_ROOT}/volumeplugins",
         "registerWithTaints": [{"key": STARTUP_TAINT, "effect": "NoSchedule"}] if machine.startup_taint else [],
         "maxPods": 50,
@@ -188,10 +191,11 @@ def service_commands(machine: Machine) -> dict[str, list[str]]:
         CONTAINERD: [machine.programs[CONTAINERD], f"--config={folder}/containerd.toml"],
         KUBELET: kubelet,
         KUBE_PROXY: [machine.programs[KUBE_PROXY], f"--config={folder}/kube-proxy.yaml"],
-        **({DEVICE_PLUGIN: device_plugin_command(machine)} if machine.hardware else {}),
+        DNS: _own_program("dns", machine),
+        **({DEVICE_PLUGIN: _own_program("device_plugin", machine)} if machine.hardware else {}),
     }
 
 
-def device_plugin_command(machine: Machine) -> list[str]:
-    """The device plugin, as a program of this package."""
-    return [sys.executable, "-m", "flyball_testbed.realnode.device_plugin", str(machine.folder / MACHINE_FILE)]
+def _own_program(name: str, machine: Machine) -> list[str]:
+    """A program of this package."""
+    return [sys.executable, "-m", f"flyball_testbed.realnode.{name}", str(machine.folder / MACHINE_FILE)]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from flyball_agent.device_plugin_messages import MESSAGES, REGISTER_METHOD, SERVICE, VERSION
 from flyball_api.names import GPU_RESOURCE
 from flyball_kube.log_settings import LogSettings
 from flyball_kube.logs import configure_logging, get_logger
@@ -22,7 +23,6 @@ from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.shared import SimulatedNode
 
 from flyball_testbed.realnode.configuration import KUBELET_ROOT, Machine
-from flyball_testbed.realnode.device_plugin_messages import MESSAGES, REGISTER_METHOD, SERVICE, VERSION
 from flyball_testbed.realnode.nvidia_runtime import VISIBLE_DEVICES
 
 logger = get_logger(__name__)

@@ -87,6 +87,11 @@ class RealNode:
         """The kubelet's PodResources socket, from outside the node."""
         return self.machine.folder / Path(KUBELET_ROOT).name / "pod-resources" / "kubelet.sock"
 
+    @property
+    def device_plugins(self) -> Path:
+        """The kubelet's folder of device plugins, from outside the node."""
+        return self.machine.folder / Path(KUBELET_ROOT).name / "device-plugins"
+
     # --- what a report shows ---------------------------------------------------------------------------------------
 
     def processes(self) -> dict[int, str]:

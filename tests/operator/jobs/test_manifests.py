@@ -107,6 +107,26 @@ def test_a_pod_sees_its_own_folder_of_sockets_only() -> None:
     assert "FLYBALL_SOCKET" not in environment(without["containers"][0])
 
 
+def test_a_socket_that_is_a_device_takes_no_folder_of_the_host() -> None:
+    view = job_view(template={"spec": {"containers": [trainer(), {"name": "helper"}]}})
+    made = incarnation_job(view, 1, NODES, "/var/run/flyball", socket_resource="flyball.dev/socket")
+    spec = made["spec"]["template"]["spec"]
+    first, second = spec["containers"]
+    assert first["resources"]["limits"]["flyball.dev/socket"] == "1"
+    assert "limits" not in (second.get("resources") or {})
+    assert "volumes" not in spec
+    assert not any("flyball-socket" in str(container) for container in spec["containers"])
+    # The agent says where, with the mount.
+    assert "FLYBALL_SOCKET" not in environment(first)
+
+
+def test_sockets_are_not_the_users_to_ask_for() -> None:
+    helper = {"name": "helper", "resources": {"limits": {"flyball.dev/socket": "5"}}}
+    view = job_view(template={"spec": {"containers": [trainer(), helper]}})
+    with pytest.raises(ValueError, match=r"container helper asks for flyball.dev/socket"):
+        incarnation_job(view, 1, NODES, socket_resource="flyball.dev/socket")
+
+
 @pytest.mark.parametrize("value", ["", "the-uid-of-another-pod"])
 def test_the_folder_of_a_pods_sockets_is_not_the_users_to_choose(value: str) -> None:
     """An empty name would mount every pod's, and another UID another pod's."""

@@ -15,7 +15,7 @@ from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.hardware_file import create_node_file
 from flyball_testbed.pipeline.demo import PRODUCT, Training, conclude
 from flyball_testbed.pipeline.journals import read_iterations
-from flyball_testbed.training.demo import CLIENT
+from flyball_testbed.training.run import CLIENT
 
 PROFILE_ROWS = "stage,instruction,frequency,time,energy\n" + "".join(
     f"{stage},{instruction},{clock},{0.03 * 1740 / clock:.5f},{0.03 * 200:.3f}\n"

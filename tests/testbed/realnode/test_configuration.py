@@ -13,6 +13,7 @@ from flyball_api.names import LABEL_GPU_PRODUCT, STARTUP_TAINT
 from flyball_testbed.controlplane.programs.binaries import CONTAINERD, KUBE_PROXY, KUBELET, NODE_PROGRAMS
 from flyball_testbed.realnode.configuration import (
     DEVICE_PLUGIN,
+    DNS,
     Machine,
     containerd_configuration,
     kube_proxy_configuration,
@@ -51,7 +52,7 @@ def test_a_machine_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_node_with_gpus_brings_the_driver_and_offers_them() -> None:
     assert runtime_of(WITH_GPUS) == "/cluster/real-2/nvidia-container-runtime"
     commands = service_commands(WITH_GPUS)
-    assert list(commands) == [CONTAINERD, KUBELET, KUBE_PROXY, DEVICE_PLUGIN], "containerd before who needs it"
+    assert list(commands) == [CONTAINERD, KUBELET, KUBE_PROXY, DNS, DEVICE_PLUGIN], "containerd before who needs it"
     assert f"--node-labels={LABEL_GPU_PRODUCT}={PRODUCT}" in commands[KUBELET]
 
 
@@ -68,6 +69,7 @@ def test_the_kubelet_would_fail_rather_than_set_the_machines_kernel() -> None:
     assert told["makeIPTablesUtilChains"] is False
     assert told["cgroupRoot"] == "/flyball/1-2"
     assert told["address"] == WITH_GPUS.address
+    assert told["clusterDNS"] == [WITH_GPUS.address], "its own name server"
     proxy = yaml.safe_load(kube_proxy_configuration(WITH_GPUS))
     assert proxy["conntrack"] == {"maxPerCore": 0, "min": 0}
 

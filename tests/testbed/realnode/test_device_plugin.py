@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from flyball_agent.device_plugin_messages import MESSAGES, PACKAGE, SERVICE, VERSION
 from flyball_api.names import GPU_RESOURCE
 from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.shared import SimulatedNode
@@ -23,7 +24,6 @@ from flyball_testbed.realnode.device_plugin import (
     register,
     serve,
 )
-from flyball_testbed.realnode.device_plugin_messages import MESSAGES, PACKAGE, SERVICE, VERSION
 
 PRODUCT = "NVIDIA-A100-SXM4-40GB"
 PATIENCE_SECONDS = 30

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from flyball_api.energy_aware_job import read_energy_aware_job
-from flyball_testbed.training.demo import SCRIPT, TEXT, Training, conclude
+from flyball_testbed.training.demo import conclude
 from flyball_testbed.training.picture import Event
+from flyball_testbed.training.run import SCRIPT, TEXT, Training
 
 
 def journals(out: Path, loss: float = 2.0, samples: tuple[int, ...] = (4, 7)) -> None:

@@ -27,7 +27,12 @@ _MESSAGES: Mapping[str, tuple[tuple[str, int, str, bool], ...]] = {
     "ListAndWatchResponse": (("devices", 1, "Device", True),),
     "ContainerAllocateRequest": (("devices_ids", 1, "string", True),),
     "AllocateRequest": (("container_requests", 1, "ContainerAllocateRequest", True),),
-    "ContainerAllocateResponse": (("envs", 1, _STRING_MAP, True),),
+    "Mount": (
+        ("container_path", 1, "string", False),
+        ("host_path", 2, "string", False),
+        ("read_only", 3, "bool", False),
+    ),
+    "ContainerAllocateResponse": (("envs", 1, _STRING_MAP, True), ("mounts", 2, "Mount", True)),
     "AllocateResponse": (("container_responses", 1, "ContainerAllocateResponse", True),),
 }
 

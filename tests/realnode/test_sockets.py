@@ -1,0 +1,93 @@
+"""Training sockets where pods may mount no folder of their host: a device of each pod's node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flyball.agent import Agent, AgentError
+from flyball_testbed.controlplane.programs.binaries import Binaries
+from flyball_testbed.real_site import RealSite
+
+from tests.support.real_nodes import TOOLS_IMAGE
+from tests.support.site_bench import GROUP, job_manifest
+from tests.support.waiting import wait_until
+
+JOB = "fit"
+# Containers that start beside a whole test run on two cores.
+PATIENCE_SECONDS = 180.0
+QUICK = (
+    "--replan-seconds", "1", "--status-interval-seconds", "1", "--restart-seconds", "1", "--first-pause-seconds", "0.5",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(
+    real_node_programs: Binaries, tools_image: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealSite]:
+    out = tmp_path_factory.mktemp("site")
+    with RealSite.start(out, operator_arguments=QUICK, images=[tools_image], binaries=real_node_programs) as started:
+        yield started
+
+
+@pytest.mark.timeout(600)
+def test_a_restricted_pod_has_a_socket_of_its_own(site: RealSite) -> None:
+    """Without any folder of the host, as the strictest of the Pod Security Standards has it."""
+    namespace, api = "restricted", site.api
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": labels}})
+    api.wait_for(f"/api/v1/namespaces/{namespace}/serviceaccounts/default", lambda account: account is not None)
+    manifest = job_manifest(JOB, namespace, gpus=(2, 2), iterations=1_000_000)
+    manifest["spec"]["template"]["spec"] = {
+        "terminationGracePeriodSeconds": 1,
+        "containers": [
+            {
+                "name": "trainer",
+                "image": TOOLS_IMAGE,
+                "command": ["sh", "-c", "test -S $FLYBALL_SOCKET || sleep 5; sleep 36000"],
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                    "runAsNonRoot": True,
+                    "runAsUser": 65532,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+            }
+        ],
+    }
+    jobs = f"{GROUP}/namespaces/{namespace}/energyawarejobs"
+    api.create(jobs, manifest)
+    try:
+        wait_until(
+            lambda: bool(site.pod_processes("sleep 36000")), lambda: str(api.get(f"{jobs}/{JOB}")), PATIENCE_SECONDS
+        )
+        (process, *_) = site.pod_processes("sleep 36000")
+        folder = Path(f"/proc/{process}/root/run/flyball")
+        wait_until((folder / "flyball.sock").exists, "its agent serves it", PATIENCE_SECONDS)
+        assert {path.name for path in folder.iterdir()} <= {"flyball.sock", "clocks.sock"}, "and sees no other's"
+        agent = Agent(str(folder / "flyball.sock"))
+
+        def is_governed() -> bool:
+            try:
+                return "energyMillijoules" in agent.call("GET", "/v1/energy")
+            except AgentError:
+                return False
+
+        wait_until(is_governed, "its pod's energy is known", PATIENCE_SECONDS)
+        body = {"iterations": 4321, "windowIterations": 10, "windowSeconds": 2.5, "localBatchSize": 128}
+        assert agent.call("POST", "/v1/steps", body)["powerLimitMilliwatts"] > 0
+        api.wait_for(
+            f"{jobs}/{JOB}",
+            lambda job: ((job or {}).get("status", {}).get("progress") or {}).get("iterations") == 4321,
+            timeout_seconds=PATIENCE_SECONDS,
+            what="its report is seen",
+        )
+    finally:
+        api.delete(f"{jobs}/{JOB}")
+        api.wait_for(
+            f"/api/v1/namespaces/{namespace}/pods",
+            lambda found: not (found or {}).get("items"),
+            timeout_seconds=PATIENCE_SECONDS,
+            what="no pods",
+        )
