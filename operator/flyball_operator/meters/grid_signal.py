@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
 from flyball_kube.logs import get_logger
 from flyball_planner.shifting import Signal
+
+from flyball_operator.meters.readers import MeterError, file_contents
 
 logger = get_logger(__name__)
 
@@ -24,6 +27,7 @@ MAX_BYTES = 1 << 20  # as large as a ConfigMap can be
 MAX_STEPS = 8192  # four weeks in steps of five minutes
 LOOK_SECONDS = 10.0
 EMISSION_UNITS = ("gco2/kwh", "gco2eq/kwh")
+FIRST_LOOK_SECONDS = 0.5
 
 
 def read_signal(text: str) -> Signal:
@@ -66,32 +70,48 @@ def emitted_grams_per_kilowatt_hour(signal: Signal | None, now: datetime) -> flo
     return signal.at(now.timestamp())
 
 
-class SignalFile:
-    """A file that is read anew when it has changed; where it cannot be, what was read last goes on to count."""
+def _in_thread(look: Callable[[], None]) -> None:
+    threading.Thread(target=look, name="signal", daemon=True).start()
 
-    def __init__(self, path: Path | None) -> None:
+
+class SignalFile:
+    """A file that is read anew when it has changed; where it cannot be, what was read last goes on to count.
+
+    It is read beside the loop that asks for it, which a disk that hangs must not hold up; `begin` calls a function so.
+    """
+
+    def __init__(self, path: Path | None, begin: Callable[[Callable[[], None]], None] = _in_thread) -> None:
         self._path = path
+        self._begin = begin
         self._signal: Signal | None = None
         self._looked_at = float("-inf")
+        self._looking = False
+        self._looked = threading.Event()
         self._seen: tuple[int, int] | None = None
         self._problem = ""
 
     def read(self, monotonic: float) -> Signal | None:
-        """The signal as far as it is known; None where there is none."""
-        if self._path is None or monotonic - self._looked_at < LOOK_SECONDS:
+        """The signal as far as it is known; None where there is none. The first call waits for it, but not for long."""
+        if self._path is None or self._looking or monotonic - self._looked_at < LOOK_SECONDS:
             return self._signal
-        self._looked_at = monotonic
-        try:
-            stat = self._path.stat()
-            if (stat.st_mtime_ns, stat.st_size) == self._seen:
-                return self._signal
-            if stat.st_size > MAX_BYTES:
-                raise ValueError(f"it has {stat.st_size} bytes, and at most {MAX_BYTES} are read")
-            self._signal = read_signal(self._path.read_text(encoding="utf-8"))
-            self._seen, self._problem = (stat.st_mtime_ns, stat.st_size), ""
-            logger.info("signal", path=str(self._path), steps=len(self._signal.times))
-        except (OSError, ValueError) as error:
-            if str(error) != self._problem:
-                logger.warning("the grid's signal cannot be read", path=str(self._path), error=str(error))
-            self._problem = str(error)
+        first, self._looked_at, self._looking = self._looked_at < 0, monotonic, True
+        path = self._path
+        self._begin(lambda: self._look(path))
+        if first:  # else jobs would begin before it is known that they can wait
+            self._looked.wait(FIRST_LOOK_SECONDS)
         return self._signal
+
+    def _look(self, path: Path) -> None:
+        try:
+            stat = path.stat()
+            if (stat.st_mtime_ns, stat.st_size) != self._seen:
+                self._signal = read_signal(file_contents(path, MAX_BYTES).decode("utf-8"))
+                self._seen, self._problem = (stat.st_mtime_ns, stat.st_size), ""
+                logger.info("signal", path=str(path), steps=len(self._signal.times))
+        except (OSError, ValueError, MeterError) as error:
+            if str(error) != self._problem:
+                logger.warning("the grid's signal cannot be read", path=str(path), error=str(error))
+            self._problem = str(error)
+        finally:
+            self._looking = False
+            self._looked.set()

@@ -108,7 +108,7 @@ class MeterReaders:
         headers = {"Accept": "application/json"}
         if endpoint.token_file is not None:
             # Read each time: tokens are rotated.
-            token = await self._in_thread(_contents, Path(endpoint.token_file), MAX_TOKEN_BYTES)
+            token = await self._in_thread(file_contents, Path(endpoint.token_file), MAX_TOKEN_BYTES)
             headers["Authorization"] = f"Bearer {token.decode('ascii', 'replace').strip()}"
         session = await self._session(endpoint)
         async with session.post(
@@ -139,7 +139,7 @@ class MeterReaders:
         if "/" in name or name.startswith(".") or not name:
             raise MeterError(f"file {name!r}: the name of a file in the operator's --meter-dir, without a path")
         async with asyncio.timeout(FILE_SECONDS):
-            content = await self._in_thread(_contents, self._directory / name, MAX_FILE_BYTES)
+            content = await self._in_thread(file_contents, self._directory / name, MAX_FILE_BYTES)
         try:
             read = msgspec.json.decode(content, type=_FileContent)
         except msgspec.DecodeError as error:
@@ -191,8 +191,11 @@ def _one_value(name: str, status: int, body: bytes) -> float:
         raise MeterError(f"Prometheus {name}: the answer has no value where one should be") from error
 
 
-def _contents(path: Path, most: int) -> bytes:
-    """A regular file's content; never waits for a writer, as a pipe's reader would."""
+def file_contents(path: Path, most: int) -> bytes:
+    """A regular file's content, of `most` bytes; never waits for a writer, as a pipe's reader would.
+
+    Raises MeterError where it is another thing, or longer, and OSError.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from flyball_operator.meters import grid_signal
 from flyball_operator.meters.grid_signal import (
     LOOK_SECONDS,
     MAX_STEPS,
@@ -14,6 +18,8 @@ from flyball_operator.meters.grid_signal import (
     emitted_grams_per_kilowatt_hour,
     read_signal,
 )
+
+from tests.support.waiting import wait_until
 
 GOOD = "time,gCO2/kWh\n2030-06-01T00:00:00Z,412\n2030-06-01T03:00:00+02:00,388.5\n\n"
 
@@ -46,9 +52,13 @@ def test_what_is_wrong_is_said(text: str, wrong: str) -> None:
         read_signal(text)
 
 
+def at_once(look: Callable[[], None]) -> None:
+    look()
+
+
 def test_a_file_is_followed_and_what_was_read_last_stands(tmp_path: Path) -> None:
     path = tmp_path / "signal.csv"
-    file = SignalFile(path)
+    file = SignalFile(path, begin=at_once)
     assert file.read(0.0) is None
     path.write_text(GOOD)
     assert file.read(LOOK_SECONDS / 2) is None
@@ -75,3 +85,30 @@ def test_what_the_grid_emits_is_known_by_a_signal_of_it_alone() -> None:
         assert emitted_grams_per_kilowatt_hour(signal, begin) == grams
         assert emitted_grams_per_kilowatt_hour(signal, begin + timedelta(hours=1)) is None  # it does not reach so far
     assert emitted_grams_per_kilowatt_hour(None, begin) is None
+
+
+def test_what_never_ends_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe that nobody writes, and a disk that hangs: in the loop that asks, caps are cut."""
+    path, well = tmp_path / "pipe", threading.Event()
+    os.mkfifo(path)
+    assert SignalFile(path).read(0.0) is None
+
+    def hangs(path: Path, most: int) -> bytes:
+        well.wait(60.0)
+        return GOOD.encode()
+
+    monkeypatch.setattr(grid_signal, "file_contents", hangs)
+    file = SignalFile(path)
+    begun = time.monotonic()
+    assert [file.read(second * LOOK_SECONDS) for second in range(5)] == [None] * 5
+    assert time.monotonic() - begun < 30.0
+    well.set()
+    wait_until(lambda: file.read(100.0) is not None, "it is read in the end")
+
+
+def test_a_leaders_first_look_has_the_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would start what can wait before it knows."""
+    monkeypatch.setattr(grid_signal, "FIRST_LOOK_SECONDS", 60.0)
+    path = tmp_path / "signal.csv"
+    path.write_text(GOOD)
+    assert SignalFile(path).read(0.0) is not None
