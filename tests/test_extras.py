@@ -70,6 +70,7 @@ def run_with(extra: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", COMPONENTS)
 def test_a_component_needs_its_extra_alone(extra: str) -> None:
     answer = run_with(extra, extra, "run", "--help")
@@ -77,6 +78,7 @@ def test_a_component_needs_its_extra_alone(extra: str) -> None:
     assert re.search(r"Usage: .*flyball", answer.stdout), answer.stdout
 
 
+@pytest.mark.slow
 def test_the_terminal_view_needs_its_extra_alone() -> None:
     refused = json.dumps(refused_modules(libraries("view")))
     packages = json.dumps(["flyball_api", "flyball_views", "flyball_cli.live_cluster", "flyball_cli.terminal_view"])
@@ -111,6 +113,7 @@ def test_the_agent_plans_nothing() -> None:
     assert not libraries("agent") & {"numpy", "scipy", "kopf"}
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_named_with_its_extra() -> None:
     answer = run_with("agent", "operator", "run")
     assert answer.returncode == 2, answer.stderr

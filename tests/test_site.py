@@ -64,6 +64,7 @@ def test_lists_are_lists() -> None:
     assert in_python_markdown(text) == "so:\n\n- one\n    on\n    - two\n\n```sh\n- no\n```\nend"
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_a_complaint_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="no mkdocs-material: pip install -e '.[docs]'")
     answer = subprocess.run(

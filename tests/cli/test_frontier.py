@@ -73,6 +73,7 @@ def test_replicas_multiply_the_energy(tmp_path: Path) -> None:
     assert many["flat_out"]["energy"] == pytest.approx(16 * one["flat_out"]["energy"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule", [("gpipe",), ("early-recompute-1f1b",), ("interleaved-1f1b", "--chunks-per-gpu", "2")]
 )

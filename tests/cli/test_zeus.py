@@ -103,6 +103,7 @@ def test_an_output_that_is_a_file_is_refused_before_the_replay(
         assert "taken is a file; wanted a folder" in result.output
 
 
+@pytest.mark.slow
 def test_another_seed_draws_otherwise_and_the_same_one_the_same(tables: Path, tmp_path: Path) -> None:
     def regrets(seed: int, count: int) -> list[float]:
         output = tmp_path / f"{seed}-{count}"

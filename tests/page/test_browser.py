@@ -318,6 +318,7 @@ REDRAW = """async () => {
 }"""
 
 
+@pytest.mark.slow
 def test_a_thousand_nodes_are_no_trouble(browser: Any) -> None:
     made = large_page(1000, jobs=200)
     with opened(browser, made) as (page, seen, _):

@@ -87,6 +87,7 @@ def in_force(snapshot: ClusterSnapshot, made: Plan) -> ClusterSnapshot:
     return replace(snapshot, jobs=tuple(replace(job, current=allocations[job.uid]) for job in snapshot.jobs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16))
 def test_every_plan_of_a_day_holds_its_caps_and_is_at_rest(seed: int) -> None:
     """Every step changes jobs, nodes and caps together; the plan before it is in force."""

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import cast
 
+import pytest
 from flyball_kube.resources import ENERGY_AWARE_JOBS
 
 from tests.support.examples import examples
@@ -108,5 +109,6 @@ async def twenty_toggles(world: World, schedule: Schedule) -> None:
         await world.close()
 
 
+@pytest.mark.slow
 def test_a_cap_that_goes_up_and_down_twenty_times_restarts_a_job_at_most_once() -> None:
     assert not run(Schedule(1, BEGINNING, ()), play=twenty_toggles).violation

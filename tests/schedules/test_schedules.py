@@ -162,6 +162,7 @@ def test_an_operator_that_calls_every_cap_enforced_is_noticed(monkeypatch: pytes
     assert first_violation(frozenset({"wishes", "messages"}))
 
 
+@pytest.mark.slow
 def test_an_agent_that_acknowledges_less_than_it_holds_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def least(state: EnforcerState) -> int:
         return sum(gpu.limits.min_milliwatts for gpu in state.gpus.values())

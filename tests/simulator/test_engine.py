@@ -236,6 +236,7 @@ def test_a_price_signal_makes_the_dear_hours_thrifty() -> None:
     assert dear.joules["gpu"] < plain.joules["gpu"]
 
 
+@pytest.mark.slow
 def test_an_energy_budget_moves_the_price_until_the_mean_draw_meets_it() -> None:
     """Two jobs a quarter of an hour for two days: at no price they draw more than the budget, at the highest less."""
     jobs = [job(f"j{index:03d}", 3_000.0, submit=900.0 * (index // 2), kind=KINDS[index % 2]) for index in range(384)]

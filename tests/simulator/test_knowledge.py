@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_simulator.knowledge import Predictor, decision_clocks
 from flyball_simulator.measured.oracle import Oracle
@@ -52,6 +53,7 @@ def test_measuring_teaches() -> None:
     assert once.model is not None
 
 
+@pytest.mark.slow
 def test_what_one_size_tells_does_not_spoil_a_good_prior_of_the_others() -> None:
     known = predictor(Knowledge.FITTED)
     of_prior, of_one, of_two = [], [], []

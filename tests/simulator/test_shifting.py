@@ -57,6 +57,7 @@ def late(jobs: list[SimulatedJob], result: SimulationResult) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fifo", "powerflow-strict"])
 def test_a_recorded_day_takes_less_co2_and_nothing_is_late(policy: str) -> None:
     jobs = day_of_jobs(12.0)

@@ -58,6 +58,7 @@ def ran(result: pytest.RunResult) -> list[tuple[str, str]]:
     return re.findall(r"\[(gw\d)\].* PASSED test_\w+\.py::(test_\w+)", str(result.stdout))
 
 
+@pytest.mark.slow
 def test_each_shared_control_plane_is_on_one_worker_and_files_stay_whole(project: pytest.Pytester) -> None:
     project.makepyfile(**TESTS)
     result = project.runpytest_subprocess("-n", "2", "--dist", "loadfile", "-v")
@@ -69,6 +70,7 @@ def test_each_shared_control_plane_is_on_one_worker_and_files_stay_whole(project
     assert worker["test_c"] != worker["test_h"], "what starts control planes is begun first, side by side"
 
 
+@pytest.mark.slow
 def test_what_takes_long_comes_first_and_a_third_worker_begins_with_the_rest(project: pytest.Pytester) -> None:
     project.makepyfile(**TESTS)
     result = project.runpytest_subprocess("-n", "3", "--dist", "loadfile", "-v")
@@ -80,6 +82,7 @@ def test_what_takes_long_comes_first_and_a_third_worker_begins_with_the_rest(pro
     assert sorted(first.values()) == ["test_c", "test_h", "test_k"]
 
 
+@pytest.mark.slow
 def test_there_is_a_worker_more_for_every_two_processors(project: pytest.Pytester) -> None:
     project.makepyfile("def test_a(): ...")
     result = project.runpytest_subprocess("-n", "auto", "--dist", "loadfile")
@@ -92,6 +95,7 @@ def test_no_more_workers_begin_with_control_planes_than_there_are_processors(pro
     assert lanes_of_control_planes(processors + processors // 2) == processors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "order"),
     [

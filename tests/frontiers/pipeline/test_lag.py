@@ -71,6 +71,7 @@ def test_without_lag_it_is_the_plain_run(made_up: Callable[..., PipelineProfile]
     assert sum(lagged.clock_changes) > 0
 
 
+@pytest.mark.slow
 def test_planning_for_the_lag_keeps_the_time_that_the_plain_plan_misses(
     made_up: Callable[..., PipelineProfile],
 ) -> None:

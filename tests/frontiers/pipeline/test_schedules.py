@@ -212,6 +212,7 @@ def test_transfers_delay_what_waits_for_them_and_occupy_no_gpu(made_up: Callable
     assert sum(operation.stage is None for operation in graph.operations) == 2 * 2 * 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", list(Schedule))
 def test_every_schedule_is_planned_with_transfers(made_up: Callable[..., PipelineProfile], schedule: Schedule) -> None:
     chunks = 2 if schedule is Schedule.INTERLEAVED else 1

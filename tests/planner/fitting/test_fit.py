@@ -291,6 +291,7 @@ def throughputs(data: Path, name: str) -> list[Observation]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*known_model_classes(), "resnet50_cifar10"])
 def test_measured_throughputs_are_predicted_without_the_one_left_out(measured_data: Path, name: str) -> None:
     """Leave-one-out error of the fit on each ElasticFlow table (A100, 1 to 64 GPUs): at most 7 % mean."""

@@ -63,6 +63,7 @@ def test_a_run_is_named_by_all_that_it_depends_on() -> None:
     assert len({key, *others}) == 6
 
 
+@pytest.mark.slow
 def test_new_code_finds_nothing_kept(source: WorkloadSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_matrix([Cell(BASE, source)], tmp_path / "runs", processes=1)
     monkeypatch.setattr(matrix, "code_version", lambda: "of later")

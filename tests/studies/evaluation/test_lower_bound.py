@@ -58,6 +58,7 @@ def _least_costs(joule_price: float) -> tuple[float, float]:
     return alone, LeastJctOnGpus(known, 8).least_cost(joule_price)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [*policy_names(), "afs+zeus"])
 def test_no_policy_passes_either(policy: str) -> None:
     result = simulate(JOBS, SimulationSettings(policy=policy, gpus=8, power_off_empty_nodes=True))
@@ -83,6 +84,7 @@ def test_jobs_that_come_at_once_to_one_gpu_go_one_after_the_other(count: int) ->
     assert 0.96 * best <= found <= best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joule_price", [0.0, 0.002])
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_near_the_best_of_all_schedules(seed: int, joule_price: float) -> None:

@@ -20,6 +20,7 @@ def study_results() -> PipelineStudy:
     return study_pipeline(pipeline, seed=0, points=25, budget=lambda partition: SearchBudget(20, 2, 10, tolerance=0.0))
 
 
+@pytest.mark.slow
 def test_joint_choice_is_never_worse_than_either_half(study_results: PipelineStudy) -> None:
     joint = study_results.results[Strategy.EXHAUSTIVE].frontier
     for half in (Strategy.SEQUENTIAL, Strategy.PERSEUS, Strategy.KERNELS):

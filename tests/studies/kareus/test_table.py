@@ -58,6 +58,7 @@ def test_two_clocks_are_one_space_but_one_clock_is_not_two() -> None:
         both.merged(read_table(lines, 1200))
 
 
+@pytest.mark.slow
 def test_the_recorded_frontier_is_found_with_a_third_of_its_measurements(measured_data: Path) -> None:
     table = recorded(measured_data)
     budget, static = SearchBudget.for_partition(5), 2 * A100_STATIC_POWER_WATTS

@@ -72,6 +72,7 @@ def files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
 
 
+@pytest.mark.slow
 def test_it_answers_as_the_users_command(unpacked: Unpacked) -> None:
     answer = unpacked.run("/opt/flyball/bin/flyball", "--version")
     assert answer.stdout == f"flyball {version('flyball')}\n", answer.stderr
@@ -79,6 +80,7 @@ def test_it_answers_as_the_users_command(unpacked: Unpacked) -> None:
         assert unpacked.run("/opt/flyball/bin/flyball", *command, "--help").returncode == 0
 
 
+@pytest.mark.slow
 def test_every_module_of_its_components_imports(unpacked: Unpacked) -> None:
     answer = unpacked.run(
         PYTHON, "-c", IMPORT_ALL, json.dumps([name for each in IN_IMAGE[unpacked.name] for name in COMPONENTS[each]])

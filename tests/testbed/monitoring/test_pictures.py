@@ -51,6 +51,7 @@ def view(answers: Any) -> View:
     return View(answers, 1_000_000.0, 1_000_300.0, "15s")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "values"),
     [*((made, (1.0, 2.0)) for made in DASHBOARDS), (POWER, ()), (JOBS, (math.nan,))],
