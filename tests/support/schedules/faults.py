@@ -408,9 +408,10 @@ async def _gpu_node_deleted(world: World, fault: Fault) -> None:
 
 @_kind("GPUNode is deleted without its finalizer", "objects", NODES)
 async def _gpu_node_forced(world: World, fault: Fault) -> None:
-    """And made anew by the operator, under the same name. Where its Node is gone, too, that would be the word that the
-    machine is: then it is deleted as everything else is."""
-    if world.api.get("nodes", fault.target) is None:
+    """And made anew by the operator, under the same name. Where its Node is gone, too, or stands there without its labels,
+    that would be the word that the machine is, or where it hangs: then it is deleted as everything else is."""
+    node, labels = world.api.get("nodes", fault.target), world.machines[fault.target].labels
+    if node is None or not labels.items() <= node["metadata"].get("labels", {}).items():
         world.api.remove("gpunodes", fault.target)
     else:
         world.api.force_away("gpunodes", fault.target)
