@@ -143,6 +143,12 @@ CREATION = [
     ),
     Case(
         CAP,
+        {"foreignWeights": [{"namespace": "batch", "permille": 500}]},
+        {"foreignWeights": [{"namespace": "batch", "permille": 500}], "foreignPods": "Reserve"},
+        "foreignWeights divide what foreignPods Limit leaves; with Reserve each GPU has its default limit",
+    ),
+    Case(
+        CAP,
         {"failsafe": "Limit", "failsafeWattsPerGpu": 200},
         {"failsafe": "Limit"},
         "failsafe Limit needs failsafeWattsPerGpu, the limit",
