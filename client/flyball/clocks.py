@@ -16,12 +16,15 @@ RETRY_SECONDS = 1.0
 ALL_GPUS = "*"
 
 
-def own_gpu(variables: Mapping[str, str], local_rank: int) -> str:
-    """The UUID of this process' GPU, as the device plugin names the pod's; all of them where it names none by UUID."""
+def own_gpu(variables: Mapping[str, str], local_rank: int) -> str | None:
+    """The UUID of this process' GPU, as the device plugin names the pod's; all of the pod's where that is one.
+
+    None where the pod has several and none is named: to ask for all would set the other processes' clocks.
+    """
     named = variables.get("NVIDIA_VISIBLE_DEVICES", "").split(",")
     if local_rank < len(named) and named[local_rank].startswith("GPU-"):
         return named[local_rank]
-    return ALL_GPUS
+    return ALL_GPUS if variables.get("FLYBALL_LOCAL_GPUS", "1") == "1" else None
 
 
 class Clock:

@@ -173,10 +173,15 @@ class Job:
         """
         environment = self._environment
         plans = read_plans(plan, stage, environment.world_size)
-        gpu = gpu or own_gpu(os.environ, environment.local_rank)
+        own = gpu or own_gpu(os.environ, environment.local_rank)
+        if own is None and environment.socket and plans is not None:
+            logger.warning(
+                "no clocks are asked for, training goes on: NVIDIA_VISIBLE_DEVICES does not say which of the pod's GPUs is "
+                "this process': give pipeline(gpu=...) its UUID"
+            )
         return Pipeline(
             plans,
-            Clock(environment.socket, gpu, self._monotonic) if environment.socket else None,
+            Clock(environment.socket, own, self._monotonic) if environment.socket and own is not None else None,
             stage=stage,
             replica=replica,
             replicas=environment.world_size // plans.stages if plans is not None else 1,

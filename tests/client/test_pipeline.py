@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 from flyball.clocks import RENEW_SECONDS, RETRY_SECONDS, SOCKET_NAME, Clock, own_gpu
-from flyball.pipeline import Pipeline, read_plans
+from flyball.environment import Environment
+from flyball.job import Job
+from flyball.pipeline import LEAST_DEGREE, Pipeline, read_plans
 from flyball.pipeline_plan import InvalidPlan, StagePlans
 from flyball.shared_values import SharedValues
 from flyball_frontiers.pipeline import (
@@ -25,7 +27,7 @@ from flyball_frontiers.pipeline import (
     pipeline_graph,
 )
 from flyball_frontiers.pipeline.document import envpipe_document, perseus_document
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
@@ -182,6 +184,7 @@ def iterate(pipelines: list[Pipeline], now: Now, seconds: list[float]) -> None:
 def test_replicas_run_as_slow_as_the_slowest_and_come_back(
     degrees: list[float], noise: float, document: dict[str, Any]
 ) -> None:
+    assume(all(abs(degree - LEAST_DEGREE) > 1e-6 for degree in degrees))
     now = Now()
     plans = StagePlans(document, 0)
     alone = plans.fastest_seconds * noise
@@ -193,7 +196,7 @@ def test_replicas_run_as_slow_as_the_slowest_and_come_back(
         ]
         for degree in [*degrees, 1.0]:
             iterate(pipelines, now, [alone, alone * degree])
-            found = degree if degree >= 1.03 else 1.0
+            found = degree if degree >= LEAST_DEGREE else 1.0
             assert pipelines[0].straggler_degree == pytest.approx(found, rel=1e-6)
             assert pipelines[1].straggler_degree == 1.0, "it is the straggler, or there is none"
             assert pipelines[0].plan is not None
@@ -304,8 +307,41 @@ def test_an_agent_that_is_away_hangs_or_comes_again_never_reaches_the_training()
 
 
 @pytest.mark.parametrize(
-    ("named", "local_rank", "gpu"),
-    [("GPU-a,GPU-b", 1, "GPU-b"), ("GPU-a", 1, "*"), ("all", 0, "*"), ("0,1", 1, "*"), ("", 0, "*")],
+    ("named", "local_rank", "of", "gpu"),
+    [
+        ("GPU-a,GPU-b", 1, 2, "GPU-b"),
+        ("GPU-a", 0, 1, "GPU-a"),
+        ("all", 0, 1, "*"),
+        ("", 0, 1, "*"),
+        ("GPU-a", 1, 2, None),
+        ("all", 0, 2, None),
+        ("0,1", 1, 2, None),
+    ],
 )
-def test_a_process_knows_its_gpu_by_the_device_plugins_word(named: str, local_rank: int, gpu: str) -> None:
-    assert own_gpu({"NVIDIA_VISIBLE_DEVICES": named}, local_rank) == gpu
+def test_a_process_knows_its_gpu_by_the_device_plugins_word(
+    named: str, local_rank: int, of: int, gpu: str | None
+) -> None:
+    assert own_gpu({"NVIDIA_VISIBLE_DEVICES": named, "FLYBALL_LOCAL_GPUS": str(of)}, local_rank) == gpu
+
+
+def test_a_process_that_does_not_know_its_gpu_sets_no_other_s_clock(
+    document: dict[str, Any],
+    agent: tuple[socket.socket, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listening, path = agent
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(document))
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "all")
+    monkeypatch.setenv("FLYBALL_LOCAL_GPUS", "2")
+    job = Job(Environment(world_size=2, socket=path))
+    with job.pipeline(str(plan), stage=0).forward(0):
+        pass
+    assert heard(listening) == []
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    with job.pipeline(str(plan), stage=0, gpu="GPU-b").forward(0):
+        pass
+    (datagram,) = heard(listening)
+    assert datagram.startswith(b"GPU-b ")
