@@ -68,8 +68,7 @@ def test_gpus_that_are_no_whole_pipelines_are_refused(tmp_path: Path) -> None:
 
 def journals(out: Path, joules: float = 88.0, seconds: float = 10.0, answered: bool = True) -> None:
     """Iterations of 10 s and 100 J at the highest clocks, two by a plan for 88 J, two behind a straggler of 1.2."""
-    (out / "plan.json").parent.mkdir(parents=True, exist_ok=True)
-    (out / "plan.json").write_text(json.dumps({"flat_out": {"energy": 100.0}}))
+    (out / "perseus.json").write_text(json.dumps({"flat_out": {"energy": 100.0}}))
 
     def write(name: str, replica: int, iterations: list[dict[str, Any]]) -> None:
         lines: list[dict[str, Any]] = [{"replica": replica, "stage": 0, "gpu": "GPU-a"}]
@@ -102,7 +101,8 @@ def journals(out: Path, joules: float = 88.0, seconds: float = 10.0, answered: b
         planned: list[dict[str, Any]] = [{"seconds": seconds, "joules": joules}] * 3
         slow = {"seconds": 12.0, "computed": 12.0 if replica else 10.0, "joules": 90.0}
         degree = 1.2 if answered and replica == 0 else 1.0
-        write("planned", replica, [*planned, slow, slow | {"computed": 12.0, "degree": degree, "joules": 70.0}])
+        write("envpipe", replica, [{"seconds": 10.0, "joules": 88.5}] * 3)
+        write("perseus", replica, [*planned, slow, slow | {"computed": 12.0, "degree": degree, "joules": 70.0}])
 
 
 def test_it_says_what_was_saved_and_how_soon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,9 +110,10 @@ def test_it_says_what_was_saved_and_how_soon(tmp_path: Path, capsys: pytest.Capt
     assert conclude(tmp_path, throttled_at=31.0, over=0.0) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "highest clocks: 10.000 s and 100 J an iteration of a replica"
-    assert said[1] == "by the plan: 10.000 s (+0.00%), 88 J (-12.0%; predicted -12.0%)"
-    assert said[2].startswith("behind a straggler of 1.20: 70 J in the other replica, 89.2% less than if it waited")
-    assert said[3] == (
+    assert said[1] == "by EnvPipe: 10.000 s (+0.00%), 88 J (-11.5%; predicted -12.0%)"
+    assert said[2] == "by Perseus: 10.000 s (+0.00%), 88 J (-12.0%; predicted -12.0%)"
+    assert said[3].startswith("behind a straggler of 1.20: 70 J in the other replica, 89.2% less than if it waited")
+    assert said[4] == (
         "found and answered 11.0 s after the board was throttled, 0.00 s after the end of the first longer iteration"
     )
     assert (tmp_path / "pipeline-demo.png").exists()
@@ -136,7 +137,7 @@ def test_what_was_not_kept_is_a_failure(
 
 
 def test_its_jobs_are_such_as_the_operator_takes(tmp_path: Path) -> None:
-    manifest = Training(6, 8).manifest("planned", tmp_path / "plan.json", tmp_path, 24)
+    manifest = Training(6, 8).manifest("perseus", tmp_path / "plan.json", tmp_path, 24)
     manifest["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
     job = read_energy_aware_job(manifest)
     assert (job.spec.gpus.min, job.spec.gpus.max, job.spec.clocks.max_megahertz) == (8, 8, 1740)
