@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from flyball.agent import Agent, AgentError
-from flyball_testbed.controlplane.programs.binaries import Binaries
 from flyball_testbed.real_site import RealSite
 
 from tests.support.real_nodes import TOOLS_IMAGE
@@ -17,23 +15,12 @@ from tests.support.waiting import wait_until
 JOB = "fit"
 # Containers that start beside a whole test run on two cores.
 PATIENCE_SECONDS = 180.0
-QUICK = (
-    "--replan-seconds", "1", "--status-interval-seconds", "1", "--restart-seconds", "1", "--first-pause-seconds", "0.5",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def site(
-    real_node_programs: Binaries, tools_image: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RealSite]:
-    out = tmp_path_factory.mktemp("site")
-    with RealSite.start(out, operator_arguments=QUICK, images=[tools_image], binaries=real_node_programs) as started:
-        yield started
 
 
 @pytest.mark.timeout(600)
-def test_a_restricted_pod_has_a_socket_of_its_own(site: RealSite) -> None:
+def test_a_restricted_pod_has_a_socket_of_its_own(real_site: RealSite) -> None:
     """Without any folder of the host, as the strictest of the Pod Security Standards has it."""
+    site = real_site
     namespace, api = "restricted", site.api
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": labels}})

@@ -22,6 +22,7 @@ from flyball_testbed.controlplane.programs.binaries import (
     BinariesUnavailableError,
     find_binaries,
 )
+from flyball_testbed.real_site import RealSite
 from flyball_testbed.realnode import requirements
 from flyball_testbed.realnode.cluster import RealCluster
 from flyball_testbed.realnode.images import Image, write_image
@@ -32,6 +33,9 @@ UNAVAILABLE = pytest.StashKey[str]()
 """Why the programs could not be had: tried once, before the first test."""
 GPUS_PER_NODE = 4
 TOOLS_IMAGE = "flyball.dev/tools:1"
+QUICK_OPERATOR = (
+    "--replan-seconds", "1", "--status-interval-seconds", "1", "--restart-seconds", "1", "--first-pause-seconds", "0.5",
+)  # fmt: skip
 TOOLS = ("sh", "cat", "echo", "env", "id", "ls", "nc", "sleep", "test", "true")
 
 
@@ -151,6 +155,20 @@ def real_cluster(real_node_programs: Binaries, tools_image: Path) -> Iterator[Re
     """One cluster with a real node for the whole session, started by the first test that asks."""
     with RealCluster.start(1, GPUS_PER_NODE, images=[tools_image], binaries=real_node_programs) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def real_site(
+    real_node_programs: Binaries, tools_image: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealSite]:
+    """Two real nodes with agents, an operator and a referee for the whole session, started by the first test that asks."""
+    with RealSite.start(
+        tmp_path_factory.mktemp("real-site"),
+        operator_arguments=QUICK_OPERATOR,
+        images=[tools_image],
+        binaries=real_node_programs,
+    ) as site:
+        yield site
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A training in step, without a framework: processes that fit one number and average their gradients by TCP.
 
-Run as a pod's command. It trains while the file GATE allows it: by how many processes, and up to which step.
+Run as a pod's command. It trains while the file GATE allows it: by how many processes, and up to which step. Rank 0 waits
+there, the others for rank 0.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ class Ring:
         host, port = address.split(":")
         self._rank = rank
         if rank == 0:
-            listener = socket.create_server((host, int(port)))
+            listener = socket.create_server(("", int(port)))
             self._peers = [listener.accept()[0].makefile("rwb") for _ in range(size - 1)]
             return
         while True:
             try:
                 self._peers = [socket.create_connection((host, int(port))).makefile("rwb")]
                 return
-            except ConnectionRefusedError:
+            except OSError:  # not there yet, or without a name
                 time.sleep(0.02)
 
     def all_reduce(self, value: float) -> float:
@@ -84,7 +85,8 @@ def main(gate: Path) -> None:
     job.register(lambda: list(weight), load)
     for _ in job.epochs():
         for batch in job.loader(range(SAMPLES)):
-            wait_at_gate(gate, job)
+            if job.rank == 0:
+                wait_at_gate(gate, job)
             with job.step() as step:
                 errors = [weight[0] - sample / SAMPLES for sample in batch]
                 step.weighted(sum(error * error for error in errors) / len(errors))

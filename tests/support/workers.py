@@ -23,7 +23,7 @@ from xdist.workermanage import WorkerController
 from tests.support.control_plane import MARKER
 from tests.support.real_nodes import MARKER as REALNODE
 
-SHARED_FIXTURES = ("site", "control_plane", "real_cluster")
+SHARED_FIXTURES = ("site", "control_plane", "real_cluster", "real_site")
 """What a whole session has one of at the most, in the order in which their groups are begun."""
 LONG = "long"
 WORKERS_VARIABLE = "PYTEST_XDIST_AUTO_NUM_WORKERS"
