@@ -116,7 +116,8 @@ class Pipeline:
     def _found_degree(self) -> float:
         """How much longer the slowest replica takes than this one would by its fastest plan."""
         paces: dict[int, float] = {}
-        for replica in range(self._replicas) if self._replicas > 1 else ():
+        # The first iteration says nothing: it begins when each process does, and has what is done once in it.
+        for replica in range(self._replicas) if self._replicas > 1 and self._iteration > 0 else ():
             iteration, _, seconds = (self._read(f"{_PACE}{replica}") or "").partition(" ")
             if iteration.isdecimal() and int(iteration) == self._iteration:
                 paces[replica] = float(seconds)

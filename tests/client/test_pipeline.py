@@ -194,6 +194,8 @@ def test_replicas_run_as_slow_as_the_slowest_and_come_back(
             Pipeline(plans, None, stage=0, replica=replica, replicas=2, values=values, monotonic=now)
             for replica in (0, 1)
         ]
+        iterate(pipelines, now, [alone, alone * 1.5])
+        assert pipelines[0].straggler_degree == 1.0, "the first iteration says nothing"
         for degree in [*degrees, 1.0]:
             iterate(pipelines, now, [alone, alone * degree])
             found = degree if degree >= LEAST_DEGREE else 1.0

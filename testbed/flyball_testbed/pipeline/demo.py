@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from flyball_frontiers.pipeline import PipelineProfile, Reconfiguration, Schedule, pipeline_graph
@@ -258,7 +259,8 @@ class Followed:
 
     @classmethod
     def of(cls, iterations: Sequence[Iteration], flat_out: Mapping[str, float]) -> Followed:
-        return cls(Mean.of(iterations), 1 - (iterations[0].planned_joules or 0.0) / flat_out["energy"])
+        predicted = fmean(item.planned_joules or 0.0 for item in iterations)
+        return cls(Mean.of(iterations), 1 - predicted / flat_out["energy"])
 
     def saved(self, before: Mean) -> float:
         return 1 - self.mean.joules / before.joules
