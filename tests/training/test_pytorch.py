@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from flyball_testbed.realnode import requirements
 from flyball_testbed.training.journals import compare, history, read_steps
 from flyball_testbed.training.pytorch import get
 from flyball_testbed.workload.programs import kill_tree
@@ -144,3 +146,16 @@ def test_workers_that_load_ahead_keep_the_order(torch_python: str, undisturbed: 
     result = compare(history(read_steps(tmp_path / "journal")), whole)
     assert result.same_samples
     assert result.worst_loss_difference < 1e-4
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(bool(requirements.obstacles()), reason="this machine cannot run real nodes")
+def test_in_containers_on_two_nodes_it_trains_the_same(torch_python: str, tmp_path: Path) -> None:
+    """Grown, evicted, shrunk, drained to the other node, killed and cut: the command judges by its status."""
+    command = [sys.executable, "-m", "flyball_testbed.training.demo", "--pods", "--output", str(tmp_path / "demo")]
+    answer = subprocess.run(
+        [*command, "--iterations", "400", "--phase-steps", "20"], capture_output=True, text=True, check=False
+    )
+    print(answer.stdout)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "samples: the same, in the same order" in answer.stdout

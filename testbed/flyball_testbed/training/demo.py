@@ -1,6 +1,7 @@
 """`make train-demo`: real training as an EnergyAwareJob, grown, shrunk, killed and cut, beside the same left alone.
 
 Processes in place of pods: PyTorch under torchrun on this machine's processor, on a real control plane with simulated GPUs.
+With --pods containers on two real nodes, which needs root: there it is evicted, and a node drained, too.
 Exits with 1 where the samples or the losses of the two differ, or a cap that was reported as enforced was exceeded.
 """
 
@@ -16,8 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from flyball_testbed.controlplane.api import ApiClient, Json
+from flyball_testbed.realnode.cluster import UnfitMachineError
 from flyball_testbed.site import Site, SitePlan
-from flyball_testbed.training import pytorch
+from flyball_testbed.training import pods, pytorch
 from flyball_testbed.training.journals import compare, history, read_steps
 from flyball_testbed.training.picture import Event, draw
 from flyball_testbed.training.pytorch import NoPyTorchError
@@ -83,6 +85,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("out/train-demo"), help="the picture, journals and logs")
     parser.add_argument("--iterations", type=int, default=400, help="steps of the whole training")
     parser.add_argument("--phase-steps", type=int, default=40, help="steps between what befalls it, at the least")
+    parser.add_argument("--pods", action="store_true", help="containers on two real nodes in place of processes; root")
     arguments = parser.parse_args()
     began = time.monotonic()
 
@@ -97,11 +100,17 @@ def main() -> int:
         training.run_alone(out / "alone")
         journal = out / "elastic"
         journal.mkdir()
-        with started_site(out, say) as site:
-            run = Run(ProcessSite(site), journal, say)
-            scenario(run, training, journal, arguments.phase_steps)
-            referee = site.referee_summary()
-    except (NoPyTorchError, DemoFailed) as error:
+        if arguments.pods:
+            with pods.started_site(out, say) as pod_site:
+                run = Run(pod_site, journal, say)
+                pods.scenario(run, training, out, arguments.phase_steps)
+                referee = pod_site.referee_summary()
+        else:
+            with started_site(out, say) as site:
+                run = Run(ProcessSite(site), journal, say)
+                scenario(run, training, journal, arguments.phase_steps)
+                referee = site.referee_summary()
+    except (NoPyTorchError, UnfitMachineError, DemoFailed) as error:
         print(error, file=sys.stderr)
         return 1
     return conclude(out, run.events, referee)

@@ -61,11 +61,18 @@ def known() -> str | None:
     return str(launcher) if launcher.exists() else None
 
 
+def get_debian(report: Report = lambda _line: None) -> Path:
+    """The folder of Debian's PyTorch, as a root file system; fetched where it is not there. Raises NoPyTorchError."""
+    root = _cache() / "root"
+    return root if (_cache() / "python").exists() else Path(_fetch(report)).parent / "root"
+
+
 def get(report: Report = lambda _line: None) -> str:
     """`known`, or Debian's, fetched now. Raises NoPyTorchError."""
-    found = known()
-    if found is not None:
-        return found
+    return known() or _fetch(report)
+
+
+def _fetch(report: Report) -> str:
     reasons = [
         reason
         for reason, holds in {
@@ -83,7 +90,7 @@ def get(report: Report = lambda _line: None) -> str:
     directory = _cache()
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory / ".lock", report):
-        if known() is None:
+        if not (directory / "python").exists():
             _unpack(directory, report)
     return str(directory / "python")
 

@@ -172,6 +172,22 @@ class Run:
         self.happened(_gpus(gpus))
         self.api.patch(JOB_PATH, {"spec": {"suspend": False}})
 
+    def pods(self) -> list[Json]:
+        """The job's pods that are not on their way out."""
+        return [pod for pod in self.api.list_objects(PODS) if "deletionTimestamp" not in pod["metadata"]]
+
+    def evict(self, what: str) -> None:
+        """Evict the job's last pod, as a drain does."""
+        name = sorted(pod["metadata"]["name"] for pod in self.pods())[-1]
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        self.api.create(f"{PODS}/{name}/eviction", eviction)
+        self.happened(what)
+
+    def require(self, holds: bool, what: str) -> None:
+        """Raises DemoFailed where this does not hold."""
+        if not holds:
+            raise DemoFailed(f"not so: {what}; its pods: {[pod['spec'].get('nodeName') for pod in self.pods()]}")
+
     def cap(self, watts: int, what: str) -> None:
         self.apply(
             {
