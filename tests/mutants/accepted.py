@@ -7,6 +7,7 @@ _NANOSECOND = "a nanosecond of a pause"
 _READABLE = "a GPU with a target limit can be read: it has a requested one"
 _NOT_ABOVE = "a shortcut: nothing above the target limit is set"
 _METER = "a cap with a meter has a state of it, and no other cap has one; both are asked for the types' sake"
+_COUNTED = "the sum and what it is of are written together; both are asked for the types' sake"
 
 ACCEPTED: dict[str, str] = {
     "flyball_operator.power.admission:_Admitter.allowed_part: standing is not None and braked is not None"
@@ -18,6 +19,16 @@ ACCEPTED: dict[str, str] = {
     " -> without 'self.spec.meter is None'": _METER,
     "flyball_operator.power.cap_state:CapState.next_change_seconds: self.spec.meter is None or self.meter is None"
     " -> without 'self.meter is None'": _METER,
+    "flyball_operator.power.cap_state:CapTracker.read:"
+    "  for _, spec, under in readable if spec.energy_budget is not None -> without 'if spec.energy_budget is not None'": (
+        "a shortcut: counters that no budget is charged by are followed for nothing"
+    ),
+    "flyball_operator.power.cap_state:_counted:"
+    " period is None or period.counted_of is None or period.counted_millijoules is None"
+    " -> without 'period.counted_of is None'": _COUNTED,
+    "flyball_operator.power.cap_state:_counted:"
+    " period is None or period.counted_of is None or period.counted_millijoules is None"
+    " -> without 'period.counted_millijoules is None'": _COUNTED,
     "flyball_operator.power.cap_state:CapTracker._evaluate:"
     " reading.watts is not None and meter.silence is None and (meter.read_at > last.read_at) and (not stat"
     " -> without 'reading.watts is not None'": (

@@ -356,9 +356,7 @@ class CapTracker:
                 drawn = measured / MILLIWATTS_PER_WATT
                 overhead = follow_overhead(memory.overhead, reading.watts, drawn, state.effective.watts, monotonic)
                 state = replace(state, overhead=overhead)
-        breach = _breach(memory.breach, state, elapsed, now)
-        if breach is not None:
-            state = replace(state, breach=breach)
+        state = replace(state, breach=_breach(memory.breach, state, elapsed, now))
         self._memory[cap.uid] = _Memory(
             effective.watts,
             period,

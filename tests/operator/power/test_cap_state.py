@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_api.power_cap import PowerCap, PowerCapStatus, read_power_cap
+from flyball_api.power_cap import PowerCap, PowerCapSpec, PowerCapStatus, read_power_cap
+from flyball_operator.power import cap_state
+from flyball_operator.power.cap_schedule import ScheduledChange, next_scheduled_change
 from flyball_operator.power.cap_state import CapState, CapTracker
 from flyball_operator.power.cap_status import ALWAYS_SHOWN, REASONS, GrantsUnderWay, cap_status, unreadable_status
 from flyball_operator.power.failsafe import MINIMUM, Failsafe
@@ -446,6 +448,36 @@ def test_a_driver_load_in_the_time_without_a_leader_is_charged_at_what_is_drawn_
     assert site.charged() == pytest.approx(10_000 + 100 * measured, abs=1000.0)
 
 
+def test_what_counters_rose_by_while_leaders_changed_in_an_instant_is_charged() -> None:
+    site = Counted()
+    site.read()
+    site.goes_by(10.0, 1000.0)
+    site.joules += 500.0
+    site.nodes = {"a": site._node()}
+    site.tracker = CapTracker()
+    assert site.charged() == pytest.approx(10_500, abs=1.0)
+
+
+def test_what_an_operator_drew_that_kept_no_counters_is_charged_at_what_is_drawn_now() -> None:
+    site = Counted()
+    site.read()
+    site.goes_by(10.0, 1000.0)
+    del site.status["energyPeriod"]["countedMillijoules"], site.status["energyPeriod"]["countedOf"]
+    site.goes_by(100.0, 800.0, read=False)
+    site.tracker = CapTracker()
+    assert site.charged() == pytest.approx(10_000 + 100 * site.read().measured_watts, abs=1000.0)
+
+
+def test_counters_that_are_not_reported_any_more_are_charged_at_what_is_drawn_now() -> None:
+    site = Counted()
+    site.read()
+    site.goes_by(10.0, 1000.0)
+    site.goes_by(100.0, 800.0, read=False)
+    site.nodes = {"a": with_draw(900)}
+    site.tracker = CapTracker()
+    assert site.charged() == pytest.approx(10_000 + 100 * 900, abs=1000.0)
+
+
 def test_counters_that_begin_again_in_the_time_without_a_leader_are_charged_at_what_is_drawn_now() -> None:
     """Also where no driver was loaded: all that was drawn would else be nothing, as the sum has fallen."""
     site = Counted()
@@ -538,6 +570,35 @@ def test_a_schedule_in_force_is_named_and_forgotten_when_it_ends() -> None:
     status = site.publish(site.read(601.0))
     assert status["effectiveWatts"] == 2000
     assert "activeSchedule" not in status
+
+
+def test_the_next_change_is_looked_for_once_until_it_comes_or_the_cap_is_edited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[datetime] = []
+
+    def counted(spec: PowerCapSpec, now: datetime, max_limit_watts: float) -> ScheduledChange | None:
+        looked.append(now)
+        return next_scheduled_change(spec, now, max_limit_watts)
+
+    monkeypatch.setattr(cap_state, "next_scheduled_change", counted)
+    noon = {"name": "noon", "cron": "0 12 * * *", "durationSeconds": 600, "watts": 1200}
+    site = Site(holding("a", 800), watts=2000, schedule=[noon])
+    for seconds in (0.0, 300.0):
+        assert site.publish(site.read(seconds))["nextChange"] == {"time": "2030-06-01T12:10:00Z", "watts": 2000}
+    change = site.publish(site.read(300.0))["nextChange"]
+    assert change == {"time": "2030-06-02T12:00:00Z", "watts": 1200, "schedule": "noon"}
+    site.read(1.0)
+    assert [(at - NOW).total_seconds() for at in looked] == [0.0, 600.0]
+    site.spec["schedule"] = [{**noon, "cron": "0 14 * * *"}]
+    assert site.publish(site.read())["nextChange"]["time"] == "2030-06-01T14:00:00Z"
+
+
+@pytest.mark.parametrize(("on_infeasible", "pauses"), [("Pause", True), ("FloorOnly", False)])
+def test_a_plan_pauses_jobs_under_a_cap_that_cannot_be_held_where_the_cap_says_so(
+    on_infeasible: str, pauses: bool
+) -> None:
+    assert Site(holding("a", 800), watts=2000, onInfeasible=on_infeasible).read().planning_budget().pauses is pauses
 
 
 def test_caps_are_read_in_the_order_of_their_names_each_with_a_memory_of_its_own() -> None:
