@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from operator import is_, itemgetter
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
@@ -26,10 +25,10 @@ from flyball_operator.jobs.consumption import Consumptions
 from flyball_operator.jobs.ended_jobs import EndedJobs
 from flyball_operator.jobs.energy_history import EnergyHistories
 from flyball_operator.jobs.feasibility.allowances import Allowances
-from flyball_operator.jobs.feasibility.bounds import GpuRanges, bounds_beyond, gpu_ranges
 from flyball_operator.jobs.feasibility.budget_check import budget_too_small
 from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, withheld_gpus
 from flyball_operator.jobs.feasibility.put_off import put_off
+from flyball_operator.jobs.job_statuses import JobStatuses
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep, LiveJob
 from flyball_operator.jobs.lifecycle import (
     Action,
@@ -46,7 +45,7 @@ from flyball_operator.jobs.memory import (
     unsupported_section,
     wants_gpus,
 )
-from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts, outcome_of
+from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts
 from flyball_operator.jobs.preemption import still_preempted
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
@@ -54,10 +53,9 @@ from flyball_operator.jobs.quota_books import QuotaBooks
 from flyball_operator.jobs.record import JobRecord
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.starts.create_limit import CreateLimit
-from flyball_operator.jobs.status import JobFacts
-from flyball_operator.jobs.status.updates import PaceSource, StatusUpdates
+from flyball_operator.jobs.status.updates import PaceSource
 from flyball_operator.outcome import Outcome, WriteResult
-from flyball_operator.power.node_info import NodeInfo, PodLimit, pod_limits
+from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.watches import ClusterState
 
 logger = get_logger(__name__)
@@ -66,10 +64,6 @@ logger = get_logger(__name__)
 CHECK_AGAIN_SECONDS = 5.0
 # Before it is worked out anew when a job that can wait should start.
 LOOK_SECONDS = 15.0
-# Statuses under way beyond which none is begun: a few are written at a time, and to make thousands would hold up a cut.
-STATUSES_AT_ONCE = 256
-# And beyond which none is begun for its figures alone: what happens must not queue up behind them.
-ROUTINE_AT_ONCE = 32
 
 
 class JobController:
@@ -93,12 +87,11 @@ class JobController:
         self._gpu_resources = gpu_resources
         self._rules = rules or RestartRules()
         self._creates = CreateLimit()
-        self._ranges: GpuRanges | None = None
         self._models = models
         self._fitting = Allowances(gpu_resources)
         self._monotonic = 0.0
         self._signal: Signal | None = None
-        self._updates = StatusUpdates(status_interval_seconds, models)
+        self._statuses = JobStatuses(status_interval_seconds, models, observe=observe)
         self._records: dict[str, JobRecord] = {}
         self._energy = EnergyHistories()  # of ended jobs, too
         self._ended = EndedJobs(status_interval_seconds, self._energy)
@@ -142,21 +135,17 @@ class JobController:
         expired: list[EnergyAwareJob] = []
         quotas: list[tuple[EnergyQuota, EnergyQuotaStatus]] = []
         if not statuses_wait:
-            limits = pod_limits(nodes.values())
-            ranges = gpu_ranges(nodes.values())
-            self._ranges = self._ranges if ranges == self._ranges else ranges
-            about_jobs = []
-            for uid, job in jobs.items():
-                if uid in status_writes or self._still_idle(job, decisions.get(uid), queue, now):
-                    continue
-                try:
-                    facts = self._facts(job, decisions.get(uid), queue, limits, epoch, now)
-                except Exception:
-                    logger.exception("job status not written", job=job.view.key)
-                    continue
-                if facts is not None:
-                    about_jobs.append((job, facts))
-            statuses = self._statuses(about_jobs, nodes, len(status_writes), monotonic)
+            statuses = self._statuses.due(
+                jobs.values(),
+                self._records,
+                decisions,
+                queue,
+                nodes,
+                status_writes,
+                epoch=epoch,
+                now=now,
+                monotonic=monotonic,
+            )
             late_energy = [
                 item for item in self._ended.late_energy(cluster, nodes, monotonic) if item[0].uid not in status_writes
             ]
@@ -377,112 +366,6 @@ class JobController:
             return True
         # A new leader starts nothing before its first plan.
         return planned and self._creates.allows(job.view.namespace, self._monotonic)
-
-    def _statuses(
-        self, jobs: Sequence[tuple[LiveJob, JobFacts]], nodes: Mapping[str, NodeInfo], under_way: int, monotonic: float
-    ) -> list[tuple[LiveJob, EnergyAwareJobStatus]]:
-        """The statuses to write now: those in which something has happened, and then figures, who was looked at longest ago
-        first, as far as there is room beside those `under_way`; those with nothing new in them are left out."""
-        found: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
-
-        def make(job: LiveJob, facts: JobFacts) -> bool:
-            try:
-                status = self._updates.made(job.view, facts, self._records[job.view.uid].status, nodes, monotonic)
-            except Exception:
-                logger.exception("job status not written", job=job.view.key)
-                return False
-            if status is not None:
-                found.append((job, status))
-            return status is not None
-
-        happened, figures = [], []
-        for job, facts in jobs:
-            record = self._records[job.view.uid]
-            history, position = record.status, None if facts.queue is None else facts.queue.position
-            if self._updates.urgent(job.view, facts, history):
-                happened.append((history.looked_at, job, facts))
-                record.idle = None
-            elif self._updates.due(job.view, position, facts.now, history, monotonic):
-                figures.append((history.looked_at, job, facts))
-        for waiting, most in ((happened, STATUSES_AT_ONCE), (figures, ROUTINE_AT_ONCE)):
-            waiting.sort(key=itemgetter(0))
-            for _, job, facts in waiting:
-                if under_way >= most:
-                    break
-                under_way += make(job, facts)
-        return found
-
-    def _still_idle(self, job: LiveJob, decision: JobDecision | None, queue: JobQueue, now: datetime) -> bool:
-        """Whether a job did nothing but wait when its status was last made, all of that is the same, and no figure is due.
-
-        Nothing has to be worked out for such a job: there may be ten thousand.
-        """
-        view, record = job.view, self._records[job.view.uid]
-        attempts = record.attempts
-        if job.step.phase != Phase.WAITING or job.pods or attempts.pause is not None:
-            record.idle = None
-            return False
-        objects = (view, decision, self._ranges)  # compared by identity, for to compare them whole costs as much
-        values = (
-            job.memory.refusal,
-            job.memory.given_back,
-            attempts.failures,
-            attempts.starts_in_a_row,
-            attempts.highest_incarnation,
-            record.last_resize,
-        )
-        before, record.idle = record.idle, (objects, values)
-        same = before is not None and before[1] == values and all(map(is_, before[0], objects))
-        return same and not self._updates.due(view, queue.position_of(view.uid), now, record.status, self._monotonic)
-
-    def _facts(
-        self,
-        job: LiveJob,
-        decision: JobDecision | None,
-        queue: JobQueue,
-        limits: Mapping[tuple[str, str], PodLimit],
-        epoch: int,
-        now: datetime,
-    ) -> JobFacts | None:
-        """What the job's status is made from; None before a new leader's first plan, which knows less than the status."""
-        view, memory, record = job.view, job.memory, self._records[job.view.uid]
-        attempts = record.attempts
-        outcome, message = outcome_of(job, attempts)
-        wants = wants_gpus(view, memory.progress, memory.refusal) and not attempts.gives_back
-        seen = view.status.observed_generation == view.generation
-        if wants and decision is None and not outcome and seen:
-            return None
-        if decision is not None:
-            decision, _ = still_preempted(record.preempted, decision)
-        nothing = PodLimit()
-        pods = [
-            limits.get((pod.namespace, pod.name), nothing) for pod in job.pods if not pod.finished and not pod.deleting
-        ]
-        return JobFacts(
-            progress=memory.progress,
-            step=job.step,
-            decision=decision if wants else None,
-            epoch=epoch,
-            granted=job.step.phase == Phase.RUNNING and all(pod.acknowledged for pod in pods),
-            # Where no further restart is allowed the last failure was followed by none.
-            restarts=min(attempts.failures, view.spec.failure_policy.max_restarts) if outcome else attempts.failures,
-            now=now,
-            last_failed=attempts.counted_incarnation,
-            failures=attempts.shown,
-            start_attempts=attempts.starts_in_a_row,
-            highest_incarnation=attempts.highest_incarnation,
-            back_off=None if outcome else attempts.back_off(),
-            gives_back=attempts.gives_back,
-            bounds_beyond=bounds_beyond(view, self._ranges),
-            obstacle=None if outcome else attempts.obstacle(self._monotonic),
-            applied_milliwatts=max((pod.highest_milliwatts for pod in pods), default=0),
-            outcome=outcome,
-            outcome_message=message,
-            refusal=memory.refusal,
-            last_resize=record.last_resize,
-            observing=self._observe,
-            queue=queue.place_of(view.uid) if wants and decision is not None and decision.allocation is None else None,
-        )
 
 
 def _is_ready(info: NodeInfo | None) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
-from flyball_operator.jobs.controller import ROUTINE_AT_ONCE, STATUSES_AT_ONCE, JobController
+from flyball_operator.jobs.controller import JobController
+from flyball_operator.jobs.job_statuses import ROUTINE_AT_ONCE, STATUSES_AT_ONCE, JobStatuses
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.progress import JobProgress
@@ -211,13 +212,13 @@ def test_for_jobs_that_only_wait_nothing_is_worked_out(monkeypatch: pytest.Monke
     many.cycle(0)
     many.cycle(1)
     looked_at: list[str] = []
-    facts = JobController._facts
+    facts = JobStatuses._facts
 
-    def counted(self: JobController, job: LiveJob, *arguments: Any) -> JobFacts | None:
+    def counted(self: JobStatuses, job: LiveJob, *arguments: Any) -> JobFacts | None:
         looked_at.append(job.view.uid)
         return facts(self, job, *arguments)
 
-    monkeypatch.setattr(JobController, "_facts", counted)
+    monkeypatch.setattr(JobStatuses, "_facts", counted)
     assert many.cycle(2) == []
     assert looked_at == []
     many.decisions[names[7]] = replace(many.decisions[names[7]], admission=Admission.WAITING_FOR_POWER)
