@@ -148,7 +148,10 @@ class Grant(Struct, frozen=True):
 
     def sealed(self) -> Self:
         """The same grant with a digest of all that it says."""
-        said = msgspec.json.encode(grant_spec(replace(self, digest="")), order="deterministic")
+        spec = grant_spec(replace(self, digest=""))
+        if not self.other_gpus.foreign_pods:  # agents that do not know of them come to the same digest
+            del spec["otherGpus"]["foreignPods"]
+        said = msgspec.json.encode(spec, order="deterministic")
         return replace(self, digest=hashlib.sha256(said).hexdigest()[:DIGEST_LENGTH])
 
     @property
@@ -314,7 +317,8 @@ def grant_spec(grant: Grant) -> JsonObject:
             "foreignGpus": others.foreign_gpus,
             "failsafePowerLimitMilliwatts": others.failsafe_power_limit_milliwatts,
             "failsafeHoldSeconds": others.failsafe_hold_seconds,
-            **({"foreignPods": _foreign_pods_spec(others)} if others.foreign_pods else {}),
+            # Also where there are none: what a patch leaves out stays.
+            "foreignPods": _foreign_pods_spec(others),
         },
         "jobs": [
             {

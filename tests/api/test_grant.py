@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 from typing import Any
 
 import pytest
 from flyball_api.grant import (
+    DIGEST_LENGTH,
     ForeignPodLimit,
     Grant,
     GrantVersion,
@@ -20,6 +23,8 @@ from flyball_api.reading import InvalidObject
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.schedules.memory_api import merged
 
 COUNTS = st.integers(0, 10**9)
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=63)
@@ -69,6 +74,20 @@ def spec(**fields: Any) -> dict[str, Any]:
 @given(GRANTS)
 def test_a_grant_survives_the_way_to_json_and_back(grant: Grant) -> None:
     assert read_grant(grant_spec(grant)) == grant
+
+
+@given(GRANTS, GRANTS)
+def test_a_grant_written_over_another_by_a_merge_patch_is_read_as_itself(former: Grant, grant: Grant) -> None:
+    """What a patch leaves out stays, so that a grant says also what there is none of, up to its digest."""
+    assert read_grant(merged(grant_spec(former.sealed()), grant_spec(grant.sealed()))) == grant.sealed()
+
+
+def test_a_digest_does_not_depend_on_lists_that_older_agents_do_not_know() -> None:
+    grant = read_grant(spec(jobs=[job()]))
+    known = grant_spec(grant)
+    del known["otherGpus"]["foreignPods"]
+    said = json.dumps(known, sort_keys=True, separators=(",", ":")).encode()
+    assert grant.sealed().digest == hashlib.sha256(said).hexdigest()[:DIGEST_LENGTH]
 
 
 def test_fields_that_an_older_writer_leaves_out_have_their_defaults() -> None:
