@@ -173,7 +173,8 @@ def test_the_queue_is_of_those_that_wait_and_the_next_start_comes_true(case: Clu
     assert [start.seconds for start in made.queue.starts] == sorted(start.seconds for start in made.queue.starts)
     assert {start.uid for start in made.queue.starts} <= set(made.queue.order)
     if made.queue.starts and not case.caps:
-        # Plan again at the moment of the first foreseen start: what has ended is gone, and that job does start.
+        # Plan again at the moment of the first foreseen start: what has ended is gone, and that job does start. Whose turn
+        # it is among tenants goes by what each holds at that moment, so that another tenant's may come first.
         uid, seconds, _ = made.queue.starts[0]
         left = []
         for state in case.jobs:
@@ -189,6 +190,6 @@ def test_the_queue_is_of_those_that_wait_and_the_next_start_comes_true(case: Clu
                 rest = max(1.0, state.remaining_iterations - worked)
                 left.append(replace(state, remaining_iterations=rest, current=decision.allocation))
         later = plan(replace(case, jobs=tuple(left)))
-        started = later.decision(uid)
-        assert started is not None
-        assert started.allocation is not None
+        started = {item.uid for item in later.decisions if item.allocation is not None} & set(made.queue.order)
+        tenants = {state.tenant for state in case.jobs if state.uid in made.queue.order}
+        assert uid in started if len(tenants) == 1 else started
