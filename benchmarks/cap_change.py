@@ -38,6 +38,8 @@ MANY_NODES_PACE = Pace(
     status_interval_seconds=30.0, agent_tick_seconds=1.0, training_tick_seconds=1.0, report_seconds=10.0
 )
 MANY_NODES_EACH_JOB = 8
+# Of many jobs only so many start at a time: two cores are the API server's of a thousand pods, and of their kubelets.
+STARTING_AT_ONCE = 6
 REST_SECONDS = 2.0  # what the raise left to be told of jobs has been told by then
 CAPS = f"/apis/{FLYBALL_API_VERSION}/powercaps"
 NODES = f"/apis/{FLYBALL_API_VERSION}/gpunodes"
@@ -250,11 +252,13 @@ def main() -> int:
     with Site.start(plan, arguments.output, print) as site:
         started = time.monotonic()
         set_cap(site, high)
-        wait(patience, lambda: enforced(site, high))
+        wait(patience, lambda: enforced(site, high) and all_acknowledged(site))
         print(f"{arguments.nodes} nodes under an enforced cap after {time.monotonic() - started:.0f} s", flush=True)
         jobs = arguments.jobs or (arguments.nodes // MANY_NODES_EACH_JOB if many else arguments.nodes)
         for index in range(jobs):
             submit(site, index, plan.gpus_per_node * arguments.nodes // jobs)
+            if many:
+                wait(patience, lambda least=index - STARTING_AT_ONCE: pods_ready(site) > least)
         wait(patience, lambda: pods_ready(site) == jobs)
         print(f"{jobs} jobs run after {time.monotonic() - started:.0f} s", flush=True)
         measured = {way: measure(site, plan, way, arguments.cuts, high, low, patience) for way in ways}
