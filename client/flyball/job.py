@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Callable, TypeVar
 
 from flyball.agent import Agent
-from flyball.checkpoints import Checkpoint, Checkpoints, Superseded
 from flyball.clocks import Clock, own_gpu
 from flyball.environment import Environment
 from flyball.pipeline import Pipeline, read_plans
 from flyball.reporting import Reporter
 from flyball.sampling import Order, Part, Position, parts_of
+from flyball.saved_state import SavedState, read_pickle, write_pickle
 from flyball.shared_values import SharedValues
 from flyball.step_journal import StepJournal
 from flyball.stopping import EXIT_STATUS, Stopping
@@ -31,24 +30,8 @@ logger = logging.getLogger("flyball")
 
 T = TypeVar("T")
 
-STATE_FILE = "state"
 TICK_SECONDS = 0.1
-RETRY_SECONDS = 60.0
-RESTORE_SECONDS = 600.0
 _RUN = ".run-"
-_NOTHING = "nothing"
-
-
-def write_pickle(path: str, state: Any) -> None:
-    """Write a state's file, as `register` does unless told otherwise."""
-    with open(path, "wb") as file:
-        pickle.dump(state, file, protocol=4)
-
-
-def read_pickle(path: str) -> Any:
-    """Read back what `write_pickle` has written; from the job's own volume, as the script's code is."""
-    with open(path, "rb") as file:
-        return pickle.load(file)  # noqa: S301
 
 
 class Step:
@@ -98,11 +81,7 @@ class Job:
         self._part: Part | None = None
         self._local_batch = 0
         self._step = Step(self)
-        self._state_dict: Callable[[], Any] | None = None
-        self._write: Callable[[str, Any], None] = write_pickle
-        self._every_seconds = 0.0
-        self._save_at = float("inf")
-        self._saved_iteration = 0
+        self._saved: SavedState | None = None
         self._journal = StepJournal.of(environment)
         self._ended = threading.Event()
         directory = checkpoint_directory or environment.checkpoint_directory
@@ -229,91 +208,40 @@ class Job:
         back. Raises RuntimeError where there are checkpoints of which none can be loaded: to begin anew would overwrite
         them in the end. Also where this process cannot load what rank 0 has loaded.
         """
-        self._state_dict, self._write, self._every_seconds = state_dict, write, every_seconds
         if self._directory is None:
             return False
-        self._checkpoints = Checkpoints(self._directory, self._environment.incarnation, kept)
-        if self.rank == 0:
-            try:
-                self._checkpoints.claim()
-            except OSError as error:
-                logger.warning("no checkpoints are written, training goes on: %s", error)
-        restored = self._restore(load_state_dict, read)
-        self._save_at = self._monotonic() + every_seconds if self.rank == 0 else float("inf")
-        return restored
-
-    def _restore(self, load_state_dict: Callable[[Any], object], read: Callable[[str], Any]) -> bool:
-        """Rank 0 chooses the newest checkpoint that can be loaded; the others load that one."""
-        if self.rank == 0 or self._values is None:
-            failure: Exception | None = None
-            for found in self._checkpoints.newest_first():
-                try:
-                    self._load(found, load_state_dict, read)
-                except Exception as error:
-                    logger.warning("%s cannot be loaded, an older one is tried: %s", found.folder, error)
-                    failure = error
-                    continue
-                self._say_restored(os.path.basename(found.folder))
-                return True
-            if failure is not None:
-                raise RuntimeError(
-                    f"none of the checkpoints in {self._directory} can be loaded; to begin anew, take them away: {failure}"
-                ) from failure
-            self._say_restored(_NOTHING)
+        self._saved = SavedState(
+            self._directory,
+            self._environment,
+            self._values,
+            state_dict,
+            every_seconds=every_seconds,
+            kept=kept,
+            write=write,
+            read=read,
+            monotonic=self._monotonic,
+        )
+        restored = self._saved.restore(load_state_dict)
+        if restored is None:
             return False
-        name = self._values.wait("restored", RESTORE_SECONDS)
-        if name == _NOTHING:
-            return False
-        chosen = None if name is None else self._checkpoints.named(name)
-        if chosen is None:
-            raise RuntimeError(
-                f"rank 0 has loaded checkpoint {name}, which rank {self.rank} does not see in {self._directory}"
-            )
-        self._load(chosen, load_state_dict, read)
+        self._position, self._restored_size = restored.position, restored.dataset_size
+        if self._position.samples and restored.seed != self._seed:
+            logger.warning("training goes on with seed %s of its checkpoint, not %s", restored.seed, self._seed)
+        self._seed = restored.seed
         return True
-
-    def _say_restored(self, name: str) -> None:
-        if self._values is not None and self.rank == 0:
-            self._values.put("restored", name)
-
-    def _load(self, found: Checkpoint, load_state_dict: Callable[[Any], object], read: Callable[[str], Any]) -> None:
-        facts: Mapping[str, Any] = found.facts
-        load_state_dict(read(os.path.join(found.folder, STATE_FILE)))
-        self._position = Position(found.iteration, int(facts["epoch"]), int(facts["samples"]))
-        self._saved_iteration = found.iteration
-        self._restored_size = facts["datasetSize"]
-        if self._position.samples and facts["seed"] != self._seed:
-            logger.warning("training goes on with seed %s of its checkpoint, not %s", facts["seed"], self._seed)
-        self._seed = int(facts["seed"])
 
     def save(self) -> bool:
         """Write a checkpoint of the last step now; whether that was done. Only rank 0 does."""
-        if self._state_dict is None or self._directory is None or self.rank != 0:
+        if self._saved is None or self.rank != 0:
             return False
         if self._reporter is not None:
             self._reporter.interrupted()
-        position, state = self._position, self._state_dict()
-        facts = {
-            "epoch": position.epoch,
-            "samples": position.samples,
-            "datasetSize": self._size if self._size is not None else self._restored_size,
-            "seed": self._seed,
-            "worldSize": self.world_size,
-        }
-        try:
-            self._checkpoints.save(
-                position.iteration, facts, lambda folder: self._write(os.path.join(folder, STATE_FILE), state)
-            )
-        except Superseded as error:
-            logger.error("%s", error)
-            raise SystemExit(EXIT_STATUS) from error
-        except Exception as error:
-            logger.warning("no checkpoint of step %d, training goes on: %s", position.iteration, error)
-            self._save_at = self._monotonic() + min(RETRY_SECONDS, self._every_seconds)
-            return False
-        self._saved_iteration = position.iteration
-        self._save_at = self._monotonic() + self._every_seconds
-        return True
+        size = self._size if self._size is not None else self._restored_size
+        return self._saved.save(self._position, size, self._seed)
+
+    @property
+    def _unsaved(self) -> bool:
+        return self._saved is not None and self._saved.iteration != self._position.iteration
 
     # --- the samples -----------------------------------------------------------------------------------------------------
 
@@ -410,13 +338,13 @@ class Job:
             self._reporter.step_done(iteration, self._local_batch)
         if self.stopping.due(iteration):
             self._leave()
-        elif self._monotonic() >= self._save_at:
+        elif self._saved is not None and self._saved.due:
             self.save()
 
     def _leave(self) -> None:
         if self._reporter is not None:
             self._reporter.report()
-        if self.rank == 0 and self._saved_iteration != self._position.iteration:
+        if self._unsaved:
             self.save()
         self._ended.set()
         raise SystemExit(EXIT_STATUS)
@@ -427,7 +355,7 @@ class Job:
             return
         if self._reporter is not None:
             self._reporter.report()
-        if self._saved_iteration != self._position.iteration:
+        if self._unsaved:
             self.save()
         self._ended.set()
         self.stopping.leave_sigterm()
