@@ -19,17 +19,17 @@ ACCEPTED: dict[str, str] = {
     " -> without 'self.spec.meter is None'": _METER,
     "flyball_operator.power.cap_state:CapState.next_change_seconds: self.spec.meter is None or self.meter is None"
     " -> without 'self.meter is None'": _METER,
-    "flyball_operator.power.cap_state:CapTracker.read:"
+    "flyball_operator.power.cap_tracker:CapTracker.read:"
     "  for _, spec, under in readable if spec.energy_budget is not None -> without 'if spec.energy_budget is not None'": (
         "a shortcut: counters that no budget is charged by are followed for nothing"
     ),
-    "flyball_operator.power.cap_state:_counted:"
+    "flyball_operator.power.cap_tracker:_counted:"
     " period is None or period.counted_of is None or period.counted_millijoules is None"
     " -> without 'period.counted_of is None'": _COUNTED,
-    "flyball_operator.power.cap_state:_counted:"
+    "flyball_operator.power.cap_tracker:_counted:"
     " period is None or period.counted_of is None or period.counted_millijoules is None"
     " -> without 'period.counted_millijoules is None'": _COUNTED,
-    "flyball_operator.power.cap_state:CapTracker._evaluate:"
+    "flyball_operator.power.cap_tracker:CapTracker._evaluate:"
     " reading.watts is not None and meter.silence is None and (meter.read_at > last.read_at) and (not stat"
     " -> without 'reading.watts is not None'": (
         "a reading is new only where it has watts; both are asked for the types' sake"

@@ -69,6 +69,7 @@ TARGETS = (
     Target("flyball_operator.power.acknowledgements", OPERATOR),
     Target("flyball_operator.power.brakes", OPERATOR),
     Target("flyball_operator.power.cap_state", OPERATOR),
+    Target("flyball_operator.power.cap_tracker", OPERATOR),
     Target("flyball_operator.power.controller", OPERATOR),
     Target("flyball_operator.power.grant_writes", OPERATOR),
     Target("flyball_operator.power.patience", OPERATOR),

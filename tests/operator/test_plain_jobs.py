@@ -10,7 +10,7 @@ import pytest
 from flyball_api.power_cap import PowerCap
 from flyball_api.workloads import PlainJob, PodView, read_plain_job
 from flyball_operator.plain_jobs import BELIEVED_SECONDS, TELL_AGAIN_SECONDS, PlainJobs, Verdict
-from flyball_operator.power.cap_state import CapTracker
+from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.cycle import PowerState
 from flyball_operator.watches import ClusterState
 from flyball_planner.snapshot import JobDecision

@@ -20,8 +20,9 @@ from flyball_operator.power.acknowledgements import Acknowledgements
 from flyball_operator.power.admission import Admission, GrantTarget, admit_grants, at_smallest_limits, throttle
 from flyball_operator.power.bound import NodePower
 from flyball_operator.power.brakes import Brakes
-from flyball_operator.power.cap_state import CapState, CapStates, CapTracker
+from flyball_operator.power.cap_state import CapState, CapStates
 from flyball_operator.power.cap_status import CapStatuses, GrantsUnderWay
+from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.cycle import (
     Answered,
     BrakeAnswered,

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from flyball_api.power_cap import PowerCap, PowerCapSpec, PowerCapStatus, read_power_cap
-from flyball_operator.power import cap_state
+from flyball_operator.power import cap_tracker
 from flyball_operator.power.cap_schedule import ScheduledChange, next_scheduled_change
-from flyball_operator.power.cap_state import CapState, CapTracker
+from flyball_operator.power.cap_state import CapState
 from flyball_operator.power.cap_status import ALWAYS_SHOWN, REASONS, GrantsUnderWay, cap_status, unreadable_status
+from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.failsafe import MINIMUM, Failsafe
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.power.reservations import NodeRules
@@ -581,7 +582,7 @@ def test_the_next_change_is_looked_for_once_until_it_comes_or_the_cap_is_edited(
         looked.append(now)
         return next_scheduled_change(spec, now, max_limit_watts)
 
-    monkeypatch.setattr(cap_state, "next_scheduled_change", counted)
+    monkeypatch.setattr(cap_tracker, "next_scheduled_change", counted)
     noon = {"name": "noon", "cron": "0 12 * * *", "durationSeconds": 600, "watts": 1200}
     site = Site(holding("a", 800), watts=2000, schedule=[noon])
     for seconds in (0.0, 300.0):

@@ -9,7 +9,8 @@ from flyball_api.gpu_node import read_gpu_node
 from flyball_api.power_cap import PowerCap, PowerCapSpec
 from flyball_api.units import NodeMilliwatts
 from flyball_operator.power.bound import CapBudget
-from flyball_operator.power.cap_state import CapStates, CapTracker
+from flyball_operator.power.cap_state import CapStates
+from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.foreign_shares import share_of_each_gpu
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.power.reservations import foreign_gpu_milliwatts, least_bound, node_rules, resting_bound

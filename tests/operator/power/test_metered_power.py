@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from flyball_operator.power.cap_state import CapState, CapTracker
+from flyball_operator.power.cap_state import CapState
 from flyball_operator.power.cap_status import REASONS, GrantsUnderWay, cap_status
+from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.meter import LARGEST_RISE, NEVER_READ, MeterReading, Silence
 from flyball_operator.power.node_info import NodeInfo
 

@@ -8,7 +8,8 @@ import pytest
 from flyball_api.units import NodeMilliwatts
 from flyball_api.workloads import read_node
 from flyball_operator.power.bound import CapBudget
-from flyball_operator.power.cap_state import CapState, CapTracker
+from flyball_operator.power.cap_state import CapState
+from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.power.node_reserve import reserve_of
 from hypothesis import given

@@ -11,7 +11,8 @@ from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import PodView
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.admission import GrantTarget
-from flyball_operator.power.cap_state import CapState, CapTracker
+from flyball_operator.power.cap_state import CapState
+from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, PlanInForce
 from flyball_operator.power.node_info import NodeInfo

@@ -15,8 +15,8 @@ from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.status import JobFacts, job_status
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
-from flyball_operator.power.cap_state import CapTracker
 from flyball_operator.power.cap_status import CapStatuses, GrantsUnderWay
+from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.report.announcements import Announcement
