@@ -34,6 +34,9 @@ if os.getppid() != parent:
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
+PAUSE_PER_ANSWER = 9
+LONGEST_PAUSE_SECONDS = 0.5
+
 
 @dataclass(frozen=True)
 class ProcessIdentity:
@@ -321,10 +324,24 @@ def log_tail(path: Path, lines: int = 40) -> str:
 
 
 def wait_until(condition: Callable[[], bool], timeout_seconds: float, *, every_seconds: float = 0.02) -> bool:
-    """Poll a condition until it holds; False if it does not within `timeout_seconds`."""
-    deadline = time.monotonic() + timeout_seconds
+    """Poll a condition until it holds; False if it does not within `timeout_seconds`.
+
+    One that takes long to answer is asked less often than `every_seconds`, as `pause_seconds` says.
+    """
+    asked = time.monotonic()
+    deadline = asked + timeout_seconds
     while not condition():
-        if time.monotonic() >= deadline:
+        answered = time.monotonic()
+        if answered >= deadline:
             return False
-        time.sleep(every_seconds)
+        time.sleep(pause_seconds(answered - asked, every_seconds))
+        asked = time.monotonic()
     return True
+
+
+def pause_seconds(answer_seconds: float, every_seconds: float) -> float:
+    """How long to wait before asking again what took so long to answer: asking takes a tenth of the time at the most.
+
+    Who asks an API server without a pause keeps a processor from what is waited for.
+    """
+    return max(every_seconds, min(PAUSE_PER_ANSWER * answer_seconds, LONGEST_PAUSE_SECONDS))

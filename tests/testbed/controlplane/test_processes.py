@@ -16,11 +16,14 @@ from flyball_testbed.controlplane.processes import (
     Process,
     ProcessIdentity,
     log_tail,
+    pause_seconds,
     processor_seconds,
     resident_bytes,
     uninterrupted,
     wait_until,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 SLEEP = "/bin/sleep"
 
@@ -185,3 +188,12 @@ def test_a_free_port_can_be_bound_and_is_not_an_outgoing_one() -> None:
         server.bind(("127.0.0.1", port))
         server.listen()
         assert not is_free(port)
+
+
+@given(st.floats(0.0, 1000.0), st.floats(0.001, 1.0))
+def test_what_takes_long_to_answer_is_asked_for_a_tenth_of_the_time_and_still_often(
+    answer: float, every: float
+) -> None:
+    pause = pause_seconds(answer, every)
+    assert every <= pause <= max(every, 0.5)
+    assert answer <= (answer + pause) / 10 or pause == max(every, 0.5)
