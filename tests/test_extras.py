@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from tests.support.components import COMPONENTS, IMPORT_ALL
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-# Refuses the libraries of argv[2], imports every module of argv[1], and then runs the command of the other arguments.
+# Refuses the libraries of argv[2], imports every module of argv[1], and then runs each command of argv[3], and says of each
+# its status, its output and its errors.
 PROGRAM = f"""
-import json, sys
+import contextlib, io, json, sys
 class Refuse:
     refused = set(json.loads(sys.argv[2]))
     def find_spec(self, name, path=None, target=None):
@@ -31,9 +33,19 @@ class Refuse:
 sys.meta_path.insert(0, Refuse())
 {IMPORT_ALL}
 from flyball_cli.main import main
-sys.argv = ["flyball", *sys.argv[3:]]
-main()
+answers = []
+for arguments in json.loads(sys.argv[3]):
+    sys.argv = ["flyball", *arguments]
+    with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            main()
+            status = 0
+        except SystemExit as end:
+            status = end.code
+    answers.append((status, output.getvalue(), errors.getvalue()))
+print(json.dumps(answers))
 """
+Answer = tuple[int, str, str]
 
 
 def libraries(extra: str) -> set[str]:
@@ -62,38 +74,36 @@ def refused_modules(allowed: set[str]) -> list[str]:
     ]
 
 
-def run_with(extra: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    refused, components = json.dumps(refused_modules(libraries(extra))), json.dumps(COMPONENTS[extra])
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, components, refused, *arguments],
-        capture_output=True, text=True, check=False, cwd=ROOT,
-    )  # fmt: skip
+def run_with(extra: str, packages: Sequence[str], *commands: Sequence[str]) -> list[Answer]:
+    """Status, output and errors of each command, in a process that has the extra's libraries alone."""
+    refused = json.dumps(refused_modules(libraries(extra)))
+    command = [sys.executable, "-c", PROGRAM, json.dumps(packages), refused, json.dumps(commands)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert ended.returncode == 0, ended.stderr
+    return [tuple(answer) for answer in json.loads(ended.stdout)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", COMPONENTS)
 def test_a_component_needs_its_extra_alone(extra: str) -> None:
-    answer = run_with(extra, extra, "run", "--help")
-    assert answer.returncode == 0, answer.stderr
-    assert re.search(r"Usage: .*flyball", answer.stdout), answer.stdout
+    ((status, output, errors),) = run_with(extra, COMPONENTS[extra], [extra, "run", "--help"])
+    assert status == 0, errors
+    assert re.search(r"Usage: .*flyball", output), output
 
 
 @pytest.mark.slow
 def test_the_terminal_view_needs_its_extra_alone() -> None:
-    refused = json.dumps(refused_modules(libraries("view")))
-    packages = json.dumps(["flyball_api", "flyball_views", "flyball_cli.live_cluster", "flyball_cli.terminal_view"])
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", PROGRAM, packages, refused, *arguments, "--kubeconfig", "/nonexistent"]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-
-    for command in (["top"], ["why", "job"], ["doctor"], ["report"], ["logs", "job"], ["emergency", "--cap", "hall"]):
-        answer = run(*command)
-        assert (answer.returncode, answer.stderr.count("\n")) == (1, 1), answer.stderr
-        assert "/nonexistent: No such file" in answer.stderr
-    answer = run("whatif", "pcap", "hall", "--watts", "5")
-    assert answer.returncode == 1
-    assert "install flyball[operator]" in answer.stderr
+    packages = ["flyball_api", "flyball_views", "flyball_cli.live_cluster", "flyball_cli.terminal_view"]
+    commands = (["top"], ["why", "job"], ["doctor"], ["report"], ["logs", "job"], ["emergency", "--cap", "hall"])
+    planning = ["whatif", "pcap", "hall", "--watts", "5"]
+    asked = [[*command, "--kubeconfig", "/nonexistent"] for command in (*commands, planning)]
+    *answers, (status, _, errors) = run_with("view", packages, *asked)
+    assert len(answers) == len(commands)
+    for answer in answers:
+        assert (answer[0], answer[2].count("\n")) == (1, 1), answer
+        assert "/nonexistent: No such file" in answer[2]
+    assert status == 1
+    assert "install flyball[operator]" in errors
 
 
 @pytest.mark.parametrize("extra", COMPONENTS)
@@ -115,9 +125,9 @@ def test_the_agent_plans_nothing() -> None:
 
 @pytest.mark.slow
 def test_what_is_missing_is_named_with_its_extra() -> None:
-    answer = run_with("agent", "operator", "run")
-    assert answer.returncode == 2, answer.stderr
-    assert re.search(r"this needs (kopf|numpy): install flyball\[(operator|planner)]", answer.stderr), answer.stderr
+    ((status, _, errors),) = run_with("agent", COMPONENTS["agent"], ["operator", "run"])
+    assert status == 2, errors
+    assert re.search(r"this needs (kopf|numpy): install flyball\[(operator|planner)]", errors), errors
 
 
 def test_the_refusal_of_this_test_works() -> None:
