@@ -271,4 +271,4 @@ class OneJob(RuleBasedStateMachine):
 
 
 TestOneJob = OneJob.TestCase
-TestOneJob.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
+TestOneJob.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)

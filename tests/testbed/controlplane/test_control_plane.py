@@ -46,28 +46,27 @@ def identities(plane: ControlPlane) -> list[ProcessIdentity]:
     return [plane.component(name).identity for name in COMPONENTS]
 
 
-def test_stop_leaves_no_process_and_no_file() -> None:
-    plane = ControlPlane.start()
-    processes = identities(plane)
-    assert all(process.is_running() for process in processes)
-    assert plane.is_running()
-    plane.stop()
-    assert not any(process.is_running() for process in processes)
-    assert not plane.directory.exists()
-
-
-def test_two_control_planes_at_once_share_nothing() -> None:
+def test_two_control_planes_at_once_share_nothing_and_leave_nothing() -> None:
     with ThreadPoolExecutor(2) as pool:
         planes = list(pool.map(lambda _: ControlPlane.start(), range(2)))
     try:
         first, second = planes
+        of_the_first, of_the_second = map(identities, planes)
+        assert all(process.is_running() for process in of_the_first)
+        assert first.is_running()
         assert first.server_url != second.server_url
         first.api.create(CONFIG_MAPS, {"metadata": {"name": "only-in-the-first"}})
         names = {found["metadata"]["name"] for found in second.api.list_objects(CONFIG_MAPS)}
         assert "only-in-the-first" not in names
         first.stop()
+        assert not any(process.is_running() for process in of_the_first)
+        assert not first.directory.exists()
         assert second.is_running()
         assert second.api.get("/readyz?verbose=1") is not None
+        second.pause_component(SCHEDULER)
+        second.pause_component(ETCD)
+        second.stop()
+        assert not any(process.is_running() for process in of_the_second), "one that is paused is stopped all the same"
     finally:
         for plane in planes:
             plane.stop()
@@ -113,15 +112,6 @@ def test_a_paused_api_server_answers_nobody_and_resumes(damaged: DevCluster) -> 
     finally:
         plane.resume_component(API_SERVER)
     assert plane.api.get("/version")["minor"] == "36"
-
-
-def test_a_paused_component_is_stopped_all_the_same() -> None:
-    plane = ControlPlane.start()
-    processes = identities(plane)
-    plane.pause_component(SCHEDULER)
-    plane.pause_component(ETCD)
-    plane.stop()
-    assert not any(process.is_running() for process in processes)
 
 
 def test_etcd_killed_and_started_again_keeps_the_data(damaged: DevCluster) -> None:
@@ -207,7 +197,10 @@ def test_a_component_that_cannot_start_says_why_and_leaves_nothing(
     assert not processes_under(tmp_path / "cluster")
 
 
-def test_a_port_taken_in_between_is_replaced_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_folder_with_a_long_name_a_port_taken_in_between_is_replaced_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Unix socket's path may have 107 bytes."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -215,17 +208,11 @@ def test_a_port_taken_in_between_is_replaced_by_another(tmp_path: Path, monkeypa
         honest = control_plane.free_port
         offers = iter([lost, honest(), lost])  # the API server's first, its second, the scheduler's first
         monkeypatch.setattr(control_plane, "free_port", lambda: next(offers, None) or honest())
-        with ControlPlane.start(tmp_path / "cluster") as plane:
+        with ControlPlane.start(tmp_path / ("long-" * 30) / "cluster") as plane:
             assert plane.is_running()
             assert str(lost) not in plane.server_url
             assert plane.layout.log(f"{API_SERVER}-port-taken-0").exists()
             assert plane.layout.log(f"{SCHEDULER}-port-taken-0").exists()
-
-
-def test_a_folder_with_a_long_name_will_do(tmp_path: Path) -> None:
-    """A Unix socket's path may have 107 bytes."""
-    with ControlPlane.start(tmp_path / ("long-" * 30) / "cluster") as plane:
-        assert plane.is_running()
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
