@@ -1,8 +1,7 @@
-"""Zeus (NSDI '23): the power limit of a job, and the batch size of a job that recurs, by energy and time.
+"""Zeus (NSDI '23): the power limit of a job, by energy and time.
 
-- `power_limit`: selectors over measured limits; `profiler`: the slice profiler that measures them during training.
-- `recurring`: the batch size of a recurring job (`pruning`, then the `bandit`).
-- `trace`, `replay`, `study`: recorded workloads, replayed.
+`power_limit` has selectors over measured limits, `profiler` the slice profiler that measures them during training. The
+batch size of a job that recurs is the operator's to choose, and so is in `flyball_planner.recurrences`.
 """
 
 from flyball_frontiers.zeus.power_limit import (
@@ -17,21 +16,15 @@ from flyball_frontiers.zeus.power_limit import (
     would_save,
 )
 from flyball_frontiers.zeus.profiler import Phase, Reading, SliceProfiler
-from flyball_frontiers.zeus.recurring import Decision, NoBatchSizeReachesTarget, Purpose, RecurringJob, Run
 
 __all__ = [
-    "Decision",
     "LeastCost",
     "LeastEnergy",
     "LeastEnergyWithin",
     "LeastTime",
-    "NoBatchSizeReachesTarget",
     "Phase",
     "PowerLimitMeasurement",
-    "Purpose",
     "Reading",
-    "RecurringJob",
-    "Run",
     "Selector",
     "SliceProfiler",
     "WouldSave",

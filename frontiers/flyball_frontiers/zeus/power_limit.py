@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from flyball_planner.recurrences.cost import check_weights, energy_time_cost
+
 from flyball_frontiers.frontier import Frontier, FrontierPoint
-from flyball_frontiers.zeus.cost import check_weights, energy_time_cost
 
 
 @dataclass(frozen=True, slots=True)

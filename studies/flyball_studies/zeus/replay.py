@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
-from flyball_frontiers.zeus.cost import energy_time_cost
 from flyball_frontiers.zeus.power_limit import LeastCost
 from flyball_frontiers.zeus.profiler import SLICE_SECONDS, Reading, SliceProfiler
-from flyball_frontiers.zeus.recurring import STOP_FACTOR, RecurringJob
+from flyball_planner.recurrences.cost import energy_time_cost
+from flyball_planner.recurrences.recurring import STOP_FACTOR, RecurringJob
 
 from flyball_studies.zeus.trace import WorkloadTrace
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flyball_frontiers.zeus.recurring import STOP_FACTOR
+from flyball_planner.recurrences.recurring import STOP_FACTOR
 
 from flyball_studies.zeus.replay import (
     Policy,

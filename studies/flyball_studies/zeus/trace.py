@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from flyball_frontiers.zeus.cost import energy_time_cost
+from flyball_planner.recurrences.cost import energy_time_cost
 
 LEAST_BATCH_SIZE = 8
 """Zeus sweeps "from 8 to the maximum batch size that fits in GPU memory" (section 2.2); the tables hold some below."""

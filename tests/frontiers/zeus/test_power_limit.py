@@ -14,8 +14,8 @@ from flyball_frontiers.zeus import (
     power_limit_frontier,
     would_save,
 )
-from flyball_frontiers.zeus.cost import energy_time_cost, epoch_cost
 from flyball_frontiers.zeus.profile_table import read_profile
+from flyball_planner.recurrences.cost import energy_time_cost, epoch_cost
 from hypothesis import given
 from hypothesis import strategies as st
 

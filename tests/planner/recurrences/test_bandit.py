@@ -7,7 +7,7 @@ import statistics
 
 import numpy as np
 import pytest
-from flyball_frontiers.zeus.bandit import FLAT_PRIOR, LEAST_SPREAD, UNSEEN_SPREAD, Belief, choose_arm, learn
+from flyball_planner.recurrences.bandit import FLAT_PRIOR, LEAST_SPREAD, UNSEEN_SPREAD, Belief, choose_arm, learn
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flyball_frontiers.zeus import Decision, NoBatchSizeReachesTarget, Purpose, RecurringJob
-from flyball_frontiers.zeus.pruning import Explored, PruningRound
+from flyball_planner.recurrences.pruning import Explored, PruningRound
+from flyball_planner.recurrences.recurring import Decision, NoBatchSizeReachesTarget, Purpose, RecurringJob
 from hypothesis import given
 from hypothesis import strategies as st
 

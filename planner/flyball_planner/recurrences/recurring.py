@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from flyball_frontiers.zeus.bandit import FLAT_PRIOR, Belief, choose_arm, learn
-from flyball_frontiers.zeus.pruning import Explored, PruningRound
+from flyball_planner.recurrences.bandit import FLAT_PRIOR, Belief, choose_arm, learn
+from flyball_planner.recurrences.pruning import Explored, PruningRound
 
 STOP_FACTOR = 2.0
 """Zeus, section 4.4: beta, above the 14 % by which runs of one configuration vary, and the best of 1.5-5 (Fig. 12)."""
