@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,8 +10,35 @@ from dataclasses import dataclass
 _RANKS = (("RANK", "WORLD_SIZE"), ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"))
 
 
+_TARGET = re.compile(r"^(?P<metric>[A-Za-z][A-Za-z0-9_./-]*) ?(?P<sign>>=|<=) ?(?P<value>-?[0-9]+(\.[0-9]+)?)$")
+
+
 class InvalidEnvironment(ValueError):
     """A variable that this process cannot train by; the message names it."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a recurring job trains to: its metric is to rise to `value`, or to fall to it."""
+
+    metric: str
+    rising: bool
+    value: float
+
+    @classmethod
+    def read(cls, text: str) -> Target | None:
+        """From `accuracy >= 0.75`; None of an empty text. Raises InvalidEnvironment."""
+        if not text:
+            return None
+        found = _TARGET.match(text)
+        if found is None:
+            raise InvalidEnvironment(
+                f"environment variable FLYBALL_TARGET_METRIC={text!r} is not like accuracy >= 0.75"
+            )
+        return cls(found["metric"], found["sign"] == ">=", float(found["value"]))
+
+    def reached_by(self, value: float) -> bool:
+        return value >= self.value if self.rising else value <= self.value
 
 
 @dataclass(frozen=True)
@@ -32,6 +60,8 @@ class Environment:
     global_batch_size: int | None = None
     max_local_batch_size: int | None = None
     iterations: int | None = None
+    base_batch_size: int | None = None
+    target: Target | None = None
 
     @classmethod
     def read(cls, variables: Mapping[str, str], parent_process: int) -> Environment:
@@ -71,4 +101,6 @@ class Environment:
             global_batch_size=number("FLYBALL_GLOBAL_BATCH_SIZE", None, 1),
             max_local_batch_size=number("FLYBALL_MAX_LOCAL_BATCH_SIZE", None, 1),
             iterations=number("FLYBALL_ITERATIONS", None, 1),
+            base_batch_size=number("FLYBALL_BASE_BATCH_SIZE", None, 1),
+            target=Target.read(variables.get("FLYBALL_TARGET_METRIC", "")),
         )

@@ -135,6 +135,24 @@ class Job:
         """The least power limit of this pod's GPUs, as the agent said last; None where nobody said."""
         return self._reporter.power_limit_milliwatts if self._reporter is not None else None
 
+    @property
+    def batch_size_ratio(self) -> float:
+        """By how much the global batch size was changed from the one that the job was written with; 1: it was not.
+
+        Of a recurring job each run may have another; a learning rate is scaled by this, or by its square root.
+        """
+        chosen, written = self._environment.global_batch_size, self._environment.base_batch_size
+        return chosen / written if chosen and written else 1.0
+
+    def target_reached(self, value: float) -> bool:
+        """Whether the metric that a recurring job trains to has come as far as this; False where there is no target.
+
+        End a run that has reached it with exit code 0, any other with another one: from that the next one's batch size is
+        learned. All processes must leave together, so give all of them the same value.
+        """
+        target = self._environment.target
+        return target is not None and target.reached_by(value)
+
     def limit_clock(self, max_megahertz: int | None) -> None:
         """Let this pod's GPUs run no faster than this, as long as the training lives; None: as fast as is granted.
 

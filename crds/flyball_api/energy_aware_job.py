@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+import msgspec
+
 from flyball_api.conditions import StoredCondition
 from flyball_api.names import GPU_RESOURCE, MANAGED_BY_FLYBALL
 from flyball_api.reading import (
@@ -94,8 +96,16 @@ class FailurePolicy(ApiStruct, frozen=True):
     restarts_window_seconds: Count | None = None
 
 
+class Recurrence(ApiStruct, frozen=True):
+    """What is learned over the runs of a job that comes again: which of `batch_sizes` reaches the target at least cost."""
+
+    batch_sizes: tuple[Count, ...]
+    target_metric: str
+    energy_weight_permille: Count = 500
+
+
 class EnergyAwareJobSpec(ApiStruct, frozen=True):
-    """EnergyAwareJob.spec; `pipeline` and `recurrence` are sections that the operator does not use yet."""
+    """EnergyAwareJob.spec; `pipeline` is a section that the operator does not use yet."""
 
     gpus: GpuRange
     training: Training
@@ -109,7 +119,7 @@ class EnergyAwareJobSpec(ApiStruct, frozen=True):
     elasticity: Elasticity = Elasticity()
     profile_key: str | None = None
     pipeline: JsonObject | None = None
-    recurrence: JsonObject | None = None
+    recurrence: Recurrence | None = None
     priority: int = 0
     suspend: bool = False
     managed_by: str = MANAGED_BY_FLYBALL
@@ -120,7 +130,7 @@ class EnergyAwareJobSpec(ApiStruct, frozen=True):
     @property
     def unused_sections(self) -> tuple[str, ...]:
         """The names of the sections that are there and that the operator does not use yet."""
-        sections = {"pipeline": self.pipeline, "recurrence": self.recurrence}
+        sections = {"pipeline": self.pipeline}
         return tuple(name for name, section in sections.items() if section is not None)
 
 
@@ -161,6 +171,22 @@ class Progress(ApiStruct, frozen=True):
     estimated_completion_time: Time | None = None
     earliest_completion_time: Time | None = None
     latest_completion_time: Time | None = None
+
+
+class RecurringRun(ApiStruct, frozen=True):
+    """The run that a recurring job is: the batch size that was chosen for it, and why, and what it costs.
+
+    Beyond `cost_limit_joules` it is stopped (None: never); `watts_per_gpu` turn a second of a GPU into joules of cost.
+    """
+
+    decision: Count
+    global_batch_size: Count
+    purpose: Literal["Explore", "BestKnown", "Sample"]
+    gpu_model: str
+    watts_per_gpu: Count
+    message: str = ""
+    cost_limit_joules: Count | None = None
+    cost_joules: Count | None = None
 
 
 class QueuePlace(ApiStruct, frozen=True):
@@ -249,6 +275,7 @@ class EnergyAwareJobStatus(ApiStruct, frozen=True):
     applied: JobAllocation | None = None
     progress: Progress | None = None
     energy: EnergyUse | None = None
+    recurrence: RecurringRun | None = None
     queue: QueuePlace | None = None
     waiting_since: Time | None = None
     frontier: tuple[FrontierPoint, ...] | None = None
@@ -267,13 +294,18 @@ class EnergyAwareJobStatus(ApiStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class EnergyAwareJob:
-    """One EnergyAwareJob; `conditions` are its status' by their types, `problems` what of the status cannot be read."""
+    """One EnergyAwareJob; `conditions` are its status' by their types, `problems` what of the status cannot be read.
+
+    Of a recurring job `spec.training` has the batch size that was chosen for this run, and the iterations that make as many
+    samples of it; `default_batch_size` is the one that was written.
+    """
 
     metadata: ObjectMeta
     created: datetime
     spec: EnergyAwareJobSpec
     status: EnergyAwareJobStatus
     conditions: Mapping[str, StoredCondition]
+    default_batch_size: int
     problems: tuple[str, ...] = ()
 
     @property
@@ -317,6 +349,12 @@ class EnergyAwareJob:
         return min((instant for instant in both if instant is not None), default=None)
 
     @property
+    def run(self) -> RecurringRun | None:
+        """Which run of a recurring job it is; None where no batch size has been chosen of those that its spec has now."""
+        recurrence, run = self.spec.recurrence, self.status.recurrence
+        return run if recurrence is not None and run is not None and _is_of(recurrence, run) else None
+
+    @property
     def managed_by_flyball(self) -> bool:
         return self.spec.managed_by == MANAGED_BY_FLYBALL
 
@@ -357,4 +395,20 @@ def read_energy_aware_job(raw: Mapping[str, Any]) -> EnergyAwareJob:
     if metadata.creation_timestamp is None:
         raise InvalidObject(f"{KIND} {metadata.key}: metadata.creationTimestamp is missing")
     conditions = {condition.type: condition for condition in status.conditions}
-    return EnergyAwareJob(metadata, metadata.creation_timestamp, spec, status, conditions, problems)
+    default_batch_size = spec.training.global_batch_size
+    recurrence, run = spec.recurrence, status.recurrence
+    if recurrence is not None and run is not None and _is_of(recurrence, run):
+        spec = msgspec.structs.replace(spec, training=_with_batch_size(spec.training, run.global_batch_size))
+    return EnergyAwareJob(metadata, metadata.creation_timestamp, spec, status, conditions, default_batch_size, problems)
+
+
+def _is_of(recurrence: Recurrence, run: RecurringRun) -> bool:
+    return run.global_batch_size in recurrence.batch_sizes and run.global_batch_size > 0 and run.watts_per_gpu > 0
+
+
+def _with_batch_size(training: Training, batch_size: int) -> Training:
+    """The same training, of as many samples, by another global batch size."""
+    iterations = training.iterations
+    if iterations is not None:
+        iterations = -(-iterations * training.global_batch_size // batch_size)
+    return msgspec.structs.replace(training, global_batch_size=batch_size, iterations=iterations)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from flyball_api.conditions import StoredCondition
 from flyball_api.names import FLYBALL_API_VERSION
@@ -53,14 +53,32 @@ class Observation(ApiStruct, frozen=True):
     last_time: Time | None = None
 
 
+class EndedRun(ApiStruct, frozen=True):
+    """One run of a recurring job that has ended: what it cost, and whether it reached its target."""
+
+    decision: Count
+    batch_size: Count
+    purpose: Literal["Explore", "BestKnown", "Sample"]
+    cost_joules: Count
+    reached: bool = False
+    samples: Count = 0
+
+
+class BatchSizeSearch(ApiStruct, frozen=True):
+    """The runs of a recurring job, from which the batch size of the next one follows."""
+
+    runs: tuple[EndedRun, ...] = ()
+
+
 class EnergyProfileStatus(ApiStruct, frozen=True):
-    """EnergyProfile.status, which the operator writes; `batch_size_search` is a section that it does not use yet."""
+    """EnergyProfile.status, which the operator writes."""
 
     conditions: tuple[StoredCondition, ...] = ()
     parameterisation: str | None = None
     parameters: tuple[FittedParameter, ...] | None = None
     fit: FitQuality | None = None
     observations: tuple[Observation, ...] = ()
+    batch_size_search: BatchSizeSearch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import CreateIncarnation
 from flyball_operator.learning.learner import Learner
+from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.grid_signal import SignalFile, emitted_grams_per_kilowatt_hour
 from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import WriteResult, combined
@@ -69,6 +70,7 @@ class LeaderTerm:
         jobs: JobController,
         plans: Plans,
         learner: Learner,
+        recurrences: Recurrences,
         executor: Executor,
         reporter: Reporter,
         metrics: OperatorMetrics,
@@ -87,6 +89,7 @@ class LeaderTerm:
         self._jobs = jobs
         self._plans = plans
         self._learner = learner
+        self._recurrences = recurrences
         self._executor = executor
         self._reporter = reporter
         self._metrics = metrics
@@ -125,6 +128,7 @@ class LeaderTerm:
                 *(uid for uid in cluster.jobs if self._background.busy(("status", uid))),
                 *(quota.uid for quota in cluster.energy_quotas if self._background.busy(("quota", quota.uid))),
             },
+            runs=self._recurrences.step(cluster.jobs, state.nodes),
         )
         if state.all_read:
             planned_on = self._power.planned_on(state)
@@ -309,7 +313,7 @@ class LeaderTerm:
         for job, status in jobs.late_energy:
             background.start(("status", job.uid), in_turn(self._executor.write_job_status(job, status)))
         for job in jobs.expired:
-            if not background.busy(("expiry", job.uid)):
+            if not background.busy(("expiry", job.uid)) and self._recurrences.is_kept(job):
                 background.start(("expiry", job.uid), in_turn(self._executor.delete_job(job)))
 
     def _keep_energy_books(

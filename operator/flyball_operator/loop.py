@@ -17,6 +17,7 @@ from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.leader import LeaderTerm
 from flyball_operator.learning.learner import Learner
+from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.meters import Meters
 from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.worker import PlanWorker
@@ -222,6 +223,7 @@ class Operator:
             ),
             plans=Plans(self._worker, settings.policy, settings.replan_seconds, epoch, self._wake.set, self._metrics),
             learner=self._learner,
+            recurrences=Recurrences(self._learner),
             executor=executor,
             reporter=Reporter(executor, self._events),
             metrics=self._metrics,

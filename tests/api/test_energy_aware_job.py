@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from flyball_api.energy_aware_job import ClockBounds, read_energy_aware_job
+from flyball_api.energy_aware_job import ClockBounds, Recurrence, read_energy_aware_job
 
 from tests.support.operator_objects import Json, job_view, raw_job
 
@@ -34,7 +34,7 @@ def test_everything_that_a_job_can_say() -> None:
         elasticity={"mode": "Never", "minSecondsBetweenResizes": 7},
         profileKey="shared",
         pipeline={"stages": 2},
-        recurrence={"batchSizes": [64]},
+        recurrence={"batchSizes": [32, 64], "targetMetric": "loss <= 2.1"},
         priority=-3,
         suspend=True,
         managedBy="kueue.x-k8s.io/multikueue",
@@ -49,7 +49,8 @@ def test_everything_that_a_job_can_say() -> None:
     assert spec.deadline == datetime(2030, 6, 2, tzinfo=UTC)
     assert (spec.clocks, spec.power_limit.max_watts) == (ClockBounds(900, 1200), 350)
     assert (view.elastic, spec.elasticity.min_seconds_between_resizes, view.profile_key) == (False, 7, "shared")
-    assert spec.unused_sections == ("pipeline", "recurrence")
+    assert spec.unused_sections == ("pipeline",)
+    assert spec.recurrence == Recurrence((32, 64), "loss <= 2.1", 500)
     assert (spec.priority, spec.suspend, spec.failure_policy.max_restarts) == (-3, True, 0)
     assert (spec.managed_by, view.managed_by_flyball) == ("kueue.x-k8s.io/multikueue", False)
     assert (spec.ttl_seconds_after_finished, view.last_incarnation) == (60, 4)
@@ -95,3 +96,27 @@ def test_a_missing_section_is_refused_by_name(missing: str) -> None:
     del raw["spec"][missing]
     with pytest.raises(ValueError, match="EnergyAwareJob team/train"):
         read_energy_aware_job(raw)
+
+
+RUN = {"decision": 2, "globalBatchSize": 96, "purpose": "Sample", "gpuModel": "A100", "wattsPerGpu": 400}
+
+
+def recurring(batch_sizes: list[int], **run: Json) -> Json:
+    return raw_job(
+        training={"globalBatchSize": 64, "iterations": 100},
+        recurrence={"batchSizes": batch_sizes, "targetMetric": "loss <= 2.1"},
+        status={"recurrence": {**RUN, **run}},
+    )
+
+
+def test_a_run_trains_on_as_many_samples_by_the_batch_size_that_was_chosen_for_it() -> None:
+    view = read_energy_aware_job(recurring([64, 96]))
+    assert (view.spec.training.global_batch_size, view.spec.training.iterations) == (96, 67)
+    assert view.default_batch_size == 64
+    assert view.run is not None
+    assert (view.run.decision, view.run.cost_limit_joules) == (2, None)
+
+
+def test_a_choice_of_another_list_is_none() -> None:
+    view = read_energy_aware_job(recurring([64, 128]))
+    assert (view.run, view.spec.training.global_batch_size, view.spec.training.iterations) == (None, 64, 100)

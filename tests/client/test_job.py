@@ -33,11 +33,29 @@ def test_torchrun_is_believed_before_what_flyball_says_for_jax() -> None:
         ({**TORCHRUN, "WORLD_SIZE": "many"}, "WORLD_SIZE='many' is not a whole number of 1 or more"),
         ({"FLYBALL_INCARNATION": "-1"}, "FLYBALL_INCARNATION='-1'"),
         ({"FLYBALL_GLOBAL_BATCH_SIZE": "0"}, "FLYBALL_GLOBAL_BATCH_SIZE='0'"),
+        ({"FLYBALL_TARGET_METRIC": "as good as it gets"}, "'as good as it gets' is not like accuracy >= 0.75"),
     ],
 )
 def test_an_environment_that_nobody_can_train_by_is_refused(variables: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidEnvironment, match=words):
         Environment.read(variables, 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "reached", "missed"),
+    [("accuracy >= 0.75", 0.75, 0.7499), ("val/loss<=-2", -2.0, -1.99), ("loss <= 2.1", 1.0, float("nan"))],
+)
+def test_a_run_knows_what_it_trains_to(target: str, reached: float, missed: float) -> None:
+    job = Job(Environment.read({"FLYBALL_TARGET_METRIC": target}, 1))
+    assert job.target_reached(reached)
+    assert not job.target_reached(missed)
+    assert not Job(Environment()).target_reached(reached), "without a target it is trained to the end"
+
+
+def test_a_run_knows_by_how_much_its_batch_size_was_changed() -> None:
+    variables = {"FLYBALL_GLOBAL_BATCH_SIZE": "64", "FLYBALL_BASE_BATCH_SIZE": "256"}
+    assert Job(Environment.read(variables, 1)).batch_size_ratio == 0.25
+    assert Job(Environment()).batch_size_ratio == 1.0
 
 
 def trained(job: Job, size: int = 20, batch: int = 4, epochs: int = 1) -> list[int]:

@@ -17,6 +17,7 @@ from flyball_api.workloads import NodeView, PlainJob, PodView, read_plain_job
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import StopIncarnation
 from flyball_operator.leader import HOUSEKEEPING_AT_ONCE, LeaderTerm
+from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.planning.plans import Plans
@@ -169,6 +170,7 @@ class Bench:
             jobs=jobs,
             plans=Plans(self.planner, "powerflow-strict", 10.0, 1, self.woken.set, self.metrics),
             learner=learner,
+            recurrences=Recurrences(learner),
             executor=executor,
             reporter=Reporter(executor),
             metrics=self.metrics,

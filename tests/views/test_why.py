@@ -112,6 +112,26 @@ def test_a_job_that_runs_well_has_notes_only() -> None:
     ]
 
 
+def test_a_run_of_a_recurring_job_is_told_its_batch_size_and_what_it_may_cost() -> None:
+    job = running_job()
+    job["spec"]["recurrence"] = {"batchSizes": [64, 256], "targetMetric": "loss <= 2.1"}
+    job["status"]["recurrence"] = {
+        "decision": 4,
+        "globalBatchSize": 64,
+        "purpose": "Explore",
+        "message": "64 is to be tried",
+        "gpuModel": "NVIDIA A100-SXM4-40GB",
+        "wattsPerGpu": 400,
+        "costLimitJoules": 9000,
+        "costJoules": 1200,
+    }
+    found = why_job(shown(jobs=[job]), "team", "train")
+    assert (
+        NOTE,
+        "its batch size is 64: 64 is to be tried; it has cost 1200 J, and is stopped at 9000 J",
+    ) in told(found)
+
+
 def test_what_is_wrong_with_a_running_job_comes_before_why_it_has_its_size() -> None:
     job = with_condition(
         running_job(),

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, RecurringRun
 from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.gpu_node import PodReport
 from flyball_api.times import whole_second
@@ -44,6 +44,7 @@ from flyball_operator.jobs.memory import (
     unknown_gpu_resource,
     unsupported_section,
     wants_gpus,
+    without_batch_size,
 )
 from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts
 from flyball_operator.jobs.preemption import still_preempted
@@ -64,6 +65,7 @@ logger = get_logger(__name__)
 CHECK_AGAIN_SECONDS = 5.0
 # Before it is worked out anew when a job that can wait should start.
 LOOK_SECONDS = 15.0
+NO_RUNS: Mapping[str, RecurringRun] = {}
 
 
 class JobController:
@@ -91,6 +93,7 @@ class JobController:
         self._fitting = Allowances(gpu_resources)
         self._monotonic = 0.0
         self._signal: Signal | None = None
+        self._runs = NO_RUNS
         self._statuses = JobStatuses(status_interval_seconds, models, observe=observe)
         self._records: dict[str, JobRecord] = {}
         self._energy = EnergyHistories()  # of ended jobs, too
@@ -111,14 +114,16 @@ class JobController:
         signal: Signal | None = None,
         statuses_wait: bool = False,
         status_writes: Collection[str] = (),
+        runs: Mapping[str, RecurringRun] = NO_RUNS,
     ) -> JobsStep:
         """Take in what stands, and decide what to do for every job.
 
         `decisions` is the plan in force, by the job's uid; empty before a leader's first plan; `queue` has the places of
         those that wait under it. By the `signal` jobs that can wait are put off. While `statuses_wait` no status is due,
-        and none of a job or a quota in `status_writes`, whose last one is still being written.
+        and none of a job or a quota in `status_writes`, whose last one is still being written. `runs` are those that
+        recurring jobs are to be, by uid: they begin once their statuses have them.
         """
-        self._monotonic, self._signal = monotonic, signal
+        self._monotonic, self._signal, self._runs = monotonic, signal, runs
         jobs = self._live_jobs(cluster, nodes, decisions, now, monotonic)
         progress = {uid: job.memory.progress for uid, job in jobs.items()}
         consumptions = self._consumptions.observe(cluster, progress, nodes, monotonic)
@@ -306,6 +311,7 @@ class JobController:
             or unsupported_section(job)
             or record.refusal(job)
             or fit.refusal
+            or without_batch_size(job)
             or (None if begun else self._budget_too_small(record, job, nodes))
             or (None if begun else self._put_off(record, job, nodes, now))
         )
@@ -344,9 +350,10 @@ class JobController:
             holds_gpus=any(not pod.gated and not pod.finished for pod in pods),
             refusal=refusal,
             given_back=attempts.gives_back,
-            eligible_nodes=fit.eligible_nodes,
+            eligible_nodes=on_gpu_model(fit.eligible_nodes, job.run, nodes),
             gpus_max=fit.gpus_max,
             watts_per_gpu=fit.watts_per_gpu,
+            run=job.run or self._runs.get(job.uid),
         )
         return LiveJob(job, memory, step, pods)
 
@@ -366,6 +373,25 @@ class JobController:
             return True
         # A new leader starts nothing before its first plan.
         return planned and self._creates.allows(job.view.namespace, self._monotonic)
+
+
+def on_gpu_model(
+    eligible: frozenset[str] | None, run: RecurringRun | None, nodes: Mapping[str, NodeInfo]
+) -> frozenset[str] | None:
+    """Of the nodes that can take a job's pods (None: all) those with the GPUs that its run is compared on.
+
+    All of them where there are no such GPUs any more: it then ends on others, rather than never.
+    """
+    if run is None:
+        return eligible
+    same = frozenset(
+        name
+        for name, info in nodes.items()
+        if info.gpu_model is not None
+        and info.gpu_model.product == run.gpu_model
+        and (eligible is None or name in eligible)
+    )
+    return same or eligible
 
 
 def _is_ready(info: NodeInfo | None) -> bool:

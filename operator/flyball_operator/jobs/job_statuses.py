@@ -130,6 +130,7 @@ class JobStatuses:
         objects = (view, decision, self._ranges)  # compared by identity, for to compare them whole costs as much
         values = (
             job.memory.refusal,
+            job.memory.run,
             job.memory.given_back,
             attempts.failures,
             attempts.starts_in_a_row,
@@ -187,5 +188,6 @@ class JobStatuses:
             refusal=memory.refusal,
             last_resize=record.last_resize,
             observing=self._observe,
+            run=memory.run,
             queue=queue.place_of(view.uid) if wants and decision is not None and decision.allocation is None else None,
         )

@@ -79,7 +79,10 @@ def _environment(
         {"name": "JAX_NUM_PROCESSES", "value": str(len(nodes))},
         {"name": "JAX_PROCESS_ID", **rank},
     ]
+    recurrence = job.spec.recurrence
     training = {
+        "FLYBALL_BASE_BATCH_SIZE": None if recurrence is None else job.default_batch_size,
+        "FLYBALL_TARGET_METRIC": None if recurrence is None else recurrence.target_metric,
         "FLYBALL_GLOBAL_BATCH_SIZE": job.spec.training.global_batch_size,
         "FLYBALL_MAX_LOCAL_BATCH_SIZE": job.spec.training.max_local_batch_size,
         "FLYBALL_ITERATIONS": job.spec.training.iterations,

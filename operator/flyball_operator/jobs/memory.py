@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from flyball_api.energy_aware_job import EnergyAwareJob, JobAllocation
+from flyball_api.energy_aware_job import EnergyAwareJob, JobAllocation, RecurringRun
 from flyball_api.workloads import IncarnationView
 from flyball_planner.snapshot import Allocation
 
 from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.run_cost import costs_too_much
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,24 @@ def unsupported_section(job: EnergyAwareJob) -> Refusal | None:
     return Refusal("NotSupported", f"this version cannot make use of {named}: take it out to have the job run without")
 
 
+def without_batch_size(job: EnergyAwareJob) -> Refusal | None:
+    """The refusal of a recurring job until its status has the batch size of this run; None where nothing is to be chosen.
+
+    Its pods are made for one batch size: what a crash could lose must not be planned by.
+    """
+    if job.spec.recurrence is None or job.run is not None:
+        return None
+    return Refusal("ChoosingBatchSize", "which batch size this run gets is decided as soon as a GPU model is known")
+
+
 @dataclass(frozen=True, slots=True)
 class JobMemory:
     """What is known of a job beside its spec: its progress, the allocation it holds or is being given, whether all its pods
     run, whether any of them holds a GPU, why no pods can be made of it, if so.
 
     `given_back`: others may have its GPUs until it is started again. `eligible_nodes` are those that can take its pods
-    (None: all), `gpus_max` and `watts_per_gpu` are the most that its namespace's quotas leave it (None: no bound).
+    (None: all), `gpus_max` and `watts_per_gpu` are the most that its namespace's quotas leave it (None: no bound). `run` is
+    the run of a recurring job that it is, or is to be.
     """
 
     progress: JobProgress
@@ -65,11 +77,13 @@ class JobMemory:
     eligible_nodes: frozenset[str] | None = None
     gpus_max: int | None = None
     watts_per_gpu: int | None = None
+    run: RecurringRun | None = None
 
 
 def wants_gpus(job: EnergyAwareJob, progress: JobProgress, refusal: Refusal | None) -> bool:
-    """Whether the plan should count the job in: not ended, suspended, someone else's, refused or out of its budget."""
-    return job.wants_gpus and refusal is None and not stopped_for_energy(job, progress)
+    """Whether the plan should count the job in: not ended, suspended, someone else's, refused, or too dear to go on."""
+    stopped = stopped_for_energy(job, progress) or costs_too_much(job, progress)
+    return job.wants_gpus and refusal is None and not stopped
 
 
 def stopped_for_energy(job: EnergyAwareJob, progress: JobProgress) -> bool:

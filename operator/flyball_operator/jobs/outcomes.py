@@ -1,9 +1,10 @@
-"""Whether a job has ended, and how: its work done, its restarts or its energy spent."""
+"""Whether a job has ended, and how: its work done, its restarts or its energy spent, or at more than the run is worth."""
 
 from __future__ import annotations
 
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import Phase
+from flyball_operator.jobs.run_cost import costs_too_much, run_cost_joules
 from flyball_operator.jobs.starts.attempts import Attempts
 
 
@@ -23,6 +24,13 @@ def outcome_of(job: LiveJob, attempts: Attempts) -> tuple[str, str]:
         return (
             "Failed",
             f"the energy budget of {energy.budget_kilojoules} kJ is spent, and energy.onExhausted is Fail",
+        )
+    run, progress = view.run, job.memory.progress
+    if run is not None and step.phase == Phase.WAITING and costs_too_much(view, progress):
+        return (
+            "Failed",
+            f"this run has cost {run_cost_joules(view, progress)} J, and a run with batch size {run.global_batch_size} may "
+            f"cost {run.cost_limit_joules} J: what others have cost is in its EnergyProfile",
         )
     return "", ""
 

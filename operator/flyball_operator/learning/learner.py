@@ -33,6 +33,7 @@ from flyball_operator.learning.profiles import (
     Fit,
     Profile,
     ProfileKey,
+    Runs,
     moved,
     profile_object,
     profile_of,
@@ -58,10 +59,11 @@ MIN_WINDOWS_TO_FIT = 2
 REFIT_SECONDS = 10.0
 # A stored fit whose errors differ by more than this from those recorded with it was made for another GPU.
 SAME_ERROR = 0.01
-WRITE_SECONDS = 60.0
+WRITE_SECONDS, RUN_WRITE_SECONDS = 60.0, 5.0
 MAX_WRITES = 10
 MAX_PROFILES = 5000
 PAGE_SIZE = 500
+NO_RUNS: Runs = {}
 CLOCK_STEP_MEGAHERTZ = 100
 # Of a normal distribution, in standard deviations: what nine of ten are below, and one for each mean absolute error.
 NINE_IN_TEN, DEVIATION_PER_MEAN_ERROR = 1.2816, 1.2533
@@ -100,6 +102,22 @@ class Learner:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def runs(self, key: ProfileKey) -> Runs:
+        """The runs of a recurring job that have ended, as far as they are kept."""
+        entry = self._entries.get(key)
+        return NO_RUNS if entry is None else entry.profile.runs
+
+    def stored_runs(self, key: ProfileKey) -> Runs:
+        """Those of them that the EnergyProfile object has."""
+        entry = self._entries.get(key)
+        return NO_RUNS if entry is None or entry.stored.profile is None else entry.stored.profile.runs
+
+    def note_runs(self, key: ProfileKey, runs: Runs) -> None:
+        """Keep these runs of a recurring job."""
+        entry = self._entry(key)
+        entry.profile = replace(entry.profile, runs=runs)
+        entry.stored.outdated()
 
     def profile(self, key: ProfileKey) -> Profile | None:
         """What is known under a key."""
@@ -186,8 +204,9 @@ class Learner:
         entry.fit.due = True
         entry.stored.outdated()
         entry.prior = model_class_prior(job.spec.training.model_class, window.gpu_model)
-        # A job that shares its key with nobody takes its profile with it when it is deleted.
-        entry.owner = {"name": job.name, "uid": job.uid} if job.profile_key == job.name else None
+        # A job that shares its key with nobody, nor with its own next run, takes its profile with it when it is deleted.
+        alone = job.profile_key == job.name and job.spec.recurrence is None
+        entry.owner = {"name": job.name, "uid": job.uid} if alone else None
 
     def _fit_next(self) -> None:
         if self._fitting is not None and not self._fitting.done():
@@ -321,11 +340,15 @@ class Learner:
         return self._cluster
 
     def due_writes(self, monotonic: float) -> list[ProfileWrite]:
-        """The profiles with something new to be stored, each at most once a minute and a few at a time."""
+        """The profiles with something new to be stored, each at most once a minute and a few at a time.
+
+        The runs of recurring jobs, of which each is one of few, are not kept waiting for so long.
+        """
         due = []
         for entry in self._entries.values():
             stored = entry.stored
-            if stored.state is ObjectState.CURRENT or monotonic - stored.attempted_at < WRITE_SECONDS:
+            pause = RUN_WRITE_SECONDS if stored.lacks_runs(entry.profile) else WRITE_SECONDS
+            if stored.state is ObjectState.CURRENT or monotonic - stored.attempted_at < pause:
                 continue
             if stored.lacks(entry.profile):
                 due.append(entry)

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import msgspec
 from flyball_api.conditions import Condition, merge_conditions
 from flyball_api.energy_profile import (
+    BatchSizeSearch,
+    EndedRun,
     EnergyProfile,
     EnergyProfileSpec,
     EnergyProfileStatus,
@@ -35,6 +37,12 @@ MAX_POINTS = 128
 # A mean follows at least this share of a new window, so that a job that changed is learned again.
 MIN_WEIGHT = 1 / 50
 PARAMETERISATION = "Physical"
+# Of the runs of a recurring job are kept: those that explored (two rounds of 64 batch sizes), and the last of all, beside
+# the last of each batch size.
+MAX_EXPLORED, MAX_RECENT = 128, 50
+
+Runs = Mapping[int, EndedRun]
+"""Runs of a recurring job that have ended, by the number of the choice that they were made by."""
 
 
 class Point(NamedTuple):
@@ -107,11 +115,12 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One EnergyProfile's content; `points` in the order of their last window."""
+    """One EnergyProfile's content; `points` in the order of their last window, `runs` those of a recurring job."""
 
     key: ProfileKey
     points: Mapping[Point, Summary] = field(default_factory=dict)
     fit: Fit | None = None
+    runs: Runs = field(default_factory=dict)
 
     @property
     def samples(self) -> int:
@@ -136,7 +145,17 @@ class Profile:
                 points[point] = summary
         newest = sorted(points.items(), key=lambda item: item[1].last)[-MAX_POINTS:]
         fits = [fit for fit in (self.fit, other.fit) if fit is not None]
-        return Profile(self.key, dict(newest), max(fits, key=lambda fit: fit.at, default=None))
+        newest_fit = max(fits, key=lambda fit: fit.at, default=None)
+        return Profile(self.key, dict(newest), newest_fit, kept_runs({**other.runs, **self.runs}))
+
+
+def kept_runs(runs: Runs) -> Runs:
+    """What is kept of the runs of a recurring job, in their order."""
+    ordered = sorted(runs.values(), key=lambda run: run.decision)
+    explored = [run for run in ordered if run.purpose == "Explore"][-MAX_EXPLORED:]
+    last = {run.batch_size: run for run in ordered}.values()
+    kept = {run.decision for run in (*explored, *ordered[-MAX_RECENT:], *last)}
+    return {run.decision: run for run in ordered if run.decision in kept}
 
 
 def moved(before: Mapping[Point, Summary], after: Mapping[Point, Summary], share: float) -> bool:
@@ -174,6 +193,7 @@ def profile_status(profile: Profile, before: EnergyProfileStatus, now: datetime)
         before,
         conditions=merge_conditions(before.conditions, [fitted], 1, now),
         observations=tuple(_observation(point, summary) for point, summary in profile.points.items()),
+        batch_size_search=BatchSizeSearch(tuple(profile.runs.values())) if profile.runs else None,
     )
     if fit is None:
         return status
@@ -229,7 +249,8 @@ def profile_of(stored: EnergyProfile) -> Profile:
     ]
     newest = sorted(summaries, key=lambda item: item[1].last)[-MAX_POINTS:]
     key = ProfileKey(stored.metadata.namespace, stored.spec.profile_key, stored.spec.gpu_model)
-    return Profile(key, dict(newest), _fit_of(stored.status))
+    search = stored.status.batch_size_search or BatchSizeSearch()
+    return Profile(key, dict(newest), _fit_of(stored.status), {run.decision: run for run in search.runs})
 
 
 def _fit_of(status: EnergyProfileStatus) -> Fit | None:

@@ -75,8 +75,15 @@ class ObjectRecord:
         if self.state is ObjectState.CURRENT:
             self.state = ObjectState.BEHIND
 
+    def lacks_runs(self, profile: Profile) -> bool:
+        """Whether the object lacks a run of a recurring job."""
+        stored = {} if self.profile is None else self.profile.runs
+        return stored != profile.runs
+
     def lacks(self, profile: Profile) -> bool:
         """Whether the object lacks something of `profile` that matters."""
+        if self.lacks_runs(profile):
+            return True
         if self.profile is None:
             return profile.fit is not None
         return self.profile.fit != profile.fit or moved(self.profile.points, profile.points, SIGNIFICANT_SHARE)

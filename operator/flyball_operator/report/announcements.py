@@ -147,6 +147,9 @@ def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[
         note = f"spec.training.modelClass {model_class} is not known (near it: {near}); "
         note += "until the job is measured, time and energy are guessed as of a model in the middle of those known"
         found.append(Announcement("UnknownModelClass", note, "Plan", warning=True))
+    run, run_before = after.recurrence, before.recurrence
+    if run is not None and (run_before is None or run_before.decision != run.decision):
+        found.append(Announcement("BatchSizeChosen", f"decision {run.decision}: {run.message}", "Plan"))
     admitted = _Change(before, after, "Admitted")
     gpus, nodes = _placed(after)
     gpus_before, nodes_before = _placed(before)

@@ -9,7 +9,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, IncarnationEnergy, read_energy_aware_job
+from flyball_api.energy_aware_job import (
+    EnergyAwareJob,
+    EnergyAwareJobStatus,
+    IncarnationEnergy,
+    RecurringRun,
+    read_energy_aware_job,
+)
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodView
 from flyball_operator.jobs.controller import JobController
@@ -591,3 +597,67 @@ def test_who_observes_stops_nothing_and_opens_no_gate() -> None:
     cluster.run_on(1)
     assert cluster.cycle(INTERVAL) == []
     assert cluster.status["state"] != "Observing", "what runs is said to run"
+
+
+# --- runs of a recurring job -----------------------------------------------------------------------------------------
+
+RECURRING = {
+    "profileKey": "nightly",
+    "recurrence": {"batchSizes": [64, 256], "targetMetric": "loss <= 2.1", "energyWeightPermille": 1000},
+}
+RUN = RecurringRun(3, 64, "Explore", MODEL.product, 400, "64 is to be tried", cost_limit_joules=1000)
+
+
+def reason_of(cluster: Cluster, kind: str) -> str:
+    return next(str(item["reason"]) for item in cluster.status["conditions"] if item["type"] == kind)
+
+
+def test_a_run_begins_once_its_batch_size_is_in_its_status() -> None:
+    cluster = Cluster(raw_job(**RECURRING))
+    assert cluster.cycle() == []
+    assert reason_of(cluster, "Admitted") == "ChoosingBatchSize"
+    assert cluster.cycle(runs={UID: RUN}) == []
+    assert (cluster.status["recurrence"]["decision"], cluster.status["recurrence"]["globalBatchSize"]) == (3, 64)
+    cluster.new_operator()
+    assert [type(action) for action in cluster.cycle()] == [CreateIncarnation]
+    training = cluster.step.jobs[UID].view.spec.training
+    assert (training.global_batch_size, training.iterations) == (64, 4000)
+
+
+def test_a_run_goes_to_the_gpus_that_it_is_compared_on() -> None:
+    cluster = Cluster(raw_job(**RECURRING, status={"recurrence": as_stored(RUN)}))
+    world = cluster.world()
+    world.nodes[1] = node_view("b", product="NVIDIA-H100-80GB-HBM3")
+    cluster.cycle(world=world)
+    assert cluster.step.jobs[UID].memory.eligible_nodes == {"a"}
+    world = cluster.world()
+    world.nodes[:] = [node_view(name, product="NVIDIA-H100-80GB-HBM3") for name in ("a", "b")]
+    cluster.cycle(world=world)
+    assert cluster.step.jobs[UID].memory.eligible_nodes in (None, {"a", "b"}), "none are left: rather others than never"
+
+
+def test_a_run_that_costs_too_much_is_stopped_and_has_failed() -> None:
+    cluster = Cluster(raw_job(**RECURRING, status={"recurrence": as_stored(RUN)}))
+    cluster.cycle()
+    cluster.run_on(1)
+    for millijoules, stopped in ((999_000, False), (1_000_000, True)):
+        raw = raw_gpu_node("a", grant(8 * FLOOR), reports=[raw_report(UID, 1, millijoules)])
+        cluster.gpu_nodes = {"a": read_gpu_node(raw)}
+        actions = cluster.cycle(INTERVAL)
+        assert [type(action) for action in actions] == [StopIncarnation] * stopped
+        assert cluster.status["recurrence"]["costJoules"] == millijoules // 1000
+    assert reason_of(cluster, "Admitted") == "CostLimitReached"
+    cluster.incarnations, cluster.pods = (), ()
+    cluster.cycle(INTERVAL)
+    assert cluster.status["state"] == "Failed"
+    message = next(item["message"] for item in cluster.status["conditions"] if item["type"] == "Failed")
+    assert message.startswith("this run has cost 1000 J, and a run with batch size 64 may cost 1000 J")
+
+
+def test_a_run_that_reaches_its_target_in_time_has_succeeded_whatever_it_cost() -> None:
+    cluster = Cluster(raw_job(**RECURRING, status={"recurrence": as_stored(RUN)}))
+    cluster.incarnations = [incarnation_view(UID, 1, A, condition="Complete")]
+    raw = raw_gpu_node("a", grant(8 * FLOOR), reports=[raw_report(UID, 1, 5_000_000)])
+    cluster.gpu_nodes = {"a": read_gpu_node(raw)}
+    cluster.cycle()
+    assert (cluster.status["state"], cluster.status["recurrence"]["costJoules"]) == ("Succeeded", 5000)

@@ -41,8 +41,9 @@ def test_the_environment_is_the_one_that_the_reference_promises() -> None:
     promised = set(re.findall(r"`((?:FLYBALL|PET|JAX)_[A-Z_]+)`", section))
     assert len(promised) >= 12
     given = environment(job_with(trainer(volumeMounts=[CHECKPOINT]))["containers"][0])
-    # This job says nothing of what fits into a GPU.
-    assert promised == set(given) - {"FLYBALL_POD_UID"} | {"FLYBALL_MAX_LOCAL_BATCH_SIZE"}
+    # This job says nothing of what fits into a GPU, and does not recur.
+    unsaid = {"FLYBALL_MAX_LOCAL_BATCH_SIZE", "FLYBALL_BASE_BATCH_SIZE", "FLYBALL_TARGET_METRIC"}
+    assert promised == set(given) - {"FLYBALL_POD_UID"} | unsaid
 
 
 def test_the_environments_values() -> None:

@@ -16,6 +16,7 @@ from flyball_api.energy_aware_job import (
     EnergyAwareJob,
     EnergyAwareJobStatus,
     IncarnationFailure,
+    RecurringRun,
     read_energy_aware_job,
 )
 from flyball_api.power_cap import PowerCapStatus
@@ -46,6 +47,7 @@ from flyball_operator.report.announcements import (
 )
 from flyball_operator.report.events import Regarding
 from flyball_planner.snapshot import Admission, JobDecision
+from msgspec.structs import replace as replace_struct
 
 from tests.support.operator_objects import (
     FLOOR,
@@ -370,6 +372,15 @@ def test_the_reference_lists_every_reason_and_which_are_warnings() -> None:
         *tables,
         *(reason for reason, warning in REASONS.items() if warning),
     }
+
+
+def test_the_batch_size_of_a_run_is_told_once() -> None:
+    run = RecurringRun(3, 64, "Explore", "A100", 400, "64 is to be tried")
+    after = EnergyAwareJobStatus(recurrence=run)
+    (told,) = job_announcements(job_view(), after)
+    assert (told.reason, told.note) == ("BatchSizeChosen", "decision 3: 64 is to be tried")
+    written = job_view(status=as_stored(after))
+    assert job_announcements(written, EnergyAwareJobStatus(recurrence=replace_struct(run, cost_joules=7))) == []
 
 
 def test_whom_events_speak_of() -> None:

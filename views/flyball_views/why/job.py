@@ -37,6 +37,8 @@ WAITING_CHANGE = {
     "InvalidSpec": "mend spec.template as the API server's words say (with spec.suspend: true in the same change)",
     "UnknownGpuResource": "set spec.gpus.resourceName to one of those",
     "NotSupported": "take those sections out (with spec.suspend: true in the same change), or a version that knows them",
+    "ChoosingBatchSize": "the first report of a node's GPUs, in seconds",
+    "CostLimitReached": "the end of its pods; submit it anew for another batch size",
     "WaitingForSignal": "the time that it starts at; without spec.flexibleUntil it starts as soon as it can",
     "BudgetTooSmall": "a higher spec.energy.budgetKilojoules, or spec.energy.onExhausted: Throttle",
     "NoNodeFits": "nodes that have what they lack, or a spec.template that asks for less",
@@ -111,6 +113,7 @@ def _reasons(job: JobRow, overview: Overview, events: Sequence[EventView]) -> li
         *_promises(job, overview),
         *_size(job, overview),
         *_training(job, overview),
+        *_run(job),
         *_from_events(job, events, overview),
     ]
 
@@ -337,6 +340,16 @@ def _training(job: JobRow, overview: Overview) -> list[Reason]:
         change = f"see whether it hangs: kubectl flyball logs {job.name} -n {job.namespace}"
         found.append(Reason(Weight.LIMITS, f"the training last reported {ago} ago", change, reported))
     return found
+
+
+def _run(job: JobRow) -> list[Reason]:
+    """Why a run of a recurring job has its batch size, and what it may cost."""
+    run = job.run
+    if run is None:
+        return []
+    cost = "" if run.cost_joules is None else f"; it has cost {run.cost_joules} J"
+    limit = "" if run.cost_limit_joules is None else f", and is stopped at {run.cost_limit_joules} J"
+    return [Reason(Weight.NOTE, f"its batch size is {run.global_batch_size}: {run.message}{cost}{limit}", "")]
 
 
 def _from_events(job: JobRow, events: Sequence[EventView], overview: Overview) -> list[Reason]:

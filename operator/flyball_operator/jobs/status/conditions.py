@@ -11,6 +11,7 @@ from flyball_planner.snapshot import Admission
 
 from flyball_operator.jobs.lifecycle import Phase
 from flyball_operator.jobs.memory import stopped_for_energy
+from flyball_operator.jobs.run_cost import costs_too_much
 from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.jobs.status.outlook import LONGEST_REMAINING_SECONDS
 from flyball_operator.jobs.status.reasons import RUNNING_STATES
@@ -121,6 +122,10 @@ def _admitted(job: EnergyAwareJob, facts: JobFacts) -> Condition:
             False,
             "WaitingForBudget",
             f"the energy budget of {energy.budget_kilojoules} kJ is spent; {follows[energy.on_exhausted]}",
+        )
+    if costs_too_much(job, facts.progress):
+        return Condition(
+            "Admitted", False, "CostLimitReached", "its batch size costs too much: it ends when its pods have left"
         )
     if facts.back_off is not None and facts.gives_back:
         return Condition("Admitted", False, facts.back_off.reason, _next_start(facts.back_off))

@@ -17,12 +17,14 @@ from flyball_api.energy_aware_job import (
     NodeGpus,
     Progress,
     QueuePlace,
+    RecurringRun,
 )
 from flyball_api.times import whole_second
 from flyball_api.units import MILLIWATTS_PER_WATT, allowed_watts
 
 from flyball_operator.jobs.lifecycle import Phase
 from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.run_cost import run_cost_joules
 from flyball_operator.jobs.status.conditions import conditions_of, explanation_of, state_of
 from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.jobs.status.outlook import LONGEST_REMAINING_SECONDS, projected_kilojoules, seconds_to_end
@@ -59,6 +61,7 @@ def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
             latest_completion_time=latest,
         ),
         energy=_energy(progress, projected, progress.watts),
+        recurrence=_run(job, facts.run, progress),
         queue=_queue(facts),
         waiting_since=(before.waiting_since or now) if conditions[0].reason in WAITS else None,
         frontier=facts.frontier or None,
@@ -106,11 +109,21 @@ def _queue(facts: JobFacts) -> QueuePlace | None:
     )
 
 
+def _run(job: EnergyAwareJob, run: RecurringRun | None, progress: JobProgress) -> RecurringRun | None:
+    """The run of a recurring job with what it has cost."""
+    return None if run is None else msgspec.structs.replace(run, cost_joules=run_cost_joules(job, progress))
+
+
 def energy_status(job: EnergyAwareJob, progress: JobProgress) -> EnergyAwareJobStatus:
     """The status of a job that has ended, with the one thing that can still change: what its last pods have used."""
     kilojoules = progress.consumed_millijoules / 1e6
     summary = msgspec.structs.replace(job.status.summary or JobSummary(), energy=kilojoules_words(kilojoules))
-    return msgspec.structs.replace(job.status, energy=_energy(progress, kilojoules, 0.0), summary=summary)
+    return msgspec.structs.replace(
+        job.status,
+        energy=_energy(progress, kilojoules, 0.0),
+        recurrence=_run(job, job.run, progress),
+        summary=summary,
+    )
 
 
 def significant_fields(status: EnergyAwareJobStatus) -> tuple[object, ...]:
@@ -123,6 +136,7 @@ def significant_fields(status: EnergyAwareJobStatus) -> tuple[object, ...]:
         None if allocation is None else msgspec.structs.replace(allocation, epoch=None),
         None if applied is None else (applied.incarnation, applied.gpus),
         status.state,
+        None if status.recurrence is None else msgspec.structs.replace(status.recurrence, cost_joules=None),
         status.restarts or 0,
         status.failures or (),
         status.start_attempts or 0,

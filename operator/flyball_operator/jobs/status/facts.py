@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from flyball_api.energy_aware_job import BackOff, FrontierPoint, IncarnationFailure
+from flyball_api.energy_aware_job import BackOff, FrontierPoint, IncarnationFailure, RecurringRun
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.jobs.lifecycle import JobStep
@@ -27,7 +27,8 @@ class JobFacts:
     `back_off` is the pause before its next start, in which it `gives_back` its GPUs or not; `obstacle` what keeps the pods
     of this start from running; `bounds_beyond` which of its bounds no GPU can take; `failures` how its last incarnations
     ended, the newest first. `queue` is its place among those that wait. `pace_band` is between which shares of the time
-    that its model says an iteration will take at its size and clock (0.1 and 0.9 quantiles).
+    that its model says an iteration will take at its size and clock (0.1 and 0.9 quantiles). `run` is which run of a
+    recurring job it is, or is to be.
     """
 
     progress: JobProgress
@@ -54,3 +55,4 @@ class JobFacts:
     obstacle: StartObstacle | None = None
     queue: QueuePlace | None = None
     pace_band: tuple[float, float] | None = None
+    run: RecurringRun | None = None

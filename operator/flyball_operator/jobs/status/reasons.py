@@ -32,6 +32,8 @@ REASONS: dict[str, frozenset[str]] = {
             "UnknownGpuResource",
             "NotSupported",
             "BudgetTooSmall",
+            "ChoosingBatchSize",
+            "CostLimitReached",
             "WaitingForSignal",
             "NoNodeFits",
             "ExceedsCluster",

@@ -171,6 +171,7 @@ def _significant_facts(facts: JobFacts) -> tuple[object, ...]:
         None if facts.obstacle is None else facts.obstacle.reason,
         facts.highest_incarnation,
         facts.last_resize,
+        None if facts.run is None else (facts.run.gpu_model, facts.run.decision),
         step.phase,
         step.bound,
         None if step.current is None else step.current.incarnation,

@@ -556,13 +556,12 @@ def test_of_a_job_that_another_controller_manages_not_a_word_is_written() -> Non
     assert list(scene.step.expired) == []
 
 
-@pytest.mark.parametrize("section", ["pipeline", "recurrence"])
-def test_a_section_that_nothing_can_be_made_of_is_refused(section: str) -> None:
-    scene = Scene(raw_job(gpus={"min": 8, "max": 8}, **{section: {"stages": 2}}))
+def test_a_section_that_nothing_can_be_made_of_is_refused() -> None:
+    scene = Scene(raw_job(gpus={"min": 8, "max": 8}, pipeline={"stages": 2}))
     assert scene.cycle() == []
     status, reason, message = scene.condition("Admitted")
     assert (status, reason) == ("False", "NotSupported")
-    assert f"cannot make use of spec.{section}: take it out" in message
+    assert "cannot make use of spec.pipeline: take it out" in message
 
 
 @pytest.mark.parametrize(("mode", "starts"), [("Suspend", False), ("Fail", False), ("Throttle", True)])
