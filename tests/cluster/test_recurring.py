@@ -9,15 +9,20 @@ from flyball_testbed.controlplane.api import Json
 from tests.support.site_bench import GROUP, Bench, condition, job_manifest, message
 
 
-def submit(bench: Bench, name: str) -> None:
-    """One run, of 256 samples a step unless another batch size is chosen; it trains as the pods' environment says."""
+def submit(bench: Bench, name: str, *, trains: tuple[int, int]) -> None:
+    """One run of 60 steps of 256 samples unless another batch size is chosen.
+
+    `trains`: the batch size and steps that its simulated program goes by, which reads none of the pods' environment.
+    """
     manifest = job_manifest(name, bench.namespace, gpus=(8, 8), iterations=60)
     manifest["spec"] |= {
         "profileKey": "nightly",
         "recurrence": {"batchSizes": [16, 256], "targetMetric": "loss <= 2.1"},
         "failurePolicy": {"maxRestarts": 0},
     }
-    del manifest["spec"]["template"]["spec"]["containers"][0]["env"]
+    for variable in manifest["spec"]["template"]["spec"]["containers"][0]["env"]:
+        trained = {"DEVCLUSTER_GLOBAL_BATCH": trains[0], "DEVCLUSTER_ITERATIONS": trains[1]}.get(variable["name"])
+        variable["value"] = variable["value"] if trained is None else str(trained)
     bench.api.create(f"{GROUP}/namespaces/{bench.namespace}/energyawarejobs", manifest)
 
 
@@ -36,13 +41,13 @@ def runs(bench: Bench) -> list[Json]:
 
 
 def test_runs_of_a_recurring_job_learn_from_each_other(bench: Bench) -> None:
-    submit(bench, "nightly-1")
+    submit(bench, "nightly-1", trains=(256, 60))
     first = bench.wait_succeeded("nightly-1", 120.0)
     assert (chosen(first)["globalBatchSize"], chosen(first)["purpose"]) == (256, "Explore")
     assert chosen(first)["costJoules"] > 0
     assert ("Normal", "BatchSizeChosen") in {event[:2] for event in bench.events("nightly-1")}
 
-    submit(bench, "nightly-2")
+    submit(bench, "nightly-2", trains=(16, 960))
     bench.wait_running("nightly-2")
     (pod,) = (
         pod for pod in bench.objects("pods") if pod["metadata"]["labels"].get("flyball.dev/job-name") == "nightly-2"
@@ -60,7 +65,7 @@ def test_runs_of_a_recurring_job_learn_from_each_other(bench: Bench) -> None:
     assert limit == 2 * chosen(first)["costJoules"] <= chosen(second)["costJoules"]
     assert f"a run with batch size 16 may cost {limit} J" in message(second, "Failed")
 
-    submit(bench, "nightly-3")
+    submit(bench, "nightly-3", trains=(256, 60))
     third = bench.wait_job("nightly-3", chosen, "given a batch size")
     assert (chosen(third)["decision"], chosen(third)["globalBatchSize"]) == (2, 256), "16 was too dear"
     assert "the cheapest so far had 256" in chosen(third)["message"]

@@ -643,8 +643,8 @@ def test_a_run_that_costs_too_much_is_stopped_and_has_failed() -> None:
     for millijoules, stopped in ((999_000, False), (1_000_000, True)):
         raw = raw_gpu_node("a", grant(8 * FLOOR), reports=[raw_report(UID, 1, millijoules)])
         cluster.gpu_nodes = {"a": read_gpu_node(raw)}
-        actions = cluster.cycle(INTERVAL)
-        assert [type(action) for action in actions] == [StopIncarnation] * stopped
+        cluster.cycle(INTERVAL)
+        assert [type(action) for action in cluster.cycle(INTERVAL)] == [StopIncarnation] * stopped
         assert cluster.status["recurrence"]["costJoules"] == millijoules // 1000
     assert reason_of(cluster, "Admitted") == "CostLimitReached"
     cluster.incarnations, cluster.pods = (), ()

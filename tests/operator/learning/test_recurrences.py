@@ -31,6 +31,7 @@ from flyball_studies.zeus.trace import WorkloadName, read_workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.excerpts import EXCERPT_WORKLOADS
 from tests.support.operator_objects import NOW, Json, raw_job, ready_node
 
@@ -281,7 +282,7 @@ def test_a_job_is_kept_until_its_run_is_in_the_profile() -> None:
     assert stream.recurrences.is_kept(view)
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     ends=st.lists(
         st.tuples(st.sampled_from(["reached", "failed", "deleted"]), st.integers(1, 2000)), min_size=1, max_size=24
@@ -333,8 +334,10 @@ def test_on_the_recorded_workloads_runs_come_to_the_cheapest_batch_size(
         (tables / "summary_train.csv").read_text().splitlines(),
         (tables / "summary_power_v100.csv").read_text().splitlines(),
     )
-    model = replace(A100, product="V100", max_power_limit_watts=trace.maximum_power_watts, min_power_limit_watts=100.0)
-    model = replace(model, default_power_limit_watts=trace.maximum_power_watts)
+    watts = trace.maximum_power_watts
+    model = replace(
+        A100, product="V100", min_power_limit_watts=100.0, default_power_limit_watts=watts, max_power_limit_watts=watts
+    )
     limit = trace.optimum(0.5)[1]
     replayed = ReplayedCluster(trace, 0.5, seed=3)
     stream = Stream(trace.batch_sizes, trace.default_batch_size, nodes_of(model))
