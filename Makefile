@@ -39,8 +39,10 @@ test-integrations: $(STAMP)  ## beside other people's programs: prometheus-opera
 	$(BIN)/python -m flyball_testbed.controlplane.programs.integrations
 	FLYBALL_INTEGRATIONS=1 $(BIN)/pytest -n0 tests/integrations $(TEST_ARGS)
 
-test-training: $(STAMP)  ## training with real PyTorch, resized and killed (Debian's is fetched once, where none is named by FLYBALL_TORCH_PYTHON)
+test-training: $(STAMP)  ## training with real PyTorch, JAX and Keras, resized and killed (fetched once; FLYBALL_TORCH_PYTHON names another PyTorch)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[training]'
 	$(BIN)/python -m flyball_testbed.training.pytorch
+	$(BIN)/python -m flyball_testbed.training.frameworks
 	FLYBALL_TRAINING=1 $(BIN)/pytest -n0 tests/training $(TEST_ARGS)
 
 mutants: $(STAMP)  ## mistakes made in the power decisions, each of which a test must notice (MUTANTS_ARGS="--only bound")

@@ -9,7 +9,8 @@
             with job.step() as step:
                 train(batch, step.weight)
 
-The standard library is all that it needs; `flyball.torch` has the same for PyTorch.
+The standard library is all that it needs. `flyball.torch` and `flyball.jax` have the same for those, and
+`flyball.huggingface`, `flyball.lightning` and `flyball.keras` callbacks for their loops.
 """
 
 from flyball.environment import InvalidEnvironment

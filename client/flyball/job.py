@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, NoReturn, TypeVar
 
 from flyball.agent import Agent
 from flyball.clocks import Clock, own_gpu
@@ -119,6 +119,11 @@ class Job:
     def world_size(self) -> int:
         """How many processes there are."""
         return self._environment.world_size
+
+    @property
+    def iterations(self) -> int | None:
+        """How many steps the job has (`training.iterations`); None where it does not say."""
+        return self._environment.iterations
 
     @property
     def position(self) -> Position:
@@ -248,6 +253,11 @@ class Job:
         self._seed = restored.seed
         return True
 
+    def save_if_due(self) -> None:
+        """Save where `every_seconds` are over; `step` does so by itself."""
+        if self._saved is not None and self._saved.due:
+            self.save()
+
     def save(self) -> bool:
         """Write a checkpoint of the last step now; whether that was done. Only rank 0 does."""
         if self._saved is None or self.rank != 0:
@@ -356,14 +366,51 @@ class Job:
             self._reporter.step_done(iteration, self._local_batch)
         if self.stopping.due(iteration):
             self._leave()
-        elif self._saved is not None and self._saved.due:
-            self.save()
+        else:
+            self.save_if_due()
 
-    def _leave(self) -> None:
+    def _leave(self) -> NoReturn:
         if self._reporter is not None:
             self._reporter.report()
         if self._unsaved:
             self.save()
+        self.leave()
+
+    # --- for frameworks that have a loop, data and checkpoints of their own --------------------------------------------
+
+    def split_batch(self, global_batch_size: int | None = None) -> tuple[int, int]:
+        """How a process makes its share of a global batch: samples at once, and how often so before the optimizer's turn.
+
+        The global batch is the job's `training.globalBatchSize` unless it is given. Raises ValueError where neither is, or
+        where it cannot be shared evenly.
+        """
+        environment = self._environment
+        batch, processes = global_batch_size or environment.global_batch_size, environment.world_size
+        if batch is None:
+            raise ValueError("the global batch size is not known: give it, or give the job training.globalBatchSize")
+        share, rest = divmod(batch, processes)
+        if rest or not share:
+            raise ValueError(f"a global batch of {batch} samples cannot be shared evenly by {processes} processes")
+        most = environment.max_local_batch_size or share
+        times = next(times for times in range(1, share + 1) if share % times == 0 and share // times <= most)
+        return share // times, times
+
+    def step_done(self, iteration: int, local_batch_size: int) -> bool:
+        """The optimizer has had its turn so many times; whether to save now, and then to `leave`. All processes say so."""
+        self._position = Position(iteration, self._position.epoch, self._position.samples)
+        if self._reporter is not None:
+            self._reporter.step_done(iteration, local_batch_size)
+        return self.stopping.due(iteration)
+
+    def interrupted(self) -> None:
+        """What came since the last step was no step (an evaluation, a checkpoint): its time counts for none."""
+        if self._reporter is not None:
+            self._reporter.interrupted()
+
+    def leave(self) -> NoReturn:
+        """End this process as one that was asked to end, its state being saved: raises SystemExit with status 143."""
+        if self._reporter is not None:
+            self._reporter.report()
         self._ended.set()
         raise SystemExit(EXIT_STATUS)
 

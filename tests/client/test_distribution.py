@@ -18,7 +18,13 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "client" / "flyball").glob("*.py"))
 PROJECT = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
 # Only where somebody imports it by its name; the framework is there then.
-ADAPTERS = {"torch.py": {"torch"}}
+ADAPTERS = {
+    "torch.py": {"torch"},
+    "jax.py": {"jax", "numpy"},
+    "huggingface.py": {"transformers"},
+    "lightning.py": {"lightning"},
+    "keras.py": {"keras"},
+}
 
 TRAIN = """
 import sys

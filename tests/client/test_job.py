@@ -58,6 +58,37 @@ def test_a_run_knows_by_how_much_its_batch_size_was_changed() -> None:
     assert Job(Environment()).batch_size_ratio == 1.0
 
 
+@pytest.mark.parametrize(
+    ("batch", "processes", "most", "expected"),
+    [(24, 1, None, (24, 1)), (24, 2, None, (12, 1)), (24, 2, 5, (4, 3)), (7, 1, 3, (1, 7)), (6, 6, 1, (1, 1))],
+)
+def test_a_framework_is_told_how_to_make_the_global_batch(
+    batch: int, processes: int, most: int | None, expected: tuple[int, int]
+) -> None:
+    job = Job(Environment(world_size=processes, global_batch_size=batch, max_local_batch_size=most))
+    assert job.split_batch() == expected
+    assert expected[0] * expected[1] * processes == batch
+
+
+def test_a_batch_that_cannot_be_shared_evenly_is_refused() -> None:
+    with pytest.raises(ValueError, match="a global batch of 10 samples cannot be shared evenly by 4 processes"):
+        Job(Environment(world_size=4)).split_batch(10)
+    with pytest.raises(ValueError, match="the global batch size is not known"):
+        Job(Environment()).split_batch()
+
+
+def test_a_frameworks_loop_is_told_once_that_it_has_to_end() -> None:
+    job = Job(Environment(iterations=50))
+    assert job.iterations == 50
+    assert not job.step_done(1, 8)
+    job.stopping.ask()
+    assert job.step_done(2, 8)
+    assert job.position.iteration == 2
+    with pytest.raises(SystemExit) as left:
+        job.leave()
+    assert left.value.code == 143
+
+
 def trained(job: Job, size: int = 20, batch: int = 4, epochs: int = 1) -> list[int]:
     seen: list[int] = []
     for _ in job.epochs(epochs):

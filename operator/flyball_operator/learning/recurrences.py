@@ -151,13 +151,11 @@ def search_of(
             continue
         # One that was made for another list, or out of turn, tells what it cost and moves no exploration.
         in_turn = search.exploring and search.rounds[-1].next_batch_size == run.batch_size
-        explores = run.purpose == Purpose.EXPLORE and in_turn
+        explores = Purpose(run.purpose) is Purpose.EXPLORE and in_turn
         purpose = Purpose.EXPLORE if explores else Purpose.BEST_KNOWN
-        pending = (Decision(run.decision, run.batch_size, purpose, None),)
-        search = replace(search, pending=pending).finish(
-            run.decision, float(run.cost_joules), run.reached, float(run.samples)
-        )
-        search = _begun_anew(search)
+        made = Decision(run.decision, run.batch_size, purpose, None)
+        search = replace(search, pending=(made,))
+        search = _begun_anew(search.finish(run.decision, float(run.cost_joules), run.reached, float(run.samples)))
     pending = tuple(
         Decision(run.decision, run.global_batch_size, Purpose(run.purpose), None)
         for run in under_way

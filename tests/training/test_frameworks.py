@@ -1,0 +1,120 @@
+"""Trainings by real frameworks with loops of their own: told of, ended by SIGTERM with their state saved, gone on with."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from flyball_testbed.training.frameworks import NoFrameworksError, get
+from flyball_testbed.training.pytorch import get as get_pytorch
+
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "training"
+ITERATIONS = 80  # of 24 samples: 20 are an epoch of 480
+
+pytestmark = [
+    pytest.mark.skipif(not os.environ.get("FLYBALL_TRAINING"), reason="make test-training runs these"),
+    pytest.mark.timeout(600),
+]
+
+
+@dataclass
+class Framework:
+    """A script, and the Python that has what it imports."""
+
+    python: str
+    path: str
+    script: str
+
+    def start(self, folder: Path, incarnation: int) -> Start:
+        log = folder / f"log-{incarnation}"
+        own = {key: value for key, value in os.environ.items() if not key.startswith(("FLYBALL_", "PYTHON", "JAX_"))}
+        own |= {
+            "PYTHONPATH": self.path,
+            "OMP_NUM_THREADS": "1",
+            "JAX_PLATFORMS": "cpu",
+            "HF_HUB_OFFLINE": "1",
+            "FLYBALL_INCARNATION": str(incarnation),
+            "FLYBALL_CHECKPOINT_DIR": str(folder),
+            "FLYBALL_GLOBAL_BATCH_SIZE": "24",
+            "FLYBALL_ITERATIONS": str(ITERATIONS),
+        }
+        with log.open("w") as output:
+            command = [self.python, str(EXAMPLES / self.script), str(folder)]
+            return Start(subprocess.Popen(command, env=own, stdout=output, stderr=subprocess.STDOUT), log)
+
+
+@dataclass
+class Start:
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def steps(self) -> list[int]:
+        return [int(number) for number in re.findall(r"^step (\d+)$", self.log.read_text(), re.MULTILINE)]
+
+    def wait_step(self, number: int) -> None:
+        wait_until(
+            lambda: bool(self.steps and self.steps[-1] >= number) or self.process.poll() is not None,
+            self.log.read_text,
+            4 * PATIENCE_SECONDS,
+        )
+        assert self.process.poll() is None, self.log.read_text()
+
+    def ended(self) -> int:
+        return self.process.wait(4 * PATIENCE_SECONDS)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture(params=["train_hugging_face.py", "train_lightning.py", "train_keras.py"])
+def framework(request: pytest.FixtureRequest) -> Framework:
+    client = str(ROOT / "client")
+    if request.param == "train_keras.py":
+        # Not imported here: without its backend's name it looks for TensorFlow.
+        if importlib.util.find_spec("keras") is None or importlib.util.find_spec("jax") is None:
+            pytest.skip("there is no Keras or no JAX: pip install .[training]")
+        return Framework(sys.executable, client, request.param)
+    try:
+        return Framework(get_pytorch(), f"{client}:{get()}", request.param)
+    except NoFrameworksError as error:
+        pytest.skip(str(error))
+
+
+def test_sigterm_ends_it_with_its_state_saved_and_it_goes_on_from_there(framework: Framework, tmp_path: Path) -> None:
+    first = framework.start(tmp_path, 1)
+    try:
+        first.wait_step(25)
+        first.process.send_signal(signal.SIGTERM)
+        assert first.ended() == 143, first.log.read_text()
+        assert "ended" not in first.log.read_text()
+        assert "batch 24 x 1" in first.log.read_text()
+        done = first.steps[-1]
+        assert first.steps == list(range(1, done + 1))
+        assert done < ITERATIONS
+    finally:
+        first.kill()
+    second = framework.start(tmp_path, 2)
+    try:
+        assert second.ended() == 0, second.log.read_text()
+    finally:
+        second.kill()
+    assert "ended" in second.log.read_text()
+    assert second.steps[0] == done + 1, "not one step was lost"
+    if framework.script == "train_keras.py":  # which trains whole epochs: the one that was cut off again
+        assert f"epoch {done // 20} at step {done}" in second.log.read_text()
+        assert second.steps == list(range(done + 1, done + 1 + ITERATIONS - 20 * (done // 20)))
+    else:
+        assert second.steps == list(range(done + 1, ITERATIONS + 1))

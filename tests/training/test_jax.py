@@ -1,0 +1,118 @@
+"""The example with real JAX: resized, terminated and killed, it trains what a run in peace trains."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flyball_testbed.controlplane.ports import free_port
+from flyball_testbed.training.journals import compare, history, read_steps
+
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+ROOT = Path(__file__).parents[2]
+ITERATIONS = 40
+
+pytestmark = [
+    pytest.mark.skipif(not os.environ.get("FLYBALL_TRAINING"), reason="make test-training runs these"),
+    pytest.mark.timeout(600),
+]
+
+
+class Start:
+    """One start of the example in so many processes."""
+
+    def __init__(self, folder: Path, incarnation: int, processes: int) -> None:
+        self.journal = folder / "journal"
+        self.journal.mkdir(parents=True, exist_ok=True)
+        own = {key: value for key, value in os.environ.items() if not key.startswith(("FLYBALL_", "JAX_"))}
+        own |= {
+            "PYTHONPATH": str(ROOT / "client"),
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
+            "JAX_NUM_PROCESSES": str(processes),
+            "FLYBALL_INCARNATION": str(incarnation),
+            "FLYBALL_CHECKPOINT_DIR": str(folder),
+            "FLYBALL_GLOBAL_BATCH_SIZE": "12",
+            "FLYBALL_MAX_LOCAL_BATCH_SIZE": "6",
+            "FLYBALL_ITERATIONS": str(ITERATIONS),
+            "FLYBALL_STEP_JOURNAL": str(self.journal),
+        }
+        self._logs = [folder / f"log-{incarnation}-{rank}" for rank in range(processes)]
+        self.processes = []
+        for rank, log in enumerate(self._logs):
+            with log.open("w") as output:
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, str(ROOT / "examples/training/train_jax.py"), str(ROOT / "LICENSE")],
+                        env={**own, "JAX_PROCESS_ID": str(rank)},
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+
+    def wait_done(self, steps: int) -> None:
+        """Until this many steps more are done than when it began."""
+        wait_until(
+            lambda: self.done >= steps or any(process.poll() is not None for process in self.processes),
+            self.log,
+            4 * PATIENCE_SECONDS,
+        )
+        assert all(process.poll() is None for process in self.processes), self.log()
+
+    @property
+    def done(self) -> int:
+        return max((step.iteration for step in read_steps(self.journal)), default=0)
+
+    def end(self, number: signal.Signals) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def ended(self) -> list[int]:
+        return [process.wait(4 * PATIENCE_SECONDS) for process in self.processes]
+
+    def log(self) -> str:
+        return "\n".join(log.read_text() for log in self._logs)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The journal of one process that nobody disturbed."""
+    pytest.importorskip("jax", reason="there is no JAX: pip install .[training]")
+    run = Start(tmp_path_factory.mktemp("undisturbed"), 1, 1)
+    try:
+        assert run.ended() == [0], run.log()
+        yield run.journal
+    finally:
+        run.end(signal.SIGKILL)
+
+
+def test_resized_terminated_and_killed_it_trains_the_same(undisturbed: Path, tmp_path: Path) -> None:
+    ends = [(1, signal.SIGTERM), (3, signal.SIGTERM), (2, signal.SIGKILL), (2, None)]
+    for incarnation, (processes, end) in enumerate(ends, 1):
+        run = Start(tmp_path, incarnation, processes)
+        try:
+            if end is not None:
+                run.wait_done(run.done + 8)
+                run.end(end)
+            statuses = set(run.ended())
+            assert statuses == {{None: 0, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}[end]}, run.log()
+        finally:
+            run.end(signal.SIGKILL)
+    steps = read_steps(tmp_path / "journal")
+    assert {step.world_size for step in steps} == {1, 2, 3}
+    trained = history(steps)
+    redone = len(steps) - len(trained)
+    assert 8 <= redone < 24, "the killed start's steps were made again, no other's"
+    result = compare(trained, history(read_steps(undisturbed)))
+    assert result.steps == ITERATIONS
+    assert result.same_samples
+    assert result.worst_loss_difference < 1e-4
+    print(f"{result}, {redone} steps made again")
