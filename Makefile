@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Tests and demo start hundreds of Python processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo train-demo pipeline-demo test test-fast test-integrations test-training mutants schedules gpu-check lint format images krew chart-docs docs page-pictures \
+.PHONY: help venv programs demo train-demo pipeline-demo test test-fast test-integrations test-training mutants schedules gpu-check lint format images krew chart-docs docs page-pictures \
 	dashboards dashboards-pictures vmui-pictures frontiers model-study \
 	metered-cap evaluation clean
 help:  ## what the targets do
@@ -20,6 +20,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 venv: $(STAMP)  ## the virtual environment with everything in it
 
+programs: $(STAMP)  ## what the tests need of programs and images, fetched or built beforehand, two at a time (half an hour, once)
+	$(BIN)/python -m flyball_testbed.builds
+
 demo: $(STAMP)  ## a real control plane, real jobs, a power cap stepped down and up (DEMO_ARGS="--help")
 	$(BIN)/flyball demo $(DEMO_ARGS)
 
@@ -30,6 +33,7 @@ pipeline-demo: $(STAMP)  ## a pipeline's energy plan acts on clocks, a straggler
 	$(BIN)/python -m flyball_testbed.pipeline.demo $(PIPELINE_DEMO_ARGS)
 
 test: $(STAMP)  ## the tests, on a real control plane; not test-integrations (TEST_ARGS="-k name")
+	$(if $(TEST_ARGS),,$(BIN)/python -m flyball_testbed.builds)
 	$(BIN)/pytest --numprocesses auto --dist loadfile $(TEST_ARGS)
 
 test-fast: $(STAMP)  ## what needs no control plane and no long computation, on fewer examples (TEST_ARGS as above)

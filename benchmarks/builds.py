@@ -1,6 +1,7 @@
 """What the tests build before they begin, from an empty cache: seconds and processor time of each, one after the other.
 
     python benchmarks/builds.py [--only "control plane"] [--only images]     # half an hour of two cores; nice it
+    python benchmarks/builds.py --together                                   # as `make programs` and `.ci/run` do it
 
 Programs are built into a folder of their own with Go's caches in it, so that sources are fetched, too. The sum, with a run
 of the tests where everything is built (`--suite-seconds`), is what `.ci/run` takes in a fresh clone without any cache.
@@ -15,7 +16,6 @@ import os
 import resource
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ from pathlib import Path
 from flyball_testbed.controlplane.install import REPOSITORY
 
 MOST_SECONDS = 75 * 60.0
-FLYBALL = str(Path(sysconfig.get_path("scripts")) / "flyball")
-PROGRAMS = "flyball_testbed.controlplane.programs"
+PROGRAMS = [sys.executable, "-m", "flyball_testbed.builds"]
+ENVIRONMENT, TOGETHER = "virtual environment", "all beside each other"
 # In the order in which a run of everything comes to them.
 BUILDS = {
-    "virtual environment": ["make", "--silent", "venv", "VENV={folder}/venv"],
-    "control plane": [FLYBALL, "devcluster", "binaries"],
-    "real nodes": [FLYBALL, "devcluster", "binaries", "--real"],
-    "chart tools": [sys.executable, "-m", f"{PROGRAMS}.chart_tools"],
-    "Prometheus": [FLYBALL, "devcluster", "binaries", "--monitoring"],
-    "images": [sys.executable, "-m", "flyball_testbed.images", "--output", "{folder}/images"],
+    ENVIRONMENT: ["make", "--silent", "venv", "VENV={folder}/venv"],
+    "control plane": [*PROGRAMS, "control-plane"],
+    "real nodes": [*PROGRAMS, "real-nodes"],
+    "chart tools": [*PROGRAMS, "chart-tools"],
+    "Prometheus": [*PROGRAMS, "prometheus"],
+    "images": [*PROGRAMS, "images"],
 }
 
 
@@ -54,7 +54,7 @@ def measured(name: str, folder: Path) -> Cost:
         "GOFLAGS": "-modcacherw",  # for it to be removed
         "PIP_NO_CACHE_DIR": "1",
     }
-    command = [word.format(folder=folder) for word in BUILDS[name]]
+    command = [word.format(folder=folder) for word in (PROGRAMS if name == TOGETHER else BUILDS[name])]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     subprocess.run(command, env=environment, cwd=REPOSITORY, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -65,13 +65,14 @@ def measured(name: str, folder: Path) -> Cost:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=list(BUILDS), help="only this one; may be repeated")
+    parser.add_argument("--together", action="store_true", help="the environment, then all programs and images at once")
     parser.add_argument("--suite-seconds", type=float, default=0.0, help="what `.ci/run` takes with everything built")
     parser.add_argument("--folder", type=Path, help="build into this folder, and leave it; default: a temporary one")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="flyball-builds-") as temporary:
         folder = (arguments.folder or Path(temporary)).resolve()
         costs = {}
-        for name in arguments.only or BUILDS:
+        for name in (ENVIRONMENT, TOGETHER) if arguments.together else arguments.only or BUILDS:
             print(f"--- {name}", flush=True)
             costs[name] = measured(name, folder)
             found = costs[name]

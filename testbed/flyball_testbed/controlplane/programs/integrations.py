@@ -18,6 +18,7 @@ from flyball_testbed.controlplane.programs.binaries import BinariesUnavailableEr
 PROMETHEUS_OPERATOR = "prometheus-operator"
 JOBSET = "jobset"
 COSIGN = "cosign"
+KUBE_SCORE = "kube-score"
 VICTORIA_METRICS = "victoria-metrics"
 INTEGRATIONS = tuple(build.PACKAGE_OF_INTEGRATION)
 
@@ -49,7 +50,7 @@ def present_integration(program: str) -> Path | None:
 
 def integration_source(program: str, report: Report = print) -> Path:
     """The folder of a program's own sources, with the definitions that it comes with. Raises BuildError."""
-    go = build.find_go(integration_directory(program).parent / "tools", report)
+    go = build.find_go(build.tools_directory(integration_directory(program)), report)
     return build.module_source(build.MODULE_OF_PROGRAM[program], go)
 
 
