@@ -6,20 +6,24 @@ from typing import Any
 
 
 class ApiError(Exception):
-    """The API server refused a request: its HTTP `status`, machine-readable `reason` and `message`."""
+    """The API server refused a request: its HTTP `status`, machine-readable `reason` and `message`.
 
-    def __init__(self, status: int, reason: str, message: str, request: str) -> None:
+    `request_id` is what its audit log calls the request (empty: not known).
+    """
+
+    def __init__(self, status: int, reason: str, message: str, request: str, request_id: str = "") -> None:
         super().__init__(f"{request}: {status} {reason}: {message}")
         self.status = status
         self.reason = reason
         self.message = message
+        self.request_id = request_id
 
     @classmethod
-    def from_answer(cls, status: int, body: Any, request: str) -> ApiError:
+    def from_answer(cls, status: int, body: Any, request: str, request_id: str = "") -> ApiError:
         """Build it from an HTTP answer's status and body (a `Status` object, or anything that a proxy put there)."""
         if isinstance(body, dict):
-            return cls(status, str(body.get("reason", "")), str(body.get("message", ""))[:2000], request)
-        return cls(status, "", str(body)[:2000], request)
+            return cls(status, str(body.get("reason", "")), str(body.get("message", ""))[:2000], request, request_id)
+        return cls(status, "", str(body)[:2000], request, request_id)
 
     @property
     def not_found(self) -> bool:
@@ -42,4 +46,11 @@ class ApiError(Exception):
 
 
 class ApiUnreachable(Exception):
-    """No answer came: connection refused, reset, timed out, or the answer broke off."""
+    """No answer came: connection refused, reset, timed out, or the answer broke off.
+
+    `request_id` is what the API server's audit log calls the request, should it have arrived (empty: not known).
+    """
+
+    def __init__(self, message: str = "", request_id: str = "") -> None:
+        super().__init__(message)
+        self.request_id = request_id

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -28,6 +29,13 @@ APPLY_PATCH = "application/apply-patch+yaml"
 # A watch line is one object; etcd refuses objects above 1.5 MiB, so that a longer line is no Kubernetes answer.
 MAX_WATCH_LINE_BYTES = 8 * 1024 * 1024
 MAX_TEXT_LINE_BYTES = 64 * 1024
+# By which the API server lets a client name its request in the audit log: also one that is never answered is found there.
+REQUEST_ID_HEADER = "Audit-ID"
+
+
+def new_request_id() -> str:
+    """A name for one request that no other one has."""
+    return str(uuid.uuid4())
 
 
 class ApiSession:
@@ -100,22 +108,22 @@ class ApiSession:
     ) -> JsonObject:
         """Send one request and return the answer's JSON object."""
         described = f"{method} {path}"
-        status, raw = await self._exchange(method, path, params, body, content_type, timeout_seconds)
+        status, raw, request_id = await self._exchange(method, path, params, body, content_type, timeout_seconds)
         parsed = _parse(raw, described, status)
         if status >= 400:
             self._refused(status)
-            raise ApiError.from_answer(status, parsed, described)
+            raise ApiError.from_answer(status, parsed, described, request_id)
         if not isinstance(parsed, dict):
             raise ApiUnreachable(f"{described}: the answer is not a JSON object")
         return parsed
 
     async def text(self, path: str, **params: str) -> str:
         """What is no JSON: a container's log. Ask for a bounded part of it (`limitBytes`)."""
-        status, raw = await self._exchange("GET", path, params or None, None, "", None)
+        status, raw, request_id = await self._exchange("GET", path, params or None, None, "", None)
         if status >= 400:
             self._refused(status)
             described = f"GET {path}"
-            raise ApiError.from_answer(status, _parse(raw, described, status), described)
+            raise ApiError.from_answer(status, _parse(raw, described, status), described, request_id)
         return raw.decode(errors="replace")
 
     async def _exchange(
@@ -126,16 +134,18 @@ class ApiSession:
         body: Any,
         content_type: str,
         timeout_seconds: float | None,
-    ) -> tuple[int, bytes]:
-        """Send one request; the status and the body of its answer."""
+    ) -> tuple[int, bytes, str]:
+        """Send one request; the status and the body of its answer, and what the server's audit log calls it."""
         data = None if body is None else orjson.dumps(body)
         described = f"{method} {path}"
+        request_id = new_request_id()
         try:
             async with (
                 asyncio.timeout(self._timeout_seconds if timeout_seconds is None else timeout_seconds),
                 self._slots,
             ):
                 headers = await self._headers(content_type if data is not None else None)
+                headers[REQUEST_ID_HEADER] = request_id
                 self._before_sending()
                 async with self._http.request(
                     method,
@@ -146,9 +156,9 @@ class ApiSession:
                     timeout=aiohttp.ClientTimeout(total=None),  # the wait for a slot counts too
                     **self._way,
                 ) as answer:
-                    return answer.status, await answer.read()
+                    return answer.status, await answer.read(), answer.headers.get(REQUEST_ID_HEADER, "")
         except (aiohttp.ClientError, CredentialsError, TimeoutError, OSError) as error:
-            raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}") from error
+            raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}", request_id) from error
 
     async def get(self, path: str, **params: str) -> JsonObject:
         return await self.request("GET", path, params=params or None)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from flyball_kube import session as session_module
 from flyball_kube.credentials import Configuration, TokenFile, load_configuration
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import JOBS, NODES, Resource
@@ -52,6 +53,21 @@ async def test_a_refusal_carries_the_api_servers_own_words(way: Way) -> None:
             way.path(), {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "Not_Good"}}
         )
     assert invalid.value.invalid
+
+
+async def test_the_api_server_calls_a_request_what_we_call_it(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that its audit log has what became of a request that was refused, or never answered."""
+    names = iter(f"request-{number}" for number in range(9))
+    monkeypatch.setattr(session_module, "new_request_id", lambda: next(names))
+    for name in ("request-0", "request-1"):
+        with pytest.raises(ApiError) as refused:  # the name in it is the answer's, where there is one
+            await way.direct.create(way.path(), {"kind": "ConfigMap", "metadata": {"name": "Not_Good"}})
+        assert refused.value.request_id == name
+    way.proxy.silent = True
+    with pytest.raises(ApiUnreachable) as unanswered:
+        await way.session.request("GET", way.path(), timeout_seconds=0.2)
+    assert unanswered.value.request_id == "request-2"
+    way.proxy.silent = False
 
 
 async def test_what_an_account_may_not_do_is_an_error_with_the_reason(cluster: IsolatedCluster) -> None:

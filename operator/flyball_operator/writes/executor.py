@@ -119,7 +119,7 @@ class Executor:
             answer = await call()
         except ApiError as error:
             level = logging.DEBUG if error.conflict or error.not_found else logging.WARNING
-            logger.log(level, "write refused", write=kind, error=str(error))
+            logger.log(level, "write refused", write=kind, error=str(error), request_id=error.request_id)
             outcome = Outcome.REFUSED if error.status < 500 else Outcome.UNKNOWN
             return WriteResult(
                 outcome,
@@ -129,7 +129,7 @@ class Executor:
                 message=error.message if outcome is Outcome.REFUSED else "",
             )
         except ApiUnreachable as error:
-            logger.warning("write unanswered", write=kind, error=str(error))
+            logger.warning("write unanswered", write=kind, error=str(error), request_id=error.request_id)
             return UNKNOWN
         if answer.get("kind") == resource.kind:
             self._absorb(resource, answer)
