@@ -45,7 +45,7 @@ def test_a_cap_that_is_held() -> None:
     assert (cap.committed_watts, cap.measured_watts, cap.headroom_watts) == (400, 330, 600)
     assert cap.measured is not None
     assert (cap.measured.source, cap.measured.time) == ("agents", None)
-    assert cap.enforced == Aspect(True, "LimitsAcknowledged", "the limits of 1 nodes add up to 400 W at most", SINCE)
+    assert cap.enforced == Aspect(True, "LimitsAcknowledged", "the limits of 1 node add up to 400 W at most", SINCE)
     assert cap.feasible.status is True
     assert cap.breached.status is False
     assert cap.emergency is None

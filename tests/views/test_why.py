@@ -224,7 +224,7 @@ def test_a_cap_that_is_not_enforced_names_the_nodes_that_owe() -> None:
     found = why_cap(shown(), "cluster")
     assert found.headline == "not enforced: 600 W in force, 900 W committed, 440 W measured, 0 W to give"
     assert told(found)[:2] == [
-        (STOPS, "the nodes may still draw 900 W, 300 W over the cap; 1 nodes have yet to acknowledge their grant"),
+        (STOPS, "the nodes may still draw 900 W, 300 W over the cap; 1 node has yet to acknowledge their grant"),
         (STOPS, "node-b: it is cordoned: no job is placed there"),
     ]
 

@@ -154,13 +154,21 @@ def _schedule_invalid(state: CapState) -> tuple[Condition, ...]:
     return (Condition("ScheduleInvalid", True, problems[0].reason, "; ".join(item.message for item in problems)),)
 
 
+def _nodes(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"
+
+
+def _nodes_have(number: int) -> str:
+    return f"{_nodes(number)} {'has' if number == 1 else 'have'}"
+
+
 def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condition:
     if not state.nodes and not grants.unread:
         return Condition("Enforced", None, "NoNodes", "no node with GPUs is under the cap: see its nodeSelector")
     over = state.committed_watts - state.effective.watts
     if state.if_governed is not None:
         message = (
-            f"the operator only observes: no limit is set, and those of {len(state.nodes)} nodes allow "
+            f"the operator only observes: no limit is set, and those of {_nodes(len(state.nodes))} allow "
             f"{state.committed_watts:.0f} W; governed, with the pods that run now, they would allow "
             f"{state.if_governed.committed_watts:.0f} W of the cap's {state.effective.watts:.0f} W"
         )
@@ -170,14 +178,16 @@ def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condit
         message = f"what cannot be read may be of nodes under this cap: {', '.join(grants.unread[:8])}"
         return Condition("Enforced", None, "Unreadable", message)
     if state.enforced and unheard:
-        message = f"{len(unheard)} nodes have yet to acknowledge a grant of the operator that leads since a moment ago"
+        message = (
+            f"{_nodes_have(len(unheard))} yet to acknowledge a grant of the operator that leads since a moment ago"
+        )
         return Condition("Enforced", None, "Adopting", message)
     if state.enforced and state.unrecorded:
-        message = f"{len(state.unrecorded)} nodes have yet to be recorded as the cap's, by labels in their GPUNodes"
+        message = f"{_nodes_have(len(state.unrecorded))} yet to be recorded as the cap's, by labels in their GPUNodes"
         return Condition("Enforced", None, "Joining", message)
     if state.enforced:
         message = (
-            f"the limits of {len(state.nodes)} nodes add up to {state.committed_watts:.0f} W at most, "
+            f"the limits of {_nodes(len(state.nodes))} add up to {state.committed_watts:.0f} W at most, "
             f"{abs(over):.0f} W under the cap"
         )
         if state.reserve_milliwatts:
@@ -189,11 +199,12 @@ def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condit
         message = (
             f"nobody can prove that the nodes draw less than {state.committed_watts:.0f} W, {over:.0f} W over the cap"
         )
-        message += f"; {len(named)} of them count at their GPUs' largest limits ({'; '.join(named)})"
+        count = "counts at its" if len(named) == 1 else "count at their"
+        message += f"; {len(named)} of them {count} GPUs' largest limits ({'; '.join(named)})"
         return Condition("Enforced", None, "ProofStale", message)
     message = f"the nodes may still draw {state.committed_watts:.0f} W, {over:.0f} W over the cap"
     if grants.waiting:
-        message += f"; {grants.waiting} nodes have yet to acknowledge their grant"
+        message += f"; {_nodes_have(grants.waiting)} yet to acknowledge their grant"
     return Condition("Enforced", False, "WaitingForAcknowledgements" if feasible else "Infeasible", message)
 
 

@@ -198,7 +198,7 @@ def test_a_lower_cap_is_published_as_not_enforced_until_the_limits_are_read_back
     status = site.publish(reading, grants=GrantsUnderWay(1))
     assert (status["effectiveWatts"], status["headroomWatts"]) == (1000, 0)
     assert site.condition("Enforced") == ("False", "WaitingForAcknowledgements")
-    assert "1400 W over the cap; 1 nodes have yet to acknowledge" in site.conditions()["Enforced"]["message"]
+    assert "1400 W over the cap; 1 node has yet to acknowledge" in site.conditions()["Enforced"]["message"]
     site.nodes["a"] = holding("a", 1000)
     site.publish(site.read())
     assert site.condition("Enforced") == ("True", "LimitsAcknowledged")
