@@ -173,7 +173,8 @@ class LeaderTerm:
         self._reporter.announce_problems(cluster.gpu_nodes.values())
         self._reporter.announce_gpus(cluster.gpu_nodes)
         self._reporter.announce_deletions([*cluster.caps, *cluster.gpu_nodes.values()])
-        self._observe(state, jobs, instructions)
+        self._observe(cluster, state, jobs, instructions)
+        self._metrics.observe_signal(self._signal.read(monotonic), now)
         return self._pause(state, jobs)
 
     async def close(self) -> None:
@@ -355,14 +356,19 @@ class LeaderTerm:
         if result.done:
             self._reporter.announce_plain_job(verdict)
 
-    def _observe(self, state: PowerState, jobs: JobsStep, instructions: PowerInstructions) -> None:
+    def _observe(
+        self, cluster: ClusterState, state: PowerState, jobs: JobsStep, instructions: PowerInstructions
+    ) -> None:
         self._metrics.observe_convergence(instructions.owing)
         self._metrics.observe_caps(state.caps.states, self._plans.in_force.infeasible)
         self._metrics.observe_jobs(
             jobs.jobs.values(),
             self._plans.in_force.decisions,
             lambda job: self._learner.model_for(job, state.nodes),
+            self._plans.queue,
         )
+        self._metrics.observe_quotas(cluster.energy_quotas)
+        self._metrics.observe_waiting_batch_jobs(self._plain_jobs.waiting)
         self._metrics.observe_nodes(state.nodes.values())
         self._metrics.observe_ages(self._watches.ages())
 

@@ -54,6 +54,8 @@ class PlainJobs:
     def __init__(self) -> None:
         self._admitted: dict[str, float] = {}  # when, by uid
         self._told: dict[str, tuple[str, float]] = {}
+        self.waiting: Mapping[str, int] = {}
+        """How many were judged in the last step and go on waiting, by the reason."""
 
     def step(self, state: PowerState, decisions: Mapping[str, JobDecision], monotonic: float) -> list[Verdict]:
         """Which Jobs may run now, and what is to be told of those that may not; the same is not told in each cycle."""
@@ -64,11 +66,13 @@ class PlainJobs:
         }
         waiting = [job for job in jobs.values() if job.waits and job.uid not in self._admitted]
         if not waiting:
+            self.waiting = {}
             return []
         waiting.sort(key=lambda job: (job.created, job.namespace, job.name))
         started = [job for uid, job in jobs.items() if job.runs or uid in self._admitted]
         room = _Room(state, decisions, started)
         verdicts = [room.judge(job) for job in waiting[:MAX_JUDGED]]
+        self.waiting = Counter(verdict.reason for verdict in verdicts if not verdict.admitted)
         for verdict in verdicts:
             if verdict.admitted:
                 self._admitted[verdict.job.uid] = monotonic

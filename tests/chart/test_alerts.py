@@ -45,9 +45,17 @@ CASES = {
     "FlyballCyclesFailing": Case("flyball_cycle_failures_total", "0+2x20", "0x16 1x4"),
     "FlyballAgentAway": Case("flyball_nodes{state='unproven'}", "0x15 1x4", "2x10 0x10"),
     "FlyballNodeNotGoverned": Case("flyball_nodes{state='unacknowledged'}", "2x20", "2x15 0x5"),
+    # Seconds of the time at which it is looked.
+    "FlyballSignalEnded": Case(
+        "flyball_grid_signal_end_timestamp_seconds{unit='gCO2/kWh'}", "600x20", f"{60 * LOOKED_AT_MINUTE + 60}x20"
+    ),
     "FlyballBudgetNearlySpent": Case(
         f"flyball_job_energy_joules_total{{{OF_JOB}}}", "0+50x20", "0+40x20",
         ((f"flyball_job_energy_budget_joules{{{OF_JOB}}}", "1000x20"),),
+    ),
+    "FlyballQuotaNearlySpent": Case(
+        "flyball_quota_energy_joules{namespace='team',quota='q'}", "0+50x20", "0+40x20",
+        (("flyball_quota_energy_budget_joules{namespace='team',quota='q'}", "1000x20"),),
     ),
     "FlyballDeadlineAtRisk": Case(f"flyball_job_deadline_at_risk{{{OF_JOB}}}", "0x10 1x10", "0x16 1x3"),
     "FlyballJobStuckStarting": Case(

@@ -22,8 +22,15 @@ QUICK = (
 
 @pytest.fixture(scope="session")
 def site(control_plane_programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Four nodes of eight GPUs, shared by all tests that leave them whole; those that kill a part take `make_site`."""
-    plan = SitePlan(nodes=4, operator_arguments=QUICK, workload_arguments=("--run-programs",))
+    """Four nodes of eight GPUs, shared by all tests that leave them whole; those that kill a part take `make_site`.
+
+    The grid's signal is the same at all hours, so that nothing waits for another one.
+    """
+    signal = tmp_path_factory.mktemp("signal") / "signal.csv"
+    signal.write_text("time,gCO2/kWh\n2026-01-01T00:00:00Z,400\n2096-01-01T00:00:00Z,400\n")
+    plan = SitePlan(
+        nodes=4, operator_arguments=(*QUICK, "--signal-file", str(signal)), workload_arguments=("--run-programs",)
+    )
     with Site.start(plan, tmp_path_factory.mktemp("site")) as started:
         yield started
 

@@ -39,15 +39,39 @@ def known(samples: list[Sample]) -> bool:
     return any(not math.isnan(sample.value) for sample in samples)
 
 
+def batch_job(bench: Bench, name: str, *, gpus: int, by_power: bool = False) -> None:
+    """A Job outside Flyball, of one pod; one `by_power` waits to be let run."""
+    container = {"name": "main", "image": "somebodys", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    labels = {"flyball.dev/admission": "by-power"} if by_power else {}
+    spec = {"suspend": by_power, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}
+    jobs = f"/apis/batch/v1/namespaces/{bench.namespace}/jobs"
+    bench.api.create(jobs, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+
+
+@pytest.fixture
+def without_batch_jobs(bench: Bench) -> Iterator[None]:
+    """Takes the Jobs away that the test has made beside the site's own."""
+    yield
+    for name in ("outside", "waits"):
+        bench.api.delete(f"/apis/batch/v1/namespaces/{bench.namespace}/jobs/{name}", propagation="Background")
+
+
+@pytest.mark.usefixtures("without_batch_jobs")
 def test_every_panel_and_every_alert_has_data(bench: Bench, prometheus: Prometheus, monitoring_tools: Binaries) -> None:
     bench.set_cap("site", 8000)
     # Of an exporter that is not there: the cap is metered, and its meter silent.
     bench.set_cap("metered", 20_000, meter={"file": "nobody-writes-it", "silentSeconds": 5})
     dated = {"energy": {"budgetKilojoules": 100_000}, "deadline": "2099-01-01T00:00:00Z"}
+    # A tenant with a quota; pods that are nobody's job; a batch Job that waits for more GPUs than there are.
+    bench.set_energy_quota(gpus=64, energyBudget={"kilojoules": 10_000_000, "periodSeconds": 86400})
+    batch_job(bench, "outside", gpus=1)
+    batch_job(bench, "waits", gpus=64, by_power=True)
     bench.submit("dated", gpus=(2, 4), iterations=1_000_000, **dated)
-    bench.submit("plain", gpus=(1, 8), iterations=1_000_000)
+    bench.submit("plain", gpus=(16, 16), iterations=1_000_000)
     bench.wait_running("dated")
     bench.wait_running("plain")
+    # It fits once another has ended, and the queue says when that will be.
+    bench.submit("queued", gpus=(16, 16), iterations=1000)
 
     panels = {
         f"{made.title}: {panel.title}: {query.legend}": made.bound(query.expr, rate_interval=RATE_INTERVAL, span=SPAN)

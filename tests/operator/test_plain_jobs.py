@@ -85,6 +85,20 @@ def verdicts(given_state: PowerState, decisions: Mapping[str, JobDecision] | Non
     return {found.job.name: found for found in PlainJobs().step(given_state, decisions or {}, 0.0)}
 
 
+def test_how_many_wait_for_what_is_counted_also_where_nothing_is_told_again() -> None:
+    plain = PlainJobs()
+    waiting = state([job("large", gpus=16), job("wide", gpus=8, pods=2), job("second", gpus=8, pods=2)])
+    for told in (3, 0):
+        assert len(plain.step(waiting, {}, 0.0)) == told
+        assert sum(plain.waiting.values()) == 3
+    assert plain.waiting["NoNodeFits"] == 3
+    plain.step(state([job("small")]), {}, 1.0)
+    assert dict(plain.waiting) == {}
+    plain.step(waiting, {}, 2.0)
+    plain.step(state([]), {}, 3.0)
+    assert dict(plain.waiting) == {}
+
+
 def only(given_state: PowerState, **keywords: Any) -> Verdict:
     (found,) = verdicts(given_state, **keywords).values()
     return found

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
+
 if TYPE_CHECKING:
     from flyball_planner.snapshot import JobDecision
 
     from flyball_operator.jobs.jobs_step import LiveJob
 
-# At most eight series a job, and four more while it runs: what a Prometheus takes from one target. The oldest keep theirs.
+# At most eight series a job, and four more while it runs or two while it waits: what a Prometheus takes from one target.
+# The oldest keep theirs.
 MAX_JOBS = 5000
 # A state that a job's status does not have yet.
 NEW_JOB = "New"
@@ -30,10 +33,11 @@ LABELS = ("namespace", "job_name")
 
 @dataclass(frozen=True, slots=True)
 class ObservedJobs:
-    """The jobs that have not ended, in one cycle, and the decisions of the plan in force by their uids."""
+    """The jobs that have not ended, in one cycle, with the plan in force: its decisions by their uids, and its queue."""
 
     jobs: Sequence[LiveJob] = ()
     decisions: Mapping[str, JobDecision] = field(default_factory=dict)
+    queue: JobQueue = NO_QUEUE
 
     def families(self) -> Iterator[Metric]:
         """Every family of jobs, each one also where no job has a series of it."""
@@ -46,6 +50,7 @@ class ObservedJobs:
                 if found is not None:
                     gauge.add_metric(labels, found)
             yield gauge
+        yield from self._of_queue(shown)
         energy = CounterMetricFamily("flyball_job_energy_joules", "Energy that the job has used", labels=LABELS)
         state = GaugeMetricFamily("flyball_job_state", "1 for the job's state", labels=(*LABELS, "state"))
         for labels, job in shown:
@@ -60,6 +65,25 @@ class ObservedJobs:
             max(0, len(self.jobs) - MAX_JOBS),
         )
         yield from (energy, state, states, left_out)
+
+    def _of_queue(self, shown: Sequence[tuple[tuple[str, str], LiveJob]]) -> Iterator[Metric]:
+        position = GaugeMetricFamily(
+            "flyball_job_queue_position",
+            "The job's place among those that wait for GPUs or watts, from 1",
+            labels=LABELS,
+        )
+        start = GaugeMetricFamily(
+            "flyball_job_expected_start_timestamp_seconds",
+            "When a job that waits can expect to start, where that is known",
+            labels=LABELS,
+        )
+        for labels, job in shown:
+            place = self.queue.place_of(job.view.uid)
+            if place is not None:
+                position.add_metric(labels, place.position)
+                if place.start is not None:
+                    start.add_metric(labels, place.start.timestamp())
+        yield from (position, start)
 
 
 def runs(job: LiveJob) -> bool:

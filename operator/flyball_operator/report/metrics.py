@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
 
@@ -29,13 +29,18 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
 from flyball_operator.outcome import Outcome
+from flyball_operator.report.cap_series import ObservedCap, cap_families
 from flyball_operator.report.job_series import ObservedJobs
+from flyball_operator.report.quota_series import quota_families
 from flyball_operator.report.savings import Savings
 
 if TYPE_CHECKING:
     from flyball_api.energy_aware_job import EnergyAwareJob
+    from flyball_api.energy_quota import EnergyQuota
     from flyball_planner.models.job import JobModel
+    from flyball_planner.shifting import Signal
     from flyball_planner.snapshot import JobDecision
 
     from flyball_operator.jobs.jobs_step import LiveJob
@@ -54,38 +59,21 @@ WRITE_BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 CONVERGE_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cap:
-    name: str
-    watts: float
-    committed_watts: float
-    measured_watts: float
-    feasible: bool
-    enforced: bool | None  # None: nobody enforces anything here
-    proof_stale: bool
-    if_governed_watts: float | None
-    overshoot_joules: float
-    overshoot_seconds: float
-    meter_allowed_watts: float | None = None
-    meter_silent: bool | None = None
-
-    @property
-    def headroom_watts(self) -> float:
-        return self.watts - self.committed_watts
-
-
 class _Latest(Collector):
     """The series that come and go with their objects."""
 
     def __init__(self) -> None:
-        self.caps: tuple[_Cap, ...] = ()
+        self.caps: Sequence[ObservedCap] = ()
         self.jobs = ObservedJobs()
         self.savings = Savings()
         self.owners: Sequence[tuple[tuple[str, str], int]] = ()
+        self.quotas: Sequence[EnergyQuota] = ()
+        self.waiting_batch_jobs: Mapping[str, int] = {}
+        self.signal: tuple[str, float | None, float] | None = None  # its unit, its value now, its end
 
     def collect(self) -> Iterator[Metric]:
         """One family per metric; Prometheus' own names, units and help texts."""
-        yield from self._of_caps(self.caps)
+        yield from cap_families(self.caps)
         yield from self.jobs.families()
         owners = CounterMetricFamily(
             "flyball_owner_energy_joules",
@@ -95,6 +83,16 @@ class _Latest(Collector):
         for (namespace, owner), millijoules in self.owners:
             owners.add_metric([namespace, owner], millijoules / 1e3)
         yield owners
+        yield from quota_families(self.quotas)
+        waiting = GaugeMetricFamily(
+            "flyball_batch_jobs_waiting",
+            "Batch Jobs that wait to be let run by power, by what they wait for",
+            labels=["reason"],
+        )
+        for reason, count in sorted(self.waiting_batch_jobs.items()):
+            waiting.add_metric([reason], count)
+        yield waiting
+        yield from self._of_signal()
         yield CounterMetricFamily(
             "flyball_training_energy_joules", "Energy that running jobs have used", self.savings.joules
         )
@@ -104,62 +102,19 @@ class _Latest(Collector):
             self.savings.highest_clock_joules,
         )
 
-    @staticmethod
-    def _of_caps(caps: tuple[_Cap, ...]) -> Iterator[Metric]:
-        gauges: tuple[tuple[str, str, Callable[[_Cap], float]], ...] = (
-            ("watts", "The cap in force now, static overhead included", lambda cap: cap.watts),
-            ("committed_watts", "The most that the cap's nodes may draw now", lambda cap: cap.committed_watts),
-            ("measured_watts", "What the cap's nodes draw now", lambda cap: cap.measured_watts),
-            ("headroom_watts", "The cap less what is committed", lambda cap: cap.headroom_watts),
-            ("feasible", "1 while the cap can be held at all", lambda cap: float(cap.feasible)),
-            (
-                "proof_stale",
-                "1 while nothing but doubt of some nodes' acknowledgements keeps the cap from being enforced",
-                lambda cap: float(cap.proof_stale),
-            ),
+    def _of_signal(self) -> Iterator[Metric]:
+        value = GaugeMetricFamily(
+            "flyball_grid_signal", "The grid's signal now, where there is one that reaches so far", labels=["unit"]
         )
-        for name, text, value in gauges:
-            gauge = GaugeMetricFamily(f"flyball_cap_{name}", text, labels=["cap"])
-            for cap in caps:
-                gauge.add_metric([cap.name], value(cap))
-            yield gauge
-        enforced = GaugeMetricFamily(
-            "flyball_cap_enforced", "1 while what is committed is known to be within the cap", labels=["cap"]
+        end = GaugeMetricFamily(
+            "flyball_grid_signal_end_timestamp_seconds", "Until when the grid's signal is known", labels=["unit"]
         )
-        if_governed = GaugeMetricFamily(
-            "flyball_cap_if_governed_watts",
-            "What would be committed, told by an operator that only observes",
-            labels=["cap"],
-        )
-        allowed = GaugeMetricFamily(
-            "flyball_cap_meter_allowed_watts",
-            "What all limits and the static overhead may add up to because of the cap's meter, where it bounds them",
-            labels=["cap"],
-        )
-        silent = GaugeMetricFamily(
-            "flyball_cap_meter_silent", "1 while the cap's meter is not believed", labels=["cap"]
-        )
-        for cap in caps:
-            if cap.enforced is not None:
-                enforced.add_metric([cap.name], float(cap.enforced))
-            if cap.if_governed_watts is not None:
-                if_governed.add_metric([cap.name], cap.if_governed_watts)
-            if cap.meter_allowed_watts is not None:
-                allowed.add_metric([cap.name], cap.meter_allowed_watts)
-            if cap.meter_silent is not None:
-                silent.add_metric([cap.name], float(cap.meter_silent))
-        yield from (enforced, if_governed, allowed, silent)
-        joules = CounterMetricFamily(
-            "flyball_cap_overshoot_joules", "Energy measured above the cap in force", labels=["cap"]
-        )
-        seconds = CounterMetricFamily(
-            "flyball_cap_overshoot_seconds", "Time during which more was measured than the cap in force", labels=["cap"]
-        )
-        for cap in caps:
-            joules.add_metric([cap.name], cap.overshoot_joules)
-            seconds.add_metric([cap.name], cap.overshoot_seconds)
-        yield joules
-        yield seconds
+        if self.signal is not None:
+            unit, now, until = self.signal
+            end.add_metric([unit], until)
+            if now is not None:
+                value.add_metric([unit], now)
+        yield from (value, end)
 
 
 class OperatorMetrics:
@@ -232,6 +187,7 @@ class OperatorMetrics:
         if not leads:
             self._caps_seen_at = self._converging_since = None
             self._latest.caps, self._latest.jobs, self._latest.owners = (), ObservedJobs(), ()
+            self._latest.quotas, self._latest.waiting_batch_jobs, self._latest.signal = (), {}, None
             self._latest.savings.forget()
             self._nodes.clear()
 
@@ -286,7 +242,7 @@ class OperatorMetrics:
             over[name] = joules, seconds
             feasible = state.attainable and name not in infeasible
             caps.append(
-                _Cap(
+                ObservedCap(
                     name,
                     watts,
                     state.committed_watts,
@@ -309,10 +265,24 @@ class OperatorMetrics:
         jobs: Collection[LiveJob],
         decisions: Mapping[str, JobDecision],
         model_of: Callable[[EnergyAwareJob], JobModel],
+        queue: JobQueue = NO_QUEUE,
     ) -> None:
-        """The jobs that have not ended, the plan in force by their uids, and where their models are to be had."""
+        """The jobs that have not ended, the plan in force by their uids, its queue, and where their models are."""
         self._latest.savings.observe(jobs, model_of)
-        self._latest.jobs = ObservedJobs(tuple(jobs), decisions)
+        self._latest.jobs = ObservedJobs(tuple(jobs), decisions, queue)
+
+    def observe_quotas(self, quotas: Sequence[EnergyQuota]) -> None:
+        """The quotas, whose statuses have their figures."""
+        self._latest.quotas = quotas
+
+    def observe_waiting_batch_jobs(self, waiting: Mapping[str, int]) -> None:
+        """How many batch Jobs wait to be let run, by the reason of their last verdict."""
+        self._latest.waiting_batch_jobs = waiting
+
+    def observe_signal(self, signal: Signal | None, now: datetime) -> None:
+        """The grid's signal as it is known now."""
+        at = now.timestamp()
+        self._latest.signal = None if signal is None else (signal.unit.strip(), signal.at(at), signal.end)
 
     def observe_owners(self, owners: Sequence[tuple[tuple[str, str], int]]) -> None:
         """Whose pods outside Flyball have used most today: namespace and owner, and how many millijoules."""

@@ -1,7 +1,8 @@
 """A run for the pictures: a site with two rows under caps, jobs of a trace, and what befalls a cluster in five minutes.
 
 The cluster's cap falls and rises again; somebody changes limits by hand; an agent is away for a while. Some jobs have an
-energy budget or a deadline, which one of them cannot meet.
+energy budget or a deadline, which one of them cannot meet; their team has a quota. Some batch Jobs of another team are let
+run by power. The grid's signal falls.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,12 @@ ROW_SHARE, FIRST_SHARE, LOW_SHARE, LAST_SHARE = 0.45, 0.8, 0.45, 0.7
 # Of the time that the run takes.
 FALLS_AT, RISES_AT, CHANGED_BY_HAND_AT, AWAY_AT, BACK_AT = 0.35, 0.6, 0.72, 0.76, 0.92
 CHANGES_BY_HAND = 4
+QUOTA = {"gpus": 30, "energyBudget": {"kilojoules": 1500, "periodSeconds": 86400}}
+OTHERS = "analytics"
+# When each of the other team's Jobs comes, of the time that the run takes, and its GPUs: the last one fits nowhere.
+OTHERS_COME = ((0.0, 2), (0.1, 4), (0.3, 4), (0.4, 16))
+# Grams of CO2 a kilowatt-hour, for a third of the run each, and then on.
+SIGNAL = (430, 390, 340, 300)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +93,20 @@ def watched_site(report: Report = print) -> Iterator[Site]:
     """The site of the run, with its rows and their caps. Raises what a site's start raises."""
     with (
         tempfile.TemporaryDirectory(prefix="flyball-watched-") as folder,
-        Site.start(PLAN, Path(folder), report) as site,
+        Site.start(with_signal(PLAN, Path(folder) / "signal.csv"), Path(folder), report) as site,
     ):
         _prepare(site)
         yield site
+
+
+def with_signal(plan: SitePlan, path: Path, step_seconds: float = 100.0) -> SitePlan:
+    """The plan, its operator with the grid's signal in a file that is written here."""
+    steps = [
+        (datetime.now(UTC) + timedelta(seconds=number * step_seconds), value) for number, value in enumerate(SIGNAL)
+    ]
+    lines = [f"{format_time(at)},{value}" for at, value in [*steps, (steps[-1][0] + timedelta(hours=12), SIGNAL[0])]]
+    path.write_text("\n".join(["time,gCO2/kWh", *lines]) + "\n")
+    return replace(plan, operator_arguments=(*plan.operator_arguments, "--signal-file", str(path)))
 
 
 def let_things_happen(site: Site, seconds: float, report: Report = print) -> None:
@@ -105,11 +122,14 @@ def let_things_happen(site: Site, seconds: float, report: Report = print) -> Non
 
 def _prepare(site: Site) -> None:
     api = site.cluster.api
-    api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    api.wait_for(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default", lambda account: account is not None)
+    for namespace in (NAMESPACE, OTHERS):
+        api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+        api.wait_for(f"/api/v1/namespaces/{namespace}/serviceaccounts/default", lambda account: account is not None)
     for number, node in enumerate(site.cluster.node_names()):
         row = ROWS[number * len(ROWS) // PLAN.nodes]
         api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {ROW_LABEL: row}}})
+    quota = {"apiVersion": "flyball.dev/v1alpha1", "kind": "EnergyQuota", "spec": QUOTA}
+    api.apply({**quota, "metadata": {"name": "team", "namespace": NAMESPACE}})
     for row in ROWS:
         watts = round(ROW_SHARE * PLAN.max_watts)
         api.apply(_cap(row, watts, {"nodeSelector": {"matchLabels": {ROW_LABEL: row}}}))
@@ -138,6 +158,12 @@ def _events(site: Site, seconds: float) -> list[_Event]:
     jobs = [_Event(0.5 + at, f"job {name}", submit) for at, name, submit in _submissions(site)]
     return [
         *(job for job in jobs if job.at < seconds),
+        *(
+            _Event(
+                0.2 + share * seconds, f"another team's Job of {gpus} GPUs", partial(_submit_other, site, number, gpus)
+            )
+            for number, (share, gpus) in enumerate(OTHERS_COME)
+        ),
         *by_hand,
         _Event(0.0, "the cluster's cap", cap(FIRST_SHARE)),
         _Event(FALLS_AT * seconds, "the cap falls", cap(LOW_SHARE)),
@@ -162,3 +188,11 @@ def _submit(site: Site, number: int, job: DemoJob) -> None:
         minutes = (1, 30)[number // 4 % 2]
         manifest["spec"]["deadline"] = format_time(datetime.now(UTC) + timedelta(minutes=minutes))
     site.cluster.api.create(f"/apis/flyball.dev/v1alpha1/namespaces/{NAMESPACE}/energyawarejobs", manifest)
+
+
+def _submit_other(site: Site, number: int, gpus: int) -> None:
+    container = {"name": "main", "image": "somebodys", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    metadata = {"name": f"query-{number}", "labels": {"flyball.dev/admission": "by-power"}}
+    jobs = f"/apis/batch/v1/namespaces/{OTHERS}/jobs"
+    site.cluster.api.create(jobs, {"metadata": metadata, "spec": {"suspend": True, "template": template}})

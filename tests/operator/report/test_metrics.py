@@ -7,11 +7,13 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from flyball_api.energy_aware_job import read_energy_aware_job
+from flyball_api.energy_quota import EnergyQuota, read_energy_quota
 from flyball_api.power_cap import read_power_cap
 from flyball_api.units import NodeMilliwatts
 from flyball_api.workloads import IncarnationView
@@ -19,22 +21,24 @@ from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.queue import JobQueue
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.cap_schedule import EffectiveCap
 from flyball_operator.power.cap_state import CapState
 from flyball_operator.power.meter import MeterState
 from flyball_operator.power.meter import Phase as MeterPhase
 from flyball_operator.power.node_info import NodeInfo, read_nodes
-from flyball_operator.report import job_series
+from flyball_operator.report import job_series, quota_series
 from flyball_operator.report.metrics import NODE_STATES, OperatorMetrics
 from flyball_planner.models.gpu import catalogue
 from flyball_planner.models.priors import model_class_prior
-from flyball_planner.snapshot import Admission, Allocation, JobDecision
+from flyball_planner.shifting import Signal
+from flyball_planner.snapshot import Admission, Allocation, ExpectedStart, JobDecision, Queue
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.metrics_document import described, documented
-from tests.support.operator_objects import FLOOR, gpu_node_view, grant, node_view
+from tests.support.operator_objects import FLOOR, NOW, gpu_node_view, grant, node_view
 
 MODEL = model_class_prior("resnet50", catalogue()["NVIDIA-A100-SXM4-40GB"])
 # Whatever proxy the environment names is not on the way to loopback.
@@ -162,14 +166,38 @@ def node(name: str, **fields: Any) -> NodeInfo:
     return replace(read_nodes([node_view(name)], {}, [], frozenset())[name], **fields)
 
 
+def queue(*starts: tuple[str, float | None]) -> JobQueue:
+    """A queue of these jobs, each with the seconds after which it can expect to start where that is known."""
+    known = tuple(ExpectedStart(uid, seconds, "") for uid, seconds in starts if seconds is not None)
+    return JobQueue.of(Queue(tuple(uid for uid, _ in starts), known), NOW)
+
+
+def quota(namespace: str, *, gpus: int | None = 8, used: int = 250, energy: bool = True) -> EnergyQuota:
+    budget = {"energyBudget": {"kilojoules": 1000, "periodSeconds": 86400}} if energy else {}
+    period = (
+        {"energyPeriod": {"start": "2026-01-01T00:00:00Z", "consumedMillijoules": used * 1_000_000}} if energy else {}
+    )
+    return read_energy_quota(
+        {
+            "metadata": {"name": "bound", "namespace": namespace, "uid": namespace, "resourceVersion": "1"},
+            "spec": {**({} if gpus is None else {"gpus": gpus}), **budget},
+            "status": {"allocated": {"gpus": 5}, **period},
+        }
+    )
+
+
 def full_metrics() -> OperatorMetrics:
     """Metrics that have seen one of everything, so that every family has a series."""
     metrics = OperatorMetrics(version="1.2", policy="price")
     metered = replace(cap("row", 3000, 3100, 3300), meter=MeterState(MeterPhase.CUT, 0.0, allowed_watts=2500.0))
     metrics.observe_caps([metered, replace(cap("seen", 1, 1, 1), if_governed=cap("seen", 1, 1, 1))], ())
-    observe(metrics, kept("dated", budget=9, state="Running", dated=True), dated=decided(8, 1200))
+    jobs = [kept("dated", budget=9, state="Running", dated=True), kept("waits", running=False)]
+    metrics.observe_jobs(jobs, {"dated": decided(8, 1200)}, lambda job: MODEL, queue(("waits", 60.0)))
     metrics.observe_nodes([node("n1")])
     metrics.observe_ages({"pods": 1.5})
+    metrics.observe_quotas([quota("team")])
+    metrics.observe_waiting_batch_jobs({"WaitingForWatts": 2})
+    metrics.observe_signal(Signal.of([(NOW.timestamp() - 60, 412.0)], " gCO2/kWh"), NOW)
     metrics.observe_owners([(("web", "Deployment/serve"), 2_500)])
     metrics.count_action("write-grant")
     return metrics
@@ -255,6 +283,55 @@ async def test_jobs(target: Target) -> None:
     assert seen("job_energy_budget_joules", **labels) is None
     assert (seen("job_gpus", **labels), seen("job_iterations_per_second", **labels)) == (0, 0)
     assert [seen("jobs", state=state) for state in ("Running", "WaitingForPower", "New")] == [1, 1, 1]
+
+
+async def test_the_place_and_the_start_of_jobs_that_wait(target: Target) -> None:
+    waiting = [kept(name, running=False) for name in ("first", "second")]
+    places = queue(("first", 90.0), ("second", None))
+    target.metrics.observe_jobs([*waiting, kept("runs")], {}, lambda job: MODEL, places)
+    seen = await target.scrape()
+
+    def of(job: str, metric: str) -> float | None:
+        return seen(f"job_{metric}", namespace="research", job_name=job)
+
+    assert [of(job, "queue_position") for job in ("first", "second", "runs")] == [1, 2, None]
+    starts = [of(job, "expected_start_timestamp_seconds") for job in ("first", "second", "runs")]
+    assert starts == [NOW.timestamp() + 90, None, None]
+
+
+async def test_what_tenants_have_used_and_may_use(target: Target) -> None:
+    target.metrics.observe_quotas([quota("team"), quota("free", gpus=None, energy=False)])
+    seen = await target.scrape()
+
+    def of(namespace: str) -> list[float | None]:
+        names = ("energy_joules", "energy_budget_joules", "gpus", "most_gpus")
+        return [seen(f"quota_{name}", namespace=namespace, quota="bound") for name in names]
+
+    assert of("team") == [250_000, 1_000_000, 5, 8]
+    assert of("free") == [None, None, 5, None]
+
+
+async def test_series_of_quotas_are_bounded(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota_series, "MAX_QUOTAS", 2)
+    target.metrics.observe_quotas([quota(f"t{number}") for number in range(4)])
+    assert (await target.scrape()).count("quota_gpus") == 2
+
+
+async def test_a_signal_that_has_ended_has_an_end_and_no_value(target: Target) -> None:
+    signal = Signal.of([(NOW.timestamp() - 7200, 412.0), (NOW.timestamp() - 3600, 300.0)], " EUR/MWh")
+    target.metrics.observe_signal(signal, NOW)
+    seen = await target.scrape()
+    assert seen("grid_signal", unit="EUR/MWh") is None
+    assert seen("grid_signal_end_timestamp_seconds", unit="EUR/MWh") == NOW.timestamp()
+    target.metrics.observe_signal(signal, NOW - timedelta(hours=1, seconds=1))
+    assert (await target.scrape())("grid_signal", unit="EUR/MWh") == 412
+
+
+async def test_who_does_not_lead_says_nothing_of_quotas_batch_jobs_and_signal(target: Target) -> None:
+    metrics = full_metrics()
+    metrics.set_leader(False)
+    names = {sample.name for family in metrics.registry.collect() for sample in family.samples}
+    assert not [name for name in names if re.match("flyball_(quota|batch|grid|job_queue)", name)]
 
 
 async def test_what_a_running_job_does(target: Target) -> None:

@@ -127,6 +127,19 @@ CLUSTER_POWER = Dashboard(
                     Shape.STACKED,
                 ),
                 Panel(
+                    "Draw of pods outside Flyball",
+                    "Whose pods use watts that no job of Flyball's gets?",
+                    (
+                        Query(
+                            f"topk({MOST_LINES}, sum by (namespace, owner)"
+                            f" (rate(flyball_owner_energy_joules_total[{RATE_INTERVAL}])))",
+                            "{{namespace}}/{{owner}}",
+                        ),
+                    ),
+                    Unit.WATTS,
+                    Shape.STACKED,
+                ),
+                Panel(
                     "Granted, held and drawn",
                     "How much of what nodes were granted is in force, and how much of that is used?",
                     (

@@ -30,6 +30,11 @@ def of_job(metric: str) -> str:
     return f'max by (namespace, job_name) (flyball_job_{metric}{{namespace=~"$namespace"}})'
 
 
+def of_quota(metric: str) -> str:
+    """A metric of EnergyQuotas, once for each of those in the chosen namespaces."""
+    return f'max by (namespace, quota) (flyball_quota_{metric}{{namespace=~"$namespace"}})'
+
+
 def quantile(share: float, histogram: str, by: str = "") -> str:
     """This quantile, of 0 to 1, of one of our histograms over the last while."""
     labels = f"le, {by}" if by else "le"

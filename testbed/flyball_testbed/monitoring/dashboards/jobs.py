@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from flyball_testbed.monitoring.dashboards.elements import JOULES_PER_KILOWATT_HOUR, LOOK_ABOVE_NONE, number, of_job
+from flyball_testbed.monitoring.dashboards.elements import (
+    JOULES_PER_KILOWATT_HOUR,
+    LOOK_ABOVE_NONE,
+    number,
+    of_job,
+    of_quota,
+)
 from flyball_testbed.monitoring.panel import Choice, Colour, Dashboard, Panel, Query, Row, Shape, Threshold, Unit
 
 JOBS = Dashboard(
@@ -51,6 +57,7 @@ JOBS = Dashboard(
                         Query(
                             'max by (namespace, job_name, state) (flyball_job_state{namespace=~"$namespace"})', "State"
                         ),
+                        Query(of_job("queue_position"), "Place", Unit.COUNT),
                         Query(of_job("gpus"), "GPUs", Unit.COUNT),
                         Query(of_job("clock_hertz"), "Clock", Unit.HERTZ),
                         Query(of_job("power_watts"), "Draw", Unit.WATTS),
@@ -129,6 +136,45 @@ JOBS = Dashboard(
                     (Query(f"{of_job('power_watts')} / {of_job('predicted_power_watts')}", "{{job_name}}"),),
                     Unit.SHARE,
                     thresholds=(Threshold(0.85, Colour.LOOK), Threshold(1.15, Colour.LOOK)),
+                ),
+            ),
+        ),
+        Row(
+            "Queue and tenants",
+            (
+                Panel(
+                    "Until each job that waits can expect to start",
+                    "How long is the queue, in time?",
+                    (Query(f"{of_job('expected_start_timestamp_seconds')} - time()", "{{job_name}}"),),
+                    Unit.SECONDS,
+                ),
+                Panel(
+                    "Batch Jobs that wait for power",
+                    "What do the batch Jobs wait for that are let run by power?",
+                    (Query("max by (reason) (flyball_batch_jobs_waiting)", "{{reason}}"),),
+                    Unit.COUNT,
+                    Shape.STACKED,
+                ),
+                Panel(
+                    "Energy of tenants, of their quotas",
+                    "Which team is close to the end of its energy?",
+                    (
+                        Query(
+                            f"{of_quota('energy_joules')} / {of_quota('energy_budget_joules')}",
+                            "{{namespace}}/{{quota}}",
+                        ),
+                    ),
+                    Unit.SHARE,
+                    thresholds=(Threshold(0.9, Colour.LOOK), Threshold(1.0, Colour.ACT)),
+                ),
+                Panel(
+                    "GPUs of tenants",
+                    "Which team has how many, and may have how many?",
+                    (
+                        Query(of_quota("gpus"), "{{namespace}} has"),
+                        Query(of_quota("most_gpus"), "{{namespace}} may have", upper=True),
+                    ),
+                    Unit.COUNT,
                 ),
             ),
         ),

@@ -71,6 +71,18 @@ SAVINGS = Dashboard(
                     Unit.WATTS,
                     Shape.STACKED,
                 ),
+                Panel(
+                    "The grid's signal",
+                    "What does energy cost or emit now, for which work that can wait is put off?",
+                    (Query("max by (unit) (flyball_grid_signal)", "{{unit}}"),),
+                    Unit.COUNT,
+                ),
+                Panel(
+                    "How far the grid's signal reaches",
+                    "Does somebody keep the signal up to date?",
+                    (Query("max by (unit) (flyball_grid_signal_end_timestamp_seconds) - time()", "{{unit}}"),),
+                    Unit.SECONDS,
+                ),
             ),
         ),
     ),
