@@ -99,6 +99,15 @@ def test_the_meters_endpoints_come_from_a_secret_that_the_operator_can_only_read
     assert {"name": "meters", "secret": {"secretName": "power-meters"}} in pod["volumes"]
 
 
+def test_the_grid_s_signal_comes_from_a_config_map_that_may_be_missing(chart: Chart) -> None:
+    pod = pod_of(found(chart.render("operator.signalConfigMap=grid"), "Deployment", "flyball-operator"))
+    (operator,) = pod["containers"]
+    assert "--signal-file=/etc/flyball/signal/signal.csv" in operator["args"]
+    assert {"name": "signal", "mountPath": "/etc/flyball/signal", "readOnly": True} in operator["volumeMounts"]
+    assert {"name": "signal", "configMap": {"name": "grid", "optional": True}} in pod["volumes"]
+    assert "signal" not in str(found(chart.render(), "Deployment", "flyball-operator"))
+
+
 def test_the_operator_runs_restricted(rendered: list[Json]) -> None:
     """What Kubernetes' Pod Security Standard `restricted` asks for, and more."""
     pod = pod_of(found(rendered, "Deployment", "flyball-operator"))
@@ -281,6 +290,36 @@ def test_the_page_is_there_only_if_asked_for_and_asks_whose_token_it_is(rendered
     ]
     openly = chart.one("Deployment", "flyball-page", "page.enabled=true", "page.authenticate=false")
     assert "--no-authenticate" in pod_of(openly)["containers"][0]["args"]
+
+
+def test_the_page_has_an_ingress_where_it_has_a_host(chart: Chart) -> None:
+    plain = chart.one("Ingress", "flyball-page", "page.enabled=true", "page.ingress.host=power.example.com")
+    assert plain["spec"] == {
+        "rules": [
+            {
+                "host": "power.example.com",
+                "http": {
+                    "paths": [
+                        {
+                            "path": "/",
+                            "pathType": "Prefix",
+                            "backend": {"service": {"name": "flyball-page", "port": {"name": "http"}}},
+                        }
+                    ]
+                },
+            }
+        ]
+    }
+    values = {"page.enabled": True, "page.ingress.host": "power.example.com", "page.ingress.tlsSecret": "certificate",
+              "page.ingress.className": "edge", "page.ingress.annotations": {"edge/timeout": "30"}}  # fmt: skip
+    whole = chart.one("Ingress", "flyball-page", values=values)
+    assert whole["metadata"]["annotations"] == {"edge/timeout": "30"}
+    assert whole["spec"]["ingressClassName"] == "edge"
+    assert whole["spec"]["tls"] == [{"hosts": ["power.example.com"], "secretName": "certificate"}]
+    (port,) = chart.one("Service", "flyball-page", "page.enabled=true")["spec"]["ports"]
+    assert port["name"] == "http"
+    for settings in (("page.enabled=true",), ("page.ingress.host=power.example.com",)):
+        assert not [each for each in chart.render(*settings) if each["kind"] == "Ingress"]
 
 
 def test_who_tests_an_installation_may_submit_as_the_policy_for_submitters_has_it(chart: Chart) -> None:

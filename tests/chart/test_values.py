@@ -57,7 +57,9 @@ def test_the_schema_knows_exactly_the_values_there_are() -> None:
         "image.pullPolicy=always", "image.registry=registry/", "agent.journalDir=relative", "powerCap.watts=-1",
         "powerCap.watts=30kW", "operator.policy=powerflow", "monitoring.interval=15", "operator.extraArgs[0]=replan",
         "operator.resources.limit.memory=1Gi", "operator.logLevel=debug", "operator.gpuResources[0]=gpu",
-        "agent.tolerations[0].operator=exists", "crds.install=yes", "image.pullSecrets[0].nam=x",
+        "agent.tolerations[0].operator=exists", "crds.install=yes",
+        "page.ingress.host=https://power", "page.ingress.hosts=power", "operator.signalConfigMap=1",
+        "image.pullSecrets[0].nam=x",
     ],
 )  # fmt: skip
 def test_a_typo_is_refused_and_named(chart: Chart, typo: str) -> None:
