@@ -34,21 +34,38 @@ CAP_WATTS = GPUS_PER_NODE * 250
 TRAINING = "training"
 JOBS = f"{GROUP}/namespaces/{TRAINING}/energyawarejobs"
 ENFORCE = "pod-security.kubernetes.io/enforce"
-# Namespaces that are `restricted` let no pod mount a folder of the host, that of the sockets neither.
-SETTINGS = ("agent.socketDir=", "operator.logLevel=DEBUG", "page.enabled=true")
+# Namespaces that are `restricted` let no pod mount a folder of the host: the sockets are devices there.
+SETTINGS = ("agent.devicePluginsDir=/var/lib/kubelet/device-plugins", "operator.logLevel=DEBUG", "page.enabled=true")
 # Pods that start beside a whole test run on two cores.
 PATIENCE_SECONDS = 240.0
 TIMEOUT_SECONDS = 900
 VERSION = version("flyball")
+ITERATIONS_DONE = 4321
+# Says again and again how far it is, to its agent's socket; while its agent is replaced there is none.
+TRAINER = rf"""
+import json, os, signal, socket, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+body = json.dumps({{"iterations": {ITERATIONS_DONE}, "windowIterations": 10, "windowSeconds": 2.5, "localBatchSize": 32}})
+request = f"POST /v1/steps HTTP/1.1\r\nHost: agent\r\nContent-Length: {{len(body)}}\r\nConnection: close\r\n\r\n{{body}}"
+while True:
+    try:
+        with socket.socket(socket.AF_UNIX) as agent:
+            agent.settimeout(5)
+            agent.connect(os.environ["FLYBALL_SOCKET"])
+            agent.sendall(request.encode())
+            agent.recv(4096)
+    except OSError as error:
+        print(error, flush=True)
+    time.sleep(1)
+"""
 
 
-def job(name: str) -> Json:
-    """A job of two GPUs whose trainer runs until it is told to stop, under the strictest of the Pod Security Standards."""
-    program = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
-    trainer = {
+def trainer() -> Json:
+    """A container under the strictest of the Pod Security Standards that runs until it is told to stop."""
+    return {
         "name": "trainer",
         "image": f"localhost/flyball-agent:{EARLIER_VERSION}",
-        "command": ["/opt/flyball/bin/python", "-c", program],
+        "command": ["/opt/flyball/bin/python", "-c", TRAINER],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -56,6 +73,10 @@ def job(name: str) -> Json:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
+
+
+def job(name: str) -> Json:
+    """A job of two GPUs that trains on and on."""
     return {
         "apiVersion": "flyball.dev/v1alpha1",
         "kind": "EnergyAwareJob",
@@ -63,7 +84,7 @@ def job(name: str) -> Json:
         "spec": {
             "gpus": {"min": 2, "max": 2},
             "training": {"globalBatchSize": 64, "iterations": 1_000_000, "modelClass": "resnet50"},
-            "template": {"spec": {"terminationGracePeriodSeconds": 10, "containers": [trainer]}},
+            "template": {"spec": {"terminationGracePeriodSeconds": 10, "containers": [trainer()]}},
         },
     }
 
@@ -177,6 +198,33 @@ def test_what_is_installed_leads_acknowledges_and_holds_a_cap(installation: Inst
         return sum((device.get("pod") or {}).get("name") == running["metadata"]["name"] for device in devices)
 
     wait_until(lambda: held() == 2, "the job's GPUs are known by the kubelet's word", PATIENCE_SECONDS)
+
+    # Its namespace lets no pod mount a folder of the host: what it says of itself comes by a device of its own.
+    assert "hostPath" not in str(running["spec"]["volumes"])
+    api.wait_for(
+        f"{JOBS}/trains",
+        lambda found: (found["status"].get("progress") or {}).get("iterations") == ITERATIONS_DONE if found else False,
+        timeout_seconds=PATIENCE_SECONDS,
+        what="its report is seen",
+    )
+
+    # What the operator may do to Jobs that are not its own, by the chart's rights and policies: let them run, by power.
+    alone = f"/apis/batch/v1/namespaces/{TRAINING}/jobs/alone"
+    container = {**trainer(), "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    template = {"spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}}
+    by_power = {"name": "alone", "labels": {"flyball.dev/admission": "by-power"}}
+    api.create(alone.rpartition("/")[0], {"metadata": by_power, "spec": {"suspend": True, "template": template}})
+    api.wait_for(
+        alone,
+        lambda found: bool(found and not found["spec"]["suspend"]),
+        timeout_seconds=PATIENCE_SECONDS,
+        what="a batch Job is let run",
+    )
+    api.delete(alone, propagation="Background")
+    pods = f"/api/v1/namespaces/{TRAINING}/pods"
+    api.wait_for(
+        pods, lambda found: len((found or {}).get("items", ())) == 1, timeout_seconds=PATIENCE_SECONDS, what="one pod"
+    )
 
     # By the hardware, not by what anybody says.
     assert 0 < installation.limits_watts() <= CAP_WATTS
