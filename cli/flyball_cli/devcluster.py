@@ -145,7 +145,7 @@ def up(
     from flyball_testbed.controlplane.network import NetworkError
     from flyball_testbed.controlplane.programs.binaries import BinariesUnavailableError
     from flyball_testbed.images.build import ImageBuildError, ImagesUnavailableError
-    from flyball_testbed.packaged import ChartError, install_packaged
+    from flyball_testbed.packaged import PAGE_PATH, ChartError, install_packaged
     from flyball_testbed.realnode.cluster import RealCluster, UnfitMachineError
     from flyball_testbed.realnode.gpus import CompilerError
     from flyball_testbed.realnode.node import NodeError
@@ -226,6 +226,10 @@ def up(
             _say(f"  flyball devcluster kubectl{option} -- apply -f examples/manifests/first-job.yaml")
         _say(f"  flyball devcluster kubectl{option} -- get powercaps,energyawarejobs --watch")
         _say(f'  flyball top --kubeconfig "$(flyball devcluster kubeconfig{option})"')
+        if install:
+            page = "--namespace flyball-system create token flyball-page"
+            _say(f"  flyball devcluster kubectl{option} -- {page}     # to see the status page with")
+            _say(f"  flyball devcluster kubectl{option} -- proxy     # and then http://localhost:8001{PAGE_PATH}")
     else:
         _say(f"  flyball devcluster kubectl{option} -- get nodes")
     _say(f"  export KUBECONFIG={cluster.kubeconfig}")

@@ -15,6 +15,8 @@ from flyball_testbed.realnode.cluster import RealCluster
 
 CHART = REPOSITORY / "deploy" / "helm" / "flyball"
 RELEASE = "flyball"
+PAGE_PATH = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/services/http:flyball-page:http/proxy/"
+"""Where the API server, and so `kubectl proxy`, has the status page."""
 WAIT_SECONDS = 300
 
 
@@ -23,7 +25,7 @@ class ChartError(Exception):
 
 
 def install_packaged(cluster: RealCluster, report: Report = lambda _line: None) -> Path:
-    """Give every node the images, install the chart, and wait until its pods are ready; gives helm's path.
+    """Give every node the images, install the chart with its page, and wait until its pods are ready; gives helm's path.
 
     Raises ImagesUnavailableError and ImageBuildError, BinariesUnavailableError without helm, and ChartError.
     """
@@ -34,7 +36,7 @@ def install_packaged(cluster: RealCluster, report: Report = lambda _line: None) 
     report(f"helm install {RELEASE} {CHART.relative_to(REPOSITORY)} --namespace {DEFAULT_NAMESPACE}")
     answer = subprocess.run(
         [str(helm), "upgrade", RELEASE, str(CHART), "--install", "--namespace", DEFAULT_NAMESPACE, "--create-namespace",
-         "--kubeconfig", str(cluster.kubeconfig), "--wait", "--timeout", f"{WAIT_SECONDS}s"],
+         "--kubeconfig", str(cluster.kubeconfig), "--set", "page.enabled=true", "--wait", "--timeout", f"{WAIT_SECONDS}s"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if answer.returncode != 0:
