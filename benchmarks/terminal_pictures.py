@@ -1,7 +1,8 @@
 """The pictures of `flyball top` in docs/kubectl.md, from jobs that run: `python -m benchmarks.terminal_pictures`.
 
 Starts a control plane with 6 nodes of 8 simulated GPUs, three caps and seven jobs, follows it in the terminal view for a
-minute, and takes the screens as PNG by a headless Chromium (as SVG where there is none).
+minute, takes the screens as PNG by a headless Chromium (as SVG where there is none), and prints what `flyball why` and
+`flyball report` say then.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +28,7 @@ from textual.pilot import Pilot
 
 from tests.support.site_bench import GROUP, Bench
 
+PROGRAM = str(Path(sysconfig.get_path("scripts")) / "flyball")
 NAMESPACE = "research"
 SIZE = (196, 28)
 COLOURS = 256  # fewer merge the few green and blue words with the many white ones
@@ -127,6 +130,9 @@ def main() -> None:
         with Site.start(plan, Path(work) / "site", print) as site:
             fill(site)
             shots = asyncio.run(follow(site.cluster.kubeconfig, Path(work)))
+            for command in (["why", "rigid-eval", "-n", NAMESPACE], ["report", "--price", "0.25", "--co2", "380"]):
+                print(f"$ kubectl flyball {' '.join(command)}", flush=True)
+                subprocess.run([PROGRAM, *command, "--kubeconfig", str(site.cluster.kubeconfig)], check=True)
         for shot in shots:
             print(as_png(shot, options.output, chromium) if chromium else shutil.copy(shot, options.output))
 
