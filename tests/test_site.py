@@ -34,6 +34,7 @@ def test_a_page_that_nobody_has_put_into_the_navigation_is_there_all_the_same() 
     assert with_the_rest(navigation, ["one.md", "b.md", "a.md"])[-1] == {"More": ["a.md", "b.md"]}
 
 
+@pytest.mark.slow
 def test_every_page_of_the_navigation_is_written_or_made() -> None:
     named = named_pages(CONFIGURATION["nav"])
     assert len(named) == len(set(named)) > 20

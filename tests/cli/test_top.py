@@ -229,6 +229,7 @@ async def test_without_a_leader_that_is_said_first() -> None:
         assert "you have no right to get leases" in app.summary
 
 
+@pytest.mark.slow
 async def test_a_thousand_nodes_draw_only_what_is_on_the_screen() -> None:
     source = FakeSource(read_overview(NOW, **large_cluster(1000, 300)))
     async with running(source, first="nodes") as (app, pilot):

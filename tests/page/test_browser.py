@@ -24,6 +24,8 @@ from tests.support.shown_page import (
 )
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 # Of the text and what is behind it: WCAG 2.2, 1.4.3 (AA).
 LEAST_CONTRAST = 4.5
 OPENED = Callable[..., Any]
@@ -318,7 +320,6 @@ REDRAW = """async () => {
 }"""
 
 
-@pytest.mark.slow
 def test_a_thousand_nodes_are_no_trouble(browser: Any) -> None:
     made = large_page(1000, jobs=200)
     with opened(browser, made) as (page, seen, _):

@@ -191,6 +191,7 @@ def test_failures_of_nodes_that_are_not_there_are_refused() -> None:
         run([job("only", 100.0)], gpus=8, node_events=(NodeEvent(50.0, 0, up=False),))
 
 
+@pytest.mark.slow
 def test_who_can_never_run_is_reported_by_policies_that_decide_at_intervals_too() -> None:
     """They, and an energy budget, look again and again: nothing else would ever end the run."""
     down = (NodeEvent(50.0, 0, up=False),)

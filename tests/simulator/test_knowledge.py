@@ -41,6 +41,7 @@ def test_the_disturbed_truth_is_off_by_its_error_and_the_same_every_time() -> No
     np.testing.assert_allclose(exact.seconds, TRUTH.seconds)
 
 
+@pytest.mark.slow
 def test_measuring_teaches() -> None:
     fitted = predictor(Knowledge.FITTED, prior_error=0.5)
     prior = fitted.predict("vgg16", 64, TRUTH, frozenset())

@@ -40,6 +40,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Py
     return pytester
 
 
+@pytest.mark.slow
 def test_an_unmarked_test_that_starts_a_control_plane_fails(run: pytest.Pytester) -> None:
     program = "from flyball_testbed.controlplane.control_plane import ControlPlane\\nControlPlane.start()"
     run.makepyfile(
@@ -99,6 +100,7 @@ def test_of_something_else(tmp_path): ...
     result.stdout.fnmatch_lines(["*::test_of_something_else", "*1/8 tests collected (7 deselected)*"])
 
 
+@pytest.mark.slow
 def test_a_marked_test_finds_the_real_programs(run: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its environment stays as it was, while that of the unmarked one beside it does not."""
     assets = run.mkdir("assets")

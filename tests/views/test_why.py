@@ -421,6 +421,7 @@ def raw_objects(kind: str) -> st.SearchStrategy[Json]:
     return st.builds(lambda spec, status: {"metadata": dict(metadata), "spec": spec, "status": status}, spec, status)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 @given(raw_objects("PowerCap"), raw_objects("GPUNode"), raw_objects("EnergyAwareJob"))
 def test_every_object_that_the_schemas_take_is_explained(cap: Json, gpu_node: Json, job: Json) -> None:

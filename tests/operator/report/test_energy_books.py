@@ -390,6 +390,7 @@ class Day:
         return Seen(self.infos, {"hall": self.counters, "row": ["n1"]}, jobs, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_day_of_churn_and_crashes_adds_up_to_the_counters(seed: int) -> None:
     random, api = Random(seed), Api()

@@ -42,6 +42,7 @@ def test_a_made_up_board_is_found_again() -> None:
     assert result.mean_error < 0.006
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_noise_grows_and_widen_with_it() -> None:
     widths = []
     for noise in (0.002, 0.02, 0.05):
@@ -65,6 +66,7 @@ def test_a_given_idle_power_is_kept() -> None:
     assert (result.idle.value, result.idle.low, result.idle.high) == (50, 50, 50)
 
 
+@pytest.mark.slow
 def test_points_at_the_power_limit_are_left_out() -> None:
     throttled = [replace(each, watts=np.minimum(each.watts, 300.0)) for each in sweep({"a": 0.19, "b": 0.1}, 0.005)]
     result = calibrate(throttled, 1410, 300)

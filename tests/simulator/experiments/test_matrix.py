@@ -70,6 +70,7 @@ def test_new_code_finds_nothing_kept(source: WorkloadSource, tmp_path: Path, mon
     assert not run_matrix([Cell(BASE, source)], tmp_path / "runs", processes=1)[0].reused
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_leaves_the_others_alone(source: WorkloadSource, tmp_path: Path) -> None:
     missing = WorkloadSource(str(tmp_path / "nothing.csv"))
     failed, ended = run_matrix([Cell(BASE, missing), Cell(BASE, source)], tmp_path / "runs", processes=2)
@@ -99,6 +100,7 @@ def test_what_was_interrupted_goes_on_from_there(source: WorkloadSource, tmp_pat
     assert not other_seed[0].reused
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_dies_is_told_by_its_cell(source: WorkloadSource, tmp_path: Path) -> None:
     cells = [Cell(replace(BASE, policy=policy), source) for policy in ("fifo", "srtf")]
 

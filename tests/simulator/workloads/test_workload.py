@@ -54,6 +54,7 @@ def test_the_draw_is_the_seeds_and_does_not_depend_on_the_neighbours() -> None:
     assert jobs[500:600] == workload_of(trace[500:600], ORACLE, 7, 64)
 
 
+@pytest.mark.slow
 def test_every_kind_is_drawn_classes_evenly() -> None:
     jobs = workload_of(synthetic_trace(1, jobs=12_000), ORACLE, 7, 64)
     classes = Counter(job.model_class for job in jobs if job.gpus == 1)

@@ -69,6 +69,7 @@ def test_no_policy_passes_either(policy: str) -> None:
         assert together > 1.05 * alone > 0.0, "eight GPUs are scarce here, and counting them says more"
 
 
+@pytest.mark.slow
 def test_where_gpus_abound_the_two_are_one() -> None:
     jobs = [BoundJob(10.0 * index, 5.0 + index, SMALL) for index in range(6)]
     joules = np.array([4000.0, 6000.0, 9000.0])
@@ -125,6 +126,7 @@ def _least_of_all_schedules(jobs: list[BoundJob], gpus: int, joule_price: float)
     return least(0, tuple(job.iterations for job in jobs))
 
 
+@pytest.mark.slow
 def test_more_gpus_never_make_it_worse() -> None:
     jobs = [BoundJob(3.0 * index, 20.0, SMALL) for index in range(12)]
     by_gpus = [LeastJctOnGpus(jobs, gpus).least_cost(0.001) for gpus in (2, 4, 8)]
@@ -133,6 +135,7 @@ def test_more_gpus_never_make_it_worse() -> None:
         LeastJctOnGpus([], 8)
 
 
+@pytest.mark.slow
 def test_the_highest_ratios_are_the_others_jct_over_the_bounds() -> None:
     bound = Bounds.of([BoundJob(0.0, 10.0, TWO)] * 2, 1)
     ours = {0: [Point(2000.0, 30.0, 20.0), Point(6000.0, 15.0, 10.0)]}
@@ -144,6 +147,7 @@ def test_the_highest_ratios_are_the_others_jct_over_the_bounds() -> None:
         tables.highest_ratios({0: [Point(5.0, 1.0, 1.0)]}, theirs, {0: bound}, 0.0)
 
 
+@pytest.mark.slow
 def test_where_nodes_stay_on_what_idle_gpus_draw_is_sunk() -> None:
     jobs = [BoundJob(0.0, 10.0, TWO), BoundJob(5.0, 10.0, TWO)]
     on, off = Bounds.of(jobs, 2, sunk_gpu_watts=20.0), Bounds.of(jobs, 2)

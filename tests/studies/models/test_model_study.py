@@ -39,6 +39,7 @@ def test_noise_is_in_the_windows_and_not_in_the_truth() -> None:
     assert shuffled(noisy, 3) == shuffled(noisy, 3) != noisy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, paper in PAPER.items() if paper is not None])
 def test_energy_is_predicted_better_than_in_the_paper_and_throughput_nearly_to_the_noise(name: str) -> None:
     """Table 2's protocol, three seeds, 1 to 8 GPUs; 2.4 % of each error is the noise of the windows left out."""

@@ -31,6 +31,7 @@ def names(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
+@pytest.mark.slow
 def test_pictures_name_every_policy() -> None:
     made = curves(MADE)
     with inlined():
@@ -62,6 +63,7 @@ def test_bars_are_the_joules_of_the_thriftiest_and_the_fastest_setting() -> None
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["price", "afs"]
 
 
+@pytest.mark.slow
 def test_a_run_over_time_names_its_series() -> None:
     power, gpus, jobs = timeline_figure(RESULT).axes
     assert [plot.get_legend_handles_labels()[1] for plot in (power, gpus, jobs)] == [

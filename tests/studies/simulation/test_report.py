@@ -65,6 +65,7 @@ def test_figures_are_said_in_units_that_people_use() -> None:
     assert [energy(j) for j in (5.0, 5e3, 5e6, 5.25e9)] == ["5 J", "5 kJ", "5 MJ", "5.25 GJ"]
 
 
+@pytest.mark.slow
 def test_the_page_is_well_formed_and_refers_only_to_itself() -> None:
     page = report_html("title", [("trace", "mine")], [*MADE, FAILED], curves(MADE), comparisons(MADE), "flyball")
     reader = _Nesting()
@@ -77,6 +78,7 @@ def test_the_page_is_well_formed_and_refers_only_to_itself() -> None:
     assert {reference.removeprefix("#") for reference in referred} <= set(reader.ids)
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_is_named_with_its_error() -> None:
     lost = replace(FAILED, error="its process ended with signal SIGKILL")
     page = report_html("title", [], [*MADE, lost], curves(MADE), comparisons(MADE), "flyball")
@@ -86,6 +88,7 @@ def test_a_run_that_failed_is_named_with_its_error() -> None:
     assert "gandiva" not in page.replace(str(lost.cell), ""), "it is in no figure and no table"
 
 
+@pytest.mark.slow
 def test_a_pair_that_shares_no_energy_has_a_dash_and_the_reason() -> None:
     apart = [outcome("price", 0, 1e9, 10.0), outcome("afs", 0, 2e9, 30.0)]
     page = report_html("title", [], apart, curves(apart), comparisons(apart), "flyball")

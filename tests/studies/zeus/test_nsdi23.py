@@ -33,6 +33,7 @@ def workload(data: Path, name: WorkloadName, gpu: str) -> WorkloadTrace:
     return read_workload(name, lines(data, "summary_train.csv"), lines(data, f"summary_power_{gpu}.csv"))
 
 
+@pytest.mark.slow
 @each_workload
 def test_savings_are_the_paper_s_and_regret_is_below_grid_search_s(measured_data: Path, name: WorkloadName) -> None:
     trace = workload(measured_data, name, "v100")

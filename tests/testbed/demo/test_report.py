@@ -179,6 +179,7 @@ def test_thinning_keeps_the_worst_moment(tmp_path: Path) -> None:
     assert set(power.cap) == {800.0}
 
 
+@pytest.mark.slow
 def test_the_picture_shows_power_and_cap(tmp_path: Path) -> None:
     seconds = [float(index) for index in range(20)]
     power = PowerTrace(seconds, [600.0] * 20, [700.0] * 20, [800.0] * 20, [True] * 20)

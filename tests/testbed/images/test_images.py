@@ -103,6 +103,7 @@ def test_the_other_components_libraries_are_not_there(unpacked: Unpacked) -> Non
     assert not installed & (others[unpacked.name] | {"matplotlib", "pip", "setuptools", "hatchling", "highspy"})
 
 
+@pytest.mark.slow
 def test_nothing_can_be_run_but_python_and_flyball(unpacked: Unpacked) -> None:
     programs = {
         str(path.relative_to(unpacked.root))
@@ -122,6 +123,7 @@ def test_nobody_gains_rights_by_a_file(unpacked: Unpacked) -> None:
         assert path.stat().st_uid == 0, f"{path} belongs to {path.stat().st_uid}: its own process could change it"
 
 
+@pytest.mark.slow
 def test_libraries_find_what_they_link_to(unpacked: Unpacked) -> None:
     loader = "/lib64/ld-linux-x86-64.so.2"
     shared = [path for path in files(unpacked.root) if ".so" in path.name and path.read_bytes()[:4] == b"\x7fELF"]

@@ -69,6 +69,7 @@ def test_every_query_is_asked_and_drawn(made: Dashboard, values: tuple[float, ..
                 assert made.bound(query.expr, rate_interval="15s", span="300s", chosen=chosen) in answers.asked
 
 
+@pytest.mark.slow
 def test_a_picture_of_other_answers_is_another(tmp_path: Path) -> None:
     for name, values in (("low.png", (1.0,)), ("high.png", (2.0,))):
         draw(SAVINGS, view(Answers(values)), tmp_path / name)

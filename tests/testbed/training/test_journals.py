@@ -68,6 +68,7 @@ def test_differences_are_seen(tmp_path: Path) -> None:
     assert not compare(one, history(read_steps(tmp_path / "alone"))).same_samples
 
 
+@pytest.mark.slow
 def test_the_picture_shows_both_and_the_sizes(tmp_path: Path) -> None:
     resized(tmp_path / "resized")
     alone(tmp_path / "alone")
