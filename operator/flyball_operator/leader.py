@@ -49,8 +49,10 @@ from flyball_operator.writes.profiles import write_profiles
 
 logger = get_logger(__name__)
 
-# Figures are worth less than steps: few of their writes at a time, so that they never crowd out the others.
-STATUS_WRITES_AT_ONCE = 4
+# Figures are worth less than steps: few of their writes at a time, so that they never crowd out the others; and what
+# happens to a job, which its next step may wait for, has room of its own beside them.
+FIGURES_AT_ONCE = 4
+NEWS_AT_ONCE = 8
 # Labels and finalizers may change on a thousand nodes at once, and the next cut must not queue behind them.
 HOUSEKEEPING_AT_ONCE = 16
 # What one job is denied (a quota, a policy) others are denied too: learned from a few, not from all of them.
@@ -98,7 +100,8 @@ class LeaderTerm:
         self._wall_clock = wall_clock
         self._creating: set[str] = set()  # uids of jobs whose next incarnation is being made
         self._statuses_may_write = asyncio.Event()
-        self._status_slots = asyncio.Semaphore(STATUS_WRITES_AT_ONCE)
+        self._figures_slots = asyncio.Semaphore(FIGURES_AT_ONCE)
+        self._news_slots = asyncio.Semaphore(NEWS_AT_ONCE)
 
     def cycle(self, now: datetime, monotonic: float) -> float:
         """One cycle; returns the seconds after which the next is due even if nothing changes.
@@ -298,24 +301,25 @@ class LeaderTerm:
                 )
 
     def _start_statuses(self, jobs: JobsStep) -> None:
-        async def in_turn(write: Coroutine[Any, Any, WriteResult]) -> WriteResult:
+        async def in_turn(write: Coroutine[Any, Any, WriteResult], slots: asyncio.Semaphore) -> WriteResult:
             try:
-                async with self._status_slots:
+                async with slots:
                     await self._statuses_may_write.wait()  # those that queued up before a cap fell wait for it too
                     return await write
             finally:
                 write.close()
 
-        background = self._background
+        background, news, figures = self._background, self._news_slots, self._figures_slots
         for live, status in jobs.statuses:
-            background.start(("status", live.view.uid), in_turn(self._reporter.write_job(live, status)))
+            slots = figures if live.view.uid in jobs.figures_alone else news
+            background.start(("status", live.view.uid), in_turn(self._reporter.write_job(live, status), slots))
         for quota, written in jobs.quota_statuses:
-            background.start(("quota", quota.uid), in_turn(self._reporter.write_quota(quota, written)))
+            background.start(("quota", quota.uid), in_turn(self._reporter.write_quota(quota, written), news))
         for job, status in jobs.late_energy:
-            background.start(("status", job.uid), in_turn(self._executor.write_job_status(job, status)))
+            background.start(("status", job.uid), in_turn(self._executor.write_job_status(job, status), figures))
         for job in jobs.expired:
             if not background.busy(("expiry", job.uid)) and self._recurrences.is_kept(job):
-                background.start(("expiry", job.uid), in_turn(self._executor.delete_job(job)))
+                background.start(("expiry", job.uid), in_turn(self._executor.delete_job(job), figures))
 
     def _keep_energy_books(
         self, cluster: ClusterState, state: PowerState, jobs: JobsStep, now: datetime, monotonic: float

@@ -99,17 +99,22 @@ class Writes:
 
 
 class NoJobs:
-    """In a job controller's place: the statuses in `late` are due in the next cycle that lets them, `actions` in each."""
+    """In a job controller's place: the statuses in `late` are due in the next cycle that lets them, as are those of
+    `statuses`, which are of figures alone where `figures_alone` says so; `actions` are in each."""
 
     def __init__(self) -> None:
         self.late: list[tuple[Any, Json]] = []
+        self.statuses: list[tuple[Any, Any]] = []
+        self.figures_alone: frozenset[str] = frozenset()
         self.actions: list[JobAction] = []
 
     def step(self, *arguments: object, statuses_wait: bool, **more: object) -> JobsStep:
         late: list[tuple[Any, Json]] = []
+        statuses: list[tuple[Any, Any]] = []
         if not statuses_wait:
             late, self.late = self.late, []
-        return JobsStep({}, list(self.actions), [], [], late, [])
+            statuses, self.statuses = self.statuses, []
+        return JobsStep({}, list(self.actions), [], statuses, late, [], figures_alone=self.figures_alone)
 
     def answered(self, *arguments: object) -> None: ...
 
@@ -343,6 +348,22 @@ async def test_other_statuses_wait_while_a_cap_is_cut_also_those_in_the_queue() 
     await bench.settle()
     assert {"job t", "job u"} <= set(bench.writes.made)
     assert bench.learner.asked == 2
+
+
+async def test_what_happens_to_a_job_is_told_while_figures_queue_up() -> None:
+    """Its next step may wait for that: the gates of an incarnation whose number is not in the status stay closed."""
+    bench = Bench()
+    named = [SimpleNamespace(view=SimpleNamespace(uid=f"uid-{name}", name=name)) for name in [*"abcdefgh", "news"]]
+    bench.jobs.statuses = [(live, None) for live in named]
+    bench.jobs.figures_alone = frozenset(live.view.uid for live in named[:-1])
+    bench.writes.held["job"] = asyncio.Event()
+    bench.caps = [row(3000)]
+    await bench.cycle()
+    await bench.writes.wait_for("job news")
+    assert sorted(item for item in bench.writes.made if item.startswith("job")) == [
+        "job a", "job b", "job c", "job d", "job news",
+    ]  # fmt: skip
+    await bench.term.close()
 
 
 async def test_a_queue_of_statuses_keeps_no_grant() -> None:

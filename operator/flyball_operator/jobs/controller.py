@@ -136,11 +136,12 @@ class JobController:
                 gates.append((job.view, job.step.gates))
         checks = self._checks(jobs.values(), {item.job.uid for item in actions})
         statuses: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
+        figures_alone: frozenset[str] = frozenset()
         late_energy: list[tuple[EnergyAwareJob, EnergyAwareJobStatus]] = []
         expired: list[EnergyAwareJob] = []
         quotas: list[tuple[EnergyQuota, EnergyQuotaStatus]] = []
         if not statuses_wait:
-            statuses = self._statuses.due(
+            statuses, figures_alone = self._statuses.due(
                 jobs.values(),
                 self._records,
                 decisions,
@@ -167,6 +168,7 @@ class JobController:
             checks=checks,
             quota_statuses=quotas,
             consumptions=consumptions,
+            figures_alone=figures_alone,
         )
         if self._observe:
             return shown

@@ -53,8 +53,11 @@ class JobStatuses:
         epoch: int,
         now: datetime,
         monotonic: float,
-    ) -> list[tuple[LiveJob, EnergyAwareJobStatus]]:
-        """The statuses to write now; none of a job in `writes`, whose last one is still being written."""
+    ) -> tuple[list[tuple[LiveJob, EnergyAwareJobStatus]], frozenset[str]]:
+        """The statuses to write now, and the uids of the jobs of which only figures have moved.
+
+        None is of a job in `writes`, whose last one is still being written.
+        """
         limits = pod_limits(nodes.values())
         ranges = gpu_ranges(nodes.values())
         self._ranges = self._ranges if ranges == self._ranges else ranges
@@ -79,9 +82,10 @@ class JobStatuses:
         nodes: Mapping[str, NodeInfo],
         under_way: int,
         monotonic: float,
-    ) -> list[tuple[LiveJob, EnergyAwareJobStatus]]:
+    ) -> tuple[list[tuple[LiveJob, EnergyAwareJobStatus]], frozenset[str]]:
         """The statuses to write now: those in which something has happened, and then figures, who was looked at longest ago
-        first, as far as there is room beside those `under_way`; those with nothing new in them are left out."""
+        first, as far as there is room beside those `under_way`; those with nothing new in them are left out. Of which jobs
+        they are figures alone."""
         found: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
 
         def make(job: LiveJob, record: JobRecord, facts: JobFacts) -> bool:
@@ -108,7 +112,7 @@ class JobStatuses:
                 if under_way >= most:
                     break
                 under_way += make(job, record, facts)
-        return found
+        return found, frozenset(job.view.uid for _, job, _, _ in figures)
 
     def _still_idle(
         self,

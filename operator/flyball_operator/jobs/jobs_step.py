@@ -37,10 +37,11 @@ class JobsStep:
     """What follows from one cycle for all jobs.
 
     `jobs` are those that have not ended, by uid. `actions` can be taken at once, `gates` be opened once every pod has its
-    watts. `statuses` are due now, as are `late_energy` (of ended jobs whose last pods are reported to have used more) and
-    the removal of the `expired` jobs. After `next_seconds` something follows from time alone. `withheld_gpus` are those of
-    each node that no pod can have now. Of the templates of `checks` the API server should be asked. `quota_statuses` are
-    due as well. `consumptions` are what all jobs have used, those included that are gone.
+    watts. `statuses` are due now, those of the jobs in `figures_alone` (uids) only because figures have moved; so are
+    `late_energy` (of ended jobs whose last pods are reported to have used more) and the removal of the `expired` jobs.
+    After `next_seconds` something follows from time alone. `withheld_gpus` are those of each node that no pod can have now.
+    Of the templates of `checks` the API server should be asked. `quota_statuses` are due as well. `consumptions` are what
+    all jobs have used, those included that are gone.
     """
 
     jobs: Mapping[str, LiveJob]
@@ -54,6 +55,7 @@ class JobsStep:
     checks: Sequence[EnergyAwareJob] = ()
     quota_statuses: Sequence[tuple[EnergyQuota, EnergyQuotaStatus]] = ()
     consumptions: Sequence[Consumption] = ()
+    figures_alone: Collection[str] = ()
 
     @property
     def stopping(self) -> frozenset[tuple[str, int]]:
