@@ -28,8 +28,8 @@ JOULES_PER_KILOJOULE = 1000.0
 SECOND = timedelta(seconds=1)
 # Longer than any clock is put back at once.
 CLOCKS_PUT_BACK = timedelta(hours=4)
-# So many edges of a schedule are looked at for the next one that changes anything.
-EDGES_LOOKED_AT = 64
+# So many edges of a schedule are looked at for the next one that changes anything: at once, and in all.
+EDGES_AT_ONCE, EDGES_LOOKED_AT = 64, 1024
 
 
 class EnergyPeriod(Struct, frozen=True):
@@ -69,6 +69,20 @@ class ScheduledChange(Struct, frozen=True):
     time: datetime
     watts: float
     window: str | None
+
+
+class KnownChange(Struct, frozen=True):
+    """When a schedule changes its cap next: at `change`, or not before `until`, after `edges` edges that change nothing
+    (None for both: never)."""
+
+    change: ScheduledChange | None = None
+    until: datetime | None = None
+    edges: int = 0
+
+    @property
+    def final(self) -> bool:
+        """Nothing more is looked for before `until`."""
+        return self.change is not None or self.until is None or self.edges >= EDGES_LOOKED_AT
 
 
 class EffectiveCap(Struct, frozen=True):
@@ -128,18 +142,24 @@ def effective_cap(spec: PowerCapSpec, last: LastEvaluation, now: datetime, max_l
     return EffectiveCap(watts, reason, next_change, least.watts, least.window, problems, period, falls_in)
 
 
-def next_scheduled_change(spec: PowerCapSpec, now: datetime, max_limit_watts: float) -> ScheduledChange | None:
-    """The next edge of the schedule at which the cap changes; None where none does, as far as anyone would look."""
-    at, present = now, min(_scheduled(spec, now, max_limit_watts).limits, key=lambda limit: limit.watts)
-    for _ in range(EDGES_LOOKED_AT):
+def next_scheduled_change(
+    spec: PowerCapSpec, now: datetime, max_limit_watts: float, known: KnownChange | None = None
+) -> KnownChange:
+    """The next edge of the schedule at which the cap changes, as far as is looked at once; goes on from what is `known`
+    of the time from `now` on, up to EDGES_LOOKED_AT edges in all."""
+    known = known or KnownChange(None, now)
+    if known.final or known.until is None:
+        return known
+    at, present = known.until, min(_scheduled(spec, now, max_limit_watts).limits, key=lambda limit: limit.watts)
+    for _ in range(EDGES_AT_ONCE):
         edge = _scheduled(spec, at, max_limit_watts).next_edge_seconds
         if not math.isfinite(edge):
-            return None
+            return KnownChange()
         at += timedelta(seconds=edge)
         least = min(_scheduled(spec, at, max_limit_watts).limits, key=lambda limit: limit.watts)
         if least.watts != present.watts:
-            return ScheduledChange(at, least.watts, least.window)
-    return None
+            return KnownChange(ScheduledChange(at, least.watts, least.window), at)
+    return KnownChange(None, at, known.edges + EDGES_AT_ONCE)
 
 
 class _Scheduled(Struct, frozen=True):

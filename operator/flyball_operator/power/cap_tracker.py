@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.cap_schedule import (
     EnergyPeriod,
+    KnownChange,
     LastEvaluation,
-    ScheduledChange,
     charge_energy,
     effective_cap,
     next_scheduled_change,
@@ -50,8 +50,8 @@ class _Memory(Struct, frozen=True):
     overhead: Overhead = NOT_KNOWN
     uncharged_seconds: float = 0.0  # before that instant
     counted: CounterSum | None = None  # what is charged already, by the operator before this one
-    spec: PowerCapSpec | None = None  # that `next_change` was worked out for
-    next_change: ScheduledChange | None = None
+    spec: PowerCapSpec | None = None  # that `known_change` was worked out for
+    known_change: KnownChange | None = None
 
 
 class CapTracker:
@@ -139,9 +139,11 @@ class CapTracker:
             period = charge_energy(spec.energy_budget, period, now, charge.joules, charge.seconds)
         largest_watts = sum(info.max_limits_milliwatts for info in under.values()) / MILLIWATTS_PER_WATT
         effective = effective_cap(spec, LastEvaluation(memory.watts, elapsed, period), now, largest_watts)
-        next_change = memory.next_change
-        if memory.spec != spec or (next_change is not None and next_change.time <= now):
-            next_change = next_scheduled_change(spec, now, largest_watts)
+        known = memory.known_change if memory.spec == spec else None
+        if known is not None and known.until is not None and known.until <= now:
+            known = None
+        if known is None or not known.final:
+            known = next_scheduled_change(spec, now, largest_watts, known)
         counts = CapBudget(cap.name, frozenset(under), NodeMilliwatts(0), spec.expected)
         state = CapState(
             cap=cap,
@@ -159,7 +161,7 @@ class CapTracker:
             energy_period=effective.energy_period,
             brake=brake,
             counted=counted,
-            next_change=next_change,
+            next_change=known.change,
         )
         if spec.meter is not None:
             last = first_state(cap.status, monotonic) if memory.meter is None else memory.meter
@@ -185,7 +187,7 @@ class CapTracker:
             state.meter,
             state.overhead,
             spec=spec,
-            next_change=next_change,
+            known_change=known,
         )
         return state
 

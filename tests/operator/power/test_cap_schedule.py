@@ -9,8 +9,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec
 from flyball_operator.power.cap_schedule import (
+    EDGES_AT_ONCE,
+    EDGES_LOOKED_AT,
     EffectiveCap,
     EnergyPeriod,
+    KnownChange,
     LastEvaluation,
     ScheduledChange,
     charge_energy,
@@ -357,9 +360,19 @@ def test_a_window_is_open_exactly_from_each_beginning_to_its_end(
 def test_the_next_change_is_the_first_edge_that_changes_anything() -> None:
     inside = CapSchedule("inside", 3500, "15 12 * * *", 600)  # above what holds then
     spec = PowerCapSpec(watts=5000, schedule=(LUNCH, inside, ONCE))
-    assert next_scheduled_change(spec, NOON + timedelta(minutes=-5), MAX_WATTS) == ScheduledChange(NOON, 1500, "drill")
+    before = next_scheduled_change(spec, NOON + timedelta(minutes=-5), MAX_WATTS)
+    assert before == KnownChange(ScheduledChange(NOON, 1500, "drill"), NOON)
     ends = next_scheduled_change(PowerCapSpec(watts=5000, schedule=(LUNCH, inside)), NOON, MAX_WATTS)
-    assert ends == ScheduledChange(NOON + timedelta(hours=1), 5000, None)
-    assert next_scheduled_change(PowerCapSpec(watts=5000), NOON, MAX_WATTS) is None
+    assert ends.change == ScheduledChange(NOON + timedelta(hours=1), 5000, None)
+    assert next_scheduled_change(PowerCapSpec(watts=5000), NOON, MAX_WATTS) == KnownChange()
+
+
+def test_what_never_changes_is_looked_at_a_few_edges_at_once_and_then_no_more() -> None:
     always = PowerCapSpec(watts=5000, schedule=(CapSchedule("always", 1000, "0 * * * *", 7200),))
-    assert next_scheduled_change(always, NOON, MAX_WATTS) is None
+    known = next_scheduled_change(always, NOON, MAX_WATTS)
+    assert (known.change, known.edges, known.final) == (None, EDGES_AT_ONCE, False)
+    for _ in range(2 * EDGES_LOOKED_AT // EDGES_AT_ONCE):
+        known = next_scheduled_change(always, NOON, MAX_WATTS, known)
+    assert (known.change, known.edges, known.final) == (None, EDGES_LOOKED_AT, True)
+    assert known.until is not None
+    assert known.until > NOON + timedelta(days=30), "an edge an hour"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from flyball_api.power_cap import PowerCap, PowerCapSpec, PowerCapStatus, read_power_cap
 from flyball_operator.power import cap_tracker
-from flyball_operator.power.cap_schedule import ScheduledChange, next_scheduled_change
+from flyball_operator.power.cap_schedule import KnownChange, next_scheduled_change
 from flyball_operator.power.cap_state import CapState
 from flyball_operator.power.cap_status import ALWAYS_SHOWN, REASONS, GrantsUnderWay, cap_status, unreadable_status
 from flyball_operator.power.cap_tracker import CapTracker
@@ -578,9 +578,11 @@ def test_the_next_change_is_looked_for_once_until_it_comes_or_the_cap_is_edited(
 ) -> None:
     looked: list[datetime] = []
 
-    def counted(spec: PowerCapSpec, now: datetime, max_limit_watts: float) -> ScheduledChange | None:
+    def counted(
+        spec: PowerCapSpec, now: datetime, max_limit_watts: float, known: KnownChange | None = None
+    ) -> KnownChange:
         looked.append(now)
-        return next_scheduled_change(spec, now, max_limit_watts)
+        return next_scheduled_change(spec, now, max_limit_watts, known)
 
     monkeypatch.setattr(cap_tracker, "next_scheduled_change", counted)
     noon = {"name": "noon", "cron": "0 12 * * *", "durationSeconds": 600, "watts": 1200}
@@ -593,6 +595,15 @@ def test_the_next_change_is_looked_for_once_until_it_comes_or_the_cap_is_edited(
     assert [(at - NOW).total_seconds() for at in looked] == [0.0, 600.0]
     site.spec["schedule"] = [{**noon, "cron": "0 14 * * *"}]
     assert site.publish(site.read())["nextChange"]["time"] == "2030-06-01T14:00:00Z"
+
+
+def test_a_change_behind_a_hundred_edges_that_change_nothing_is_found_in_the_cycles_that_follow() -> None:
+    # Every half an hour something above the base opens and closes; on the third day at noon there is a drill below it.
+    masked = {"name": "masked", "cron": "*/30 * * * *", "durationSeconds": 60, "watts": 3000}
+    drill = {"name": "drill", "start": "2030-06-04T12:00:00Z", "end": "2030-06-04T13:00:00Z", "watts": 1200}
+    site = Site(holding("a", 800), watts=2000, schedule=[masked, drill])
+    found = [change for _ in range(10) if (change := site.publish(site.read(1.0)).get("nextChange"))]
+    assert found[:1] == [{"time": "2030-06-04T12:00:00Z", "watts": 1200, "schedule": "drill"}]
 
 
 @pytest.mark.parametrize(("on_infeasible", "pauses"), [("Pause", True), ("FloorOnly", False)])
