@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -141,6 +142,25 @@ def test_caps_that_cannot_hold_what_they_say_say_so(bench: Bench) -> None:
     assert condition(bench.cap("nowhere"), "Enforced") == "Unknown"
     bench.wait(lambda: condition(bench.cap("odd"), "ScheduleInvalid") == "True", lambda: f"{bench.cap('odd')}")
     assert "cron '0 99 * * *'" in message(bench.cap("odd"), "ScheduleInvalid")
+
+
+def test_windows_with_dates_and_with_time_zones_are_followed_and_the_next_change_is_said(bench: Bench) -> None:
+    now, nepal = datetime.now(UTC).replace(microsecond=0), timezone(timedelta(hours=5, minutes=45))
+    start, end = ((now + timedelta(hours=hours)).astimezone(nepal).isoformat() for hours in (-1, 1))
+    drill = {"name": "drill", "start": start, "end": end, "watts": 11_000}
+    bench.set_cap("site", 12_000, schedule=[drill])
+    status = bench.wait_enforced("site", 11_000)["status"]
+    assert status["activeSchedule"] == "drill"
+    assert status["nextChange"] == {"time": f"{now + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}", "watts": 12_000}
+    always = {"name": "always", "cron": "* * * * *", "durationSeconds": 120, "watts": 10_000}
+    bench.set_cap("site", 12_000, schedule=[drill, {**always, "timeZone": "Asia/Kathmandu"}])
+    assert bench.wait_enforced("site", 10_000)["status"]["activeSchedule"] == "always"
+    bench.set_cap("site", 12_000, schedule=[drill, {**always, "timeZone": "Mars/Olympus", "watts": 9000}])
+    bench.wait_enforced("site", 9000)
+    bench.wait(
+        lambda: reason(bench.cap("site"), "ScheduleInvalid") == "TimeZoneUnknown", lambda: f"{bench.cap('site')}"
+    )
+    assert "timeZone 'Mars/Olympus' is not known" in message(bench.cap("site"), "ScheduleInvalid")
 
 
 def test_a_cap_below_what_jobs_need_pauses_one_and_says_so(bench: Bench) -> None:
