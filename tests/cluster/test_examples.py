@@ -60,6 +60,12 @@ def trains(job: Json | None) -> bool:
     return running and progress.get("iterations", 0) > 0 and not progress.get("estimated", True)
 
 
+def lets_run(job: Json | None) -> bool:
+    """Whether a batch Job that was made suspended has pods, all ready."""
+    made = (job or {}).get("spec", {}).get("suspend") is False
+    return made and (job or {}).get("status", {}).get("ready", 0) > 0
+
+
 def document(url: str) -> Any:
     with DIRECT.open(url, timeout=30) as answer:
         return json.load(answer)
@@ -75,7 +81,7 @@ def apply(api: ApiClient, manifest: Path) -> list[Json]:
 
 def test_every_example_runs_as_it_is(standing: DevCluster) -> None:
     api = standing.api
-    jobs = []
+    jobs, let_run = [], []
     for manifest in MANIFESTS:
         for item in apply(api, manifest):
             path = api.path_of(item)
@@ -83,7 +89,11 @@ def test_every_example_runs_as_it_is(standing: DevCluster) -> None:
                 api.wait_for(path, cap_holds, timeout_seconds=PATIENCE_SECONDS, what=f"held ({manifest.name})")
             elif item["kind"] == "EnergyAwareJob":
                 jobs.append(path)
+            elif item["kind"] == "Job":  # submitted as one that waits for watts
+                api.wait_for(path, lets_run, timeout_seconds=PATIENCE_SECONDS, what=f"let run ({manifest.name})")
+                let_run.append(path)
     assert len(jobs) >= 4
+    assert let_run
     for path in jobs:
         api.wait_for(path, trains, timeout_seconds=PATIENCE_SECONDS, what="training")
 
