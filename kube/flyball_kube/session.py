@@ -68,10 +68,15 @@ class ApiSession:
 
     @classmethod
     async def connect(
-        cls, kubeconfig: Path | str | None = None, context: str | None = None, timeout_seconds: float = 10.0
+        cls,
+        kubeconfig: Path | str | None = None,
+        context: str | None = None,
+        timeout_seconds: float = 10.0,
+        connections: int = 32,
     ) -> Self:
         """Open a session with the credentials of `load_configuration`; raises CredentialsError."""
-        return cls(await asyncio.to_thread(load_configuration, kubeconfig, context), timeout_seconds=timeout_seconds)
+        configuration = await asyncio.to_thread(load_configuration, kubeconfig, context)
+        return cls(configuration, timeout_seconds=timeout_seconds, connections=connections)
 
     async def __aenter__(self) -> Self:
         return self

@@ -52,7 +52,7 @@ logger = get_logger(__name__)
 # Figures are worth less than steps: few of their writes at a time, so that they never crowd out the others; and what
 # happens to a job, which its next step may wait for, has room of its own beside them.
 FIGURES_AT_ONCE = 4
-NEWS_AT_ONCE = 8
+NEWS_AT_ONCE = 16
 # Labels and finalizers may change on a thousand nodes at once, and the next cut must not queue behind them.
 HOUSEKEEPING_AT_ONCE = 16
 # What one job is denied (a quota, a policy) others are denied too: learned from a few, not from all of them.

@@ -35,6 +35,8 @@ logger = get_logger(__name__)
 
 # A loop that has not begun a new cycle for this many regular intervals is stuck: the probe then has it restarted.
 STUCK_INTERVALS = 6
+# Requests at a time: statuses, starts and housekeeping may have two thirds of them, and grants never wait for theirs.
+CONNECTIONS = 64
 # A copy that nothing has proven fresh for this long (a quiet watch has a bookmark a minute) is no ground to govern on.
 STALE_COPY_SECONDS = 150.0
 
@@ -61,7 +63,7 @@ class OperatorProcess:
             catalogued = catalogue()
             own = [product for product, model in settings.gpu_models.items() if model != catalogued.get(product)]
             logger.info("GPU models read", files=len(settings.gpu_model_files), products=own)
-        self._session = await ApiSession.connect(settings.kubeconfig)
+        self._session = await ApiSession.connect(settings.kubeconfig, connections=CONNECTIONS)
 
         async def epoch_floor() -> int:
             assert self._operator is not None  # noqa: S101 - set below, before the lease's task runs
