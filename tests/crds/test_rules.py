@@ -41,15 +41,42 @@ ONE_DAY = {"start": "2026-12-05T22:00:00+01:00", "end": "2026-12-06T04:00:00+01:
 RECURRING = {"profileKey": "k", "recurrence": {"batchSizes": [128, 256], "targetMetric": "accuracy >= 0.75"}}
 
 CREATION = [
-    Case(EAJ, {"gpus": {"max": 8}}, {"gpus": {"max": 12}}, "gpus.max 12 is not a power of two (8 or 16)"),
-    Case(EAJ, {"gpus": {"max": 1}}, {"gpus": {"max": 3}}, "gpus.max 3 is not a power of two (2 or 4)"),
-    Case(EAJ, {"gpus": {"min": 4}}, {"gpus": {"min": 6}}, "gpus.min 6 is not a power of two (4 or 8)"),
+    Case(
+        EAJ,
+        {"gpus": {"max": 8}},
+        {"gpus": {"max": 12}},
+        "gpus.max 12 is not gpus.min 1 doubled some times (8 or 16): a job grows by doubling",
+    ),
+    Case(
+        EAJ,
+        {"gpus": {"min": 3, "max": 24}},
+        {"gpus": {"min": 3, "max": 16}},
+        "gpus.max 16 is not gpus.min 3 doubled some times (12 or 24): a job grows by doubling",
+    ),
+    Case(
+        EAJ,
+        {"gpus": {"min": 6, "max": 6}},
+        {"gpus": {"min": 5, "max": 10}},
+        "gpus.min 5 is neither a power of two nor three times one (4 or 6)",
+    ),
+    Case(
+        EAJ,
+        {"gpus": {"min": 12, "max": 48}},
+        {"gpus": {"min": 49153, "max": 49153}},
+        "gpus.min 49153 is neither a power of two nor three times one (49152 or 65536)",
+    ),
     Case(EAJ, {"gpus": {"min": 16}}, {"gpus": {"min": 32}}, "gpus.min 32 is above gpus.max 16 (at most 16)"),
     Case(
         EAJ,
         {"training": {"globalBatchSize": 16}},
         {"training": {"globalBatchSize": 12}},
         "gpus.max 16 is above training.globalBatchSize 12: each GPU needs at least one sample (gpus.max at most 8)",
+    ),
+    Case(
+        EAJ,
+        {"gpus": {"min": 3, "max": 24}, "training": {"globalBatchSize": 24}},
+        {"gpus": {"min": 3, "max": 24}, "training": {"globalBatchSize": 23}},
+        "gpus.max 24 is above training.globalBatchSize 23: each GPU needs at least one sample (gpus.max at most 12)",
     ),
     Case(
         EAJ,

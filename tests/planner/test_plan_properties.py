@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from flyball_planner.ledger.pools import cell_of
+from flyball_planner.ledger.pools import block_of, cell_of, shape
 from flyball_planner.ledger.workspace import Workspace
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.models.priors import known_model_classes, model_class_prior
@@ -79,7 +79,7 @@ def jobs(draw: st.DrawFn, nodes: tuple[NodeState, ...], prefix: str, most: int =
     names = sorted(node.name for node in nodes)
     found = []
     for index in range(draw(st.integers(0, most))):
-        least = draw(st.sampled_from([1, 1, 2, 4, 8, 16]))
+        least = draw(st.sampled_from([1, 1, 2, 4, 8, 16, 3, 6, 12]))
         model = model_class_prior(draw(st.sampled_from(known_model_classes())), draw(st.sampled_from([A100, V100])))
         job = JobState(
             uid=f"{prefix}-{index}",
@@ -489,11 +489,13 @@ def test_no_job_waits_while_pausing_lower_priorities_would_let_it_run(data: st.D
         if decision.allocation is not None or not sizes(job):
             continue
         kept = sum(
-            other_decision.allocation.gpus
+            block_of(gpus)
             for other, other_decision in zip(everyone, made.decisions, strict=True)
             if other_decision.allocation is not None and other.priority >= job.priority
+            for _, gpus in other_decision.allocation.nodes
         )
-        assert total - kept < min(sizes(job))
+        nodes_of_job, on_each = shape(min(sizes(job)), 8)
+        assert total - kept < nodes_of_job * block_of(on_each)
 
 
 def test_the_search_reaches_jobs_that_run() -> None:

@@ -27,7 +27,7 @@ V100 = board("Tesla-V100-SXM2-16GB")
 
 
 def some_job(generator: random.Random, index: int) -> JobState:
-    least = generator.choice([1, 1, 1, 2, 4, 8, 16])
+    least = generator.choice([1, 1, 1, 2, 3, 4, 6, 8, 12, 16])
     iterations = generator.choice([None, 10 ** generator.uniform(1, 6.5)])
     job = JobState(
         uid=f"job-{index}",

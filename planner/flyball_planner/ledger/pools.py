@@ -62,6 +62,15 @@ def level_of(gpus_on_node: int) -> int:
     return (gpus_on_node - 1).bit_length()
 
 
+def block_of(gpus_on_node: int) -> int:
+    """The GPUs of one node that a job of so many takes from others: its smallest cell, whole (PowerFlow section 5.3).
+
+    So every set of cells that fits by count has places, and planning again finds the same: GPUs of three times a power of
+    two leave a quarter of their cell to nobody.
+    """
+    return 1 << level_of(gpus_on_node)
+
+
 def idle_limit_watts(node: NodeState) -> float:
     """What an idle GPU of the node is allowed: the node's own figure, or the model's smallest limit."""
     return node.gpu_model.min_power_limit_watts if node.idle_power_limit_watts is None else node.idle_power_limit_watts

@@ -1,16 +1,16 @@
 """Room by count: whether jobs of given sizes fit the free GPUs of a pool, without saying yet which node each gets.
 
-Sizes are powers of two, so each divides the next, and descending first fit never fails where anything fits: a set of
+Cells are powers of two, so each divides the next, and descending first fit never fails where anything fits: a set of
 cells fits nodes with free counts c_i exactly when, at every level l, the cells of at least 2^l GPUs, counted in units of
-2^l, are no more than the sum of floor(c_i / 2^l). Each pool keeps that difference per level, so a test or a change costs
-a few additions.
+2^l, are no more than the sum of floor(c_i / 2^l). A job of another size takes the smallest cell that holds it, whole. Each
+pool keeps that difference per level, so a test or a change costs a few additions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flyball_planner.ledger.pools import Pool, level_of
+from flyball_planner.ledger.pools import Pool, block_of, level_of
 
 
 class Slots:
@@ -31,20 +31,20 @@ class Slots:
     def hold(self, pool: int, place: int, gpus: int, movable: bool) -> None:
         """An unchanged job holds GPUs of one node (on a node that is closed to new jobs it takes nobody's room)."""
         if self._capacities[pool][place]:
-            self._occupy(self.free[pool], self.free_room[pool], place, gpus)
+            self._occupy(self.free[pool], self.free_room[pool], place, block_of(gpus))
             if movable:
                 _demand(self.open_room[pool], level_of(gpus), 1)
             else:
-                self._occupy(self.open[pool], self.open_room[pool], place, gpus)
+                self._occupy(self.open[pool], self.open_room[pool], place, block_of(gpus))
 
     def release(self, pool: int, place: int, gpus: int, movable: bool) -> None:
         """The inverse of `hold`."""
         if self._capacities[pool][place]:
-            self._occupy(self.free[pool], self.free_room[pool], place, -gpus)
+            self._occupy(self.free[pool], self.free_room[pool], place, -block_of(gpus))
             if movable:
                 _demand(self.open_room[pool], level_of(gpus), -1)
             else:
-                self._occupy(self.open[pool], self.open_room[pool], place, -gpus)
+                self._occupy(self.open[pool], self.open_room[pool], place, -block_of(gpus))
 
     def demand(self, pool: int, level: int, cells: int) -> None:
         """Cells of 2^level GPUs whose nodes are still to be chosen (negative: no longer wanted)."""
@@ -67,6 +67,8 @@ class Slots:
     def _occupy(counts: list[int], room: list[int], place: int, gpus: int) -> None:
         before = counts[place]
         after = counts[place] = before - gpus
+        # A node that has lost a GPU since may have less than the cells on it: nobody else lacks those.
+        before, after = max(0, before), max(0, after)
         for level in range(len(room)):
             room[level] += (after >> level) - (before >> level)
 

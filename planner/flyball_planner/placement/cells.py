@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from flyball_planner.ledger.options import BASE
+from flyball_planner.ledger.pools import block_of
 from flyball_planner.ledger.state import Candidate, PlanState
 from flyball_planner.placement.cover import Offer, cells_made, cheapest_cover, subsets
 
@@ -62,7 +63,7 @@ def _make_cells(state: PlanState, candidates: Sequence[Candidate], pool: int) ->
                 _migrate(state, candidate)
             migrated += moved
             _cover(state, pool, movable, migrated)
-    if min(room) < 0:  # only sizes that are no powers of two come here: repack everything, then give up the newest
+    if min(room) < 0:  # only beside jobs of unusual shapes, as others left them: repack everything, give up the newest
         for candidate in candidates:
             if candidate.staying and candidate.movable and any(index == pool for index, _, _ in candidate.present):
                 _migrate(state, candidate)
@@ -114,14 +115,13 @@ def _offers(
     for place, residents in sorted(movable.items()):
         by_size: dict[int, list[Candidate]] = {}
         for candidate in sorted(residents, key=lambda candidate: (-candidate.gpus, candidate.index)):
-            if candidate.gpus & (candidate.gpus - 1) == 0:
-                by_size.setdefault(candidate.gpus, []).append(candidate)
+            by_size.setdefault(block_of(candidate.gpus), []).append(candidate)
         kind = (free[place], tuple(size for size, alike in by_size.items() for _ in alike))
         seen[kind] += 1
         if seen[kind] > enough:
             continue
         for leaving in subsets(list(by_size.values())):
-            cells = cells_made(free[place], [candidate.gpus for candidate in leaving], levels)
+            cells = cells_made(free[place], [block_of(candidate.gpus) for candidate in leaving], levels)
             if any(cells):
                 cost = (float(len(leaving)), float(sum(candidate.gpus for candidate in leaving)))
                 yield Offer(cost, place, cells, leaving)
@@ -155,22 +155,23 @@ def _cheapest_evacuation(
 def fewest_that_free(residents: Sequence[SomeResident], lacking: int, below: int) -> list[SomeResident] | None:
     """The fewest residents smaller than `below` GPUs that together hold `lacking`; of those the ones with fewest GPUs."""
     small = sorted(
-        (candidate for candidate in residents if candidate.gpus < below),
+        (candidate for candidate in residents if block_of(candidate.gpus) < below),
         key=lambda candidate: (-candidate.gpus, candidate.index),
     )
     chosen: list[SomeResident] = []
     for candidate in small:
-        if sum(item.gpus for item in chosen) >= lacking:
+        if sum(block_of(item.gpus) for item in chosen) >= lacking:
             break
         chosen.append(candidate)
-    held = sum(item.gpus for item in chosen)
+    held = sum(block_of(item.gpus) for item in chosen)
     if held < lacking:
         return None
     spare = small[len(chosen) :]
     for position, candidate in enumerate(chosen):
         for other in reversed(spare):
-            if held - candidate.gpus + other.gpus >= lacking and other.gpus < candidate.gpus:
-                held += other.gpus - candidate.gpus
+            gained = block_of(other.gpus) - block_of(candidate.gpus)
+            if held + gained >= lacking and gained < 0:
+                held += gained
                 chosen[position] = other
                 spare.remove(other)
                 break

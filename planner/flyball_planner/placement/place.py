@@ -2,14 +2,14 @@
 
 PowerFlow section 5.3. Jobs are placed in descending size into the smallest free buddy cell that holds them; a job larger
 than a node takes whole nodes. Where the free GPUs would suffice but no cell does, cells are made by moving the fewest jobs;
-everything movable is repacked only where that is not enough (which sizes that are powers of two never need).
+everything movable is repacked only where that is not enough (which only jobs of unusual shapes can need).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flyball_planner.ledger.pools import level_of
+from flyball_planner.ledger.pools import block_of, level_of
 from flyball_planner.ledger.state import Candidate, PlanState
 from flyball_planner.placement.buddy import FreeCells
 from flyball_planner.placement.cells import floats, make_cells
@@ -21,7 +21,7 @@ def place(state: PlanState, candidates: Sequence[Candidate]) -> dict[int, Cells]
     """Nodes for every candidate that floats, by the candidate's index, in rank order.
 
     Candidates that had to migrate float afterwards too. One for which, against the count, no nodes can be found (running
-    jobs of sizes that are no powers of two can do that) gives its size back and is not in the result.
+    jobs of unusual shapes can do that) gives its size back and is not in the result.
     """
     make_cells(state, candidates)
     cells: dict[int, list[tuple[int, int, int]]] = {
@@ -69,7 +69,7 @@ def _fill(
         here = [place for part, place, _ in candidates[index].present if part == pool]
         taken = []
         for _ in range(-negative_count):
-            place = free.take(max(-negative_level, level_of(gpus)), gpus, here)
+            place = free.take(max(-negative_level, level_of(gpus)), block_of(gpus), here)
             if place is None:
                 break
             taken.append((pool, place, gpus))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from flyball_planner.decisions.explain import joules_text
-from flyball_planner.ledger.pools import Pool, build_pools, open_to_jobs, selectors_of
+from flyball_planner.ledger.pools import Pool, block_of, build_pools, open_to_jobs, selectors_of
 from flyball_planner.ledger.workspace import UNKNOWN_REMAINDER_SECONDS, going_price
 from flyball_planner.placement.consolidation import Site, Tenant, consolidate
 from flyball_planner.snapshot import (
@@ -122,7 +122,7 @@ def _moves(snapshot: ClusterSnapshot, made: Plan, terms: Consolidation) -> dict[
         )
         for name, gpus in allocation.nodes:
             index_of_pool, place = position[name]
-            held[index_of_pool].append(Tenant(index, place, gpus, movable, cost, seconds))
+            held[index_of_pool].append(Tenant(index, place, block_of(gpus), movable, cost, seconds))
     moves: dict[str, _Move] = {}
     for pool, tenants in zip(pools, held, strict=True):
         for clearance in consolidate(_sites(pool, nodes, tenants, terms), tenants, terms.empty_seconds):
