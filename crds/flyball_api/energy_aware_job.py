@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -298,6 +298,9 @@ class EnergyAwareJob:
 
     Of a recurring job `spec.training` has the batch size that was chosen for this run, and the iterations that make as many
     samples of it; `default_batch_size` is the one that was written.
+
+    It is `finished` once it has succeeded or failed, and `wants_gpus` where it asks Flyball for some, as far as its own
+    words go: it has not ended, and is not suspended or another's. Both are asked for many times in each cycle.
     """
 
     metadata: ObjectMeta
@@ -307,6 +310,14 @@ class EnergyAwareJob:
     conditions: Mapping[str, StoredCondition]
     default_batch_size: int
     problems: tuple[str, ...] = ()
+    finished: bool = field(init=False, compare=False)
+    wants_gpus: bool = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        finished = self.has("Succeeded") or self.has("Failed")
+        wants = not finished and not self.deleting and not self.spec.suspend and self.managed_by_flyball
+        object.__setattr__(self, "finished", finished)
+        object.__setattr__(self, "wants_gpus", wants)
 
     @property
     def namespace(self) -> str:
@@ -358,19 +369,10 @@ class EnergyAwareJob:
     def managed_by_flyball(self) -> bool:
         return self.spec.managed_by == MANAGED_BY_FLYBALL
 
-    @property
-    def wants_gpus(self) -> bool:
-        """It asks Flyball for GPUs, as far as its own words go: it has not ended, and is not suspended or another's."""
-        return not self.finished and not self.deleting and not self.spec.suspend and self.managed_by_flyball
-
     def has(self, condition: str) -> bool:
         """Whether the status has the condition with status True."""
         found = self.conditions.get(condition)
         return found is not None and found.is_true
-
-    @property
-    def finished(self) -> bool:
-        return self.has("Succeeded") or self.has("Failed")
 
     @property
     def refusal(self) -> str:

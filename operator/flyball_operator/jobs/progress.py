@@ -86,7 +86,7 @@ def add_energy(progress: JobProgress, reports: Iterable[tuple[str, PodReport]]) 
         if report.incarnation > progress.settled_incarnation:
             key = f"{report.incarnation}/{node}"
             entries[key] = max(entries.get(key, 0), report.energy_millijoules)
-    return replace(progress, open_millijoules=entries)
+    return progress if entries == progress.open_millijoules else replace(progress, open_millijoules=entries)
 
 
 def _settle(progress: JobProgress, reported: set[int], incarnation: int) -> JobProgress:
@@ -94,6 +94,8 @@ def _settle(progress: JobProgress, reported: set[int], incarnation: int) -> JobP
     reports any more: a total can rise until its agent has dropped it."""
     entries, settled, last = dict(progress.open_millijoules), progress.settled_millijoules, progress.settled_incarnation
     numbers = {key: _incarnation_of(key) or 0 for key in entries}
+    if all(number >= incarnation for number in numbers.values()):
+        return progress  # nearly always
     for number in sorted(set(numbers.values())):
         if number >= incarnation or (number in reported and len(entries) <= MAX_OPEN_ENTRIES):
             break
