@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -348,6 +349,44 @@ def kubeconfig(
         typer.echo(cluster.control_plane.service_account_kubeconfig(namespace, account, pod=pod))
     except (ApiError, ApiUnreachable) as error:
         _fail(error)
+
+
+class Shared(StrEnum):
+    """How a node hands out its GPUs."""
+
+    WHOLE = "whole"
+    TIME_SLICING = "time-slicing"
+    MPS = "mps"
+    MIG = "mig"
+
+
+@group.command()
+def share(
+    node: Annotated[str, typer.Argument(help="A simulated node, drained of pods with GPUs.")],
+    how: Annotated[Shared, typer.Argument(help="What a unit of its extended resource is.")],
+    replicas: Annotated[int, typer.Option(min=2, help="Pods to a GPU, under time-slicing and mps.")] = 4,
+    name: NAME = "default",
+) -> None:
+    """Have a simulated node hand out its GPUs whole, in time slices, by MPS, or as MIG instances (one a board).
+
+    It is as if NVIDIA's device plugin had been configured so: labels, extended resources, and the devices that pods get.
+
+    \b
+      flyball devcluster share node-003 time-slicing --replicas 4
+      flyball devcluster share node-003 whole
+    """
+    from flyball_kube.errors import ApiError, ApiUnreachable
+    from flyball_testbed.parts import hardware_folder
+    from flyball_testbed.workload.sharing import Sharing, share_gpus
+
+    cluster = _attached(name)
+    try:
+        share_gpus(cluster.api, hardware_folder(cluster.directory), node, Sharing(how.value), replicas)
+    except FileNotFoundError:
+        _fail(f"{node} has no simulated GPUs here (there are: {', '.join(cluster.node_names())})")
+    except (ApiError, ApiUnreachable, ValueError) as error:
+        _fail(error)
+    _say(f"{node} hands out its GPUs: {how.value}")
 
 
 @group.command()

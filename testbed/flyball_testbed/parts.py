@@ -34,6 +34,11 @@ class Pace:
     report_seconds: float = 1.0
 
 
+def hardware_folder(directory: Path) -> Path:
+    """The nodes' simulated GPUs, in the folder of what lasts of a site or a cluster."""
+    return directory / "hardware"
+
+
 @dataclass(frozen=True)
 class Parts:
     """Where the parts of one site find each other: `directory` for all that lasts, `sockets` a short path."""
@@ -46,7 +51,7 @@ class Parts:
     @property
     def hardware(self) -> Path:
         """The nodes' simulated GPUs."""
-        return self.directory / "hardware"
+        return hardware_folder(self.directory)
 
     @property
     def journals(self) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -147,11 +148,20 @@ def read_nodes(
     """
     known = KnownGpus() if known is None else known
     by_name = {node.name: node for node in nodes if node.gpus or node.hidden_gpus or node.name in gpu_nodes}
+    sharing = {
+        name for name, node in by_name.items() if node.hidden_gpus and name in gpu_nodes and gpu_nodes[name].gpus
+    }
     foreign: dict[str, list[ForeignPod]] = {}
+    ours: dict[str, set[tuple[str, str]]] = {name: set() for name in sharing}
     for pod in pods:
-        if not pod.job_uid and pod.gpus and pod.node and not pod.finished:
+        if pod.job_uid:
+            if pod.node in sharing:
+                ours[pod.node].add((pod.namespace, pod.name))
+        elif pod.gpus and pod.node and not pod.finished:
             held = ForeignPod(pod.namespace, pod.name, pod.gpus, pod.power_permille)
             foreign.setdefault(pod.node, []).append(held)
+    for name in sharing:
+        foreign[name] = _by_boards(by_name[name], gpu_nodes[name], foreign.get(name, ()), ours[name])
     silent = silent or {}
     names = sorted(by_name.keys() | gpu_nodes.keys())
     known.forget_all_but(names)
@@ -201,6 +211,25 @@ def _node_info(name: str, read: _Facts) -> NodeInfo:
         max_limits_milliwatts=facts.max_limits_milliwatts,
         measured_milliwatts=facts.measured_milliwatts,
     )
+
+
+def _by_boards(
+    node: NodeView, gpu_node: GpuNode, pods: Iterable[ForeignPod], ours: Collection[tuple[str, str]]
+) -> list[ForeignPod]:
+    """The foreign pods of a node that hands out parts of its GPUs, with the boards that its agent sees them on.
+
+    What they ask for is slices or instances, of which nobody but the agent knows the boards. Beside those, pods may hold
+    whole GPUs, which count from when they are bound.
+    """
+    found = {(pod.namespace, pod.name): pod for pod in pods}
+    held = {key: pod for key, pod in found.items() if node.gpus}
+    for key, boards in Counter(
+        (report.pod.namespace, report.pod.name) for report in gpu_node.gpus if report.pod is not None
+    ).items():
+        if key not in ours:
+            known = found.get(key, ForeignPod(*key, gpus=0))
+            held[key] = known._replace(gpus=max(boards, known.gpus if node.gpus else 0))
+    return list(held.values())
 
 
 def _no_more_than(pods: Iterable[ForeignPod], gpus: int) -> tuple[ForeignPod, ...]:

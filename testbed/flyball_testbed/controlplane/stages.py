@@ -33,6 +33,8 @@ NODE_ANNOTATION = f"{ANNOTATION_PREFIX}/node"
 
 # Here the units of every extended resource that ends in this are GPUs.
 GPU_RESOURCE_SUFFIX = "/gpu"
+# An instance that is the whole of its board: what a partitioned GPU of the simulated driver shows.
+MIG_RESOURCE = "nvidia.com/mig-7g.40gb"
 
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"

@@ -11,6 +11,7 @@ from flyball_api.names import LABEL_INCARNATION, LABEL_JOB_NAME, LABEL_JOB_UID
 from flyball_testbed.controlplane.stages import (
     ANNOTATION_PREFIX,
     GPU_RESOURCE_SUFFIX,
+    MIG_RESOURCE,
     OUTCOME_ANNOTATION,
     STOPPED_ANNOTATION,
 )
@@ -26,9 +27,14 @@ ACTIVITY_ANNOTATION = f"{ANNOTATION_PREFIX}/activity"
 IncarnationKey = tuple[str, int]
 
 
+def _from_gpus(resource: str) -> bool:
+    """Whether the units of an extended resource are GPUs, or parts of some."""
+    return resource.endswith(GPU_RESOURCE_SUFFIX) or resource == MIG_RESOURCE
+
+
 @dataclass(frozen=True, slots=True)
 class GpuPod:
-    """One pod with GPUs, as the API has it now."""
+    """One pod with GPUs, or parts of some, as the API has it now."""
 
     namespace: str
     name: str
@@ -54,7 +60,11 @@ class GpuPod:
         references: dict[str, str] = {}
         for container in spec.get("containers") or []:
             limits = (container.get("resources") or {}).get("limits") or {}
-            gpus += sum(int(count) for name, count in limits.items() if name.endswith(GPU_RESOURCE_SUFFIX))
+            gpus += sum(
+                int(count)
+                for name, count in limits.items()
+                if name.endswith(GPU_RESOURCE_SUFFIX) or name == MIG_RESOURCE
+            )
             environment |= {
                 variable["name"]: variable["value"] for variable in container.get("env") or [] if "value" in variable
             }

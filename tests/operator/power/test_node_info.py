@@ -10,7 +10,7 @@ from flyball_api.grant import PowerBound
 from flyball_api.workloads import PodView, read_node
 from flyball_operator.jobs.feasibility.fitting import withheld_gpus
 from flyball_operator.power.gpu_facts import KnownGpus
-from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.node_info import ForeignPod, NodeInfo, read_nodes
 from flyball_operator.settings import Settings
 from flyball_planner.models.gpu import LARGEST_DEFAULT_LIMIT_WATTS
 
@@ -388,6 +388,33 @@ def test_boards_that_are_partitioned_count_beside_those_that_are_not() -> None:
     after = read_nodes([read_node(mixed_node())], {"a": seen}, [], frozenset())["a"]
     assert (after.gpus, after.lost_gpus) == (7, 0), "by boards, each once"
     assert withheld_gpus([after], []) == {"a": 3}, "and jobs get none of the partitioned ones"
+
+
+def test_pods_on_parts_of_gpus_hold_the_boards_that_the_agent_sees_them_on() -> None:
+    """Two slices are one board or two, and of an instance the pod's own resources say nothing that counts boards."""
+    raw = raw_node("a", 32)
+    raw["metadata"]["labels"] |= {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "8"}
+    pods = [running_pod("notebook", "a", gpus=2), running_pod("not-seen-yet", "a", gpus=4)]
+    seen = [raw_device(index, pod=("team", "notebook") if index == 0 else None) for index in range(8)]
+    given = gpu_node_view("a", grant(8 * FLOOR), devices=seen, limits=8 * FLOOR)
+    assert read_nodes([read_node(raw)], {"a": given}, pods, frozenset())["a"].foreign_pods == (
+        ForeignPod("team", "notebook", 1),
+    )
+    raw = raw_node("a", 0)
+    raw["metadata"]["labels"] |= {"nvidia.com/gpu.count": "8"}
+    raw["status"]["capacity"] |= {"nvidia.com/mig-3g.20gb": "16"}
+    assert read_nodes([read_node(raw)], {"a": given}, [], frozenset())["a"].foreign_gpus == 1
+
+
+def test_on_a_node_of_whole_and_partitioned_gpus_neither_ours_nor_what_starts_is_missed() -> None:
+    pods = [running_pod("ours", "a", gpus=1, uid="uid-train"), running_pod("starts", "a", gpus=2)]
+    holders = [("team", "ours"), ("team", "slice"), None, None, None, None, None]
+    seen = [raw_device(index, pod=holder) for index, holder in enumerate(holders)]
+    given = gpu_node_view("a", grant(7 * FLOOR), devices=seen, limits=7 * FLOOR)
+    assert read_nodes([read_node(mixed_node())], {"a": given}, pods, frozenset())["a"].foreign_pods == (
+        ForeignPod("team", "slice", 1),
+        ForeignPod("team", "starts", 2),
+    )
 
 
 def test_instances_that_go_by_the_name_of_gpus_are_no_phantom_boards() -> None:

@@ -6,7 +6,16 @@ import json
 from pathlib import Path
 
 from flyball_simulated_gpu.catalogue import CATALOGUE
-from flyball_testbed.workload.devices import DeviceManager, NodeDevices, create_hardware, pods_path
+from flyball_simulated_gpu.device import DeviceFault
+from flyball_simulated_gpu.shared import SimulatedNode
+from flyball_testbed.workload.devices import (
+    DeviceManager,
+    NodeDevices,
+    create_hardware,
+    hardware_path,
+    pods_path,
+    replicas_path,
+)
 from flyball_testbed.workload.pods import GpuPod
 
 A100 = CATALOGUE["NVIDIA-A100-SXM4-40GB"]
@@ -66,3 +75,41 @@ def test_a_restart_finds_what_was_given_out_and_takes_back_what_the_dead_held(tm
 
 def test_a_node_without_hardware_is_not_ours(tmp_path: Path) -> None:
     assert DeviceManager(tmp_path).node("cpu-only") is None
+
+
+def test_the_replicas_of_gpus_are_handed_out_in_turn_and_a_shared_one_is_busy_until_the_last_leaves(
+    tmp_path: Path,
+) -> None:
+    create_hardware(tmp_path, ["n0"], A100, 2)
+    replicas_path(tmp_path, "n0").write_text("2")
+    node = NodeDevices(tmp_path, "n0")
+    first, second, third = (node.allocate(pod(uid, gpus)) for uid, gpus in (("a", 2), ("b", 1), ("c", 1)))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    boards = [device.uuid for device in first]
+    assert len(set(boards)) == 2
+    assert [device.uuid for device in [*second, *third]] == boards
+    assert node.allocate(pod("d", 1)) is None
+    assert held(tmp_path) == {
+        "a": [f"{uuid}::0" for uuid in boards],
+        "b": [f"{boards[0]}::1"],
+        "c": [f"{boards[1]}::1"],
+    }
+    first[0].set_activity(1.0)
+    node.release("a")
+    assert first[0].read().activity == 1.0, "b is on it"
+    node.release("b")
+    assert first[0].read().activity == 0.0
+
+
+def test_a_partitioned_gpu_is_handed_out_as_its_instance(tmp_path: Path) -> None:
+    create_hardware(tmp_path, ["n0"], A100, 2)
+    with SimulatedNode.open(hardware_path(tmp_path, "n0")) as hardware:
+        hardware.devices[0].flags |= DeviceFault.MIG
+        uuids = [device.uuid for device in hardware.devices]
+    node = NodeDevices(tmp_path, "n0")
+    got = node.allocate(pod("a", 2))
+    assert got is not None
+    assert [device.uuid for device in got] == uuids
+    assert held(tmp_path) == {"a": [f"MIG-{uuids[0].removeprefix('GPU-')}", uuids[1]]}
