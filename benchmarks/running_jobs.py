@@ -1,0 +1,412 @@
+"""What jobs that run, come and go cost the operator, in CPU seconds of one core: no network, no JSON, no control plane.
+
+    python -m benchmarks.running_jobs [--nodes 1000] [--jobs 2000] [--seconds 30] [--profile]
+
+The informers, the learner, a leader's term and the executor are the operator's own, over an API server in memory; what an
+agent, the Job controller and the kubelets would write is written at once. All jobs are submitted together and started;
+then they run for so many seconds of a clock of its own, as many cycles a second as the loop would make, in which each agent
+reports every eight seconds, three jobs a second end and three others come. Then the cap falls by a fifth. Printed are the
+processor seconds of starting them, of a cycle and of a second of running, and what is written. Ends with status 1 where a
+second of running takes more than SECOND_SECONDS, or the cycle of a cut more than CUT_SECONDS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import json
+import pstats
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from flyball_api.energy_report import EnergyRates
+from flyball_api.names import ANNOTATION_ALLOCATION, ANNOTATION_CONFIRM_WATTS, LABEL_COMPLETION_INDEX, LABEL_JOB_UID
+from flyball_api.workloads import DEFAULT_GPU_RESOURCES
+from flyball_kube.log_settings import LogSettings
+from flyball_kube.logs import configure_logging
+from flyball_operator.jobs.controller import JobController
+from flyball_operator.leader import LeaderTerm
+from flyball_operator.learning.learner import Learner
+from flyball_operator.loop import LONGEST_REST_SECONDS, MAX_CYCLE_SHARE
+from flyball_operator.meters.meters import Meters
+from flyball_operator.planning.plans import Plans
+from flyball_operator.power.controller import PowerController, PowerSettings
+from flyball_operator.report.energy_reports import EnergyReports
+from flyball_operator.report.metrics import OperatorMetrics
+from flyball_operator.report.reporter import Reporter
+from flyball_operator.settings import Settings
+from flyball_operator.watches import Watches
+from flyball_operator.writes.background import Background
+from flyball_operator.writes.executor import Executor
+from flyball_planner.planner import plan
+from flyball_planner.snapshot import ClusterSnapshot, Plan
+
+from tests.support.operator_objects import A100, NOW, raw_device, raw_node
+from tests.support.schedules.memory_api import Change, Json, MemoryApi, plural_of
+from tests.support.schedules.workloads import job
+
+SECOND_SECONDS = 0.7  # of one core, the goal being one with JSON and HTTP
+CUT_SECONDS = 0.5
+GPUS = 8
+REPORT_SECONDS = 8.0
+CHURN_A_SECOND = 3.3  # 200 a minute
+MOST_CYCLES = 20_000
+
+
+class Session:
+    """Calls to the API server in memory."""
+
+    def __init__(self, api: MemoryApi) -> None:
+        self._api = api
+        self.writes: Counter[str] = Counter()
+
+    def guarded(self, before_sending: Callable[[], None]) -> Session:
+        return self
+
+    async def _ask(self, method: str, path: str, body: Any = None, **params: str) -> Json:
+        if method != "GET":
+            self.writes[f"{plural_of(path)}{'/status' * path.endswith('/status')}"] += 1
+        if "dryRun" in params:
+            return {}
+        if isinstance(body, list):  # a gate is opened
+            return opened(self._api, path.rsplit("/", 1)[-1])
+        return self._api.handle(method, path, params, body)
+
+    async def get(self, path: str, **params: str) -> Json:
+        return await self._ask("GET", path, **params)
+
+    async def create(self, path: str, body: Json, **params: str) -> Json:
+        return await self._ask("POST", path, body, **params)
+
+    async def replace(self, path: str, body: Json) -> Json:
+        return await self._ask("PUT", path, body)
+
+    async def patch(self, path: str, body: Any, content_type: str = "") -> Json:
+        return await self._ask("PATCH", path, body)
+
+    async def delete(self, path: str, body: Json | None = None) -> Json:
+        return await self._ask("DELETE", path, body)
+
+    async def watch(self, path: str, *, params: dict[str, str], **more: object) -> AsyncIterator[Json]:
+        changes: asyncio.Queue[Change] = asyncio.Queue()
+        plural, version = plural_of(path), int(params["resourceVersion"])
+        for change in self._api.open(plural, version, changes.put_nowait):
+            changes.put_nowait(change)
+        while True:
+            change = await changes.get()
+            yield {"type": change.kind, "object": {**change.item, "metadata": dict(change.item["metadata"])}}
+
+
+def opened(api: MemoryApi, name: str) -> Json:
+    """A pod whose gate is taken away is bound to the node that it was placed on, and runs."""
+    pod = api.get("pods", name)
+    assert pod is not None
+    made_by = api.get("jobs", pod["metadata"]["ownerReferences"][0]["name"])
+    assert made_by is not None
+    placed = json.loads(made_by["metadata"]["annotations"][ANNOTATION_ALLOCATION])["nodes"]
+    node, _ = placed[int(pod["metadata"]["labels"][LABEL_COMPLETION_INDEX])]
+    spec = {**pod["spec"], "nodeName": node, "schedulingGates": []}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    return api.put("pods", {**pod, "spec": spec, "status": status})
+
+
+class Others:
+    """Agents, Job controller and kubelets: each answers what the operator writes at once, and agents report."""
+
+    def __init__(self) -> None:
+        self._seen: list[Change] = []
+        self.api = MemoryApi(self._seen.append)
+        self.energy: Counter[str] = Counter()
+        self.iterations: Counter[str] = Counter()
+
+    def react(self) -> None:
+        """Answer what has been written since the last call, as everybody does who watches."""
+        seen, self._seen[:] = list(self._seen), []
+        for change in seen:
+            self._changed(change)
+
+    def _changed(self, change: Change) -> None:
+        item, metadata = change.item, change.item["metadata"]
+        if change.plural == "jobs" and change.kind == "ADDED":
+            for index in range(item["spec"]["completions"]):
+                self._make_pod(item, index)
+        elif change.plural == "jobs" and change.kind == "DELETED":
+            self._leave(metadata["uid"])
+        elif change.plural == "energyawarejobs" and change.kind == "DELETED":
+            uid = metadata["uid"]
+            for name, batch in list(self.api.items.get("jobs", {}).items()):
+                if batch["metadata"]["labels"][LABEL_JOB_UID] == uid:
+                    self.api.remove("jobs", name)
+        elif change.plural == "gpunodes" and change.kind != "DELETED":
+            acknowledged = (item.get("status") or {}).get("acknowledged") or {}
+            if acknowledged.get("generation") != item["spec"]["generation"]:
+                self.report(metadata["name"])
+
+    def _make_pod(self, batch: Json, index: int) -> None:
+        template, metadata = batch["spec"]["template"], batch["metadata"]
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": metadata["name"], "uid": metadata["uid"]}
+        labels = {**template["metadata"]["labels"], LABEL_COMPLETION_INDEX: str(index)}
+        name = f"{metadata['name']}-{index}"
+        made = {"name": name, "namespace": metadata["namespace"], "labels": labels}
+        made["ownerReferences"] = [{**owner, "controller": True}]
+        self.api.put("pods", {"metadata": made, "spec": template["spec"], "status": {"phase": "Pending"}})
+
+    def _leave(self, uid: str) -> None:
+        for name, pod in list(self.api.items.get("pods", {}).items()):
+            if pod["metadata"]["ownerReferences"][0]["uid"] == uid:
+                self.api.remove("pods", name)
+
+    def report(self, name: str, seconds: float = 0.0, moment: str = "") -> None:
+        """The agent of a node has set what was granted, and says what its GPUs and pods have done in so many seconds."""
+        node = self.api.get("gpunodes", name)
+        assert node is not None
+        spec, devices, jobs = node["spec"], [], []
+        for granted in spec["jobs"]:
+            pod = self.api.get("pods", granted["podName"])
+            if pod is None or pod["spec"].get("nodeName") != name:
+                continue
+            limit, key = granted["powerLimitMilliwatts"], granted["uid"]
+            for _ in range(granted["gpus"]):
+                limits = {"enforcedMilliwatts": limit, "requestedMilliwatts": limit}
+                devices.append(raw_device(len(devices), pod=("team", granted["podName"]), **limits))
+            self.energy[key] += int(seconds * limit * granted["gpus"])
+            self.iterations[key] += int(seconds * 5)
+            jobs.append(
+                {
+                    **{
+                        field: granted[field]
+                        for field in ("namespace", "name", "uid", "incarnation", "podName", "gpus")
+                    },
+                    "iterations": self.iterations[key],
+                    "microsecondsPerIteration": 200_000,
+                    "millijoulesPerIteration": int(limit * granted["gpus"] / 5),
+                    "clockMegahertz": 1200,
+                    "localBatchSize": 16,
+                    "energyMillijoules": self.energy[key],
+                    **({"lastReportTime": moment} if moment else {}),
+                }
+            )
+        devices += [raw_device(index) for index in range(len(devices), GPUS)]
+        status = {
+            "bootID": "boot-1",
+            "driverSession": "driver-1",
+            "mode": "Granted",
+            "devices": devices,
+            "jobs": jobs,
+            "acknowledged": {
+                "epoch": spec["epoch"],
+                "generation": spec["generation"],
+                "time": "2030-06-01T12:00:00Z",
+                "limitsMilliwatts": spec["boundMilliwatts"],
+                "bootID": "boot-1",
+                "driverSession": "driver-1",
+            },
+        }
+        self.api.handle("PATCH", f"/apis/flyball.dev/v1alpha1/gpunodes/{name}/status", {}, {"status": status})
+
+
+class InThisProcess:
+    """The planner's process, in this one; what its plans cost is not the cycles'."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    async def plan(self, snapshot: ClusterSnapshot, policy: str) -> Plan:
+        begun = time.process_time()
+        made = plan(snapshot, policy)
+        self.seconds.append(time.process_time() - begun)
+        return made
+
+
+@dataclass
+class Tally:
+    """Processor seconds of some cycles."""
+
+    cycles: int = 0
+    deciding: float = 0.0  # the cycles themselves
+    around: float = 0.0  # what the informers take in, and the writes that go on after them
+    worst: float = 0.0
+
+
+class Bench:
+    """A leader's term over so many nodes and jobs."""
+
+    def __init__(self, nodes: int, jobs: int, profile: cProfile.Profile | None) -> None:
+        self.others = Others()
+        self.nodes, self.gpus = nodes, max(1, min(GPUS, nodes * GPUS // jobs))
+        self.submitted = 0
+        self.profile = profile
+        self.session: Any = Session(self.others.api)
+        self.watches = Watches(self.session, lambda: None, DEFAULT_GPU_RESOURCES)
+        self.planner, self.metrics = InThisProcess(), OperatorMetrics()
+        self.learner = Learner(self.session)
+        self.background = Background(lambda: None)
+        settings = Settings()
+        executor = Executor(self.session, lambda: None, self.watches.absorb, gpu_resources=DEFAULT_GPU_RESOURCES)
+        self.time = 0.0
+        self.term = LeaderTerm(
+            1,
+            settings,
+            self.watches,
+            power=PowerController(1, PowerSettings()),
+            jobs=JobController(settings.status_interval_seconds, self.learner, DEFAULT_GPU_RESOURCES),
+            plans=Plans(self.planner, settings.policy, settings.replan_seconds, 1, lambda: None, self.metrics),
+            learner=self.learner,
+            executor=executor,
+            reporter=Reporter(executor),
+            metrics=self.metrics,
+            background=self.background,
+            meters=Meters({}, None, lambda: None, lambda: NOW),
+            wall_clock=lambda: NOW + timedelta(seconds=self.time),
+            energy_reports=EnergyReports(self.session, EnergyRates(), settings.report_seconds, settings.report_days),
+        )
+
+    def submit(self, count: int) -> None:
+        for _ in range(count):
+            gpus = {"min": self.gpus, "max": self.gpus}
+            self.others.api.put("energyawarejobs", job(self.submitted, gpus=gpus))
+            self.submitted += 1
+
+    def set_cap(self, watts: int) -> None:
+        metadata = {"name": "all", "annotations": {ANNOTATION_CONFIRM_WATTS: str(watts)}}
+        self.others.api.put("powercaps", {"metadata": metadata, "spec": {"watts": watts}})
+
+    def ready(self) -> int:
+        found = 0
+        for item in self.others.api.items["energyawarejobs"].values():
+            conditions = (item.get("status") or {}).get("conditions") or ()
+            found += any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        return found
+
+    async def settle(self) -> None:
+        """Let informers and writes go on until none of them has anything left to do."""
+        quiet = 0
+        while quiet < 3:
+            before = self.others.api.version, len(self.background)
+            self.others.react()
+            for _ in range(4):
+                await asyncio.sleep(0)
+            quiet = quiet + 1 if before == (self.others.api.version, len(self.background)) else 0
+        await asyncio.sleep(0.001)  # what is done in a thread
+
+    async def cycle(self, tally: Tally) -> None:
+        """One cycle, and as much time as the loop would rest after it."""
+        begun, planned = time.process_time(), len(self.planner.seconds)
+        await self.settle()
+        between = time.process_time()
+        if self.profile is not None:
+            self.profile.enable()
+        self.term.cycle(NOW + timedelta(seconds=self.time), self.time)
+        if self.profile is not None:
+            self.profile.disable()
+        decided = time.process_time()
+        await self.settle()
+        work = decided - between
+        tally.cycles += 1
+        tally.deciding += work
+        tally.worst = max(tally.worst, work)
+        tally.around += time.process_time() - decided + between - begun - sum(self.planner.seconds[planned:])
+        self.time += work + max(0.02, min(work * (1 / MAX_CYCLE_SHARE - 1), LONGEST_REST_SECONDS))
+
+    async def start(self, jobs: int) -> Tally:
+        """Nodes, a cap, and all jobs at once; cycles until all of them run."""
+        api, tally = self.others.api, Tally()
+        for index in range(self.nodes):
+            name = f"node-{index:04d}"
+            node = raw_node(name, GPUS, product=A100)
+            node["metadata"].pop("uid")
+            api.put("nodes", node)
+        for _ in range(100):
+            await self.cycle(tally)
+            if len(api.items.get("gpunodes", {})) == self.nodes:
+                break
+        self.set_cap(int(0.9 * self.nodes * GPUS * 400))
+        self.submit(jobs)
+        tally = Tally()
+        while self.ready() < jobs:
+            await self.cycle(tally)
+            if tally.cycles > MOST_CYCLES:
+                raise TimeoutError(f"{self.ready()} of {jobs} jobs run after {tally.cycles} cycles")
+        return tally
+
+    async def run(self, seconds: float, churn: float) -> tuple[Tally, float]:
+        """Cycles of so many seconds in which agents report, and `churn` jobs a second end and as many come."""
+        tally, begun, reported, changed = Tally(), self.time, 0.0, 0.0
+        ended = 0
+        while (elapsed := self.time - begun) < seconds:
+            due = int(elapsed / REPORT_SECONDS * self.nodes)
+            moment = f"{NOW + timedelta(seconds=self.time):%Y-%m-%dT%H:%M:%SZ}"
+            for index in range(int(reported), due):
+                self.others.report(f"node-{index % self.nodes:04d}", REPORT_SECONDS, moment)
+            reported = due
+            while changed < elapsed * churn:
+                self.others.api.remove("energyawarejobs", f"job-{ended}")
+                self.submit(1)
+                ended += 1
+                changed += 1
+            await self.cycle(tally)
+        return tally, self.time - begun
+
+
+async def measured(arguments: argparse.Namespace) -> int:
+    profile = cProfile.Profile() if arguments.profile else None
+    bench = Bench(arguments.nodes, arguments.jobs, profile)
+    tasks = [asyncio.create_task(watch) for watch in bench.watches.runs()]
+    try:
+        await bench.watches.wait_synced()
+        begun = time.process_time()
+        tally = await bench.start(arguments.jobs)
+        spent, writes = time.process_time() - begun, bench.session.writes.total()
+        print(
+            f"{arguments.jobs} jobs of {bench.gpus} GPUs on {arguments.nodes} nodes run after {tally.cycles} cycles, "
+            f"{tally.deciding:.1f} s of them, at most {tally.worst:.2f} s; with all that was written and taken in "
+            f"{spent:.1f} s; {writes / arguments.jobs:.1f} writes a job",
+            flush=True,
+        )
+        for churn, what in ((0.0, "nothing but reports"), (CHURN_A_SECOND, "jobs that come and go")):
+            bench.session.writes.clear()
+            planned = len(bench.planner.seconds)
+            tally, seconds = await bench.run(arguments.seconds, churn)
+            share = (tally.deciding + tally.around) / seconds
+            writes = ", ".join(f"{name} {count / seconds:.0f}" for name, count in bench.session.writes.most_common(4))
+            plans = bench.planner.seconds[planned:]
+            print(
+                f"{what}: a cycle {tally.deciding / tally.cycles * 1000:.0f} ms, at most {tally.worst * 1000:.0f}, "
+                f"{tally.cycles / seconds:.1f} a second; a second takes {share:.2f} s, {tally.deciding / seconds:.2f} of "
+                f"them in cycles; writes a second: {writes}; a plan {max(plans, default=0.0):.2f} s",
+                flush=True,
+            )
+        bench.set_cap(int(0.7 * arguments.nodes * GPUS * 400))
+        cut = Tally()
+        await bench.cycle(cut)
+        print(f"the cycle that cuts a cap by a fifth: {cut.worst * 1000:.0f} ms", flush=True)
+    finally:
+        await bench.term.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if profile is not None:
+        pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
+        pstats.Stats(profile).sort_stats("tottime").print_stats(35)
+    missed = share > SECOND_SECONDS or cut.worst > CUT_SECONDS
+    return 1 if missed else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--jobs", type=int, default=2000)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--profile", action="store_true", help="of the cycles, by functions; it makes them slower")
+    configure_logging(LogSettings(log_level="ERROR"))
+    return asyncio.run(measured(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
