@@ -94,6 +94,20 @@ def test_deleting_at_any_moment_leaves_nothing(bench: Bench, moment: str) -> Non
     bench.wait_at_floor()
 
 
+def test_a_job_that_is_made_again_under_its_name_runs_at_once(bench: Bench) -> None:
+    first = bench.submit("again", gpus=(8, 8), iterations=1_000_000)
+    bench.wait_job("again", lambda raw: _told_iterations(raw) > 0, "trains")
+    bench.api.delete(bench.path("again"))
+    bench.wait(lambda: bench.job("again") is None, lambda: "deleted")
+    second = bench.submit("again", gpus=(8, 8), iterations=1_000_000)
+    running = bench.wait_running("again", 8)
+    assert running["metadata"]["uid"] == second["metadata"]["uid"] != first["metadata"]["uid"]
+    assert running["status"]["applied"]["incarnation"] == 1
+    pods = [pod["metadata"] for pod in bench.objects("pods")]
+    living = {pod["labels"]["flyball.dev/job-uid"] for pod in pods if "deletionTimestamp" not in pod}
+    assert living == {second["metadata"]["uid"]}
+
+
 def test_a_template_that_the_api_server_refuses_is_said_in_its_own_words(bench: Bench) -> None:
     bench.submit(
         "misspelt",
