@@ -20,7 +20,7 @@ IN_REFERENCE = re.findall(r"```yaml\n(apiVersion: flyball.*?)```", (ROOT / "docs
 def test_there_are_examples_of_what_users_and_sres_write() -> None:
     for texts in (EXAMPLES.values(), IN_REFERENCE):
         kinds = {manifest["kind"] for text in texts for manifest in yaml.safe_load_all(text)}
-        assert kinds - {"PersistentVolumeClaim"} == {"EnergyAwareJob", "EnergyQuota", "PowerCap"}
+        assert kinds - {"PersistentVolumeClaim", "Job"} == {"EnergyAwareJob", "EnergyQuota", "PowerCap"}
 
 
 @pytest.mark.parametrize(
