@@ -29,6 +29,7 @@ from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import REFERENCE_PRODUCT, model_class_prior
 
+from flyball_operator.learning.drift import Measured, measured_anew
 from flyball_operator.learning.profiles import (
     Fit,
     Profile,
@@ -42,6 +43,7 @@ from flyball_operator.learning.profiles import (
 from flyball_operator.learning.records import (
     SIGNIFICANT_SHARE,
     Entry,
+    FitState,
     ObjectState,
     Origin,
     Pace,
@@ -200,7 +202,13 @@ class Learner:
             return
         entry = self._entry(ProfileKey(job.namespace, job.profile_key, window.gpu_model.product))
         last = max(at for at in reported.values() if at is not None)
-        entry.profile = entry.profile.with_window(window.point, window.seconds, window.joules, last)
+        measured = Measured(window.point, window.seconds, window.joules, last)
+        anew = entry.drift.takes(entry.profile, measured)
+        entry.profile = measured_anew(entry.profile, anew) if anew else entry.profile.with_window(*measured)
+        if anew:
+            logger.info("measured anew: it has become another job", profile=entry.profile.key.path, windows=len(anew))
+            entry.fit = FitState()
+            entry.forget_models()
         entry.fit.due = True
         entry.stored.outdated()
         entry.prior = model_class_prior(job.spec.training.model_class, window.gpu_model)

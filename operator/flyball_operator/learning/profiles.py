@@ -28,7 +28,7 @@ from flyball_api.energy_profile import (
     energy_profile_object,
 )
 from flyball_api.reading import JsonObject
-from flyball_api.times import whole_second
+from flyball_api.times import format_time, whole_second
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import PARAMETER_NAMES, JobModel
 
@@ -115,12 +115,16 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One EnergyProfile's content; `points` in the order of their last window, `runs` those of a recurring job."""
+    """One EnergyProfile's content; `points` in the order of their last window, `runs` those of a recurring job.
+
+    `drifted_at` is when all that had been measured before was dropped, as it held no more.
+    """
 
     key: ProfileKey
     points: Mapping[Point, Summary] = field(default_factory=dict)
     fit: Fit | None = None
     runs: Runs = field(default_factory=dict)
+    drifted_at: datetime | None = None
 
     @property
     def samples(self) -> int:
@@ -146,7 +150,7 @@ class Profile:
         newest = sorted(points.items(), key=lambda item: item[1].last)[-MAX_POINTS:]
         fits = [fit for fit in (self.fit, other.fit) if fit is not None]
         newest_fit = max(fits, key=lambda fit: fit.at, default=None)
-        return Profile(self.key, dict(newest), newest_fit, kept_runs({**other.runs, **self.runs}))
+        return Profile(self.key, dict(newest), newest_fit, kept_runs({**other.runs, **self.runs}), self.drifted_at)
 
 
 def kept_runs(runs: Runs) -> Runs:
@@ -178,15 +182,18 @@ def profile_object(key: ProfileKey, owner: Mapping[str, str] | None = None) -> J
 
 def profile_status(profile: Profile, before: EnergyProfileStatus, now: datetime) -> EnergyProfileStatus:
     """EnergyProfile.status; `before` is the status that stands, whose fit stays where the profile has none."""
-    fit = profile.fit
+    fit, since = profile.fit, ""
+    if profile.drifted_at is not None:
+        since = f"; measured anew since {format_time(profile.drifted_at)}, when nothing from before held any more"
     fitted = (
-        Condition("Fitted", False, "TooFewObservations", f"{profile.samples} windows were measured so far")
+        Condition("Fitted", False, "TooFewObservations", f"{profile.samples} windows were measured so far{since}")
         if fit is None
         else Condition(
             "Fitted",
             True,
             "FittedToObservations",
-            f"off by {fit.time_error:.1%} in time and {fit.energy_error:.1%} in energy over {fit.observations} windows",
+            f"off by {fit.time_error:.1%} in time and {fit.energy_error:.1%} in energy over {fit.observations} windows"
+            f"{since}",
         )
     )
     status = msgspec.structs.replace(
@@ -195,6 +202,8 @@ def profile_status(profile: Profile, before: EnergyProfileStatus, now: datetime)
         observations=tuple(_observation(point, summary) for point, summary in profile.points.items()),
         batch_size_search=BatchSizeSearch(tuple(profile.runs.values())) if profile.runs else None,
     )
+    if fit is None and profile.drifted_at is not None:
+        return msgspec.structs.replace(status, parameterisation=None, parameters=None, fit=None)
     if fit is None:
         return status
     return msgspec.structs.replace(

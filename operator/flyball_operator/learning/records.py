@@ -15,6 +15,7 @@ from flyball_planner.fitting.uncertainty import Covariance
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import JobModel
 
+from flyball_operator.learning.drift import Drift
 from flyball_operator.learning.profiles import Fit, Point, Profile, Summary, moved
 
 # Between which shares of what is expected an iteration takes with nine chances in ten each.
@@ -110,6 +111,7 @@ class Entry:
     bands: dict[Pace, PaceBand | None] = field(default_factory=dict)
     fit: FitState = field(default_factory=FitState)
     stored: ObjectRecord = field(default_factory=ObjectRecord)
+    drift: Drift = field(default_factory=Drift)
 
     def forget_models(self) -> None:
         """The fit has changed: what followed from it does no longer."""

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
-from flyball_api.energy_profile import EnergyProfileStatus, read_energy_profile
+from flyball_api.energy_profile import EnergyProfileStatus, FitQuality, FittedParameter, read_energy_profile
 from flyball_api.gpu_node import PodReport
 from flyball_api.reading import to_patch
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView
@@ -20,6 +20,7 @@ from flyball_kube.credentials import Configuration, load_configuration
 from flyball_kube.resources import ENERGY_AWARE_JOBS, ENERGY_PROFILES
 from flyball_kube.session import ApiSession, JsonObject
 from flyball_operator.learning import learner as learner_module
+from flyball_operator.learning.drift import DRIFT_WINDOWS
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.profiles import (
     MAX_POINTS,
@@ -812,3 +813,42 @@ async def test_objects_and_parts_that_cannot_be_read_are_left_out_and_hide_no_ot
 def test_object_names_fit_kubernetes() -> None:
     assert ProfileKey("ns", "gpt2", "NVIDIA A100-SXM4-40GB").object_name == "gpt2.nvidia-a100-sxm4-40gb"
     assert ProfileKey("ns", "gpt2", "***").object_name == "gpt2.gpu"
+
+
+async def test_a_job_that_has_become_another_is_measured_anew() -> None:
+    """A script that was changed, under the same key: what it was before says nothing of any size any more."""
+    cluster = Cluster(learner(), TRUTH, job())
+    for clock in (1410, 1200, 990):
+        cluster.run({"n1": 8}, clock, 6)
+    cluster.run({"n1": 8, "n2": 8}, 1200, 6, number=2)
+    assert len(cluster.points()) == 4
+    cluster.run({"n1": 8, "n2": 8}, 1200, DRIFT_WINDOWS - 1, number=2, distortion=1.5)
+    assert len(cluster.points()) == 4, "nine in a row may be somebody else's doing"
+    cluster.run({"n1": 8, "n2": 8}, 1200, 1, number=2, distortion=1.5)
+    ((point, summary),) = cluster.points().items()
+    assert (point.gpus, summary.samples) == (16, DRIFT_WINDOWS)
+    assert summary.seconds == pytest.approx(1.5 * TRUTH.iteration_seconds(16, 2, 1200, 256), rel=1e-4)
+    profile = cluster.learner.profile(cluster.key)
+    assert profile is not None
+    status = profile_status(profile, EnergyProfileStatus(fit=FitQuality(observations=9)), NOW)
+    assert "measured anew since" in status.conditions[0].message
+
+
+async def test_what_was_measured_otherwise_now_and_then_stays() -> None:
+    cluster = Cluster(learner(), TRUTH, job())
+    cluster.run({"n1": 8}, 1200, 6)
+    for _ in range(6):
+        cluster.run({"n1": 8}, 1200, DRIFT_WINDOWS - 1, distortion=1.16)
+        cluster.run({"n1": 8}, 1200, 1)
+    ((_, summary),) = cluster.points().items()
+    assert summary.samples > 40
+
+
+async def test_a_stored_fit_that_no_longer_holds_is_taken_away() -> None:
+    known = Profile(ProfileKey("team", "key", A100.product), drifted_at=NOW)
+    stored = EnergyProfileStatus(
+        parameterisation="Physical", parameters=(FittedParameter("a", "1.0"),), fit=FitQuality(time=NOW)
+    )
+    status = profile_status(known, stored, NOW)
+    assert (status.parameterisation, status.parameters, status.fit) == (None, None, None)
+    assert to_patch(status)["fit"] is None
