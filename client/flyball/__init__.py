@@ -15,8 +15,9 @@ The standard library is all that it needs. `flyball.torch` and `flyball.jax` hav
 
 from flyball.environment import InvalidEnvironment
 from flyball.job import Job, Step, join
+from flyball.measuring import Measurement
 from flyball.pipeline import Pipeline
 from flyball.pipeline_plan import Plan
 from flyball.sampling import Part, Position
 
-__all__ = ["InvalidEnvironment", "Job", "Part", "Pipeline", "Plan", "Position", "Step", "join"]
+__all__ = ["InvalidEnvironment", "Job", "Measurement", "Part", "Pipeline", "Plan", "Position", "Step", "join"]

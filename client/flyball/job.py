@@ -18,9 +18,10 @@ from typing import Any, Callable, NoReturn, TypeVar
 from flyball.agent import Agent
 from flyball.clocks import Clock, own_gpu
 from flyball.environment import Environment
+from flyball.measuring import EnergyMeter, Measurement
 from flyball.pipeline import Pipeline, read_plans
 from flyball.reporting import Reporter
-from flyball.sampling import Order, Part, Position, parts_of
+from flyball.sampling import Order, Part, Position, even_parts, parts_of
 from flyball.saved_state import SavedState, read_pickle, write_pickle
 from flyball.shared_values import SharedValues
 from flyball.step_journal import StepJournal
@@ -91,6 +92,7 @@ class Job:
         self.stopping = Stopping(environment.rank, environment.world_size, values, monotonic)
         has_agent = environment.socket is not None and environment.local_rank == 0
         self._reporter = Reporter(Agent(environment.socket or ""), monotonic) if has_agent else None
+        self._meter = EnergyMeter(Agent(environment.socket) if environment.socket else None, monotonic)
         self._thread: threading.Thread | None = None
 
     def _share(self, environment: Environment) -> SharedValues | None:
@@ -157,6 +159,13 @@ class Job:
         """
         target = self._environment.target
         return target is not None and target.reached_by(value)
+
+    def measure(self, name: str) -> Measurement:
+        """Around a stretch of the training, to know what it took: seconds, and joules of all of this pod's GPUs.
+
+        Each end asks the agent, a millisecond or so: it is for epochs, evaluations, a hundred steps, and not for each one.
+        """
+        return Measurement(name, self._meter, self._monotonic)
 
     def limit_clock(self, max_megahertz: int | None) -> None:
         """Let this pod's GPUs run no faster than this, as long as the training lives; None: as fast as is granted.
@@ -385,15 +394,10 @@ class Job:
         where it cannot be shared evenly.
         """
         environment = self._environment
-        batch, processes = global_batch_size or environment.global_batch_size, environment.world_size
+        batch = global_batch_size or environment.global_batch_size
         if batch is None:
             raise ValueError("the global batch size is not known: give it, or give the job training.globalBatchSize")
-        share, rest = divmod(batch, processes)
-        if rest or not share:
-            raise ValueError(f"a global batch of {batch} samples cannot be shared evenly by {processes} processes")
-        most = environment.max_local_batch_size or share
-        times = next(times for times in range(1, share + 1) if share % times == 0 and share // times <= most)
-        return share // times, times
+        return even_parts(batch, environment.world_size, environment.max_local_batch_size)
 
     def step_done(self, iteration: int, local_batch_size: int) -> bool:
         """The optimizer has had its turn so many times; whether to save now, and then to `leave`. All processes say so."""

@@ -113,3 +113,15 @@ class Position:
         if done >= size:
             return Position(self.iteration + 1, self.epoch + 1, 0)
         return Position(self.iteration + 1, self.epoch, done)
+
+
+def even_parts(batch: int, processes: int, most: int | None) -> tuple[int, int]:
+    """A global batch shared evenly: how many samples each process computes at once, `most` at most, and how often.
+
+    Raises ValueError where it cannot be.
+    """
+    share, rest = divmod(batch, processes)
+    if rest or not share:
+        raise ValueError(f"a global batch of {batch} samples cannot be shared evenly by {processes} processes")
+    times = next(times for times in range(1, share + 1) if share % times == 0 and share // times <= (most or share))
+    return share // times, times

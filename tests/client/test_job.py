@@ -253,7 +253,17 @@ def test_a_journal_that_cannot_be_written_costs_one_warning(tmp_path: Path, capl
 
 
 def test_the_public_names_are_these() -> None:
-    assert set(flyball.__all__) == {"InvalidEnvironment", "Job", "Part", "Pipeline", "Plan", "Position", "Step", "join"}
+    assert set(flyball.__all__) == {
+        "InvalidEnvironment",
+        "Job",
+        "Measurement",
+        "Part",
+        "Pipeline",
+        "Plan",
+        "Position",
+        "Step",
+        "join",
+    }
 
 
 def test_join_reads_this_process_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from flyball.agent import Agent, AgentError
+from flyball.measuring import EnergyMeter, Measurement
 from flyball_testbed.real_site import RealSite
 
 from tests.support.real_nodes import TOOLS_IMAGE
@@ -62,6 +64,15 @@ def test_a_restricted_pod_has_a_socket_of_its_own(real_site: RealSite) -> None:
                 return False
 
         wait_until(is_governed, "its pod's energy is known", PATIENCE_SECONDS)
+
+        def millijoules() -> int:
+            return int(agent.call("GET", "/v1/energy")["energyMillijoules"])
+
+        before = millijoules()
+        with Measurement("some seconds", EnergyMeter(agent), time.monotonic) as taken:
+            wait_until(lambda: millijoules() > before + 500_000, "its GPUs draw something", PATIENCE_SECONDS)
+        assert taken.watts is not None
+        assert 60 < taken.watts < 1000, f"{taken}: two boards of 52 W at rest and 400 W at the most"
         body = {"iterations": 4321, "windowIterations": 10, "windowSeconds": 2.5, "localBatchSize": 128}
         assert agent.call("POST", "/v1/steps", body)["powerLimitMilliwatts"] > 0
         api.wait_for(
