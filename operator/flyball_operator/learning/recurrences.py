@@ -27,6 +27,8 @@ logger = get_logger(__name__)
 
 # How many of the last runs are believed: what data has become is learned within so many.
 WINDOW = 50
+# A choice takes some milliseconds, and a cycle holds caps: the rest is chosen for in the next ones.
+CHOICES_AT_ONCE = 8
 
 
 class Recurrences:
@@ -48,9 +50,8 @@ class Recurrences:
         for info in nodes.values() if len(self._chosen) < len(waiting) else ():
             if info.gpu_model is not None:
                 gpus[info.gpu_model] += info.gpus
-        for job in sorted(waiting, key=lambda job: (job.created, job.uid)):
-            if job.uid in self._chosen or not gpus:
-                continue
+        left = [job for job in waiting if job.uid not in self._chosen] if gpus else []
+        for job in sorted(left, key=lambda job: (job.created, job.uid))[:CHOICES_AT_ONCE]:
             try:
                 self._chosen[job.uid] = self._choose(job, recurring, gpus)
             except Exception:

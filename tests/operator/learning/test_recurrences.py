@@ -22,7 +22,7 @@ from flyball_operator.learning.profiles import (
     profile_of,
     profile_status,
 )
-from flyball_operator.learning.recurrences import Recurrences, search_of, seed_of
+from flyball_operator.learning.recurrences import CHOICES_AT_ONCE, Recurrences, search_of, seed_of
 from flyball_operator.outcome import DONE
 from flyball_operator.power.node_info import NodeInfo
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
@@ -257,6 +257,17 @@ def test_a_choice_stands_until_its_status_is_written() -> None:
     first = stream.recurrences.step(stream.views(), stream.nodes)[uid]
     stream.submit()
     assert stream.recurrences.step(stream.views(), stream.nodes)[uid] is first
+
+
+def test_of_many_jobs_that_come_at_once_some_are_chosen_for_in_each_cycle() -> None:
+    stream = Stream()
+    for _ in range(CHOICES_AT_ONCE + 3):
+        stream.submit()
+    stream.cycle()
+    assert sum(view.run is not None for view in stream.views().values()) == CHOICES_AT_ONCE
+    stream.cycle()
+    runs = [view.run for view in stream.views().values()]
+    assert sorted(run.decision for run in runs if run is not None) == list(range(CHOICES_AT_ONCE + 3))
 
 
 def test_energy_that_is_reported_late_is_booked_too() -> None:
