@@ -173,6 +173,15 @@ class Progress(ApiStruct, frozen=True):
     latest_completion_time: Time | None = None
 
 
+class Prediction(ApiStruct, frozen=True):
+    """What the plan expected of a job that runs as planned, and how far beyond that it is, in thousandths of it."""
+
+    microseconds_per_iteration: Count
+    watts: Count
+    time_error_permille: int
+    energy_error_permille: int
+
+
 class RecurringRun(ApiStruct, frozen=True):
     """The run that a recurring job is: the batch size that was chosen for it, and why, and what it costs.
 
@@ -275,6 +284,7 @@ class EnergyAwareJobStatus(ApiStruct, frozen=True):
     applied: JobAllocation | None = None
     progress: Progress | None = None
     energy: EnergyUse | None = None
+    prediction: Prediction | None = None
     recurrence: RecurringRun | None = None
     queue: QueuePlace | None = None
     waiting_since: Time | None = None

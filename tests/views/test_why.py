@@ -112,6 +112,21 @@ def test_a_job_that_runs_well_has_notes_only() -> None:
     ]
 
 
+@pytest.mark.parametrize(("permille", "words"), [(149, ""), (152, "15% longer"), (-400, "40% less")])
+def test_a_model_that_is_wrong_is_said(permille: int, words: str) -> None:
+    job = running_job()
+    job["status"]["prediction"] = {
+        "microsecondsPerIteration": 500_000,
+        "watts": 300,
+        "timeErrorPermille": permille,
+        "energyErrorPermille": 0,
+    }
+    said = [
+        what for _, what in told(why_job(shown(jobs=[job]), "team", "train")) if "than the model of it says" in what
+    ]
+    assert said == ([f"an iteration takes {words} than the model of it says, by which it is planned"] if words else [])
+
+
 def test_a_run_of_a_recurring_job_is_told_its_batch_size_and_what_it_may_cost() -> None:
     job = running_job()
     job["spec"]["recurrence"] = {"batchSizes": [64, 256], "targetMetric": "loss <= 2.1"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from flyball_api.energy_aware_job import EnergyAwareJob, FrontierPoint, RecurringRun
+from flyball_api.energy_aware_job import EnergyAwareJob, FrontierPoint, Prediction, RecurringRun
 
 from flyball_views.row import Aspect, Row, aspect, aspect_if_any
 
@@ -57,6 +57,7 @@ class JobRow(Row, frozen=True):
     earlier spec. `finish` lies between `earliest_finish` and `latest_finish` nine times out of ten each. `figures` is when
     what it has used and done was found, `waiting` since when it waits. `frontier` has the choices for the rest of the job
     that no other beats in time and energy. `run` is which run of a recurring job it is: its batch size, and what it costs.
+    `prediction` has what the plan expects of it, and how far off that is.
     """
 
     namespace: str
@@ -100,6 +101,7 @@ class JobRow(Row, frozen=True):
     started: datetime | None = None
     resized: datetime | None = None
     completed: datetime | None = None
+    prediction: Prediction | None = None
     run: RecurringRun | None = None
     why: str = ""
     current: bool = True
@@ -166,6 +168,7 @@ def job_row(job: EnergyAwareJob) -> JobRow:
         started=status.start_time,
         resized=status.last_resize_time,
         completed=status.completion_time,
+        prediction=status.prediction,
         run=job.run,
         why=status.explanation or "",
         current=(status.observed_generation or 0) >= job.generation,

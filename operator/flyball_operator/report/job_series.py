@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
+from flyball_operator.jobs.status.prediction import as_planned
 
 if TYPE_CHECKING:
     from flyball_planner.snapshot import JobDecision
@@ -25,8 +26,6 @@ MAX_JOBS = 5000
 # A state that a job's status does not have yet.
 NEW_JOB = "New"
 HERTZ_PER_MEGAHERTZ = 1_000_000
-# A job that runs further from the planned clock than this does not run as predicted, and says nothing of the model.
-SAME_CLOCK_SHARE = 0.02
 
 LABELS = ("namespace", "job_name")
 
@@ -136,13 +135,7 @@ def _late(job: LiveJob, _: JobDecision | None) -> float | None:
 
 
 def _as_planned(job: LiveJob, decision: JobDecision | None) -> JobDecision | None:
-    """The decision where the job runs as it says and reports what comes of it, so that the two can be compared."""
-    progress, current = job.memory.progress, job.step.current
-    if decision is None or decision.allocation is None or current is None or not runs(job) or progress.estimated:
-        return None
-    planned = decision.allocation.clock_megahertz
-    near = abs(progress.clock_megahertz - planned) <= SAME_CLOCK_SHARE * planned
-    return decision if near and decision.allocation.gpus == current.gpus and progress.watts else None
+    return as_planned(job.memory.progress, job.step.current, decision) if runs(job) else None
 
 
 def _predicted_rate(job: LiveJob, decision: JobDecision | None) -> float | None:

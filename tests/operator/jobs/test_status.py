@@ -85,6 +85,22 @@ def after(job: EnergyAwareJob, status: EnergyAwareJobStatus) -> EnergyAwareJob:
 # --- what a running job says ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("progress", "prediction"),
+    [
+        ({"iterations_per_second": 1.6}, (250, 313)),  # an iteration takes a quarter longer, at the same watts
+        ({"iterations_per_second": 4.0, "watts": 4000.0}, (-500, 0)),
+        ({"clock_megahertz": 1100}, None),  # at another clock than planned
+        ({"estimated": True}, None),
+        ({"watts": 0.0}, None),
+        ({"iterations_per_second": 0.0}, None),
+    ],
+)
+def test_a_job_says_how_wrong_its_model_is(progress: dict[str, Any], prediction: tuple[int, int] | None) -> None:
+    found = made(job_view(), facts(progress=replace(BOOKS, **progress))).get("prediction")
+    assert (None if found is None else (found["timeErrorPermille"], found["energyErrorPermille"])) == prediction
+
+
 def test_a_running_job() -> None:
     status = made(job_view(), facts())
     assert status["observedGeneration"] == 1
@@ -121,6 +137,12 @@ def test_a_running_job() -> None:
         "incarnations": [{"key": "2/a", "millijoules": 2_000_000}, {"key": "2/b", "millijoules": 1_500_000}],
         "projectedKilojoules": round(6.5 + 750 * 8 * 250.0 * 0.5 / 1e3),
         "watts": 2100,
+    }
+    assert status["prediction"] == {
+        "microsecondsPerIteration": 500_000,
+        "watts": 2000,
+        "timeErrorPermille": 0,
+        "energyErrorPermille": 50,
     }
     assert status["summary"] == {
         "clock": "1185 MHz",

@@ -27,6 +27,8 @@ from flyball_views.words import age_words, counted, energy_words, share_words, u
 
 # A training that reports does so every few seconds.
 REPORT_AGE = timedelta(minutes=5)
+# A model that is further off than this is worth a word.
+WRONG_PERMILLE = 150
 
 WAITING_CHANGE = {
     "WaitingForGpus": "another job's end, a smaller spec.gpus.min, a higher spec.priority, or more nodes",
@@ -334,6 +336,12 @@ def _training(job: JobRow, overview: Overview) -> list[Reason]:
                 "report steps on FLYBALL_SOCKET",
             )
         )
+    prediction = job.prediction
+    if job.gpus and prediction is not None and abs(prediction.time_error_permille) >= WRONG_PERMILLE:
+        longer = "longer" if prediction.time_error_permille > 0 else "less"
+        off = f"{abs(prediction.time_error_permille) / 10:.0f}%"
+        what = f"an iteration takes {off} {longer} than the model of it says, by which it is planned"
+        found.append(Reason(Weight.NOTE, what, "more reports: it is fitted again as they come"))
     reported = None if progress is None or progress.estimated or not job.gpus else progress.reported
     if reported is not None and overview.time - reported > REPORT_AGE:
         ago = age_words(reported, overview.time)

@@ -28,6 +28,7 @@ from flyball_operator.jobs.run_cost import run_cost_joules
 from flyball_operator.jobs.status.conditions import conditions_of, explanation_of, state_of
 from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.jobs.status.outlook import LONGEST_REMAINING_SECONDS, projected_kilojoules, seconds_to_end
+from flyball_operator.jobs.status.prediction import prediction_of
 from flyball_operator.jobs.status.reasons import WAITS
 from flyball_operator.jobs.status.summary import kilojoules_words, summary_of
 
@@ -61,6 +62,7 @@ def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
             latest_completion_time=latest,
         ),
         energy=_energy(progress, projected, progress.watts),
+        prediction=None if facts.outcome else prediction_of(facts),
         recurrence=_run(job, facts.run, progress),
         queue=_queue(facts),
         waiting_since=(before.waiting_since or now) if conditions[0].reason in WAITS else None,
