@@ -186,11 +186,7 @@ def sizes(job: JobState) -> set[int]:
     return found
 
 
-@every_policy
-@SEARCH
-@given(snapshot=snapshots())
-def test_no_feasible_cap_is_ever_exceeded(policy: str, snapshot: ClusterSnapshot) -> None:
-    made = plan(snapshot, policy)
+def no_feasible_cap_is_exceeded(snapshot: ClusterSnapshot, made: Plan) -> None:
     for cap, outcome in zip(snapshot.caps, made.caps, strict=True):
         watts = counted_watts(snapshot, cap, made)
         assert outcome.committed_watts == pytest.approx(watts, abs=1e-3)
@@ -203,11 +199,7 @@ def test_no_feasible_cap_is_ever_exceeded(policy: str, snapshot: ClusterSnapshot
             assert watts <= cap.budget_watts + TOLERANCE_WATTS
 
 
-@every_policy
-@SEARCH
-@given(snapshot=snapshots())
-def test_under_an_infeasible_hard_cap_every_limit_is_at_the_floor(policy: str, snapshot: ClusterSnapshot) -> None:
-    made = plan(snapshot, policy)
+def under_an_infeasible_hard_cap_every_limit_is_at_the_floor(snapshot: ClusterSnapshot, made: Plan) -> None:
     by_name = {node.name: node for node in snapshot.nodes}
     for cap, outcome in zip(snapshot.caps, made.caps, strict=True):
         if outcome.feasible:
@@ -227,11 +219,7 @@ def test_under_an_infeasible_hard_cap_every_limit_is_at_the_floor(policy: str, s
                 assert decision.allocation.power_limit_watts <= max(lowest, node.idle_power_limit_watts or 0.0)
 
 
-@every_policy
-@SEARCH
-@given(snapshot=snapshots())
-def test_a_gang_is_placed_whole_on_gpus_that_are_its_own(policy: str, snapshot: ClusterSnapshot) -> None:
-    made = plan(snapshot, policy)
+def a_gang_is_placed_whole_on_gpus_that_are_its_own(snapshot: ClusterSnapshot, made: Plan) -> None:
     by_name = {node.name: node for node in snapshot.nodes}
     used: Counter[str] = Counter()
     for job, decision in zip(snapshot.jobs, made.decisions, strict=True):
@@ -262,12 +250,9 @@ def test_a_gang_is_placed_whole_on_gpus_that_are_its_own(policy: str, snapshot: 
             assert gpus <= node.gpus - node.foreign_gpus - node.lost_gpus
 
 
-@every_policy
-@SEARCH
-@given(snapshot=snapshots())
-def test_at_most_one_job_of_several_nodes_is_on_a_node(policy: str, snapshot: ClusterSnapshot) -> None:
+def at_most_one_job_of_several_nodes_is_on_a_node(snapshot: ClusterSnapshot, made: Plan) -> None:
     spanning: Counter[str] = Counter()
-    for decision in plan(snapshot, policy).decisions:
+    for decision in made.decisions:
         if decision.allocation is not None and len(decision.allocation.nodes) > 1:
             spanning.update(name for name, _ in decision.allocation.nodes)
     assert all(count == 1 for count in spanning.values())
@@ -395,12 +380,9 @@ def test_the_order_of_the_snapshot_does_not_matter(policy: str, snapshot: Cluste
     assert {item.name: item for item in made.caps} == {item.name: item for item in again.caps}
 
 
-@every_policy
-@SEARCH
-@given(snapshot=snapshots())
-def test_bounds_on_size_clock_and_limit_are_honoured(policy: str, snapshot: ClusterSnapshot) -> None:
+def bounds_on_size_clock_and_limit_are_honoured(snapshot: ClusterSnapshot, made: Plan) -> None:
     by_name = {node.name: node for node in snapshot.nodes}
-    for job, decision in zip(snapshot.jobs, plan(snapshot, policy).decisions, strict=True):
+    for job, decision in zip(snapshot.jobs, made.decisions, strict=True):
         allocation = decision.allocation
         if allocation is None:
             continue
@@ -426,10 +408,7 @@ def test_bounds_on_size_clock_and_limit_are_honoured(policy: str, snapshot: Clus
         assert limit == int(limit), "an API in whole watts must not round a limit up past its cap"
 
 
-@every_policy
-@SEARCH
-@given(snapshot=snapshots())
-def test_a_job_that_may_not_be_resized_keeps_its_size_and_nodes(policy: str, snapshot: ClusterSnapshot) -> None:
+def a_job_that_may_not_be_resized_keeps_its_size_and_nodes(snapshot: ClusterSnapshot, made: Plan) -> None:
     by_name = {node.name: node for node in snapshot.nodes}
     crowded = {
         node.name
@@ -437,7 +416,7 @@ def test_a_job_that_may_not_be_resized_keeps_its_size_and_nodes(policy: str, sna
         if sum(dict(job.current.nodes).get(node.name, 0) for job in snapshot.jobs if job.current)
         > node.gpus - node.foreign_gpus - node.lost_gpus
     }
-    for job, decision in zip(snapshot.jobs, plan(snapshot, policy).decisions, strict=True):
+    for job, decision in zip(snapshot.jobs, made.decisions, strict=True):
         current = job.current
         if current is None or job.resizable or decision.allocation is None:
             continue
@@ -446,6 +425,25 @@ def test_a_job_that_may_not_be_resized_keeps_its_size_and_nodes(policy: str, sna
         # Paused and started again elsewhere only where a cap or a higher priority drove it out.
         if decision.allocation.nodes != current.nodes:
             assert snapshot.caps or any(other.priority > job.priority for other in snapshot.jobs)
+
+
+PROMISES = (
+    no_feasible_cap_is_exceeded,
+    under_an_infeasible_hard_cap_every_limit_is_at_the_floor,
+    a_gang_is_placed_whole_on_gpus_that_are_its_own,
+    at_most_one_job_of_several_nodes_is_on_a_node,
+    bounds_on_size_clock_and_limit_are_honoured,
+    a_job_that_may_not_be_resized_keeps_its_size_and_nodes,
+)
+
+
+@every_policy
+@settings(parent=SEARCH, max_examples=examples(100))
+@given(snapshot=snapshots())
+def test_every_plan_keeps_every_promise(policy: str, snapshot: ClusterSnapshot) -> None:
+    made = plan(snapshot, policy)
+    for holds in PROMISES:
+        holds(snapshot, made)
 
 
 @SEARCH
