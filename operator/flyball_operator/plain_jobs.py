@@ -7,9 +7,10 @@ Job is let run into GPUs that nobody holds and the plan gives to nobody, the old
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, zip_longest
 
 from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_api.workloads import NO_NEEDS, Needs, PlainJob
@@ -26,6 +27,7 @@ from flyball_operator.power.reservations import NO_RULES, foreign_gpu_milliwatts
 BELIEVED_SECONDS = 10.0
 # A reason that stays the same is told again so often, for Events are forgotten.
 TELL_AGAIN_SECONDS = 300.0
+# So many that wait, and as many that run, are looked at in each cycle: the oldest of each namespace before any second one.
 MAX_JUDGED = 200
 # What is said of a Job, and whether somebody has to do something about it.
 REASONS = {
@@ -68,10 +70,9 @@ class PlainJobs:
         if not waiting:
             self.waiting = {}
             return []
-        waiting.sort(key=lambda job: (job.created, job.namespace, job.name))
         started = [job for uid, job in jobs.items() if job.runs or uid in self._admitted]
         room = _Room(state, decisions, started)
-        verdicts = [room.judge(job) for job in waiting[:MAX_JUDGED]]
+        verdicts = [room.judge(job) for job in _chosen(waiting)]
         self.waiting = Counter(verdict.reason for verdict in verdicts if not verdict.admitted)
         for verdict in verdicts:
             if verdict.admitted:
@@ -84,6 +85,20 @@ class PlainJobs:
             return False
         self._told[verdict.job.uid] = verdict.message, monotonic
         return True
+
+
+def _chosen(jobs: Iterable[PlainJob]) -> list[PlainJob]:
+    """As many as are looked at, the oldest first; of each namespace as many as of any other that has them, so that one
+    namespace's Jobs, which may wait for ever, keep nobody else's waiting."""
+    of_namespaces: dict[str, list[PlainJob]] = defaultdict(list)
+    for job in sorted(jobs, key=_age):
+        of_namespaces[job.namespace].append(job)
+    in_turn = (job for rank in zip_longest(*of_namespaces.values()) for job in rank if job is not None)
+    return sorted(islice(in_turn, MAX_JUDGED), key=_age)
+
+
+def _age(job: PlainJob) -> tuple[str, str, str]:
+    return job.created, job.namespace, job.name
 
 
 class _Room:
@@ -105,9 +120,9 @@ class _Room:
         bound = Counter(
             pod.controller_uid for pod in state.cluster.pods if not pod.job_uid and pod.node and not pod.finished
         )
-        for job in started:
-            coming = max(0, job.pods - bound[job.uid])
-            placed = self._placed(job, coming, self._fitting(job)[0])
+        self._fits: dict[PodDemands, tuple[list[str], Counter[str]]] = {}
+        for job in _chosen(job for job in started if job.gpus_per_pod and job.pods > bound[job.uid]):
+            placed = self._placed(job, job.pods - bound[job.uid], self._fitting(job)[0])
             self._nodes = _with_pods(self._nodes, job, placed or Counter())
             self._free = {
                 name: free - (placed or Counter())[name] * job.gpus_per_pod for name, free in self._free.items()
@@ -144,9 +159,15 @@ class _Room:
     def _fitting(self, job: PlainJob) -> tuple[list[str], Counter[str]]:
         """The nodes that can take one of the Job's pods at some time, and what the others lack."""
         demands = template_demands(job.template, PodDemands(job.gpu_resource, job.gpus_per_pod))
+        found = self._fits.get(demands)
+        if found is None:
+            found = self._fits[demands] = self._fitting_for(demands)
+        return found
+
+    def _fitting_for(self, demands: PodDemands) -> tuple[list[str], Counter[str]]:
         lacks = {
             name: demands.lacking(view, self._needs.get(name))
-            or (f"{view.allocatable_gpus} GPUs" if view.allocatable_gpus < job.gpus_per_pod else "")
+            or (f"{view.allocatable_gpus} GPUs" if view.allocatable_gpus < demands.gpus else "")
             for name, view in self._views.items()
         }
         fitting = [name for name, lack in lacks.items() if not lack]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from flyball_api.power_cap import PowerCap
 from flyball_api.workloads import PlainJob, PodView, read_plain_job
-from flyball_operator.plain_jobs import BELIEVED_SECONDS, TELL_AGAIN_SECONDS, PlainJobs, Verdict
+from flyball_operator import plain_jobs
+from flyball_operator.plain_jobs import BELIEVED_SECONDS, MAX_JUDGED, TELL_AGAIN_SECONDS, PlainJobs, Verdict
 from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.cycle import PowerState
 from flyball_operator.watches import ClusterState
@@ -179,17 +181,17 @@ def test_what_was_let_run_has_its_gpus_before_its_pods_come() -> None:
     theirs = replace(running_pod("runs-0", "n0", gpus=6), controller_uid="uid-runs")
     assert only(state([runs, job(gpus=2)], pods=[theirs])).admitted
     # The API server may say for a while that it waits still.
-    plain_jobs, seen = PlainJobs(), state([job("first", gpus=6), job("second", gpus=6)])
-    assert [each.job.name for each in plain_jobs.step(seen, {}, 0.0) if each.admitted] == ["first"]
-    assert not any(each.admitted for each in plain_jobs.step(seen, {}, 1.0))
-    assert [each.job.name for each in plain_jobs.step(seen, {}, BELIEVED_SECONDS + 1)][:1] == ["first"]
+    waiting, seen = PlainJobs(), state([job("first", gpus=6), job("second", gpus=6)])
+    assert [each.job.name for each in waiting.step(seen, {}, 0.0) if each.admitted] == ["first"]
+    assert not any(each.admitted for each in waiting.step(seen, {}, 1.0))
+    assert [each.job.name for each in waiting.step(seen, {}, BELIEVED_SECONDS + 1)][:1] == ["first"]
 
 
 def test_the_same_reason_is_not_told_in_each_cycle() -> None:
-    plain_jobs, seen = PlainJobs(), state([job(gpus=16)])
-    assert len(plain_jobs.step(seen, {}, 0.0)) == 1
-    assert plain_jobs.step(seen, {}, 1.0) == []
-    assert len(plain_jobs.step(seen, {}, TELL_AGAIN_SECONDS + 1)) == 1
+    waiting, seen = PlainJobs(), state([job(gpus=16)])
+    assert len(waiting.step(seen, {}, 0.0)) == 1
+    assert waiting.step(seen, {}, 1.0) == []
+    assert len(waiting.step(seen, {}, TELL_AGAIN_SECONDS + 1)) == 1
 
 
 def test_nothing_is_let_run_under_a_cap_that_cannot_be_read() -> None:
@@ -226,6 +228,23 @@ def test_watts_that_are_no_number_are_said_to_be_none() -> None:
     raw["metadata"]["annotations"] = {"flyball.dev/watts-per-gpu": "300W"}
     found = only(state([read_plain_job(raw, RESOURCES)]))
     assert (found.reason, "whole watts, such as 300" in found.message) == ("InvalidRequest", True)
+
+
+def test_jobs_that_wait_for_ever_keep_no_other_namespaces_waiting() -> None:
+    flood = [replace(job(f"f{index}", gpus=16, created="a"), namespace="flood") for index in range(2 * MAX_JUDGED)]
+    late = [replace(job(f"late-{name}", gpus=2, created="b"), namespace=name) for name in ("one", "two")]
+    found = verdicts(state([*flood, *late]))
+    assert len(found) == MAX_JUDGED
+    assert [name for name, each in found.items() if each.admitted] == ["late-one", "late-two"]
+
+
+def test_jobs_whose_pods_all_run_are_not_placed_again() -> None:
+    """Else as many finished waits as anybody likes to make would cost each cycle a look at every node."""
+    runs = [job(f"r{index}", gpus=1, suspend=False) for index in range(8)]
+    pods = [replace(running_pod(f"r{index}-0", "n0", gpus=1), controller_uid=f"uid-r{index}") for index in range(8)]
+    with patch.object(plain_jobs, "template_demands", wraps=plain_jobs.template_demands) as read:
+        assert only(state([*runs, job("waits", gpus=1)], pods=pods)).reason == "WaitingForGpus"
+    assert read.call_count == 1
 
 
 @given(
