@@ -7,8 +7,9 @@ operator's Lease that cannot be sent at once is dropped, for it may be old by th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections import deque
+import time
 from collections.abc import Callable, Sequence
 
 from flyball_api.gpu_node import DriverSession
@@ -39,8 +40,13 @@ from flyball_agent.enforcer_messages import (
 )
 from flyball_agent.pod_resources import PodGpus
 from flyball_agent.state import AgentState, EndedPod
+from flyball_agent.token_bucket import TokenBucket
 
-MAX_WAITING_REPORTS = 256
+# Of what training processes say, so much may wait, and so much is sent: less than the enforcer takes of its agent, so that
+# they fill no line on which a cut is to come.
+MAX_WAITING_REPORTS = 1024
+REPORTS_PER_SECOND, REPORT_BURST = 300.0, 300.0
+REPORT_PAUSE_SECONDS = 0.02
 # An enforcer that takes nothing for so long is hung; the line is made anew.
 SEND_SECONDS = 10.0
 
@@ -60,6 +66,7 @@ class EnforcerLink:
         version: str = "0",
         on_connected: Callable[[], None] = lambda: None,
         clock_ns: Callable[[], int] = boottime_ns,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = os.fspath(path)
         self._log = get_logger(__name__, node=node)
@@ -76,7 +83,9 @@ class EnforcerLink:
         self._connected = False
         self._something = asyncio.Event()
         self._newest: dict[type[ToEnforcer], ToEnforcer] = {}
-        self._reports: deque[StepsReported | ClockWanted] = deque(maxlen=MAX_WAITING_REPORTS)
+        # The newest of each kind, pod and GPU, in the order in which they began to wait.
+        self._reports: dict[tuple[type[ToEnforcer], PodName, str], StepsReported | ClockWanted] = {}
+        self._reports_bucket = TokenBucket(REPORTS_PER_SECOND, REPORT_BURST, monotonic)
         self._pods: PodsListed | None = None
         self.lines = 0
 
@@ -104,14 +113,10 @@ class EnforcerLink:
         self._tell(self._pods)
 
     def report_steps(self, pod: PodName, report: StepReport) -> None:
-        if self._connected:
-            self._reports.append(StepsReported(pod, report))
-            self._something.set()
+        self._report((StepsReported, pod, ""), StepsReported(pod, report))
 
     def ask_clock(self, pod: PodName, asked: ClockAsked) -> None:
-        if self._connected:
-            self._reports.append(ClockWanted(pod, asked))
-            self._something.set()
+        self._report((ClockWanted, pod, asked.gpu), ClockWanted(pod, asked))
 
     def status_published(self, round_number: int) -> None:
         self._tell(StatusPublished(round_number))
@@ -123,6 +128,11 @@ class EnforcerLink:
     def _tell(self, message: ToEnforcer) -> None:
         self._newest[type(message)] = message
         self._something.set()
+
+    def _report(self, of: tuple[type[ToEnforcer], PodName, str], message: StepsReported | ClockWanted) -> None:
+        if self._connected and (of in self._reports or len(self._reports) < MAX_WAITING_REPORTS):
+            self._reports[of] = message
+            self._something.set()
 
     async def run(self) -> None:
         """Keep the line until cancelled."""
@@ -155,6 +165,7 @@ class EnforcerLink:
         self._newest.pop(StatusPublished, None)
         self._newest.pop(SpecSeen, None)
         self._newest.pop(BrakesSeen, None)
+        self._reports.clear()  # a clock that was asked for then ends from when it is heard
         if self._pods is not None:
             self._tell(self._pods)
         self._connected = True
@@ -172,11 +183,14 @@ class EnforcerLink:
 
     async def _send(self, writer: asyncio.StreamWriter) -> None:
         while True:
-            await self._something.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPORT_PAUSE_SECONDS if self._reports else None):
+                    await self._something.wait()
             self._something.clear()
-            messages = [*self._newest.values(), *self._reports]
+            messages = [*self._newest.values()]
             self._newest.clear()
-            self._reports.clear()
+            while self._reports and self._reports_bucket.take():
+                messages.append(self._reports.pop(next(iter(self._reports))))
             for message in messages:
                 writer.write(packed(message))
             async with asyncio.timeout(SEND_SECONDS):

@@ -15,6 +15,7 @@ import contextlib
 import os
 import socket as sockets
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from flyball_agent.energy.observations import (
     parse_steps,
 )
 from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.token_bucket import TokenBucket
 
 logger = get_logger(__name__)
 
@@ -76,65 +78,80 @@ class _Refusal(Exception):
     message: str
 
 
-class _Bucket:
-    """A token bucket: so many a second on average, `burst` at once."""
+class _Turns:
+    """Which pod's datagram is read next, while more of them come to a node than are taken: one of each, in turn.
 
-    def __init__(self, per_second: float, burst: float, monotonic: Callable[[], float]) -> None:
-        self._per_second, self._burst = per_second, burst
-        self._monotonic = monotonic
-        self._tokens = burst
-        self._at = monotonic()
+    Whose turn has not come is not read, so that a flood fills the pod's own queue and takes nobody's time.
+    """
 
-    def take(self) -> bool:
-        now = self._monotonic()
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second)
-        self._at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
+    def __init__(self, bucket: TokenBucket) -> None:
+        self._bucket = bucket
+        self._waiting: deque[_ClockSocket] = deque()
+        self._again: asyncio.TimerHandle | None = None
+
+    def take(self, socket: _ClockSocket) -> None:
+        """Something has come to the socket: have it read, now or when its turn has come."""
+        if not self._waiting and self._bucket.take():
+            socket.read()
+            return
+        socket.rest()
+        self._waiting.append(socket)
+        self._serve_later()
+
+    def forget(self, socket: _ClockSocket) -> None:
+        with contextlib.suppress(ValueError):
+            self._waiting.remove(socket)
+
+    def _serve_later(self) -> None:
+        if self._waiting and self._again is None:
+            self._again = asyncio.get_running_loop().call_later(CLOCKS_PAUSE_SECONDS, self._serve)
+
+    def _serve(self) -> None:
+        self._again = None
+        while self._waiting and self._bucket.take():
+            socket = self._waiting.popleft()
+            socket.read()
+            socket.listen()
+        self._serve_later()
 
 
 class _ClockSocket:
-    """One pod's datagrams, each a clock for one of its GPUs. What cannot be read is dropped: nobody waits for an answer.
+    """One pod's datagrams, each a clock for one of its GPUs. What cannot be read is dropped: nobody waits for an answer."""
 
-    While the node's bucket is empty none is read, so that a flood fills the pod's own queue and takes nobody's time.
-    """
-
-    def __init__(self, backend: TrainingBackend, pod: PodName, path: Path, bucket: _Bucket) -> None:
+    def __init__(self, backend: TrainingBackend, pod: PodName, path: Path, turns: _Turns) -> None:
         self._backend = backend
         self._pod = pod
         self._path = path
-        self._bucket = bucket
+        self._turns = turns
         self._socket: sockets.socket | None = None
-        self._again: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         self._path.unlink(missing_ok=True)
         self._socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM | sockets.SOCK_NONBLOCK)
         self._socket.bind(str(self._path))
         self._path.chmod(0o666)
-        self._listen()
+        self.listen()
 
-    def _listen(self) -> None:
+    def listen(self) -> None:
         if self._socket is not None:
-            asyncio.get_running_loop().add_reader(self._socket, self._read)
+            asyncio.get_running_loop().add_reader(self._socket, self._turns.take, self)
 
-    def _read(self) -> None:
-        assert self._socket is not None  # noqa: S101 - for the type checker
-        loop = asyncio.get_running_loop()
-        if not self._bucket.take():
-            loop.remove_reader(self._socket)
-            self._again = loop.call_later(CLOCKS_PAUSE_SECONDS, self._listen)
-            return
-        with contextlib.suppress(OSError, InvalidReport):
-            self._backend.ask_clock(self._pod, parse_clock_datagram(self._socket.recv(MAX_DATAGRAM_BYTES)))
-
-    def stop(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
+    def rest(self) -> None:
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
+
+    def read(self) -> None:
+        """Take one datagram, if there is one."""
+        assert self._socket is not None  # noqa: S101 - for the type checker
+        with contextlib.suppress(OSError, InvalidReport):
+            datagram = self._socket.recv(MAX_DATAGRAM_BYTES + 1)
+            if len(datagram) <= MAX_DATAGRAM_BYTES:  # of a longer one the kernel has cut the end off
+                self._backend.ask_clock(self._pod, parse_clock_datagram(datagram))
+
+    def stop(self) -> None:
+        self._turns.forget(self)
+        self.rest()
+        if self._socket is not None:
             self._socket.close()
             self._socket = None
         with contextlib.suppress(OSError):
@@ -149,7 +166,7 @@ class _PodSocket:
         backend: TrainingBackend,
         pod: PodName,
         path: Path,
-        clocks_bucket: _Bucket,
+        clock_turns: _Turns,
         monotonic: Callable[[], float],
         *,
         stays: bool,
@@ -159,8 +176,8 @@ class _PodSocket:
         self.stays = stays
         self.path = path
         self._monotonic = monotonic
-        self._bucket = _Bucket(REQUESTS_PER_SECOND, REQUEST_BURST, monotonic)
-        self._clock_socket = _ClockSocket(backend, pod, path.with_name(CLOCKS_NAME), clocks_bucket)
+        self._bucket = TokenBucket(REQUESTS_PER_SECOND, REQUEST_BURST, monotonic)
+        self._clock_socket = _ClockSocket(backend, pod, path.with_name(CLOCKS_NAME), clock_turns)
         self._active: dict[asyncio.BaseProtocol, float] = {}
         self._web = web.Server(
             self._answer,
@@ -304,7 +321,7 @@ class TrainingSockets:
         self._folder = Path(folder)
         self._monotonic = monotonic
         self._sockets: dict[str, _PodSocket] = {}
-        self._clocks_bucket = _Bucket(CLOCKS_PER_SECOND, CLOCKS_BURST, monotonic)
+        self._clock_turns = _Turns(TokenBucket(CLOCKS_PER_SECOND, CLOCKS_BURST, monotonic))
         self.failed: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -326,7 +343,7 @@ class TrainingSockets:
             if uid in self._sockets:
                 continue
             path = self._folder / uid / SOCKET_NAME
-            socket = _PodSocket(self._backend, pod, path, self._clocks_bucket, self._monotonic, stays=uid in made)
+            socket = _PodSocket(self._backend, pod, path, self._clock_turns, self._monotonic, stays=uid in made)
             try:
                 if len(os.fsencode(path)) >= MAX_PATH_BYTES:
                     raise OSError(f"{path}: longer than the {MAX_PATH_BYTES - 1} bytes of a Unix socket's path")

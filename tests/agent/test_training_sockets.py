@@ -20,9 +20,11 @@ from flyball_agent.training_sockets import (
     BODY_SECONDS,
     CLOCKS_BURST,
     CLOCKS_NAME,
+    CLOCKS_PER_SECOND,
     IDLE_SECONDS,
     MAX_BODY_BYTES,
     MAX_CONNECTIONS,
+    MAX_DATAGRAM_BYTES,
     REQUEST_BURST,
     SOCKET_NAME,
     TrainingSockets,
@@ -379,6 +381,39 @@ def _sent(sender: socket.socket, datagram: bytes) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+async def test_a_flood_of_datagrams_leaves_every_other_pod_its_turn(served: Served) -> None:
+    """Also where what may be taken comes one at a time, and the flood always waits for it."""
+    backend, _, folder, clock = served
+    flooder, other = (socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2))
+    with flooder, other:
+        flooder.setblocking(False)
+        flooder.connect(str(folder / "uid-1" / CLOCKS_NAME))
+        other.connect(str(folder / "uid-2" / CLOCKS_NAME))
+
+        def taken(count: int) -> bool:
+            while _sent(flooder, b"* 900"):
+                pass
+            return len(backend.asked) == count
+
+        await until(lambda: taken(int(CLOCKS_BURST)))
+        for asked in range(8):
+            other.send(b"* 1005")
+            before = len(backend.asked_by(OTHER))
+            for token in (1, 2):
+                clock.now += 1 / CLOCKS_PER_SECOND + 1e-6
+                await until(lambda count=CLOCKS_BURST + 2 * asked + token: taken(int(count)))  # type: ignore[misc]
+            assert len(backend.asked_by(OTHER)) == before + 1
+
+
+async def test_a_datagram_that_is_too_long_says_nothing(served: Served) -> None:
+    backend, _, folder, _ = served
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(str(folder / "uid-1" / CLOCKS_NAME))
+        sender.send(b"* 1410".rjust(MAX_DATAGRAM_BYTES + 2))  # cut off where it may be long: 14 MHz
+        sender.send(b"* 1005".rjust(MAX_DATAGRAM_BYTES))
+        await until(lambda: [asked.max_megahertz for asked in backend.asked_by(POD)] == [1005])
 
 
 async def test_clock_sockets_go_with_their_pods_and_come_again_for_the_next_agent(served: Served) -> None:
