@@ -206,7 +206,13 @@ def _template(
         if socket_directory:
             container["volumeMounts"] = [
                 *(container.get("volumeMounts") or ()),
-                {"name": SOCKET_VOLUME, "mountPath": SOCKET_MOUNT, "subPathExpr": f"$({POD_UID_VARIABLE})"},
+                # To connect is no write to the file system: a pod that is root can leave nothing on the node.
+                {
+                    "name": SOCKET_VOLUME,
+                    "mountPath": SOCKET_MOUNT,
+                    "subPathExpr": f"$({POD_UID_VARIABLE})",
+                    "readOnly": True,
+                },
             ]
     if socket_directory:
         volume = {"name": SOCKET_VOLUME, "hostPath": {"path": socket_directory, "type": "DirectoryOrCreate"}}

@@ -100,7 +100,7 @@ def test_a_pod_sees_its_own_folder_of_sockets_only() -> None:
     spec = job_with(trainer(volumeMounts=[CHECKPOINT]), volumes=[{"name": "checkpoint", "emptyDir": {}}])
     assert spec["containers"][0]["volumeMounts"] == [
         CHECKPOINT,
-        {"name": "flyball-socket", "mountPath": "/run/flyball", "subPathExpr": "$(FLYBALL_POD_UID)"},
+        {"name": "flyball-socket", "mountPath": "/run/flyball", "subPathExpr": "$(FLYBALL_POD_UID)", "readOnly": True},
     ]
     assert spec["volumes"][-1]["hostPath"] == {"path": "/var/run/flyball", "type": "DirectoryOrCreate"}
     without = incarnation_job(job_view(), 1, NODES)["spec"]["template"]["spec"]
