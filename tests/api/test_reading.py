@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
 from flyball_api.conditions import Condition, StoredCondition, merge_conditions
 from flyball_api.energy_aware_job import EnergyAwareJobStatus, JobAllocation, NodeGpus, Progress, read_energy_aware_job
 from flyball_api.energy_profile import EnergyProfileStatus, read_energy_profile
-from flyball_api.gpu_node import DriverSession, GpuNodeStatus, GpuReport, read_gpu_node
+from flyball_api.energy_quota import EnergyQuotaStatus
+from flyball_api.gpu_node import Acknowledgement, DriverSession, GpuNodeStatus, GpuReport, read_gpu_node
 from flyball_api.power_cap import PowerCapStatus, read_power_cap
 from flyball_api.reading import InvalidObject, to_patch
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import Struct, convert
+from msgspec.structs import fields
+
+from tests.support.schedules.memory_api import merged
 
 Json = dict[str, Any]
 NOON = datetime(2030, 6, 1, 12, tzinfo=UTC)
@@ -276,6 +284,37 @@ def test_a_status_is_written_as_a_patch_that_removes_what_has_no_value() -> None
             "lastTransitionTime": "2030-06-01T12:00:00Z",
         }
     ]
+
+
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of a field's type, few of each, so that two often differ in what there is none of."""
+    kind = getattr(kind, "__supertype__", kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return values(arguments[0])
+    if origin in (Union, UnionType):
+        return st.one_of(*map(values, arguments))
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin is tuple:
+        return st.lists(values(arguments[0]), max_size=2).map(tuple)
+    if origin in (dict, Mapping):
+        return st.dictionaries(values(arguments[0]), values(arguments[1]), max_size=2)
+    if issubclass(kind, Struct):
+        return st.builds(kind, **{field.name: values(field.type) for field in fields(kind)})
+    plain = {bool: st.booleans(), int: st.integers(0, 2), str: st.sampled_from("ab"), datetime: st.just(NOON)}
+    return {**plain, NoneType: st.none()}[kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [GpuNodeStatus, PowerCapStatus, EnergyAwareJobStatus, EnergyProfileStatus, EnergyQuotaStatus, Acknowledgement],
+)
+@given(data=st.data())
+def test_nothing_of_an_earlier_status_outlasts_a_patch(kind: type[Struct], data: st.DataObject) -> None:
+    """What a merge patch leaves out stays: whatever stood before, what is read then is what was written last."""
+    before, after = (to_patch(data.draw(values(kind))) for _ in range(2))
+    assert merged(merged({}, before), after) == merged({}, after)
 
 
 def test_entries_of_lists_are_written_without_what_they_do_not_have() -> None:
