@@ -140,7 +140,7 @@ class NodeAgent:
         return True
 
     def ask_clock(self, pod: PodName, asked: ClockAsked) -> bool:
-        """A training process wants another clock; False where its pod is no job's of this node, or the GPU not the pod's."""
+        """A training process wants another clock; False where its pod is no job's here, or the GPU not the pod's."""
         if pod not in self.state.pods or self.state.jobs.of_pod(pod) is None:
             return False
         if asked.gpu and all(gpu.uuid != asked.gpu for gpu in self.state.enforced.gpus_of(pod)):

@@ -12,6 +12,7 @@ from itertools import combinations
 
 import pytest
 from flyball_agent.enforce.state import EnforcerState
+from flyball_api.grant import Grant
 from flyball_api.manifests import manifests
 from flyball_operator.power.cap_state import CapState
 
@@ -21,6 +22,7 @@ from tests.support.schedules.choice import kinds_that_meet, seeds_in_which_kinds
 from tests.support.schedules.faults import KINDS, Fault, Schedule, schedule_of
 from tests.support.schedules.memory_api import CHANGE_RULE, COMMITTED_RULE, VERSION_RULE
 from tests.support.schedules.processes import SETTINGS
+from tests.support.schedules.rest import comes_to_rest
 from tests.support.schedules.run import run, shrunk
 from tests.support.schedules.world import Beginning, World
 
@@ -49,6 +51,14 @@ def test_no_claim_of_any_schedule_is_untrue(part: int) -> None:
         assert not outcome.violation, f"python benchmarks/schedules.py --show {seed}: {outcome.violation}"
         judged += outcome.judged
     assert judged > 50 * len(seeds), "hardly anything was claimed: nothing of this shows anything"
+
+
+@pytest.mark.long
+def test_after_any_schedule_grants_are_acknowledged_and_caps_enforced_again() -> None:
+    """A promise that is kept by claiming nothing, or by never coming to an end, is worth nothing."""
+    for seed in range(examples(100)):
+        outcome = run(schedule_of(seed), play=comes_to_rest)
+        assert not outcome.violation, f"seed {seed}: {outcome.violation}"
 
 
 def test_a_seed_is_always_the_same_schedule() -> None:
@@ -120,6 +130,13 @@ def test_a_claim_on_its_way_to_the_api_server_is_as_good_as_one_that_stands_whil
     )
 
 
+def test_an_emergency_that_a_restore_has_taken_away_is_no_storm_of_grants() -> None:
+    """Agents hold to it until they list anew: each grant that asked again was acknowledged, and followed by the next."""
+    assert not violation_of(
+        fault(5.0, "etcd is restored from a backup", "all", 4.0), fault(7.0, "an emergency is declared", "row", 4.0)
+    )
+
+
 def test_a_machine_of_which_both_objects_are_gone_keeps_to_its_failsafe_after_its_lease() -> None:
     """Taken to be gone: what docs/power-safety.md says of it, in each of its words."""
     limits: dict[float, dict[str, int]] = {}
@@ -166,6 +183,11 @@ def first_violation(groups: frozenset[str], most: int = 200) -> str:
 def test_an_operator_that_calls_every_cap_enforced_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CapState, "enforced", property(lambda state: True))
     assert first_violation(frozenset({"wishes", "messages"}))
+
+
+def test_a_grant_that_is_written_again_and_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Grant, "same_content", lambda one, other: False)
+    assert "written" in first_violation(frozenset({"wishes"}), most=3)
 
 
 @pytest.mark.slow

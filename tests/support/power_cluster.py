@@ -64,6 +64,7 @@ from tests.support.operator_objects import A100, NOW, decision, incarnation_view
 GPUS = 2
 NODES = ("a", "b", "c")
 LABELS = {"a": {"row": "1"}, "b": {"row": "1", "rack": "1"}, "c": {"rack": "1"}}
+NAMESPACES = {f"{name}-{GPUS + 1}": "lab" for name in NODES}  # of pods that are not of namespace team
 MIN, DEFAULT, LARGEST = 100, 400, 450  # watts of one GPU
 AT_ONCE = 2  # grants under way: fewer than there are nodes
 STALE_SECONDS = 90.0
@@ -106,9 +107,11 @@ def node(name: str) -> NodeView:
 
 @cache
 def pod(name: str, index: int) -> PodView:
-    """A pod of one GPU on a node: of a job of ours, or with the last index a foreign one."""
-    uid = f"uid-{name}-{index}" if index < GPUS else ""
-    return running_pod(f"{name}-{index}", name, uid=uid, gpus=1)
+    """A pod of one GPU on a node: of a job of ours, or from index `GPUS` on foreign, the second of another namespace."""
+    uid, pod_name = f"uid-{name}-{index}" if index < GPUS else "", f"{name}-{index}"
+    return msgspec.structs.replace(
+        running_pod(pod_name, name, uid=uid, gpus=1), namespace=NAMESPACES.get(pod_name, "team")
+    )
 
 
 @cache

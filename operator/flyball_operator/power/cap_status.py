@@ -274,6 +274,9 @@ def _meter_status(meter: MeterState, overhead: Overhead) -> CapMeterStatus:
     return CapMeterStatus(meter.phase.value, allowed, overhead.watts)
 
 
+RISE_SHARE = 0.1
+
+
 @dataclass(frozen=True, slots=True)
 class CapStatusWrite:
     """A cap's status that is to be written now."""
@@ -283,9 +286,9 @@ class CapStatusWrite:
 
 
 class CapStatuses:
-    """Decides which caps' statuses to write: at once where the watts in force or their enforcement changed, where more is
-    committed, and where another leader wrote the last one; figures that move by themselves at most once per
-    `interval_seconds`."""
+    """Decides which caps' statuses to write: at once where the watts in force fell or their enforcement changed, where more
+    is committed, and where another leader wrote the last one; figures that move by themselves at most once per
+    `interval_seconds`, watts that rise `RISE_SHARE` of it after the last write."""
 
     def __init__(self, interval_seconds: float, epoch: int) -> None:
         self._epoch = epoch
@@ -315,15 +318,18 @@ class CapStatuses:
             if cap.uid in under_way:
                 continue
             status = replace(unnumbered, epoch=self._epoch)
-            if status != cap.status and (_urgent(cap.status, status) or self._interval_over(cap, monotonic)):
+            if status != cap.status and self._is_due(cap, status, monotonic):
                 writes.append(CapStatusWrite(cap, status))
                 self._written_at[cap.uid] = monotonic
         known = {cap.uid for cap, _ in statuses}
         self._written_at = {uid: at for uid, at in self._written_at.items() if uid in known}
         return tuple(writes)
 
-    def _interval_over(self, cap: PowerCap, monotonic: float) -> bool:
-        return monotonic - self._written_at.get(cap.uid, float("-inf")) >= self._interval_seconds
+    def _is_due(self, cap: PowerCap, status: PowerCapStatus, monotonic: float) -> bool:
+        since = monotonic - self._written_at.get(cap.uid, float("-inf"))
+        if since >= self._interval_seconds or not _urgent(cap.status, status):
+            return since >= self._interval_seconds
+        return since >= self._interval_seconds * RISE_SHARE or not _only_rises(cap.status, status)
 
 
 def _urgent(before: PowerCapStatus, after: PowerCapStatus) -> bool:
@@ -336,6 +342,13 @@ def _urgent(before: PowerCapStatus, after: PowerCapStatus) -> bool:
         or before.meter != after.meter
         or (after.committed_watts or 0) > (before.committed_watts or 0)
     )
+
+
+def _only_rises(before: PowerCapStatus, after: PowerCapStatus) -> bool:
+    """Whether all that is urgent is that the cap's watts are higher, as those of an energy budget are from one instant to
+    the next while less is drawn: each such write would bring the cycle that makes the next one."""
+    rises = (after.effective_watts or 0) > (before.effective_watts or 0)
+    return rises and not _urgent(replace(before, effective_watts=after.effective_watts), after)
 
 
 def _enforcement(status: PowerCapStatus) -> Mapping[str, str]:

@@ -38,7 +38,7 @@ from flyball_operator.power.holds import Holds
 from flyball_operator.power.memberships import LabelSync, Memberships
 from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.node_info import NodeInfo, NodeMemory, read_nodes, sign_of_a_boot
-from flyball_operator.power.patience import CutYield, PlanGrace
+from flyball_operator.power.patience import CutYield, PlanGrace, Repetitions
 from flyball_operator.power.ramp import Ramps
 from flyball_operator.power.starts_and_stops import StartsAndStops
 from flyball_operator.power.targets import grant_targets
@@ -79,6 +79,7 @@ class PowerController:
         self._nodes: NodeMemory = {}
         self._acknowledgements = Acknowledgements(settings.acknowledge_timeout_seconds)
         self._brakes = Brakes(epoch)
+        self._repetitions = Repetitions()
         self._heartbeats = Heartbeats(settings.report_timeout_seconds)
         self._memberships = Memberships(settings.label_settle_seconds)
         self._holds = Holds()
@@ -201,11 +202,14 @@ class PowerController:
             # What is committed is published first; cuts wait for no status.
             published = [*(item.published_budget() for item in state.caps.states), *metered, *ramps]
             admission = admit_grants(fitting, power, published, self._epoch, may_raise)
+        held_back = (
+            self._brakes.held_back(monotonic)
+            | _unrecorded_raises(state.caps, admission, power)
+            | self._repetitions.held_back(admission.grants, power, monotonic)
+        )
         sends = tuple(
             SendGrant(state.nodes[node], grant, node in admission.waiting)
-            for node, grant in self._writes.sendable(
-                admission, power, self._brakes.held_back(monotonic) | _unrecorded_raises(state.caps, admission, power)
-            )
+            for node, grant in self._writes.sendable(admission, power, held_back)
         )
         waiting = len(owing | admission.grants.keys() | set(admission.waiting))
         return sends, GrantsUnderWay(waiting, unheard, state.cluster.unread, wished.committed)

@@ -17,7 +17,7 @@ from flyball_api.units import NodeMilliwatts
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.brakes import HOLD_BACK_SECONDS, HOLD_BACK_TURN_SECONDS, PAUSE_SECONDS, Brakes
 from flyball_operator.power.controller import PowerController, PowerSettings
-from flyball_operator.power.cycle import BrakeAnswered, PlanInForce, PowerInstructions
+from flyball_operator.power.cycle import Answered, BrakeAnswered, PlanInForce, PowerInstructions
 from flyball_operator.watches import ClusterState
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -505,3 +505,36 @@ def test_the_grant_of_a_node_that_has_left_its_cap_does_not_name_it(brakes: dict
     sends = bench.step(14_400, plan_watts=200).sends
     assert len(sends) == len(NODES)
     assert {send.grant.caps for send in sends} == {()}
+
+
+def test_an_agent_that_goes_on_under_what_has_ended_is_granted_anew_at_once_and_then_ever_less_often() -> None:
+    """It acknowledges each grant and stays below it, where its watch is behind or the store was restored from a backup."""
+    bench, sent = Bench(), []
+    while bench.time < 60.0:
+        for node, view in bench.gpu_nodes.items():
+            bench.gpu_nodes[node] = bench.acknowledging(view, GPUS * FLOOR)
+        for send in bench.step(14_400).sends:
+            assert send.grant.bound.limit_milliwatts == 300 * GPUS * 1000, "and nothing else changes"
+            sent.append((bench.time, send.node.name))
+            bench.controller.handle(Answered(send.node.name, Outcome.DONE))
+            view = gpu_node_view(send.node.name, send.grant, limits=GPUS * FLOOR)
+            metadata = msgspec.structs.replace(view.metadata, resource_version=f"{bench.time:.0f}{len(sent)}")
+            bench.gpu_nodes[send.node.name] = replace(view, metadata=metadata)
+        bench.time += 0.05
+    first = [time for time, node in sent if node == "a"]
+    assert first[0] == 0.0
+    assert first[1] < 1.0
+    assert 5 <= len(first) <= 12
+    # What it is asked otherwise waits for none of that.
+    assert bench.step(14_400).sends == ()
+    other = bench.step(14_400, plan_watts=200).sends
+    assert {send.node.name for send in other} == set(NODES)
+    for send in other:
+        bench.controller.handle(Answered(send.node.name, Outcome.REFUSED))
+    for node, view in bench.gpu_nodes.items():  # and once it follows again, the next time begins anew
+        assert view.grant is not None
+        bench.gpu_nodes[node] = bench.acknowledging(view, view.grant.bound.limit_milliwatts)
+    bench.step(14_400)
+    bench.time += 0.05
+    bench.gpu_nodes = {node: bench.acknowledging(view, GPUS * FLOOR) for node, view in bench.gpu_nodes.items()}
+    assert {send.node.name for send in bench.step(14_400).sends} == set(NODES)

@@ -133,6 +133,20 @@ async def test_a_cap_that_moves_or_is_not_enforced_is_told_at_once() -> None:
     assert {regarding for regarding, _ in site.events.recorded} == {"PowerCap/row"}
 
 
+async def test_watts_that_rise_by_themselves_are_no_storm_of_writes_and_a_fall_waits_for_none() -> None:
+    """What an energy budget leaves is more at each look: each write would bring the cycle that makes the next one."""
+    site = Site(100_000)
+    site.spec["energyBudget"] = {"kilojoules": 600, "periodSeconds": 60}
+    await site.cycle()
+    looks = [await site.cycle(INTERVAL / 500) for _ in range(1000)]
+    assert 10 <= sum(looks) <= 21
+    assert site.status.effective_watts is not None
+    assert site.status.effective_watts > 10_000
+    await site.cycle(INTERVAL)
+    site.spec["watts"] = 500
+    assert await site.cycle(INTERVAL / 500) == 1
+
+
 async def test_what_could_not_be_written_is_no_event_and_tried_again() -> None:
     site = Site(3000)
     await site.cycle()

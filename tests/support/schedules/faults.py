@@ -516,12 +516,22 @@ async def _plan(world: World, fault: Fault) -> None:
 async def _pod(world: World, fault: Fault) -> None:
     """Of a job of ours, or foreign; the kubelet may say so before or after."""
     machine, draw = world.machines[fault.target], random.Random(fault.number)
-    index, gpu = draw.randint(0, GPUS), draw.choice([None, *range(GPUS)])
+    index, gpu = draw.randint(0, GPUS + 1), draw.choice([None, *range(GPUS)])
     world.pods ^= {(machine.name, index)}
     name = f"{machine.name}-{index}"
     machine.held = {at: other for at, other in machine.held.items() if other != name and at != gpu}
     if gpu is not None:
         machine.held[gpu] = name
+    world.show_pods()
+    for item in world.operators.values():
+        item.operator.wake()
+
+
+@_kind("a foreign pod asks for another share", "wishes", NODES)
+async def _permille(world: World, fault: Fault) -> None:
+    """By its annotation, there or before it comes."""
+    place = (fault.target, GPUS + fault.number % 2)
+    world.asked_permille[place] = (1, 300, 1000)[fault.number // 2 % 3]
     world.show_pods()
     for item in world.operators.values():
         item.operator.wake()

@@ -47,7 +47,7 @@ from flyball_simulated_gpu.virtual import VirtualNode
 
 from tests.support.agent_doubles import Pods
 from tests.support.operator_objects import A100, NOW
-from tests.support.power_cluster import gpu_model
+from tests.support.power_cluster import NAMESPACES, gpu_model
 from tests.support.schedules.network import Link
 
 
@@ -393,4 +393,7 @@ class AgentProcess:
 
 def pods_on(node: VirtualNode, held: Mapping[int, str]) -> list[PodGpus]:
     """What the kubelet says: which pod, by its name, holds which GPU, by its index."""
-    return [PodGpus("team", name, f"pod-{name}", (node.devices[index].uuid,)) for index, name in sorted(held.items())]
+    return [
+        PodGpus(NAMESPACES.get(name, "team"), name, f"pod-{name}", (node.devices[index].uuid,))
+        for index, name in sorted(held.items())
+    ]

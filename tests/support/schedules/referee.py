@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from flyball_simulated_gpu.virtual import VirtualDevice
 
@@ -21,6 +23,8 @@ from tests.support.schedules.memory_api import Change, Json
 
 SECONDS_ALLOWED = 2.0
 LOOK_EVERY_SECONDS = 0.25
+# What is written so often in so many seconds is a storm: nobody's doing, and the API server's end.
+STORM_WRITES, STORM_SECONDS = 60, 5.0
 
 
 class Violation(AssertionError):
@@ -100,6 +104,7 @@ class Referee:
         self._reported: dict[str, float] = {}
         self._statuses: dict[str, Json] = {}
         self._boot_ids: dict[str, str] = {}
+        self._written: defaultdict[tuple[str, str], deque[float]] = defaultdict(partial(deque, maxlen=STORM_WRITES))
         self._office, self._looked_at, self._was_clear = 0.0, 0.0, False
         self._looking = False
 
@@ -152,6 +157,7 @@ class Referee:
     def told(self, change: Change) -> None:
         """The API server has accepted a change."""
         name, item = change.item["metadata"]["name"], change.item
+        self._count_write(change.plural, name)
         if change.plural == "powercaps":
             claim = None if change.kind == "DELETED" else self._claim(item)
             if claim is None:
@@ -170,6 +176,18 @@ class Referee:
                 self._statuses[name], self._reported[name] = status, self._loop.time()
                 self._sign_of_status(name, status)
         self.look()
+
+    def _count_write(self, plural: str, name: str) -> None:
+        times, now = self._written[plural, name], self._loop.time()
+        if len(times) == STORM_WRITES and now - times[0] < STORM_SECONDS:
+            self._violate(f"{plural} {name}: written {STORM_WRITES} times in {now - times[0]:.1f} s")
+        times.append(now)
+
+    def _violate(self, words: str) -> None:
+        if self.violation is None:
+            self.violation = words
+            self._note(f"VIOLATION {words}")
+            self._violated.set()
 
     def _claim(self, cap: Json) -> Claim | None:
         """What a cap's status claims: by its spec in the generation that the status is of."""
@@ -234,12 +252,8 @@ class Referee:
                 judged += min(
                     [of_node, *(item.node_milliwatts for item in excuses if item.node_milliwatts is not None)]
                 )
-            if judged > claim.watts * 1000 and self.violation is None:
-                self.violation = (
-                    f"{name}: {claim.watts} W claimed as enforced, {judged / 1000:g} W allowed by the limits"
-                )
-                self._note(f"VIOLATION {self.violation}")
-                self._violated.set()
+            if judged > claim.watts * 1000:
+                self._violate(f"{name}: {claim.watts} W claimed as enforced, {judged / 1000:g} W allowed by the limits")
             self._measure(name, true / 1000 - claim.watts, causes)
         for name in self._open.keys() - self._claims.keys():
             del self._open[name]

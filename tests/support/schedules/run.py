@@ -60,17 +60,22 @@ def run(schedule: Schedule, *, keep_trace: bool = False, play: Play | None = Non
 
 
 async def _play(world: World, schedule: Schedule) -> None:
-    loop = asyncio.get_running_loop()
     try:
-        await world.begin(schedule.beginning)
-        for fault in schedule.faults:
-            if await world.referee.violated_before(fault.at - loop.time()):
-                return
-            world.note(f"--- {fault}")
-            await KINDS[fault.kind].apply(world, fault)
-        await world.referee.violated_before(END_SECOND - loop.time())
+        await course(world, schedule)
     finally:
         await world.close()
+
+
+async def course(world: World, schedule: Schedule) -> bool:
+    """Everything that happens, to the end or to the first claim that is not true; True where one is not."""
+    loop = asyncio.get_running_loop()
+    await world.begin(schedule.beginning)
+    for fault in schedule.faults:
+        if await world.referee.violated_before(fault.at - loop.time()):
+            return True
+        world.note(f"--- {fault}")
+        await KINDS[fault.kind].apply(world, fault)
+    return await world.referee.violated_before(END_SECOND - loop.time())
 
 
 def shrunk(schedule: Schedule, most_runs: int = 400) -> Schedule:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flyball_agent.enforce.journal import JournalError
+from flyball_agent.enforce.journal import JournalError, JournalOfAnotherNode
+from msgspec.structs import replace
 
 from tests.support.agent_doubles import Pods
 from tests.support.operator_objects import NOW
@@ -71,6 +72,7 @@ class World:
         self.disks = Disks(loop)
         self.intended = Intended({}, [], {})
         self.pods: set[tuple[str, int]] = set()
+        self.asked_permille: dict[tuple[str, int], int] = {}  # by foreign pods, of their GPUs' share
         self.machines: dict[str, Machine] = {}
         self.agents: dict[str, AgentProcess] = {}
         self._pod_sources: dict[str, Pods] = {}
@@ -125,6 +127,11 @@ class World:
         task = self._loop.create_task(wait())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def until_over(self) -> None:
+        """Until whatever the faults have brought about is over."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     def _changed(self, change: Change) -> None:
         if self._keep_trace and change.plural == "gpunodes":
@@ -209,7 +216,12 @@ class World:
 
     def show_pods(self) -> None:
         """The pods as Kubernetes has them, and as the kubelets say."""
-        self.intended.pods = [pod(name, index) for name, index in sorted(self.pods)]
+        self.intended.pods = [
+            replace(pod(*place), power_permille=self.asked_permille[place])
+            if place in self.asked_permille
+            else pod(*place)
+            for place in sorted(self.pods)
+        ]
         for name, machine in self.machines.items():
             self._pod_sources[name].pods = pods_on(machine.node, machine.held)
 
@@ -264,7 +276,7 @@ class World:
                 lambda: NOW.timestamp() + self._loop.time(),
                 failed,
             )
-        except JournalError as error:
+        except (JournalError, JournalOfAnotherNode) as error:
             link.close()
             self.note(f"agent {name} does not start: {error}")
             self._keep_away(name, RESTART_SECONDS)
