@@ -14,6 +14,7 @@ that runs can be added up, and one that was killed goes on with `--seed`.
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
 import sys
 import time
@@ -81,21 +82,30 @@ def parts(first: int, count: int | None) -> Iterator[list[int]]:
         yield part
 
 
+def ignore_interrupts() -> None:
+    """A terminal sends Ctrl-C to every process: what is under way comes to its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def run_all(options: argparse.Namespace, groups: frozenset[str]) -> Batch:
     total, started, told, begun = Batch(), time.monotonic(), time.monotonic(), options.seed
-    seeds = parts(options.seed, options.count)
-    with ProcessPoolExecutor(options.jobs) as pool:
+    seeds, interrupted = parts(options.seed, options.count), False
+    with ProcessPoolExecutor(options.jobs, initializer=ignore_interrupts) as pool:
         under_way: dict[Future[Batch], int] = {}  # with the first seed of each
         while True:
             late = options.seconds is not None and time.monotonic() - started > options.seconds
-            while not late and not total.violations and len(under_way) < 2 * options.jobs:
+            while not late and not interrupted and not total.violations and len(under_way) < 2 * options.jobs:
                 if (part := next(seeds, None)) is None:
                     break
                 under_way[pool.submit(run_some, part, groups)] = part[0]
                 begun = part[-1] + 1
             if not under_way:
                 return total
-            done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+            try:
+                done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+            except KeyboardInterrupt:
+                interrupted = True
+                continue
             for future in done:
                 total.merge(future.result())
                 del under_way[future]
@@ -140,6 +150,7 @@ def main() -> int:
         return 0
     if options.count is None and options.seconds is None:
         options.count = 1000
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell began this in the background
     started = time.monotonic()
     total = run_all(options, groups)
     seconds = time.monotonic() - started
