@@ -16,7 +16,8 @@ import subprocess
 import sysconfig
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,16 @@ from typing import Any
 import aiohttp
 import grpc
 from aiohttp import web
-from flyball_agent.kubelet import LIST_METHOD, MESSAGES
+from flyball_agent.kubelet import (
+    CONTAINER_DEVICES,
+    DEVICES_IDS,
+    DEVICES_RESOURCE_NAME,
+    LIST_METHOD,
+    POD_CONTAINERS,
+    POD_NAME,
+    POD_NAMESPACE,
+    POD_RESOURCES,
+)
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.hardware_file import create_node_file
 from flyball_simulated_gpu.shared import SimulatedNode
@@ -34,6 +44,7 @@ FLYBALL = str(Path(sysconfig.get_path("scripts")) / "flyball")
 NVML_SOURCE = Path(__file__).parents[1] / "simulated_gpu" / "nvml"
 NODE, PODS = "node-0", 4
 RENEW_SECONDS, SCRAPE_SECONDS = 2.0, 15.0
+KIBI = 1024
 
 
 class Api:
@@ -102,20 +113,22 @@ async def serving(api: Api) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def kubelet(socket: Path, uuids: list[str], gpus_a_pod: int) -> AsyncIterator[None]:
-    held = MESSAGES["ListPodResourcesResponse"]()
+    def field(number: int, content: bytes) -> bytes:
+        length = [len(content)] if len(content) < 128 else [len(content) & 0x7F | 0x80, len(content) >> 7]
+        return bytes([number << 3 | 2, *length]) + content
+
+    held = b""
     for pod in range(PODS):
-        found = held.pod_resources.add(namespace="research", name=f"job-{pod}-0")
-        devices = found.containers.add(name="train").devices.add(resource_name="nvidia.com/gpu")
-        devices.device_ids.extend(uuids[pod * gpus_a_pod : (pod + 1) * gpus_a_pod])
+        devices = field(DEVICES_RESOURCE_NAME, b"nvidia.com/gpu")
+        for uuid in uuids[pod * gpus_a_pod : (pod + 1) * gpus_a_pod]:
+            devices += field(DEVICES_IDS, uuid.encode())
+        names = field(POD_NAME, f"job-{pod}-0".encode()) + field(POD_NAMESPACE, b"research")
+        held += field(POD_RESOURCES, names + field(POD_CONTAINERS, field(CONTAINER_DEVICES, devices)))
 
     async def answer(request: Any, context: Any) -> Any:
         return held
 
-    handler = grpc.unary_unary_rpc_method_handler(
-        answer,
-        request_deserializer=MESSAGES["ListPodResourcesRequest"].FromString,
-        response_serializer=lambda message: message.SerializeToString(),
-    )
+    handler = grpc.unary_unary_rpc_method_handler(answer)
     service, _, method = LIST_METHOD.strip("/").partition("/")
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
@@ -127,19 +140,43 @@ async def kubelet(socket: Path, uuids: list[str], gpus_a_pod: int) -> AsyncItera
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process uses: MiB resident, its proportional share, and CPU seconds so far."""
+    """What a process uses: MiB resident that no file backs, and of which files, and CPU seconds so far.
 
-    resident: float
+    `files` is by file and the offset in it; `page_tables` are the kernel's, for it.
+    """
+
+    anonymous: float
+    files: Mapping[tuple[str, str], float]
     share: float
+    page_tables: float
     cpu_seconds: float
+
+    @property
+    def resident(self) -> float:
+        return self.anonymous + sum(self.files.values())
 
     @classmethod
     def of(cls, process: int) -> Cost:
-        sums = dict(line.split(":", 1) for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:])
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        ticks = int(fields[11]) + int(fields[12])
-        mebibytes = [int(sums[name].split()[0]) / 1024 for name in ("Rss", "Pss")]
-        return cls(mebibytes[0], mebibytes[1], ticks / os.sysconf("SC_CLK_TCK"))
+        folder = Path(f"/proc/{process}")
+        sums: Counter[str] = Counter()
+        files: Counter[tuple[str, str]] = Counter()
+        where = ("", "")
+        for line in (folder / "smaps").read_text().splitlines():
+            words = line.split()
+            if not words[0].endswith(":"):
+                where = (words[5] if len(words) > 5 else "", words[2])
+            elif words[0] in ("Rss:", "Pss:", "Anonymous:"):
+                sums[words[0]] += int(words[1])
+                files[where] += int(words[1]) * {"Rss:": 1, "Pss:": 0, "Anonymous:": -1}[words[0]]
+        (tables,) = (line for line in (folder / "status").read_text().splitlines() if line.startswith("VmPTE:"))
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        return cls(
+            sums["Anonymous:"] / KIBI,
+            {where: size / KIBI for where, size in files.items() if size},
+            sums["Pss:"] / KIBI,
+            int(tables.split()[1]) / KIBI,
+            (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        )
 
 
 def processes_of(process: int) -> dict[str, int]:
@@ -204,18 +241,35 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> None:
             await asyncio.sleep(arguments.seconds)
             scraping.cancel()
             after = {name: Cost.of(process) for name, process in found.items()}
-    total = Cost(0, 0, 0)
+    tell(arguments, before, after)
+
+
+def tell(arguments: argparse.Namespace, before: Mapping[str, Cost], after: Mapping[str, Cost]) -> None:
+    """Print what each process used, and all of them together as the kubelet counts a pod: what files back, once."""
     print(f"{arguments.gpus} GPUs, {PODS} pods, {arguments.seconds:g} s")
+    shares = {
+        name: 100 * (cost.cpu_seconds - before[name].cpu_seconds) / arguments.seconds for name, cost in after.items()
+    }
     for name, cost in after.items():
-        used = Cost(cost.resident, cost.share, cost.cpu_seconds - before[name].cpu_seconds)
-        total = Cost(total.resident + used.resident, total.share + used.share, total.cpu_seconds + used.cpu_seconds)
-        tell(name, used, arguments.seconds)
-    tell("together", total, arguments.seconds)
-
-
-def tell(name: str, cost: Cost, seconds: float) -> None:
-    share = 100 * cost.cpu_seconds / seconds
-    print(f"  {name:16} {cost.resident:6.1f} MiB resident, {cost.share:6.1f} MiB its share, {share:.2f} % of a core")
+        print(
+            f"  {name:16} {cost.resident:6.1f} MiB resident ({cost.anonymous:.1f} its own, {cost.share:.1f} its share), "
+            f"{shares[name]:.2f} % of a core"
+        )
+    costs = after.values()
+    own, tables = sum(cost.anonymous for cost in costs), sum(cost.page_tables for cost in costs)
+    files: dict[tuple[str, str], float] = {}
+    for cost in costs:
+        for where, size in cost.files.items():
+            files[where] = max(size, files.get(where, 0.0))
+    once = sum(files.values())
+    print(
+        f"  together         {sum(cost.resident for cost in costs):6.1f} MiB resident "
+        f"({sum(cost.share for cost in costs):.1f} their shares), {sum(shares.values()):.2f} % of a core"
+    )
+    print(
+        f"  as one pod       {own + once + tables:6.1f} MiB: {own:.1f} their own, {once:.1f} of files, counted once, "
+        f"{tables:.1f} of page tables"
+    )
 
 
 async def scrape(port: int) -> None:

@@ -2,102 +2,113 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any
-
-import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from flyball_agent.gpu.gpu import claimed_device_id
 from flyball_agent.pod_resources import MAX_BYTES, PodGpus, PodResourcesError, pod_gpus
+from flyball_agent.unary_call import CallFailed, call
 
-# The part of k8s.io/kubelet/pkg/apis/podresources/v1 that we read; protobuf skips what a message does not declare.
-_PACKAGE = "v1"
-_MESSAGES: dict[str, list[tuple[str, int, str | None, bool]]] = {
-    # message: (field, number, message type or None for string, repeated)
-    "ListPodResourcesRequest": [],
-    "ListPodResourcesResponse": [("pod_resources", 1, "PodResources", True)],
-    "PodResources": [
-        ("name", 1, None, False),
-        ("namespace", 2, None, False),
-        ("containers", 3, "ContainerResources", True),
-    ],
-    "ContainerResources": [
-        ("name", 1, None, False),
-        ("devices", 2, "ContainerDevices", True),
-        ("dynamic_resources", 5, "DynamicResource", True),
-    ],
-    "ContainerDevices": [("resource_name", 1, None, False), ("device_ids", 2, None, True)],
-    "DynamicResource": [
-        ("claim_name", 2, None, False),
-        ("claim_namespace", 3, None, False),
-        ("claim_resources", 4, "ClaimResource", True),
-    ],
-    "ClaimResource": [
-        ("cdi_devices", 1, "CDIDevice", True),
-        ("driver_name", 2, None, False),
-        ("device_name", 4, None, False),
-    ],
-    "CDIDevice": [("name", 1, None, False)],
-}
 LIST_METHOD = "/v1.PodResourcesLister/List"
+# The fields of k8s.io/kubelet/pkg/apis/podresources/v1 that are read, by their numbers; what else there is is skipped.
+POD_RESOURCES = 1  # of the answer
+POD_NAME, POD_NAMESPACE, POD_CONTAINERS = 1, 2, 3
+CONTAINER_DEVICES, CONTAINER_DYNAMIC_RESOURCES = 2, 5
+DEVICES_RESOURCE_NAME, DEVICES_IDS = 1, 2
+CLAIM_NAME, CLAIM_NAMESPACE, CLAIM_RESOURCES = 2, 3, 4
+RESOURCE_CDI_DEVICES, RESOURCE_DRIVER_NAME, RESOURCE_DEVICE_NAME = 1, 2, 4
+CDI_DEVICE_NAME = 1
 # NVIDIA's driver for claims calls a GPU gpu-3, and a part of it gpu-3-mig-9-0-1 (profile, first slice, slices).
 _CLAIMS_DRIVER = "gpu.nvidia.com"
 _CLAIMED_GPU = re.compile(r"gpu-([0-9]{1,4})(?:-(mig-[0-9-]+))?")
 
 
-def _message_classes() -> Mapping[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name="flyball/podresources.proto", package=_PACKAGE, syntax="proto3")
-    kinds = descriptor_pb2.FieldDescriptorProto
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind, repeated in fields:
-            message.field.add(
-                name=field,
-                number=number,
-                type=kinds.TYPE_STRING if kind is None else kinds.TYPE_MESSAGE,
-                type_name=None if kind is None else f".{_PACKAGE}.{kind}",
-                label=kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL,
-            )
-    pool = descriptor_pool.DescriptorPool()  # not the default one: others may have registered v1 there
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES
-    }
+class _Message:
+    """A message of protocol buffers as it is on the wire: the texts and messages in it by the numbers of their fields."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._fields: dict[int, list[bytes]] = {}
+        for number, content in fields_of(raw):
+            self._fields.setdefault(number, []).append(content)
+
+    def messages(self, number: int) -> list[_Message]:
+        return [_Message(content) for content in self._fields.get(number, ())]
+
+    def texts(self, number: int) -> list[str]:
+        return [content.decode() for content in self._fields.get(number, ())]
+
+    def text(self, number: int) -> str:
+        """The last one counts, as everywhere in protocol buffers."""
+        return self.texts(number)[-1] if number in self._fields else ""
 
 
-MESSAGES = _message_classes()
+def fields_of(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """The number and the content of each field that has a length, which texts and messages have. Raises ValueError."""
+    at = 0
+    while at < len(raw):
+        tag, at = _varint(raw, at)
+        number, kind = tag >> 3, tag & 7
+        length = 0
+        if kind == 0:
+            _, at = _varint(raw, at)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        elif kind == 2:
+            length, at = _varint(raw, at)
+        else:
+            raise ValueError(f"a field of kind {kind}")
+        if not number or at + length > len(raw):
+            raise ValueError(f"field {number} is cut off")
+        if kind == 2:
+            yield number, raw[at : at + length]
+        at += length
 
 
-def _devices(pod: Any) -> Iterator[tuple[str, str]]:
-    for container in pod.containers:
-        for devices in container.devices:
-            for device_id in devices.device_ids:
-                yield devices.resource_name, device_id
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(raw):
+            break
+        value |= (raw[at] & 0x7F) << shift
+        at += 1
+        if raw[at - 1] < 0x80:
+            return value, at
+    raise ValueError("a number is cut off")
 
 
-def _claimed_gpus(pod: Any) -> Iterator[str]:
+def _devices(pod: _Message) -> Iterator[tuple[str, str]]:
+    for container in pod.messages(POD_CONTAINERS):
+        for devices in container.messages(CONTAINER_DEVICES):
+            for device_id in devices.texts(DEVICES_IDS):
+                yield devices.text(DEVICES_RESOURCE_NAME), device_id
+
+
+def _claimed_gpus(pod: _Message) -> Iterator[str]:
     """The GPUs of the pod's claims: by the device's name where it is one that NVIDIA's driver gives, else by the claim's.
 
     A claim of which it is not said who serves it may be of GPUs, too.
     """
-    for container in pod.containers:
-        for claim in container.dynamic_resources:
-            resources = claim.claim_resources
-            names = [resource.driver_name for resource in resources]
-            names += [device.name for resource in resources for device in resource.cdi_devices]
+    for container in pod.messages(POD_CONTAINERS):
+        for claim in container.messages(CONTAINER_DYNAMIC_RESOURCES):
+            resources = claim.messages(CLAIM_RESOURCES)
+            drivers = [resource.text(RESOURCE_DRIVER_NAME) for resource in resources]
+            devices = [device for resource in resources for device in resource.messages(RESOURCE_CDI_DEVICES)]
+            names = drivers + [device.text(CDI_DEVICE_NAME) for device in devices]
             if any(names) and not any("gpu" in name for name in names):
                 continue
-            for resource in resources or [None]:
-                named = None if resource is None else _CLAIMED_GPU.fullmatch(resource.device_name)
-                if named is not None and resource.driver_name == _CLAIMS_DRIVER:
+            unnamed = f"claim {claim.text(CLAIM_NAMESPACE)}/{claim.text(CLAIM_NAME)}"
+            if not resources:
+                yield unnamed
+            for resource, driver in zip(resources, drivers, strict=True):
+                named = _CLAIMED_GPU.fullmatch(resource.text(RESOURCE_DEVICE_NAME))
+                if named is not None and driver == _CLAIMS_DRIVER:
                     part = f"::{named[2]}" if named[2] else ""
                     yield claimed_device_id(int(named[1])) + part
-                elif resource is None or resource.driver_name in ("", _CLAIMS_DRIVER) or "gpu" in resource.driver_name:
-                    yield f"claim {claim.claim_namespace}/{claim.claim_name}"
+                elif driver in ("", _CLAIMS_DRIVER) or "gpu" in driver:
+                    yield unnamed
 
 
 class KubeletPodResources:
@@ -111,29 +122,26 @@ class KubeletPodResources:
     ) -> None:
         self._socket = os.fspath(socket)
         self._timeout = timeout_seconds
-        self._channel = grpc.aio.insecure_channel(
-            f"unix://{self._socket}", options=[("grpc.max_receive_message_length", MAX_BYTES)]
-        )
-        self._list = self._channel.unary_unary(
-            LIST_METHOD,
-            request_serializer=lambda request: request.SerializeToString(),
-            response_deserializer=MESSAGES["ListPodResourcesResponse"].FromString,
-        )
 
     async def list(self) -> Sequence[PodGpus]:
         try:
-            answer = await self._list(MESSAGES["ListPodResourcesRequest"](), timeout=self._timeout)
-        except grpc.aio.AioRpcError as error:
-            raise PodResourcesError(f"{self._socket}: {error.code().name}: {error.details()}") from error
-        if answer is None:  # what gRPC makes of an answer that does not decode
-            raise PodResourcesError(f"{self._socket}: the answer is no list of pods")
-        found = (
-            pod_gpus(pod.namespace, pod.name, None, _devices(pod), _claimed_gpus(pod)) for pod in answer.pod_resources
-        )
+            async with asyncio.timeout(self._timeout):
+                raw = await call(self._socket, LIST_METHOD, b"", MAX_BYTES)
+        except (CallFailed, OSError) as error:  # TimeoutError has no words
+            words = str(error) or f"no answer within {self._timeout:g} s"
+            raise PodResourcesError(f"{self._socket}: {words}") from error
+        try:
+            pods = _Message(raw).messages(POD_RESOURCES)
+            found = [
+                pod_gpus(pod.text(POD_NAMESPACE), pod.text(POD_NAME), None, _devices(pod), _claimed_gpus(pod))
+                for pod in pods
+            ]
+        except ValueError as error:
+            raise PodResourcesError(f"{self._socket}: the answer is no list of pods: {error}") from error
         return [pod for pod in found if pod is not None]
 
     async def close(self) -> None:
-        await self._channel.close()
+        """Nothing is open between two calls."""
 
     async def __aenter__(self) -> KubeletPodResources:
         return self

@@ -6,7 +6,6 @@ node's processes, for as long as they run.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from typing import Any, NoReturn
@@ -46,6 +45,8 @@ def _read(described: str) -> _Run | _Enforcer:
 
 def run(options: AgentOptions, logs: LogSettings) -> str:
     """Run the agent of one node to its end; why it ended, where it should not have."""
+    import asyncio
+
     from flyball_kube.credentials import CredentialsError
     from flyball_kube.logs import configure_logging
 
@@ -63,7 +64,14 @@ def run(options: AgentOptions, logs: LogSettings) -> str:
 
 
 def enforce(options: EnforcerOptions, logs: LogSettings) -> str:
-    """Run the enforcer of one node to its end; why it ended, where it should not have."""
+    """Run the enforcer of one node to its end; why it ended, where it should not have.
+
+    It is left without OpenSSL, which asyncio and hashlib load wherever it is: what has the privilege speaks to no network,
+    and Python's own SHA-256 gives the digests of grants.
+    """
+    sys.modules.update(dict.fromkeys(("ssl", "_hashlib")))  # type: ignore[arg-type]
+    import asyncio
+
     from flyball_kube.logs import configure_logging
 
     from flyball_agent.enforce.journal import JournalHeld, JournalOfAnotherNode

@@ -83,6 +83,12 @@ class Bench:
         assert self.process is not None
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    def libraries(self) -> set[str]:
+        """What the process has loaded, by the names before `.so`."""
+        assert self.process is not None
+        maps = Path(f"/proc/{self.process.pid}/maps").read_text().split()
+        return {Path(word).name.partition(".so")[0] for word in maps if ".so" in word}
+
     def spec(self, generation: int, bound: int, limit: int, lease: int = LEASE_SECONDS) -> dict[str, Any]:
         return gpu_node_spec(generation, bound, job_grant(POD.name, limit), lease=lease)
 
@@ -149,6 +155,7 @@ async def test_what_is_told_is_done_and_what_is_known_comes_back(bench: Bench) -
         link.accept_spec(bench.spec(2, 400_000, 200_000, lease=600))
         await until(acknowledged(link, 2))
         assert bench.limits() == [200_000, 200_000]
+        assert not {"libssl", "libcrypto"} & bench.libraries()
     assert bench.end(signal.SIGTERM) == 0
     assert bench.limits() == [200_000, 200_000]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 import grpc
 import pytest
-from flyball_agent.kubelet import LIST_METHOD, MESSAGES, KubeletPodResources
+from flyball_agent.kubelet import LIST_METHOD, KubeletPodResources, fields_of
 from flyball_agent.pod_resources import PodGpus, PodResourcesError, SimulatedPodResources, gpu_of
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def test_device_ids_name_their_gpu() -> None:
@@ -159,5 +163,48 @@ async def test_a_kubelet_that_refuses_or_is_not_there_is_said(tmp_path: Path, ku
             await source.list()
 
 
-def test_the_request_is_empty_on_the_wire() -> None:
-    assert MESSAGES["ListPodResourcesRequest"]().SerializeToString() == b""
+def _any_message() -> Any:
+    """A message of protobuf's own with fields of every kind that there is on the wire."""
+    kinds = descriptor_pb2.FieldDescriptorProto
+    types = [
+        kinds.TYPE_STRING,
+        kinds.TYPE_BYTES,
+        kinds.TYPE_INT64,
+        kinds.TYPE_FIXED32,
+        kinds.TYPE_DOUBLE,
+        kinds.TYPE_BOOL,
+    ]
+    file = descriptor_pb2.FileDescriptorProto(name="any.proto", package="any", syntax="proto3")
+    message = file.message_type.add(name="Any")
+    for number, kind in enumerate(types, start=1):
+        number = number if number < 5 else number * 1000  # a tag of several bytes
+        message.field.add(name=f"f{number}", number=number, type=kind, label=kinds.LABEL_REPEATED)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("any.Any"))
+
+
+ANY = _any_message()
+
+
+@given(
+    texts=st.lists(st.text(max_size=300)),
+    blobs=st.lists(st.binary(max_size=300)),
+    numbers=st.lists(st.integers(-(2**63), 2**63 - 1)),
+    words=st.lists(st.integers(0, 2**32 - 1)),
+    floats=st.lists(st.floats()),
+)
+def test_fields_are_those_that_protobufs_own_library_has_written(
+    texts: list[str], blobs: list[bytes], numbers: list[int], words: list[int], floats: list[float]
+) -> None:
+    message = ANY(f1=texts, f2=blobs, f3=numbers, f4=words, f5000=floats, f6000=[True, False])
+    found = list(fields_of(message.SerializeToString()))
+    assert [content.decode() for number, content in found if number == 1] == texts
+    assert [content for number, content in found if number == 2] == blobs
+    assert {number for number, _ in found} <= {1, 2, 3, 4, 5000, 6000}  # numbers in a row are packed into one field
+
+
+@given(st.binary(max_size=80))
+def test_what_is_no_message_is_refused_in_words(raw: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        list(fields_of(raw))

@@ -51,20 +51,38 @@ def _read_error(answer: asyncio.Future[Any]) -> None:
         answer.exception()
 
 
+class _FutureLane(Lane):
+    """A lane whose calls have results; `abandoned` is the one that did not return in time, while it has not."""
+
+    abandoned: Future[Any] | None = None
+
+    def begin(self, call: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+
+        def make() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self.submit(make)
+        return future
+
+
 class ThreadedCalls(DriverCalls):
     """Calls in threads, all GPUs at once, each within `deadline_seconds`."""
 
     def __init__(self, deadline_seconds: float = DEFAULT_DEADLINE_SECONDS) -> None:
         self.deadline_seconds = deadline_seconds
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, _FutureLane] = {}
 
     async def each(self, operation: str, calls: Sequence[tuple[str, Callable[[], T]]]) -> list[T | GpuError]:
-        submitted: list[tuple[str, Lane, Future[T] | None]] = []
+        submitted: list[tuple[str, _FutureLane, Future[T] | None]] = []
         for uuid, call in calls:
-            lane = self._lanes.get(uuid) or self._lanes.setdefault(uuid, Lane(uuid))
+            lane = self._lanes.get(uuid) or self._lanes.setdefault(uuid, _FutureLane(uuid))
             if lane.abandoned is not None and lane.abandoned.done():
                 lane.abandoned = None
-            submitted.append((uuid, lane, None if lane.abandoned is not None else lane.submit(call)))
+            submitted.append((uuid, lane, None if lane.abandoned is not None else lane.begin(call)))
         waiting = [asyncio.wrap_future(future) for _, _, future in submitted if future is not None]
         for answer in waiting:
             # The results are read from the threads' futures below. asyncio logs an error that nobody reads from its own.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntFlag
 from itertools import pairwise
 from types import MappingProxyType
@@ -161,8 +160,7 @@ def in_whole_watts(milliwatts: MilliwattsPerGpu) -> MilliwattsPerGpu:
     return MilliwattsPerGpu(milliwatts // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLimits:
+class GpuLimits(Struct, frozen=True):
     """What a GPU can be set to: power limits in mW, SM clocks in MHz ascending (empty: no clock can be locked)."""
 
     min_milliwatts: MilliwattsPerGpu
@@ -304,8 +302,7 @@ class Gpu(ABC):
         """Let the driver keep the GPU, and its limits, while nobody has it open."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnopenedGpu:
+class UnopenedGpu(Struct, frozen=True):
     """A GPU that is there and cannot be governed: as much as is known of it ("" or None: not known), and why."""
 
     index: int
@@ -315,8 +312,7 @@ class UnopenedGpu:
     error: GpuError
 
 
-@dataclass(frozen=True, slots=True)
-class XidError:
+class XidError(Struct, frozen=True):
     """One error of a GPU that its driver reported by itself; its `number` is NVIDIA's."""
 
     uuid: str

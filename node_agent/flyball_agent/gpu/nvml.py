@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pynvml
@@ -40,7 +39,7 @@ from flyball_agent.gpu.gpu import (
     plausible,
 )
 
-BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 # Without persistence mode a GPU takes seconds to come up; one that takes longer than this is left to itself.
 OPEN_SECONDS = 15.0
@@ -208,6 +207,11 @@ class NvmlGpu(Gpu):
         self._ask("enable persistence mode", pynvml.nvmlDeviceSetPersistenceMode, self.handle, enabled)
 
 
+def _boot_id() -> str:
+    with open(BOOT_ID_FILE, encoding="ascii") as file:  # pathlib would be 0.7 MiB in the worker
+        return file.read().strip()
+
+
 def _open_all(count: int, open_seconds: float) -> list[NvmlGpu | UnopenedGpu]:
     """Every GPU by index, opened, or as much of it as could be found out."""
     opened: dict[int, NvmlGpu | UnopenedGpu] = {}
@@ -274,7 +278,7 @@ class NvmlDriver(GpuDriver):
         self._open = True
         self._closing = False
         self._watch: threading.Thread | None = None
-        self._boot_id = boot_id if boot_id is not None else BOOT_ID_FILE.read_text().strip()
+        self._boot_id = _boot_id() if boot_id is None else boot_id
         self._version = str(_call("driver version", "", pynvml.nvmlSystemGetDriverVersion))
         opened = _open_all(int(_call("count", "", pynvml.nvmlDeviceGetCount)), open_seconds)
         self._gpus = [gpu for gpu in opened if isinstance(gpu, NvmlGpu)]

@@ -1,4 +1,4 @@
-"""The process that makes NVML's calls: `python -m flyball_agent.gpu.worker DESCRIPTOR [LIBRARY]`, started by the agent.
+"""The process that makes NVML's calls, started by the agent (`worker_driver`) with a socket's descriptor and the library.
 
 A call that never returns, or in which the library crashes, is then no more than a process that can be left behind: it holds
 neither the journal nor the agent. It ends when the agent does, which closes the other end of its socket.
@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flyball_agent.gpu.gpu import (
@@ -86,7 +84,7 @@ def main(arguments: list[str]) -> None:
     try:
         from flyball_agent.gpu.nvml import NvmlDriver
 
-        driver = NvmlDriver(Path(arguments[1]) if len(arguments) > 1 else None)
+        driver = NvmlDriver(arguments[1] if len(arguments) > 1 else None)
     except GpuError as error:
         worker.answer(Failed(0, error))
         os._exit(1)
@@ -98,7 +96,3 @@ def main(arguments: list[str]) -> None:
     finally:
         # No clean shutdown of the library: a call of its own may be under way, and the kernel closes everything anyway.
         os._exit(0)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -44,6 +44,10 @@ from flyball_agent.gpu.messages import (
     send,
 )
 
+# The worker, without what msgspec loads wherever it is installed, for versions of Python that need it: 1.7 MiB.
+WORKER = (
+    "import sys; sys.modules['typing_extensions'] = None; from flyball_agent.gpu.worker import main; main(sys.argv[1:])"
+)
 OPEN_SECONDS = 60.0
 MAX_REPORTED = 1024  # between two rounds; of more, the oldest are forgotten
 # A worker that was told to end and does not is stuck in the driver: it is left to the kernel.
@@ -96,7 +100,7 @@ class WorkerDriver(GpuDriver):
 
     def __init__(self, library: str | os.PathLike[str] | None = None, *, open_seconds: float = OPEN_SECONDS) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "flyball_agent.gpu.worker", str(theirs.fileno())]
+        command = [sys.executable, "-c", WORKER, str(theirs.fileno())]
         command += [] if library is None else [str(Path(library))]
         with theirs:
             # Nothing else is inherited: a worker that cannot end must not hold the journal's lock.

@@ -279,7 +279,7 @@ async def test_a_call_that_hangs_in_the_library_costs_one_gpu_only(hardware: Har
 
 
 READ_ONLY = """
-import dataclasses, json, time
+import json, time
 import msgspec
 from flyball_agent.gpu.nvml import NvmlDriver
 driver = NvmlDriver()
@@ -292,7 +292,7 @@ for gpu in driver.gpus():
     end = time.monotonic() + 5
     while (second := look(gpu))["energy_millijoules"] == first["energy_millijoules"] and time.monotonic() < end:
         time.sleep(0.05)
-    gpus.append({"uuid": gpu.uuid, "model": gpu.model, "limits": dataclasses.asdict(gpu.limits),
+    gpus.append({"uuid": gpu.uuid, "model": gpu.model, "limits": msgspec.to_builtins(gpu.limits),
                  "first": first, "second": second})
 print(json.dumps({"version": driver.version, "unopened": len(driver.unopened), "gpus": gpus}))
 """
