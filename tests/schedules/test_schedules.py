@@ -137,6 +137,16 @@ def test_an_emergency_that_a_restore_has_taken_away_is_no_storm_of_grants() -> N
     )
 
 
+def test_shares_that_follow_from_what_stands_come_to_an_end() -> None:
+    """Each grant was a little higher than the one before it, by what its node had yet to rise: at last by milliwatts."""
+    assert not violation_of(
+        fault(5.43, "cap's other fields change", "rack", number=966),
+        fault(6.0, "disk fails", "b", 1.94),
+        fault(11.53, "the plan changes", "all", number=710),
+        beginning=schedule_of(371).beginning,
+    )
+
+
 def test_a_machine_of_which_both_objects_are_gone_keeps_to_its_failsafe_after_its_lease() -> None:
     """Taken to be gone: what docs/power-safety.md says of it, in each of its words."""
     limits: dict[float, dict[str, int]] = {}

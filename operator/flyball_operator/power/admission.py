@@ -19,7 +19,7 @@ from flyball_api.grant import (
     OtherGpuLimits,
     PowerBound,
 )
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
+from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -134,7 +134,9 @@ def _throttled(target: GrantTarget, share: float, cap: CapBudget, uids: Containe
             continue
         each = cap.counted(bound) // job.gpus
         smallest = min(target.min_limit_milliwatts, each)
-        cut = max(target.min_limit_milliwatts, smallest + int((each - smallest) * share))
+        kept = smallest + int((each - smallest) * share)
+        # Agents set whole watts: what changes by less, as where a share follows from what stands, is no other grant.
+        cut = max(target.min_limit_milliwatts, kept // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT)
         lowered = replace(job, power_limit_milliwatts=MilliwattsPerGpu(min(job.power_limit_milliwatts, cut)))
         jobs.append(lowered)
         limits = lowered.limit_milliwatts

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from flyball_api.grant import ForeignPodLimit, Grant, GrantVersion, OtherGpuLimits, PowerBound
+from flyball_operator.power import admission as admission_module
 from flyball_operator.power.admission import (
     Admission,
     GrantTarget,
@@ -454,6 +455,25 @@ def test_what_just_fits_is_left_as_it_is() -> None:
     assert throttle(wanted, {"a": power(None, 0)}, [cap(200, "a", "gone", expected=True)], frozenset()) == wanted
 
 
+@pytest.fixture
+def watts_of_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures of these tests are whole watts as they are."""
+    monkeypatch.setattr(admission_module, "MILLIWATTS_PER_WATT", 1)
+
+
+@given(budget=st.integers(450_000, 900_000))
+def test_what_is_throttled_is_of_whole_watts_and_no_more_than_fits(budget: int) -> None:
+    """As agents set it; grants that differ by less would follow each other for as long as a share moves."""
+    wanted = [want("a", 300_000), want("b", 200_500), want("c", 100_000)]
+    holds = {node: power(None, 0) for node in NODES}
+    found = [
+        item.jobs[0].power_limit_milliwatts for item in throttle(wanted, holds, [cap(budget, *NODES)], frozenset())
+    ]
+    assert budget - 3000 <= sum(found) <= budget or found == [300_000, 200_500, 100_000]
+    assert all(limit % 1000 == 0 or limit == 200_500 for limit in found)
+
+
+@pytest.mark.usefixtures("watts_of_one_unit")
 def test_everybody_gives_the_same_share() -> None:
     wanted = [want("a", 300), want("b", 200), want("c", 100)]
     holds = {node: power(None, 0) for node in NODES}
@@ -461,6 +481,7 @@ def test_everybody_gives_the_same_share() -> None:
     assert [item.jobs[0].power_limit_milliwatts for item in throttled] == [200, 150, 100]
 
 
+@pytest.mark.usefixtures("watts_of_one_unit")
 def test_a_node_that_cannot_be_commanded_counts_with_what_stands_and_with_what_it_should_have() -> None:
     def left_to_b(standing: int, wanted: int) -> int:
         holds = {"a": power(None, standing), "b": power(None, 0)}
@@ -470,6 +491,7 @@ def test_a_node_that_cannot_be_commanded_counts_with_what_stands_and_with_what_i
     assert left_to_b(250, 100) == left_to_b(100, 250) == 150
 
 
+@pytest.mark.usefixtures("watts_of_one_unit")
 def test_what_a_gpu_holds_that_does_not_take_its_limit_is_paid_by_the_others_at_once() -> None:
     wanted = [want("a", 100), want("b", 300), want("c", 300)]
     standing = grant(100)
@@ -499,6 +521,7 @@ def test_committed_sums_worst_holds_of_the_nodes_that_exist() -> None:
 # --- who pays first --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("watts_of_one_unit")
 def test_a_cut_by_priority_takes_all_of_the_low_before_any_of_the_high() -> None:
     wanted = [
         want("a", 300, 300, gpus=2),
