@@ -219,7 +219,7 @@ def _status(blocks: list[bytes]) -> tuple[str, str]:
     decoder, found = Decoder(), dict[str, str]()
     try:
         for block in blocks:
-            found |= dict(decoder.decode(block))
+            found.update((str(name), str(value)) for name, value in decoder.decode(block))
     except (HPACKError, UnicodeDecodeError) as error:
         raise CallFailed(f"the answer's headers cannot be read: {error}") from error
     number = found.get("grpc-status", "")
