@@ -56,7 +56,8 @@ def test_no_claim_of_any_schedule_is_untrue(part: int) -> None:
 @pytest.mark.long
 def test_after_any_schedule_grants_are_acknowledged_and_caps_enforced_again() -> None:
     """A promise that is kept by claiming nothing, or by never coming to an end, is worth nothing."""
-    for seed in range(examples(100)):
+    chosen = seeds_in_which_kinds_meet(CANDIDATES)[::5]
+    for seed in chosen[: examples(len(chosen))]:
         outcome = run(schedule_of(seed), play=comes_to_rest)
         assert not outcome.violation, f"seed {seed}: {outcome.violation}"
 
