@@ -7,12 +7,13 @@ itself has finished; what waiting longer costs is the frontier's `waiting_power_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from flyball_frontiers.frontier import RELATIVE_TOLERANCE, Frontier, FrontierPoint
 from flyball_frontiers.pipeline.graph import ComputationGraph
+from flyball_frontiers.pipeline.optimality import least_costs
 from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.relaxation import RelaxedPlan, TimeCostProgram
 from flyball_frontiers.pipeline.rounding import Rounding
@@ -25,14 +26,21 @@ ENERGY_WEIGHT = 3.0
 """How much more a step in energy counts than one in time when points are spread: a look-up between two points loses at
 most the energy from one to the next, and time that is not used up is lost only as far as it could have saved energy."""
 
+OPTIMAL_WITHIN = 5e-7
+"""How far a plan that repeats its steady state may be above what is proven to be the least, as a share of its energy."""
+
+PROVEN_PLANS = 9
+"""Of how many plans of a frontier that is proven: the fastest, and others evenly along the curve."""
+
 
 class PerseusPlanner:
     """Plans one pipeline; what it solves it keeps, so that one planner serves a whole frontier and single times.
 
     `replicas` is how many GPUs do what one GPU of each stage does: data parallel times tensor parallel degree (section
     4.4); energies and the waiting power are those of all of them. A graph that repeats itself (1F1B with many
-    microbatches) is planned as such, which loses nothing and costs as much for any number of microbatches;
-    `repeat=False` plans every operation by itself.
+    microbatches) is planned as such, which costs as much for any number of microbatches. That nothing is lost by it is
+    proven with each solve; where it is not, more of the pipeline is planned operation by operation, in the end all of it.
+    `repeat=False` does so from the start.
     """
 
     def __init__(
@@ -45,17 +53,26 @@ class PerseusPlanner:
         self.graph = graph
         self.blocking_power_watts = blocking_power_watts
         self.replicas = replicas
-        layers = find_layers(graph) if repeat else None
-        tied = middle(layers, graph.gpus) if layers else None
-        if layers is None or tied is None:
-            self._program = TimeCostProgram(graph, blocking_power_watts)
-            shortened = None
-        else:
-            self._program = TimeCostProgram(graph, blocking_power_watts, tie(layers, tied))
-            shortened = shorten(graph, layers, tied)
-        self._rounding = Rounding(self._program, blocking_power_watts, shortened)
+        self._layers = find_layers(graph) if repeat else None
+        self._widening = 1
+        self._prepare()
         self.t_min = self._program.makespan(self._program.shortest)
         self.t_star = self._program.cheapest().time_seconds
+
+    def _prepare(self) -> None:
+        """The program, with ties as far as `_widening` leaves any."""
+        graph, power, layers = self.graph, self.blocking_power_watts, self._layers
+        tied = middle(layers, graph.gpus, self._widening) if layers else None
+        self._ties = None if layers is None or tied is None else tie(layers, tied)
+        shortened = None if layers is None or tied is None else shorten(graph, layers, tied)
+        self._program = TimeCostProgram(graph, power, self._ties)
+        self._rounding = Rounding(self._program, power, shortened)
+
+    @property
+    def repeats(self) -> int:
+        """How many times the usual layers are planned one by one, so that repeating the others loses nothing; 0 where all
+        are."""
+        return 0 if self._ties is None else self._widening
 
     @property
     def waiting_power_watts(self) -> float:
@@ -70,12 +87,12 @@ class PerseusPlanner:
         """
         if points < 2:
             raise ValueError(f"a frontier needs at least 2 points, not {points}")
-        return self._realised(self._along_the_curve(points, progress or _tell_nobody))
+        return self._realised(self._proven(lambda: self._along_the_curve(points, progress or _tell_nobody)))
 
     def frontier_at(self, times_seconds: Iterable[float]) -> Frontier[PipelinePlan]:
         """The exact points at given times; those outside [t_min, t_star] count as its ends."""
         times = sorted({min(max(time, self.t_min), self.t_star) for time in times_seconds})
-        return self._realised(self._solve_falling(times))
+        return self._realised(self._proven(lambda: self._solve_falling(times)))
 
     def plan(self, time_seconds: float) -> FrontierPoint[PipelinePlan]:
         """The exact point at one time: a new solve, where `Frontier.at` looks up the nearest that is known.
@@ -91,9 +108,51 @@ class PerseusPlanner:
 
         Raises SolverError below t_min.
         """
-        plan = self._program.solve(time_seconds)
-        blocking = self.graph.gpus * self.blocking_power_watts
-        return FrontierPoint(time_seconds, self.replicas * (plan.cost_joules + blocking * time_seconds), None)
+        (plan,) = self._proven(lambda: [self._program.solve(time_seconds)])
+        return FrontierPoint(time_seconds, self.replicas * self._energy(plan), None)
+
+    def _energy(self, plan: RelaxedPlan) -> float:
+        """Joules of one GPU of each stage: what is computed, and blocking while it is not."""
+        return plan.cost_joules + self.graph.gpus * self.blocking_power_watts * plan.time_seconds
+
+    def _proven(self, solve: Callable[[], list[RelaxedPlan]]) -> list[RelaxedPlan]:
+        """What `solve` comes to, with fewer and fewer ties as long as a sample of it is better for that.
+
+        Plans that are proven are not tried again; a proof may fail for want of digits alone, where pipelines are long.
+        """
+        plans = solve()
+        while self._ties is not None and (doubtful := self._unproven(plans)):
+            before = self._widening, self._ties, self._program, self._rounding
+            self._widening *= 2
+            self._prepare()
+            if not any(self._is_better(plan) for plan in reversed(doubtful)):
+                self._widening, self._ties, self._program, self._rounding = before
+                break
+            plans = solve()
+        return plans
+
+    def _unproven(self, plans: Sequence[RelaxedPlan]) -> list[RelaxedPlan]:
+        """Those of a sample of the plans (in rising time) of which it is not proven that nothing cheaper is as fast."""
+        sample = plans[:: -(-len(plans) // PROVEN_PLANS)]
+        program = self._program
+        cells = program.ties.cell
+        least = least_costs(
+            self.graph,
+            program.curves,
+            program.kinds[cells],
+            np.stack([plan.durations for plan in sample], axis=1)[cells],
+            np.array([plan.time_seconds for plan in sample]),
+        )
+        return [
+            plan
+            for plan, proven in zip(sample, least.tolist(), strict=True)
+            if plan.cost_joules - proven > OPTIMAL_WITHIN * abs(self._energy(plan))
+        ]
+
+    def _is_better(self, plan: RelaxedPlan) -> bool:
+        """Whether the program as it is now knows a cheaper plan that is as fast."""
+        saved = plan.cost_joules - self._program.solve(plan.time_seconds).cost_joules
+        return saved > OPTIMAL_WITHIN / 10 * abs(self._energy(plan))
 
     def _along_the_curve(self, points: int, progress: Progress) -> list[RelaxedPlan]:
         """From t_star down, the next time is where the curve, going on with its slope, has left an even share behind.
@@ -129,12 +188,12 @@ class PerseusPlanner:
 
     def _realised(self, plans: list[RelaxedPlan]) -> Frontier[PipelinePlan]:
         """Round all plans, run them with the independent evaluator, and put both sides into one frontier."""
-        blocking, replicas = self.graph.gpus * self.blocking_power_watts, self.replicas
+        replicas = self.replicas
         return Frontier.of(
             (
                 FrontierPoint(
                     plan.time_seconds,
-                    replicas * (plan.cost_joules + blocking * plan.time_seconds),
+                    replicas * self._energy(plan),
                     rounded.plan,
                     rounded.time_seconds,
                     replicas * rounded.energy_joules,

@@ -21,7 +21,8 @@ Integers = NDArray[np.int64]
 
 BOUNDARY_LAYERS, BOUNDARY_LAYERS_PER_GPU = 3, 1.3
 """How many layers at either end of the steady state are planned one by one, and how many more for each GPU: what the
-warm-up and the flush disturb. With as many, plans are within 1e-6 of those in which nothing is tied."""
+warm-up and the flush disturb. With as many, plans are nearly always those in which nothing is tied; the planner takes more
+where it finds no proof of that."""
 
 FEWEST_TIED_LAYERS = 4
 """Ties of fewer layers save nothing: a tied computation has two start times."""
@@ -138,9 +139,12 @@ def boundary_layers(gpus: int) -> int:
     return math.ceil(BOUNDARY_LAYERS + BOUNDARY_LAYERS_PER_GPU * gpus)
 
 
-def middle(layers: Layers, gpus: int) -> tuple[int, int] | None:
-    """The layers (first, last) far enough from warm-up and flush to be planned as one; None where they are too few."""
-    boundary = boundary_layers(gpus)
+def middle(layers: Layers, gpus: int, widening: int = 1) -> tuple[int, int] | None:
+    """The layers (first, last) far enough from warm-up and flush to be planned as one; None where they are too few.
+
+    `widening` is how many times the usual number of layers is planned one by one.
+    """
+    boundary = widening * boundary_layers(gpus)
     first, last = layers.first + boundary, layers.last - boundary
     return (first, last) if last - first + 1 >= FEWEST_TIED_LAYERS else None
 

@@ -19,9 +19,9 @@ from benchmarks.unequal_pipelines import unequal_pipeline
 SHARES = (0.0, 0.003, 0.1, 0.5)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_repeating_the_steady_state_loses_nothing(seed: int) -> None:
-    """The whole is 200 seeds of up to six stages in benchmarks/frontier.py, part `ties`."""
+@pytest.mark.parametrize("seed", range(4))
+def test_repeating_the_steady_state_loses_nothing_and_leaves_the_solver_less_to_know(seed: int) -> None:
+    """Of any random pipeline it is `test_optimality.py` that says what the planner makes of it."""
     graph, power = unequal_pipeline(seed, most_stages=4)
     layers = find_layers(graph)
     assert layers is not None
