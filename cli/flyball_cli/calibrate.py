@@ -59,8 +59,8 @@ def calibrate(
     The knee is often weakly identified: knees far apart then fit nearly alike. The 95 % interval is printed and written;
     the plot shows the error over the knee.
 
-        flyball calibrate sweep.csv --product NVIDIA-L40S --limits 100,350,350 --output l40s.yaml --plot l40s.png
-        flyball operator run --gpu-model l40s.yaml
+        flyball calibrate sweep.csv --product NVIDIA-L4 --limits 40,72,72 --output l4.yaml --plot l4.png
+        flyball operator run --gpu-model l4.yaml
     """
     from flyball_planner.models.calibration import calibrate as fitted
     from flyball_planner.models.gpu import gpu_model_for

@@ -23,7 +23,7 @@ LARGEST_DEFAULT_LIMIT_WATTS = (
 GENERIC_KNEE_FRACTION = 0.8  # of f_max: the A100's 1125 of 1410 MHz
 GENERIC_VOLTAGE_SLOPE = 1.0  # the A100's
 GENERIC_IDLE_FRACTION = 0.145  # of the default power limit: the A100's 58 of 400 W
-MAX_FILE_BYTES = 1 << 18  # the catalogue is 7 kB, with all its sources
+MAX_FILE_BYTES = 1 << 18  # the catalogue is 9 kB, with all its sources
 MAX_CLOCKS = 4096  # an H100 has 237; a spacing that was mistyped must not become an array of gigabytes
 
 

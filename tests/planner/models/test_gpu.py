@@ -40,6 +40,25 @@ def test_every_number_of_the_catalogue_names_its_source() -> None:
     assert used == set(document["sources"]), "no source is named for nothing"
 
 
+def test_newer_boards_say_that_their_power_curve_is_the_a100s_at_the_same_share_of_the_clock() -> None:
+    text = resources.files("flyball_planner.models").joinpath("gpu_catalogue.json").read_text(encoding="utf-8")
+    entries = {entry["product"]: entry for entry in json.loads(text)["models"]}
+    a100 = catalogue()["NVIDIA-A100-SXM4-40GB"]
+    for product in ("NVIDIA-H100-80GB-HBM3", "NVIDIA-H200", "NVIDIA-B200", "NVIDIA-GB200", "NVIDIA-L40S"):
+        model, source = catalogue()[product], entries[product]["source"]
+        assert (source["knee"], source["slope"]) == ("like-a100", "like-a100")
+        assert model.knee_megahertz / model.max_clock_megahertz == pytest.approx(
+            a100.knee_megahertz / a100.max_clock_megahertz, abs=0.005
+        )
+        assert model.voltage_slope == a100.voltage_slope
+        assert "not measured" in json.loads(text)["sources"]["like-a100"]
+    assert [catalogue()[f"NVIDIA-{name}"].max_power_limit_watts for name in ("B200", "GB200", "L40S")] == [
+        1000,
+        1200,
+        350,
+    ]
+
+
 def test_the_papers_break_of_the_v100_is_the_published_one() -> None:
     assert catalogue()["Tesla-V100-PCIE-16GB"].break_megahertz == 1020
     assert catalogue()["NVIDIA-A100-SXM4-40GB"].break_megahertz == 0, "the knee is taken"
