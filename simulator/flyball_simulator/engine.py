@@ -293,6 +293,9 @@ class Simulation:
             max_gpu_watts=self.gpu.default_power_limit_watts,
             idle_gpu_watts=self.gpu.idle_power_watts,
             sunk_gpu_watts=0.0 if settings.power_off_empty_nodes else self.gpu.idle_power_watts,
+            host_gpu_watts=settings.node_overhead_watts / settings.gpus_per_node
+            if settings.power_off_empty_nodes
+            else 0.0,
             power_limit_watts=self.meter.cap_watts,
             guard_fraction=settings.guard_fraction,
             clock_index=self.clock_index,

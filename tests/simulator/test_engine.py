@@ -49,6 +49,15 @@ def run(jobs: list[SimulatedJob], policy: str = "fifo", gpus: int = 8, **fields:
     return simulate(jobs, SimulationSettings(policy=policy, gpus=gpus, **given))
 
 
+def test_price_hurries_where_hosts_draw_watts_that_an_empty_node_would_not() -> None:
+    def seconds(**fields: object) -> float:
+        return run([job("only", 1000.0)], "price", price=0.01, **fields).completion_seconds["only"]
+
+    spared, plain = seconds(power_off_empty_nodes=True, node_overhead_watts=1400.0), seconds(power_off_empty_nodes=True)
+    assert spared < plain
+    assert seconds(node_overhead_watts=1400.0) == seconds(), "nodes that stay on draw them in any case"
+
+
 def test_one_job_alone_takes_its_time_and_its_joules() -> None:
     result = run([job("only", 1000.0)])
     truth = ORACLE.performance(*KINDS[0], 64)

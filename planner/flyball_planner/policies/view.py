@@ -129,7 +129,8 @@ class ClusterView:
     `gpus` can be given to jobs, `gpus_per_node` (a power of two) on each node. `clocks_megahertz` ascends; every table's
     columns are its positions. `power_limit_watts` bounds the predicted draw of busy GPUs with `guard_fraction` above it,
     plus `idle_gpu_watts` for each idle one; None: no bound. `max_gpu_watts` is what one GPU may draw at most.
-    `sunk_gpu_watts` is what a GPU draws whether anybody uses it or not (0 where empty nodes are powered off).
+    `sunk_gpu_watts` is what a GPU draws whether anybody uses it or not (0 where empty nodes are powered off),
+    `host_gpu_watts` a GPU's share of what its node draws beside its GPUs while it is not powered off (0 where it never is).
     `clock_index`: the cluster-wide clock, for policies that do not choose clocks. `price`: job-seconds per joule.
     """
 
@@ -141,11 +142,17 @@ class ClusterView:
     max_gpu_watts: float
     idle_gpu_watts: float = 0.0
     sunk_gpu_watts: float = 0.0
+    host_gpu_watts: float = 0.0
     power_limit_watts: float | None = None
     guard_fraction: float = 0.0
     clock_index: int = -1  # the highest
     price: float = 0.0
     clock_rule: Callable[[JobView, int], int] | None = field(default=None, compare=False)
+
+    @property
+    def using_gpu_watts(self) -> float:
+        """What counts beside the joules of a job for each second of each of its GPUs: its host's, less what is sunk."""
+        return self.host_gpu_watts - self.sunk_gpu_watts
 
     def clock_of(self, job: JobView, gpus: int) -> int:
         """The clock position that a policy which does not choose clocks runs a job at, on so many GPUs."""

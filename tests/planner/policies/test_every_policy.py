@@ -155,13 +155,22 @@ def test_unknown_names_are_told_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("price", "sunk", "clock"), [(0.0, 0.0, 1500), (0.01, 0.0, 1200), (1.0, 0.0, 900), (1.0, 100.0, 900)]
+    ("price", "sunk", "host", "clock"),
+    [
+        (0.0, 0.0, 0.0, 1500),
+        (0.01, 0.0, 0.0, 1200),
+        (1.0, 0.0, 0.0, 900),
+        (1.0, 100.0, 0.0, 900),
+        (1.0, 0.0, 175.0, 1500),
+    ],
 )
-def test_priced_clocks_are_those_of_least_time_and_priced_joules(price: float, sunk: float, clock: int) -> None:
+def test_priced_clocks_are_those_of_least_time_and_priced_joules(
+    price: float, sunk: float, host: float, clock: int
+) -> None:
     one = job("only", table([1.0, 0.6]), requested=1)
     policy = policy_named("fifo+priced")
     for _ in range(2):  # the clocks of a table are remembered
-        (chosen,) = policy.decide(cluster([one], price=price, sunk_gpu_watts=sunk))
+        (chosen,) = policy.decide(cluster([one], price=price, sunk_gpu_watts=sunk, host_gpu_watts=host))
         assert CLOCKS[chosen.clock_index] == clock
     (free,) = policy.decide(cluster([one]))
     assert CLOCKS[free.clock_index] == 1500, "and asked for again where the price is another"

@@ -20,10 +20,10 @@ class Priced(OwnClocks):
         super().__init__(inner, Knob.PRICE)
 
     def _depends_on(self, view: ClusterView) -> Hashable:
-        return view.price, view.sunk_gpu_watts
+        return view.price, view.using_gpu_watts
 
     def _of(self, table: Performance, view: ClusterView) -> tuple[int, ...]:
         return tuple(
-            int((seconds + view.price * (joules - view.sunk_gpu_watts * gpus * seconds)).argmin())
+            int((seconds + view.price * (joules + view.using_gpu_watts * gpus * seconds)).argmin())
             for gpus, seconds, joules in zip(table.sizes, table.seconds, table.joules, strict=True)
         )

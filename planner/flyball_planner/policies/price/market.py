@@ -1,11 +1,12 @@
 """The market of the policy `price`: at which price of a GPU-second the jobs want as many GPUs as there are.
 
-An iteration of a job at n GPUs and clock f takes T(n, f) seconds and E(n, f) joules, of which its GPUs would draw
-P_sunk*n*T unused as well. GPU-seconds have a price m now, and a lower one m' on average over the time that the job will
-still run: half of today's price is taken to stay, half to go as the backlog of work is done. So
+An iteration of a job at n GPUs and clock f takes T(n, f) seconds and E(n, f) joules. Beside these count the watts of its
+hosts where they could be powered off instead, and not what its GPUs would draw unused as well: P*n*T, P being a GPU's
+share of its host less the watts that are sunk. GPU-seconds have a price m now, and a lower one m' on average over the time
+that the job will still run: half of today's price is taken to stay, half to go as the backlog of work is done. So
 
-    v     = min over (n, f) of (1 + m'*n) * T + l * (E - P_sunk*n*T)      what an iteration is worth
-    (n, f) = argmax of (v - l * (E - P_sunk*n*T)) / T - m*n               what the job takes at today's price
+    v     = min over (n, f) of (1 + m'*n) * T + l * (E + P*n*T)      what an iteration is worth
+    (n, f) = argmax of (v - l * (E + P*n*T)) / T - m*n               what the job takes at today's price
 
 With m' = m the two are one: the job runs where an iteration costs least. A job that lasts longer than the backlog waits
 with growing until the GPUs are cheap, which lets the short ones grow first; that is what an order by remaining time does
@@ -52,7 +53,7 @@ class Market:
         pick = np.array([slot[id(job.performance)] for job in jobs])
         padded = [_padded(table, width) for table in tables.values()]
         self.sizes, self.seconds, self.joules = (np.stack(part)[pick] for part in zip(*padded, strict=True))
-        self.dear_joules = self.joules - view.sunk_gpu_watts * self.sizes[:, :, None] * self.seconds
+        self.dear_joules = self.joules + view.using_gpu_watts * self.sizes[:, :, None] * self.seconds
         self.remaining = np.array([max(job.remaining_iterations, 1e-9) for job in jobs])
         current = np.array([job.performance.position[job.gpus] if job.gpus else -1 for job in jobs])
         self.everyone = np.arange(len(jobs))
@@ -154,7 +155,7 @@ class Market:
         worth = self._worth(gpu_price, dear)
         rate = (1.0 + gpu_price * self.sizes) + (dear_rate - worth[:, None] * self._clock_rates).min(axis=0)
         costs = self.lasting_seconds[:, None] * rate
-        dear_watts = self.sizes * (self.view.idle_gpu_watts - self.view.sunk_gpu_watts)
+        dear_watts = self.sizes * (self.view.idle_gpu_watts + self.view.using_gpu_watts)
         costs += self.restart_seconds * (1.0 + gpu_price * self.sizes + joule_price * dear_watts)
         costs[self.barred] = np.inf
         rows = costs.argmin(axis=1)

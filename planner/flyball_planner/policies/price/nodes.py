@@ -1,7 +1,7 @@
 """GPUs left over on nodes that are powered anyway go to the jobs that make most of them.
 
-Where empty nodes are powered off, an unused GPU costs nothing, except on a node that others keep on. There its idle watts
-are spent in any case, so taking it costs a job only what it draws more than they.
+Where empty nodes are powered off, an unused GPU costs nothing, except on a node that others keep on. There its idle watts,
+and its share of the host's, are spent in any case, so taking it costs a job only what it draws more than they.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ Indices = NDArray[np.intp]
 
 
 class Costs(Protocol):
-    """What is known of every job and size: arrays (jobs, sizes[, clocks]); `remaining` iterations (jobs,)."""
+    """What is known of every job and size: arrays (jobs, sizes[, clocks]); `remaining` iterations (jobs,).
+
+    `dear_joules` are those that count, with the hosts' share."""
 
     view: ClusterView
     sizes: Array
     seconds: Array
-    joules: Array
+    dear_joules: Array
     remaining: Array
     restart_seconds: Array
     barred: NDArray[np.bool_]
@@ -36,13 +38,13 @@ def fill_nodes(costs: Costs, rows: Indices, clocks: Indices, joule_price: float)
     the idle GPUs beside it. Nothing changes where all idle GPUs draw power (the market counts that as sunk), or none does.
     """
     view = costs.view
-    idle_watts = view.idle_gpu_watts if view.sunk_gpu_watts == 0.0 else 0.0
+    idle_watts = view.idle_gpu_watts + view.host_gpu_watts if view.sunk_gpu_watts == 0.0 else 0.0
     used = int(costs.sizes[costs.everyone, rows].sum())
     left = min(-(-used // view.gpus_per_node) * view.gpus_per_node, view.gpus) - used
     if left <= 0 or idle_watts == 0.0 or joule_price == 0.0:
         return rows, clocks
     rows, clocks = rows.copy(), clocks.copy()
-    prices = costs.seconds + joule_price * costs.joules
+    prices = costs.seconds + joule_price * costs.dear_joules
     best_clocks = prices.argmin(axis=2)
     at_best = costs.remaining[:, None] * prices.min(axis=2)
     at_best += costs.restart_seconds * (1.0 + joule_price * idle_watts * costs.sizes)

@@ -30,6 +30,14 @@ def test_dear_joules_make_jobs_small_and_slow() -> None:
     assert dear.clock_index == POOR.efficient[0]
 
 
+def test_where_a_node_draws_much_beside_its_gpus_a_job_hurries_to_be_done_with_it() -> None:
+    slow = decide([job("only", FAIR)], price=1.0)["only"]
+    fast = decide([job("only", FAIR)], price=1.0, host_gpu_watts=175.0)["only"]
+    assert (slow.clock_index, fast.clock_index) == (0, 2)
+    sunk = decide([job("only", FAIR)], price=1.0, host_gpu_watts=175.0, sunk_gpu_watts=175.0)["only"]
+    assert sunk == slow, "what is drawn in any case moves nothing"
+
+
 def test_gpus_go_where_they_shorten_most_when_there_are_few() -> None:
     found = decide([job("good", GOOD), job("poor", POOR)], gpus=5)
     assert (found["good"].gpus, found["poor"].gpus) == (4, 1)
