@@ -37,8 +37,8 @@ MAX_POINTS = 128
 # A mean follows at least this share of a new window, so that a job that changed is learned again.
 MIN_WEIGHT = 1 / 50
 PARAMETERISATION = "Physical"
-# Of the runs of a recurring job are kept: those that explored (two rounds of 64 batch sizes), and the last of all, beside
-# the last of each batch size.
+# Of the runs of a recurring job are kept: those that explored (64 batch sizes; earlier operators tried each twice), and the
+# last of all, beside the last of each batch size.
 MAX_EXPLORED, MAX_RECENT = 128, 50
 
 Runs = Mapping[int, EndedRun]

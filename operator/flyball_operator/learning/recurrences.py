@@ -185,7 +185,7 @@ def words_of(search: RecurringJob, decision: Decision) -> str:
         return f"{decision.batch_size} is the cheapest that is known while another run tries one{known}"
     belief = search.beliefs()[decision.batch_size]
     return (
-        f"{decision.batch_size} was drawn by what {ended} have cost: believed to cost {belief.mean:.0f} J; "
+        f"{decision.batch_size} is chosen by what {ended} have cost: believed to cost {belief.mean:.0f} J; "
         f"{best} is believed the cheapest"
     )
 

@@ -1,19 +1,28 @@
-"""Gaussian Thompson sampling with unknown variance: which batch size is believed cheapest, and how surely.
+"""Which batch size is believed cheapest, how surely, and which one to run next.
 
-Zeus, section 4.3, Algorithms 1 and 2, with section 4.4's unknown variance. The mean cost of a batch size is believed
-to be N(mean, variance); the variance of single costs is estimated from what was observed.
+Two ways to choose. `choose_arm` is Gaussian Thompson sampling with unknown variance: Zeus, section 4.3, Algorithms 1 and 2,
+with section 4.4's unknown variance. The mean cost of a batch size is believed to be N(mean, variance); the variance of
+single costs is estimated for each from what was observed of it.
+
+`most_valuable_arm` is the knowledge gradient of an online problem (Ryzhov, Powell and Frazier, Operations Research 60(1),
+2012): one run of an arm costs what it costs, and is worth what the choices after it are expected to save by what it
+teaches. Runs of all batch sizes vary for the same reason, epochs to the target, so their relative spread is estimated from
+all of them together: two runs of each say little alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 UNSEEN_SPREAD = 0.14
 """Relative standard deviation of a cost seen once: runs of one configuration vary by up to 14 % (Zeus, section 3.2)."""
+
+PRIOR_DEGREES = 2
+"""How many runs `UNSEEN_SPREAD` counts as, where spreads are pooled."""
 
 LEAST_SPREAD = 0.01
 """Relative standard deviation that is never gone below.
@@ -76,3 +85,45 @@ def choose_arm(beliefs: Mapping[int, Belief], rng: np.random.Generator) -> int:
     means = np.array([beliefs[arm].mean for arm in arms])
     deviations = np.sqrt([beliefs[arm].variance for arm in arms])
     return arms[int(np.argmin(rng.normal(means, deviations)))]
+
+
+def pooled_spread(costs: Iterable[Sequence[float]]) -> float:
+    """Relative standard deviation of one cost around its arm's mean, over all arms, never below `LEAST_SPREAD`."""
+    squares, degrees = PRIOR_DEGREES * UNSEEN_SPREAD**2, float(PRIOR_DEGREES)
+    for seen in costs:
+        if len(seen) > 1:
+            mean = math.fsum(seen) / len(seen)
+            squares += math.fsum((cost / mean - 1.0) ** 2 for cost in seen)
+            degrees += len(seen) - 1
+    return max(math.sqrt(squares / degrees), LEAST_SPREAD)
+
+
+def most_valuable_arm(costs: Mapping[int, Sequence[float]], spread: float, horizon: float) -> int:
+    """The arm whose mean cost, less what one more cost of it is worth over the next `horizon` choices, is least.
+
+    `costs` are those seen of each arm; one without any goes first, the smallest of several. `spread` is the relative
+    standard deviation of a single cost. Raises ValueError without arms.
+    """
+    if not costs:
+        raise ValueError("no arm to choose from")
+    unseen = [arm for arm, seen in costs.items() if not seen]
+    if unseen or len(costs) == 1:
+        return min(unseen or costs)
+    means = {arm: math.fsum(seen) / len(seen) for arm, seen in costs.items()}
+    first, second, *_ = sorted(means, key=lambda arm: (means[arm], arm))
+
+    def index(arm: int) -> float:
+        moves = spread * means[arm] / math.sqrt(len(costs[arm]) * (len(costs[arm]) + 1))
+        gap = abs(means[arm] - means[second if arm == first else first]) / moves
+        return means[arm] - horizon * moves * (_density(gap) - gap * _tail(gap))
+
+    return min(means, key=lambda arm: (index(arm), arm))
+
+
+def _density(x: float) -> float:
+    return math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+def _tail(x: float) -> float:
+    """The probability that a standard normal variable is above x."""
+    return 0.5 * math.erfc(x / math.sqrt(2))

@@ -24,7 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from flyball_planner.recurrences.bandit import FLAT_PRIOR, Belief, choose_arm, learn
+from flyball_planner.recurrences.bandit import (
+    FLAT_PRIOR,
+    Belief,
+    choose_arm,
+    learn,
+    most_valuable_arm,
+    pooled_spread,
+)
 from flyball_planner.recurrences.pruning import Explored, PruningRound
 
 STOP_FACTOR = 2.0
@@ -38,12 +45,20 @@ class NoBatchSizeReachesTarget(RuntimeError):
     """Every batch size that may be tried failed to reach the target metric."""
 
 
+class Choice(StrEnum):
+    """How a batch size is chosen once pruning is over."""
+
+    KNOWLEDGE_GRADIENT = "KnowledgeGradient"  # least cost less what a run teaches
+    THOMPSON = "Thompson"  # as in the paper
+    LEAST_MEAN = "LeastMean"  # explore, then commit
+
+
 class Purpose(StrEnum):
     """Why a run has its batch size."""
 
     EXPLORE = "Explore"  # the next step of pruning
     BEST_KNOWN = "BestKnown"  # concurrent with an exploring run
-    SAMPLE = "Sample"  # Thompson sampling
+    SAMPLE = "Sample"  # chosen by what is believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +87,9 @@ class RecurringJob:
 
     `batch_sizes` may be in any order; `default_batch_size` is the user's. `seed` fixes every random draw. Build one with
     the first three; the rest is knobs and state. `window`: how many of the latest runs count, against data drift (Zeus,
-    section 4.4; 10 in section 6.4); None: all. Raises ValueError where the default is not among the batch sizes, or a
-    knob is out of range (`stop_factor` > 1, 2 <= `window` <= KEPT_RUNS).
+    section 4.4; 10 in section 6.4); None: all. `choice` and `pruning_rounds` default to what regrets least
+    (docs/frontiers.md); the paper's are Thompson and 2. Raises ValueError where the default is not among the batch sizes,
+    or a knob is out of range (`stop_factor` > 1, 2 <= `window` <= KEPT_RUNS).
     """
 
     batch_sizes: tuple[int, ...]
@@ -82,7 +98,8 @@ class RecurringJob:
     stop_factor: float = STOP_FACTOR
     window: int | None = None
     prior: Belief = FLAT_PRIOR
-    pruning_rounds: int = 2
+    choice: Choice = Choice.KNOWLEDGE_GRADIENT
+    pruning_rounds: int = 1
     rounds: tuple[PruningRound, ...] = ()
     runs: tuple[Run, ...] = ()
     pending: tuple[Decision, ...] = ()
@@ -161,8 +178,7 @@ class RecurringJob:
             else:
                 decision = Decision(self.decisions, following, Purpose.EXPLORE, limit)
         else:
-            rng = np.random.default_rng([self.seed, self.decisions])
-            decision = Decision(self.decisions, choose_arm(self.beliefs(), rng), Purpose.SAMPLE, limit)
+            decision = Decision(self.decisions, self._chosen(), Purpose.SAMPLE, limit)
         return replace(self, decisions=self.decisions + 1, pending=(*self.pending, decision)), decision
 
     def finish(self, number: int, cost_joules: float, reached: bool, epochs: float) -> RecurringJob:
@@ -221,6 +237,7 @@ class RecurringJob:
             seed,
             stop_factor=self.stop_factor,
             window=self.window,
+            choice=self.choice,
             pruning_rounds=self.pruning_rounds,
             runs=carried,
             arms=arms or None,
@@ -238,6 +255,7 @@ class RecurringJob:
             "stop_factor": None if math.isinf(self.stop_factor) else self.stop_factor,
             "window": self.window,
             "prior": None if flat else [self.prior.mean, self.prior.variance, self.prior.observations],
+            "choice": str(self.choice),
             "pruning_rounds": self.pruning_rounds,
             "rounds": [pruning.to_json() for pruning in self.rounds],
             "runs": [[run.batch_size, run.cost, run.reached, run.epochs] for run in self.runs],
@@ -256,6 +274,7 @@ class RecurringJob:
             stop_factor=math.inf if record["stop_factor"] is None else record["stop_factor"],
             window=record["window"],
             prior=FLAT_PRIOR if record["prior"] is None else Belief(*record["prior"]),
+            choice=Choice(record["choice"]),
             pruning_rounds=record["pruning_rounds"],
             rounds=tuple(PruningRound.from_json(pruning) for pruning in record["rounds"]),
             runs=tuple(Run(*run) for run in record["runs"]),
@@ -265,6 +284,27 @@ class RecurringJob:
         )
 
     # Inside
+
+    def _chosen(self) -> int:
+        """The batch size to run next, once pruning is over.
+
+        Nobody knows how often a job will come again; as often as it has, or for as long as what is learnt counts, is as
+        good a guess as any. Runs that are out count as though they came to the mean, so that others are tried beside them.
+        """
+        if self.choice is Choice.THOMPSON:
+            return choose_arm(self.beliefs(), np.random.default_rng([self.seed, self.decisions]))
+        if self.choice is Choice.LEAST_MEAN:
+            return self.best_batch_size
+        costs = {size: self.costs(size) for size in self.arms or ()}
+        recent = self._recent()
+        spread = pooled_spread(
+            [[run.cost for run in recent if run.reached and run.batch_size == size] for size in costs]
+        )
+        for decision in self.pending:
+            seen = costs.get(decision.batch_size, ())
+            if seen:
+                costs[decision.batch_size] = (*seen, math.fsum(seen) / len(seen))
+        return most_valuable_arm(costs, spread, min(self.decisions, self.window or math.inf))
 
     def _recent(self) -> tuple[Run, ...]:
         return self.runs if self.window is None else self.runs[-self.window :]

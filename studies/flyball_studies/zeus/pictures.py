@@ -11,7 +11,14 @@ import numpy as np
 from flyball_studies.zeus.replay import Policy, Replay
 from flyball_studies.zeus.study import SeedResult, WorkloadStudy
 
-COLOURS = {Policy.ZEUS: "#1b7837", Policy.GRID_SEARCH: "#d95f02", Policy.DEFAULT: "#7f7f7f"}
+COLOURS = {
+    Policy.KNOWLEDGE_GRADIENT: "#1b7837",
+    Policy.ZEUS: "#7570b3",
+    Policy.GRID_STOPPED: "#d95f02",
+    Policy.GRID_SEARCH: "#e6ab02",
+    Policy.DEFAULT: "#7f7f7f",
+}
+OURS = Policy.KNOWLEDGE_GRADIENT
 
 
 def draw_all(studies: Sequence[WorkloadStudy], examples: Sequence[SeedResult], gpu: str, folder: Path) -> list[Path]:
@@ -40,20 +47,22 @@ def _savings(studies: Sequence[WorkloadStudy], gpu: str) -> Any:
     figure, axes = plt.subplots(1, 2, figsize=(12.5, 4.4), layout="constrained", sharey=True)
     places = np.arange(len(studies))
     for axis, what in zip(axes, ("energy", "time"), strict=True):
-        for offset, policy in zip((-0.28, 0.0, 0.28), (Policy.DEFAULT, Policy.GRID_SEARCH, Policy.ZEUS), strict=True):
+        for offset, policy in zip(
+            (-0.3, -0.1, 0.1, 0.3), (Policy.DEFAULT, Policy.GRID_STOPPED, Policy.ZEUS, OURS), strict=True
+        ):
             saved = [getattr(study.summaries[policy], f"{what}_saved") for study in studies]
-            bars = axis.bar(places + offset, [1 - s for s in saved], 0.26, color=COLOURS[policy], label=policy)
-            if policy is Policy.ZEUS:
+            bars = axis.bar(places + offset, [1 - s for s in saved], 0.19, color=COLOURS[policy], label=policy)
+            if policy is OURS:
                 axis.bar_label(bars, [f"{-s:+.0%}" for s in saved], fontsize=7.5, padding=5)
         best = [1 - getattr(study, f"optimum_{what}_saved") for study in studies]
-        axis.scatter(places + 0.28, best, marker="_", color="black", s=160, zorder=3, label="best configuration")
+        axis.scatter(places + 0.3, best, marker="_", color="black", s=120, zorder=3, label="best configuration")
         axis.set_xticks(places, [study.trace.title for study in studies], rotation=20)
         axis.set_title(f"{what} to the target, of the default's", fontsize=10)
         axis.grid(axis="y", alpha=0.3)
         axis.set_axisbelow(True)
     axes[0].set_ylim(0, 1.08 * axes[0].get_ylim()[1])
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", fontsize=9, ncols=4, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", fontsize=9, ncols=5, frameon=False)
     figure.suptitle(f"Where each policy converged to on {gpu.upper()} (mean of the last five recurrences)")
     return figure
 
@@ -66,10 +75,11 @@ def _grid_of(count: int) -> tuple[int, int]:
 def _regret(studies: Sequence[WorkloadStudy], gpu: str) -> Any:
     import matplotlib.pyplot as plt
 
+    drawn = (Policy.GRID_SEARCH, Policy.GRID_STOPPED, Policy.ZEUS, OURS)
     rows, columns = _grid_of(len(studies))
     figure, axes = plt.subplots(rows, columns, figsize=(3.9 * columns, 3.1 * rows), layout="constrained", squeeze=False)
     for axis, study in zip(axes.flat, studies, strict=False):
-        for policy in (Policy.GRID_SEARCH, Policy.ZEUS):
+        for policy in drawn:
             regret = study.summaries[policy].regret
             arrivals = np.arange(1, regret.shape[1] + 1)
             axis.plot(arrivals, regret.mean(axis=0), color=COLOURS[policy], label=policy)
@@ -77,9 +87,7 @@ def _regret(studies: Sequence[WorkloadStudy], gpu: str) -> Any:
                 arrivals, regret.min(axis=0), regret.max(axis=0), color=COLOURS[policy], alpha=0.2, linewidth=0
             )
         # Lucky draws can take a seed's regret below zero, where a logarithm has no place: the band is cut at the frame.
-        means = np.concatenate(
-            [study.summaries[policy].regret.mean(axis=0) for policy in (Policy.GRID_SEARCH, Policy.ZEUS)]
-        )
+        means = np.concatenate([study.summaries[policy].regret.mean(axis=0) for policy in drawn])
         axis.set_yscale("log", nonpositive="clip")
         axis.set_ylim(bottom=means[means > 0].min() / 2)
         axis.set_title(study.trace.title, fontsize=10)
@@ -103,7 +111,7 @@ def _paths(studies: Sequence[WorkloadStudy], examples: Sequence[SeedResult], gpu
     for axis in axes.flat:
         axis.set_visible(False)
     for index, (study, example) in enumerate(zip(studies, examples, strict=True)):
-        for below, policy in enumerate((Policy.ZEUS, Policy.GRID_SEARCH)):
+        for below, policy in enumerate((OURS, Policy.GRID_SEARCH)):
             axis = axes[2 * (index // columns) + below][index % columns]
             axis.set_visible(True)
             _path(axis, study, example.replays[policy])

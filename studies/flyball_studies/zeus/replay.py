@@ -1,4 +1,4 @@
-"""A recurring job replayed from its trace: Zeus, grid search with pruning, and the default, recurrence by recurrence.
+"""A recurring job replayed from its trace, recurrence by recurrence: by bandits, grid search with pruning, the default.
 
 Zeus, section 6.1: the training trace says how many epochs a run needs (one recorded seed drawn per run), the power
 trace how long an epoch takes and at how many watts. The optimisers see only what a real run would show them. Every
@@ -19,7 +19,7 @@ import numpy as np
 from flyball_frontiers.zeus.power_limit import LeastCost
 from flyball_frontiers.zeus.profiler import SLICE_SECONDS, Reading, SliceProfiler
 from flyball_planner.recurrences.cost import energy_time_cost
-from flyball_planner.recurrences.recurring import STOP_FACTOR, RecurringJob
+from flyball_planner.recurrences.recurring import STOP_FACTOR, Choice, RecurringJob
 
 from flyball_studies.zeus.trace import WorkloadTrace
 
@@ -31,9 +31,28 @@ READINGS_PER_SLICE = 16
 
 
 class Policy(StrEnum):
-    ZEUS = "Zeus"
+    KNOWLEDGE_GRADIENT = "Knowledge gradient"  # what a RecurringJob does unless told otherwise
+    ZEUS = "Zeus"  # as in the paper
+    COMMIT = "Explore, then commit"  # Zeus' two rounds of pruning, then the least mean
+    GRID_STOPPED = "Grid search, stopped early"  # at as many times the least cost as Zeus
     GRID_SEARCH = "Grid search"
     DEFAULT = "Default"
+
+
+BANDITS: dict[Policy, tuple[Choice, int]] = {
+    Policy.KNOWLEDGE_GRADIENT: (Choice.KNOWLEDGE_GRADIENT, 1),
+    Policy.ZEUS: (Choice.THOMPSON, 2),
+    Policy.COMMIT: (Choice.LEAST_MEAN, 2),
+}
+"""How each chooses, and its rounds of pruning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The workload as it is from the middle of a replay on (`WorkloadTrace.drifted`)."""
+
+    trace: WorkloadTrace
+    first_recurrence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +162,15 @@ class Replay:
     policy: Policy
     energy_weight: float
     recurrences: tuple[Recurrence, ...]
+    drift: Drift | None = None
 
     def cumulative_regret(self) -> np.ndarray:
         """Joules, shape (recurrences,): cost so far above that of the best configuration every time."""
-        best = self.trace.expected_cost(*self.trace.optimum(self.energy_weight), self.energy_weight)
-        return np.cumsum([recurrence.cost_joules - best for recurrence in self.recurrences])
+        costs = np.array([recurrence.cost_joules for recurrence in self.recurrences])
+        least = np.full(len(costs), _least_cost(self.trace, self.energy_weight))
+        if self.drift is not None:
+            least[self.drift.first_recurrence :] = _least_cost(self.drift.trace, self.energy_weight)
+        return np.cumsum(costs - least)
 
     def converged(self, last: int = 5) -> tuple[float, float]:
         """Mean (seconds, joules) of the last recurrences: where the policy converged to (section 6.2 takes five)."""
@@ -158,9 +181,9 @@ class Replay:
         )
 
 
-@dataclass(frozen=True)
-class ZeusReplay(Replay):
-    """Zeus's recurrences, and what it has learnt by their end."""
+@dataclass(frozen=True, kw_only=True)
+class BanditReplay(Replay):
+    """A bandit's recurrences, and what it has learnt by their end."""
 
     final_state: RecurringJob
 
@@ -170,7 +193,13 @@ def recurrences_of_paper(trace: WorkloadTrace) -> int:
     return 2 * len(trace.batch_sizes) * len(trace.power_limits_watts)
 
 
-def replay_zeus(
+def drift_of(trace: WorkloadTrace, energy_weight: float, factor: float, recurrences: int) -> Drift:
+    """The best batch size's epochs take `factor` times as long from the middle of the recurrences on."""
+    return Drift(trace.drifted(energy_weight, factor), recurrences // 2)
+
+
+def replay_bandit(
+    policy: Policy,
     trace: WorkloadTrace,
     energy_weight: float,
     seed: int,
@@ -178,10 +207,20 @@ def replay_zeus(
     stop_factor: float = STOP_FACTOR,
     window: int | None = None,
     job: RecurringJob | None = None,
-) -> ZeusReplay:
-    """Zeus on a workload; `job` continues a known job (as one carried from another GPU model)."""
+    drift: Drift | None = None,
+) -> BanditReplay:
+    """One of `BANDITS` on a workload; `job` continues a known job (as one carried from another GPU model)."""
     cluster = ReplayedCluster(trace, energy_weight, seed)
-    state = job or RecurringJob(trace.batch_sizes, trace.default_batch_size, seed, stop_factor, window)
+    choice, rounds = BANDITS[policy]
+    state = job or RecurringJob(
+        trace.batch_sizes,
+        trace.default_batch_size,
+        seed,
+        stop_factor,
+        window,
+        choice=choice,
+        pruning_rounds=rounds,
+    )
     limits: dict[int, int] = {}
 
     def once() -> TrialRun:
@@ -196,14 +235,23 @@ def replay_zeus(
         state = state.finish(decision.number, run.cost_joules, run.reached, run.epochs)
         return run
 
-    repeated = _repeat(once, recurrences, trace)
-    return ZeusReplay(trace, Policy.ZEUS, energy_weight, repeated, state)
+    repeated = _repeat(once, recurrences, cluster, drift)
+    return BanditReplay(trace, policy, energy_weight, repeated, drift, final_state=state)
 
 
-def replay_grid_search(trace: WorkloadTrace, energy_weight: float, seed: int, recurrences: int) -> Replay:
+def replay_grid_search(
+    trace: WorkloadTrace,
+    energy_weight: float,
+    seed: int,
+    recurrences: int,
+    stop_factor: float = math.inf,
+    drift: Drift | None = None,
+) -> Replay:
     """Grid search with pruning (section 6.1): each configuration once, then the cheapest seen, for ever.
 
-    The default batch size at the largest limit comes first; a batch size that fails is left out from then on.
+    The default batch size at the largest limit comes first; a batch size that fails is left out from then on. While it
+    searches, a run is stopped at `stop_factor` times the least cost seen (the paper's never is): at its first limit the
+    batch size has failed, at a later one that limit.
     """
     cluster = ReplayedCluster(trace, energy_weight, seed)
     limits = sorted(trace.power_limits_watts, reverse=True)
@@ -214,8 +262,12 @@ def replay_grid_search(trace: WorkloadTrace, energy_weight: float, seed: int, re
     def once() -> TrialRun:
         nonlocal left
         size, limit = left[0] if left else min(found, key=lambda configuration: (found[configuration], configuration))
-        run = cluster.run(size, limit)
-        if not run.reached:
+        most = stop_factor * min(found.values()) if left and found and math.isfinite(stop_factor) else None
+        run = cluster.run(size, limit, most)
+        stopped = not run.reached and most is not None and run.cost_joules >= most * (1 - 1e-9)
+        if stopped and any(configuration[0] == size for configuration in found):
+            left.pop(0)
+        elif not run.reached:
             left = [configuration for configuration in left if configuration[0] != size]
             for configuration in [configuration for configuration in found if configuration[0] == size]:
                 del found[configuration]
@@ -223,28 +275,39 @@ def replay_grid_search(trace: WorkloadTrace, energy_weight: float, seed: int, re
             found[left.pop(0)] = run.cost_joules
         return run
 
-    return Replay(trace, Policy.GRID_SEARCH, energy_weight, _repeat(once, recurrences, trace))
+    policy = Policy.GRID_STOPPED if math.isfinite(stop_factor) else Policy.GRID_SEARCH
+    return Replay(trace, policy, energy_weight, _repeat(once, recurrences, cluster, drift), drift)
 
 
-def replay_default(trace: WorkloadTrace, energy_weight: float, seed: int, recurrences: int) -> Replay:
+def replay_default(
+    trace: WorkloadTrace, energy_weight: float, seed: int, recurrences: int, drift: Drift | None = None
+) -> Replay:
     """The default batch size at the largest power limit, every time (section 6.1)."""
     cluster = ReplayedCluster(trace, energy_weight, seed)
     limit = trace.power_limits_watts[-1]
-    return Replay(
-        trace,
-        Policy.DEFAULT,
-        energy_weight,
-        _repeat(lambda: cluster.run(trace.default_batch_size, limit), recurrences, trace),
-    )
+
+    def once() -> TrialRun:
+        return cluster.run(trace.default_batch_size, limit)
+
+    return Replay(trace, Policy.DEFAULT, energy_weight, _repeat(once, recurrences, cluster, drift), drift)
 
 
-def _repeat(once: Callable[[], TrialRun], recurrences: int, trace: WorkloadTrace) -> tuple[Recurrence, ...]:
+def _least_cost(trace: WorkloadTrace, energy_weight: float) -> float:
+    return trace.expected_cost(*trace.optimum(energy_weight), energy_weight)
+
+
+def _repeat(
+    once: Callable[[], TrialRun], recurrences: int, cluster: ReplayedCluster, drift: Drift | None
+) -> tuple[Recurrence, ...]:
     finished: list[Recurrence] = []
     for number in range(recurrences):
+        if drift is not None and number == drift.first_recurrence:
+            cluster.trace = drift.trace
         runs = [once()]
         while not runs[-1].reached:
             if len(runs) == MOST_TRIES:
-                raise RuntimeError(f"{trace.title}: recurrence {number} missed its target {MOST_TRIES} times in a row")
+                title = cluster.trace.title
+                raise RuntimeError(f"{title}: recurrence {number} missed its target {MOST_TRIES} times in a row")
             runs.append(once())
         finished.append(Recurrence(tuple(runs)))
     return tuple(finished)

@@ -1,4 +1,4 @@
-"""Zeus beside grid search and the default over many seeds: savings, regret, and what carrying costs over is worth."""
+"""Bandits beside grid search and the default over many seeds: savings, regret, and what carrying costs over is worth."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import numpy as np
 from flyball_planner.recurrences.recurring import STOP_FACTOR
 
 from flyball_studies.zeus.replay import (
+    BANDITS,
     Policy,
     Replay,
+    drift_of,
     recurrences_of_paper,
+    replay_bandit,
     replay_default,
     replay_grid_search,
-    replay_zeus,
 )
 from flyball_studies.zeus.trace import WorkloadTrace
 
@@ -58,11 +60,10 @@ class WorkloadStudy:
     optimum_time_saved: float
     summaries: dict[Policy, PolicySummary]
 
-    @property
-    def seeds_where_zeus_regrets_less(self) -> int:
-        """In how many seeds Zeus's cumulative regret ends below grid search's."""
-        zeus, grid = (self.summaries[policy].regret[:, -1] for policy in (Policy.ZEUS, Policy.GRID_SEARCH))
-        return int((zeus < grid).sum())
+    def seeds_of_less_regret(self, policy: Policy, than: Policy) -> int:
+        """In how many seeds the cumulative regret of one policy ends below another's."""
+        one, other = (self.summaries[each].regret[:, -1] for each in (policy, than))
+        return int((one < other).sum())
 
     def to_json(self) -> dict[str, Any]:
         """What `json.dumps` takes: fractions, joules, and the mean, least and greatest regret at each recurrence."""
@@ -90,7 +91,7 @@ class WorkloadStudy:
                 }
                 for policy, summary in self.summaries.items()
             },
-            "seeds_where_zeus_regrets_less": self.seeds_where_zeus_regrets_less,
+            "seeds_where_zeus_regrets_less": self.seeds_of_less_regret(Policy.ZEUS, Policy.GRID_SEARCH),
         }
 
 
@@ -101,17 +102,22 @@ def replay_seed(
     recurrences: int | None = None,
     stop_factor: float = STOP_FACTOR,
     window: int | None = None,
+    drift_factor: float = 1.0,
 ) -> SeedResult:
-    """All three policies under one seed; `recurrences` defaults to the paper's 2 * |B| * |P|."""
+    """All policies under one seed; `recurrences` defaults to the paper's 2 * |B| * |P|.
+
+    From the middle on an epoch at the best batch size takes `drift_factor` times as long.
+    """
     count = recurrences or recurrences_of_paper(trace)
-    return SeedResult(
-        seed,
-        {
-            Policy.ZEUS: replay_zeus(trace, energy_weight, seed, count, stop_factor, window),
-            Policy.GRID_SEARCH: replay_grid_search(trace, energy_weight, seed, count),
-            Policy.DEFAULT: replay_default(trace, energy_weight, seed, count),
-        },
-    )
+    drift = None if drift_factor == 1.0 else drift_of(trace, energy_weight, drift_factor, count)
+    replays: dict[Policy, Replay] = {
+        policy: replay_bandit(policy, trace, energy_weight, seed, count, stop_factor, window, drift=drift)
+        for policy in BANDITS
+    }
+    replays[Policy.GRID_STOPPED] = replay_grid_search(trace, energy_weight, seed, count, stop_factor, drift)
+    replays[Policy.GRID_SEARCH] = replay_grid_search(trace, energy_weight, seed, count, drift=drift)
+    replays[Policy.DEFAULT] = replay_default(trace, energy_weight, seed, count, drift)
+    return SeedResult(seed, replays)
 
 
 def summarise(trace: WorkloadTrace, energy_weight: float, results: Sequence[SeedResult]) -> WorkloadStudy:
@@ -143,7 +149,12 @@ class TransferStudy:
 
 
 def study_transfer(
-    source: WorkloadTrace, target: WorkloadTrace, energy_weight: float, seeds: Iterable[int], recurrences: int
+    source: WorkloadTrace,
+    target: WorkloadTrace,
+    energy_weight: float,
+    seeds: Iterable[int],
+    recurrences: int,
+    policy: Policy = Policy.KNOWLEDGE_GRADIENT,
 ) -> TransferStudy:
     """What carrying epochs x epoch cost from `source` to `target` saves (Zeus, section 7, heterogeneous GPUs).
 
@@ -154,10 +165,10 @@ def study_transfer(
     offset = 1 + max(chosen)
     carried_regrets, cold_regrets = [], []
     for seed in chosen:
-        learnt = replay_zeus(source, energy_weight, seed, recurrences_of_paper(source)).final_state
+        learnt = replay_bandit(policy, source, energy_weight, seed, recurrences_of_paper(source)).final_state
         carried = learnt.carried_to(epoch_costs(target, energy_weight), seed)
-        warm = replay_zeus(target, energy_weight, offset + seed, recurrences, job=carried)
-        cold = replay_zeus(target, energy_weight, offset + seed, recurrences)
+        warm = replay_bandit(policy, target, energy_weight, offset + seed, recurrences, job=carried)
+        cold = replay_bandit(policy, target, energy_weight, offset + seed, recurrences)
         carried_regrets.append(warm.cumulative_regret()[-1])
         cold_regrets.append(cold.cumulative_regret()[-1])
     return TransferStudy(target.title, float(np.mean(carried_regrets)), float(np.mean(cold_regrets)), len(chosen))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flyball_planner.recurrences.cost import energy_time_cost
 
@@ -118,6 +118,15 @@ class WorkloadTrace:
         """Mean energy-time cost of a reliable configuration in joules (Zeus, equation 5); ValueError as `expected`."""
         seconds, joules = self.expected(batch_size, power_limit_watts)
         return energy_time_cost(joules, seconds, energy_weight, self.maximum_power_watts)
+
+    def drifted(self, energy_weight: float, factor: float) -> WorkloadTrace:
+        """The workload after a drift: an epoch at the batch size of least cost takes `factor` times as long."""
+        size = self.optimum(energy_weight)[0]
+        slower = {
+            limit: EpochProfile(factor * profile.seconds, profile.average_power_watts)
+            for limit, profile in self.profiles[size].items()
+        }
+        return replace(self, profiles={**self.profiles, size: slower})
 
     def optimum(self, energy_weight: float) -> tuple[int, int]:
         """The (batch size, power limit in watts) of least expected cost: what an exhaustive sweep finds.

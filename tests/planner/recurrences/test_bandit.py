@@ -1,4 +1,4 @@
-"""Thompson sampling: beliefs against Bayes' rule on a grid, choices against their analytic probability."""
+"""Beliefs against Bayes' rule on a grid, Thompson's choices against their analytic probability, and what a run is worth."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ import statistics
 
 import numpy as np
 import pytest
-from flyball_planner.recurrences.bandit import FLAT_PRIOR, LEAST_SPREAD, UNSEEN_SPREAD, Belief, choose_arm, learn
+from flyball_planner.recurrences.bandit import (
+    FLAT_PRIOR,
+    LEAST_SPREAD,
+    UNSEEN_SPREAD,
+    Belief,
+    choose_arm,
+    learn,
+    most_valuable_arm,
+    pooled_spread,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,3 +78,44 @@ def test_a_cost_that_is_none_is_refused(costs: list[float]) -> None:
 def test_no_arm_is_no_choice() -> None:
     with pytest.raises(ValueError, match="no arm"):
         choose_arm({}, np.random.default_rng(0))
+
+
+def test_the_spread_is_that_of_all_arms_around_their_own_means() -> None:
+    draw = np.random.default_rng(3)
+    costs = [(mean * draw.normal(1.0, 0.05, 8)).tolist() for mean in (10.0, 300.0, 9000.0) for _ in range(20)]
+    assert pooled_spread(costs) == pytest.approx(0.05, rel=0.1)
+    assert pooled_spread([[100.0], [700.0]]) == UNSEEN_SPREAD, "arms of one run each say nothing of it"
+    assert pooled_spread([[100.0] * 10_000]) == LEAST_SPREAD
+
+
+@given(
+    means=st.lists(st.floats(50, 200), min_size=2, max_size=6, unique=True),
+    counts=st.lists(st.integers(1, 9), min_size=6, max_size=6),
+    horizon=st.floats(0, 1000),
+)
+def test_an_arm_is_worth_what_its_next_cost_is_expected_to_save(
+    means: list[float], counts: list[int], horizon: float
+) -> None:
+    """The closed form against the expectation itself, on quantiles of the mean after one more cost."""
+    spread = 0.1
+    costs = {arm: [mean] * count for arm, (mean, count) in enumerate(zip(means, counts, strict=False))}
+    normal = statistics.NormalDist()
+    quantiles = [normal.inv_cdf((step + 0.5) / 4000) for step in range(4000)]
+
+    def index(arm: int) -> float:
+        moves = spread * means[arm] * math.sqrt(1 / counts[arm] - 1 / (counts[arm] + 1))
+        others = min(mean for other, mean in enumerate(means) if other != arm)
+        after = statistics.fmean(min(means[arm] + moves * each, others) for each in quantiles)
+        return means[arm] - horizon * (min(means) - after)
+
+    chosen = most_valuable_arm(costs, spread, horizon)
+    assert index(chosen) == pytest.approx(min(map(index, costs)), abs=1e-3 * (1 + horizon) * max(means) / 50)
+
+
+def test_without_a_future_the_least_mean_is_taken_and_with_one_the_unsure() -> None:
+    costs = {8: [104.0], 16: [100.0] * 30, 32: [150.0]}
+    assert most_valuable_arm(costs, 0.05, 0.0) == 16
+    assert most_valuable_arm(costs, 0.05, 100.0) == 8
+    assert most_valuable_arm({**costs, 64: [], 4: []}, 0.05, 0.0) == 4, "what was never seen goes first"
+    with pytest.raises(ValueError, match="no arm"):
+        most_valuable_arm({}, 0.05, 1.0)

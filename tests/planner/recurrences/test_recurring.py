@@ -6,16 +6,22 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from flyball_planner.recurrences.pruning import Explored, PruningRound
-from flyball_planner.recurrences.recurring import Decision, NoBatchSizeReachesTarget, Purpose, RecurringJob
+from flyball_planner.recurrences.recurring import Choice, Decision, NoBatchSizeReachesTarget, Purpose, RecurringJob
 from hypothesis import given
 from hypothesis import strategies as st
 
 SIZES = (8, 16, 32, 64, 128, 256)
 CONVEX = {8: 400.0, 16: 150.0, 32: 100.0, 64: 110.0, 128: 180.0, 256: 900.0}
+
+
+def zeus(*arguments: Any, **knobs: Any) -> RecurringJob:
+    """A job as in the paper."""
+    return RecurringJob(*arguments, **{"choice": Choice.THOMPSON, "pruning_rounds": 2, **knobs})
 
 
 def run_once(job: RecurringJob, costs: Mapping[int, float], spread: float = 0.0) -> tuple[RecurringJob, Decision]:
@@ -61,7 +67,7 @@ def test_a_round_explores_the_run_around_the_default_to_the_first_failures(
 
 
 def test_two_rounds_of_pruning_then_sampling() -> None:
-    job, decisions = run_many(RecurringJob(SIZES, 128, seed=1), CONVEX, 40)
+    job, decisions = run_many(zeus(SIZES, 128, seed=1), CONVEX, 40)
     # Round 1 from 128 down: 8 costs more than twice the least (100 J), so it is stopped; up: 256 is stopped.
     assert [d.batch_size for d in decisions[:6]] == [128, 64, 32, 16, 8, 256]
     # Round 2 from the cheapest survivor, 32; every survivor stays below 2 x 100 J.
@@ -74,18 +80,18 @@ def test_two_rounds_of_pruning_then_sampling() -> None:
 
 
 def test_runs_are_stopped_at_twice_the_least_cost_so_far() -> None:
-    job, decisions = run_many(RecurringJob(SIZES, 128, seed=1), CONVEX, 12)
+    job, decisions = run_many(zeus(SIZES, 128, seed=1), CONVEX, 12)
     assert decisions[0].cost_limit_joules is None, "nothing is known before the first run"
     assert [d.cost_limit_joules for d in decisions[1:4]] == [360.0, 220.0, 200.0]
     assert all(d.cost_limit_joules == 200.0 for d in decisions[4:])
     stopped = [run for run in job.runs if not run.reached]
     assert [(run.batch_size, run.cost) for run in stopped] == [(8, 200.0), (256, 200.0)]
-    unlimited, _ = run_many(RecurringJob(SIZES, 128, seed=1, stop_factor=math.inf), CONVEX, 12)
+    unlimited, _ = run_many(zeus(SIZES, 128, seed=1, stop_factor=math.inf), CONVEX, 12)
     assert all(run.reached for run in unlimited.runs)
 
 
 def test_noisy_costs_are_told_apart_by_sampling_more_where_it_matters() -> None:
-    _, decisions = run_many(RecurringJob(SIZES, 128, seed=3), CONVEX, 300, spread=0.2)
+    _, decisions = run_many(zeus(SIZES, 128, seed=3), CONVEX, 300, spread=0.2)
     sampled = [d.batch_size for d in decisions if d.purpose is Purpose.SAMPLE]
     assert sampled.count(32) > len(sampled) / 2
     assert sampled[-50:].count(32) >= sampled[:50].count(32)
@@ -93,7 +99,7 @@ def test_noisy_costs_are_told_apart_by_sampling_more_where_it_matters() -> None:
 
 
 def test_concurrent_submissions_in_pruning_get_the_best_known() -> None:
-    job = RecurringJob(SIZES, 128, seed=1)
+    job = zeus(SIZES, 128, seed=1)
     job, first = job.decide()
     job, second = job.decide()
     assert (first.purpose, first.batch_size) == (Purpose.EXPLORE, 128)
@@ -114,7 +120,7 @@ def test_concurrent_submissions_in_pruning_get_the_best_known() -> None:
 
 
 def test_an_abandoned_exploration_is_repeated() -> None:
-    job, first = RecurringJob(SIZES, 128, seed=1).decide()
+    job, first = zeus(SIZES, 128, seed=1).decide()
     job, again = job.abandon(first.number).decide()
     assert (again.batch_size, again.purpose) == (128, Purpose.EXPLORE)
     with pytest.raises(KeyError, match="decision 0 is not out"):
@@ -122,7 +128,7 @@ def test_an_abandoned_exploration_is_repeated() -> None:
 
 
 def sampling(costs: Mapping[int, float], **knobs: int | None) -> RecurringJob:
-    job, _ = run_many(RecurringJob(tuple(costs), max(costs), seed=5, **knobs), costs, 4 * len(costs))
+    job, _ = run_many(zeus(tuple(costs), max(costs), seed=5, **knobs), costs, 4 * len(costs))
     assert not job.exploring
     return job
 
@@ -156,7 +162,7 @@ def test_a_drift_beyond_the_stop_limit_costs_a_constant_factor_and_ends(factor: 
 
 
 def test_where_nothing_reaches_the_target_it_is_said() -> None:
-    job, decision = RecurringJob((16, 32, 64), 32, seed=0).decide()
+    job, decision = zeus((16, 32, 64), 32, seed=0).decide()
     job = job.finish(decision.number, 50.0, False, 9.0)
     job, decision = job.decide()
     assert decision.batch_size == 64, "the default failed: down is over, up is tried"
@@ -166,7 +172,7 @@ def test_where_nothing_reaches_the_target_it_is_said() -> None:
 
 
 def test_a_second_round_that_loses_everything_keeps_the_first_s_survivors() -> None:
-    job, _ = run_many(RecurringJob((16, 32), 32, seed=0), {16: 100.0, 32: 110.0}, 2)
+    job, _ = run_many(zeus((16, 32), 32, seed=0), {16: 100.0, 32: 110.0}, 2)
     for _ in range(2):
         job, decision = job.decide()
         job = job.finish(decision.number, 200.0, False, 5.0)
@@ -178,14 +184,14 @@ def test_the_same_seed_decides_the_same_and_storage_changes_nothing(stored: bool
     def through(job: RecurringJob) -> RecurringJob:
         return RecurringJob.from_json(json.loads(json.dumps(job.to_json()))) if stored else job
 
-    plain, plain_decisions = run_many(RecurringJob(SIZES, 128, seed=11), CONVEX, 60, spread=0.2)
-    job, decisions = through(RecurringJob(SIZES, 128, seed=11)), []
+    plain, plain_decisions = run_many(zeus(SIZES, 128, seed=11), CONVEX, 60, spread=0.2)
+    job, decisions = through(zeus(SIZES, 128, seed=11)), []
     for _ in range(60):
         job, decision = run_once(through(job), CONVEX, spread=0.2)
         decisions.append(decision)
     assert decisions == plain_decisions
     assert through(job) == plain
-    _, other = run_many(RecurringJob(SIZES, 128, seed=12), CONVEX, 60, spread=0.2)
+    _, other = run_many(zeus(SIZES, 128, seed=12), CONVEX, 60, spread=0.2)
     assert [d.batch_size for d in other] != [d.batch_size for d in plain_decisions]
 
 
@@ -195,7 +201,7 @@ def test_a_decision_can_be_made_again_from_the_same_state() -> None:
 
 
 def test_what_is_stored_stays_small() -> None:
-    job, _ = run_many(RecurringJob(SIZES, 128, seed=1), CONVEX, 1000, spread=0.2)
+    job, _ = run_many(zeus(SIZES, 128, seed=1), CONVEX, 1000, spread=0.2)
     assert len(json.dumps(job.to_json())) < 20_000
 
 
@@ -204,7 +210,7 @@ def carried(job: RecurringJob, cost: Callable[[int], float], sizes: tuple[int, .
 
 
 def test_on_another_gpu_costs_are_epochs_times_what_an_epoch_costs_there() -> None:
-    job, _ = run_many(RecurringJob(SIZES, 128, seed=1), CONVEX, 40)
+    job, _ = run_many(zeus(SIZES, 128, seed=1), CONVEX, 40)
     job, unlucky = job.decide()
     job = job.finish(unlucky.number, 200.0, False, epochs=3.0)
     assert unlucky.batch_size in (job.arms or ())
@@ -231,7 +237,7 @@ def test_sizes_that_do_not_fit_there_are_left_and_new_ones_are_tried_first() -> 
     _, decision = larger.decide()
     assert decision.batch_size in (128, 256)
     # 256 was stopped by pruning on the first GPU, so nothing beyond it is worth a try.
-    pruned, _ = run_many(RecurringJob(SIZES, 128, seed=1), CONVEX, 40)
+    pruned, _ = run_many(zeus(SIZES, 128, seed=1), CONVEX, 40)
     assert carried(pruned, lambda size: 1.0, (*SIZES, 512)).arms == (16, 32, 64, 128)
 
 
@@ -245,15 +251,15 @@ def test_with_nothing_in_common_exploration_begins_anew() -> None:
 @pytest.mark.parametrize(
     ("build", "says"),
     [
-        (lambda: RecurringJob((8, 16), 32, 0), "default batch size 32 is not one of"),
-        (lambda: RecurringJob((), 32, 0), "at least one"),
-        (lambda: RecurringJob((8, 8), 8, 0), "each once"),
-        (lambda: RecurringJob((8,), 8, 0, stop_factor=1.0), "stop factor 1.0"),
-        (lambda: RecurringJob((8,), 8, 0, window=1), "window 1"),
-        (lambda: RecurringJob((8,), 8, 0, pruning_rounds=0), "0 rounds"),
-        (lambda: RecurringJob((8,), 8, 0).carried_to({}, 0), "at least one batch size"),
-        (lambda: RecurringJob((8,), 8, 0).carried_to({8: 0.0}, 0), "positive cost"),
-        (lambda: RecurringJob((8,), 8, 0).decide()[0].finish(0, 0.0, True, 1.0), "cost 0.0 J"),
+        (lambda: zeus((8, 16), 32, 0), "default batch size 32 is not one of"),
+        (lambda: zeus((), 32, 0), "at least one"),
+        (lambda: zeus((8, 8), 8, 0), "each once"),
+        (lambda: zeus((8,), 8, 0, stop_factor=1.0), "stop factor 1.0"),
+        (lambda: zeus((8,), 8, 0, window=1), "window 1"),
+        (lambda: zeus((8,), 8, 0, pruning_rounds=0), "0 rounds"),
+        (lambda: zeus((8,), 8, 0).carried_to({}, 0), "at least one batch size"),
+        (lambda: zeus((8,), 8, 0).carried_to({8: 0.0}, 0), "positive cost"),
+        (lambda: zeus((8,), 8, 0).decide()[0].finish(0, 0.0, True, 1.0), "cost 0.0 J"),
         (lambda: PruningRound((8, 16), 8).after(Explored(16, 1.0, True)), "waits for 8"),
         (lambda: PruningRound((8, 16), 8).following(), "reached the target"),
     ],
@@ -264,6 +270,44 @@ def test_what_is_wrong_is_said(build: Callable[[], object], says: str) -> None:
 
 
 def test_batch_sizes_may_come_in_any_order() -> None:
-    job = RecurringJob((64, 8, 32), 32, seed=0)
+    job = zeus((64, 8, 32), 32, seed=0)
     assert job.batch_sizes == (8, 32, 64)
     assert replace(job) == job
+
+
+def test_one_round_of_pruning_then_what_a_run_teaches_is_weighed_against_what_it_costs() -> None:
+    job, decisions = run_many(RecurringJob(SIZES, 128, seed=1), CONVEX, 60, spread=0.05)
+    assert [d.batch_size for d in decisions[:6]] == [128, 64, 32, 16, 8, 256]
+    assert {d.purpose for d in decisions[6:]} == {Purpose.SAMPLE}
+    later = [d.batch_size for d in decisions[6:]]
+    assert job.best_batch_size == 32
+    assert later.count(32) > 0.8 * len(later)
+    assert set(later) <= {32, 64}, "what is clearly dearer is worth no further run"
+    assert RecurringJob.from_json(json.loads(json.dumps(job.to_json()))) == job
+
+
+def test_an_unlucky_first_run_of_the_best_is_found_out() -> None:
+    job = RecurringJob((32, 64), 64, seed=0)
+    for size, cost in ((64, 103.0), (32, 106.0)):
+        job, decision = job.decide()
+        assert decision.batch_size == size
+        job = job.finish(decision.number, cost, True, 1.0)
+    job, decisions = run_many(job, {32: 100.0, 64: 103.0}, 40, spread=0.02)
+    assert {d.batch_size for d in decisions[-10:]} == {32}
+
+
+def test_runs_that_are_out_count_so_that_others_are_tried_beside_them() -> None:
+    job, _ = run_many(RecurringJob((32, 64), 64, seed=0), {32: 100.0, 64: 100.4}, 20, spread=0.1)
+    chosen = []
+    for _ in range(40):
+        job, decision = job.decide()
+        chosen.append(decision.batch_size)
+    assert set(chosen) == {32, 64}
+
+
+def test_a_drift_is_followed_by_what_a_run_teaches_too() -> None:
+    before, after = {32: 100.0, 64: 120.0, 128: 140.0}, {32: 300.0, 64: 150.0, 128: 130.0}
+    job, _ = run_many(RecurringJob(tuple(before), 128, seed=5, window=10), before, 20)
+    job, decisions = run_many(job, after, 60, spread=0.05)
+    assert decisions[0].batch_size == 32
+    assert {d.batch_size for d in decisions[-10:]} == {128}

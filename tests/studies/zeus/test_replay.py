@@ -10,10 +10,11 @@ import pytest
 from flyball_studies.zeus.replay import (
     Policy,
     ReplayedCluster,
+    drift_of,
     recurrences_of_paper,
+    replay_bandit,
     replay_default,
     replay_grid_search,
-    replay_zeus,
 )
 from flyball_studies.zeus.study import epoch_costs, replay_seed, study_transfer, summarise
 from flyball_studies.zeus.trace import EpochProfile, WorkloadName, WorkloadTrace, read_workload
@@ -108,7 +109,7 @@ def test_grid_search_tries_every_configuration_that_lives_once_then_repeats_the_
 
 
 def test_a_recurrence_pays_for_what_failed_on_the_way() -> None:
-    replay = replay_zeus(TRACE, 0.5, seed=1, recurrences=12)
+    replay = replay_bandit(Policy.ZEUS, TRACE, 0.5, seed=1, recurrences=12)
     assert all(recurrence.runs[-1].reached for recurrence in replay.recurrences)
     assert all(not run.reached for recurrence in replay.recurrences for run in recurrence.runs[:-1])
     retried = [recurrence for recurrence in replay.recurrences if len(recurrence.runs) > 1]
@@ -123,7 +124,7 @@ def test_zeus_finds_the_optimum_and_regrets_less_than_grid_search(eta: float) ->
     study = summarise(TRACE, eta, results)
     zeus, grid = study.summaries[Policy.ZEUS], study.summaries[Policy.GRID_SEARCH]
     assert zeus.regret.shape == (4, recurrences)
-    assert study.seeds_where_zeus_regrets_less == 4
+    assert study.seeds_of_less_regret(Policy.ZEUS, Policy.GRID_SEARCH) == 4
     assert zeus.final_regret < grid.final_regret
     for result in results:
         tail = [recurrence.runs[-1] for recurrence in result.replays[Policy.ZEUS].recurrences[-20:]]
@@ -142,8 +143,14 @@ def test_regret_is_cost_above_the_best_configuration_summed() -> None:
 
 
 def test_a_replay_is_reproducible_and_its_seed_matters() -> None:
-    assert replay_zeus(TRACE, 0.5, 5, 40).recurrences == replay_zeus(TRACE, 0.5, 5, 40).recurrences
-    assert replay_zeus(TRACE, 0.5, 5, 40).recurrences != replay_zeus(TRACE, 0.5, 6, 40).recurrences
+    assert (
+        replay_bandit(Policy.ZEUS, TRACE, 0.5, 5, 40).recurrences
+        == replay_bandit(Policy.ZEUS, TRACE, 0.5, 5, 40).recurrences
+    )
+    assert (
+        replay_bandit(Policy.ZEUS, TRACE, 0.5, 5, 40).recurrences
+        != replay_bandit(Policy.ZEUS, TRACE, 0.5, 6, 40).recurrences
+    )
 
 
 def test_carried_costs_save_the_exploration_on_another_gpu() -> None:
@@ -181,3 +188,33 @@ def test_tables_are_read_and_what_is_missing_is_said() -> None:
         WorkloadTrace("t", 8, 9, {8: (1.0,)}, {16: TRACE.profiles[16]})
     with pytest.raises(ValueError, match="same power limits"):
         WorkloadTrace("t", 8, 9, {8: (1.0,), 16: (1.0,)}, {8: TRACE.profiles[16], 16: {100: EpochProfile(1.0, 90.0)}})
+
+
+def test_grid_search_that_is_stopped_early_regrets_less_and_finds_as_good_a_configuration() -> None:
+    recurrences = recurrences_of_paper(TRACE)
+    for seed in range(3):
+        plain = replay_grid_search(TRACE, 0.5, seed, recurrences)
+        stopped = replay_grid_search(TRACE, 0.5, seed, recurrences, stop_factor=2.0)
+        assert (plain.policy, stopped.policy) == (Policy.GRID_SEARCH, Policy.GRID_STOPPED)
+        assert stopped.cumulative_regret()[-1] < plain.cumulative_regret()[-1]
+        chosen = [each.recurrences[-1].runs[-1] for each in (plain, stopped)]
+        costs = [TRACE.expected_cost(run.batch_size, run.power_limit_watts, 0.5) for run in chosen]
+        assert costs[1] <= 1.1 * costs[0]
+
+
+def test_after_a_drift_regret_is_against_what_is_best_then() -> None:
+    size, limit = TRACE.optimum(0.5)
+    drift = drift_of(TRACE, 0.5, 3.0, 60)
+    assert drift.first_recurrence == 30
+    assert drift.trace.expected(size, limit) == pytest.approx(tuple(3 * each for each in TRACE.expected(size, limit)))
+    assert drift.trace.optimum(0.5)[0] != size
+    still, moved = (replay_default(TRACE, 0.5, 0, 60, each) for each in (None, drift))
+    before, after = (
+        TRACE.expected_cost(*TRACE.optimum(0.5), 0.5),
+        drift.trace.expected_cost(*drift.trace.optimum(0.5), 0.5),
+    )
+    steps = np.diff(still.cumulative_regret()) - np.diff(moved.cumulative_regret())
+    assert steps[:29] == pytest.approx(0.0)
+    assert steps[29:] == pytest.approx(after - before), "the default is not what drifted"
+    followed = replay_bandit(Policy.KNOWLEDGE_GRADIENT, TRACE, 0.5, 0, 60, window=10, drift=drift)
+    assert followed.recurrences[-1].runs[-1].batch_size != size
