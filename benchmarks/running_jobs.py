@@ -33,6 +33,7 @@ from flyball_kube.logs import configure_logging
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.leader import LeaderTerm
 from flyball_operator.learning.learner import Learner
+from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.loop import LONGEST_REST_SECONDS, MAX_CYCLE_SHARE
 from flyball_operator.meters.meters import Meters
 from flyball_operator.planning.plans import Plans
@@ -264,6 +265,7 @@ class Bench:
             background=self.background,
             meters=Meters({}, None, lambda: None, lambda: NOW),
             wall_clock=lambda: NOW + timedelta(seconds=self.time),
+            recurrences=Recurrences(self.learner),
             energy_reports=EnergyReports(self.session, EnergyRates(), settings.report_seconds, settings.report_days),
         )
 
