@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import gc
 import json
 import pstats
 import sys
@@ -35,6 +36,7 @@ from flyball_operator.leader import LeaderTerm
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.loop import LONGEST_REST_SECONDS, MAX_CYCLE_SHARE
+from flyball_operator.main import GARBAGE_THRESHOLDS
 from flyball_operator.meters.meters import Meters
 from flyball_operator.planning.plans import Plans
 from flyball_operator.power.controller import PowerController, PowerSettings
@@ -407,6 +409,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--profile", action="store_true", help="of the cycles, by functions; it makes them slower")
     configure_logging(LogSettings(log_level="ERROR"))
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     return asyncio.run(measured(parser.parse_args()))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import uuid
@@ -37,6 +38,9 @@ logger = get_logger(__name__)
 STUCK_INTERVALS = 6
 # Requests at a time: statuses, starts and housekeeping may have two thirds of them, and grants never wait for theirs.
 CONNECTIONS = 64
+# Container objects made between two looks for cycles of garbage, and such looks between two of older generations. The
+# copies of a thousand nodes are looked through each time, in the middle of a cycle, and hardly any garbage is in cycles.
+GARBAGE_THRESHOLDS = (50_000, 20, 50)
 # A copy that nothing has proven fresh for this long (a quiet watch has a bookmark a minute) is no ground to govern on.
 STALE_COPY_SECONDS = 150.0
 
@@ -63,6 +67,7 @@ class OperatorProcess:
             catalogued = catalogue()
             own = [product for product, model in settings.gpu_models.items() if model != catalogued.get(product)]
             logger.info("GPU models read", files=len(settings.gpu_model_files), products=own)
+        gc.set_threshold(*GARBAGE_THRESHOLDS)
         self._session = await ApiSession.connect(settings.kubeconfig, connections=CONNECTIONS)
 
         async def epoch_floor() -> int:

@@ -164,3 +164,48 @@ def updated_progress(
         clock_megahertz=max((report.clock_megahertz for report in now), default=0),
         attained_gpu_seconds=progress.attained_gpu_seconds + running_gpus * elapsed_seconds,
     )
+
+
+class ProgressReader:
+    """One job's progress from cycle to cycle; what is told again, by the very same reports, is not worked out again."""
+
+    __slots__ = ("_incarnation", "_reports", "_running_gpus", "progress")
+
+    def __init__(self, progress: JobProgress) -> None:
+        self.progress = progress
+        self._reports: tuple[tuple[str, PodReport], ...] | None = None
+        self._incarnation = self._running_gpus = 0
+
+    def take_in(
+        self,
+        reports: Iterable[tuple[str, PodReport]],
+        *,
+        incarnation: int,
+        running_gpus: int,
+        elapsed_seconds: float,
+        model_iterations_per_second: float,
+    ) -> JobProgress:
+        """`updated_progress`, kept as `progress`."""
+        told = tuple(reports)
+        before = self._reports
+        again = (
+            before is not None
+            and (self._incarnation, self._running_gpus) == (incarnation, running_gpus)
+            and self.progress.last_report is not None  # else the model's pace counts on
+            and len(before) == len(told)
+            and all(old[1] is new[1] and old[0] == new[0] for old, new in zip(before, told, strict=True))
+        )
+        if not again:
+            self._reports, self._incarnation, self._running_gpus = told, incarnation, running_gpus
+            self.progress = updated_progress(
+                self.progress,
+                told,
+                incarnation=incarnation,
+                running_gpus=running_gpus,
+                elapsed_seconds=elapsed_seconds,
+                model_iterations_per_second=model_iterations_per_second,
+            )
+        elif running_gpus:
+            attained = self.progress.attained_gpu_seconds + running_gpus * elapsed_seconds
+            self.progress = replace(self.progress, attained_gpu_seconds=attained)
+        return self.progress

@@ -14,7 +14,7 @@ from flyball_planner.snapshot import JobDecision
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.preemption import preempted_for
-from flyball_operator.jobs.progress import JobProgress, recorded_progress, updated_progress
+from flyball_operator.jobs.progress import JobProgress, ProgressReader, recorded_progress
 from flyball_operator.jobs.starts.attempts import Attempts, RestartRules
 from flyball_operator.jobs.status.updates import StatusHistory
 
@@ -23,7 +23,7 @@ from flyball_operator.jobs.status.updates import StatusHistory
 class JobRecord:
     """What is remembered of one job from cycle to cycle."""
 
-    progress: JobProgress
+    reader: ProgressReader
     updated_at: float
     attempts: Attempts
     last_resize: datetime | None
@@ -44,7 +44,7 @@ class JobRecord:
     def of(job: EnergyAwareJob, rules: RestartRules, now: datetime, monotonic: float) -> JobRecord:
         """What the operator before this one knew of a job, by its status."""
         return JobRecord(
-            progress=recorded_progress(job),
+            reader=ProgressReader(recorded_progress(job)),
             updated_at=monotonic,
             attempts=Attempts.of(job, rules, now, monotonic),
             last_resize=job.status.last_resize_time,
@@ -53,6 +53,10 @@ class JobRecord:
             preempted=preempted_for(job),
             checked_generation=job.status.observed_generation or 0,
         )
+
+    @property
+    def progress(self) -> JobProgress:
+        return self.reader.progress
 
     def refusal(self, job: EnergyAwareJob) -> Refusal | None:
         """Why the API server refuses the pods of the job's present spec; None where it has not."""
@@ -73,8 +77,7 @@ class JobRecord:
         rate = 0.0
         if running and decision is not None and decision.predicted_iteration_seconds > 0:
             rate = 1.0 / decision.predicted_iteration_seconds
-        self.progress = updated_progress(
-            self.progress,
+        self.reader.take_in(
             reports,
             incarnation=step.current.incarnation if step.current is not None else job.last_incarnation,
             running_gpus=step.current.gpus if running and step.current is not None else 0,

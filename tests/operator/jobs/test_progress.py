@@ -12,6 +12,7 @@ from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.progress import (
     MAX_OPEN_ENTRIES,
     JobProgress,
+    ProgressReader,
     add_energy,
     recorded_progress,
     updated_progress,
@@ -331,3 +332,41 @@ def test_what_the_next_operator_knows() -> None:
     )
     assert through_status(progress) == progress
     assert recorded_progress(job_view()) == JobProgress()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from(range(6)), max_size=3, unique=True),  # which of the reports below are told
+            st.integers(1, 3),  # the incarnation that counts
+            st.sampled_from([0, 4]),
+            st.sampled_from([0.0, 1.5]),
+        ),
+        max_size=12,
+    ),
+    st.booleans(),
+)
+@settings(max_examples=examples(200))
+def test_the_same_reports_again_change_what_they_would_if_they_were_read_anew(
+    cycles: list[tuple[list[int], int, int, float]], silent: bool
+) -> None:
+    told = [
+        heard(1, 10),
+        heard(1, 10, "b", energyMillijoules=5),
+        heard(2, 4, at=NOW + timedelta(seconds=9), microsecondsPerIteration=1000, millijoulesPerIteration=3),
+        heard(2, 6, "b"),
+        report(1, 700),
+        report(3, 20, "b"),
+    ]
+    anew, reader = JobProgress(), ProgressReader(JobProgress())
+    for which, incarnation, gpus, seconds in cycles:
+        reports = [told[index] for index in which if not silent or told[index][1].last_report_time is None]
+        given_keywords = {
+            "incarnation": incarnation,
+            "running_gpus": gpus,
+            "elapsed_seconds": seconds,
+            "model_iterations_per_second": 2.0,
+        }
+        for _ in range(2):
+            anew = updated_progress(anew, reports, **given_keywords)
+            assert reader.take_in(reports, **given_keywords) == anew
