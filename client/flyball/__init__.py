@@ -14,10 +14,11 @@ The standard library is all that it needs. `flyball.torch` and `flyball.jax` hav
 """
 
 from flyball.environment import InvalidEnvironment
-from flyball.job import Job, Step, join
+from flyball.job import Job, join
 from flyball.measuring import Measurement
 from flyball.pipeline import Pipeline
 from flyball.pipeline_plan import Plan
 from flyball.sampling import Part, Position
+from flyball.step import Step
 
 __all__ = ["InvalidEnvironment", "Job", "Measurement", "Part", "Pipeline", "Plan", "Position", "Step", "join"]

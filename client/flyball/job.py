@@ -12,7 +12,6 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any, Callable, NoReturn, TypeVar
 
 from flyball.agent import Agent
@@ -24,6 +23,7 @@ from flyball.reporting import Reporter
 from flyball.sampling import Order, Part, Position, even_parts, parts_of
 from flyball.saved_state import SavedState, read_pickle, write_pickle
 from flyball.shared_values import SharedValues
+from flyball.step import Step
 from flyball.step_journal import StepJournal
 from flyball.stopping import EXIT_STATUS, Stopping
 
@@ -33,33 +33,6 @@ T = TypeVar("T")
 
 TICK_SECONDS = 0.1
 _RUN = ".run-"
-
-
-class Step:
-    """One part of a step: `with job.step() as step`; the optimizer's turn is where `completes_batch` is true."""
-
-    __slots__ = ("_job", "completes_batch", "loss", "samples", "weight")
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self.loss: Any = None
-        self.weight = 1.0
-        self.samples = 0
-        self.completes_batch = True
-
-    def weighted(self, loss: T) -> T:
-        """The mean loss of this part times `weight`: what sums up to the gradient of the whole global batch."""
-        self.loss = loss
-        return loss * self.weight  # type: ignore[operator, return-value]
-
-    def __enter__(self) -> Step:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._job._part_done()
 
 
 class Job:
@@ -81,7 +54,7 @@ class Job:
         self._restored_size: int | None = None
         self._part: Part | None = None
         self._local_batch = 0
-        self._step = Step(self)
+        self._step = Step(self._part_done)
         self._saved: SavedState | None = None
         self._journal = StepJournal.of(environment)
         self._ended = threading.Event()
