@@ -68,6 +68,6 @@ def test_runs_of_a_recurring_job_learn_from_each_other(bench: Bench) -> None:
     submit(bench, "nightly-3", trains=(256, 60))
     third = bench.wait_job("nightly-3", chosen, "given a batch size")
     assert (chosen(third)["decision"], chosen(third)["globalBatchSize"]) == (2, 256), "16 was too dear"
-    assert "the cheapest so far had 256" in chosen(third)["message"]
+    assert "256 is believed the cheapest" in chosen(third)["message"]
     bench.wait(lambda: len(runs(bench)) >= 2, lambda: f"two runs in the profile: {runs(bench)}")
     assert [(run["batchSize"], run.get("reached", False)) for run in runs(bench)][:2] == [(256, True), (16, False)]
