@@ -3,7 +3,8 @@
     python -m flyball_testbed.builds [NAME...]       # those named, one after the other; by default all
 
 Each line says of which build it is. One build alone leaves cores idle while it fetches its sources and while it links.
-What a machine cannot have (real nodes without root, images without buildah) is said; the tests that need it are skipped.
+Real nodes and images are not to be had everywhere: where they are not, that is said, and the tests that need them are
+skipped. Everything else has to be there.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from flyball_testbed.realnode import requirements
 
 
 class UnavailableError(Exception):
-    """This machine cannot have it, and why; tests that need it are skipped."""
+    """It is not to be had here, and why; tests that need it are skipped."""
 
 
 def _control_plane(report: Report) -> None:
@@ -41,7 +42,10 @@ def _real_nodes(report: Report) -> None:
     obstacles = requirements.obstacles()
     if obstacles:
         raise UnavailableError("; ".join(obstacles))
-    find_binaries(report, (*PROGRAMS, *NODE_PROGRAMS))
+    try:
+        find_binaries(report, (*PROGRAMS, *NODE_PROGRAMS))
+    except BinariesUnavailableError as error:
+        raise UnavailableError(str(error)) from error
 
 
 def _chart_tools(report: Report) -> None:
@@ -55,7 +59,7 @@ def _prometheus(report: Report) -> None:
 def _images(report: Report) -> None:
     try:
         find_images(report)
-    except ImagesUnavailableError as error:
+    except (ImagesUnavailableError, ImageBuildError) as error:
         raise UnavailableError(str(error)) from error
 
 
@@ -72,7 +76,7 @@ STOP_SECONDS = 30.0
 
 
 def build(names: Sequence[str], report: Report) -> bool:
-    """Have these, one after the other; whether all are there that this machine can have.
+    """Have these, one after the other; whether all are there that have to be.
 
     `report` gets a line for each that is fetched or built, and for each that cannot be had.
     """
@@ -90,7 +94,7 @@ def build(names: Sequence[str], report: Report) -> bool:
             BUILDS[name](say)
         except UnavailableError as error:
             say(f"left out: {error}")
-        except (BinariesUnavailableError, ImageBuildError) as error:
+        except BinariesUnavailableError as error:
             say(f"failed: {error}")
             well = False
         else:
@@ -121,7 +125,7 @@ def _ending(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def main() -> int:
-    """Run the command; its exit status, 1 where something that this machine can have could not be had."""
+    """Run the command; its exit status, 1 where something is missing that has to be there."""
     parser = argparse.ArgumentParser(
         prog="python -m flyball_testbed.builds",
         description=__doc__,

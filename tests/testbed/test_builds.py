@@ -13,6 +13,7 @@ import pytest
 from flyball_testbed import builds
 from flyball_testbed.controlplane.programs import build
 from flyball_testbed.controlplane.programs.binaries import PROGRAMS, BinariesUnavailableError, Report
+from flyball_testbed.images.build import ImageBuildError
 
 from tests.support.waiting import wait_until
 
@@ -121,6 +122,16 @@ def test_a_failure_ends_none_of_those_behind_it(monkeypatch: pytest.MonkeyPatch)
     assert not builds.build(["control-plane", "prometheus"], lines.append)
     assert lines[0] == "control-plane: failed: no etcd"
     assert lines[1] == "prometheus: fetching"
+
+
+def test_images_that_cannot_be_built_keep_no_test_from_being_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_report: Report) -> dict[str, Path]:
+        raise ImageBuildError("no way to the mirror")
+
+    lines: list[str] = []
+    monkeypatch.setattr(builds, "find_images", fails)
+    assert builds.build(["images"], lines.append)
+    assert lines == ["images: left out: no way to the mirror"]
 
 
 def test_every_build_is_in_a_chain() -> None:
