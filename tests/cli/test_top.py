@@ -157,6 +157,18 @@ async def test_enter_says_why_and_goes_on_saying_it() -> None:
         assert len(app.screen_stack) == 1  # what was closed stays closed
 
 
+async def test_a_look_that_comes_while_why_is_taken_down_ends_nothing() -> None:
+    """As when somebody quits with it open: its parts go first."""
+    source = FakeSource(small())
+    async with running(source) as (app, pilot):
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: isinstance(app.screen, WhyScreen))
+        await app.screen.remove_children()
+        for _ in range(2):  # the second comes once the first has been shown
+            source.show(small())
+            await next_look(app, pilot)
+
+
 async def test_why_of_a_cap_and_of_a_node() -> None:
     async with running(FakeSource(small())) as (app, pilot):
         await pilot.press("shift+tab", "enter")

@@ -62,8 +62,8 @@ class TextScreen(ModalScreen[None]):
 
     def show_text(self, text: str) -> None:
         self._text = text
-        if self.is_mounted:
-            self.query_one("#text", Static).update(Text(text))
+        for shown in self.query("#text").results(Static):  # none before it is composed, and while it is taken down
+            shown.update(Text(text))
 
     def action_close(self) -> None:
         self.dismiss()
