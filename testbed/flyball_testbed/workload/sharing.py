@@ -44,7 +44,10 @@ def share_gpus(api: ApiClient, hardware: Path, node: str, sharing: Sharing, repl
     devices = NodeDevices(hardware, node)
     try:
         if devices.holders:
-            raise ValueError(f"{len(devices.holders)} pods hold GPUs of {node}: cordon and drain it first")
+            held = len(devices.holders)
+            raise ValueError(
+                f"{held} pod{'s hold' if held > 1 else ' holds'} GPUs of {node}: cordon and drain it first"
+            )
     finally:
         devices.close()
     with SimulatedNode.open(hardware_path(hardware, node)) as board:
