@@ -69,7 +69,10 @@ def enforce(options: EnforcerOptions, logs: LogSettings) -> str:
     It is left without OpenSSL, which asyncio and hashlib load wherever it is: what has the privilege speaks to no network,
     and Python's own SHA-256 gives the digests of grants.
     """
-    sys.modules.update(dict.fromkeys(("ssl", "_hashlib")))  # type: ignore[arg-type]
+    from importlib.util import find_spec
+
+    own_sha256 = find_spec("_sha2") or find_spec("_sha256")  # by the version of Python; some builds have neither
+    sys.modules.update(dict.fromkeys(("ssl", "_hashlib") if own_sha256 else ("ssl",)))  # type: ignore[arg-type]
     import asyncio
 
     from flyball_kube.logs import configure_logging
