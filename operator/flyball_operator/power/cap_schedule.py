@@ -41,11 +41,13 @@ class EnergyPeriod(Struct, frozen=True):
 
 class LastEvaluation(Struct, frozen=True):
     """What is remembered of a cap: the effective watts of the last evaluation (None: there was none), the seconds since,
-    and the energy period as last charged."""
+    the energy period as last charged, and what its budget came to in that period (None: not yet), since so many seconds."""
 
     effective_watts: float | None = None
     elapsed_seconds: float = 0.0
     energy_period: EnergyPeriod | None = None
+    budget_watts: float | None = None
+    budget_age_seconds: float = 0.0
 
 
 class ScheduleProblem(Struct, frozen=True):
@@ -90,7 +92,7 @@ class EffectiveCap(Struct, frozen=True):
 
     `next_change_seconds` is when they must be worked out anew (infinite: only when the cap changes), `target_watts` where
     the ramp leads, `falls_in_seconds` when the schedule or a budget's next period lowers it (infinite: never), `problems`
-    what the cap's owner must put right, `energy_period` what to remember.
+    what the cap's owner must put right, `energy_period` and `budget_watts` what to remember.
     """
 
     watts: float
@@ -101,6 +103,7 @@ class EffectiveCap(Struct, frozen=True):
     problems: tuple[ScheduleProblem, ...] = ()
     energy_period: EnergyPeriod | None = None
     falls_in_seconds: float = math.inf
+    budget_watts: float | None = None
 
 
 class _Limit(Struct, frozen=True):
@@ -120,10 +123,15 @@ def effective_cap(spec: PowerCapSpec, last: LastEvaluation, now: datetime, max_l
     now = now.astimezone(UTC)
     scheduled = _scheduled(spec, now, max_limit_watts)
     limits, next_change = list(scheduled.limits), scheduled.next_edge_seconds
-    period = None
+    period = budget_watts = None
     if spec.energy_budget is not None:
         period = current_period(spec.energy_budget, last.energy_period, now)
         limit, step = _budget(spec, spec.energy_budget, period, now)
+        held = last.budget_watts
+        if held is not None and held < limit.watts and last.budget_age_seconds < step:
+            # What is left rises all the time while less is drawn; each rise is a grant to every node.
+            limit, step = _Limit(held, limit.reason), step - last.budget_age_seconds
+        budget_watts = limit.watts
         limits.append(limit)
         next_change = min(next_change, step)
     least = min(limits, key=lambda limit: limit.watts)
@@ -139,7 +147,7 @@ def effective_cap(spec: PowerCapSpec, last: LastEvaluation, now: datetime, max_l
         falls.append(_seconds_left(spec.energy_budget, period, now))
     falls_in = min(falls, default=math.inf)
     problems = scheduled.problems
-    return EffectiveCap(watts, reason, next_change, least.watts, least.window, problems, period, falls_in)
+    return EffectiveCap(watts, reason, next_change, least.watts, least.window, problems, period, falls_in, budget_watts)
 
 
 def next_scheduled_change(

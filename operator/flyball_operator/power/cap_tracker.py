@@ -52,6 +52,8 @@ class _Memory(Struct, frozen=True):
     counted: CounterSum | None = None  # what is charged already, by the operator before this one
     spec: PowerCapSpec | None = None  # that `known_change` was worked out for
     known_change: KnownChange | None = None
+    budget_watts: float | None = None
+    budget_at: float = 0.0
 
 
 class CapTracker:
@@ -138,7 +140,11 @@ class CapTracker:
             charge = self._drawn(memory, under, counted, measured)
             period = charge_energy(spec.energy_budget, period, now, charge.joules, charge.seconds)
         largest_watts = sum(info.max_limits_milliwatts for info in under.values()) / MILLIWATTS_PER_WATT
-        effective = effective_cap(spec, LastEvaluation(memory.watts, elapsed, period), now, largest_watts)
+        held_watts = (
+            memory.budget_watts if memory.spec == spec and _in_same_period(memory.energy_period, period) else None
+        )
+        last_evaluation = LastEvaluation(memory.watts, elapsed, period, held_watts, monotonic - memory.budget_at)
+        effective = effective_cap(spec, last_evaluation, now, largest_watts)
         known = memory.known_change if memory.spec == spec else None
         if known is not None and known.until is not None and known.until <= now:
             known = None
@@ -188,6 +194,8 @@ class CapTracker:
             state.overhead,
             spec=spec,
             known_change=known,
+            budget_watts=effective.budget_watts,
+            budget_at=memory.budget_at if effective.budget_watts == held_watts else monotonic,
         )
         return state
 
@@ -225,6 +233,10 @@ def _recorded_under(selector: LabelSelector, info: NodeInfo) -> bool:
     """Whether the node's GPUNode keeps labels that the cap selects; where there is none, nothing was granted either."""
     gpu_node = info.gpu_node
     return gpu_node is None or any(map(selector.matches, (gpu_node.labels, *gpu_node.former_labels)))
+
+
+def _in_same_period(one: EnergyPeriod | None, other: EnergyPeriod | None) -> bool:
+    return one is not None and other is not None and one.start == other.start
 
 
 def _recorded(cap: PowerCap, now: datetime, monotonic: float) -> _Memory:

@@ -362,6 +362,21 @@ def test_energy_is_charged_once_while_a_ramp_rises() -> None:
     assert site.status["energyPeriod"]["consumedKilojoules"] == 10
 
 
+def test_what_a_budget_leaves_rises_a_hundred_times_a_period_and_begins_anew_with_the_next() -> None:
+    """Each rise is a grant to every node, and what they draw less than they may makes the next one."""
+    site = Site(with_draw(100), watts=5000, energyBudget={"kilojoules": 3600, "periodSeconds": 3600})
+    seen = [site.read(0.5).effective.watts for _ in range(600)]
+    assert seen == sorted(seen)
+    assert len(set(seen)) == 9  # of 36 s each
+    assert site.read(0.0).effective.next_change_seconds <= 36.0
+    # What is made of it by people, and by the clock, waits for none of that.
+    site.spec["energyBudget"] = {"kilojoules": 7200, "periodSeconds": 3600}
+    assert site.read(0.5).effective.watts > 2000
+    late = site.read(3200.0).effective.watts
+    assert late == 5000
+    assert site.read(200.0).effective.watts < 2100
+
+
 def test_a_budget_that_is_taken_away_leaves_no_trace() -> None:
     site = Site(with_draw(1000), watts=5000, energyBudget={"kilojoules": 3600, "periodSeconds": 3600})
     assert "energyPeriod" in site.publish(site.read())
