@@ -162,10 +162,10 @@ def _title(axes: Axes, panel: Panel, chosen: dict[str, str]) -> None:
     title = panel.title
     for name, value in chosen.items():
         title = title.replace(f"${name}", value)
-    axes.text(0, 1.0, title, transform=axes.transAxes, fontweight="bold", fontsize=10, color=INK, va="bottom").set_y(
-        1.10
-    )
-    axes.text(0, 1.03, panel.question, transform=axes.transAxes, fontsize=8, color=FAINT, va="bottom", style="italic")
+    # In points: a table's axes are many times as high as a chart's.
+    above: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+    axes.annotate(title, (0, 1), xytext=(0, 14), fontweight="bold", fontsize=10, color=INK, **above)
+    axes.annotate(panel.question, (0, 1), xytext=(0, 4), fontsize=8, color=FAINT, style="italic", **above)
 
 
 def _draw_number(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, str], view: View) -> None:
