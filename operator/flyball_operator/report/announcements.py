@@ -176,7 +176,7 @@ def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[
         place = (
             "" if after.queue is None else f"; it is number {after.queue.position} of {after.queue.waiting} that wait"
         )
-        note = f"for more than a minute: {admitted.message}{place}"
+        note = f"for more than a minute: {admitted.message.removesuffix('.')}{place}"
         found.append(Announcement("Waiting", note, "Plan"))
     found += [
         Announcement(reason, admitted.message, action, warning=True)

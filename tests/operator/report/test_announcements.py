@@ -96,7 +96,7 @@ def reasons(said: list[Announcement]) -> list[str]:
 
 def test_an_ordinary_life() -> None:
     life = Life()
-    waiting = JobDecision("uid-train", None, Admission.WAITING_FOR_GPUS, "all are taken")
+    waiting = JobDecision("uid-train", None, Admission.WAITING_FOR_GPUS, "all are taken.")
     assert life.write(decision=None, step=JobStep(Phase.WAITING)) == []
     assert life.write(decision=waiting, step=JobStep(Phase.WAITING)) == []
     (admitted,) = life.write(step=JobStep(Phase.CREATING))
