@@ -29,7 +29,7 @@ from tests.mutants.swap import swap
 ROOT = Path(__file__).parents[2]
 PROTOCOL = "tests/operator/power/test_power_protocol.py"
 OPERATOR = ("tests/operator/power", "tests/operator/test_gpu_resources.py")
-DECISIONS = ("brakes", "decisions", "enforcer", "grant", "lock_drift")
+DECISIONS = ("brakes", "clock_wishes", "decisions", "enforcer", "grant", "lock_drift")
 AGENT = (*(f"tests/agent/enforce/test_{name}.py" for name in DECISIONS), PROTOCOL)
 # A mutant is killed where it computes so much longer than its tests do without a mistake, waits so long, or takes so much.
 PROCESSOR_SECONDS = 20.0

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from flyball_agent.enforce.clock_wishes import MAX_WISHES, ClockWishes, Wish
 from flyball_agent.enforce.decisions import Mode, targets_of
-from flyball_agent.enforce.gpu_state import UNLOCKED, GpuState, Holders, PodName
+from flyball_agent.enforce.gpu_state import UNLOCKED, ClockLock, GpuState, Holders, PodName
 from flyball_agent.gpu.calls import DirectCalls
 from flyball_agent.gpu.gpu import GpuError, GpuLimits, PowerLimitReading
 from flyball_agent.gpu.simulated import SimulatedDriver
@@ -81,6 +81,26 @@ def test_no_wish_changes_a_limit_or_raises_a_clock(
         assert now.lock.max_megahertz == min(most, LIMITS.clock_at_most(wish))
         assert now.lock.min_megahertz <= now.lock.max_megahertz
         assert now.lock.is_range
+
+
+def lock_of(pods: tuple[PodName, ...], wished: dict[Wish, int]) -> ClockLock | None:
+    """What the clocks of a GPU with these pods become, where no job was granted any bounds of its clock."""
+    jobs = [
+        JobGrant(pod.namespace, pod.name, f"uid-{pod.name}", 1, pod.name, 1, MilliwattsPerGpu(300_000), 0, 0)
+        for pod in (GPT2, BERT)
+    ]
+    grant = Grant(1, 1, 30, PowerBound(NodeMilliwatts(1_600_000)), jobs=tuple(jobs))
+    limit = PowerLimitReading(MilliwattsPerGpu(400_000), MilliwattsPerGpu(400_000))
+    gpu = GpuState("GPU-0", 0, "A100", LIMITS, MilliwattsPerGpu(400_000), limit=limit, pods=pods, holders=Holders.KNOWN)
+    return targets_of(grant, [gpu], Mode.GRANTED, wished)["GPU-0"].lock
+
+
+def test_a_wish_holds_where_the_job_was_granted_no_clock_and_not_where_two_jobs_share_the_gpu() -> None:
+    wished: dict[Wish, int] = {(GPT2, ""): 750}
+    assert lock_of((GPT2,), {}) == UNLOCKED
+    assert lock_of((GPT2,), wished) == ClockLock(CLOCKS[0], 750)
+    assert lock_of((GPT2,), {(GPT2, ""): 5000}) == ClockLock(CLOCKS[0], CLOCKS[-1])
+    assert lock_of((GPT2, BERT), wished) == UNLOCKED
 
 
 @given(

@@ -507,6 +507,17 @@ def test_counters_that_begin_again_in_the_time_without_a_leader_are_charged_at_w
     assert site.charged() == pytest.approx(10_000 + 100 * 900, abs=1000.0)
 
 
+def test_counters_that_stood_still_in_the_time_without_a_leader_charge_nothing() -> None:
+    site = Counted()
+    site.read()
+    site.goes_by(10.0, 1000.0)
+    site.goes_by(100.0, 0.0, read=False)
+    site.nodes = {"a": structs.replace(site._node(), measured_milliwatts=900_000)}
+    site.tracker = CapTracker()
+    site.read()
+    assert site.charged() == pytest.approx(10_000, abs=1000.0), "what a sample says now was not so all the time"
+
+
 def test_a_counter_that_lies_in_the_time_without_a_leader_spends_no_more_than_its_gpus_can_draw() -> None:
     site = Counted(energyBudget={"kilojoules": 10**6, "periodSeconds": 3600})
     site.read()
