@@ -345,8 +345,10 @@ def _urgent(before: PowerCapStatus, after: PowerCapStatus) -> bool:
 
 
 def _only_rises(before: PowerCapStatus, after: PowerCapStatus) -> bool:
-    """Whether all that is urgent is that the cap's watts are higher, as those of an energy budget are from one instant to
-    the next while less is drawn: each such write would bring the cycle that makes the next one."""
+    """Whether all that is urgent is that the cap's watts are higher, as under a ramp from one instant to the next.
+
+    Each such write would bring the cycle that makes the next one.
+    """
     rises = (after.effective_watts or 0) > (before.effective_watts or 0)
     return rises and not _urgent(replace(before, effective_watts=after.effective_watts), after)
 
