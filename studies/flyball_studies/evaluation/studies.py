@@ -53,7 +53,7 @@ LEAD_CURVES: dict[str, tuple[str, Knob, dict[str, object]]] = {
     "powerflow-strict, Balanced": ("powerflow-strict", Knob.NONE, {"objective": Objective.BALANCED}),
 }
 LEAD_SWEEPS: dict[Knob, tuple[float | None, ...]] = {
-    Knob.PRICE: (0.0, 0.0001, 0.0003, 0.001),
+    Knob.PRICE: (0.0, 0.0001, 0.0003, 0.001, 0.004, 0.016),
     Knob.CLOCK: (1410, 1230, 1080, 930),
     Knob.NONE: (None,),
 }
