@@ -271,8 +271,8 @@ class Bench:
         """Delete the test's jobs, caps and labels, and wait until nothing of them is left, in no grant either."""
         self.set_quota()
         self.set_energy_quota()
-        for raw in self.objects("energyawarejobs", GROUP):
-            self.api.delete(self.path(raw["metadata"]["name"]))
+        jobs = self.objects("energyawarejobs", GROUP)
+        self.api.for_each(lambda raw: self.api.delete(self.path(raw["metadata"]["name"])), jobs)
         for path in map(self.cap_path, self.caps):
             if self.api.get_or_none(path) is not None:  # without the word it would be held for ten minutes
                 self.api.patch(path, {"metadata": {"annotations": {"flyball.dev/release": "true"}}})
