@@ -60,6 +60,7 @@ GPUS = 8
 REPORT_SECONDS = 8.0
 CHURN_A_SECOND = 3.3  # 200 a minute
 MOST_CYCLES = 20_000
+BOOKMARK_SECONDS = 1.0
 
 
 class Session:
@@ -102,7 +103,11 @@ class Session:
         for change in self._api.open(plural, version, changes.put_nowait):
             changes.put_nowait(change)
         while True:
-            change = await changes.get()
+            try:
+                change = await asyncio.wait_for(changes.get(), BOOKMARK_SECONDS)
+            except TimeoutError:  # on a slow machine a quiet copy would else grow too old to govern on
+                yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self._api.version)}}}
+                continue
             yield {"type": change.kind, "object": {**change.item, "metadata": dict(change.item["metadata"])}}
 
 
