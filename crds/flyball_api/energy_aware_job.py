@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from flyball_api.conditions import StoredCondition
 from flyball_api.names import GPU_RESOURCE, MANAGED_BY_FLYBALL
@@ -25,6 +26,8 @@ from flyball_api.reading import (
 
 KIND = "EnergyAwareJob"
 MAX_EXPLANATION_LENGTH = 1024
+MAX_ERROR_PERMILLE = 1_000_000
+ErrorPermille = Annotated[int, Meta(ge=-1000, le=MAX_ERROR_PERMILLE)]
 
 
 # --- spec: written by people -----------------------------------------------------------------------------------------
@@ -178,8 +181,8 @@ class Prediction(ApiStruct, frozen=True):
 
     microseconds_per_iteration: Count
     watts: Count
-    time_error_permille: int
-    energy_error_permille: int
+    time_error_permille: ErrorPermille
+    energy_error_permille: ErrorPermille
 
 
 class RecurringRun(ApiStruct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flyball_api.energy_aware_job import Prediction
+from flyball_api.energy_aware_job import MAX_ERROR_PERMILLE, Prediction
 from flyball_api.workloads import IncarnationView
 from flyball_planner.snapshot import JobDecision
 
@@ -12,7 +12,6 @@ from flyball_operator.jobs.status.facts import JobFacts
 
 # A job that runs further from the planned clock than this does not run as predicted, and says nothing of the model.
 SAME_CLOCK_SHARE = 0.02
-MOST_PERMILLE = 1_000_000
 
 
 def as_planned(
@@ -45,4 +44,4 @@ def prediction_of(facts: JobFacts) -> Prediction | None:
 
 
 def _permille(ratio: float) -> int:
-    return round(1000 * min(ratio - 1.0, MOST_PERMILLE / 1000))
+    return round(1000 * min(ratio - 1.0, MAX_ERROR_PERMILLE / 1000))
