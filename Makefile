@@ -39,7 +39,7 @@ test: $(STAMP)  ## the tests, on a real control plane; not test-integrations (TE
 test-fast: $(STAMP)  ## what needs no control plane and no long computation, on fewer examples (TEST_ARGS as above)
 	$(BIN)/pytest -m "not cluster and not chart and not whole_data and not slow" --hypothesis-profile fast --numprocesses 4 --dist worksteal $(TEST_ARGS)
 
-test-integrations: $(STAMP)  ## beside other people's programs: prometheus-operator, JobSet, cosign, kube-score, vmui (built once, half an hour)
+test-integrations: $(STAMP)  ## beside other people's programs: prometheus-operator, JobSet, cosign, kube-score, vmui, kube-router (built once, half an hour)
 	$(BIN)/python -m flyball_testbed.controlplane.programs.integrations
 	FLYBALL_INTEGRATIONS=1 $(BIN)/pytest -n0 tests/integrations $(TEST_ARGS)
 

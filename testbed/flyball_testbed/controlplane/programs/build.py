@@ -43,6 +43,7 @@ JOBSET_MODULE = "sigs.k8s.io/jobset"
 COSIGN_MODULE = "github.com/sigstore/cosign/v3"
 KUBE_SCORE_MODULE = "github.com/zegl/kube-score"
 VICTORIA_METRICS_MODULE = "github.com/VictoriaMetrics/VictoriaMetrics"
+KUBE_ROUTER_MODULE = "github.com/cloudnativelabs/kube-router/v2"
 PACKAGE_OF_PROGRAM = {
     "etcd": ETCD_MODULE,
     "kube-apiserver": f"{KUBERNETES_MODULE}/cmd/kube-apiserver",
@@ -74,6 +75,7 @@ PACKAGE_OF_INTEGRATION = {
     "cosign": f"{COSIGN_MODULE}/cmd/cosign",
     "kube-score": f"{KUBE_SCORE_MODULE}/cmd/kube-score",
     "victoria-metrics": f"{VICTORIA_METRICS_MODULE}/app/victoria-metrics",
+    "kube-router": f"{KUBE_ROUTER_MODULE}/cmd/kube-router",
 }
 PACKAGES = PACKAGE_OF_PROGRAM | PACKAGE_OF_CHART_TOOL | PACKAGE_OF_MONITORING_TOOL | PACKAGE_OF_INTEGRATION
 DIRECTORY_OF_MODULE = {
@@ -91,6 +93,7 @@ DIRECTORY_OF_MODULE = {
     COSIGN_MODULE: INTEGRATIONS_DIRECTORY / "cosign",
     KUBE_SCORE_MODULE: INTEGRATIONS_DIRECTORY / "kube_score",
     VICTORIA_METRICS_MODULE: INTEGRATIONS_DIRECTORY / "victoria_metrics",
+    KUBE_ROUTER_MODULE: INTEGRATIONS_DIRECTORY / "kube_router",
 }
 MODULE_OF_PROGRAM = {
     program: next(module for module in DIRECTORY_OF_MODULE if package.startswith(module))

@@ -20,6 +20,7 @@ JOBSET = "jobset"
 COSIGN = "cosign"
 KUBE_SCORE = "kube-score"
 VICTORIA_METRICS = "victoria-metrics"
+KUBE_ROUTER = "kube-router"
 INTEGRATIONS = tuple(build.PACKAGE_OF_INTEGRATION)
 
 
