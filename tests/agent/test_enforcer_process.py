@@ -160,6 +160,7 @@ async def test_what_is_told_is_done_and_what_is_known_comes_back(bench: Bench) -
     assert bench.limits() == [200_000, 200_000]
 
 
+@pytest.mark.slow
 async def test_an_agent_that_dies_changes_nothing_until_the_lease_ends(bench: Bench) -> None:
     bench.start()
     async with linked(bench, bench.spec(1, 700_000, 350_000)) as link:
@@ -168,6 +169,7 @@ async def test_an_agent_that_dies_changes_nothing_until_the_lease_ends(bench: Be
     await until(lambda: bench.limits() == [100_000, 100_000])
 
 
+@pytest.mark.slow
 async def test_an_agent_that_hangs_changes_nothing_and_costs_no_memory(bench: Bench) -> None:
     """It neither reads nor writes any more, and the line stays open."""
     bench.start()
@@ -186,6 +188,7 @@ async def test_an_agent_that_hangs_changes_nothing_and_costs_no_memory(bench: Be
         await until(acknowledged(link, 2))
 
 
+@pytest.mark.slow
 async def test_an_agent_that_floods_delays_no_cut_and_costs_no_memory(bench: Bench) -> None:
     bench.start()
     async with linked(bench, bench.spec(1, 700_000, 350_000)) as link:
@@ -228,6 +231,7 @@ async def test_an_agent_that_floods_delays_no_cut_and_costs_no_memory(bench: Ben
         await until(acknowledged(link, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sent",
     [
@@ -289,6 +293,7 @@ async def test_an_enforcer_that_is_killed_keeps_limits_and_raises_nothing_before
         await until(lambda: bench.limits() == [350_000, 350_000])
 
 
+@pytest.mark.slow
 async def test_an_enforcer_that_was_frozen_takes_no_old_renewal_for_a_new_one(bench: Bench) -> None:
     bench.start()
     async with linked(bench, bench.spec(1, 700_000, 350_000, lease=1)) as link:
@@ -320,6 +325,7 @@ async def starve(bench: Bench, share: float) -> None:
         await asyncio.sleep(share * period)
 
 
+@pytest.mark.slow
 async def test_an_enforcer_that_is_starved_of_cpu_cuts_and_raises_and_keeps_its_lease(bench: Bench) -> None:
     bench.start()
     async with linked(bench, bench.spec(1, 700_000, 350_000)) as link:
@@ -380,6 +386,7 @@ def nvml(bench: Bench, library: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 async def test_a_gpu_that_hangs_holds_neither_the_enforcer_nor_the_next_one(bench: Bench, nvml_library: Path) -> None:
     environment = nvml(bench, nvml_library)
     bench.start("--driver", "nvml", environment=environment)

@@ -44,6 +44,7 @@ def flyball(*arguments: object) -> Result:
     return CliRunner().invoke(build_app(), [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_a_run_leaves_its_result_in_the_agreed_names(trace: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     done = flyball(
@@ -62,6 +63,7 @@ def test_a_run_leaves_its_result_in_the_agreed_names(trace: Path, tmp_path: Path
     assert "mean JCT" in done.output
 
 
+@pytest.mark.slow
 def test_bad_input_is_refused_in_one_line(trace: Path, tmp_path: Path) -> None:
     for arguments, said in (
         (("--policy", "nonesuch", "--gpus", 8), "'nonesuch' is unknown"),

@@ -63,6 +63,7 @@ def run(machine: dict[str, str], *names: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, env=machine, capture_output=True, text=True, check=False, timeout=240)
 
 
+@pytest.mark.slow
 def test_all_is_had_beside_each_other_and_said_line_by_line(machine: dict[str, str]) -> None:
     answer = run(machine)
     assert answer.returncode == 0, answer.stdout + answer.stderr

@@ -90,6 +90,7 @@ def test_an_energy_counter_that_stands_still_is_found(gpus: Bench, monkeypatch: 
     assert failed(gpus.readings()) == ["the energy counter rises as the power sensor says"]
 
 
+@pytest.mark.slow
 def test_limits_that_settle_late_are_found(gpus: Bench) -> None:
     gpus.node.file.set_latency(0, 3000)
     assert failed(gpus.changes()) == [
@@ -98,6 +99,7 @@ def test_limits_that_settle_late_are_found(gpus: Bench) -> None:
     assert gpus.limit == FOUND
 
 
+@pytest.mark.slow
 def test_setters_that_lie_are_found_and_what_was_there_is_still_there(gpus: Bench) -> None:
     gpus.node.devices[1].flags |= DeviceFault.SETTERS_LIE
     assert "a limit outlives the client that set it" in failed(gpus.changes())

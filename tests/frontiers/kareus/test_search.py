@@ -36,6 +36,7 @@ def search(shares: Shares = MULTI_PASS, seed: int = 0, budget: SearchBudget = BU
     return search_table(TABLE, shares, GROUP.static_power_watts, budget, seed)
 
 
+@pytest.mark.slow
 def test_nothing_is_measured_twice_and_the_budget_is_kept() -> None:
     done = search()
     measured = [sample.schedule for sample in done.samples]

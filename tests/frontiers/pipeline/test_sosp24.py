@@ -93,6 +93,7 @@ def test_table_6_is_reproduced_on_the_papers_own_relaxation(
         assert 100 * (1 - realised.realised_energy_joules / flat_out.energy_joules) > percent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stages", "microbatches", "unit"), [(2, 4, 0.002), (4, 6, 0.004)])
 def test_never_above_the_published_solver_in_the_same_time(
     gpt3: Callable[..., PipelineProfile],

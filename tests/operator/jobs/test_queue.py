@@ -193,6 +193,7 @@ def test_what_happens_goes_before_figures_and_these_go_in_turn() -> None:
     assert {*first, *second, *third, *fourth} == set(names)
 
 
+@pytest.mark.slow
 def test_ten_thousand_statuses_are_not_made_in_one_cycle() -> None:
     """A new leader that found them all at once would hold up a cut for seconds; each is made in its turn."""
     names = [f"job-{index:05d}" for index in range(3 * STATUSES_AT_ONCE)]

@@ -530,6 +530,7 @@ async def test_a_refit_that_fails_leaves_the_last_model_and_the_next_begins_anew
     assert begun_at[2] is None
 
 
+@pytest.mark.slow
 async def test_a_refit_gives_the_model_that_one_from_scratch_would(monkeypatch: pytest.MonkeyPatch) -> None:
     """And only what was fitted to the same prior is a start: jobs of two classes may share a key."""
     begun_at: list[FittedModel | None] = []
@@ -602,6 +603,7 @@ def measured(model: JobModel) -> dict[Point, Summary]:
     }
 
 
+@pytest.mark.slow
 async def test_a_stored_fit_is_made_again_where_the_board_has_become_known_as_another() -> None:
     """Watts are fitted over the voltage curve of the GPU model: with another one they mean something else."""
     calibrated = replace(A100, knee_megahertz=900.0, voltage_slope=1.6, idle_power_watts=40.0)

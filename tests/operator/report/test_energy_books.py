@@ -245,6 +245,7 @@ def test_an_agent_that_makes_namespaces_up_fills_no_memory() -> None:
     assert len(spec.namespaces) == 1024
 
 
+@pytest.mark.slow
 def test_the_largest_book_fits_into_etcd_and_counts_nothing_twice() -> None:
     """Eight thousand nodes, sixteen thousand jobs that run, names as long as they may be."""
     long = "n" * 58

@@ -77,6 +77,7 @@ def built(machine: Path) -> list[str]:
     return record.read_text().split() if record.exists() else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("programs", [PROGRAMS, NODE_PROGRAMS], ids=["control plane", "nodes"])
 def test_what_cannot_be_fetched_is_built_once_and_then_cached(machine: Path, programs: tuple[str, ...]) -> None:
     lines: list[str] = []
@@ -93,6 +94,7 @@ def test_what_cannot_be_fetched_is_built_once_and_then_cached(machine: Path, pro
     assert len(built(machine)) == len(programs)
 
 
+@pytest.mark.slow
 def test_two_processes_never_build_at_once(machine: Path) -> None:
     program = (
         "from flyball_testbed.controlplane.programs import binaries, download\n"
@@ -119,6 +121,7 @@ def test_a_build_that_fails_leaves_nothing_half_done(machine: Path, monkeypatch:
     assert left <= set(PROGRAMS), "no scratch folder stays"
 
 
+@pytest.mark.slow
 def test_a_killed_builds_scratch_is_cleared_away(machine: Path) -> None:
     scratch = machine / "cache/flyball/v1.36.3/bin" / f"{build.SCRATCH_PREFIX}old"
     scratch.mkdir(parents=True)

@@ -19,6 +19,8 @@ from flyball_testbed.images.build import IMAGES, built_images
 
 from tests.support.components import COMPONENTS, IMPORT_ALL
 
+pytestmark = pytest.mark.slow
+
 UNPACKED_LIMIT_BYTES = {"operator": 330_000_000, "agent": 130_000_000}
 IN_IMAGE = {"operator": ("operator", "page"), "agent": ("agent",)}
 SITE_PACKAGES = "opt/flyball/lib/python3.13/site-packages"

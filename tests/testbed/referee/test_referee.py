@@ -249,6 +249,7 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
 # --- the process
 
 
+@pytest.mark.slow
 def test_the_process_catches_one_watt_for_a_moment(tmp_path: Path) -> None:
     """Limits above an enforced cap for a few samples: the most watts, the joules, and the energy integral."""
     hardware = tmp_path / "hardware"
