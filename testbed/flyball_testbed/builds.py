@@ -140,7 +140,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if not names:
         return 0 if build_side_by_side(SIDE_BY_SIDE) else 1
-    return 0 if build(names, lambda line: print(line, flush=True)) else 1
+    return 0 if build(names, _print_whole) else 1
+
+
+def _print_whole(line: str) -> None:
+    """Print a line with its end in one write: print() itself takes two where Python does not buffer, and another build
+    that writes to the same place comes between them."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +86,17 @@ def test_all_is_had_beside_each_other_and_said_line_by_line(machine: dict[str, s
     again = run(machine, "control-plane", "chart-tools", "prometheus")
     assert (again.returncode, again.stdout) == (0, "")
     assert compiled(machine) == order
+
+
+def test_a_line_is_written_whole_so_that_none_comes_between_it_and_its_end(machine: dict[str, str]) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # each write is a packet of its own
+    command = [sys.executable, "-m", "flyball_testbed.builds", "prometheus"]
+    with ours, theirs:
+        subprocess.run(command, env=machine | {"PYTHONUNBUFFERED": "1"}, stdout=theirs, check=True, timeout=240)
+        theirs.close()
+        written = list(iter(lambda: ours.recv(65536), b""))
+    assert len(written) > 1
+    assert [packet for packet in written if not re.fullmatch(rb"prometheus: [^\n]+\n", packet)] == []
 
 
 def test_what_cannot_be_built_is_named_and_the_others_are_built_all_the_same(machine: dict[str, str]) -> None:
