@@ -6,6 +6,8 @@ that it works behind `kubectl proxy` and under any path of an ingress. No reques
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -30,10 +32,6 @@ logger = get_logger(__name__)
 TOKEN_HEADER = "flyball-authorization"  # noqa: S105 - a header's name, no secret
 
 SECURITY_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -94,6 +92,16 @@ def static_files() -> dict[str, StaticFile]:
     return found
 
 
+def content_policy(index: bytes) -> str:
+    """What the page may load and run: its own files, and the one script that stands in index.html itself, by its digest."""
+    (script,) = re.findall(rb"<script>(.*?)</script>", index, re.DOTALL)
+    digest = base64.b64encode(sha256(script).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'self' 'sha256-{digest}'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
 def make_app(
     documents: Documents,
     find_viewer: FindViewer | None = None,
@@ -106,8 +114,10 @@ def make_app(
     `hosts` are the names that a request may call this server by, empty: any.
     """
     app = FastAPI(title="Flyball", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    app.add_middleware(Border, rate=Rate(max_requests_per_second, 2 * max_requests_per_second), hosts=hosts)
     static = static_files()
+    headers = SECURITY_HEADERS | {"Content-Security-Policy": content_policy(static["index.html"].content)}
+    rate = Rate(max_requests_per_second, 2 * max_requests_per_second)
+    app.add_middleware(Border, rate=rate, hosts=hosts, headers=headers)
 
     async def viewer(request: Request) -> Viewer:
         if find_viewer is None:
@@ -227,9 +237,9 @@ def document_answer(request: Request, published: Published | None) -> Response:
 class Border:
     """What every request passes: only reading, only so many in a second, only by known names; and all headers."""
 
-    def __init__(self, app: ASGIApp, rate: Rate, hosts: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, rate: Rate, hosts: frozenset[str], headers: dict[str, str]) -> None:
         self._app, self._rate, self._hosts = app, rate, hosts
-        self._headers = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+        self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -13,7 +13,7 @@ import pytest
 from flyball_kube.errors import ApiUnreachable
 from flyball_page.access import Unauthenticated, Viewer
 
-from tests.support.browser import PATIENCE_MILLISECONDS, Seen, chromium
+from tests.support.browser import PATIENCE_MILLISECONDS, Seen, chromium, go_to
 from tests.support.shown_page import (
     MadeDocuments,
     fill_history,
@@ -48,9 +48,12 @@ def opened(
         page.set_default_timeout(PATIENCE_MILLISECONDS)
         seen.follow(page)
         try:
-            page.goto(address + path)
+            go_to(page, address + path)
             yield page, seen, address
             assert seen.elsewhere(address) == []
+        except playwright_error() as error:
+            shown = page.evaluate("document.body.innerText")
+            raise AssertionError(f"{error}\nThe console said {seen.console}; to be seen was:\n{shown}") from error
         finally:
             page.close()
 
@@ -63,9 +66,22 @@ def of_now(made: MadeDocuments) -> MadeDocuments:
     return made
 
 
+def playwright_error() -> type[Exception]:
+    from playwright.sync_api import Error
+
+    return Error
+
+
 def holds(page: Any, condition: str) -> None:
     """Return once a JavaScript condition holds; the page's own policy forbids Playwright's way, which evaluates in it."""
-    wait_until(lambda: bool(page.evaluate(condition)), condition)
+
+    def asked() -> bool:
+        try:
+            return bool(page.evaluate(condition))
+        except playwright_error():  # of a page that is being loaded again
+            return False
+
+    wait_until(asked, lambda: f"{condition}; to be seen is:\n{page.evaluate('document.body.innerText')}")
 
 
 @pytest.fixture
@@ -245,7 +261,7 @@ def test_a_server_that_is_gone_is_said_to_be_and_what_is_shown_to_be_old(browser
     page.set_default_timeout(PATIENCE_MILLISECONDS)
     with served_page(small) as address:
         seen.follow(page)
-        page.goto(address)
+        go_to(page, address)
         page.wait_for_selector(".cap")
     holds(page, "document.querySelector('#notices').textContent.includes('does not answer')")
     holds(page, "document.querySelector('#freshness').dataset.state === 'bad'")
@@ -270,6 +286,59 @@ async def sre_or_power(token: str) -> Viewer:
     return Viewer(token, power=True, jobs=token == "sre")
 
 
+@pytest.mark.parametrize("file", ["heat_map.js", "theme.js", "page.css", "main.js"])
+def test_a_file_that_did_not_arrive_is_asked_for_again(browser: Any, small: MadeDocuments, file: str) -> None:
+    with opened(browser, small) as (page, _, address):
+        page.wait_for_selector(".cap")
+        lost = []
+
+        def lose(route: Any) -> None:
+            lost.append(route.request.url)
+            if len(lost) <= 2:
+                route.abort("connectionreset")
+            else:
+                route.continue_()
+
+        page.route(f"**/static/{file}", lose)
+        go_to(page, address)
+        page.wait_for_selector(".cap")
+        holds(
+            page,
+            "typeof flyballNextTheme === 'function'"
+            " && getComputedStyle(document.querySelector('.badge')).borderRadius !== '0px'",
+        )
+        assert len(lost) == 3
+        assert "did not arrive" not in page.locator("#notices").inner_text()
+        assert page.evaluate("sessionStorage.getItem('flyball-reloads')") == "0"
+
+
+def test_a_file_that_never_arrives_is_named_and_not_asked_for_for_ever(browser: Any, small: MadeDocuments) -> None:
+    with opened(browser, small) as (page, seen, address):
+        page.route("**/static/heat_map.js", lambda route: route.abort("connectionreset"))
+        seen.requests.clear()
+        go_to(page, address)
+        holds(page, "document.querySelector('#notices').textContent.includes('main.js did not arrive')")
+        assert len([url for url in seen.requests if url.endswith("heat_map.js")]) == 4
+
+
+def test_a_document_that_could_not_be_shown_is_fetched_again(browser: Any, small: MadeDocuments) -> None:
+    """Once shown badly it was never shown: the next answers said that nothing had changed."""
+    with opened(browser, small) as (page, seen, _):
+        page.wait_for_selector(".cap")
+        broken = """() => {
+            const box = document.querySelector("#job-detail"), whole = box.replaceChildren;
+            box.replaceChildren = (...shown) => {
+                if (!shown.length) return whole.call(box);
+                box.replaceChildren = whole;
+                throw new Error("once");
+            };
+        }"""
+        page.evaluate(broken)
+        page.locator("#job-table a", has_text="train").click()
+        page.wait_for_selector("#job-detail svg.frontier")
+        assert any("api/jobs/team/train could not be shown: Error: once" in line for line in seen.console)
+
+
 def test_a_token_is_asked_for_and_kept_for_this_tab_alone(browser: Any, small: MadeDocuments) -> None:
     with opened(browser, small, find_viewer=sre_or_power) as (page, _, address):
         page.wait_for_selector("#sign-in:not([hidden])")
@@ -287,7 +356,7 @@ def test_a_token_is_asked_for_and_kept_for_this_tab_alone(browser: Any, small: M
         page.wait_for_selector(".cap")
         assert "power" not in page.evaluate("JSON.stringify(localStorage) + document.cookie + location.href")
         other = browser.new_page()
-        other.goto(address)
+        go_to(other, address)
         other.wait_for_selector("#sign-in:not([hidden])")
         other.close()
 

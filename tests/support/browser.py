@@ -14,6 +14,8 @@ import pytest
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 # Under load a browser's start takes its time; what is awaited is over as soon as it holds.
 PATIENCE_MILLISECONDS = 60_000
+# Chromium ends whatever is on its way, on loopback too, when the machine gets or loses an interface; other tests make some.
+NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
 
 
 def why_no_browser() -> str | None:
@@ -41,11 +43,26 @@ class Seen:
 
     @property
     def complaints(self) -> list[str]:
-        return [line for line in self.console if line.startswith(("error", "warning"))]
+        return [line for line in self.console if line.startswith(("error", "warning")) and NETWORK_CHANGED not in line]
 
     def elsewhere(self, address: str) -> list[str]:
         """The requests to anywhere but the page's own server."""
         return [url for url in self.requests if urlsplit(url).netloc != urlsplit(address).netloc]
+
+
+def go_to(page: Any, address: str) -> None:
+    """Open an address, again where the machine's interfaces changed meanwhile."""
+    from playwright.sync_api import Error
+
+    for _attempt in range(20):
+        try:
+            page.goto(address)
+        except Error as error:
+            if NETWORK_CHANGED not in str(error):
+                raise
+        else:
+            return
+    raise AssertionError(f"{address} was interrupted twenty times by changes of this machine's network")
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from flyball_testbed.monitoring.panel import Dashboard
 
-from tests.support.browser import PATIENCE_MILLISECONDS
+from tests.support.browser import PATIENCE_MILLISECONDS, go_to
 
 WIDTH = 1500
 # As tall as any of them: it asks only for panels that are on the screen.
@@ -49,7 +49,7 @@ def open_dashboard(browser: Any, address: str, made: Dashboard, minutes: int) ->
         "g0.end_input": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}",
         "g0.relative_time": "none",
     }
-    page.goto(f"{address}?{urlencode(shown)}")
+    go_to(page, f"{address}?{urlencode(shown)}")
     page.wait_for_selector(TABS, timeout=PATIENCE_MILLISECONDS)
     tabs = page.locator(TABS).all_text_contents()
     page.locator(TABS).get_by_text(made.title, exact=True).click()

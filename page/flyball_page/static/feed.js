@@ -61,7 +61,7 @@ export class Feed {
       try {
         const found = await this.get(path);
         answered = true;
-        if (found !== null) this.onDocument(path, found);
+        if (found !== null) this.show(path, found);
       } catch (error) {
         problems.set(path, error);
         if (error instanceof Refused) {
@@ -75,14 +75,25 @@ export class Feed {
     }
     this.failures = answered ? 0 : this.failures + 1;
     this.running = false;
-    this.onRound(problems);
     const signIn = [...problems.values()].some((error) => error.status === 401);
-    if (document.hidden || signIn) return; // goes on when it is looked at, or somebody has signed in
-    const pause = Math.min(LONGEST_PAUSE_MILLISECONDS, ROUND_MILLISECONDS * 2 ** Math.min(4, this.failures));
-    this.timer = setTimeout(() => this.round(), this.again ? 0 : pause);
+    if (!document.hidden && !signIn) { // else it goes on when it is looked at, or somebody has signed in
+      const pause = Math.min(LONGEST_PAUSE_MILLISECONDS, ROUND_MILLISECONDS * 2 ** Math.min(4, this.failures));
+      this.timer = setTimeout(() => this.round(), this.again ? 0 : pause);
+    }
+    this.onRound(problems);
   }
 
-  /** One document; null where it is as it was. */
+  /** Hand a document on. One that cannot be shown is fetched anew in the next round, and keeps no other from being shown. */
+  show(path, { document, tag }) {
+    try {
+      this.onDocument(path, document);
+      if (this.wanted().includes(path)) this.tags.set(path, tag); // else nobody looked at it
+    } catch (error) {
+      console.error(`${path} could not be shown:`, error);
+    }
+  }
+
+  /** One document with its tag; null where it is as it was. */
   async get(path) {
     const headers = {};
     if (this.tags.has(path)) headers["If-None-Match"] = this.tags.get(path);
@@ -99,8 +110,6 @@ export class Feed {
       this.tags.delete(path);
       throw new Refused(answer.status, reason);
     }
-    const found = await answer.json();
-    this.tags.set(path, answer.headers.get("ETag") ?? "");
-    return found;
+    return { document: await answer.json(), tag: answer.headers.get("ETag") ?? "" };
   }
 }

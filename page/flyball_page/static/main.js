@@ -297,9 +297,10 @@ byId("node-measure").addEventListener("change", (event) => map.setMeasure(event.
 window.addEventListener("hashchange", followAddress);
 renderScale();
 followAddress();
+window.flyballArrived();
 setInterval(() => {
   renderAge();
   renderOverview();
   chart.draw();
 }, 1000);
-feed.round();
+if (!feed.running) feed.soon();
