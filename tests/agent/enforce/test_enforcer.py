@@ -592,7 +592,7 @@ def test_a_hung_gpu_is_not_acknowledged_for_and_others_are_served(tmp_path: Path
             self._gpus[0] = Hanging(node.devices[0])
 
     rig.hold("gpt2", 1)
-    rig.restart(driver=Driver(rig.node), calls=ThreadedCalls(deadline_seconds=0.2))
+    rig.restart(driver=Driver(rig.node), calls=ThreadedCalls(deadline_seconds=1.0))
     rig.enforcer.accept(gpu_node_spec(1, 650_000, job_grant("gpt2", 300_000)))
 
     async def scenario() -> None:

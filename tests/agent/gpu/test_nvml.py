@@ -255,7 +255,7 @@ def test_drivers_without_the_newer_temperature_call_are_asked_by_the_older(
 async def test_a_call_that_hangs_in_the_library_costs_one_gpu_only(hardware: Hardware, tmp_path: Path) -> None:
     node, library = hardware
     driver = NvmlDriver(library)
-    calls = ThreadedCalls(deadline_seconds=0.3)
+    calls = ThreadedCalls(deadline_seconds=1.0)
     enforcer = Enforcer("node", driver, Journal(tmp_path / "journal", "node"), calls=calls)
     enforcer.set_pods({})
     enforcer.accept({"epoch": 1, "generation": 1, "leaseSeconds": 60, "boundMilliwatts": 10**6})

@@ -53,7 +53,7 @@ async def test_a_gpu_that_hangs_there_costs_one_gpu_and_the_worker_holds_nothing
     journal = Journal(tmp_path / "journal", "node")
     driver = WorkerDriver(nvml_library)
     assert not [file for file in open_files(driver.process_id) if "journal" in file]
-    enforcer = Enforcer("node", driver, journal, calls=ThreadedCalls(deadline_seconds=0.5))
+    enforcer = Enforcer("node", driver, journal, calls=ThreadedCalls(deadline_seconds=1.0))
     enforcer.set_pods({})
     enforcer.accept(gpu_node_spec(1, 800_000, idlePowerLimitMilliwatts=200_000))
     await enforcer.step()
