@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
-from flyball_operator.writes import background as module
-from flyball_operator.writes.background import Background
+from flyball_operator.writes.background import RETRY_SECONDS, Background
 from flyball_operator.writes.lease import LeadershipLost
+
+from tests.support.schedules.virtual_time import VirtualLoop
 
 
 async def test_one_write_at_a_time_for_each_object() -> None:
@@ -33,23 +34,27 @@ async def test_one_write_at_a_time_for_each_object() -> None:
 
 
 @pytest.mark.parametrize("failure", [None, LeadershipLost("gone"), RuntimeError("broken")])
-async def test_a_write_that_fails_wakes_the_loop_later(
-    failure: Exception | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
-    woken = asyncio.Event()
-    background = Background(woken.set)
+def test_a_write_that_fails_wakes_the_loop_later(failure: Exception | None) -> None:
+    async def play() -> float:
+        woken = asyncio.Event()
+        background = Background(woken.set)
 
-    async def write() -> WriteResult:
-        if failure is not None:
-            raise failure
-        return UNKNOWN
+        async def write() -> WriteResult:
+            if failure is not None:
+                raise failure
+            return UNKNOWN
 
-    background.start("a", write())
-    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
-    assert not background.busy("a")
-    assert not woken.is_set()
-    await woken.wait()
+        background.start("a", write())
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+        assert not background.busy("a")
+        assert not woken.is_set()
+        ended_at = asyncio.get_running_loop().time()
+        await woken.wait()
+        return asyncio.get_running_loop().time() - ended_at
+
+    loop = VirtualLoop()
+    assert loop.run_until_complete(play()) == pytest.approx(RETRY_SECONDS)
+    loop.close()
 
 
 async def test_stopping_cancels_what_is_under_way() -> None:
