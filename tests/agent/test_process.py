@@ -104,7 +104,7 @@ def test_a_clean_end_keeps_the_limits_and_says_so(bench: Bench) -> None:
     bench.create(1, 900_000, 300_000)
     bench.acknowledged(1)
     assert bench.limits() == [300_000, 300_000, 100_000, 100_000]
-    assert (bench.folder / "s" / "pod-uid" / "flyball.sock").is_socket()
+    wait_until((bench.folder / "s" / "pod-uid" / "flyball.sock").is_socket, "the pod's socket")
     assert bench.end(signal.SIGTERM) == 0
     assert bench.limits() == [300_000, 300_000, 100_000, 100_000]
     assert list((bench.folder / "s" / "pod-uid").iterdir()) == []  # the folder is mounted into the pod, and stays

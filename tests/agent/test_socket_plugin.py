@@ -147,7 +147,7 @@ async def test_it_registers_again_with_a_kubelet_that_was_started_anew(folder: P
     async with running(plugin, kubelet):
         await kubelet.stop()
         await kubelet.start()
-        await until(lambda: len(kubelet.registered) == 2, "it has registered again")
+        await until(lambda: len(kubelet.registered) >= 2, "it has registered again")
         assert (await kubelet.allocate("socket-0")).mounts
 
 

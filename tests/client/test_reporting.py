@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import tempfile
@@ -277,13 +276,12 @@ def test_only_one_process_of_a_pod_reports(path: Path) -> None:
                 for _ in job.loader(range(10), 2):
                     with job.step():
                         pass
-            assert agent.calls == (0 if local_rank else 1)
+            assert (agent.calls > 0) is (local_rank == 0)
     finally:
         agent.close()
 
 
 def test_no_thread_without_anybody_to_speak_to() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     trained(None, 3)
-    assert threading.active_count() == before
-    assert os.getpid()
+    assert set(threading.enumerate()) <= before

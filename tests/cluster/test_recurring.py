@@ -45,7 +45,10 @@ def test_runs_of_a_recurring_job_learn_from_each_other(bench: Bench) -> None:
     first = bench.wait_succeeded("nightly-1", 120.0)
     assert (chosen(first)["globalBatchSize"], chosen(first)["purpose"]) == (256, "Explore")
     assert chosen(first)["costJoules"] > 0
-    assert ("Normal", "BatchSizeChosen") in {event[:2] for event in bench.events("nightly-1")}
+    bench.wait(
+        lambda: ("Normal", "BatchSizeChosen") in {event[:2] for event in bench.events("nightly-1")},
+        lambda: f"told so; {bench.events('nightly-1')}",
+    )
 
     submit(bench, "nightly-2", trains=(16, 960))
     bench.wait_running("nightly-2")

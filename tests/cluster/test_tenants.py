@@ -85,7 +85,10 @@ def test_a_budget_that_is_spent_stops_a_namespace_and_no_new_job_gets_it_back(be
     words = "the 2 kJ of EnergyQuota bound are used up; its next period begins at "
     bench.wait_said("thirsty", "Admitted", "QuotaExceeded", words)
     bench.wait(lambda: not bench.objects("pods"), lambda: "its pods are gone")
-    assert ("Warning", "QuotaExceeded") in [event[:2] for event in bench.events("thirsty")]
+    bench.wait(
+        lambda: ("Warning", "QuotaExceeded") in [event[:2] for event in bench.events("thirsty")],
+        lambda: f"told so; {bench.events('thirsty')}",
+    )
     bench.wait(
         lambda: reason(bench.energy_quota(), "WithinQuota") == "EnergySpent",
         lambda: f"the quota says so: {bench.energy_quota()}",

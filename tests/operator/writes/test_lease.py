@@ -44,6 +44,7 @@ class FaultySession(ApiSession):
     down = False
     mute = False
     lose_answers = 0
+    under_way = 0
 
     async def request(self, method: str, path: str, *, timeout_seconds: float | None = None, **rest: Any) -> JsonObject:
         if self.down:
@@ -51,7 +52,11 @@ class FaultySession(ApiSession):
         if self.mute:
             await asyncio.sleep(timeout_seconds or 0.0)
             raise ApiUnreachable(f"{method} {path}: no answer")
-        answer = await super().request(method, path, timeout_seconds=PATIENCE_SECONDS, **rest)
+        self.under_way += 1
+        try:
+            answer = await super().request(method, path, timeout_seconds=PATIENCE_SECONDS, **rest)
+        finally:
+            self.under_way -= 1
         if method == "PUT" and self.lose_answers:
             self.lose_answers -= 1
             raise ApiUnreachable(f"{method} {path}: the answer was lost")
@@ -415,6 +420,7 @@ async def test_who_gives_its_lease_up_stands_back_and_leads_again_under_a_higher
     first.lease.give_up("the test wants it", 1000.0)
     with pytest.raises(LeadershipLost):
         first.lease.check(1)
+    await until(lambda: not first.session.under_way)  # a renewal may have been on its way
     renewed = (await court.spec())["renewTime"]
     await asyncio.sleep(4 * RENEW_SECONDS)
     assert (await court.spec())["renewTime"] == renewed

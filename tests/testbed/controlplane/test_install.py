@@ -63,7 +63,7 @@ def test_an_owned_object_goes_with_its_custom_owner_at_once(cluster: IsolatedClu
     }
     cluster.api.create(cluster.path("configmaps"), {"metadata": {"name": "owned", "ownerReferences": [reference]}})
     cluster.api.delete(cluster.path("energyprofiles", "owner", "/apis/flyball.dev/v1alpha1"))
-    cluster.api.wait_gone(cluster.path("configmaps", "owned"), timeout_seconds=15)
+    cluster.api.wait_gone(cluster.path("configmaps", "owned"), timeout_seconds=25)
 
 
 def test_namespaces_go_before_what_is_in_them(tmp_path: Path) -> None:
