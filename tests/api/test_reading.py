@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -286,6 +287,7 @@ def test_a_status_is_written_as_a_patch_that_removes_what_has_no_value() -> None
     ]
 
 
+@cache
 def values(kind: Any) -> st.SearchStrategy[Any]:
     """Values of a field's type, few of each, so that two often differ in what there is none of."""
     kind = getattr(kind, "__supertype__", kind)
