@@ -7,6 +7,7 @@ _NANOSECOND = "a nanosecond of a pause"
 _READABLE = "a GPU with a target limit can be read: it has a requested one"
 _NOT_ABOVE = "a shortcut: nothing above the target limit is set"
 _METER = "a cap with a meter has a state of it, and no other cap has one; both are asked for the types' sake"
+_PERIODS = "under the same spec there is a period both times or at neither; both are asked for the types' sake"
 _COUNTED = "the sum and what it is of are written together; both are asked for the types' sake"
 
 ACCEPTED: dict[str, str] = {
@@ -34,6 +35,10 @@ ACCEPTED: dict[str, str] = {
     " -> without 'reading.watts is not None'": (
         "a reading is new only where it has watts; both are asked for the types' sake"
     ),
+    "flyball_operator.power.cap_tracker:_in_same_period:"
+    " one is not None and other is not None and (one.start == other.start) -> without 'one is not None'": _PERIODS,
+    "flyball_operator.power.cap_tracker:_in_same_period:"
+    " one is not None and other is not None and (one.start == other.start) -> without 'other is not None'": _PERIODS,
     "flyball_operator.power.controller:PowerController.__init__: self._now = 0.0 -> forgotten": (
         "each answer comes after an observation, which sets it"
     ),

@@ -377,6 +377,13 @@ def test_what_a_budget_leaves_rises_a_hundred_times_a_period_and_begins_anew_wit
     assert site.read(200.0).effective.watts < 2100
 
 
+def test_the_next_period_of_a_budget_waits_for_nothing_of_the_last_one() -> None:
+    site = Site(with_draw(1500), watts=5000, energyBudget={"kilojoules": 3600, "periodSeconds": 3600})
+    site.read()
+    assert site.read(3595.0).effective.watts == 0  # all of it was used long ago
+    assert site.read(10.0).effective.watts > 990  # sooner than what is left may rise within a period
+
+
 def test_a_budget_that_is_taken_away_leaves_no_trace() -> None:
     site = Site(with_draw(1000), watts=5000, energyBudget={"kilojoules": 3600, "periodSeconds": 3600})
     assert "energyPeriod" in site.publish(site.read())
