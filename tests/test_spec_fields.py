@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-REFUSED = "test_a_job_that_is_not_admitted_says_why"  # sections that this version makes nothing of
 
 SHOWN: dict[str, dict[str, str]] = {
     "energyawarejobs": {
@@ -35,10 +34,10 @@ SHOWN: dict[str, dict[str, str]] = {
         "elasticity.mode": "test_a_cap_below_what_jobs_need_pauses_one_and_says_so",
         "elasticity.minSecondsBetweenResizes": "test_a_job_that_has_run_for_long_goes_on_as_soon_as_there_are_watts",
         "profileKey": "test_jobs_share_by_key_within_a_namespace_only",
-        "pipeline.stages": REFUSED,
-        "pipeline.microbatches": REFUSED,
-        "pipeline.schedule": REFUSED,
-        "pipeline.planner": REFUSED,
+        "pipeline.stages": "test_a_plan_of_another_pipeline_than_the_jobs_is_not_followed",
+        "pipeline.microbatches": "test_a_plan_of_another_pipeline_than_the_jobs_is_not_followed",
+        "pipeline.plan.configMap": "test_a_pipelines_boards_run_at_the_clocks_of_its_plan",
+        "pipeline.plan.key": "test_the_trainer_has_the_plan_of_its_pipeline",
         "recurrence.batchSizes": "test_the_first_run_has_the_jobs_own_batch_size_and_the_next_ones_explore_from_there",
         "recurrence.targetMetric": "test_a_run_knows_what_it_trains_to",
         "recurrence.energyWeightPermille": "test_a_runs_cost_weighs_joules_against_seconds_of_its_gpus",

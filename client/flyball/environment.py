@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Callable
 
 # Who says which process of how many this is, in the order in which they are believed: torchrun, then Flyball for JAX.
 _RANKS = (("RANK", "WORLD_SIZE"), ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"))
@@ -42,6 +44,23 @@ class Target:
 
 
 @dataclass(frozen=True)
+class PipelineSection:
+    """The job's pipelines: the file of their plan, what it has to be of, and which of its points is wanted.
+
+    `iteration_seconds` is how long an iteration may take for the job's deadline to be met; None without one.
+    """
+
+    plan: str
+    stages: int | None = None
+    microbatches: int | None = None
+    objective: str = "Time"
+    iteration_seconds: float | None = None
+
+
+OBJECTIVES = ("Time", "Energy", "Balanced")
+
+
+@dataclass(frozen=True)
 class Environment:
     """One training process: `rank` of `world_size`, in the job's start number `incarnation` (0: no start of Flyball's).
 
@@ -62,6 +81,7 @@ class Environment:
     iterations: int | None = None
     base_batch_size: int | None = None
     target: Target | None = None
+    pipeline: PipelineSection | None = None
 
     @classmethod
     def read(cls, variables: Mapping[str, str], parent_process: int) -> Environment:
@@ -103,4 +123,27 @@ class Environment:
             iterations=number("FLYBALL_ITERATIONS", None, 1),
             base_batch_size=number("FLYBALL_BASE_BATCH_SIZE", None, 1),
             target=Target.read(variables.get("FLYBALL_TARGET_METRIC", "")),
+            pipeline=_pipeline(variables, number) if variables.get("FLYBALL_PIPELINE_PLAN") else None,
         )
+
+
+def _pipeline(variables: Mapping[str, str], number: Callable[[str, int | None, int], int | None]) -> PipelineSection:
+    objective = variables.get("FLYBALL_PIPELINE_OBJECTIVE") or "Time"
+    if objective not in OBJECTIVES:
+        raise InvalidEnvironment(
+            f"environment variable FLYBALL_PIPELINE_OBJECTIVE={objective!r} is none of {', '.join(OBJECTIVES)}"
+        )
+    text = variables.get("FLYBALL_PIPELINE_SECONDS", "")
+    try:
+        seconds = float(text) if text else None
+    except ValueError:
+        seconds = math.nan
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise InvalidEnvironment(f"environment variable FLYBALL_PIPELINE_SECONDS={text!r} is no time above 0")
+    return PipelineSection(
+        plan=variables["FLYBALL_PIPELINE_PLAN"],
+        stages=number("FLYBALL_PIPELINE_STAGES", None, 1),
+        microbatches=number("FLYBALL_PIPELINE_MICROBATCHES", None, 1),
+        objective=objective,
+        iteration_seconds=seconds,
+    )

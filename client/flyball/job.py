@@ -148,21 +148,30 @@ class Job:
         if self._reporter is not None:
             self._reporter.wish_clock(max_megahertz)
 
-    def pipeline(self, plan: str, *, stage: int, replica: int = 0, gpu: str = "") -> Pipeline:
-        """This process' place in a pipeline, whose computations run at the clocks of a `plan`.
+    def pipeline(self, plan: str | None = None, *, stage: int, replica: int = 0, gpu: str = "") -> Pipeline:
+        """This process' place in a pipeline, whose computations run at the clocks of a plan.
 
-        `plan` is the file that `flyball frontier --output` has written, `stage` counts from 0, and so does `replica` where
-        several pipelines train the same model. `gpu` is the UUID of this process' GPU; unless it is given, the device
-        plugin's word counts. A plan that cannot be used costs one warning: the GPU then runs at what is granted.
+        `plan` is a file that `flyball frontier --output` has written; unless it is given, the job's `spec.pipeline` counts,
+        and its objective and deadline choose the point of the frontier; without either nothing is asked for. `stage`
+        counts from 0, and so does `replica` where several pipelines train the same model. `gpu` is the UUID of this
+        process' GPU; unless it is given, the device plugin's word counts. A plan that cannot be used costs one warning:
+        the GPU then runs at what is granted.
         """
         environment = self._environment
-        plans = read_plans(plan, stage, environment.world_size)
+        section = environment.pipeline if plan is None else None
+        path = plan if section is None else section.plan
+        plans = None if path is None else read_plans(path, stage, environment.world_size, section)
         own = gpu or own_gpu(os.environ, environment.local_rank)
         if own is None and environment.socket and plans is not None:
             logger.warning(
                 "no clocks are asked for, training goes on: NVIDIA_VISIBLE_DEVICES does not say which of the pod's GPUs is "
                 "this process': give pipeline(gpu=...) its UUID"
             )
+        if plans is not None and section is not None and environment.socket is None:
+            logger.warning("no clocks are asked for, training goes on: the job has a pipeline, and its pods no socket")
+        seconds = None
+        if plans is not None and section is not None:
+            seconds = plans.seconds_for(section.objective, section.iteration_seconds)
         return Pipeline(
             plans,
             Clock(environment.socket, own, self._monotonic) if environment.socket and own is not None else None,
@@ -170,6 +179,7 @@ class Job:
             replica=replica,
             replicas=environment.world_size // plans.stages if plans is not None else 1,
             values=self._values,
+            iteration_seconds=seconds,
             monotonic=self._monotonic,
         )
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Callable
 
 from flyball.clocks import Clock
+from flyball.environment import PipelineSection
 from flyball.pipeline_plan import InvalidPlan, Plan, StagePlans
 from flyball.shared_values import SharedValues
 
@@ -24,6 +25,8 @@ _PACE = "pace-"
 
 class Pipeline:
     """One stage of one replica of a pipeline. Without a plan it measures and asks for nothing, with the same interface.
+
+    `iteration_seconds` is how long an iteration takes that waits for nobody; by default as long as by the fastest plan.
 
     The stage that ends an iteration last, the first one, tells the other replicas how long theirs takes by itself; all
     read that after they have waited for each other, and so change plans in the same iteration.
@@ -38,16 +41,20 @@ class Pipeline:
         replica: int = 0,
         replicas: int = 1,
         values: SharedValues | None = None,
+        iteration_seconds: float | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plans = plans
+        self._seconds = (
+            (plans.fastest_seconds if plans is not None else 0.0) if iteration_seconds is None else iteration_seconds
+        )
         self._clock = clock
         self._stage = stage
         self._replica = replica
         self._replicas = replicas
         self._values = values
         self._monotonic = monotonic
-        self._plan: Plan | None = None if plans is None else plans.at(plans.fastest_seconds)
+        self._plan: Plan | None = None if plans is None else plans.at(self._seconds)
         self._told_degree = 1.0
         self._began: float | None = None
         self._iteration = 0
@@ -109,12 +116,12 @@ class Pipeline:
         if self._plans is not None:
             degree = max(self._told_degree, self._found_degree())
             self.straggler_degree = degree if degree >= LEAST_DEGREE else 1.0
-            self._plan = self._plans.at(self._plans.fastest_seconds * self.straggler_degree)
+            self._plan = self._plans.at(self._seconds * self.straggler_degree)
         self._iteration += 1
         self._began = self._monotonic()
 
     def _found_degree(self) -> float:
-        """How much longer the slowest replica takes than this one would by its fastest plan."""
+        """How much longer the slowest replica takes than this one would if it waited for nobody."""
         paces: dict[int, float] = {}
         # The first iteration says nothing: it begins when each process does, and has what is done once in it.
         for replica in range(self._replicas) if self._replicas > 1 and self._iteration > 0 else ():
@@ -180,18 +187,25 @@ class _Waiting:
             self._pipeline._synchronized()
 
 
-def read_plans(path: str, stage: int, world_size: int) -> StagePlans | None:
-    """The plans in a file; None, with a warning, where there are none that this training can run by."""
+def read_plans(path: str, stage: int, world_size: int, section: PipelineSection | None = None) -> StagePlans | None:
+    """The plans in a file; None, with a warning, where there are none that this training can run by.
+
+    Plans of other pipelines than the job's `section` says are none.
+    """
     try:
         plans = StagePlans.read(path, stage)
     except (OSError, InvalidPlan) as error:
         logger.warning("no clocks are asked for, training goes on: %s", error)
         return None
-    if world_size % plans.stages:
-        logger.warning(
-            "no clocks are asked for, training goes on: %d processes are no whole number of pipelines of %d stages",
-            world_size,
-            plans.stages,
-        )
+    stages = plans.stages
+    why = ""
+    if world_size % stages:
+        why = f"{world_size} processes are no whole number of pipelines of {stages} stages"
+    elif section is not None and section.stages not in (None, stages):
+        why = f"{path} is a plan of {stages} stages, and the job's spec.pipeline has {section.stages}"
+    elif section is not None and section.microbatches and not plans.microbatches_fit(section.microbatches):
+        why = f"{path} is no plan of the {section.microbatches} microbatches of the job's spec.pipeline"
+    if why:
+        logger.warning("no clocks are asked for, training goes on: %s", why)
         return None
     return plans

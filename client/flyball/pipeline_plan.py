@@ -73,6 +73,27 @@ class StagePlans:
         """How long it takes by the slowest plan: slower than this nothing is saved any more."""
         return self._seconds[-1]
 
+    def microbatches_fit(self, microbatches: int) -> bool:
+        """Whether these are plans of so many microbatches, as far as they tell."""
+        forwards = self._clocks[0].get("forward")
+        return forwards is None or (len(forwards) > 0 and len(forwards) % microbatches == 0)
+
+    def seconds_for(self, objective: str, longest_seconds: float | None = None) -> float:
+        """How long an iteration is to take by a job's objective, and at the longest for its deadline to be met.
+
+        *Time*: as fast as it goes. Otherwise the plan of the fewest joules that meets the deadline, the fastest where none
+        does; without one *Energy* has that of the fewest joules, *Balanced* that of the least product of joules and
+        seconds: to be slower by a second would save less than the pipeline draws in one.
+        """
+        both = list(zip(self._seconds, self._joules))
+        if objective == "Time":
+            return self.fastest_seconds
+        if longest_seconds is not None:
+            both = [item for item in both if item[0] <= longest_seconds] or both[:1]
+        elif objective == "Balanced":
+            return min(both, key=lambda item: item[0] * item[1])[0]
+        return min(both, key=lambda item: item[1])[0]
+
     def at(self, seconds: float) -> Plan:
         """The plan for an iteration of so many seconds: the slowest that is not slower, else the fastest."""
         place = max(0, bisect_right(self._seconds, seconds * (1 + TOLERANCE)) - 1)

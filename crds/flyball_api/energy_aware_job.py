@@ -107,8 +107,23 @@ class Recurrence(ApiStruct, frozen=True):
     energy_weight_permille: Count = 500
 
 
+class PlanSource(ApiStruct, frozen=True):
+    """Where a pipeline's plan is: a key of a ConfigMap in the job's namespace."""
+
+    config_map: str
+    key: str = "plan.json"
+
+
+class PipelineParallelism(ApiStruct, frozen=True):
+    """A job's pipelines, and the plan by which their computations run; one that was stored without a plan cannot run."""
+
+    stages: Count
+    microbatches: Count = 0
+    plan: PlanSource | None = None
+
+
 class EnergyAwareJobSpec(ApiStruct, frozen=True):
-    """EnergyAwareJob.spec; `pipeline` is a section that the operator does not use yet."""
+    """EnergyAwareJob.spec."""
 
     gpus: GpuRange
     training: Training
@@ -121,7 +136,7 @@ class EnergyAwareJobSpec(ApiStruct, frozen=True):
     power_limit: JobPowerLimit = JobPowerLimit()
     elasticity: Elasticity = Elasticity()
     profile_key: str | None = None
-    pipeline: JsonObject | None = None
+    pipeline: PipelineParallelism | None = None
     recurrence: Recurrence | None = None
     priority: int = 0
     suspend: bool = False
@@ -129,12 +144,6 @@ class EnergyAwareJobSpec(ApiStruct, frozen=True):
     failure_policy: FailurePolicy = FailurePolicy()
     startup_timeout_seconds: Count | None = None
     ttl_seconds_after_finished: Count | None = None
-
-    @property
-    def unused_sections(self) -> tuple[str, ...]:
-        """The names of the sections that are there and that the operator does not use yet."""
-        sections = {"pipeline": self.pipeline}
-        return tuple(name for name, section in sections.items() if section is not None)
 
 
 # --- status: written by the operator ---------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ ENERGY_REPORTS = Resource(GROUP, VERSION, "energyreports", "EnergyReport", names
 ENERGY_PROFILES = Resource(GROUP, VERSION, "energyprofiles", "EnergyProfile")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod")
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 SERVICES = Resource("", "v1", "services", "Service")
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 JOBS = Resource("batch", "v1", "jobs", "Job")

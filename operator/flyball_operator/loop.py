@@ -194,6 +194,7 @@ class Operator:
             training_socket_resource=settings.training_socket_resource,
             gpu_resources=settings.gpu_resources,
             observe_write=self._metrics.observe_write,
+            wall_clock=self._wall_clock,
         )
         observe = settings.mode == OBSERVE
         power = (ObservingController if observe else PowerController)(

@@ -37,8 +37,7 @@ STRUCTS: dict[tuple[str, str], type[Struct]] = {
     ("EnergyReport", "spec"): EnergyReportSpec,
     ("EnergyQuota", "status"): EnergyQuotaStatus,
 }
-# What is read as it stands; of the pipeline at most whether it is there.
-OPAQUE = {"EnergyAwareJob.spec.template", "EnergyAwareJob.spec.pipeline"}
+OPAQUE = {"EnergyAwareJob.spec.template"}  # read as it stands
 # Defaults of parts that the CRD leaves out whole: what the part's absence means.
 MEANT = {
     "EnergyAwareJob.spec.training.modelClass": "",

@@ -5,7 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from flyball_api.energy_aware_job import ClockBounds, Recurrence, read_energy_aware_job
+from flyball_api.energy_aware_job import (
+    ClockBounds,
+    PipelineParallelism,
+    PlanSource,
+    Recurrence,
+    read_energy_aware_job,
+)
 
 from tests.support.operator_objects import Json, job_view, raw_job
 
@@ -19,7 +25,7 @@ def test_a_job_as_the_api_server_defaults_it() -> None:
     assert (job.profile_key, job.managed_by_flyball, job.spec.failure_policy.max_restarts) == ("train", True, 3)
     assert (job.spec.deadline, job.spec.energy.budget_kilojoules) == (None, None)
     assert job.spec.ttl_seconds_after_finished is None
-    assert (job.finished, job.spec.suspend, job.spec.unused_sections, job.last_incarnation) == (False, False, (), 0)
+    assert (job.finished, job.spec.suspend, job.spec.pipeline, job.last_incarnation) == (False, False, None, 0)
 
 
 def test_everything_that_a_job_can_say() -> None:
@@ -33,7 +39,7 @@ def test_everything_that_a_job_can_say() -> None:
         powerLimit={"maxWatts": 350},
         elasticity={"mode": "Never", "minSecondsBetweenResizes": 7},
         profileKey="shared",
-        pipeline={"stages": 2},
+        pipeline={"stages": 2, "microbatches": 8, "plan": {"configMap": "gpt3"}},
         recurrence={"batchSizes": [32, 64], "targetMetric": "loss <= 2.1"},
         priority=-3,
         suspend=True,
@@ -49,7 +55,7 @@ def test_everything_that_a_job_can_say() -> None:
     assert spec.deadline == datetime(2030, 6, 2, tzinfo=UTC)
     assert (spec.clocks, spec.power_limit.max_watts) == (ClockBounds(900, 1200), 350)
     assert (view.elastic, spec.elasticity.min_seconds_between_resizes, view.profile_key) == (False, 7, "shared")
-    assert spec.unused_sections == ("pipeline",)
+    assert spec.pipeline == PipelineParallelism(2, 8, PlanSource("gpt3", "plan.json"))
     assert spec.recurrence == Recurrence((32, 64), "loss <= 2.1", 500)
     assert (spec.priority, spec.suspend, spec.failure_policy.max_restarts) == (-3, True, 0)
     assert (spec.managed_by, view.managed_by_flyball) == ("kueue.x-k8s.io/multikueue", False)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from flyball.clocks import RENEW_SECONDS, RETRY_SECONDS, SOCKET_NAME, Clock, own_gpu
-from flyball.environment import Environment
+from flyball.environment import Environment, InvalidEnvironment, PipelineSection
 from flyball.job import Job
 from flyball.pipeline import LEAST_DEGREE, Pipeline, read_plans
 from flyball.pipeline_plan import InvalidPlan, StagePlans
@@ -245,6 +245,130 @@ def test_a_volume_that_fails_costs_one_warning(document: dict[str, Any], caplog:
             pass
     assert len(caplog.records) == 1
     assert pipeline.straggler_degree == 1.0
+
+
+# --- a job's spec.pipeline ---------------------------------------------------------------------------------------------
+
+
+def variables(**own: str) -> dict[str, str]:
+    """What the operator gives to the pods of a job with a pipeline."""
+    return {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "FLYBALL_PIPELINE_PLAN": "/etc/flyball/plan.json",
+        "FLYBALL_PIPELINE_STAGES": "2",
+        "FLYBALL_PIPELINE_MICROBATCHES": str(MICROBATCHES),
+        "FLYBALL_PIPELINE_OBJECTIVE": "Energy",
+        **own,
+    }
+
+
+def test_a_process_reads_what_the_job_says_of_its_pipeline() -> None:
+    read = Environment.read(variables(FLYBALL_PIPELINE_SECONDS="4.75"), 1).pipeline
+    assert read == PipelineSection("/etc/flyball/plan.json", 2, MICROBATCHES, "Energy", 4.75)
+    assert Environment.read(variables(), 1).pipeline == PipelineSection(
+        "/etc/flyball/plan.json", 2, MICROBATCHES, "Energy"
+    )
+    assert Environment.read({"FLYBALL_PIPELINE_OBJECTIVE": "nonsense"}, 1).pipeline is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("STAGES", "two"),
+        ("MICROBATCHES", "0"),
+        ("OBJECTIVE", "energy"),
+        ("SECONDS", "-1"),
+        ("SECONDS", "nan"),
+        ("SECONDS", "soon"),
+        ("SECONDS", "inf"),
+    ],
+)
+def test_what_nobody_can_run_a_pipeline_by_is_an_error_that_names_it(name: str, value: str) -> None:
+    with pytest.raises(InvalidEnvironment, match=f"FLYBALL_PIPELINE_{name}='{value}'"):
+        Environment.read(variables(**{f"FLYBALL_PIPELINE_{name}": value}), 1)
+
+
+def made_up() -> dict[str, Any]:
+    """Plans of 1, 1.2, 2 and 3 s at 1400, 1200, 1000 and 800 MHz; the last one is of use to who waits anyway."""
+    points = [
+        {"realised_time": seconds, "realised_energy": joules, "clocks": {"0": {"forward": [[[clock], MICROBATCHES]]}}}
+        for seconds, joules, clock in ((1.0, 100.0, 1400), (1.2, 78.0, 1200), (2.0, 60.0, 1000), (3.0, 65.0, 800))
+    ]
+    return {"gpus": 2, "waiting_power": 10.0, "points": points}
+
+
+def test_the_point_of_the_frontier_follows_from_objective_and_deadline() -> None:
+    plans = StagePlans(made_up() | {"gpus": 1}, 0)
+    assert plans.slowest_seconds == 3.0
+    assert plans.seconds_for("Time") == plans.seconds_for("Time", 1e9) == 1.0
+    assert plans.seconds_for("Energy") == plans.seconds_for("Balanced", 1e9) == 2.0
+    assert plans.seconds_for("Balanced") == 1.2, "100, 93.6, 120 and 195 joule-seconds"
+    for objective in ("Energy", "Balanced"):
+        assert plans.seconds_for(objective, 1.9) == 1.2
+        assert plans.seconds_for(objective, 0.5) == 1.0, "as good as can be"
+
+
+def test_it_runs_by_the_jobs_point_and_slower_behind_a_straggler(
+    tmp_path: Path, agent: tuple[socket.socket, str]
+) -> None:
+    listening, path = agent
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(made_up()))
+    section = PipelineSection(str(plan), 2, MICROBATCHES, "Balanced")
+    pipeline = Job(Environment(world_size=2, socket=path, pipeline=section)).pipeline(stage=0, gpu="GPU-a")
+    with pipeline.forward(0):
+        pass
+    assert heard(listening) == [b"GPU-a 1200"]
+    for degree, clock in ((1.7, 1000), (1.6, 1200)):
+        pipeline.set_straggler(degree)
+        with pipeline.synchronize():
+            pass
+        with pipeline.forward(0):
+            pass
+        assert pipeline.plan is not None
+        assert pipeline.plan.clock_megahertz("forward", 0) == clock, "of the job's 1.2 s, not of the fastest plan's"
+    of_a_file = Job(Environment(world_size=2, socket=path, pipeline=section)).pipeline(str(plan), stage=0, gpu="GPU-a")
+    assert of_a_file.plan is not None
+    assert of_a_file.plan.seconds == 1.0, "the script's own file is no matter of the job's objective"
+
+
+@pytest.mark.parametrize(
+    ("stages", "microbatches", "words"),
+    [
+        (4, MICROBATCHES, "a plan of 2 stages, and the job's spec.pipeline has 4"),
+        (2, 2 * MICROBATCHES, "no plan of the 12 microbatches of the job's spec.pipeline"),
+    ],
+)
+def test_a_plan_of_another_pipeline_than_the_jobs_is_not_followed(
+    document: dict[str, Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    stages: int,
+    microbatches: int,
+    words: str,
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(document))
+    section = PipelineSection(str(plan), stages, microbatches, "Energy")
+    pipeline = Job(Environment(world_size=4, socket="/nowhere/flyball.sock", pipeline=section)).pipeline(
+        stage=0, gpu="GPU-a"
+    )
+    assert pipeline.plan is None
+    assert [words in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_job_without_a_pipeline_asks_for_nothing_and_one_without_a_socket_says_so(
+    document: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Job(Environment(world_size=2)).pipeline(stage=0).plan is None
+    assert not caplog.records
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(document))
+    section = PipelineSection(str(plan), 2, MICROBATCHES)
+    with Job(Environment(world_size=2, pipeline=section)).pipeline(stage=0, gpu="GPU-a").forward(0):
+        pass
+    assert ["its pods no socket" in record.getMessage() for record in caplog.records] == [True]
 
 
 # --- the datagram ------------------------------------------------------------------------------------------------------

@@ -17,17 +17,12 @@ LONG = 1_000_000
     ("spec", "expected", "words"),
     [
         (
-            {"pipeline": {"stages": 2, "microbatches": 4}},
-            "NotSupported",
-            "this version cannot make use of spec.pipeline: take it out to have the job run without",
-        ),
-        (
             {"energy": {"budgetKilojoules": 1, "onExhausted": "Suspend"}},
             "BudgetTooSmall",
             "energy.budgetKilojoules is 1, and by its model the job takes",
         ),
     ],
-    ids=["pipeline", "budget"],
+    ids=["budget"],
 )
 def test_a_job_that_is_not_admitted_says_why(bench: Bench, spec: dict[str, Any], expected: str, words: str) -> None:
     bench.submit("held", gpus=(2, 2), iterations=LONG, **spec)

@@ -23,7 +23,7 @@ def test_an_energy_aware_job_is_completed_with_defaults(kinds: Any) -> None:
             EAJ,
             {
                 "energy": {"budgetKilojoules": 10},
-                "pipeline": {"stages": 2, "microbatches": 8},
+                "pipeline": {"stages": 2, "microbatches": 8, "plan": {"configMap": "gpt3"}},
                 "gpus": {"min": 2},
                 "profileKey": "k",
                 "recurrence": {"batchSizes": [256], "targetMetric": "accuracy>=0.75"},
@@ -37,8 +37,7 @@ def test_an_energy_aware_job_is_completed_with_defaults(kinds: Any) -> None:
     assert spec["pipeline"] == {
         "stages": 2,
         "microbatches": 8,
-        "schedule": "OneForwardOneBackward",
-        "planner": "Perseus",
+        "plan": {"configMap": "gpt3", "key": "plan.json"},
     }
     assert spec["recurrence"]["energyWeightPermille"] == 500
     assert spec["failurePolicy"] == {"maxRestarts": 3}

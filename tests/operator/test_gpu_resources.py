@@ -101,7 +101,7 @@ class Cluster:
         """Make the incarnation and its one gated pod, as the API server and the Job's controller would."""
         ((item,),) = (step.actions,)
         assert isinstance(item.action, CreateIncarnation)
-        job = incarnation_job(item.job, item.action.incarnation, item.action.nodes, "", self.gpu_resources)
+        job = incarnation_job(item.job, item.action.incarnation, item.action.nodes, "", self.gpu_resources, now=NOW)
         self.incarnations = [read_incarnation({**job, "metadata": {**job["metadata"], "uid": "batch-uid"}})]
         template = job["spec"]["template"]
         labels = {**template["metadata"]["labels"], "batch.kubernetes.io/job-completion-index": "0"}

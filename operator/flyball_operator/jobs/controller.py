@@ -42,9 +42,9 @@ from flyball_operator.jobs.memory import (
     Refusal,
     recorded_allocation,
     unknown_gpu_resource,
-    unsupported_section,
     wants_gpus,
     without_batch_size,
+    without_plan,
 )
 from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts
 from flyball_operator.jobs.preemption import still_preempted
@@ -310,7 +310,7 @@ class JobController:
         begun = bool(incarnations or pods) or job.status.start_time is not None
         refusal = (
             unknown_gpu_resource(job, self._gpu_resources)
-            or unsupported_section(job)
+            or without_plan(job)
             or record.refusal(job)
             or fit.refusal
             or without_batch_size(job)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any
 
-from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.energy_aware_job import EnergyAwareJob, PlanSource
 from flyball_api.names import (
     ANNOTATION_ALLOCATION,
     FLYBALL_API_VERSION,
@@ -33,6 +34,12 @@ SOCKET_VOLUME = "flyball-socket"
 SOCKET_MOUNT = "/run/flyball"
 SOCKET_NAME = "flyball.sock"
 POD_UID_VARIABLE = "FLYBALL_POD_UID"
+# Where a pod finds the plan of its pipeline.
+PLAN_VOLUME = "flyball-plan"
+PLAN_MOUNT = "/etc/flyball"
+PLAN_NAME = "plan.json"
+# Of the time to a deadline, what the iterations may take: checkpoints and clocks that come late take some, too.
+SHARE_OF_DEADLINE = 0.95
 
 
 def incarnation_name(job: EnergyAwareJob, incarnation: int) -> str:
@@ -60,6 +67,7 @@ def _environment(
     nodes: tuple[tuple[str, int], ...],
     container: JsonObject,
     with_folder: bool,
+    now: datetime,
 ) -> list[Any]:
     name = incarnation_name(job, incarnation)
     gpus_per_node = nodes[0][1]
@@ -87,6 +95,7 @@ def _environment(
         "FLYBALL_MAX_LOCAL_BATCH_SIZE": job.spec.training.max_local_batch_size,
         "FLYBALL_ITERATIONS": job.spec.training.iterations,
     }
+    training |= _pipeline_variables(job, now)
     values += [{"name": variable, "value": str(value)} for variable, value in training.items() if value is not None]
     mounts = [
         mount["mountPath"] for mount in container.get("volumeMounts") or () if mount.get("name") == CHECKPOINT_VOLUME
@@ -107,6 +116,30 @@ def _environment(
     return [*set_by_hand, *(value for value in values if value["name"] not in own)]
 
 
+def _pipeline_variables(job: EnergyAwareJob, now: datetime) -> dict[str, str | int | None]:
+    """By which plan the computations of a job's pipelines run, and which point of its frontier they are to take."""
+    pipeline = job.spec.pipeline
+    if pipeline is None:
+        return {}
+    seconds = iteration_seconds(job, now)
+    return {
+        "FLYBALL_PIPELINE_PLAN": f"{PLAN_MOUNT}/{PLAN_NAME}",
+        "FLYBALL_PIPELINE_STAGES": pipeline.stages,
+        "FLYBALL_PIPELINE_MICROBATCHES": pipeline.microbatches,
+        "FLYBALL_PIPELINE_OBJECTIVE": job.spec.objective,
+        "FLYBALL_PIPELINE_SECONDS": None if seconds is None else f"{seconds:.6g}",
+    }
+
+
+def iteration_seconds(job: EnergyAwareJob, now: datetime) -> float | None:
+    """How long an iteration of a job may take for its deadline to be met; None where nothing is due, or it is past."""
+    iterations, due = job.spec.training.iterations, job.due
+    if iterations is None or due is None or due <= now:
+        return None
+    done = 0 if job.status.progress is None else job.status.progress.iterations
+    return SHARE_OF_DEADLINE * (due - now).total_seconds() / max(1, iterations - done)
+
+
 def incarnation_job(
     job: EnergyAwareJob,
     incarnation: int,
@@ -114,12 +147,14 @@ def incarnation_job(
     socket_directory: str = "",
     gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES,
     *,
+    now: datetime,
     socket_resource: str = "",
 ) -> JsonObject:
     """The Indexed Job of one incarnation on `(node, gpus)`, one pod a node, every pod gated.
 
     `socket_directory` is where on their nodes the agents serve training processes; empty: pods get no socket. Where there
     is a `socket_resource`, the trainer asks for one of it instead, and its node's agent mounts the socket's folder.
+    Of a job with a pipeline the trainer has its plan, and what is left at `now` of the time to its deadline.
     `gpu_resources` names the extended resources whose units are GPUs, of which a pod gets none but the job's.
     Raises ValueError where the nodes' shares differ (an Indexed Job has one template) or the template cannot be used.
     """
@@ -128,7 +163,7 @@ def incarnation_job(
         raise ValueError(f"EnergyAwareJob {job.key}: every node must give the same number of GPUs, not {nodes}")
     try:
         template = _template(
-            job, incarnation, nodes, "" if socket_resource else socket_directory, gpu_resources, socket_resource
+            job, incarnation, nodes, "" if socket_resource else socket_directory, gpu_resources, socket_resource, now
         )
     except (KeyError, TypeError, AttributeError) as error:
         # The schema leaves the template free, and only the API server knows what a pod is; this much must hold before.
@@ -161,6 +196,7 @@ def _template(
     socket_directory: str,
     gpu_resources: Collection[str],
     socket_resource: str,
+    now: datetime,
 ) -> JsonObject:
     template = copy.deepcopy(job.spec.template)
     metadata = template["metadata"] = template.get("metadata") or {}
@@ -193,8 +229,10 @@ def _template(
                 f"EnergyAwareJob {job.key}: container {container.get('name')} mounts {SOCKET_VOLUME}, the volume of the "
                 f"agents' sockets, which each container gets at {SOCKET_MOUNT} (take the mount out)"
             )
-    if any(volume.get("name") == SOCKET_VOLUME for volume in spec.get("volumes") or ()):
-        raise ValueError(f"EnergyAwareJob {job.key}: the volume name {SOCKET_VOLUME} is taken (choose another name)")
+    taken = {volume.get("name") for volume in spec.get("volumes") or ()}
+    for name in (SOCKET_VOLUME, PLAN_VOLUME):
+        if name in taken and (name == SOCKET_VOLUME or job.spec.pipeline is not None):
+            raise ValueError(f"EnergyAwareJob {job.key}: the volume name {name} is taken (choose another name)")
     spec["restartPolicy"] = "Never"
     spec["subdomain"] = incarnation_name(job, incarnation)
     spec["schedulingGates"] = [
@@ -202,7 +240,7 @@ def _template(
         {"name": PLACEMENT_GATE},
     ]
     for container in everyone:
-        container["env"] = _environment(job, incarnation, nodes, container, bool(socket_directory))
+        container["env"] = _environment(job, incarnation, nodes, container, bool(socket_directory), now)
         if socket_directory:
             container["volumeMounts"] = [
                 *(container.get("volumeMounts") or ()),
@@ -217,6 +255,8 @@ def _template(
     if socket_directory:
         volume = {"name": SOCKET_VOLUME, "hostPath": {"path": socket_directory, "type": "DirectoryOrCreate"}}
         spec["volumes"] = [*(spec.get("volumes") or ()), volume]
+    if job.spec.pipeline is not None and job.spec.pipeline.plan is not None:
+        _mount_plan(spec, job.spec.pipeline.plan)
     # The first container is the trainer; a GPU cannot be shared between containers of a pod.
     resources = containers[0]["resources"] = containers[0].get("resources") or {}
     gpus = {job.spec.gpus.resource_name: str(nodes[0][1])}
@@ -225,6 +265,15 @@ def _template(
     if job.spec.gpus.resource_name in (resources.get("requests") or {}):
         resources["requests"] |= gpus  # the API server wants the two to be equal
     return template
+
+
+def _mount_plan(spec: JsonObject, plan: PlanSource) -> None:
+    """Give the trainer the plan of its pipeline; the kubelet reads it, and says of the pod what is not there."""
+    trainer = spec["containers"][0]
+    mount = {"name": PLAN_VOLUME, "mountPath": PLAN_MOUNT, "readOnly": True}
+    trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or ()), mount]
+    source = {"name": plan.config_map, "items": [{"key": plan.key, "path": PLAN_NAME}]}
+    spec["volumes"] = [*(spec.get("volumes") or ()), {"name": PLAN_VOLUME, "configMap": source}]
 
 
 def incarnation_service(incarnation: IncarnationView) -> JsonObject:

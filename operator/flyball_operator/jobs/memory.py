@@ -37,15 +37,18 @@ def unknown_gpu_resource(job: EnergyAwareJob, gpu_resources: Collection[str]) ->
     )
 
 
-def unsupported_section(job: EnergyAwareJob) -> Refusal | None:
-    """The refusal of a job with a section that the operator can make no use of; None where it has none.
+def without_plan(job: EnergyAwareJob) -> Refusal | None:
+    """The refusal of a job with a pipeline but no plan of it, as earlier versions stored them; None of any other.
 
     Running it as if the section were not there would promise savings that never come.
     """
-    if not job.spec.unused_sections:
+    if job.spec.pipeline is None or job.spec.pipeline.plan is not None:
         return None
-    named = " and ".join(f"spec.{section}" for section in job.spec.unused_sections)
-    return Refusal("NotSupported", f"this version cannot make use of {named}: take it out to have the job run without")
+    return Refusal(
+        "NotSupported",
+        "spec.pipeline has no plan: name the ConfigMap that has what `flyball frontier --output` wrote, or take the "
+        "section out to have the job run without",
+    )
 
 
 def without_batch_size(job: EnergyAwareJob) -> Refusal | None:

@@ -66,7 +66,8 @@ def job_state(
         remaining_iterations=None if iterations is None else max(1.0, iterations - progress.iterations),
         attained_gpu_seconds=progress.attained_gpu_seconds,
         priority=job.spec.priority,
-        objective=Objective(job.spec.objective),
+        # A pipeline's own plan lowers the clocks, by the objective: what is granted only bounds them.
+        objective=Objective.TIME if job.spec.pipeline is not None else Objective(job.spec.objective),
         seconds_to_deadline=None if deadline is None else (deadline - now).total_seconds(),
         remaining_energy_joules=None
         if budget is None

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
@@ -89,6 +90,7 @@ class Executor:
         training_socket_resource: str = "",
         gpu_resources: Collection[str],
         observe_write: Callable[[Outcome, float], None] = lambda outcome, seconds: None,
+        wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._session = session
         self._check = check
@@ -98,6 +100,7 @@ class Executor:
         self._training_socket_resource = training_socket_resource
         self._gpu_resources = gpu_resources
         self._observe_write = observe_write
+        self._wall_clock = wall_clock
 
     async def _write(
         self,
@@ -252,6 +255,7 @@ class Executor:
             nodes,
             self._training_socket_directory,
             self._gpu_resources,
+            now=self._wall_clock(),
             socket_resource=self._training_socket_resource,
         )
 

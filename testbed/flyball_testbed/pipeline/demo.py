@@ -1,8 +1,8 @@
 """`make pipeline-demo`: a pipeline's energy plan acts, through operator, agents and sockets, on measured stages.
 
-Two replicas of four stages train as EnergyAwareJobs, first all at the highest clock, then by the plans that `flyball
-frontier` finds: EnvPipe's and Perseus'. Then one board is throttled from outside, and the other replica slows down with
-it. Processes stand for stages.
+Two replicas of four stages train as EnergyAwareJobs, first all at the highest clock, then with spec.pipeline by the plans
+that `flyball frontier` finds: EnvPipe's and Perseus'. Then one board is throttled from outside, and the other replica
+slows down with it. Processes stand for stages.
 Exits with 1 where the plan did not do what it predicted, or a cap that was reported as enforced was exceeded.
 """
 
@@ -65,11 +65,12 @@ class Training:
         for planner, document in plans.items():
             (out / f"{planner}.json").write_text(json.dumps(document))
 
-    def manifest(self, name: str, plan: Path, journal: Path, iterations: int) -> dict[str, Any]:
+    def manifest(self, name: str, journal: Path, iterations: int, *, planned: bool) -> dict[str, Any]:
+        """A job of so many iterations; `planned`: by the plan in the ConfigMap of its name."""
         profile = PipelineProfile.from_csv(PROFILE.read_text(encoding="utf-8"))
         highest = max(point.clock_megahertz or 0 for points in profile.points.values() for point in points)
         command = [
-            sys.executable, "-m", "flyball_testbed.pipeline.stage", "--profile", str(PROFILE), "--plan", str(plan),
+            sys.executable, "-m", "flyball_testbed.pipeline.stage", "--profile", str(PROFILE),
             "--microbatches", str(self.microbatches), "--iterations", str(iterations), "--journal", str(journal),
         ]  # fmt: skip
         trainer = {
@@ -82,10 +83,15 @@ class Training:
         pod = {"containers": [trainer], "volumes": [{"name": "checkpoint", "emptyDir": {}}]}
         training = {"globalBatchSize": REPLICAS * self.microbatches * MICROBATCH_SIZE, "modelClass": "gpt2"}
         gpus = STAGES * REPLICAS
-        clocks = {"maxMegahertz": highest}
-        return job_of(
-            name, (gpus, gpus), training, pod, objective="Time", clocks=clocks, failurePolicy={"maxRestarts": 0}
-        )
+        spec: dict[str, Any] = {
+            "objective": "Time",
+            "clocks": {"maxMegahertz": highest},
+            "failurePolicy": {"maxRestarts": 0},
+        }
+        if planned:
+            plan = {"configMap": name}
+            spec["pipeline"] = {"stages": STAGES, "microbatches": self.microbatches, "plan": plan}
+        return job_of(name, (gpus, gpus), training, pod, **spec)
 
 
 class Run:
@@ -99,9 +105,15 @@ class Run:
         cap = {"apiVersion": "flyball.dev/v1alpha1", "kind": "PowerCap", "metadata": {"name": "cluster"}}
         self._site.cluster.api.apply(cap | {"spec": {"watts": watts}})
 
-    def start(self, manifest: dict[str, Any]) -> None:
+    def start(self, manifest: dict[str, Any], plan: Path | None = None) -> None:
+        """Submit a job, and the ConfigMap of its plan."""
+        name = manifest["metadata"]["name"]
+        if plan is not None:
+            metadata = {"name": name, "namespace": NAMESPACE}
+            data = {"plan.json": plan.read_text(encoding="utf-8")}
+            self._site.cluster.api.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
         self._site.cluster.api.apply(manifest)
-        self._say(f"{manifest['metadata']['name']} is submitted")
+        self._say(f"{name} is submitted")
 
     def wait(self, name: str, holds: Callable[[], bool], what: str) -> None:
         def over() -> bool:
@@ -164,11 +176,12 @@ def started_site(out: Path, say: Callable[[str], None]) -> Iterator[Site]:
 def scenario(run: Run, training: Training, out: Path) -> float:
     """All that happens; when the board was throttled. Raises DemoFailed."""
     run.cap(STAGES * REPLICAS * 700)
-    for name in ("highest", "envpipe"):  # of the first there is no plan
-        run.start(training.manifest(name, out / f"{name}.json", out / name, training.iterations))
-        run.wait_end(name)
+    run.start(training.manifest("highest", out / "highest", training.iterations, planned=False))
+    run.wait_end("highest")
+    run.start(training.manifest("envpipe", out / "envpipe", training.iterations, planned=True), out / "envpipe.json")
+    run.wait_end("envpipe")
     after = out / "perseus"
-    run.start(training.manifest("perseus", out / "perseus.json", after, 3 * training.iterations))
+    run.start(training.manifest("perseus", after, 3 * training.iterations, planned=True), out / "perseus.json")
 
     def done() -> int:
         return max((item.number + 1 for item in read_iterations(after)), default=0)

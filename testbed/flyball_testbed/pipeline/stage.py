@@ -2,7 +2,8 @@
 
 A process sleeps for as long as the profile says of its computation, at the clock that its simulated board has meanwhile,
 and draws what was measured; between the stages go messages, at the end of an iteration all wait for each other. Clocks
-are asked for by Flyball's client, and by nothing else. It is the last stages' replicas that come first to their ends.
+are asked for by Flyball's client, by the plan of the job's spec.pipeline, and by nothing else. It is the last stages'
+replicas that come first to their ends.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def run_stage(arguments: argparse.Namespace, rank: int, world_size: int, links: 
     with SimulatedNode.open(os.environ[HARDWARE_VARIABLE]) as node, journal_of(arguments.journal, rank) as journal:
         job = flyball.join()
         board = Board(node.device(uuid))
-        pipeline = job.pipeline(str(arguments.plan), stage=rank % stages, replica=rank // stages)
+        pipeline = job.pipeline(stage=rank % stages, replica=rank // stages)
         stage = Stage(arguments, rank, board, pipeline)
         journal({"replica": stage.replica, "stage": stage.stage, "gpu": uuid})
         hub.send(time.monotonic())
@@ -143,7 +144,6 @@ def journal_of(folder: Path, rank: int) -> Iterator[Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m flyball_testbed.pipeline.stage", description=__doc__)
     parser.add_argument("--profile", type=Path, required=True, help="CSV: stage,instruction,frequency,time,energy")
-    parser.add_argument("--plan", type=Path, required=True, help="what `flyball frontier --output` has written")
     parser.add_argument("--microbatches", type=int, required=True)
     parser.add_argument("--iterations", type=int, required=True)
     parser.add_argument("--journal", type=Path, required=True, help="folder; a file for each process")

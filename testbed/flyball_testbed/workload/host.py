@@ -26,7 +26,7 @@ from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.informer import Informer
 from flyball_kube.log_settings import LogSettings
 from flyball_kube.logs import configure_logging, get_logger
-from flyball_kube.resources import ENERGY_AWARE_JOBS, PODS
+from flyball_kube.resources import CONFIG_MAPS, ENERGY_AWARE_JOBS, PODS
 from flyball_kube.session import ApiSession
 from flyball_simulator.measured.noise import noise_factor
 
@@ -38,8 +38,14 @@ from flyball_testbed.controlplane.stages import (
     SUCCEEDED,
 )
 from flyball_testbed.workload.devices import DeviceManager
-from flyball_testbed.workload.pods import ACTIVITY_ANNOTATION, WORLD_SIZE_VARIABLE, GpuPod, IncarnationKey
-from flyball_testbed.workload.programs import ProgramPlaces, Programs
+from flyball_testbed.workload.pods import (
+    ACTIVITY_ANNOTATION,
+    WORLD_SIZE_VARIABLE,
+    GpuPod,
+    IncarnationKey,
+    MountedConfigMap,
+)
+from flyball_testbed.workload.programs import ProgramPlaces, Programs, mounted_folder
 from flyball_testbed.workload.reports import post_steps
 from flyball_testbed.workload.trainer import Checkpoint, Phase, Timing, Trainer, TrainingTask
 
@@ -70,6 +76,10 @@ class Settings:
     timing: Timing = field(default_factory=Timing)
 
     @property
+    def config_maps(self) -> Path:
+        return self.state / "config-maps"
+
+    @property
     def running_file(self) -> Path:
         return self.state / "running.json"
 
@@ -98,6 +108,8 @@ class WorkloadHost:
         self._gangs: dict[IncarnationKey, _Gang] = {}
         self._adopted: dict[IncarnationKey, float] = {}
         self._annotated: set[tuple[str, str]] = set()
+        self._mounting: set[str] = set()  # uids of pods whose ConfigMaps are being read, or have been
+        self._mounted: set[str] = set()
         self._tasks: set[asyncio.Task[object]] = set()
 
     async def run(self) -> None:
@@ -186,16 +198,46 @@ class WorkloadHost:
         if pod.phase != "Running":
             return
         if gang is not None:
+            if isinstance(gang.trainer, Programs) and pod.config_maps and pod.uid not in self._mounted:
+                if pod.uid not in self._mounting:
+                    self._mounting.add(pod.uid)
+                    self._start(self._mount(key, pod))
+                return
             gang.trainer.join(pod.uid, pod.node, devices)
         else:
             activity = float(pod.annotations.get(ACTIVITY_ANNOTATION, self._settings.foreign_activity))
             for device in devices:
                 device.set_activity(activity)
 
+    async def _mount(self, key: str, pod: GpuPod) -> None:
+        """Write the files of a pod's ConfigMaps, as the kubelet does; what is not there is waited for."""
+        for mounted in pod.config_maps:
+            while (files := await self._read(pod, mounted)) is None:
+                await asyncio.sleep(RETRY_SECONDS)
+                if (now := self._seen.get(key)) is None or now.uid != pod.uid or now.deleting:
+                    return
+            folder = mounted_folder(self._settings.config_maps, pod, mounted)
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in files.items():
+                (folder / name).write_text(text)
+        self._mounted.add(pod.uid)
+        self._changed.add(key)
+
+    async def _read(self, pod: GpuPod, mounted: MountedConfigMap) -> dict[str, str] | None:
+        """The files of a ConfigMap by their names; None where one of them is not there."""
+        try:
+            data = (await self._session.get(CONFIG_MAPS.path(pod.namespace, mounted.name))).get("data") or {}
+            return {name: data[key] for name, key in mounted.keys.items()}
+        except (ApiError, ApiUnreachable, KeyError) as error:
+            logger.warning("ConfigMap not mounted", pod=pod.name, config_map=mounted.name, error=str(error))
+            return None
+
     def _gone(self, key: str, pod: GpuPod, now: float) -> None:
         """A pod that vanished: deleted by force, or its node with it."""
         del self._seen[key]
         self._unplaced.discard(key)
+        self._mounting.discard(pod.uid)
+        self._mounted.discard(pod.uid)
         self._annotated = {(uid, name) for uid, name in self._annotated if uid != pod.uid}
         node = self._devices.node(pod.node) if pod.node is not None else None
         if node is not None:
@@ -241,7 +283,9 @@ class WorkloadHost:
             return None
         state = self._settings.state
         settings = self._settings
-        places = ProgramPlaces(state / "volumes", settings.sockets, state / "programs", settings.hardware)
+        places = ProgramPlaces(
+            state / "volumes", settings.config_maps, settings.sockets, state / "programs", settings.hardware
+        )
         return Programs(self._pod_by_uid, int(size), places)
 
     def _pod_by_uid(self, uid: str) -> GpuPod:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,15 @@ def _from_gpus(resource: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class MountedConfigMap:
+    """A ConfigMap in a container: where it is mounted, and its keys by the paths that they have there."""
+
+    name: str
+    mount: str
+    keys: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class GpuPod:
     """One pod with GPUs, or parts of some, as the API has it now."""
 
@@ -49,6 +58,7 @@ class GpuPod:
     # Of the environment, what the pod's own fields give: the field's path by the variable's name.
     field_references: Mapping[str, str] = field(default_factory=dict)
     command: tuple[str, ...] = ()  # of the first container
+    config_maps: tuple[MountedConfigMap, ...] = ()  # of the first container, those whose keys it names
     grace_seconds: float = 30.0
 
     @classmethod
@@ -87,6 +97,7 @@ class GpuPod:
             environment=environment,
             field_references=references,
             command=(*(trainer.get("command") or ()), *(trainer.get("args") or ())),
+            config_maps=tuple(_mounted_config_maps(spec, trainer)),
             grace_seconds=float(spec.get("terminationGracePeriodSeconds", 30)),
         )
 
@@ -109,3 +120,12 @@ class GpuPod:
     def stopped(self) -> bool:
         """Whether its annotations have it already that its processes have left."""
         return self.annotations.get(STOPPED_ANNOTATION) == "true" or OUTCOME_ANNOTATION in self.annotations
+
+
+def _mounted_config_maps(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[MountedConfigMap]:
+    sources = {volume["name"]: volume["configMap"] for volume in spec.get("volumes") or () if "configMap" in volume}
+    for mount in container.get("volumeMounts") or ():
+        source = sources.get(mount["name"])
+        if source is not None and source.get("items"):
+            keys = {item["path"]: item["key"] for item in source["items"]}
+            yield MountedConfigMap(source["name"], mount["mountPath"], keys)

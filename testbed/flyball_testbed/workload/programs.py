@@ -19,7 +19,7 @@ from flyball_simulated_gpu.shared import SimulatedDevice
 
 from flyball_testbed.controlplane.ports import LOOPBACK, free_port
 from flyball_testbed.workload.devices import hardware_path
-from flyball_testbed.workload.pods import GpuPod
+from flyball_testbed.workload.pods import GpuPod, MountedConfigMap
 from flyball_testbed.workload.reports import socket_path
 from flyball_testbed.workload.trainer import Phase, StepReport
 
@@ -31,13 +31,19 @@ INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "OMP_NUM_THREADS", "OPENBLAS_NUM_
 
 @dataclass(frozen=True, slots=True)
 class ProgramPlaces:
-    """Where programs find what pods have mounted: `volumes` for checkpoints, the agents' `sockets`, the boards in
-    `hardware`, and where their `logs` go."""
+    """Where programs find what pods have mounted: `volumes` for checkpoints, `config_maps` (a folder of each pod's), the
+    agents' `sockets`, the boards in `hardware`, and where their `logs` go."""
 
     volumes: Path
+    config_maps: Path
     sockets: Path
     logs: Path
     hardware: Path
+
+
+def mounted_folder(config_maps: Path, pod: GpuPod, mounted: MountedConfigMap) -> Path:
+    """Where the files of a ConfigMap are that a pod mounts."""
+    return config_maps / pod.uid / mounted.name
 
 
 def environment_of(
@@ -49,6 +55,12 @@ def environment_of(
     fields |= {f"metadata.labels['{label}']": value for label, value in pod.labels.items()}
     values |= pod.environment
     values |= {name: fields.get(path, "") for name, path in pod.field_references.items()}
+    for mounted in pod.config_maps:
+        here = str(mounted_folder(places.config_maps, pod, mounted))
+        values = {
+            name: here + value[len(mounted.mount) :] if value.startswith(f"{mounted.mount}/") else value
+            for name, value in values.items()
+        }
     if "FLYBALL_CHECKPOINT_DIR" in values:
         values["FLYBALL_CHECKPOINT_DIR"] = str(places.volumes / pod.namespace / pod.job_name)
     if "FLYBALL_SOCKET" in values or "FLYBALL_JOB" in values:

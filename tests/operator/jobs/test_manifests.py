@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from flyball_api.workloads import read_incarnation
 from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
 
-from tests.support.operator_objects import Json, job_view
+from tests.support.operator_objects import NOW, Json, job_view
 
 NODES = (("a", 4), ("b", 4))
 REFERENCE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
@@ -21,7 +22,7 @@ CHECKPOINT = {"name": "checkpoint", "mountPath": "/ckpt"}
 def job_with(*containers: Json, **pod: Any) -> Json:
     """The pod template's spec after making incarnation 3 of `team/train` on two nodes."""
     view = job_view(template={"spec": {"containers": list(containers), **pod}})
-    return dict(incarnation_job(view, 3, NODES, "/var/run/flyball")["spec"]["template"]["spec"])
+    return dict(incarnation_job(view, 3, NODES, "/var/run/flyball", now=NOW)["spec"]["template"]["spec"])
 
 
 def environment(container: Json) -> dict[str, str]:
@@ -43,7 +44,8 @@ def test_the_environment_is_the_one_that_the_reference_promises() -> None:
     given = environment(job_with(trainer(volumeMounts=[CHECKPOINT]))["containers"][0])
     # This job says nothing of what fits into a GPU, and does not recur.
     unsaid = {"FLYBALL_MAX_LOCAL_BATCH_SIZE", "FLYBALL_BASE_BATCH_SIZE", "FLYBALL_TARGET_METRIC"}
-    assert promised == set(given) - {"FLYBALL_POD_UID"} | unsaid
+    pipeline = {f"FLYBALL_PIPELINE_{word}" for word in ("PLAN", "STAGES", "MICROBATCHES", "OBJECTIVE", "SECONDS")}
+    assert promised == set(given) - {"FLYBALL_POD_UID"} | unsaid | pipeline
 
 
 def test_the_environments_values() -> None:
@@ -69,6 +71,53 @@ def test_the_environments_values() -> None:
         "JAX_NUM_PROCESSES": "2",
         "JAX_PROCESS_ID": rank,
     }
+
+
+PIPELINE = {"stages": 4, "microbatches": 16, "plan": {"configMap": "gpt3", "key": "fast.json"}}
+
+
+def pipelined(**spec: Any) -> tuple[Json, dict[str, str]]:
+    """The pod of a job with a pipeline and a helper beside its trainer, and what the trainer is told of the pipeline."""
+    template = {"spec": {"containers": [trainer(volumeMounts=[CHECKPOINT]), {"name": "helper"}]}}
+    made = incarnation_job(job_view(pipeline=PIPELINE, template=template, **spec), 1, NODES, now=NOW)
+    pod: Json = made["spec"]["template"]["spec"]
+    given = environment(pod["containers"][0])
+    return pod, {name: value for name, value in given.items() if name.startswith("FLYBALL_PIPELINE_")}
+
+
+def test_the_trainer_has_the_plan_of_its_pipeline() -> None:
+    pod, told = pipelined(objective="Energy")
+    assert told == {
+        "FLYBALL_PIPELINE_PLAN": "/etc/flyball/plan.json",
+        "FLYBALL_PIPELINE_STAGES": "4",
+        "FLYBALL_PIPELINE_MICROBATCHES": "16",
+        "FLYBALL_PIPELINE_OBJECTIVE": "Energy",
+    }
+    mount = {"name": "flyball-plan", "mountPath": "/etc/flyball", "readOnly": True}
+    assert pod["containers"][0]["volumeMounts"] == [CHECKPOINT, mount]
+    assert "volumeMounts" not in pod["containers"][1]
+    source = {"name": "gpt3", "items": [{"key": "fast.json", "path": "plan.json"}]}
+    assert pod["volumes"] == [{"name": "flyball-plan", "configMap": source}]
+    own = {"spec": {"containers": [trainer()], "volumes": [{"name": "flyball-plan", "emptyDir": {}}]}}
+    taken = job_view(pipeline=PIPELINE, template=own)
+    with pytest.raises(ValueError, match="volume name flyball-plan is taken"):
+        incarnation_job(taken, 1, NODES, now=NOW)
+
+
+@pytest.mark.parametrize("word", ["deadline", "flexibleUntil"])
+def test_a_pipeline_is_told_how_long_an_iteration_may_take_for_its_deadline(word: str) -> None:
+    due = NOW + timedelta(seconds=1000)
+    training = {"globalBatchSize": 64, "iterations": 300}
+    status = {"progress": {"iterations": 100}}
+    _, told = pipelined(training=training, status=status, **{word: due.isoformat()})
+    assert float(told["FLYBALL_PIPELINE_SECONDS"]) == pytest.approx(0.95 * 1000 / 200)
+    _, told = pipelined(training=training, status={"progress": {"iterations": 400}}, **{word: due.isoformat()})
+    assert float(told["FLYBALL_PIPELINE_SECONDS"]) == pytest.approx(0.95 * 1000), "it has done more than it has"
+    for spec in (
+        {"training": {"globalBatchSize": 64}, "deadline": due.isoformat()},
+        {"training": training, "deadline": (NOW - timedelta(seconds=1)).isoformat()},
+    ):
+        assert "FLYBALL_PIPELINE_SECONDS" not in pipelined(**spec)[1]
 
 
 def test_what_the_user_sets_wins() -> None:
@@ -103,14 +152,14 @@ def test_a_pod_sees_its_own_folder_of_sockets_only() -> None:
         {"name": "flyball-socket", "mountPath": "/run/flyball", "subPathExpr": "$(FLYBALL_POD_UID)", "readOnly": True},
     ]
     assert spec["volumes"][-1]["hostPath"] == {"path": "/var/run/flyball", "type": "DirectoryOrCreate"}
-    without = incarnation_job(job_view(), 1, NODES)["spec"]["template"]["spec"]
+    without = incarnation_job(job_view(), 1, NODES, now=NOW)["spec"]["template"]["spec"]
     assert "volumes" not in without
     assert "FLYBALL_SOCKET" not in environment(without["containers"][0])
 
 
 def test_a_socket_that_is_a_device_takes_no_folder_of_the_host() -> None:
     view = job_view(template={"spec": {"containers": [trainer(), {"name": "helper"}]}})
-    made = incarnation_job(view, 1, NODES, "/var/run/flyball", socket_resource="flyball.dev/socket")
+    made = incarnation_job(view, 1, NODES, "/var/run/flyball", socket_resource="flyball.dev/socket", now=NOW)
     spec = made["spec"]["template"]["spec"]
     first, second = spec["containers"]
     assert first["resources"]["limits"]["flyball.dev/socket"] == "1"
@@ -125,7 +174,7 @@ def test_sockets_are_not_the_users_to_ask_for() -> None:
     helper = {"name": "helper", "resources": {"limits": {"flyball.dev/socket": "5"}}}
     view = job_view(template={"spec": {"containers": [trainer(), helper]}})
     with pytest.raises(ValueError, match=r"container helper asks for flyball.dev/socket"):
-        incarnation_job(view, 1, NODES, socket_resource="flyball.dev/socket")
+        incarnation_job(view, 1, NODES, socket_resource="flyball.dev/socket", now=NOW)
 
 
 @pytest.mark.parametrize("value", ["", "the-uid-of-another-pod"])
@@ -149,7 +198,7 @@ def test_the_volume_of_the_sockets_is_not_the_users_to_mount_or_to_define() -> N
 
 
 def test_an_indexed_job_of_gated_pods_one_a_node() -> None:
-    made = incarnation_job(job_view(), 3, NODES)
+    made = incarnation_job(job_view(), 3, NODES, now=NOW)
     assert made["metadata"]["name"] == "train-3"
     spec = made["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"], spec["backoffLimit"]) == (
@@ -179,7 +228,7 @@ def test_labels_tell_pods_job_and_service_apart_from_others() -> None:
     view = job_view(
         template={"metadata": {"labels": {"team": "x"}}, "spec": {"containers": [trainer()]}},
     )
-    made = incarnation_job(view, 3, NODES)
+    made = incarnation_job(view, 3, NODES, now=NOW)
     service = incarnation_service(read_incarnation({**made, "metadata": {**made["metadata"], "uid": "batch-uid"}}))
     assert made["metadata"]["labels"] == labels
     assert made["spec"]["template"]["metadata"]["labels"] == {"team": "x", **labels}
@@ -189,7 +238,7 @@ def test_labels_tell_pods_job_and_service_apart_from_others() -> None:
 
 
 def test_the_allocation_can_be_read_back() -> None:
-    made = incarnation_job(job_view(), 3, NODES)
+    made = incarnation_job(job_view(), 3, NODES, now=NOW)
     view = read_incarnation(made)
     assert (view.job_uid, view.incarnation, view.nodes, view.gpus) == ("uid-train", 3, NODES, 8)
 
@@ -212,21 +261,23 @@ def test_gpus_of_the_template_are_overwritten_by_the_allocations() -> None:
 
 def test_another_resource_name() -> None:
     view = job_view(gpus={"min": 1, "max": 8, "resourceName": "example.com/gpu"})
-    limits = incarnation_job(view, 1, NODES)["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    limits = incarnation_job(view, 1, NODES, now=NOW)["spec"]["template"]["spec"]["containers"][0]["resources"][
+        "limits"
+    ]
     assert limits == {"example.com/gpu": "4"}
 
 
 def test_the_jobs_own_template_is_left_alone() -> None:
     view = job_view(template={"metadata": None, "spec": {"containers": [trainer(env=None)]}})
     before = copy.deepcopy(view.spec.template)
-    incarnation_job(view, 1, NODES, "/sockets")
-    incarnation_job(view, 2, NODES, "/sockets")
+    incarnation_job(view, 1, NODES, "/sockets", now=NOW)
+    incarnation_job(view, 2, NODES, "/sockets", now=NOW)
     assert view.spec.template == before
 
 
 def test_unequal_shares_are_refused() -> None:
     with pytest.raises(ValueError, match="team/train: every node must give the same number of GPUs"):
-        incarnation_job(job_view(), 1, (("a", 4), ("b", 8)))
+        incarnation_job(job_view(), 1, (("a", 4), ("b", 8)), now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -257,5 +308,7 @@ def test_unequal_shares_are_refused() -> None:
 )
 def test_a_template_that_cannot_be_used_is_refused_by_name(template: Json, words: str) -> None:
     with pytest.raises(ValueError, match="EnergyAwareJob team/train: ") as caught:
-        incarnation_job(job_view(template=template), 1, NODES, gpu_resources=["nvidia.com/gpu", "example.com/gpu"])
+        incarnation_job(
+            job_view(template=template), 1, NODES, gpu_resources=["nvidia.com/gpu", "example.com/gpu"], now=NOW
+        )
     assert words in str(caught.value)

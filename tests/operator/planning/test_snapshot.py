@@ -101,6 +101,12 @@ def test_a_job_under_way() -> None:
     assert (state.objective, state.priority, state.current, state.resizable) == (Objective.TIME, 5, ALLOCATION, True)
 
 
+def test_a_pipeline_is_granted_the_clocks_of_time_and_its_plan_lowers_them() -> None:
+    pipeline = {"stages": 2, "microbatches": 8, "plan": {"configMap": "gpt3"}}
+    assert state_of(objective="Energy", pipeline=pipeline).objective is Objective.TIME
+    assert state_of(objective="Energy").objective is Objective.ENERGY
+
+
 @pytest.mark.parametrize(
     ("running", "mode", "seconds_ago", "resizable"),
     [

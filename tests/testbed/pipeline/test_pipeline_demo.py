@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_api.energy_aware_job import read_energy_aware_job
+from flyball_api.energy_aware_job import PipelineParallelism, PlanSource, read_energy_aware_job
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.hardware_file import create_node_file
 from flyball_testbed.pipeline.demo import PRODUCT, Training, conclude
@@ -31,7 +31,7 @@ def test_stages_compute_in_order_and_wait_for_each_other(tmp_path: Path) -> None
     (tmp_path / "profile.csv").write_text(PROFILE_ROWS)
     command = [
         sys.executable, "-m", "flyball_testbed.pipeline.stage", "--profile", str(tmp_path / "profile.csv"),
-        "--plan", str(tmp_path / "none"), "--microbatches", "2", "--iterations", "2", "--journal", str(tmp_path / "j"),
+        "--microbatches", "2", "--iterations", "2", "--journal", str(tmp_path / "j"),
     ]  # fmt: skip
     environment = {
         **os.environ,
@@ -58,7 +58,7 @@ def test_gpus_that_are_no_whole_pipelines_are_refused(tmp_path: Path) -> None:
     (tmp_path / "profile.csv").write_text(PROFILE_ROWS)
     command = [
         sys.executable, "-m", "flyball_testbed.pipeline.stage", "--profile", str(tmp_path / "profile.csv"),
-        "--plan", "p", "--microbatches", "2", "--iterations", "2", "--journal", str(tmp_path / "j"),
+        "--microbatches", "2", "--iterations", "2", "--journal", str(tmp_path / "j"),
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(CLIENT), "NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-c"}
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -137,7 +137,8 @@ def test_what_was_not_kept_is_a_failure(
 
 
 def test_its_jobs_are_such_as_the_operator_takes(tmp_path: Path) -> None:
-    manifest = Training(6, 8).manifest("perseus", tmp_path / "plan.json", tmp_path, 24)
+    manifest = Training(6, 8).manifest("perseus", tmp_path, 24, planned=True)
     manifest["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
     job = read_energy_aware_job(manifest)
     assert (job.spec.gpus.min, job.spec.gpus.max, job.spec.clocks.max_megahertz) == (8, 8, 1740)
+    assert job.spec.pipeline == PipelineParallelism(4, 6, PlanSource("perseus", "plan.json"))

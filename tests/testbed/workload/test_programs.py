@@ -59,7 +59,9 @@ def devices(tmp_path: Path) -> Iterator[list[SimulatedDevice]]:
 
 @pytest.fixture
 def places(tmp_path: Path) -> ProgramPlaces:
-    return ProgramPlaces(tmp_path / "volumes", tmp_path / "sockets", tmp_path / "logs", tmp_path / "hardware")
+    return ProgramPlaces(
+        tmp_path / "volumes", tmp_path / "config-maps", tmp_path / "sockets", tmp_path / "logs", tmp_path / "hardware"
+    )
 
 
 Start = Callable[..., Programs]

@@ -38,7 +38,7 @@ WAITING_CHANGE = {
     "Preempted": "a higher spec.priority, a higher cap, or another job's end",
     "InvalidSpec": "mend spec.template as the API server's words say (with spec.suspend: true in the same change)",
     "UnknownGpuResource": "set spec.gpus.resourceName to one of those",
-    "NotSupported": "take those sections out (with spec.suspend: true in the same change), or a version that knows them",
+    "NotSupported": "give spec.pipeline its plan, or take it out (with spec.suspend: true in the same change)",
     "ChoosingBatchSize": "the first report of a node's GPUs, in seconds",
     "CostLimitReached": "the end of its pods; submit it anew for another batch size",
     "WaitingForSignal": "the time that it starts at; without spec.flexibleUntil it starts as soon as it can",

@@ -556,12 +556,15 @@ def test_of_a_job_that_another_controller_manages_not_a_word_is_written() -> Non
     assert list(scene.step.expired) == []
 
 
-def test_a_section_that_nothing_can_be_made_of_is_refused() -> None:
+def test_a_pipeline_without_a_plan_is_refused() -> None:
     scene = Scene(raw_job(gpus={"min": 8, "max": 8}, pipeline={"stages": 2}))
     assert scene.cycle() == []
     status, reason, message = scene.condition("Admitted")
     assert (status, reason) == ("False", "NotSupported")
-    assert "cannot make use of spec.pipeline: take it out" in message
+    assert "spec.pipeline has no plan: name the ConfigMap" in message
+    scene.raw["spec"]["pipeline"] = {"stages": 2, "microbatches": 4, "plan": {"configMap": "plan"}}
+    scene.raw["metadata"]["generation"] = 2
+    assert [type(action) for action in scene.cycle()] == [CreateIncarnation]
 
 
 @pytest.mark.parametrize(("mode", "starts"), [("Suspend", False), ("Fail", False), ("Throttle", True)])
