@@ -107,7 +107,8 @@ class PipelineProfile:
         if not measured:
             raise ProfileError("the profile has no rows")
         stages = {stage for stage, _ in measured}
-        if gaps := sorted(set(range(max(stages) + 1)) - stages):
+        # The first gap is at most as high as there are stages, however high a wrong row's number is.
+        if gaps := sorted(set(range(len(stages))) - stages):
             raise ProfileError(f"stage {gaps[0]} is missing: the profile has stages {sorted(stages)}, counted from 0")
         points: dict[tuple[int, str], tuple[OperatingPoint, ...]] = {}
         for (stage, instruction), by_clock in measured.items():

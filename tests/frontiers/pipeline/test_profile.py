@@ -62,6 +62,7 @@ def test_recomputation_is_derived_where_it_was_not_measured() -> None:
         ("x,forward,1395,0.05,23", "row 3 .*stage must be"),
         ("0,,1395,0.05,23", "row 3 .*instruction must be"),
         ("2,forward,1395,0.05,23", "stage 1 is missing"),
+        ("1e15,forward,1395,0.05,23", "stage 1 is missing"),
     ],
 )
 def test_a_wrong_row_is_named(row: str, message: str) -> None:
