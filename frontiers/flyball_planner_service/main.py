@@ -1,0 +1,56 @@
+"""The service as a process: until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import socket
+
+import uvicorn
+from flyball_kube.logs import get_logger
+
+from flyball_planner_service.app import make_app
+from flyball_planner_service.frontiers import Frontiers, workers
+from flyball_planner_service.options import PlannerOptions
+
+logger = get_logger(__name__)
+
+MAX_CONNECTIONS = 256
+KEEP_ALIVE_SECONDS = 15
+MAX_HEADER_BYTES = 32 * 1024
+STOP_SECONDS = 3
+
+
+class Server(uvicorn.Server):
+    """Says where it listens once it does."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for server in self.servers:
+            for listening in server.sockets:
+                host, port = listening.getsockname()[:2]
+                logger.info("planner served", address=host, port=port)
+
+
+def run(options: PlannerOptions) -> None:
+    """Serve until told to end; what is planned meanwhile is given up."""
+    frontiers = Frontiers(
+        workers(options.workers, options.deadline_seconds),
+        max_waiting=options.max_waiting,
+        kept_bytes=options.kept_megabytes * 1_000_000,
+    )
+    Server(
+        uvicorn.Config(
+            make_app(frontiers, options.token, max_estimated_seconds=options.max_estimated_seconds),
+            host=options.address,
+            port=options.port,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            http="h11",
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+    ).run()

@@ -1,0 +1,99 @@
+"""The service as a process, its workers, and the client in ten lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flyball_planner_service.request import FrontierRequest, document_of, written
+from flyball_planner_service.solver import GivenUp, Planned, Refused, Solver
+
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+ROOT = Path(__file__).parents[2]
+PROFILE = ROOT / "examples/profiles/gpt3-a40-unbalanced.csv"
+REQUEST = FrontierRequest(PROFILE.read_text(encoding="utf-8"), 4, 70.38, 5)
+
+
+async def test_a_worker_plans_refuses_and_begins_anew_where_it_is_killed() -> None:
+    solver = Solver(deadline_seconds=PATIENCE_SECONDS)
+    try:
+        assert await solver.solve(REQUEST) == Planned(written(document_of(REQUEST)))
+        refused = await solver.solve(FrontierRequest("stage,instruction,frequency,time,energy\n0,forward,1,1,1\n", 1))
+        assert isinstance(refused, Refused)
+        assert "stage 0 has no backward rows" in refused.reason
+        assert solver._process is not None
+        os.kill(solver._process.pid, signal.SIGKILL)
+        wait_until(lambda: solver._process is None or not solver._process.alive, "killed")
+        assert isinstance(await solver.solve(REQUEST), Planned)
+    finally:
+        solver.close()
+
+
+async def test_what_takes_too_long_is_given_up() -> None:
+    solver = Solver(deadline_seconds=0.0)
+    answer = await solver.solve(REQUEST)
+    assert answer == GivenUp("it took longer than 0 s")
+    assert solver._process is None, "the process plans no longer"
+
+
+@contextmanager
+def service(folder: Path, *arguments: str) -> Iterator[str]:
+    """The address of a service of the command's; ended by SIGTERM, in order."""
+    log = folder / "log"
+    program = str(Path(sysconfig.get_path("scripts")) / "flyball")
+    with log.open("wb") as file:
+        process = subprocess.Popen([program, "planner", "serve", "--port", "0", *arguments], stderr=file, stdout=file)
+    try:
+
+        def address() -> str:
+            found = re.search(r'"?address"?[=:] ?"?([\d.]+).*"?port"?[=:] ?(\d+)', log.read_text())
+            return f"http://{found[1]}:{found[2]}" if found else ""
+
+        wait_until(lambda: bool(address()) or process.poll() is not None, lambda: log.read_text())
+        assert process.poll() is None, log.read_text()
+        yield address()
+        process.terminate()
+        assert process.wait(PATIENCE_SECONDS) in (0, -signal.SIGTERM), log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_client_in_ten_lines_gets_a_plan(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-some-length")
+    with service(tmp_path, "--token-file", str(token)) as address:
+        environment = {**os.environ, "FLYBALL_PLANNER": address, "FLYBALL_PLANNER_TOKEN": token.read_text()}
+        command = [sys.executable, str(ROOT / "examples/python/ask_the_planner.py"), str(PROFILE), "4", "70.38"]
+        answer = subprocess.run(
+            command,
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        assert answer.returncode == 0, answer.stderr
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["gpus"] == 4
+    assert len(plan["points"]) > 10
+
+
+def test_the_command_refuses_to_serve_everybody(tmp_path: Path) -> None:
+    program = str(Path(sysconfig.get_path("scripts")) / "flyball")
+    answer = subprocess.run(
+        [program, "planner", "serve", "--address", "0.0.0.0"],  # noqa: S104 - what is refused
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    assert answer.returncode == 2
+    assert "lets other machines in" in answer.stderr
