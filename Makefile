@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Tests and demo start hundreds of Python processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv programs demo train-demo pipeline-demo test test-fast test-integrations test-training mutants schedules gpu-check lint format images krew chart-docs docs page-pictures \
+.PHONY: help venv programs demo train-demo pipeline-demo test test-fast properties test-integrations test-training mutants schedules gpu-check lint format images krew chart-docs docs page-pictures \
 	dashboards dashboards-pictures vmui-pictures frontiers model-study \
 	metered-cap evaluation clean
 help:  ## what the targets do
@@ -38,6 +38,9 @@ test: $(STAMP)  ## the tests, on a real control plane; not test-integrations (TE
 
 test-fast: $(STAMP)  ## what needs no control plane and no long computation, on fewer examples (TEST_ARGS as above)
 	$(BIN)/pytest -m "not cluster and not chart and not whole_data and not slow" --hypothesis-profile fast --numprocesses 4 --dist worksteal $(TEST_ARGS)
+
+properties: $(STAMP)  ## every property of the pure code on new examples (PROPERTIES_ARGS="--hypothesis-profile thorough": thirty times as many)
+	$(BIN)/pytest -m "hypothesis and not cluster and not chart and not whole_data" --numprocesses auto --dist worksteal $(PROPERTIES_ARGS)
 
 test-integrations: $(STAMP)  ## beside other people's programs: prometheus-operator, JobSet, cosign, kube-score, vmui, kube-router (built once, half an hour)
 	$(BIN)/python -m flyball_testbed.controlplane.programs.integrations

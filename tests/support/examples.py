@@ -1,8 +1,9 @@
 """How many examples a property is tried on: all in `make test`, a part of them in `make test-fast`, many more on request.
 
-The profile says so: `--hypothesis-profile fast`, `thorough` for a property that is to be tried for minutes, or `repeatable`
-for the same examples in every run, a third of them and none shrunk. A property's own number is written as
-`max_examples=examples(400)`. No profile has a deadline: on a loaded machine any example may take any time.
+The profile says so: `--hypothesis-profile fast`, `thorough` for a property that is to be tried for minutes, `gate` for as
+many as in `make test` and the same ones whenever a test is as it was (so that a change is not refused for what another one
+brought; Hypothesis' own profile for CI does so), or `repeatable` for a third of those, none shrunk. A property's own number
+is written as `max_examples=examples(400)`. No profile has a deadline: on a loaded machine any example may take any time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ THOROUGH_EXAMPLES = 3000
 REPEATABLE_EXAMPLES = 33
 
 settings.register_profile("full", max_examples=FULL_EXAMPLES, deadline=None)
+settings.register_profile("gate", max_examples=FULL_EXAMPLES, deadline=None, derandomize=True)
 settings.register_profile("fast", max_examples=FAST_EXAMPLES, deadline=None)
 settings.register_profile("thorough", max_examples=THOROUGH_EXAMPLES, deadline=None)
 settings.register_profile(
