@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from flyball_api.conditions import StoredCondition
+from flyball_api.frontier import FrontierBounds, Tradeoff
 from flyball_api.names import GPU_RESOURCE, MANAGED_BY_FLYBALL
 from flyball_api.reading import (
     ApiStruct,
@@ -241,15 +242,6 @@ class EnergyUse(ApiStruct, frozen=True):
     incarnations: tuple[IncarnationEnergy, ...] = ()
 
 
-class FrontierPoint(ApiStruct, frozen=True):
-    """One choice of size and clock, and the time and energy to the end of the job at it."""
-
-    gpus: Count
-    clock_megahertz: Count
-    seconds: Count
-    kilojoules: Count
-
-
 class JobSummary(ApiStruct, frozen=True):
     """The numbers of a status as people read them."""
 
@@ -300,7 +292,7 @@ class EnergyAwareJobStatus(ApiStruct, frozen=True):
     recurrence: RecurringRun | None = None
     queue: QueuePlace | None = None
     waiting_since: Time | None = None
-    frontier: tuple[FrontierPoint, ...] | None = None
+    tradeoff: Tradeoff | None = None
     explanation: str | None = None
     state: str | None = None
     summary: JobSummary | None = None
@@ -369,6 +361,18 @@ class EnergyAwareJob:
     def profile_key(self) -> str:
         """Jobs of one namespace with the same key share what was learned about them."""
         return self.spec.profile_key or self.name
+
+    @property
+    def frontier_bounds(self) -> FrontierBounds:
+        """What of its spec its choices of size and clock depend on."""
+        spec = self.spec
+        return FrontierBounds(
+            spec.training.global_batch_size,
+            spec.gpus.min,
+            spec.gpus.max,
+            spec.clocks.min_megahertz,
+            spec.clocks.max_megahertz,
+        )
 
     @property
     def elastic(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flyball_api.conditions import StoredCondition
+from flyball_api.frontier import IterationFrontier
 from flyball_api.names import FLYBALL_API_VERSION
 from flyball_api.reading import ApiStruct, Count, JsonObject, ObjectMeta, Time, read_metadata, read_spec, read_status
 
@@ -78,6 +79,7 @@ class EnergyProfileStatus(ApiStruct, frozen=True):
     parameters: tuple[FittedParameter, ...] | None = None
     fit: FitQuality | None = None
     observations: tuple[Observation, ...] = ()
+    frontiers: tuple[IterationFrontier, ...] | None = None
     batch_size_search: BatchSizeSearch | None = None
 
 

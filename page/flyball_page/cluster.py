@@ -27,6 +27,7 @@ from flyball_kube.resources import (
     POWER_CAPS,
 )
 from flyball_kube.session import ApiSession
+from flyball_views.jobs import frontier_of
 from flyball_views.nodes import ROW_LABELS
 from flyball_views.overview import Overview, overview
 from flyball_views.sightings import Sightings
@@ -176,7 +177,7 @@ class ClusterWatch:
             ]
         return self._document(
             ("job", namespace, name, str(profiles)),
-            lambda: documents.job_document(view, row, learned, self._events),
+            lambda: documents.job_document(view, row, learned, self._events, frontier_of(job, learned or ())),
         )
 
     def history(self, cap: str, *, whole: bool) -> Published | None:

@@ -11,8 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from flyball_api.energy_profile import EnergyProfile
+from flyball_api.frontier import FrontierPoint
 from flyball_views.caps import CapRow
-from flyball_views.jobs import JobRow
+from flyball_views.jobs import JobRow, ends_of
 from flyball_views.nodes import NodeRow
 from flyball_views.overview import Overview
 from msgspec.structs import replace
@@ -198,15 +199,22 @@ def _job(job: JobRow) -> Json:
 
 
 def job_document(
-    view: Overview, job: JobRow, profiles: Sequence[EnergyProfile] | None = (), events: Iterable[EventRow] = ()
+    view: Overview,
+    job: JobRow,
+    profiles: Sequence[EnergyProfile] | None = (),
+    events: Iterable[EventRow] = (),
+    frontier: Sequence[FrontierPoint] = (),
 ) -> Json:
     """One job whole: its frontier, the point that it is at, and what is known of the model that both come from.
 
-    None for `profiles`: who asks may not see what was learned.
+    None for `profiles`: who asks may not see what was learned. Without a `frontier`, its ends are sent, which the job's own
+    status tells (`onlyEnds`: there are more choices).
     """
     return {
         "asOf": seconds(view.time),
         "job": job,
+        "frontier": frontier or ends_of(job.tradeoff),
+        "onlyEnds": not frontier and job.tradeoff is not None and job.tradeoff.choices > len(ends_of(job.tradeoff)),
         "present": present_point(job, view.time),
         "profiles": None
         if profiles is None

@@ -13,7 +13,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from flyball_api.energy_aware_job import BackOff, IncarnationFailure, read_energy_aware_job
+from flyball_api.frontier import FrontierPoint, Tradeoff
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
@@ -28,6 +30,7 @@ from tests.support.site_bench import job_manifest
 
 SHOWN = Path(__file__).parent / "shown"
 UID = "uid-train"
+TRADEOFF = Tradeoff("NVIDIA-A100-SXM4-40GB", 32, FrontierPoint(8, 1410, 190, 520), FrontierPoint(8, 855, 270, 390))
 PLACES = (("node-000", 4), ("node-001", 4))
 PLAN = decision(UID, *PLACES)
 CURRENT = incarnation_view(UID, 2, *PLACES)
@@ -195,7 +198,9 @@ def test_what_kubectl_shows(cluster: IsolatedCluster) -> None:
     )
     for name, spec, facts in SITUATIONS:
         made = cluster.api.create(jobs, job_manifest(name, cluster.namespace, gpus=(8, 8), iterations=1000, **spec))
-        status = as_stored(job_status(read_energy_aware_job(made), replace(base, **facts)))
+        told = replace(base, **facts)
+        status = job_status(read_energy_aware_job(made), told)
+        status = as_stored(msgspec.structs.replace(status, tradeoff=None if told.outcome else TRADEOFF))
         cluster.api.patch(f"{jobs}/{name}/status", {"status": status})
     shown = {
         "get.txt": table(kubectl(cluster, "get", "eaj")),

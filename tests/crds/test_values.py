@@ -188,6 +188,10 @@ DEVICE = {"uuid": UUID, "index": 0, "energyMillijoules": 2**62, "powerMilliwatts
 CONDITION = {"type": "Ready", "status": "True", "reason": "Serving", "message": "", "lastTransitionTime": NOW}
 OBSERVATION = {"namespace": "a", "name": "b", "uid": "c", "incarnation": 1, "podName": "b-1-0-x"}
 RUN = {"decision": 0, "batchSize": 32, "purpose": "Explore", "costJoules": 9, "reached": True, "samples": 5}
+REST = {"gpus": 1, "clockMegahertz": 1, "seconds": 1, "kilojoules": 1}
+TRADEOFF = {"gpuModel": "NVIDIA A100-SXM4-40GB", "choices": 2, "fastest": REST, "thriftiest": REST}
+CHOICE = {"gpus": 1, "clockMegahertz": 1, "microsecondsPerIteration": 1, "millijoulesPerIteration": 1}
+FRONTIER = {"bounds": {"globalBatchSize": 1, "minGpus": 1, "maxGpus": 1}, "choices": [CHOICE]}
 PARAMETER = {"name": "k", "value": "1.25e-07", "standardError": "0.5"}
 ACCEPTED_STATUSES = [
     (NODE, {"devices": [DEVICE], "jobs": [OBSERVATION, OBSERVATION | {"uid": "d"}], "conditions": [CONDITION]}),
@@ -220,7 +224,17 @@ REFUSED_STATUSES = [
     (PROFILE, {"parameters": [PARAMETER | {"value": "inf"}]}, "status.parameters[0].value"),
     (PROFILE, {"parameters": [PARAMETER | {"value": "1e308"}]}, "status.parameters[0].value"),
     (PROFILE, {"parameters": [PARAMETER | {"standardError": "-0.5"}]}, "status.parameters[0].standardError"),
-    (EAJ, {"frontier": [{"gpus": 1, "clockMegahertz": 1, "seconds": 1, "kilojoules": 1}] * 33}, "status.frontier"),
+    (EAJ, {"tradeoff": TRADEOFF | {"choices": 33}}, "status.tradeoff.choices"),
+    (EAJ, {"tradeoff": TRADEOFF | {"fastest": REST | {"gpus": 0}}}, "status.tradeoff.fastest.gpus"),
+    (EAJ, {"tradeoff": TRADEOFF | {"thriftiest": REST | {"kilojoules": -1}}}, "status.tradeoff.thriftiest.kilojoules"),
+    (PROFILE, {"frontiers": [FRONTIER] * 17}, "status.frontiers"),
+    (PROFILE, {"frontiers": [FRONTIER | {"choices": [CHOICE] * 33}]}, "status.frontiers[0].choices"),
+    (PROFILE, {"frontiers": [FRONTIER | {"choices": [CHOICE | {"millijoulesPerIteration": 0}]}]}, "millijoules"),
+    (
+        PROFILE,
+        {"frontiers": [FRONTIER | {"bounds": {"globalBatchSize": 0, "minGpus": 1, "maxGpus": 1}}]},
+        "globalBatch",
+    ),
     (EAJ, {"energy": {"settledMillijoules": -1}}, "status.energy.settledMillijoules"),
 ]
 

@@ -108,6 +108,24 @@ def test_it_shows_caps_nodes_jobs_and_events_without_a_complaint(
         assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 200) is (scheme == "dark")
 
 
+def test_who_may_not_see_what_was_learned_is_told_why_the_frontier_has_ends_alone(
+    browser: Any, small: MadeDocuments
+) -> None:
+    shown = small.job
+    with opened(browser, small, "#job=team/train") as (page, _, _):
+        page.wait_for_selector("#job-detail svg.frontier")
+        assert page.locator("#job-detail svg.frontier > .frontier-point").count() == 3
+        assert "Drawn are the fastest" not in page.locator("#job-detail").inner_text()
+    small.job = lambda namespace, name, profiles: shown(namespace, name, profiles=False)  # type: ignore[method-assign]
+    with opened(browser, small, "#job=team/train") as (page, seen, _):
+        page.wait_for_selector("#job-detail svg.frontier")
+        assert page.locator("#job-detail svg.frontier > .frontier-point").count() == 2
+        said = page.locator("#job-detail").inner_text()
+        assert "Drawn are the fastest and the thriftiest of 3 choices" in said
+        assert "you may not list energyprofiles" in said
+        assert seen.complaints == []
+
+
 CONTRASTS = """() => {
   const luminance = ([r, g, b]) => {
     const linear = (share) => share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from flyball_api.frontier import FrontierPoint
 from flyball_page.documents import (
     MAX_JOBS,
     job_document,
@@ -29,6 +30,11 @@ from tests.support import shown_cluster
 from tests.support.shown_page import large_cluster, made_event
 
 Json = dict[str, Any]
+
+ENDS = [
+    {"gpus": 1, "clockMegahertz": 1410, "seconds": 1500, "kilojoules": 600},
+    {"gpus": 1, "clockMegahertz": 1005, "seconds": 1800, "kilojoules": 480},
+]
 
 
 @pytest.fixture
@@ -138,10 +144,15 @@ def test_one_job_is_sent_whole(view: Overview) -> None:
         made_event("Resized", "EnergyAwareJob", "train", "another's", namespace="other"),
     ]
     sent = as_sent(job_document(view, job(view, "train"), events=events))
-    assert sent["job"]["frontier"] == [{"gpus": 1, "clockMegahertz": 1410, "seconds": 1500, "kilojoules": 600}]
+    assert (sent["frontier"], sent["onlyEnds"]) == (ENDS, True), "what its status has, where no profile is known"
     assert [event["note"] for event in sent["events"]] == ["to 1 GPU"]
     assert sent["profiles"] == []
     assert as_sent(job_document(view, job(view, "train"), None))["profiles"] is None
+    point = FrontierPoint(1, 1200, 1650, 525)
+    whole = as_sent(job_document(view, job(view, "train"), frontier=(point,)))
+    assert (whole["frontier"], whole["onlyEnds"]) == (as_sent([point]), False)
+    nothing = as_sent(job_document(view, job(view, "big")))
+    assert (nothing["frontier"], nothing["onlyEnds"]) == ([], False)
 
 
 def test_a_thousand_nodes_are_a_bounded_document() -> None:

@@ -126,7 +126,14 @@ def test_the_page_shows_what_the_api_server_has_and_follows_it(
     (job,) = page.document("api/jobs")["jobs"]
     assert (job["name"], job["gpus"]) == ("train", 1)
     whole = page.document(f"api/jobs/{cluster.namespace}/train")
-    assert whole["job"]["frontier"][0]["clockMegahertz"] == 1410
+    assert ([point["clockMegahertz"] for point in whole["frontier"]], whole["onlyEnds"]) == ([1410, 1005], True)
+    profiles = f"{GROUP}/namespaces/{cluster.namespace}/energyprofiles"
+    create_with_status(cluster.api, profiles, shown_cluster.profile(cluster.namespace))
+
+    def drawn() -> list[int]:
+        return [point["kilojoules"] for point in page.document(f"api/jobs/{cluster.namespace}/train")["frontier"]]
+
+    wait_until(lambda: drawn() == [600, 525, 480], "the whole frontier follows from what was learned")
 
     cluster.api.patch(f"{GROUP}/powercaps/row-a/status", {"status": {"measuredWatts": 351}})
 

@@ -172,12 +172,46 @@ def running_job() -> Json:
                 "latestCompletionTime": "2030-06-01T12:31:15Z",
             },
             "energy": {"consumedKilojoules": 200, "projectedKilojoules": 800, "watts": 272},
-            "frontier": [{"gpus": 1, "clockMegahertz": 1410, "seconds": 1500, "kilojoules": 600}],
+            "tradeoff": {
+                "gpuModel": "NVIDIA-A100-SXM4-40GB",
+                "choices": 3,
+                "fastest": {"gpus": 1, "clockMegahertz": 1410, "seconds": 1500, "kilojoules": 600},
+                "thriftiest": {"gpus": 1, "clockMegahertz": 1005, "seconds": 1800, "kilojoules": 480},
+            },
             "explanation": "1 GPU at 1410 MHz: a second GPU would pass the cap row-a",
             "restarts": 0,
             "startTime": "2030-06-01T11:40:00Z",
         },
     )
+
+
+def profile(namespace: str = "team") -> Json:
+    """What was learned of the running job: of its three choices the fastest is where it is."""
+    choices = [(1410, 2_000_000, 800_000), (1200, 2_200_000, 700_000), (1005, 2_400_000, 640_000)]
+    return {
+        "apiVersion": "flyball.dev/v1alpha1",
+        "kind": "EnergyProfile",
+        "metadata": {"name": "train.nvidia-a100-sxm4-40gb", "namespace": namespace},
+        "spec": {"profileKey": "train", "gpuModel": "NVIDIA-A100-SXM4-40GB"},
+        "status": {
+            "parameterisation": "Physical",
+            "fit": {"observations": 12, "timeErrorPermille": 21, "energyErrorPermille": 34},
+            "frontiers": [
+                {
+                    "bounds": {"globalBatchSize": 256, "minGpus": 1, "maxGpus": 8},
+                    "choices": [
+                        {
+                            "gpus": 1,
+                            "clockMegahertz": clock,
+                            "microsecondsPerIteration": microseconds,
+                            "millijoulesPerIteration": millijoules,
+                        }
+                        for clock, microseconds, millijoules in choices
+                    ],
+                }
+            ],
+        },
+    }
 
 
 def waiting_job() -> Json:

@@ -12,6 +12,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.energy_profile import EnergyProfile, read_energy_profile
 from flyball_page import documents
 from flyball_page.app import FindViewer, make_app
@@ -19,6 +20,7 @@ from flyball_page.connections import BoundedConnection
 from flyball_page.event_rows import EventRow, read_event
 from flyball_page.history import PowerHistory, PowerSample
 from flyball_page.published import Published
+from flyball_views.jobs import frontier_of
 from flyball_views.overview import Overview, read_overview
 
 from tests.support import shown_cluster
@@ -29,11 +31,15 @@ Json = dict[str, Any]
 
 @dataclass
 class MadeDocuments:
-    """`Documents` of one overview, which a test may exchange; `asked` counts what was asked for."""
+    """`Documents` of one overview, which a test may exchange; `asked` counts what was asked for.
+
+    `objects` has the jobs as they are read, by their keys: what frontiers follow from.
+    """
 
     view: Overview
     power: PowerHistory = field(default_factory=lambda: PowerHistory(6 * 3600))
     events: list[EventRow] = field(default_factory=list)
+    objects: dict[str, EnergyAwareJob] = field(default_factory=dict)
     profiles: list[EnergyProfile] = field(default_factory=list)
     not_ready: str = ""
     leader_seen: float | None = None
@@ -76,9 +82,9 @@ class MadeDocuments:
         row = next((row for row in self.view.jobs if (row.namespace, row.name) == (namespace, name)), None)
         if row is None:
             return None
-        return self._published(
-            "job", documents.job_document(self.view, row, self.profiles if profiles else None, self.events)
-        )
+        learned, whole = self.profiles if profiles else None, self.objects.get(row.key)
+        frontier = () if whole is None else frontier_of(whole, learned or ())
+        return self._published("job", documents.job_document(self.view, row, learned, self.events, frontier))
 
     def history(self, cap: str, *, whole: bool) -> Published | None:
         found = self.power.document(cap, whole=whole)
@@ -98,24 +104,11 @@ def made_event(reason: str, kind: str, name: str, note: str, *, namespace: str =
     )
 
 
-def made_profile(namespace: str) -> EnergyProfile:
-    """What was learned of a job on one GPU model."""
-    return read_energy_profile(
-        {
-            "metadata": {"name": "train", "namespace": namespace},
-            "spec": {"profileKey": "train", "gpuModel": "NVIDIA-A100-SXM4-40GB"},
-            "status": {
-                "parameterisation": "powerflow",
-                "fit": {"observations": 12, "timeErrorPermille": 21, "energyErrorPermille": 34},
-            },
-        }
-    )
-
-
 def small_page() -> MadeDocuments:
     """The small cluster with something wrong here and there, and an hour of power of each cap with a gap in it."""
     made = MadeDocuments(read_overview(shown_cluster.NOW, **shown_cluster.cluster()))
-    made.profiles = [made_profile("team")]
+    made.objects = {job.key: job for job in map(read_energy_aware_job, shown_cluster.cluster()["jobs"])}
+    made.profiles = [read_energy_profile(shown_cluster.profile())]
     made.events = [
         made_event("Lowering", "PowerCap", "cluster", "from 1200 to 600 W"),
         made_event("DeadlineAtRisk", JOB, "train", "nothing meets it", namespace="team", warning=True),

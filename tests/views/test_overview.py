@@ -11,6 +11,10 @@ from typing import Any
 
 import flyball_views
 import msgspec
+from flyball_api.energy_aware_job import read_energy_aware_job
+from flyball_api.energy_profile import read_energy_profile
+from flyball_api.frontier import FrontierPoint, Tradeoff
+from flyball_views.jobs import ends_of, frontier_of
 from flyball_views.nodes import SILENT_SECONDS, row_of
 from flyball_views.overview import Overview, read_overview
 from flyball_views.row import UNREPORTED, Aspect
@@ -27,9 +31,11 @@ from tests.support.shown_cluster import (
     held_cap,
     late_node,
     lease,
+    profile,
     raw_cap,
     running_job,
     serving_node,
+    waiting_job,
 )
 
 SINCE = datetime(2030, 6, 1, 11, 58, tzinfo=UTC)
@@ -169,7 +175,39 @@ def test_a_job_that_runs() -> None:
     assert job.deadline == datetime(2030, 6, 1, 18, 0, tzinfo=UTC)
     assert job.why.startswith("1 GPU at 1410 MHz")
     assert not job.finished
-    assert [point.kilojoules for point in job.frontier] == [600]
+    assert [point.kilojoules for point in ends_of(job.tradeoff)] == [600, 480]
+
+
+def test_the_frontier_of_a_job_follows_from_its_profile_and_what_is_left() -> None:
+    job, learned = read_energy_aware_job(running_job()), read_energy_profile(profile())
+    points = frontier_of(job, [learned])
+    assert [(point.clock_megahertz, point.seconds, point.kilojoules) for point in points] == [
+        (1410, 1500, 600),
+        (1200, 1650, 525),
+        (1005, 1800, 480),
+    ]
+    assert job.status.tradeoff is not None
+    assert (points[0], points[-1]) == ends_of(job.status.tradeoff), "as its own status has them"
+    for other in (
+        {"gpus": {"min": 1, "max": 4}},
+        {"clocks": {"maxMegahertz": 1200}},
+        {"training": {"globalBatchSize": 512, "iterations": 1000}},
+        {"training": {"globalBatchSize": 256}},
+        {"profileKey": "another"},
+    ):
+        raw = running_job()
+        raw["spec"].update(other)
+        assert frontier_of(read_energy_aware_job(raw), [learned]) == (), other
+    for wrong in ({"spec": {"profileKey": "train", "gpuModel": "H100"}}, {"status": {}}):
+        assert frontier_of(job, [read_energy_profile({**profile(), **wrong})]) == ()
+    assert frontier_of(job, [read_energy_profile(profile("other"))]) == ()
+    assert frontier_of(read_energy_aware_job(waiting_job()), [learned]) == ()
+
+
+def test_one_choice_alone_is_told_once() -> None:
+    point = FrontierPoint(1, 1410, 5, 6)
+    assert ends_of(Tradeoff("A100", 1, point, point)) == (point,)
+    assert ends_of(None) == ()
 
 
 def test_a_job_that_waits_has_no_gpus_no_clock_and_a_reason() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
-from flyball_api.energy_aware_job import EnergyAwareJob, FrontierPoint, Prediction, RecurringRun
+from flyball_api.energy_aware_job import EnergyAwareJob, Prediction, RecurringRun
+from flyball_api.energy_profile import EnergyProfile
+from flyball_api.frontier import FrontierPoint, Tradeoff, for_iterations
 
 from flyball_views.row import Aspect, Row, aspect, aspect_if_any
 
@@ -55,8 +58,8 @@ class JobRow(Row, frozen=True):
     `planned_nodes` what the plan gives it. `watts` is what its GPUs draw, `clock_megahertz` and `power_limit_watts` (of
     each GPU) are as in force. `why` is the operator's sentence. `current` is False while the status still speaks of an
     earlier spec. `finish` lies between `earliest_finish` and `latest_finish` nine times out of ten each. `figures` is when
-    what it has used and done was found, `waiting` since when it waits. `frontier` has the choices for the rest of the job
-    that no other beats in time and energy. `run` is which run of a recurring job it is: its batch size, and what it costs.
+    what it has used and done was found, `waiting` since when it waits. `tradeoff` has the fastest and the thriftiest of the
+    choices for its rest. `run` is which run of a recurring job it is: its batch size, and what it costs.
     `prediction` has what the plan expects of it, and how far off that is.
     """
 
@@ -85,7 +88,7 @@ class JobRow(Row, frozen=True):
     power_limit_watts: int | None = None
     progress: JobProgress | None = None
     energy: JobEnergyRow | None = None
-    frontier: tuple[FrontierPoint, ...] = ()
+    tradeoff: Tradeoff | None = None
     finish: datetime | None = None
     earliest_finish: datetime | None = None
     latest_finish: datetime | None = None
@@ -152,7 +155,7 @@ def job_row(job: EnergyAwareJob) -> JobRow:
         else JobEnergyRow(
             status.energy.consumed_kilojoules, status.energy.projected_kilojoules, spec.energy.budget_kilojoules
         ),
-        frontier=status.frontier or (),
+        tradeoff=status.tradeoff,
         finish=None if status.progress is None else status.progress.estimated_completion_time,
         earliest_finish=None if status.progress is None else status.progress.earliest_completion_time,
         latest_finish=None if status.progress is None else status.progress.latest_completion_time,
@@ -176,6 +179,32 @@ def job_row(job: EnergyAwareJob) -> JobRow:
         deleting=job.deleting,
         problems=job.problems,
     )
+
+
+def frontier_of(job: EnergyAwareJob, profiles: Iterable[EnergyProfile]) -> tuple[FrontierPoint, ...]:
+    """The choices of size and clock for the rest of a job that no other beats in time and energy, from the fastest on.
+
+    They follow from its profile among `profiles`; empty where that has none, as before anything was measured.
+    """
+    tradeoff, total, progress = job.status.tradeoff, job.spec.training.iterations, job.status.progress
+    if tradeoff is None or total is None:
+        return ()
+    about = (job.namespace, job.profile_key, tradeoff.gpu_model)
+    for profile in profiles:
+        if (profile.metadata.namespace, profile.spec.profile_key, profile.spec.gpu_model) != about:
+            continue
+        for frontier in profile.status.frontiers or ():
+            if frontier.bounds == job.frontier_bounds:
+                done = 0 if progress is None else progress.iterations
+                return for_iterations(frontier.choices, max(0, total - done))
+    return ()
+
+
+def ends_of(tradeoff: Tradeoff | None) -> tuple[FrontierPoint, ...]:
+    """The choices that a job's status itself tells."""
+    if tradeoff is None:
+        return ()
+    return (tradeoff.fastest,) if tradeoff.choices == 1 else (tradeoff.fastest, tradeoff.thriftiest)
 
 
 def _queue(job: EnergyAwareJob) -> QueueRow | None:

@@ -71,7 +71,7 @@ NO_RUNS: Mapping[str, RecurringRun] = {}
 class JobController:
     """All jobs during one leader's term.
 
-    `models` gives the models for the frontiers that users are shown; `gpu_resources` names the extended resources by which
+    `models` gives the models for what users are told that time costs; `gpu_resources` names the extended resources by which
     jobs can ask for GPUs; `rules` say how long starts may take and how long to wait after those that fail. With `observe`
     nothing is done for any job: its status says what would be.
     """

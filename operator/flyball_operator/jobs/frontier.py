@@ -1,55 +1,25 @@
-"""What time costs for the rest of a job: its sizes and clocks, and which of them nothing beats."""
+"""What time costs for the rest of a job, by its model."""
 
 from __future__ import annotations
 
-import numpy as np
-from flyball_api.energy_aware_job import EnergyAwareJob, FrontierPoint
+from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.frontier import Tradeoff, for_iterations
 from flyball_planner.models.job import JobModel
 
-FRONTIER_POINTS = 32
+from flyball_operator.learning.frontiers import iteration_choices
 
 
-def remaining_frontier(
-    job: EnergyAwareJob, model: JobModel, iterations_done: float, gpus_per_node: int
-) -> tuple[FrontierPoint, ...]:
-    """What time costs for the rest of a job: over all its sizes and clocks, the points that no other beats in both.
+def tradeoff(job: EnergyAwareJob, model: JobModel, iterations_done: float, gpus_per_node: int) -> Tradeoff | None:
+    """The ends of a job's choices of size and clock, as EnergyAwareJob.status.tradeoff has them.
 
-    At most 32 points, from the fastest to the thriftiest, as EnergyAwareJob.status.frontier has them.
+    None of a job without an end, and where no clock is within its bounds.
     """
-    spec, iterations = job.spec, job.spec.training.iterations
+    iterations = job.spec.training.iterations
     if iterations is None:
-        return ()
+        return None
+    choices = iteration_choices(job.frontier_bounds, model, gpus_per_node)
+    if not choices:
+        return None
     remaining = max(0.0, iterations - iterations_done)
-    clocks = [
-        clock
-        for clock in model.gpu_model.clocks_megahertz
-        if (spec.clocks.min_megahertz or 0) <= clock <= (spec.clocks.max_megahertz or clock)
-    ]
-    if not clocks:
-        return ()
-    sizes = [spec.gpus.min * 2**step for step in range((spec.gpus.max // spec.gpus.min).bit_length())]
-    curves = model.curves(
-        np.array(sizes),
-        np.array([-(-size // gpus_per_node) for size in sizes]),
-        spec.training.global_batch_size,
-        clocks,
-    )
-    # Whole seconds and kilojoules, as the status has them: of what is equal then, one is enough.
-    points = sorted(
-        (
-            round(float(curves.seconds[row, column]) * remaining),
-            round(float(curves.joules[row, column]) * remaining / 1e3),
-            size,
-            clock,
-        )
-        for row, size in enumerate(sizes)
-        for column, clock in enumerate(clocks)
-    )
-    frontier: list[tuple[int, int, int, int]] = []
-    for point in points:
-        if not frontier or point[1] < frontier[-1][1]:
-            frontier.append(point)
-    if len(frontier) > FRONTIER_POINTS:
-        last = len(frontier) - 1
-        frontier = [frontier[round(index * last / (FRONTIER_POINTS - 1))] for index in range(FRONTIER_POINTS)]
-    return tuple(FrontierPoint(gpus, clock, seconds, kilojoules) for seconds, kilojoules, gpus, clock in frontier)
+    (fastest,), (thriftiest,) = for_iterations(choices[:1], remaining), for_iterations(choices[-1:], remaining)
+    return Tradeoff(model.gpu_model.product, len(choices), fastest, thriftiest)

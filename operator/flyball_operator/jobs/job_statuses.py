@@ -34,7 +34,7 @@ ROUTINE_AT_ONCE = 32
 
 
 class JobStatuses:
-    """The statuses of all jobs during one leader's term; by `models` are the frontiers that users are shown."""
+    """The statuses of all jobs during one leader's term; by `models` is what users are told that time costs."""
 
     def __init__(self, status_interval_seconds: float, models: PaceSource, *, observe: bool) -> None:
         self._observe = observe

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.energy_profile import read_energy_profile
+from flyball_api.frontier import IterationFrontier
 from flyball_api.gpu_node import PodReport
 from flyball_api.reading import InvalidObject
 from flyball_api.workloads import IncarnationView
@@ -30,6 +31,7 @@ from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import REFERENCE_PRODUCT, model_class_prior
 
 from flyball_operator.learning.drift import Measured, measured_anew
+from flyball_operator.learning.frontiers import iteration_choices
 from flyball_operator.learning.profiles import (
     Fit,
     Profile,
@@ -100,6 +102,7 @@ class Learner:
         self._fitting: asyncio.Task[None] | None = None
         self._cluster_of: Mapping[str, NodeInfo] | None = None
         self._cluster: tuple[GpuModel, ...] = ()
+        self._gpus_per_node = 1
         self._class_bands: dict[tuple[str, Pace], PaceBand | None] = {}
 
     def __len__(self) -> int:
@@ -154,6 +157,8 @@ class Learner:
         entry = self._entry(loaded.key)
         entry.profile = entry.profile.merged(loaded)
         entry.stored.profile, entry.stored.status = loaded, stored.status
+        for frontier in stored.status.frontiers or ():
+            entry.note_bounds(frontier.bounds)
         entry.stored.state = ObjectState.BEHIND  # what this process learned itself may not be in it
         entry.forget_models()
         taken = loaded.fit is not None and entry.profile.fit is loaded.fit
@@ -171,6 +176,7 @@ class Learner:
 
     def observe(self, cluster: ClusterState, nodes: Mapping[str, NodeInfo]) -> None:
         """Take in what the agents have reported since the last call, and have the next profile fitted that needs it."""
+        self._gpu_models(nodes)
         for uid, reports in cluster.reports_of.items():
             job, incarnations = cluster.jobs.get(uid), cluster.incarnations.get(uid)
             if job is not None and incarnations:
@@ -210,6 +216,7 @@ class Learner:
             entry.fit = FitState()
             entry.forget_models()
         entry.fit.due = True
+        entry.note_bounds(job.frontier_bounds)
         entry.stored.outdated()
         entry.prior = model_class_prior(job.spec.training.model_class, window.gpu_model)
         # A job that shares its key with nobody, nor with its own next run, takes its profile with it when it is deleted.
@@ -345,6 +352,7 @@ class Learner:
             for gpu_model, _ in sorted(gpus.items(), key=lambda item: (-item[1], item[0].product)):
                 by_product.setdefault(gpu_model.product, gpu_model)
             self._cluster_of, self._cluster = nodes, tuple(by_product.values())
+            self._gpus_per_node = max([1, *(info.gpus for info in nodes.values())])
         return self._cluster
 
     def due_writes(self, monotonic: float) -> list[ProfileWrite]:
@@ -358,7 +366,7 @@ class Learner:
             pause = RUN_WRITE_SECONDS if stored.lacks_runs(entry.profile) else WRITE_SECONDS
             if stored.state is ObjectState.CURRENT or monotonic - stored.attempted_at < pause:
                 continue
-            if stored.lacks(entry.profile):
+            if stored.lacks(entry.profile) or self._lacks_frontiers(entry):
                 due.append(entry)
             elif stored.state is ObjectState.BEHIND:
                 stored.state = ObjectState.CURRENT
@@ -367,9 +375,32 @@ class Learner:
 
     def _write(self, entry: Entry, monotonic: float) -> ProfileWrite:
         entry.stored.attempted_at = monotonic
-        status = profile_status(entry.profile, entry.stored.status, self._wall_clock())
+        status = profile_status(entry.profile, entry.stored.status, self._wall_clock(), self._frontiers(entry))
         exists = entry.stored.state is not ObjectState.MISSING
         return ProfileWrite(entry.profile, profile_object(entry.profile.key, entry.owner), status, exists)
+
+    def _lacks_frontiers(self, entry: Entry) -> bool:
+        """Whether its object lacks what time costs one of its jobs, and that is known."""
+        return entry.stored.lacks_frontiers(entry.bounds) and self._fitted_here(entry) is not None
+
+    def _frontiers(self, entry: Entry) -> tuple[IterationFrontier, ...] | None:
+        """What time costs the jobs of a profile; as it was where the cluster has its GPUs no more."""
+        model = self._fitted_here(entry)
+        if model is None:
+            return entry.stored.status.frontiers
+        return tuple(
+            IterationFrontier(bounds, iteration_choices(bounds, model, self._gpus_per_node)) for bounds in entry.bounds
+        )
+
+    def _fitted_here(self, entry: Entry) -> JobModel | None:
+        product, learned = entry.profile.key.product, entry.profile.fit
+        gpu_model = next((known for known in self._cluster if known.product == product), None)
+        if gpu_model is None or learned is None:
+            return None
+        try:
+            return entry.models.get(gpu_model) or learned.model(gpu_model)
+        except ValueError:
+            return None  # as `_fitted` says
 
     def answered(self, write: ProfileWrite, result: WriteResult) -> None:
         """Take in what became of a write: stored, or learned again where the object was deleted meanwhile."""

@@ -27,6 +27,7 @@ from flyball_api.energy_profile import (
     decimal_string,
     energy_profile_object,
 )
+from flyball_api.frontier import IterationFrontier
 from flyball_api.reading import JsonObject
 from flyball_api.times import format_time, whole_second
 from flyball_planner.models.gpu import GpuModel
@@ -180,8 +181,16 @@ def profile_object(key: ProfileKey, owner: Mapping[str, str] | None = None) -> J
     return energy_profile_object(key.namespace, key.object_name, spec, owner)
 
 
-def profile_status(profile: Profile, before: EnergyProfileStatus, now: datetime) -> EnergyProfileStatus:
-    """EnergyProfile.status; `before` is the status that stands, whose fit stays where the profile has none."""
+def profile_status(
+    profile: Profile,
+    before: EnergyProfileStatus,
+    now: datetime,
+    frontiers: tuple[IterationFrontier, ...] | None = None,
+) -> EnergyProfileStatus:
+    """EnergyProfile.status; `before` is the status that stands, whose fit stays where the profile has none.
+
+    `frontiers` are what time costs by the profile's fit; without one those of `before` stay.
+    """
     fit, since = profile.fit, ""
     if profile.drifted_at is not None:
         since = f"; measured anew since {format_time(profile.drifted_at)}, when nothing from before held any more"
@@ -203,12 +212,13 @@ def profile_status(profile: Profile, before: EnergyProfileStatus, now: datetime)
         batch_size_search=BatchSizeSearch(tuple(profile.runs.values())) if profile.runs else None,
     )
     if fit is None and profile.drifted_at is not None:
-        return msgspec.structs.replace(status, parameterisation=None, parameters=None, fit=None)
+        return msgspec.structs.replace(status, parameterisation=None, parameters=None, fit=None, frontiers=None)
     if fit is None:
         return status
     return msgspec.structs.replace(
         status,
         parameterisation=PARAMETERISATION,
+        frontiers=frontiers,
         parameters=tuple(_parameter(name, value, fit) for name, value in sorted(fit.parameters.items())),
         fit=FitQuality(
             time=whole_second(fit.at),

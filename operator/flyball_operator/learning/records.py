@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 from flyball_api.energy_profile import EnergyProfileStatus
+from flyball_api.frontier import FrontierBounds
 from flyball_kube.session import JsonObject
 from flyball_planner.fitting.fit import FittedModel
 from flyball_planner.fitting.uncertainty import Covariance
@@ -22,6 +23,8 @@ from flyball_operator.learning.profiles import Fit, Point, Profile, Summary, mov
 PaceBand = tuple[float, float]
 # A mean that moves by less is the same.
 SIGNIFICANT_SHARE = 0.02
+# So many kinds of bounds that jobs of one profile have are remembered, the latest; the API allows twice as many.
+MAX_BOUNDS = 8
 
 
 class Origin(Enum):
@@ -89,6 +92,10 @@ class ObjectRecord:
             return profile.fit is not None
         return self.profile.fit != profile.fit or moved(self.profile.points, profile.points, SIGNIFICANT_SHARE)
 
+    def lacks_frontiers(self, bounds: Collection[FrontierBounds]) -> bool:
+        """Whether the object lacks what time costs jobs with one of these bounds."""
+        return not {frontier.bounds for frontier in self.status.frontiers or ()}.issuperset(bounds)
+
 
 class Pace(NamedTuple):
     """Where the pace of a job is asked about."""
@@ -102,16 +109,25 @@ class Pace(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """One profile at work, with its fit's models by GPU model, and how uncertain they leave the paces asked about."""
+    """One profile at work, with its fit's models by GPU model, and how uncertain they leave the paces asked about.
+
+    `bounds` has those of the jobs that were measured, the latest last.
+    """
 
     profile: Profile
     prior: JobModel | None = None
     owner: dict[str, str] | None = None
     models: dict[GpuModel, JobModel] = field(default_factory=dict)
     bands: dict[Pace, PaceBand | None] = field(default_factory=dict)
+    bounds: tuple[FrontierBounds, ...] = ()
     fit: FitState = field(default_factory=FitState)
     stored: ObjectRecord = field(default_factory=ObjectRecord)
     drift: Drift = field(default_factory=Drift)
+
+    def note_bounds(self, bounds: FrontierBounds) -> None:
+        """Note that a job with these has been measured."""
+        if bounds not in self.bounds[-1:]:
+            self.bounds = (*(known for known in self.bounds if known != bounds), bounds)[-MAX_BOUNDS:]
 
     def forget_models(self) -> None:
         """The fit has changed: what followed from it does no longer."""

@@ -28,8 +28,7 @@ function mark(shape, x, y, attributes) {
 }
 
 /** The chart of a job's document, with the same as a table below it; null where there is no frontier. */
-export function frontierChart({ job, present }) {
-  const points = job.frontier ?? [];
+export function frontierChart({ job, present, frontier: points }) {
   if (!points.length) return null;
   const all = present ? [...points, present] : points;
   const [longest, most] = [Math.max(...all.map((point) => point.seconds), 1) * 1.08, Math.max(...all.map((point) => point.kilojoules), 1) * 1.08];

@@ -172,7 +172,8 @@ export function jobPanel(detail, now, onClose) {
         frontierChart(detail) ?? element("p", { class: "empty" }, job.progress?.total === null || job.progress?.total === undefined
           ? "Nobody knows: the job says no number of iterations, so that its end is not known."
           : "Nobody knows yet: the operator has planned nothing of this job that it could tell."),
-        detail.present || !(job.frontier ?? []).length ? null : element("p", {}, "Where the job is on it is not known: it does not run, or has no forecast."),
+        detail.present || !detail.frontier.length ? null : element("p", {}, "Where the job is on it is not known: it does not run, or has no forecast."),
+        detail.onlyEnds ? element("p", {}, `Drawn are the fastest and the thriftiest of ${job.tradeoff.choices} choices. ${detail.profiles === null ? "The others are in its EnergyProfile." : "The others follow once a model has been fitted to what is measured of this job."}`) : null,
         element("p", { class: "muted" }, model(detail.profiles, job.namespace)))),
     element("details", {}, element("summary", {}, "Conditions"), element("table", {}, element("tbody", {}, ...conditions))),
     detail.events.length ? element("details", {}, element("summary", {}, `Events (${detail.events.length})`), element("ol", { class: "events" }, ...detail.events.map(eventItem))) : null,

@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, FrontierPoint, read_energy_aware_job
-from flyball_operator.jobs.frontier import FRONTIER_POINTS, remaining_frontier
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
+from flyball_operator.jobs.frontier import tradeoff
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.queue import QueuePlace
 from flyball_operator.jobs.status import REASONS, JobFacts, energy_status, job_status, significant_fields
+from flyball_operator.learning.frontiers import MAX_CHOICES
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.priors import model_class_prior
 from flyball_planner.snapshot import Admission, JobDecision
@@ -489,7 +490,6 @@ def any_facts(draw: st.DrawFn) -> tuple[EnergyAwareJob, JobFacts]:
         outcome_message=draw(st.text(max_size=20)),
         refusal=draw(st.sampled_from([None, None, Refusal("InvalidSpec", "no such image")])),
         last_resize=draw(st.sampled_from([None, NOW - timedelta(minutes=30)])),
-        frontier=draw(st.sampled_from([(), (FrontierPoint(1, 900, 5, 6),)])),
     )
     return job_view(**spec), some_facts
 
@@ -536,46 +536,25 @@ assert MODEL is not None
 PRIOR = model_class_prior("resnet50", MODEL)
 
 
-@given(
-    low=st.sampled_from([1, 2, 4]),
-    doublings=st.integers(0, 5),
-    iterations=st.integers(1, 10**7),
-    done=st.floats(0.0, 1e7),
-    clocks=st.none() | st.tuples(st.integers(200, 1500), st.integers(200, 1500)),
-)
-@settings(max_examples=examples(60))
-def test_the_frontier_is_pareto_bounded_and_as_the_crd_has_it(
-    low: int, doublings: int, iterations: int, done: float, clocks: tuple[int, int] | None
-) -> None:
-    bounds = {} if clocks is None else {"clocks": {"minMegahertz": clocks[0], "maxMegahertz": clocks[1]}}
-    job = job_view(
-        gpus={"min": low, "max": low * 2**doublings},
-        training={"globalBatchSize": 1024, "iterations": iterations},
-        **bounds,
-    )
-    points = remaining_frontier(job, PRIOR, done, 8)
-    assert len(points) <= FRONTIER_POINTS
-    for faster, slower in pairwise(points):
-        assert faster.seconds < slower.seconds
-        assert faster.kilojoules > slower.kilojoules
-    for point in points:
-        assert low <= point.gpus <= low * 2**doublings
-        assert clocks is None or clocks[0] <= point.clock_megahertz <= clocks[1]
-    made(job, facts(frontier=points))
-    if clocks is None:
-        assert points
-
-
-def test_the_frontier_begins_with_the_fastest_and_ends_with_the_thriftiest() -> None:
+def test_the_ends_of_what_time_costs_are_those_of_the_model() -> None:
     job = job_view(gpus={"min": 1, "max": 8}, training={"globalBatchSize": 1024, "iterations": 100_000})
-    points = remaining_frontier(job, PRIOR, 0.0, 8)
+    found = tradeoff(job, PRIOR, 40_000.0, 8)
+    assert found is not None
+    assert (found.gpu_model, 2 < found.choices <= MAX_CHOICES) == (MODEL.product, True)
     curves = PRIOR.curves(8, 1, 1024)
-    assert points[0].seconds == round(float(curves.seconds.min()) * 100_000)
+    assert found.fastest.seconds == pytest.approx(float(curves.seconds.min()) * 60_000, abs=1)
     thrifty = min(float(PRIOR.curves(size, 1, 1024).joules.min()) for size in (1, 2, 4, 8))
-    assert points[-1].kilojoules == round(thrifty * 100)
-    assert points[-1].gpus < points[0].gpus
+    assert found.thriftiest.kilojoules == pytest.approx(thrifty * 60, abs=1)
+    assert found.thriftiest.gpus < found.fastest.gpus
+    stored(msgspec.structs.replace(job_status(job, facts()), tradeoff=found))
 
 
-def test_no_frontier_without_an_end_or_a_clock() -> None:
-    assert remaining_frontier(job_view(training={"globalBatchSize": 64}), PRIOR, 0.0, 8) == ()
-    assert remaining_frontier(job_view(clocks={"minMegahertz": 1, "maxMegahertz": 2}), PRIOR, 0.0, 8) == ()
+def test_a_job_past_its_end_has_nothing_left() -> None:
+    found = tradeoff(job_view(training={"globalBatchSize": 64, "iterations": 10}), PRIOR, 12.0, 8)
+    assert found is not None
+    assert (found.fastest.seconds, found.thriftiest.kilojoules) == (0, 0)
+
+
+def test_nobody_knows_what_time_costs_without_an_end_or_a_clock() -> None:
+    assert tradeoff(job_view(training={"globalBatchSize": 64}), PRIOR, 0.0, 8) is None
+    assert tradeoff(job_view(clocks={"minMegahertz": 1, "maxMegahertz": 2}), PRIOR, 0.0, 8) is None

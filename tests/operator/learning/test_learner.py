@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.energy_profile import EnergyProfileStatus, FitQuality, FittedParameter, read_energy_profile
+from flyball_api.frontier import FrontierBounds, IterationChoice, IterationFrontier
 from flyball_api.gpu_node import PodReport
 from flyball_api.reading import to_patch
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView
@@ -21,6 +22,7 @@ from flyball_kube.resources import ENERGY_AWARE_JOBS, ENERGY_PROFILES
 from flyball_kube.session import ApiSession, JsonObject
 from flyball_operator.learning import learner as learner_module
 from flyball_operator.learning.drift import DRIFT_WINDOWS
+from flyball_operator.learning.frontiers import MAX_CHOICES, iteration_choices
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.profiles import (
     MAX_POINTS,
@@ -34,7 +36,9 @@ from flyball_operator.learning.profiles import (
     profile_of,
     profile_status,
 )
+from flyball_operator.learning.records import MAX_BOUNDS
 from flyball_operator.learning.windows import Window, nearest_clock, observations, read_window
+from flyball_operator.outcome import DONE
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.watches import ClusterState
 from flyball_operator.writes.executor import Executor
@@ -450,6 +454,43 @@ async def test_the_band_of_a_pace_narrows_with_what_is_measured_and_outlives_the
     assert share(later, 2) > 1.1, "and not there: as of its class"
 
 
+async def test_a_profile_says_what_time_costs_each_kind_of_its_jobs() -> None:
+    shared = learner(clock=lambda: 0.0)
+    wide, narrow = job("a", profileKey="k"), job("b", profileKey="k", gpus={"min": 4, "max": 8})
+    first, second = Cluster(shared, TRUTH, wide), Cluster(shared, TRUTH, narrow)
+    first.run({"n1": 8}, 1200, 5)
+    await until(lambda: shared.model_for(wide, NODES) != model_class_prior("gpt2", A100))
+
+    def stored(now: float) -> EnergyProfileStatus | None:
+        writes = shared.due_writes(now)
+        for write in writes:
+            shared.answered(write, DONE)
+        return writes[0].status if writes else None
+
+    status = stored(0.0)
+    assert status is not None
+    assert [frontier.bounds for frontier in status.frontiers or ()] == [wide.frontier_bounds]
+    (frontier,) = status.frontiers or ()
+    assert frontier.choices == iteration_choices(wide.frontier_bounds, shared.model_for(wide, NODES), 8)
+    assert stored(100.0) is None, "nothing is new"
+    second.run({"n2": 8}, 1200, 3)
+    status = stored(200.0)
+    assert status is not None, "a job with other bounds is measured"
+    assert [frontier.bounds for frontier in status.frontiers or ()] == [wide.frontier_bounds, narrow.frontier_bounds]
+
+    # The next leader keeps them, though it has measured nothing yet; and drops the oldest kinds when there are many.
+    raw = {**profile_object(first.key), "status": to_patch(status)}
+    later = await learner_of(raw)
+    again = Cluster(later, TRUTH, narrow)
+    for limit in range(1400, 1400 - MAX_BOUNDS, -1):
+        again.view = job("b", profileKey="k", clocks={"maxMegahertz": limit})
+        again.run({"n1": 8}, 1200, 3)
+    (write,) = later.due_writes(0.0)
+    kept = [frontier.bounds for frontier in write.status.frontiers or ()]
+    assert len(kept) == MAX_BOUNDS
+    assert [bounds.max_megahertz for bounds in kept] == list(range(1400, 1400 - MAX_BOUNDS, -1))
+
+
 async def test_jobs_share_by_key_within_a_namespace_only() -> None:
     shared = learner(clock=lambda: 0.0)
     first = Cluster(shared, TRUTH, job("a", profileKey="k"))
@@ -769,10 +810,16 @@ async def test_a_profile_as_large_as_it_gets_is_accepted_and_read_back(session: 
     errors = {"gradient_seconds": math.nan, "io_seconds": 1.2345678901234567e-50}
     fitted = Fit(parameters, errors, 12.5, 0.001, 10**6, NOW)
     profile = replace(profile, fit=fitted)
+    choices = tuple(IterationChoice(2**16, 10_000, 10**12 + number, 10**12 - number) for number in range(MAX_CHOICES))
+    frontiers = tuple(
+        IterationFrontier(FrontierBounds(2**31 - 1, 1, 2**16, number + 1, 10_000), choices)
+        for number in range(MAX_BOUNDS)
+    )
     await executor(session).write_profile(
-        profile_object(key), profile_status(profile, EnergyProfileStatus(), NOW), exists=False
+        profile_object(key), profile_status(profile, EnergyProfileStatus(), NOW, frontiers), exists=False
     )
     raw = await session.get(ENERGY_PROFILES.path(cluster.namespace, key.object_name))
+    assert read_energy_profile(raw).status.frontiers == frontiers
     assert profile_of(read_energy_profile(raw)) == replace(
         profile, fit=replace(fitted, standard_errors={"io_seconds": errors["io_seconds"]})
     )

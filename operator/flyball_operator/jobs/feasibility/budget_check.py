@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 
-from flyball_operator.jobs.frontier import remaining_frontier
+from flyball_operator.jobs.frontier import tradeoff
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.status.updates import ModelSource
 from flyball_operator.power.node_info import NodeInfo
@@ -24,8 +24,8 @@ def budget_too_small(
     if budget_kilojoules is None or energy.on_exhausted == "Throttle":
         return None
     per_node = max(1, *(info.gpus for info in nodes.values()))
-    points = remaining_frontier(job, models.model_for(job, nodes), iterations_done, per_node)
-    least = min((point.kilojoules for point in points), default=0)
+    found = tradeoff(job, models.model_for(job, nodes), iterations_done, per_node)
+    least = 0 if found is None else found.thriftiest.kilojoules
     if least <= budget_kilojoules:
         return None
     words = f"energy.budgetKilojoules is {budget_kilojoules}, and by its model the job takes {least} kJ at the least: "

@@ -37,7 +37,7 @@ LONG_WAIT_SECONDS = 60.0
 
 
 def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
-    """The whole status of `job`."""
+    """The whole status of `job`, but for what time costs, which is left to who knows its model."""
     progress, before = facts.progress, job.status
     projected = projected_kilojoules(job, facts)
     conditions = conditions_of(job, facts, projected)
@@ -66,7 +66,6 @@ def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
         recurrence=_run(job, facts.run, progress),
         queue=_queue(facts),
         waiting_since=(before.waiting_since or now) if conditions[0].reason in WAITS else None,
-        frontier=facts.frontier or None,
         explanation=explanation_of(facts, conditions)[:MAX_EXPLANATION_LENGTH],
         state=state_of(job, facts, conditions),
         summary=summary_of(job, facts, remaining_seconds, (end, earliest, latest)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from flyball_api.energy_aware_job import BackOff, FrontierPoint, IncarnationFailure, RecurringRun
+from flyball_api.energy_aware_job import BackOff, IncarnationFailure, RecurringRun
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.jobs.lifecycle import JobStep
@@ -44,7 +44,6 @@ class JobFacts:
     outcome_message: str = ""
     refusal: Refusal | None = None
     last_resize: datetime | None = None
-    frontier: tuple[FrontierPoint, ...] = ()
     observing: bool = False
     failures: tuple[IncarnationFailure, ...] = ()
     start_attempts: int = 0

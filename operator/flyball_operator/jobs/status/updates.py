@@ -8,18 +8,17 @@ from datetime import datetime
 from typing import Protocol
 
 import msgspec
-from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, FrontierPoint
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.frontier import Tradeoff
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import JobModel
 
-from flyball_operator.jobs.frontier import remaining_frontier
+from flyball_operator.jobs.frontier import tradeoff
 from flyball_operator.jobs.lifecycle import Phase
 from flyball_operator.jobs.status.contents import LONG_WAIT_SECONDS, job_status, significant_fields
 from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.power.node_info import NodeInfo
 
-# How often the frontier in a job's status is worked out anew.
-FRONTIER_SECONDS = 30.0
 # How much more seldom a job is told of its place for each one before it: 1 + 1/2 + 1/3 ... grows with the logarithm alone.
 SECONDS_PER_PLACE = 1.0
 # So old figures are written again though they are the same: that they are old would else say nothing.
@@ -42,10 +41,9 @@ class PaceSource(ModelSource, Protocol):
 
 @dataclass(slots=True)
 class StatusHistory:
-    """When one job's status and its frontier were last made, and from which significant facts."""
+    """When one job's status was last made, and from which significant facts."""
 
     looked_at: float = float("-inf")
-    frontier_at: float = float("-inf")
     significant: tuple[object, ...] = ()
 
 
@@ -97,11 +95,11 @@ class StatusUpdates:
         if facts.pace_band is None and facts.step.phase == Phase.RUNNING and nodes:
             facts = replace(facts, pace_band=self._pace_band(job, facts, nodes))
         status = job_status(job, facts)
-        before = msgspec.structs.replace(job.status, frontier=None)
+        before = msgspec.structs.replace(job.status, tradeoff=None)
         if significant_fields(status) == significant_fields(before) and not (due and _moved(before, status)):
             return None
         if not facts.outcome and nodes:
-            status = job_status(job, replace(facts, frontier=self._frontier(job, facts, history, nodes, monotonic)))
+            status = msgspec.structs.replace(status, tradeoff=self._tradeoff(job, facts, nodes))
         history.looked_at = monotonic
         return status
 
@@ -119,22 +117,10 @@ class StatusUpdates:
             return None
         return self._models.pace_band(job, first.gpu_model, current.gpus, len(current.nodes), clock)
 
-    def _frontier(
-        self,
-        job: EnergyAwareJob,
-        facts: JobFacts,
-        history: StatusHistory,
-        nodes: Mapping[str, NodeInfo],
-        monotonic: float,
-    ) -> tuple[FrontierPoint, ...]:
-        """What time costs for the rest of the job; worked out anew only now and then, as it costs the most of a status."""
-        shown = job.status.frontier
-        if shown and monotonic - history.frontier_at < FRONTIER_SECONDS:
-            return shown
-        history.frontier_at = monotonic
+    def _tradeoff(self, job: EnergyAwareJob, facts: JobFacts, nodes: Mapping[str, NodeInfo]) -> Tradeoff | None:
+        """What time costs for the rest of the job."""
         per_node = max(info.gpus for info in nodes.values())
-        model = self._models.model_for(job, nodes)
-        return remaining_frontier(job, model, facts.progress.iterations, max(1, per_node))
+        return tradeoff(job, self._models.model_for(job, nodes), facts.progress.iterations, max(1, per_node))
 
 
 def _moved(before: EnergyAwareJobStatus, status: EnergyAwareJobStatus) -> bool:
