@@ -396,5 +396,6 @@ def energy_seen(
         caps={cap.name: cap.nodes for cap in state.caps.states},
         jobs=jobs,
         owners={(pod.namespace, pod.name): owner_of(pod) for pod in cluster.pods if not pod.job_uid},
+        job_pods={(pod.namespace, pod.name) for pod in cluster.pods if pod.job_uid},
         emitted_grams_per_kilowatt_hour=emitted_grams_per_kilowatt_hour,
     )

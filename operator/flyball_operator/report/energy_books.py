@@ -11,7 +11,7 @@ Only which other pods held the GPUs meanwhile nobody knows then: that counts as 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -61,18 +61,22 @@ MAX_KNOWN = 16_384
 
 T = TypeVar("T")
 Owner = tuple[str, str]  # namespace, and kind/name
+PodName = tuple[str, str]  # namespace and name
 
 
 @dataclass(slots=True)
 class _Counters:
     """One node's energy counters as they were counted last; `holders` are other pods' owners, by the GPU's uuid.
 
+    `ours` are the training jobs' pods that held GPUs: one that ends holds them for longer than its grant and its object
+    last.
     `spare_seconds` is for how long before `counted_at` its GPUs can have used more than was counted.
     """
 
     session: str
     millijoules: dict[str, int]
     holders: dict[str, Owner]
+    ours: frozenset[PodName]
     seen: GpuNode
     counted_at: datetime
     spare_seconds: float
@@ -85,14 +89,16 @@ class _Counters:
 class Seen:
     """What the books are kept of at one moment.
 
-    `caps` has the nodes under each cap, `owners` whose each pod is that is not a job's, by its namespace and name.
+    `caps` has the nodes under each cap, `owners` whose each pod is that is not a job's, by its namespace and name, and
+    `job_pods` those that are a job's.
     `emitted_grams_per_kilowatt_hour` is the grid's, by its signal (None: not known).
     """
 
     nodes: Mapping[str, NodeInfo]
     caps: Mapping[str, Iterable[str]]
     jobs: Iterable[Consumption]
-    owners: Mapping[tuple[str, str], Owner]
+    owners: Mapping[PodName, Owner]
+    job_pods: Collection[PodName] = frozenset()
     emitted_grams_per_kilowatt_hour: float | None = None
 
 
@@ -233,12 +239,13 @@ class EnergyBooks:
         }
         if not read:
             return 0
-        holders = _other_holders(gpu_node, seen.owners)
+        ours = _job_pods(gpu_node, seen.job_pods, frozenset() if known is None else known.ours)
+        holders = _other_holders(gpu_node, seen.owners, ours)
         if known is None:
             # Nobody knows how old the agent's report is that is seen first.
             since = min(now, self._counted_until or now)
             spare = ABSENCE_SECONDS + SLACK_SECONDS
-            known = self._counters[info.name] = _Counters(session, read, holders, gpu_node, since, spare)
+            known = self._counters[info.name] = _Counters(session, read, holders, ours, gpu_node, since, spare)
             first = self._first.pop(info.name, None)
             return 0 if first is None else _possible(_rise_since(first, known.mark(info.name)), info, known, now)
         rises = {uuid: _rise(known, session, uuid, value) for uuid, value in read.items()}
@@ -247,7 +254,7 @@ class EnergyBooks:
             for uuid, owner in known.holders.items():
                 self._add_other(owner, rises.get(uuid, 0))
         known.millijoules = read if session != known.session else {**known.millijoules, **read}
-        known.session, known.holders, known.seen = session, holders, gpu_node
+        known.session, known.holders, known.ours, known.seen = session, holders, ours, gpu_node
         return total
 
     def _add_job(self, job: Consumption, millijoules: int, gpu_seconds: int) -> None:
@@ -303,9 +310,15 @@ def _readable(owner: str) -> str:
     return f"{printed[: MAX_OWNER_CHARACTERS - 9]}~{_digest(owner)}"
 
 
-def _other_holders(gpu_node: GpuNode, owners: Mapping[tuple[str, str], Owner]) -> dict[str, Owner]:
+def _job_pods(gpu_node: GpuNode, job_pods: Collection[PodName], before: Collection[PodName]) -> frozenset[PodName]:
+    """The pods of training jobs that hold GPUs of a node, as its agent or the API server says, or said `before`."""
+    holding = {(gpu.pod.namespace, gpu.pod.name) for gpu in gpu_node.gpus if gpu.pod is not None}
+    reported = {(report.namespace, report.pod_name) for report in gpu_node.status.jobs}
+    return frozenset(pod for pod in holding if pod in reported or pod in job_pods or pod in before)
+
+
+def _other_holders(gpu_node: GpuNode, owners: Mapping[PodName, Owner], ours: Collection[PodName]) -> dict[str, Owner]:
     """Who holds each GPU that no pod of a training job holds, by the GPU's uuid."""
-    ours = {(report.namespace, report.pod_name) for report in gpu_node.status.jobs}
     found = {}
     for gpu in gpu_node.gpus:
         if gpu.pod is None or not gpu.uuid:

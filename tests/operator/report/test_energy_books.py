@@ -59,7 +59,13 @@ def used(name: str, millijoules: int, *, namespace: str = "team", **keywords: An
 
 def seen(*nodes: NodeInfo, jobs: Iterable[Consumption] = (), **keywords: Any) -> Seen:
     caps = keywords.get("caps", {"hall": [node.name for node in nodes]})
-    return Seen({node.name: node for node in nodes}, caps, list(jobs), keywords.get("owners", {}))
+    return Seen(
+        {node.name: node for node in nodes},
+        caps,
+        list(jobs),
+        keywords.get("owners", {}),
+        keywords.get("job_pods", set()),
+    )
 
 
 def begun(*first: Seen) -> EnergyBooks:
@@ -93,6 +99,22 @@ def test_what_is_not_a_jobs_is_its_holders_or_idle() -> None:
     ]
     spaces = {item.name: (item.jobs_millijoules, item.pods_millijoules) for item in spec.namespaces}
     assert spaces == {"team": (5000, 0), "web": (0, 3000)}
+
+
+def test_a_jobs_pod_that_is_ending_is_nobody_elses() -> None:
+    """Its grant is gone, and its agent reports it no more; soon its object is gone too, and it still holds its GPU."""
+    ending, stranger = ("team", "train-1-0"), ("web", "serve")
+    pods = {0: ending, 1: stranger}
+    unlisted = seen(info("a", [0, 0], pods), job_pods={ending})
+    books = begun(unlisted, seen(info("a", [3000, 500], pods), job_pods={ending}), seen(info("a", [3900, 700], pods)))
+    books.observe(seen(info("a", [4000, 900], pods)), after(180))
+    spec = books.spec()
+    assert [(item.owner, item.millijoules) for item in spec.owners] == [("Pod/serve", 900)]
+    assert (spec.pods_millijoules, spec.gpus_millijoules) == (900, 4900)
+
+    books = begun(seen(info("a", [0, 0], pods, ours={ending})), seen(info("a", [1000, 0], pods)))
+    books.observe(seen(info("a", [2000, 0], pods)), after(120))
+    assert books.spec().owners == (), "its agent named it once"
 
 
 def test_the_next_operator_goes_on_and_counts_what_was_used_meanwhile() -> None:
