@@ -106,6 +106,8 @@ class Session:
             try:
                 change = await asyncio.wait_for(changes.get(), BOOKMARK_SECONDS)
             except TimeoutError:  # on a slow machine a quiet copy would else grow too old to govern on
+                if not changes.empty():
+                    continue  # a bookmark must not overtake what came while nobody looked
                 yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self._api.version)}}}
                 continue
             yield {"type": change.kind, "object": {**change.item, "metadata": dict(change.item["metadata"])}}
