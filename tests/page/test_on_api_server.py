@@ -123,7 +123,7 @@ def test_the_page_shows_what_the_api_server_has_and_follows_it(
     assert (overview["missing"], overview["problems"]) == ({}, [])
     assert overview["operator"]["holder"] == ""  # there is no Lease: nobody leads, and that is known
     assert set(page.document("api/nodes")["name"]) == {"node-a", "node-b"}
-    (job,) = page.document("api/jobs")["jobs"]
+    (job,) = [each for each in page.document("api/jobs")["jobs"] if each["namespace"] == cluster.namespace]
     assert (job["name"], job["gpus"]) == ("train", 1)
     whole = page.document(f"api/jobs/{cluster.namespace}/train")
     assert ([point["clockMegahertz"] for point in whole["frontier"]], whole["onlyEnds"]) == ([1410, 1005], True)
