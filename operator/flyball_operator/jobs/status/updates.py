@@ -57,6 +57,8 @@ class StatusUpdates:
     def __init__(self, interval_seconds: float, models: PaceSource) -> None:
         self._interval_seconds = interval_seconds
         self._models = models
+        self._nodes: Mapping[str, NodeInfo] = {}
+        self._gpus_per_node = 1
 
     @staticmethod
     def urgent(job: EnergyAwareJob, facts: JobFacts, history: StatusHistory) -> bool:
@@ -119,8 +121,9 @@ class StatusUpdates:
 
     def _tradeoff(self, job: EnergyAwareJob, facts: JobFacts, nodes: Mapping[str, NodeInfo]) -> Tradeoff | None:
         """What time costs for the rest of the job."""
-        per_node = max(info.gpus for info in nodes.values())
-        return tradeoff(job, self._models.model_for(job, nodes), facts.progress.iterations, max(1, per_node))
+        if self._nodes is not nodes:  # once a cycle, not once for each of thousands of statuses
+            self._nodes, self._gpus_per_node = nodes, max([1, *(info.gpus for info in nodes.values())])
+        return tradeoff(job, self._models.model_for(job, nodes), facts.progress.iterations, self._gpus_per_node)
 
 
 def _moved(before: EnergyAwareJobStatus, status: EnergyAwareJobStatus) -> bool:
