@@ -21,6 +21,8 @@ from flyball_planner.snapshot import ExpectedStart, Queue
 FEWEST_TRIES, MOST_TRIES, JOBS_PER_TRY = 40, 400, 16
 # What ends later than this is not reckoned with.
 HORIZON_SECONDS = 366 * 86400.0
+# Jobs that were started together often end together: one plan sees all of that room, and who comes first has it.
+SAME_MOMENT_SECONDS = 1e-3
 
 Shape = tuple[tuple[int, ...], int]
 
@@ -65,10 +67,12 @@ def _starts(
     heapify(ends)
     ended = tries = 0
     while ends and lines:
-        seconds, index = heappop(ends)
-        last = workspace.candidates[index]
-        state.leave(last)
-        ended += 1
+        moment = ends[0][0]
+        while ends and ends[0][0] <= moment + SAME_MOMENT_SECONDS:
+            seconds, index = heappop(ends)
+            last = workspace.candidates[index]
+            state.leave(last)
+            ended += 1
         heads = [(line[0][0], shape) for shape, line in lines.items()]
         heapify(heads)
         while heads:

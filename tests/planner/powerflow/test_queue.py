@@ -125,6 +125,14 @@ def test_a_job_that_no_end_makes_room_for_is_told_so() -> None:
     assert "it needs more GPUs or watts" in made.queue.unknown
 
 
+def test_the_room_of_jobs_that_end_together_is_of_who_comes_first() -> None:
+    """Not of one further behind that fits into the room of the first of them alone."""
+    halves = [running(f"r{index}", "n0", 4, rigid=True, resizable=False) for index in (0, 1)]
+    made = plan(snapshot(cluster(1), *halves, job("large", 8, 100.0), job("small", 1, 100.0)))
+    assert made.queue.order[0] == made.queue.starts[0].uid == "large"
+    assert made.queue.starts[0].basis.startswith("when 2 jobs have ended")
+
+
 def test_what_is_reckoned_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(under_test, "FEWEST_TRIES", 3)
     waiting = [job(f"w{index}", 8, 100.0 + index) for index in range(10)]
