@@ -29,6 +29,8 @@ from flyball_views.words import age_words, counted, energy_words, share_words, u
 REPORT_AGE = timedelta(minutes=5)
 # A model that is further off than this is worth a word.
 WRONG_PERMILLE = 150
+# A cap with more than this left of it keeps only the largest jobs out, and their conditions say how much they need.
+TIGHT_SHARE = 0.2
 
 WAITING_CHANGE = {
     "WaitingForGpus": "another job's end, a smaller spec.gpus.min, a higher spec.priority, or more nodes",
@@ -177,12 +179,16 @@ def _expected_start(queue: QueueRow, now: datetime) -> Reason:
 
 
 def _tight_caps(overview: Overview) -> list[Reason]:
-    """The caps with the least left to give."""
-    tight = [cap for cap in overview.caps if cap.headroom_watts is not None and cap.in_force_watts]
-    tight.sort(key=lambda cap: (cap.headroom_watts or 0) / (cap.in_force_watts or 1))
+    """The caps with the least left to give; those that have much left are only good to know."""
+    left = {
+        cap.name: cap.headroom_watts / cap.in_force_watts
+        for cap in overview.caps
+        if cap.headroom_watts is not None and cap.in_force_watts
+    }
+    tight = sorted((cap for cap in overview.caps if cap.name in left), key=lambda cap: left[cap.name])
     return [
         Reason(
-            Weight.STOPS,
+            Weight.STOPS if left[cap.name] < TIGHT_SHARE or not cap.enforced.status else Weight.NOTE,
             f"the cap {cap.name} has {watts_words(cap.headroom_watts)} left of {watts_words(cap.in_force_watts)}"
             + ("" if cap.enforced.status else f", and is not enforced ({cap.enforced.reason})"),
             f"kubectl flyball why pcap {cap.name}",
