@@ -63,15 +63,13 @@ def test_a_larger_pipeline_is_said_to_take_longer() -> None:
     assert "10,000 operations, 10,000 planned one by one: about 2 min" in str(sizes[2])
 
 
-def test_the_largest_job_that_the_api_accepts_can_be_planned(made_up: Callable[..., PipelineProfile]) -> None:
+def test_a_plan_can_be_made_of_the_largest_job_that_the_api_accepts(made_up: Callable[..., PipelineProfile]) -> None:
     definition = yaml.safe_load((ROOT / "crds" / "energyawarejobs.yaml").read_text())
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     pipeline = schema["properties"]["spec"]["properties"]["pipeline"]
     most = {name: pipeline["properties"][name]["maximum"] for name in ("stages", "microbatches")}
     profile = made_up(*[1.0] * most["stages"])
     assert plan_size(profile, Schedule.ONE_F_ONE_B, most["microbatches"]).fits
-    assert "self.stages * self.microbatches <= 20000" in pipeline["x-kubernetes-validations"][0]["rule"]
-    assert plan_size(profile, Schedule.GPIPE, 20_000 // most["stages"]).fits
 
 
 def test_a_running_solve_hears_an_interrupt() -> None:
