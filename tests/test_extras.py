@@ -92,6 +92,13 @@ def test_a_component_needs_its_extra_alone(extra: str) -> None:
 
 
 @pytest.mark.slow
+def test_the_planner_service_needs_its_extra_alone() -> None:
+    ((status, output, errors),) = run_with("service", ["flyball_planner_service"], ["planner", "serve", "--help"])
+    assert status == 0, errors
+    assert re.search(r"Usage: .*planner serve", output), output
+
+
+@pytest.mark.slow
 def test_the_terminal_view_needs_its_extra_alone() -> None:
     packages = ["flyball_api", "flyball_views", "flyball_cli.live_cluster", "flyball_cli.terminal_view"]
     commands = (["top"], ["why", "job"], ["doctor"], ["report"], ["logs", "job"], ["emergency", "--cap", "hall"])

@@ -14,7 +14,7 @@ from flyball_planner_service.request import FrontierRequest, document_of, writte
 
 logger = get_logger(__name__)
 
-_PLANNED, _REFUSED = b"p", b"r"
+_PLANNED, _REFUSED, _GIVEN_UP = b"p", b"r", b"g"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,9 @@ class Solver:
             logger.warning("a worker process has ended", how=how)
             return GivenUp(f"the process that planned it ended with {how}")
         kind, content = answer[:1], answer[1:]
-        return Planned(content) if kind == _PLANNED else Refused(content.decode())
+        if kind == _PLANNED:
+            return Planned(content)
+        return Refused(content.decode()) if kind == _REFUSED else GivenUp(content.decode())
 
     def _end(self) -> None:
         if self._process is not None:
@@ -94,4 +96,7 @@ def serve(pipe: Connection) -> None:
             answer = _PLANNED + written(document_of(request))
         except ValueError as error:
             answer = _REFUSED + str(error).encode()
+        except Exception as error:  # of numbers that the solver cannot take, say: the next request may be another's
+            logger.exception("a frontier was not planned", id=request.id)
+            answer = _GIVEN_UP + f"it could not be planned: {error}".encode()
         pipe.send_bytes(answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -11,10 +12,16 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
+import msgspec
+import pytest
 from flyball_planner_service.request import FrontierRequest, document_of, written
-from flyball_planner_service.solver import GivenUp, Planned, Refused, Solver
+from flyball_planner_service.solver import GivenUp, Planned, Refused, Solver, serve
 
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -36,6 +43,26 @@ async def test_a_worker_plans_refuses_and_begins_anew_where_it_is_killed() -> No
         assert isinstance(await solver.solve(REQUEST), Planned)
     finally:
         solver.close()
+
+
+async def test_a_worker_lives_on_where_planning_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_request: FrontierRequest) -> dict[str, Any]:
+        raise RuntimeError("HiGHS says Unknown")
+
+    monkeypatch.setattr("flyball_planner_service.solver.document_of", fail)
+    ours, theirs = Pipe()
+    worker = Thread(target=_serve_until_the_end, args=(theirs,))
+    worker.start()
+    for _ in range(2):
+        ours.send_bytes(msgspec.msgpack.encode(REQUEST))
+        assert ours.recv_bytes() == b"git could not be planned: HiGHS says Unknown"
+    ours.close()
+    worker.join()
+
+
+def _serve_until_the_end(pipe: Connection) -> None:
+    with contextlib.suppress(EOFError):
+        serve(pipe)
 
 
 async def test_what_takes_too_long_is_given_up() -> None:

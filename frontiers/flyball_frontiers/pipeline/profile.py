@@ -20,6 +20,10 @@ SEND_BACKWARD = "send_backward"
 INSTRUCTIONS = (FORWARD, BACKWARD, RECOMPUTE, RECOMPUTE_BACKWARD, LOAD, SEND_FORWARD, SEND_BACKWARD)
 """What the schedules that have a name run; a graph of its own may have any others."""
 
+LEAST_SECONDS, MOST_SECONDS = 1e-7, 1e5
+MOST_JOULES, MOST_MEGAHERTZ = 1e9, 100_000
+"""No computation of a GPU is beyond these, and solvers lose their digits where numbers are."""
+
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
 
 
@@ -148,12 +152,13 @@ def _read_row(where: str, row: Mapping[str, object]) -> tuple[int, str, int | No
         raise refuse("instruction", f"a name such as {FORWARD} or {BACKWARD}")
     if str(row.get("frequency") if row.get("frequency") is not None else "").strip() == "":
         megahertz = None
-    elif clock > 0 and clock.is_integer():
+    elif 0 < clock <= MOST_MEGAHERTZ and clock.is_integer():
         megahertz = int(clock)
     else:
-        raise refuse("frequency", "a whole number of MHz above 0, or empty where the clock does not matter")
-    if not (time > 0 and math.isfinite(time)):
-        raise refuse("time", "finite seconds above 0")
-    if not (energy >= 0 and math.isfinite(energy)):
-        raise refuse("energy", "finite joules, 0 or more")
+        wanted = f"a whole number of MHz from 1 to {MOST_MEGAHERTZ:,}, or empty where the clock does not matter"
+        raise refuse("frequency", wanted)
+    if not LEAST_SECONDS <= time <= MOST_SECONDS:
+        raise refuse("time", f"seconds from {LEAST_SECONDS:g} to {MOST_SECONDS:,.0f}")
+    if not 0 <= energy <= MOST_JOULES:
+        raise refuse("energy", f"joules from 0 to {MOST_JOULES:,.0f}")
     return int(stage), instruction, megahertz, time, energy
