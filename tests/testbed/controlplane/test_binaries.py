@@ -29,6 +29,8 @@ from flyball_testbed.controlplane.programs.chart_tools import (
 from flyball_testbed.controlplane.programs.integrations import INTEGRATIONS, find_integration, integration_directory
 from flyball_testbed.controlplane.programs.monitoring_tools import find_monitoring_tools
 
+from tests.support.waiting import wait_until
+
 VERSIONS = {
     "etcd": "etcd Version: 3.6.8",
     "kube-apiserver": "Kubernetes v1.36.3",
@@ -37,12 +39,13 @@ VERSIONS = {
     "kubectl": "Client Version: v1.36.3",
     "kwok": "kwok version v0.8.0 go1.26.8 (linux/amd64)",
 }
-# A Go that "builds" a program by writing where it was asked to, and keeps a record of what it was asked for.
+# A Go that "builds" a program by writing where it was asked to, and keeps a record of what it was asked for; not before
+# there is the file that GO_WAITS_FOR names.
 FAKE_GO = """#!/bin/sh
 if [ "$1" = env ]; then echo go1.26.8; exit; fi
 while [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done
 echo "$1" >> "$GO_RECORD"
-sleep 0.2
+while [ -n "$GO_WAITS_FOR" ] && [ ! -e "$GO_WAITS_FOR" ]; do sleep 0.05; done
 [ "$1" = "$GO_FAILS_ON" ] && { echo "$1: does not compile"; exit 1; }
 printf '#!/bin/sh\\n' > "$out" && chmod +x "$out"
 """
@@ -68,6 +71,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setenv("GO_RECORD", str(tmp_path / "record"))
     monkeypatch.setenv("GO_FAILS_ON", "")
+    monkeypatch.setenv("GO_WAITS_FOR", "")
     monkeypatch.setattr(download, "OFFICIAL_RELEASES", "http://127.0.0.1:9/release")  # nobody listens there
     return tmp_path
 
@@ -102,11 +106,26 @@ def test_two_processes_never_build_at_once(machine: Path) -> None:
         f"binaries.shutil.which = {{'go': {str(machine / 'path' / 'go')!r}}}.get\n"
         "binaries.find_binaries()\n"
     )
-    both = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    outputs = [process.communicate(timeout=120)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
+    environment = {**os.environ, "GO_WAITS_FOR": str(machine / "both are there"), "PYTHONUNBUFFERED": "1"}
+    logs = [machine / f"said-{number}" for number in range(2)]
+    both = []
+    for log in logs:
+        with log.open("w") as said:
+            both.append(subprocess.Popen([sys.executable, "-c", program], stdout=said, env=environment))
+
+    def waiting() -> int:
+        return sum("waiting for another process" in log.read_text() for log in logs)
+
+    try:
+        wait_until(lambda: waiting() > 0, "one waits for the other")
+        (machine / "both are there").touch()
+        assert [process.wait(120) for process in both] == [0, 0]
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()
     assert len(built(machine)) == len(PROGRAMS), "the second found what the first had built"
-    assert sum("waiting for another process" in output for output in outputs) == 1
+    assert waiting() == 1
 
 
 def test_a_build_that_fails_leaves_nothing_half_done(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
