@@ -9,6 +9,8 @@ is written as `max_examples=examples(400)`. No profile has a deadline: on a load
 from __future__ import annotations
 
 from hypothesis import Phase, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 FULL_EXAMPLES = 100  # for a property without a number of its own
 FAST_EXAMPLES = 10
@@ -27,6 +29,20 @@ settings.register_profile(
     phases=(Phase.explicit, Phase.generate),
 )
 settings.load_profile("full")
+
+_constants_of_what_is_imported = providers._get_local_constants
+
+
+def _local_constants() -> Constants:
+    """Numbers and words of our own modules, of which Hypothesis draws some: where examples repeat themselves, of none.
+
+    They are those of the modules that have been imported by then, which differs from worker to worker and from run to run.
+    """
+    now = settings.default
+    return Constants() if now is not None and now.derandomize else _constants_of_what_is_imported()
+
+
+providers._get_local_constants = _local_constants
 
 
 def examples(number: int) -> int:

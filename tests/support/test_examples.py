@@ -1,0 +1,43 @@
+"""What CI tries properties on is the same in every run, whatever was imported by then."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NUMBERS = range(70_001, 72_000, 2)
+
+
+def drawn(profile: str) -> list[int]:
+    """What a property is tried on under a profile."""
+    seen: list[int] = []
+
+    @settings(settings.get_profile(profile), max_examples=200)
+    @given(st.integers(0, 100_000))
+    def holds(number: int) -> None:
+        seen.append(number)
+
+    holds()
+    return seen
+
+
+@pytest.mark.parametrize("profile", ["gate", "repeatable"])
+def test_what_has_to_pass_repeats_its_examples_whatever_else_was_imported(
+    profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = drawn(profile)
+    name = f"numbers_of_ours_{profile}"
+    (tmp_path / f"{name}.py").write_text(f"NUMBERS = {set(NUMBERS)}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module(name)
+    assert drawn(profile) == first
+    assert len(set(first)) > 5
+
+
+@pytest.mark.parametrize("profile", ["full", "thorough"])
+def test_what_searches_draws_others_each_time(profile: str) -> None:
+    assert drawn(profile) != drawn(profile)
