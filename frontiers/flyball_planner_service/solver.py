@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -47,11 +48,14 @@ class Solver:
     def __init__(self, deadline_seconds: float) -> None:
         self._deadline_seconds = deadline_seconds
         self._process: WorkerProcess | None = None
+        # Of its own: those that the event loop has are few, and requests are read in them meanwhile.
+        self._thread = ThreadPoolExecutor(1, "planner")
 
     async def solve(self, request: FrontierRequest) -> Answer:
         """Plan; whatever becomes of the process, there is an answer."""
         try:
-            return await asyncio.to_thread(self._solve, msgspec.msgpack.encode(request))
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._solve, msgspec.msgpack.encode(request))
         except asyncio.CancelledError:
             self.close()  # the thread's wait ends with the pipe's other end
             raise

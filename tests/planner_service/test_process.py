@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,15 +16,15 @@ from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import msgspec
 import pytest
 from flyball_planner_service.request import FrontierRequest, document_of, written
-from flyball_planner_service.solver import GivenUp, Planned, Refused, Solver, serve
+from flyball_planner_service.solver import Answer, GivenUp, Planned, Refused, Solver, serve
 
-from tests.support.waiting import PATIENCE_SECONDS, wait_until
+from tests.support.waiting import PATIENCE_SECONDS, until, wait_until
 
 ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "examples/profiles/gpt3-a40-unbalanced.csv"
@@ -63,6 +64,26 @@ async def test_a_worker_lives_on_where_planning_fails(monkeypatch: pytest.Monkey
 def _serve_until_the_end(pipe: Connection) -> None:
     with contextlib.suppress(EOFError):
         serve(pipe)
+
+
+async def test_workers_that_plan_take_no_threads_from_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    go, under_way = Event(), []
+
+    def hang(_solver: Solver, _request: bytes) -> Answer:
+        under_way.append(1)
+        go.wait(PATIENCE_SECONDS)
+        return Refused("no")
+
+    monkeypatch.setattr(Solver, "_solve", hang)
+    count = 64  # more than an event loop has threads
+    planning = asyncio.gather(*(Solver(PATIENCE_SECONDS).solve(REQUEST) for _ in range(count)))
+    try:
+        await until(lambda: len(under_way) == count, "all are under way")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await asyncio.to_thread(lambda: "read") == "read"
+    finally:
+        go.set()
+    assert await planning == [Refused("no")] * count
 
 
 async def test_what_takes_too_long_is_given_up() -> None:
