@@ -233,6 +233,8 @@ def up(
             _say(f"  flyball devcluster kubectl{option} -- proxy     # and then http://localhost:8001{PAGE_PATH}")
     else:
         _say(f"  flyball devcluster kubectl{option} -- get nodes")
+        if real and bare:
+            _say("  docs/install.md goes on at The chart, without image.registry")
     _say(f"  export KUBECONFIG={cluster.kubeconfig}")
     for line in _seen_at(addresses):
         _say(f"  {line}")

@@ -9,7 +9,6 @@ import typer
 from flyball_cli.cluster_access import Access, Context, Kubeconfig
 
 if TYPE_CHECKING:
-    from flyball_api.power_brake import PowerBrake
     from flyball_kube.session import ApiSession
 
 
@@ -37,16 +36,17 @@ def register(app: typer.Typer) -> None:
         from flyball_cli.cluster_access import invocation, on_cluster
 
         access = Access(kubeconfig, context)
-        brake = on_cluster("emergency", access, lambda session, _: _write(session, cap, end, reason))
+        on_cluster("emergency", access, lambda session, _: _write(session, cap, end, reason))
         if end:
             typer.echo(f"{cap}: the emergency is ended; limits return with the operator's next grants")
             return
-        typer.echo(f"{cap}: every GPU under it goes to its smallest limit (PowerBrake {tuple(brake.version)}).")
-        typer.echo(f"See it done:  {invocation()} why cap {cap}")
+        typer.echo(f"{cap}: every GPU under it goes to its smallest limit.")
+        typer.echo("See it done:  kubectl get gpunodes     (MODE Floor, LIMITS)")
+        typer.echo(f"What it does: {invocation()} why cap {cap}")
         typer.echo(f"End it:       {invocation()} emergency --cap {cap} --end")
 
 
-async def _write(session: ApiSession, cap: str, end: bool, reason: str) -> PowerBrake:
+async def _write(session: ApiSession, cap: str, end: bool, reason: str) -> None:
     from flyball_kube.emergency import declare_emergency, end_emergency
 
-    return await (end_emergency(session, cap) if end else declare_emergency(session, cap, reason))
+    await (end_emergency(session, cap) if end else declare_emergency(session, cap, reason))

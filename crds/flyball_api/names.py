@@ -25,6 +25,7 @@ MANAGED_BY_FLYBALL = "flyball.dev/operator"
 
 GPU_RESOURCE = "nvidia.com/gpu"
 SOCKET_RESOURCE = "flyball.dev/socket"
+SOCKET_VOLUME = "flyball-socket"
 LABEL_GPU_PRODUCT = "nvidia.com/gpu.product"
 LABEL_GPU_PRESENT = "nvidia.com/gpu.present"
 LABEL_GPU_COUNT = "nvidia.com/gpu.count"

@@ -148,13 +148,18 @@ def test_an_operator_can_start_where_every_node_waits_for_one(rendered: list[Jso
     assert pod_of(page)["tolerations"] == [startup]
 
 
-def test_probes_ask_what_they_are_for(rendered: list[Json]) -> None:
+def test_probes_ask_what_they_are_for(rendered: list[Json], chart: Chart) -> None:
     (operator,) = pod_of(found(rendered, "Deployment", "flyball-operator"))["containers"]
     assert operator["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert operator["livenessProbe"]["httpGet"]["path"] == operator["startupProbe"]["httpGet"]["path"] == "/healthz"
     ports = {port["name"]: port["containerPort"] for port in operator["ports"]}
     defaults = Settings()
     assert ports == {"metrics": defaults.metrics_port, "probes": defaults.probe_port}
+    (page,) = pod_of(chart.one("Deployment", "flyball-page", "page.enabled=true"))["containers"]
+    for container in (operator, page):  # on a busy node it takes a minute until they answer
+        started = container["startupProbe"]
+        assert started["periodSeconds"] * started["failureThreshold"] >= 120
+        assert "initialDelaySeconds" not in container["livenessProbe"], "liveness counts from the start's end"
 
 
 # --- the agent ----------------------------------------------------------------------------------------------------
@@ -406,6 +411,26 @@ def test_network_policies_admit_probes_and_scrapes_alone(rendered: list[Json], c
         {"ports": [{"protocol": "TCP", "port": 9101}], "from": peers["networkPolicies.metricsFrom"]}
     ]
     assert not [each for each in chart.render("networkPolicies.enabled=false") if each["kind"] == "NetworkPolicy"]
+
+
+def test_the_scrape_configuration_of_the_examples_finds_what_serves_metrics(chart: Chart) -> None:
+    """Who has no Prometheus operator takes that file: it selects containers' ports by their name."""
+    (scrape,) = yaml.safe_load((CHART.parents[2] / "examples" / "monitoring" / "prometheus.yaml").read_text())[
+        "scrape_configs"
+    ]
+    (discovery,), (keep, *_) = scrape["kubernetes_sd_configs"], scrape["relabel_configs"]
+    assert (discovery["role"], discovery["namespaces"]["names"]) == ("pod", [NAMESPACE])
+    assert (keep["source_labels"], keep["action"]) == (["__meta_kubernetes_pod_container_port_name"], "keep")
+    assert scrape["honor_labels"]
+    served = {
+        each["metadata"]["name"]: port["containerPort"]
+        for each in chart.render(*EVERYTHING)
+        if each["kind"] in ("Deployment", "DaemonSet")
+        for container in pod_of(each)["containers"]
+        for port in container.get("ports", ())
+        if re.fullmatch(keep["regex"], port["name"])
+    }
+    assert served == {"flyball-operator": 9400, "flyball-agent": 9101}
 
 
 def test_monitoring_is_there_only_if_asked_for(rendered: list[Json], chart: Chart) -> None:

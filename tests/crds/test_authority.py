@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -392,12 +393,21 @@ def test_other_changes_of_a_cap_are_not_asked_about(kinds: Any, cap: str, watts:
 
 def test_kubectl_warns_of_a_cap_that_cannot_be_held_and_sets_it(control_plane: DevCluster, cap: str) -> None:
     plane = control_plane.control_plane
-    command = [str(plane.kubectl), "--kubeconfig", str(plane.kubeconfig()), "patch", "powercap", "guarded"]
-    command += ["--type=merge", "-p", '{"spec": {"watts": 3000}}']
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "Warning: " in done.stderr
-    assert "watts 3000 is below the 3200 that the nodes draw at the least" in " ".join(done.stderr.split())
+
+    def said(spec: Json) -> str:
+        """What kubectl says besides when it sets a cap so."""
+        command = [str(plane.kubectl), "--kubeconfig", str(plane.kubeconfig()), "patch", "powercap", "guarded"]
+        command += ["--type=merge", "-p", json.dumps({"spec": spec})]
+        return " ".join(subprocess.run(command, check=True, capture_output=True, text=True).stderr.split())
+
+    held = said({"watts": 3000})
+    assert "Warning: " in held
+    assert "watts 3000 is below the 3200 that the nodes draw at the least" in held
     assert control_plane.api.get(cap)["spec"]["watts"] == 3000
+    # The overhead is part of the least, and may change with the cap.
+    assert "watts 3500 is below the 3900 that the nodes" in said({"watts": 3500, "staticOverheadWatts": 700})
+    control_plane.api.patch(f"{cap}/status", {"status": {"leastWatts": 3900}})
+    assert said({"watts": 3400, "staticOverheadWatts": 0}) == ""
 
 
 def brake(kinds: Any, **spec: Any) -> Json:

@@ -371,6 +371,23 @@ def test_every_obstacle_to_placing_says_what_would_change_it(reason: str) -> Non
     assert (first.weight, bool(first.change)) == (STOPS, True)
 
 
+def test_of_a_volume_that_is_flyballs_own_the_template_is_not_blamed() -> None:
+    said = 'violates PodSecurity "restricted:latest": restricted volume types (volume "flyball-socket" uses "hostPath")'
+    job = with_condition(running_job(), condition("Placed", False, "PodSecurityViolated", said))
+    first = why_job(shown(jobs=[job]), "team", "train").reasons[0]
+    assert "agent.devicePluginsDir=/var/lib/kubelet/device-plugins" in first.change
+    said = "violates PodSecurity: runAsNonRoot != true"
+    job = with_condition(running_job(), condition("Placed", False, "PodSecurityViolated", said))
+    assert "devicePluginsDir" not in why_job(shown(jobs=[job]), "team", "train").reasons[0].change
+
+
+def test_what_nobody_has_told_of_the_draw_is_a_dash_and_not_zero() -> None:
+    job = running_job()
+    job["status"]["energy"]["watts"] = 0  # a training that reports nothing: the status has 0
+    found = why_job(shown(jobs=[job]), "team", "train")
+    assert found.headline == "Running: 1 GPU at 1395 MHz, 25% done, ends in 25m (20m to 31m)"
+
+
 @pytest.mark.parametrize("reason", sorted(READY_OBSTACLES))
 def test_every_obstacle_to_starting_says_what_would_change_it(reason: str) -> None:
     job = with_condition(running_job(), condition("PodsReady", False, reason, "the kubelet's words"))

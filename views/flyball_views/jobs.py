@@ -55,8 +55,8 @@ class JobRow(Row, frozen=True):
     """One EnergyAwareJob.
 
     `gpus` and `nodes` are what its running pods hold (0 and none while they do not all run), `planned_gpus` and
-    `planned_nodes` what the plan gives it. `watts` is what its GPUs draw, `clock_megahertz` and `power_limit_watts` (of
-    each GPU) are as in force. `why` is the operator's sentence. `current` is False while the status still speaks of an
+    `planned_nodes` what the plan gives it. `watts` is what its GPUs draw (None where its training does not
+    report), `clock_megahertz` and `power_limit_watts` (of each GPU) are as in force. `why` is the operator's sentence. `current` is False while the status still speaks of an
     earlier spec. `finish` lies between `earliest_finish` and `latest_finish` nine times out of ten each. `figures` is when
     what it has used and done was found, `waiting` since when it waits. `tradeoff` has the fastest and the thriftiest of the
     choices for its rest. `run` is which run of a recurring job it is: its batch size, and what it costs.
@@ -146,7 +146,8 @@ def job_row(job: EnergyAwareJob) -> JobRow:
         nodes=() if applied is None else tuple(node.name for node in applied.nodes),
         planned_nodes=() if allocation is None else tuple(node.name for node in allocation.nodes),
         incarnation=job.last_incarnation or None,
-        watts=None if status.energy is None else status.energy.watts,
+        # 0 is what a status has where nobody has told the draw: that comes with the training's own reports.
+        watts=None if status.energy is None else status.energy.watts or None,
         clock_megahertz=None if applied is None else applied.clock_megahertz or None,
         power_limit_watts=None if applied is None else applied.power_limit_watts,
         progress=_progress(job),

@@ -21,6 +21,7 @@ from flyball_api.names import (
     LABEL_JOB_NAME,
     LABEL_JOB_UID,
     PLACEMENT_GATE,
+    SOCKET_VOLUME,
 )
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, placement_annotation
 
@@ -30,7 +31,6 @@ RENDEZVOUS_PORT = 29400
 # A volume of this name, where the template mounts one, is where checkpoints go.
 CHECKPOINT_VOLUME = "checkpoint"
 # Where a pod finds the agent's socket: its own folder of the node's, named by its UID, so that no other pod's is in sight.
-SOCKET_VOLUME = "flyball-socket"
 SOCKET_MOUNT = "/run/flyball"
 SOCKET_NAME = "flyball.sock"
 POD_UID_VARIABLE = "FLYBALL_POD_UID"

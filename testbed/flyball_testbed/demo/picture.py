@@ -27,6 +27,8 @@ STYLE: dict[Any, Any] = {
 }
 # Points a second that are drawn; more cannot be seen.
 DRAWN_HERTZ = 4.0
+# Of the height: up to where the lines of moments go, and from where their words hang; above is the legend.
+MARKS_SHARE, MARKS_TEXT_SHARE = 0.84, 0.58
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +133,18 @@ def _power(axes: Axes, power: PowerTrace, max_watts: float, baseline_max_watts: 
 
 
 def _mark(axes: Axes, marks: Sequence[tuple[float, str]], max_watts: float) -> None:
-    """A thin line at each moment that needs a word, and the word to its left: the last chapter is at the right end."""
-    for index, (seconds, text) in enumerate(marks):
-        axes.axvline(seconds, color=BASELINE, linewidth=0.9, linestyle=(0, (2, 2)))
-        height = max_watts / 1000 * (0.60 - 0.10 * index)
+    """A thin line at each moment that needs a word, and the word upright to its left: the last chapter is at the right end,
+    and its moments are close together."""
+    for seconds, text in marks:
+        axes.axvline(seconds, ymax=MARKS_SHARE, color=BASELINE, linewidth=0.9, linestyle=(0, (2, 2)))
         axes.annotate(
             text,
-            (seconds, height),
+            (seconds, max_watts / 1000 * MARKS_TEXT_SHARE),
             (-4, 0),
             textcoords="offset points",
             ha="right",
             va="top",
+            rotation=90,
             fontsize=8.5,
             color="#444444",
         )

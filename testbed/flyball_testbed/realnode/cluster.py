@@ -85,11 +85,13 @@ class RealCluster:
         """
         if not 1 <= nodes <= MAX_NODES:
             raise ValueError(f"{nodes} real nodes: 1 to {MAX_NODES} can be had")
+        images = list(images)
         obstacles = requirements.obstacles()
         if obstacles:
             raise UnfitMachineError("\n".join(obstacles))
         cgroups.sweep()
         programs = binaries if binaries is not None else find_binaries(report, (*PROGRAMS, *NODE_PROGRAMS))
+        report("starting the control plane")
         devcluster = DevCluster.start(
             0,
             directory=directory,
@@ -100,9 +102,14 @@ class RealCluster:
         )
         cluster = cls(devcluster, {})
         try:
-            cluster._furnish(list(images))
+            cluster._furnish(images)
             if install:
                 devcluster.install_api()
+            given = [image.name for image in images]
+            report(
+                f"starting {', '.join(node_name(index) for index in range(1, nodes + 1))}: containerd"
+                f"{', which imports ' + ' and '.join(given) if given else ''}, the kubelet, and a device plugin"
+            )
             for index in range(1, nodes + 1):
                 cluster._add_node(index, programs, gpus_per_node, product, startup_taint)
             cluster.wait_ready()

@@ -194,4 +194,5 @@ def _use(cap: CapRow, under: Sequence[NodeRow], overview: Overview) -> list[Reas
 
 
 def _use_of(job: JobRow) -> str:
-    return f"{job.key} ({watts_words(job.watts)}, {counted(job.gpus, 'GPU')})"
+    watts = "" if job.watts is None else f"{watts_words(job.watts)}, "
+    return f"{job.key} ({watts}{counted(job.gpus, 'GPU')})"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from flyball_api.event import EventView
+from flyball_api.names import SOCKET_VOLUME
 
 from flyball_views.jobs import JobRow, QueueRow
 from flyball_views.nodes import NodeRow
@@ -95,6 +96,14 @@ OBSTACLE_CHANGE = {
 }
 
 
+# No template of its owner can mend this: the volume is put into it.
+SOCKET_VOLUME_CHANGE = (
+    f"the volume {SOCKET_VOLUME} is Flyball's own: helm upgrade ... --set agent.devicePluginsDir="
+    "/var/lib/kubelet/device-plugins gives sockets without it; then suspend the job, and resume it. What else is named is "
+    "spec.template's"
+)
+
+
 def why_job(overview: Overview, namespace: str, name: str, events: Sequence[EventView] = ()) -> Explanation:
     """Why a job stands as it does; raises NoSuchObject."""
     job = next((row for row in overview.jobs if (row.namespace, row.name) == (namespace, name)), None)
@@ -129,7 +138,8 @@ def _headline(job: JobRow, overview: Overview) -> str:
     progress = "" if job.progress is None else f", {share_words(job.progress.fraction, 1.0)} done"
     ends = "" if job.finish is None else f", ends in {finish_words(job, overview.time)}"
     clock = "" if job.clock_megahertz is None else f" at {job.clock_megahertz} MHz"
-    return f"{job.state}: {counted(job.gpus, 'GPU')}{clock}, {watts_words(job.watts)}{progress}{ends}"
+    watts = "" if job.watts is None else f", {watts_words(job.watts)}"
+    return f"{job.state}: {counted(job.gpus, 'GPU')}{clock}{watts}{progress}{ends}"
 
 
 def finish_words(job: JobRow, now: datetime) -> str:
@@ -251,6 +261,8 @@ def _on_its_way(job: JobRow) -> list[Reason]:
 def _obstacle(aspect: Aspect) -> Reason:
     """What keeps pods from being placed or ready, in the words of whoever says so."""
     change = OBSTACLE_CHANGE.get(aspect.reason, "")
+    if aspect.reason == "PodSecurityViolated" and SOCKET_VOLUME in aspect.message:
+        change = SOCKET_VOLUME_CHANGE
     return of_aspect(Weight.STOPS, aspect, change, f"{aspect.reason}: {aspect.message}")
 
 
