@@ -55,9 +55,10 @@ class JobRow(Row, frozen=True):
     """One EnergyAwareJob.
 
     `gpus` and `nodes` are what its running pods hold (0 and none while they do not all run), `planned_gpus` and
-    `planned_nodes` what the plan gives it. `watts` is what its GPUs draw (None where its training does not
-    report), `clock_megahertz` and `power_limit_watts` (of each GPU) are as in force. `why` is the operator's sentence. `current` is False while the status still speaks of an
-    earlier spec. `finish` lies between `earliest_finish` and `latest_finish` nine times out of ten each. `figures` is when
+    `planned_nodes` what the plan gives it. `watts` is what its GPUs draw (None where its training does not report),
+    `clock_megahertz` and `power_limit_watts` (of each GPU) are as in force. `why` is the operator's sentence.
+    `current` is False while the status still speaks of an earlier spec. `finish` lies between `earliest_finish` and
+    `latest_finish` nine times out of ten each. `figures` is when
     what it has used and done was found, `waiting` since when it waits. `tradeoff` has the fastest and the thriftiest of the
     choices for its rest. `run` is which run of a recurring job it is: its batch size, and what it costs.
     `prediction` has what the plan expects of it, and how far off that is.
