@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flyball_api.power_brake import PowerBrakeSpec, power_brake_object, read_power_brake
 from flyball_api.power_cap import PowerCap, PowerCapSpec, PowerCapStatus, read_power_cap
 from flyball_operator.power import cap_tracker
 from flyball_operator.power.cap_schedule import KnownChange, next_scheduled_change
@@ -202,6 +203,37 @@ def test_a_lower_cap_is_published_as_not_enforced_until_the_limits_are_read_back
     site.nodes["a"] = holding("a", 1000)
     site.publish(site.read())
     assert site.condition("Enforced") == ("True", "LimitsAcknowledged")
+
+
+def test_nobody_is_said_to_have_yet_to_acknowledge_where_no_grant_waits() -> None:
+    site = Site(holding("a", 2400), watts=1000)
+    site.publish(site.read())
+    assert site.conditions()["Enforced"]["message"] == "the nodes may still draw 2400 W, 1400 W over the cap"
+
+
+@pytest.mark.parametrize(
+    "grants",
+    [GrantsUnderWay(1), GrantsUnderWay(1, unread=("GPUNode b",)), GrantsUnderWay(1, unheard=frozenset({"a"}))],
+)
+def test_a_cap_that_is_passed_is_called_so_whatever_else_is_not_known(grants: GrantsUnderWay) -> None:
+    site = Site(holding("a", 2400), watts=1000)
+    for state in (site.read(), structs.replace(site.read(), unrecorded=frozenset({"a"}))):
+        site.publish(state, grants=grants)
+        assert site.condition("Enforced") == ("False", "WaitingForAcknowledgements")
+
+
+def test_where_something_cannot_be_read_nobody_says_that_no_node_is_under_the_cap() -> None:
+    site = Site(holding("a", 800), watts=3000, nodeSelector={"matchLabels": {"rack": "nowhere"}})
+    site.publish(site.read(), grants=GrantsUnderWay(unread=("Node b",)))
+    assert site.condition("Enforced") == ("Unknown", "Unreadable")
+
+
+def test_an_emergency_is_told_by_what_it_does_to_those_who_are_governed() -> None:
+    site = Site(holding("a", 800), watts=3000)
+    brake = read_power_brake(power_brake_object("row", PowerBrakeSpec(0, 1, 0, "Active", "smoke")))
+    site.publish(structs.replace(site.read(), brake=brake))
+    told = "every GPU is held at its smallest limit until the emergency is ended: smoke"
+    assert site.conditions()["Emergency"]["message"] == told
 
 
 def test_a_higher_cap_is_published_before_anything_is_granted_for_it() -> None:
