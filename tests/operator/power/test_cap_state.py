@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from flyball_api.power_brake import PowerBrakeSpec, power_brake_object, read_power_brake
 from flyball_api.power_cap import PowerCap, PowerCapSpec, PowerCapStatus, read_power_cap
+from flyball_api.units import NodeMilliwatts
 from flyball_operator.power import cap_tracker
 from flyball_operator.power.cap_schedule import KnownChange, next_scheduled_change
 from flyball_operator.power.cap_state import CapState
@@ -234,6 +235,26 @@ def test_an_emergency_is_told_by_what_it_does_to_those_who_are_governed() -> Non
     site.publish(structs.replace(site.read(), brake=brake))
     told = "every GPU is held at its smallest limit until the emergency is ended: smoke"
     assert site.conditions()["Emergency"]["message"] == told
+    cut = read_power_brake(power_brake_object("row", PowerBrakeSpec(1, 2, 500_000)))
+    site.publish(structs.replace(site.read(), brake=cut))
+    assert "Emergency" not in site.conditions(), "a cut by a brake is none"
+
+
+def test_a_cap_that_is_drawn_to_the_watt_is_not_breached() -> None:
+    site = Site(holding("a", 800), watts=8 * 58)
+    site.publish(site.read())
+    assert site.condition("Breached") == ("False", "WithinCap")
+    site.spec["watts"] -= 1
+    site.publish(site.read())
+    assert site.condition("Breached") == ("True", "MeasuredOverCap")
+
+
+def test_watts_that_are_held_back_are_said_where_there_are_some() -> None:
+    site = Site(holding("a", 800), watts=3000)
+    site.publish(site.read())
+    assert "held back" not in site.conditions()["Enforced"]["message"]
+    site.publish(structs.replace(site.read(), reserve_milliwatts=NodeMilliwatts(500_000)))
+    assert "; 500 W are held back for 0 of them" in site.conditions()["Enforced"]["message"]
 
 
 def test_a_higher_cap_is_published_before_anything_is_granted_for_it() -> None:
