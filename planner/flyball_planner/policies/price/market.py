@@ -18,6 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +44,19 @@ class _Demand:
     costs: Array  # (jobs, sizes)
 
 
+class _Dear(NamedTuple):
+    """Priced joules of an iteration and of a second of it, (clocks, jobs, sizes), and the least of the former.
+
+    At clocks before `first` everybody is slower than at some other one and takes no fewer joules: nobody chooses them.
+    """
+
+    joule_price: float
+    joules: Array
+    rates: Array
+    least: Array
+    first: int
+
+
 class Market:
     """Who wants what at which prices. Arrays are (jobs, sizes[, clocks]); sizes that a job lacks never win."""
 
@@ -52,8 +67,12 @@ class Market:
         slot = {key: index for index, key in enumerate(tables)}
         pick = np.array([slot[id(job.performance)] for job in jobs])
         padded = [_padded(table, width) for table in tables.values()]
-        self.sizes, self.seconds, self.joules = (np.stack(part)[pick] for part in zip(*padded, strict=True))
-        self.dear_joules = self.joules + view.using_gpu_watts * self.sizes[:, :, None] * self.seconds
+        sizes, seconds, joules = (np.stack(part) for part in zip(*padded, strict=True))
+        dear_joules = joules + view.using_gpu_watts * sizes[:, :, None] * seconds
+        self._kinds = seconds, dear_joules
+        self.sizes, self.seconds, self.joules, self.dear_joules = (
+            part[pick] for part in (sizes, seconds, joules, dear_joules)
+        )
         self.remaining = np.array([max(job.remaining_iterations, 1e-9) for job in jobs])
         current = np.array([job.performance.position[job.gpus] if job.gpus else -1 for job in jobs])
         self.everyone = np.arange(len(jobs))
@@ -68,22 +87,25 @@ class Market:
         self.lasting_seconds = self.remaining * self.seconds[self.everyone, present].min(axis=1)
         least_gpu_seconds = (self.seconds * self.sizes[:, :, None]).min(axis=(1, 2))
         self.backlog_seconds = float(self.remaining @ least_gpu_seconds) / view.gpus
-        self._bar_broken_promises(jobs)
+        self._promised = self._bar_broken_promises(jobs)
         # With the clocks first: the least over them is then taken of whole (jobs, sizes) at once.
         self._clock_seconds, self._clock_joules = (
             np.ascontiguousarray(np.moveaxis(table, 2, 0)) for table in (self.seconds, self.dear_joules)
         )
         self._clock_rates = 1.0 / self._clock_seconds
-        self._dear_at: tuple[float, Array, Array] | None = None
+        self._dear_at: _Dear | None = None
 
-    def _bar_broken_promises(self, jobs: Sequence[JobView]) -> None:
-        """Leave out the clocks and sizes with which a job would miss its deadline or spend more than its budget.
+    def _bar_broken_promises(self, jobs: Sequence[JobView]) -> bool:
+        """Leave out the clocks and sizes with which a job would miss its deadline or spend more than its budget; whether
+        there are any promises.
 
         Where none is left, a job that is late gets the fastest there is, and one that is short of joules the thriftiest.
         """
+        promised = False
         for index, job in enumerate(jobs):
             if job.deadline_seconds is None and job.remaining_energy_joules is None:
                 continue
+            promised = True
             seconds, joules = self.seconds[index], self.joules[index]
             allowed = np.repeat(~self.barred[index][:, None], seconds.shape[1], axis=1)
             for limit, need in (
@@ -102,6 +124,7 @@ class Market:
             self.barred[index] |= ~allowed.any(axis=1)
             self.seconds[index][~allowed] = NEVER
             self.dear_joules[index][~allowed] = NEVER
+        return promised
 
     def clear(self, joule_price: float) -> tuple[Indices, Indices]:
         """(size positions, clock positions) at the price of a GPU-second at which the GPUs suffice."""
@@ -151,9 +174,14 @@ class Market:
 
     def _demand(self, gpu_price: float, joule_price: float) -> _Demand:
         """What everybody takes at these prices. `costs` is what a size would cost over the job's life, up to a constant."""
-        dear, dear_rate = self._dear(joule_price)
+        dear = self._dear(joule_price)
         worth = self._worth(gpu_price, dear)
-        rate = (1.0 + gpu_price * self.sizes) + (dear_rate - worth[:, None] * self._clock_rates).min(axis=0)
+        # Where a size costs more joules than an iteration is worth, the slowest clock loses least a second.
+        beyond = bool((~self.barred & (worth[:, None] < dear.least)).any())
+        clocks = slice(0 if beyond else dear.first, None)
+        rate = (1.0 + gpu_price * self.sizes) + (dear.rates[clocks] - worth[:, None] * self._clock_rates[clocks]).min(
+            axis=0
+        )
         costs = self.lasting_seconds[:, None] * rate
         dear_watts = self.sizes * (self.view.idle_gpu_watts + self.view.using_gpu_watts)
         costs += self.restart_seconds * (1.0 + gpu_price * self.sizes + joule_price * dear_watts)
@@ -161,27 +189,29 @@ class Market:
         rows = costs.argmin(axis=1)
         return _Demand(rows, float(self.sizes[self.everyone, rows].sum()), costs)
 
-    def _dear(self, joule_price: float) -> tuple[Array, Array]:
-        """(priced joules of an iteration, the same of a second), (clocks, jobs, sizes); kept while the price stays."""
-        if self._dear_at is None or self._dear_at[0] != joule_price:
-            dear = joule_price * self._clock_joules
-            self._dear_at = joule_price, dear, dear * self._clock_rates
-        return self._dear_at[1:]
+    def _dear(self, joule_price: float) -> _Dear:
+        """What joules cost at a price of theirs; kept while it stays."""
+        if self._dear_at is None or self._dear_at.joule_price != joule_price:
+            joules = joule_price * self._clock_joules
+            first = 0 if self._promised else _first_clock(self._kinds[0], joule_price * self._kinds[1])
+            self._dear_at = _Dear(joule_price, joules, joules * self._clock_rates, joules[first:].min(axis=0), first)
+        return self._dear_at
 
-    def _worth(self, gpu_price: float, dear: Array) -> Array:
+    def _worth(self, gpu_price: float, dear: _Dear) -> Array:
         """Job-seconds that an iteration of each job is worth (`v` above), (jobs,)."""
         drained = np.maximum(self.backlog_seconds, 1e-9)
         lasts = self.lasting_seconds
         # The price falls evenly while the backlog is done, and the job pays its mean.
         falling = np.where(lasts < drained, 1.0 - lasts / (2.0 * drained), drained / (2.0 * np.maximum(lasts, drained)))
         expected = gpu_price * (LASTING_SHARE + (1.0 - LASTING_SHARE) * falling)
-        costs = ((1.0 + expected[:, None] * self.sizes) * self._clock_seconds + dear).min(axis=0)
+        seconds, joules = self._clock_seconds[dear.first :], dear.joules[dear.first :]
+        costs = ((1.0 + expected[:, None] * self.sizes) * seconds + joules).min(axis=0)
         costs[self.barred] = np.inf
         worth: Array = costs.min(axis=1)
         return worth
 
     def _clocks(self, rows: Indices, gpu_price: float, joule_price: float) -> Indices:
-        worth = self._worth(gpu_price, self._dear(joule_price)[0])
+        worth = self._worth(gpu_price, self._dear(joule_price))
         seconds, joules = self.seconds[self.everyone, rows], self.dear_joules[self.everyone, rows]
         chosen: Indices = ((joule_price * joules - worth[:, None]) / seconds).argmin(axis=1)
         return chosen
@@ -215,7 +245,23 @@ class Market:
         return rows
 
 
+def _first_clock(seconds: Array, priced_joules: Array) -> int:
+    """The first clock at which any kind of job, at any size, is not slower and dearer than at its thriftiest; arrays are
+    (kinds, sizes, clocks)."""
+    clocks = seconds.shape[2]
+    thriftiest = clocks - 1 - priced_joules[:, :, ::-1].argmin(axis=2)  # of equal ones the highest
+    fast_enough = np.take_along_axis(seconds, thriftiest[:, :, None], axis=2)
+    useless = (np.arange(clocks) < thriftiest[:, :, None]) & (seconds >= fast_enough)
+    return int(useless.all(axis=(0, 1)).argmin())
+
+
 def _padded(table: Performance, width: int) -> tuple[Array, Array, Array]:
-    """Sizes, seconds and joules of a table with its last size repeated up to `width`."""
-    last = [min(row, len(table.sizes) - 1) for row in range(width)]
-    return np.array(table.sizes, dtype=np.float64)[last], table.seconds[last], table.joules[last]
+    """Sizes, seconds and joules of a table with its last size repeated up to `width`; kept as long as the table is."""
+    kept = _PADDED.setdefault(table, {})
+    if width not in kept:
+        last = [min(row, len(table.sizes) - 1) for row in range(width)]
+        kept[width] = np.array(table.sizes, dtype=np.float64)[last], table.seconds[last], table.joules[last]
+    return kept[width]
+
+
+_PADDED: WeakKeyDictionary[Performance, dict[int, tuple[Array, Array, Array]]] = WeakKeyDictionary()

@@ -53,6 +53,20 @@ def test_priority_comes_before_remaining_time() -> None:
     assert set(decide(jobs, gpus=1)) == {"urgent"}
 
 
+@given(
+    kinds=st.lists(st.sampled_from([GOOD, FAIR, POOR]), min_size=1, max_size=12),
+    price=st.one_of(st.just(0.0), st.floats(1e-5, 1.0)),
+    sunk=st.sampled_from([0.0, 60.0]),
+)
+@settings(max_examples=examples(100))
+def test_clocks_that_are_left_out_are_chosen_by_nobody(kinds: list[Performance], price: float, sunk: float) -> None:
+    """A promise that binds nobody has every clock looked at."""
+    jobs = [job(f"j{index:02d}", kind, 100.0 * (index + 1)) for index, kind in enumerate(kinds)]
+    promised = [job(f"j{index:02d}", kind, 100.0 * (index + 1)) for index, kind in enumerate(kinds)]
+    promised[0].deadline_seconds = 1e12
+    assert decide(jobs, price=price, sunk_gpu_watts=sunk) == decide(promised, price=price, sunk_gpu_watts=sunk)
+
+
 def test_a_restart_that_does_not_pay_is_not_made() -> None:
     almost_done = job("almost", GOOD, 20.0, gpus=1, clock_index=2)
     assert decide([almost_done])["almost"].gpus == 1
