@@ -72,6 +72,7 @@ TARGETS = (
     Target("flyball_operator.power.cap_tracker", OPERATOR),
     Target("flyball_operator.power.controller", OPERATOR),
     Target("flyball_operator.power.grant_writes", OPERATOR),
+    Target("flyball_operator.power.late_nodes", OPERATOR),
     Target("flyball_operator.power.patience", OPERATOR),
     Target("flyball_operator.power.starts_and_stops", OPERATOR),
     Target("flyball_operator.power.failsafe", OPERATOR),

@@ -87,7 +87,7 @@ class Brakes:
         """The brakes to write now; they count as sent from here on."""
         caps = tuple(caps)
         sends = self._sends(caps, nodes, monotonic)
-        cut = (cap.nodes for cap in caps if not self._holds_back(cap.name, monotonic) and _is_over(cap, nodes))
+        cut = (cap.nodes for cap in caps if not self._holds_back(cap.name, monotonic) and cap.is_over(nodes))
         self._cut_by_grants = frozenset().union(*cut) if self._sent else frozenset()
         return sends
 
@@ -161,16 +161,6 @@ class Brakes:
         self._under_way.add(cap)
         seen = self._seen.get(cap)
         return SendBrake(cap, PowerBrakeSpec(*version, kept), "" if seen is None else seen.metadata.resource_version)
-
-
-def _is_over(cap: CapState, nodes: Mapping[str, NodeInfo]) -> bool:
-    """Whether more is committed than the cap, or what its meter leaves of it, allows."""
-    if cap.committed_milliwatts > cap.planning_budget().budget_milliwatts:
-        return True
-    metered = cap.meter_budget()
-    return metered is not None and (
-        metered.committed({name: nodes[name].power for name in cap.nodes}) > metered.budget_milliwatts
-    )
 
 
 def _named(info: NodeInfo, cap: str) -> BrakeVersion:

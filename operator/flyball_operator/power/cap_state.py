@@ -19,6 +19,7 @@ from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.cap_schedule import EffectiveCap, EnergyPeriod, ScheduledChange
 from flyball_operator.power.energy_counters import CounterSum
 from flyball_operator.power.meter import NEVER_READ, MeterReading, MeterState
+from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.overhead import NOT_KNOWN, Overhead
 from flyball_operator.power.reservations import NodeRules
 
@@ -142,6 +143,15 @@ class CapState(Struct, frozen=True):
             return None
         left = NodeMilliwatts(allowed_milliwatts(self.meter.allowed_watts - self.spec.static_overhead_watts))
         return CapBudget(f"{self.name} (meter)", self.nodes, left, by_priority=self.meter.by_priority)
+
+    def is_over(self, nodes: Mapping[str, NodeInfo]) -> bool:
+        """Whether more is committed than the cap, or what its meter leaves of it, allows."""
+        if self.committed_milliwatts > self.planning_budget().budget_milliwatts:
+            return True
+        metered = self.meter_budget()
+        return metered is not None and (
+            metered.committed({name: nodes[name].power for name in self.nodes}) > metered.budget_milliwatts
+        )
 
     @property
     def published_milliwatts(self) -> NodeMilliwatts | None:

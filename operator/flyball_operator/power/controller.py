@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.acknowledgements import Acknowledgements
-from flyball_operator.power.admission import Admission, GrantTarget, admit_grants, at_smallest_limits, throttle
+from flyball_operator.power.admission import Admission, GrantTarget, admit_grants, at_smallest_limits
 from flyball_operator.power.bound import NodePower
 from flyball_operator.power.brakes import Brakes
 from flyball_operator.power.cap_state import CapState, CapStates
@@ -35,6 +35,7 @@ from flyball_operator.power.gpu_facts import KnownGpus
 from flyball_operator.power.grant_writes import GrantWrites
 from flyball_operator.power.heartbeats import Heartbeats
 from flyball_operator.power.holds import Holds
+from flyball_operator.power.late_nodes import left_as_granted, throttled
 from flyball_operator.power.memberships import LabelSync, Memberships
 from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.node_info import NodeInfo, NodeMemory, read_nodes, sign_of_a_boot
@@ -188,7 +189,7 @@ class PowerController:
         budgets = [*(item.budget() for item in state.caps.states), *metered]
         targets = self._targets(state, plan, leaving)
         priorities = {uid: job.spec.priority for uid, job in state.cluster.jobs.items()} if metered else {}
-        fitting = throttle(targets, power, budgets, _fixed(state.nodes), priorities)
+        fitting = throttled(targets, state.nodes, budgets, priorities)
         # No plan knows of meters: what they ask for waits for none.
         fits = bool(metered) or fitting == targets
         if self._plan_grace.waits(fits, plan.next_is_near, state.caps.states, state.nodes, monotonic):
@@ -197,6 +198,8 @@ class PowerController:
         budgets += ramps
         self._starts_and_stops.aim_at(fitting)
         may_raise = self._may_raise(state) and not unadopted
+        left = left_as_granted(state.nodes, state.caps, leaving, self._epoch)
+        fitting = [target for target in fitting if target.node not in left]
         admission = wished = admit_grants(fitting, power, budgets, self._epoch, may_raise)
         if any(_unpublished(cap, wished) for cap in state.caps.states):
             # What is committed is published first; cuts wait for no status.
@@ -287,8 +290,3 @@ def _unrecorded_raises(caps: CapStates, admission: Admission, power: Mapping[str
         for name in unrecorded & admission.grants.keys()
         if not power[name].committed.covers(admission.grants[name].bound)
     )
-
-
-def _fixed(nodes: Mapping[str, NodeInfo]) -> frozenset[str]:
-    """The nodes that cannot be commanded."""
-    return frozenset(name for name, info in nodes.items() if not info.commandable)

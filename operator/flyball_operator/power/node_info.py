@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from flyball_api.gpu_node import DriverSession, GpuNode
-from flyball_api.grant import PowerBound
+from flyball_api.grant import JobGrant, PowerBound
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import PERMILLE, NodeView, PodView
 from flyball_planner.models.gpu import GpuModel
@@ -97,14 +97,37 @@ class NodeInfo(Struct, frozen=True):
         return self.node is not None and self.node.startup_taint
 
     @property
+    def believed(self) -> bool:
+        """What its GPUs may draw is what its agent acknowledged and was granted since, and it is known what they take."""
+        return self.acknowledged and not self.doubt and self.gpu_model is not None
+
+    @property
     def commandable(self) -> bool:
         """Grants sent there take effect: it may be planned with."""
-        return self.acknowledged and not self.doubt and self.responsive and self.gpu_model is not None
+        return self.believed and self.responsive
+
+    @property
+    def late(self) -> bool:
+        """A grant sent there is likely to take effect some time, but nobody knows when."""
+        return self.believed and not self.responsive
 
     @property
     def schedulable(self) -> bool:
         """Pods may be placed there."""
-        return self.commandable and self.node is not None and self.node.gpus > 0 and not self.node.cordoned
+        return self.commandable and self._open
+
+    @property
+    def _open(self) -> bool:
+        return self.node is not None and self.node.gpus > 0 and not self.node.cordoned
+
+    def granted(self, pod: PodView) -> JobGrant | None:
+        """The pod's entry in the grant that stands; None where it has none."""
+        jobs = () if self.power.grant is None else self.power.grant.jobs
+        return next((job for job in jobs if (job.pod_name, job.uid) == (pod.name, pod.job_uid)), None)
+
+    def expects(self, pod: PodView) -> bool:
+        """Whether a pod that is placed there may come: also where the node has turned late since it was granted the pod."""
+        return self.schedulable or (self.late and self._open and self.granted(pod) is not None)
 
 
 class _Facts(NamedTuple):

@@ -96,7 +96,7 @@ def _coming_pods(
 ) -> dict[str, list[PodView]]:
     """Gated pods, by node, of those incarnations that the plan wants and that find room on every node of theirs.
 
-    Nodes that cannot take pods now have no room: a rank that cannot start would hold the others' GPUs for nothing.
+    Nodes that expect no pods now have no room: a rank that cannot start would hold the others' GPUs for nothing.
     """
     free = {
         name: info.gpus - info.foreign_gpus - info.lost_gpus - sum(pod.gpus for pod in present.get(name, ()))
@@ -120,7 +120,7 @@ def _coming_pods(
             and not pod.deleting
             and (node := incarnation.node_of(pod)) is not None
         ]
-        if any(node not in nodes or not nodes[node].schedulable or free[node] < pod.gpus for pod, node in gated):
+        if any(node not in nodes or not nodes[node].expects(pod) or free[node] < pod.gpus for pod, node in gated):
             continue
         for pod, node in gated:
             free[node] -= pod.gpus
@@ -162,13 +162,19 @@ class _NodeTarget:
         if pod.job_uid in self._jobs or pod.gpus == 0:
             return
         limit, expected, clock = self._min_limit, self._min_limit, ANY_CLOCK_MEGAHERTZ
-        if planned is not None and self._info.commandable and not self._rules.emergency:
+        if planned is not None and self._info.believed and not self._rules.emergency:
             allocation, predicted_watts = planned
             # Rounded down, so that a sum of limits never passes the plan's.
             limit = max(limit, MilliwattsPerGpu(allowed_milliwatts(allocation.power_limit_watts)))
             guarded_watts = predicted_watts * (1.0 + self._guard_fraction)
             expected = min(limit, MilliwattsPerGpu(held_milliwatts(guarded_watts)))
             clock = allocation.clock_megahertz
+            if self._info.late:
+                # Nothing is raised where nobody knows when it will be.
+                standing = self._info.granted(pod)
+                limit = min(limit, self._min_limit if standing is None else standing.power_limit_milliwatts)
+                expected = min(expected, limit)
+                clock = clock if standing is None else min(clock, standing.clock_max_megahertz)
         grant = JobGrant(
             namespace=pod.namespace,
             name=pod.job_name,

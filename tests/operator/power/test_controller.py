@@ -838,3 +838,43 @@ def test_of_two_feeds_the_one_that_is_halved_decides_at_once_and_until_it_is_bac
     assert [cap.enforced for cap in state.caps.states] == [True, True]
     assert bench.sent(*feeds(2400, 4800)) == [("a", 1200), ("b", 1200)]
     assert bench.sent(*feeds(4800, 4800)) == [("a", 2400), ("b", 2400)]
+
+
+# --- agents that answer late -------------------------------------------------------------------------------------------
+
+
+def late_bench() -> Bench:
+    """Two nodes at what the plan gives them, of which the first has owed its acknowledgement of that for long."""
+    bench = Bench()
+    bench.put("a", WATTS, generation=2, acknowledged=(1, 1))
+    bench.put("b", WATTS)
+    assert bench.sent(row(4800)) == []
+    bench.time = bench.controller._settings.acknowledge_timeout_seconds + 1.0
+    assert bench.observe(row(4800)).nodes["a"].late
+    return bench
+
+
+def test_an_agent_that_answers_late_costs_no_grant_and_no_plan_until_it_has() -> None:
+    bench = late_bench()
+    assert bench.sent(row(4800)) == []
+    bench.wants("a", 200)
+    assert bench.sent(row(4800)) == []
+    bench.put("a", WATTS, generation=2, version="8")
+    assert bench.sent(row(4800)) == [("a", 1600)]
+
+
+def test_where_a_cap_needs_its_watts_a_late_node_is_cut_at_once_and_the_others_make_room_for_it() -> None:
+    bench = late_bench()
+    assert bench.sent(row(4000)) == [("b", 1600), ("a", 2000)]
+    bench.put("b", 200, generation=2, version="8")
+    bench.put("a", 250, generation=3, version="8")  # it answers: what it held is the other's, too
+    assert bench.sent(row(4000)) == [("b", 2000)]
+
+
+def test_watts_that_only_a_late_node_could_take_stay_the_others_to_have() -> None:
+    """Its raise, which nobody would know of, is not counted as sent."""
+    bench = late_bench()
+    bench.put("b", 200)
+    bench.wants("a", 350)
+    bench.wants("b", 290)
+    assert bench.sent(row(4800)) == [("b", 2320)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from flyball_api.grant import PowerBound
+from flyball_api.grant import JobGrant, PowerBound
 from flyball_api.units import MilliwattsPerGpu
 from flyball_api.workloads import IncarnationView, PodView
 from flyball_operator.power.admission import GrantTarget
@@ -26,6 +26,7 @@ from tests.support.operator_objects import (
     gpu_node_view,
     grant,
     incarnation_view,
+    job_grant,
     node_view,
     pod_view,
     raw_device,
@@ -410,11 +411,48 @@ def test_the_failsafe_is_passed_on() -> None:
 # --- nodes that cannot be planned with -----------------------------------------------------------------------------
 
 
-def test_pods_on_a_node_that_does_not_answer_are_held_at_the_smallest_limit() -> None:
-    view = gpu_node_view("a", grant(8 * FLOOR), limits=8 * FLOOR)
+def late_node(*jobs: JobGrant) -> NodeInfo:
+    """A node with these jobs' entries in its grant, which its agent has owed an acknowledgement of for too long."""
+    view = gpu_node_view("a", grant(8 * DEFAULT, generation=2, jobs=jobs), limits=8 * FLOOR, acknowledged=(1, 1))
+    info = read_nodes([node_view("a")], {"a": view}, [], frozenset(["a"]))["a"]
+    assert info.late
+    return info
+
+
+def test_pods_on_a_node_that_does_not_answer_keep_what_they_were_granted_and_get_no_more() -> None:
     pods = [running_pod("p", "a", uid="uid-train", gpus=4)]
-    info = read_nodes([node_view("a")], {"a": view}, pods, frozenset(["a"]))["a"]
-    item = wanted([info], [decision("uid-train", A)], [incarnation_view("uid-train", 1, A)], pods)["a"]
+    for granted, planned, expected in ((LIMIT, LIMIT, LIMIT), (200_000, LIMIT, 200_000), (LIMIT, 150_000, 150_000)):
+        entry = job_grant("uid-train", granted, 4, pod="p", clock=1100)
+        plan = decision("uid-train", A, watts=planned / 1000, clock=1200, predicted_watts=planned / 1000)
+        item = wanted([late_node(entry)], [plan], [incarnation_view("uid-train", 1, A)], pods)["a"]
+        assert limits(item) == {"p": expected}
+        assert item.jobs[0].clock_max_megahertz == 1100
+        assert item.job_bounds == (PowerBound(4 * expected, 4 * expected),)
+    strange = job_grant("uid-train", LIMIT, 4, pod="another")
+    item = wanted([late_node(strange)], [decision("uid-train", A)], [incarnation_view("uid-train", 1, A)], pods)["a"]
+    assert limits(item) == {"p": FLOOR}  # its agent has not been told of this pod
+
+
+def test_pods_that_leave_a_node_that_does_not_answer_are_held_at_the_smallest_limit() -> None:
+    pods = [running_pod("p", "a", uid="uid-train", gpus=4)]
+    item = wanted([late_node(job_grant("uid-train", LIMIT, 4, pod="p"))], [decision("uid-train")], (), pods)["a"]
+    assert limits(item) == {"p": FLOOR}
+
+
+def test_a_coming_pod_keeps_its_entry_where_its_node_turns_late_and_gets_none_there() -> None:
+    pods, placed = [gated("p")], [incarnation_view("uid-train", 1, A)]
+    entry = job_grant("uid-train", LIMIT, 4, pod="p")
+    assert limits(wanted([late_node(entry)], [decision("uid-train", A)], placed, pods)["a"]) == {"p": LIMIT}
+    assert limits(wanted([late_node()], [decision("uid-train", A)], placed, pods)["a"]) == {}
+    closed = replace(late_node(entry), node=node_view("a", unschedulable=True))
+    assert limits(wanted([closed], [decision("uid-train", A)], placed, pods)["a"]) == {}
+
+
+def test_pods_on_a_node_that_is_not_believed_are_held_at_the_smallest_limit() -> None:
+    entry = job_grant("uid-train", LIMIT, 4, pod="p")
+    pods = [running_pod("p", "a", uid="uid-train", gpus=4)]
+    doubted = replace(late_node(entry), doubt="it has booted")
+    item = wanted([doubted], [decision("uid-train", A)], [incarnation_view("uid-train", 1, A)], pods)["a"]
     assert limits(item) == {"p": FLOOR}
 
 

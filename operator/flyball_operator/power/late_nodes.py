@@ -1,0 +1,67 @@
+"""What is granted to nodes that are late: those whose agents have owed an acknowledgement for long and are believed still.
+
+Lateness alone changes no grant. Under an API server that is overloaded every agent is late, and a grant that is lowered
+because nobody knows whether it will answer, and raised again once it has, is two writes for each that keep the server
+overloaded. So a late node keeps the grant that it has yet to acknowledge until it does, unless a cap needs its watts:
+then it is lowered as far as the others are, which make room for all that it may still draw meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from flyball_operator.power.admission import GrantTarget, throttle
+from flyball_operator.power.bound import CapBudget, NodePower
+from flyball_operator.power.cap_state import CapStates
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.reservations import NO_RULES
+
+
+def throttled(
+    targets: Iterable[GrantTarget],
+    nodes: Mapping[str, NodeInfo],
+    caps: Iterable[CapBudget],
+    priorities: Mapping[str, int],
+) -> list[GrantTarget]:
+    """`targets` lowered until every cap fits them, as `throttle` does.
+
+    Late nodes pay as if they answered, and the others as if those did not.
+    """
+    targets, caps = list(targets), tuple(caps)
+    power = {name: info.power for name, info in nodes.items()}
+    unbelieved = frozenset(name for name, info in nodes.items() if not info.believed)
+    late = frozenset(name for name, info in nodes.items() if info.late)
+    if_answered = throttle(targets, power, caps, unbelieved, priorities)
+    if not late:
+        return if_answered
+    if_not = throttle(targets, power, caps, unbelieved | late, priorities)
+    return [asked if asked.node in late else other for asked, other in zip(if_answered, if_not, strict=True)]
+
+
+def left_as_granted(
+    nodes: Mapping[str, NodeInfo], caps: CapStates, leaving: frozenset[str], epoch: int
+) -> frozenset[str]:
+    """The late nodes whose grant is left as it is until they have acknowledged it.
+
+    Not those under a cap that is over, or that are to go to the smallest limits (`leaving`, or in an emergency); nor where
+    the grant may never be acknowledged, being another leader's, or one that its agent has passed or that may not have
+    arrived; nor where a GPU is lost: what a reset gives it back has to be reserved at once.
+    """
+    needed = leaving.union(*(cap.nodes for cap in caps.states if cap.is_over(nodes)))
+    return frozenset(
+        name
+        for name, info in nodes.items()
+        if info.late
+        and name not in needed
+        and not caps.rules.get(name, NO_RULES).emergency
+        and not info.lost_gpus
+        and _is_awaited(info.power, epoch)
+    )
+
+
+def _is_awaited(power: NodePower, epoch: int) -> bool:
+    """Whether the grant that stands is one that the agent has yet to acknowledge."""
+    standing = power.grant
+    return (
+        standing is not None and not power.unsettled and standing.epoch == epoch and standing.version > power.accepted
+    )
