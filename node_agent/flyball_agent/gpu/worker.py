@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
-from typing import TYPE_CHECKING
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 from flyball_agent.gpu.gpu import (
     DriverUnavailable,
@@ -77,14 +79,24 @@ class _Worker:
             self.answer(Done(request.number, reading, limit))
 
 
+def nvml_driver() -> type[NvmlDriver]:
+    """The driver over NVML. Raises ImportError where its bindings are not installed.
+
+    They take from `ctypes.util` what finds a library on Windows, and with it a MiB of the standard library that starts
+    processes and makes files: it is not loaded here.
+    """
+    sys.modules.setdefault("ctypes.util", cast(ModuleType, SimpleNamespace(find_library=None)))
+    from flyball_agent.gpu.nvml import NvmlDriver
+
+    return NvmlDriver
+
+
 def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent, which then closes the socket
     connection = socket.socket(fileno=int(arguments[0]))
     worker = _Worker(connection)
     try:
-        from flyball_agent.gpu.nvml import NvmlDriver
-
-        driver = NvmlDriver(arguments[1] if len(arguments) > 1 else None)
+        driver = nvml_driver()(arguments[1] if len(arguments) > 1 else None)
     except GpuError as error:
         worker.answer(Failed(0, error))
         os._exit(1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,3 +122,12 @@ def test_the_largest_node_fits_into_a_packet() -> None:
     limits = GpuLimits(100_000, 700_000, 700_000, tuple(range(210, 1981, 15)))
     gpus = tuple(ShownGpu(f"GPU-{index:032d}", index, "NVIDIA-H100-80GB-HBM3", limits) for index in range(256))
     assert len(_encoder.encode(Opened("boot", "580", "580", gpus, ()))) < MAX_PACKET_BYTES
+
+
+def test_the_worker_loads_nothing_that_starts_processes_or_makes_files() -> None:
+    """It is there for NVML alone, in memory that each node pays for."""
+    code = (
+        "import sys; from flyball_agent.gpu.worker import nvml_driver; nvml_driver();"
+        "assert not {'asyncio', 'shutil', 'ssl', 'subprocess', 'tempfile'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
