@@ -42,7 +42,7 @@ test-fast: $(STAMP)  ## what needs no control plane and no long computation, on 
 properties: $(STAMP)  ## every property of the pure code on new examples (PROPERTIES_ARGS="--hypothesis-profile thorough": thirty times as many)
 	$(BIN)/pytest -m "hypothesis and not cluster and not chart and not whole_data" --numprocesses auto --dist worksteal $(PROPERTIES_ARGS)
 
-test-integrations: $(STAMP)  ## beside other people's programs: prometheus-operator, JobSet, cosign, kube-score, vmui, kube-router (built once, half an hour)
+test-integrations: $(STAMP)  ## beside other people's programs: prometheus-operator, JobSet, cosign, kube-score, vmui, kube-router; install.md typed (built once, half an hour)
 	$(BIN)/python -m flyball_testbed.controlplane.programs.integrations
 	FLYBALL_INTEGRATIONS=1 $(BIN)/pytest -n0 tests/integrations $(TEST_ARGS)
 
