@@ -47,6 +47,9 @@ ACCEPTED: dict[str, str] = {
     "flyball_operator.power.controller:_unpublished: published is not None and admission.committed[cap.name] > published"
     " -> without 'admission.committed[cap.name] > published'": _SHORTCUT,
     "flyball_operator.power.controller:_unpublished: admission.committed[cap.name] > published -> GtE": _SHORTCUT,
+    "flyball_operator.power.late_nodes:throttled: if not late: -> if False": (
+        "a shortcut: where no node is late, both ways come to the same targets"
+    ),
     "flyball_agent.enforce.decisions:judge: if (since, stays) != (gpu.above_since_ns, gpu.stays_above): -> if True": (
         "a shortcut: a copy of a GPU's state with nothing changed is equal to it"
     ),

@@ -96,6 +96,12 @@ def test_where_a_cap_needs_watts_late_nodes_pay_as_the_others_which_make_room_un
     assert watts([node("a", late=False), node("b", late=False)], 4000) == {"a": 250, "b": 250}
 
 
+def test_beside_a_late_node_the_others_make_room_for_a_doubted_one_too() -> None:
+    doubted = replace(node("c", late=False), doubt="it has booted")
+    infos = [node("a"), node("b", late=False), doubted]
+    assert watts(infos, 6400) == {"a": 250, "b": 200, "c": 100}
+
+
 def test_nothing_is_raised_on_a_late_node() -> None:
     assert watts([node("a"), node("b", late=False)], 9999, plan_watts=350.0) == {"a": 300, "b": 350}
     assert watts([node("a"), node("b", late=False)], 9999, plan_watts=200.0) == {"a": 200, "b": 200}
