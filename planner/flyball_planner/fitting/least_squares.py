@@ -12,8 +12,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from flyball_planner.fitting.descent import descend
+from scipy.optimize import least_squares
 
 Array = NDArray[np.float64]
 
@@ -22,7 +21,6 @@ SPRING = 0.06  # log error that moving a coordinate by its own scale is worth, f
 LEAST_NOISE = 0.005  # log error below which no window is taken to be exact
 DIFFERENCE_STEP = 1e-6  # of a coordinate's scale, for the Jacobian
 MAX_EVALUATIONS = 60
-TOLERANCE = 1e-7  # of the cost, and of the coordinates: a step that changes less ends the search
 EXPECTED_ERROR = (
     0.03  # log error that windows of a well described job show: a fit this good is not searched for further
 )
@@ -83,19 +81,20 @@ def _descend(problem: Problem, start: Array) -> tuple[Array, float]:
         points[:, free] = scaled * scale
         return np.concatenate([problem.residuals(points), SPRING * (scaled - rest)], axis=1)
 
-    found, cost = descend(
-        errors,
-        start[free] / scale,
-        problem.low[free] / scale,
-        problem.high[free] / scale,
-        robust_scale=ROBUST_SCALE,
-        difference_step=DIFFERENCE_STEP,
-        tolerance=TOLERANCE,
-        evaluations=MAX_EVALUATIONS,
+    found = least_squares(
+        lambda scaled: errors(scaled[None, :])[0],
+        np.clip(start, problem.low, problem.high)[free] / scale,
+        jac=lambda scaled: _differences(errors, scaled),
+        bounds=(problem.low[free] / scale, problem.high[free] / scale),
+        loss="soft_l1",
+        f_scale=ROBUST_SCALE,
+        max_nfev=MAX_EVALUATIONS,
+        xtol=1e-7,
+        ftol=1e-7,
     )
     point = problem.start.copy()
-    point[free] = found * scale
-    return point, cost
+    point[free] = found.x * scale
+    return point, float(found.cost)
 
 
 def _differences(errors: Callable[[Array], Array], point: Array) -> Array:
