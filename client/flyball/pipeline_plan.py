@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+# Of one stage in one iteration, whatever a file says: a training process has other uses for its memory.
 MAX_COMPUTATIONS = 1_000_000
 # What a look-up may be late by: the rounding of the times in the file.
 TOLERANCE = 1e-6
@@ -31,15 +32,20 @@ class StagePlans:
                 for point in document["points"]
             ]
             waiting_watts = float(document.get("waiting_power", 0.0))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidPlan(f"this is not what `flyball frontier --output` writes: {error!r}") from error
+        if self.stages < 1:
+            raise InvalidPlan(f"a pipeline has 1 stage or more, not {self.stages}")
+        if not math.isfinite(waiting_watts):
+            raise InvalidPlan("a GPU that waits draws finite watts")
         if not points or any(clocks is None for _, _, clocks in points):
             raise InvalidPlan(f"there is no plan for stage {stage}: the plan is of {self.stages} stages, from 0")
         if not all(math.isfinite(seconds + joules) and seconds > 0 for seconds, joules, _ in points):
             raise InvalidPlan("an iteration takes finite seconds above 0, and finite joules")
         self._seconds: list[float] = []
         self._joules: list[float] = []
-        self._clocks: list[dict[str, list[int | None]]] = []
+        self._clocks: list[dict[str, _Runs]] = []
+        self._looked_up: tuple[int, Plan] | None = None  # the one plan that is written out, and its place
         least = math.inf
         for seconds, joules, clocks in sorted(points, key=lambda point: point[:2]):
             # A slower one is only of use where it needs less than a faster one that then waits.
@@ -47,16 +53,17 @@ class StagePlans:
                 least = joules - waiting_watts * seconds
                 self._seconds.append(seconds)
                 self._joules.append(joules)
-                self._clocks.append(_expanded(clocks))
+                self._clocks.append(_runs(clocks))
+        if not self._seconds:
+            raise InvalidPlan("no point of the frontier needs fewer joules than one that waits for ever")
 
     @classmethod
     def read(cls, path: str, stage: int) -> StagePlans:
         """The plans in a file. Raises InvalidPlan, and OSError where it cannot be read."""
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
         try:
-            document = json.loads(text)
-        except ValueError as error:
+            with open(path, encoding="utf-8") as file:
+                document = json.load(file)
+        except (ValueError, RecursionError) as error:
             raise InvalidPlan(f"{path}: {error}") from error
         try:
             return cls(document, stage)
@@ -76,7 +83,8 @@ class StagePlans:
     def microbatches_fit(self, microbatches: int) -> bool:
         """Whether these are plans of so many microbatches, as far as they tell."""
         forwards = self._clocks[0].get("forward")
-        return forwards is None or (len(forwards) > 0 and len(forwards) % microbatches == 0)
+        count = 0 if forwards is None else _count(forwards)
+        return forwards is None or (count > 0 and count % microbatches == 0)
 
     def seconds_for(self, objective: str, longest_seconds: float | None = None) -> float:
         """How long an iteration is to take by a job's objective, and at the longest for its deadline to be met.
@@ -97,7 +105,10 @@ class StagePlans:
     def at(self, seconds: float) -> Plan:
         """The plan for an iteration of so many seconds: the slowest that is not slower, else the fastest."""
         place = max(0, bisect_right(self._seconds, seconds * (1 + TOLERANCE)) - 1)
-        return Plan(self._seconds[place], self._joules[place], self._clocks[place])
+        if self._looked_up is None or self._looked_up[0] != place:
+            plan = Plan(self._seconds[place], self._joules[place], _written_out(self._clocks[place]))
+            self._looked_up = place, plan
+        return self._looked_up[1]
 
 
 class Plan:
@@ -116,17 +127,38 @@ class Plan:
         return clocks[microbatch] if clocks is not None and 0 <= microbatch < len(clocks) else None
 
 
-def _expanded(clocks: Any) -> dict[str, list[int | None]]:
-    expanded: dict[str, list[int | None]] = {}
+# Blocks of clocks in megahertz, and how often each is repeated.
+_Runs = Sequence["tuple[list[int | None], int]"]
+
+
+def _runs(clocks: Any) -> dict[str, _Runs]:
+    """One plan's clocks by instruction, as in the file: all plans written out could be gigabytes."""
+    found: dict[str, _Runs] = {}
+    computations = 0
     try:
-        for instruction, runs in clocks.items():
-            listed = expanded.setdefault(str(instruction), [])
-            for block, times in runs:
-                if len(listed) + len(block) * times > MAX_COMPUTATIONS:
-                    raise ValueError(f"{instruction}: more than {MAX_COMPUTATIONS} computations")
-                listed += [None if clock is None else int(clock) for clock in block] * times
-    except (AttributeError, TypeError, ValueError) as error:
+        for instruction, listed in clocks.items():
+            runs = [([None if clock is None else int(clock) for clock in block], int(times)) for block, times in listed]
+            if any(times < 0 for _, times in runs):
+                raise ValueError(f"{instruction}: a block is repeated less than no time")
+            computations += _count(runs)
+            if computations > MAX_COMPUTATIONS:
+                raise ValueError(f"{instruction}: more than {MAX_COMPUTATIONS} computations up to there")
+            found[str(instruction)] = runs
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise InvalidPlan(f"clocks are [[[megahertz, ...], times], ...] for each instruction: {error}") from error
-    if any(clock is not None and not 0 < clock < 100_000 for listed in expanded.values() for clock in listed):
+    if any(
+        clock is not None and not 0 < clock < 100_000 for runs in found.values() for block, _ in runs for clock in block
+    ):
         raise InvalidPlan("a clock is a whole number of megahertz above 0")
-    return expanded
+    return found
+
+
+def _count(runs: _Runs) -> int:
+    """How many computations they are."""
+    return sum(len(block) * times for block, times in runs)
+
+
+def _written_out(clocks: Mapping[str, _Runs]) -> dict[str, list[int | None]]:
+    return {
+        instruction: [clock for block, times in runs for clock in block * times] for instruction, runs in clocks.items()
+    }

@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 import tempfile
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from flyball.clocks import RENEW_SECONDS, RETRY_SECONDS, SOCKET_NAME, Clock, own
 from flyball.environment import Environment, InvalidEnvironment, PipelineSection
 from flyball.job import Job
 from flyball.pipeline import LEAST_DEGREE, Pipeline, read_plans
-from flyball.pipeline_plan import InvalidPlan, StagePlans
+from flyball.pipeline_plan import MAX_COMPUTATIONS, InvalidPlan, StagePlans
 from flyball.shared_values import SharedValues
 from flyball_frontiers.pipeline import (
     PerseusPlanner,
@@ -111,7 +112,15 @@ def test_envpipe_s_plan_is_looked_up_as_well() -> None:
         lambda d: d["points"][0]["clocks"]["1"].update(forward=[[[-5], 1]]),
         lambda d: d["points"][0]["clocks"]["1"].update(forward=5),
         lambda d: d["points"][0].update(clocks=[]),
+        lambda d: d["points"][0]["clocks"]["1"].update(forward=[[[float("inf")], 1]]),
+        lambda d: d["points"][0]["clocks"]["1"].update(forward=[[[1400], -1]]),
+        lambda d: d["points"][0].update(realised_time=10**400),
         lambda d: d.update(gpus="many"),
+        lambda d: d.update(gpus=0),
+        lambda d: d.update(gpus=float("inf")),
+        lambda d: d.update(waiting_power=float("nan")),
+        lambda d: d.update(waiting_power=float("-inf")),
+        lambda d: d.update(waiting_power=-1e308) or [point.update(realised_time=1e3) for point in d["points"]],
         lambda d: d.update(waiting_power=None),
     ],
 )
@@ -122,13 +131,32 @@ def test_what_is_no_plan_is_refused(document: dict[str, Any], spoil: Any) -> Non
         StagePlans(spoilt, 1)
 
 
-@pytest.mark.parametrize(("text", "world_size"), [("{", 2), ("[]", 2), (None, 2), ("whole", 3)])
+def test_plans_are_written_out_one_at_a_time() -> None:
+    """A kilobyte of JSON can say gigabytes of clocks."""
+    point = {"realised_energy": 1.0, "clocks": {"0": {"forward": [[[1400], MAX_COMPUTATIONS]]}}}
+    points = [{**point, "realised_time": 1.0 + number, "realised_energy": 1e6 - number} for number in range(50)]
+    tracemalloc.start()
+    try:
+        plans = StagePlans({"gpus": 1, "points": points}, 0)
+        assert all(plans.at(1.0 + number).clock_megahertz("forward", 7) == 1400 for number in range(50))
+        assert tracemalloc.get_traced_memory()[1] < 5 * 8 * MAX_COMPUTATIONS
+    finally:
+        tracemalloc.stop()
+    both = {"forward": [[[1400], MAX_COMPUTATIONS]], "backward": [[[1400], 1]]}
+    with pytest.raises(InvalidPlan, match="computations"):
+        StagePlans({"gpus": 1, "points": [{**points[0], "clocks": {"0": both}}]}, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "world_size"),
+    [(b"{", 2), (b"[]", 2), (b"\xff{}", 2), (b"[" * 100_000, 2), (b"", 2), (None, 2), (b"whole", 3)],
+)
 def test_a_plan_that_cannot_be_used_costs_one_warning(
-    document: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, world_size: int
+    document: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, text: bytes | None, world_size: int
 ) -> None:
     path = tmp_path / "plan.json"
     if text is not None:
-        path.write_text(json.dumps(document) if text == "whole" else text)
+        path.write_bytes(json.dumps(document).encode() if text == b"whole" else text)
     with caplog.at_level(logging.WARNING):
         assert read_plans(str(path), 0, world_size) is None
     assert len(caplog.records) == 1
