@@ -239,7 +239,7 @@ class EnergyBooks:
         }
         if not read:
             return 0
-        ours = _job_pods(gpu_node, seen.job_pods, frozenset() if known is None else known.ours)
+        ours = _job_pods(gpu_node, seen, frozenset() if known is None else known.ours)
         holders = _other_holders(gpu_node, seen.owners, ours)
         if known is None:
             # Nobody knows how old the agent's report is that is seen first.
@@ -310,11 +310,13 @@ def _readable(owner: str) -> str:
     return f"{printed[: MAX_OWNER_CHARACTERS - 9]}~{_digest(owner)}"
 
 
-def _job_pods(gpu_node: GpuNode, job_pods: Collection[PodName], before: Collection[PodName]) -> frozenset[PodName]:
-    """The pods of training jobs that hold GPUs of a node, as its agent or the API server says, or said `before`."""
+def _job_pods(gpu_node: GpuNode, seen: Seen, before: Collection[PodName]) -> frozenset[PodName]:
+    """The pods of training jobs that hold GPUs of a node, as its agent or the API server says, or said `before`: until
+    another pod has the name."""
     holding = {(gpu.pod.namespace, gpu.pod.name) for gpu in gpu_node.gpus if gpu.pod is not None}
     reported = {(report.namespace, report.pod_name) for report in gpu_node.status.jobs}
-    return frozenset(pod for pod in holding if pod in reported or pod in job_pods or pod in before)
+    known = (pod for pod in before if pod not in seen.owners)
+    return frozenset(holding & {*reported, *known, *(pod for pod in holding if pod in seen.job_pods)})
 
 
 def _other_holders(gpu_node: GpuNode, owners: Mapping[PodName, Owner], ours: Collection[PodName]) -> dict[str, Owner]:

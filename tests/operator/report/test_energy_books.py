@@ -117,6 +117,16 @@ def test_a_jobs_pod_that_is_ending_is_nobody_elses() -> None:
     assert books.spec().owners == (), "its agent named it once"
 
 
+def test_a_pod_that_takes_the_name_of_a_jobs_pod_is_charged() -> None:
+    """Whoever may make pods chooses their names: one of a job's that has ended must not make the next one free."""
+    name = ("team", "train-1-0")
+    books = begun(seen(info("a", [0], {0: name}), job_pods={name}), seen(info("a", [1000], {0: name}), job_pods={name}))
+    stranger = {name: ("team", "Deployment/miner")}
+    books.observe(seen(info("a", [1500], {0: name}), owners=stranger), after(120))
+    books.observe(seen(info("a", [4500], {0: name}), owners=stranger), after(180))
+    assert [(item.owner, item.millijoules) for item in books.spec().owners] == [("Deployment/miner", 3000)]
+
+
 def test_the_next_operator_goes_on_and_counts_what_was_used_meanwhile() -> None:
     spec = begun(seen(info("a", [0])), seen(info("a", [1000]), jobs=[used("train", 800)])).spec()
     successor = EnergyBooks(spec, RATES, after(120))
