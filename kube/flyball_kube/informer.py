@@ -153,7 +153,9 @@ class Informer(Generic[T]):
                 self.broken_watches += 1
                 self._log.warning("watch broken", error=str(error))
             except _HistoryRewound:
+                # The server answers: how long it was away is no reason to go on by a past that is no more.
                 self._resource_version = ""
+                backoff.reset()
                 self._log.error("the server's versions went back; listing anew")
             except Exception:
                 # An answer like no other, or a callback's mistake: a watcher that ends in silence would be worse.

@@ -94,6 +94,39 @@ def test_a_refresh_waits_for_no_pause_after_failures() -> None:
     loop.close()
 
 
+def test_a_refresh_after_a_restore_waits_for_no_pause_of_the_failures_before_it() -> None:
+    """A store is restored while its server is away: whoever leads then must not let stand for long what it says of old."""
+
+    async def play() -> float:
+        loop = asyncio.get_running_loop()
+        api = MemoryApi(lambda change: None)
+        api.put("nodes", {"kind": "Node", "metadata": {"name": "a"}})
+        backup = api.backup()
+        for value in ("before", "after"):
+            api.put("nodes", {"kind": "Node", "metadata": {"name": "a", "labels": {"value": value}}})
+        network = Network(api)
+        informer: Informer[Json] = Informer(cast(ApiSession, Link(network, random.Random(1)).session()), NODES, dict)
+        running = asyncio.create_task(informer.run())
+        await informer.wait_synced()
+        network.go_down()
+        await asyncio.sleep(60.0)
+        api.restore(backup)
+        network.come_up()
+        began_at = loop.time()
+        await informer.refresh()
+        seconds = loop.time() - began_at
+        restored = informer.get("a")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert restored is not None
+        assert "labels" not in restored["metadata"]
+        return seconds
+
+    loop = VirtualLoop()
+    assert all(loop.run_until_complete(play()) < 0.5 for _ in range(10))
+    loop.close()
+
+
 @pytest.mark.parametrize("writes_since", [0, 1, 5])
 def test_a_list_after_a_restore_counts_whatever_versions_have_come_to_since(writes_since: int) -> None:
     """The server's versions went back, and others' writes brought them towards, or past, what our own write returned."""

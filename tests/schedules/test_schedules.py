@@ -100,6 +100,19 @@ def test_a_leader_begins_anew_after_the_store_was_restored() -> None:
     )
 
 
+def test_a_leader_begins_anew_at_once_after_a_restore_however_long_the_server_was_away() -> None:
+    """Its watches had failed so often that the next list waited for seconds, while old claims stood and a node booted."""
+    assert not violation_of(
+        fault(2.08, "etcd is restored from a backup", "all", 6.16, 186),
+        fault(2.91, "the plan changes", "all", 0.1, 712),
+        fault(6.43, "agent dies and starts while the API server is away", "a", 1.53, 712),
+        fault(8.8, "reboot", "a", 3.73, 273),
+        beginning=Beginning(
+            (10, 3, 7), (False,) * 3, ((100, 0.5), (100, 1.0), (100, 0.5), (400, 0.5), (450, 0.5), (450, 0.5))
+        ),
+    )
+
+
 def test_a_cap_that_selects_fewer_nodes_claims_nothing_of_those_that_it_has_let_go() -> None:
     """Its status was that of all of them until it was written anew, for which there seemed to be no hurry."""
     assert not violation_of(
