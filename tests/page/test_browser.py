@@ -339,6 +339,19 @@ def test_a_file_that_never_arrives_is_named_and_not_asked_for_for_ever(browser: 
         assert len([url for url in seen.requests if url.endswith("heat_map.js")]) == 4
 
 
+def test_where_nothing_can_be_remembered_a_missing_file_is_named_at_once(browser: Any, small: MadeDocuments) -> None:
+    """A storage that is full can be read: each load would be the first."""
+    with opened(browser, small) as (page, seen, address):
+        page.route("**/static/heat_map.js", lambda route: route.abort("connectionreset"))
+        page.add_init_script(
+            "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
+        )
+        seen.requests.clear()
+        go_to(page, address)
+        holds(page, "document.querySelector('#notices').textContent.includes('main.js did not arrive')")
+        assert len([url for url in seen.requests if url.endswith("heat_map.js")]) == 1
+
+
 def test_a_document_that_could_not_be_shown_is_fetched_again(browser: Any, small: MadeDocuments) -> None:
     """Once shown badly it was never shown: the next answers said that nothing had changed."""
     with opened(browser, small) as (page, seen, _):
