@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.power_cluster import DEFAULT, GPUS, LARGEST, NODES
-from tests.support.schedules.faults import Schedule
+from tests.support.schedules.faults import Fault, Schedule
 from tests.support.schedules.memory_api import Change
 from tests.support.schedules.processes import SETTINGS
 from tests.support.schedules.run import Play, run
@@ -151,3 +151,11 @@ def test_what_a_silent_node_holds_is_asked_back_where_a_cap_needs_it_and_others_
         assert is_enforced(world)
 
     assert not run(Schedule(1, BEGINNING, ()), play=playing(course)).violation
+
+
+def test_a_late_node_that_a_plan_asks_too_much_of_is_cut_once_and_not_in_each_cycle() -> None:
+    """One whose GPU hangs acknowledges nothing, and is not left alone: a reset of it has to be reserved."""
+    wishes = ((450, 0.5), (250, 0.5), (450, 1.0), (100, 1.0), (400, 0.5), (450, 1.0))
+    faults = (Fault(4.6, "GPU hangs", "a", 3.97, 223), Fault(7.86, "the plan changes", "all", 0.1, 329))
+    outcome = run(Schedule(88001508, Beginning((7, 7, 7), (True, False, False), wishes), faults))
+    assert not outcome.violation, "a storm of writes, as the referee calls it"

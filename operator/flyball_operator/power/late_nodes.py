@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from flyball_api.grant import PowerBound
+from msgspec.structs import replace
+
 from flyball_operator.power.admission import GrantTarget, throttle
 from flyball_operator.power.bound import CapBudget, NodePower
 from flyball_operator.power.cap_state import CapStates
@@ -25,7 +28,8 @@ def throttled(
 ) -> list[GrantTarget]:
     """`targets` lowered until every cap fits them, as `throttle` does.
 
-    Late nodes pay as if they answered, and the others as if those did not.
+    Late nodes pay as if they answered, by what is planned of them: were it by what they are granted, each cut would be the
+    ground for the next. The others pay as if late nodes did not answer.
     """
     targets, caps = list(targets), tuple(caps)
     power = {name: info.power for name, info in nodes.items()}
@@ -34,8 +38,28 @@ def throttled(
     if_answered = throttle(targets, power, caps, unbelieved, priorities)
     if not late:
         return if_answered
-    if_not = throttle(targets, power, caps, unbelieved | late, priorities)
-    return [asked if asked.node in late else other for asked, other in zip(if_answered, if_not, strict=True)]
+    if_not = throttle(unraised(targets, nodes), power, caps, unbelieved | late, priorities)
+    asked = unraised(if_answered, nodes)
+    return [one if one.node in late else other for one, other in zip(asked, if_not, strict=True)]
+
+
+def unraised(targets: Iterable[GrantTarget], nodes: Mapping[str, NodeInfo]) -> list[GrantTarget]:
+    """`targets` with those of late nodes no higher than what is granted there: nobody knows when a raise would come."""
+    return [_unraised(target, nodes[target.node]) if nodes[target.node].late else target for target in targets]
+
+
+def _unraised(target: GrantTarget, info: NodeInfo) -> GrantTarget:
+    standing = () if info.power.grant is None else info.power.grant.jobs
+    held = {(job.pod_name, job.uid): job for job in standing}
+    jobs, bounds = [], []
+    for job, bound in zip(target.jobs, target.job_bounds, strict=True):
+        before = held.get((job.pod_name, job.uid))
+        limit = target.min_limit_milliwatts if before is None else before.power_limit_milliwatts
+        clock = job.clock_max_megahertz if before is None else min(job.clock_max_megahertz, before.clock_max_megahertz)
+        job = replace(job, power_limit_milliwatts=min(job.power_limit_milliwatts, limit), clock_max_megahertz=clock)
+        jobs.append(job)
+        bounds.append(PowerBound(job.limit_milliwatts, min(bound.expected_milliwatts, job.limit_milliwatts)))
+    return replace(target, jobs=tuple(jobs), job_bounds=tuple(bounds))
 
 
 def left_as_granted(

@@ -169,12 +169,6 @@ class _NodeTarget:
             guarded_watts = predicted_watts * (1.0 + self._guard_fraction)
             expected = min(limit, MilliwattsPerGpu(held_milliwatts(guarded_watts)))
             clock = allocation.clock_megahertz
-            if self._info.late:
-                # Nothing is raised where nobody knows when it will be.
-                standing = self._info.granted(pod)
-                limit = min(limit, self._min_limit if standing is None else standing.power_limit_milliwatts)
-                expected = min(expected, limit)
-                clock = clock if standing is None else min(clock, standing.clock_max_megahertz)
         grant = JobGrant(
             namespace=pod.namespace,
             name=pod.job_name,

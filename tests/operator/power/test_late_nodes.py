@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from flyball_api.grant import PowerBound
 from flyball_api.workloads import PodView
+from flyball_operator.power.admission import GrantTarget
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.cap_state import CapStates
-from flyball_operator.power.late_nodes import left_as_granted, throttled
+from flyball_operator.power.late_nodes import left_as_granted, throttled, unraised
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.power.reservations import NodeRules
 from flyball_operator.power.targets import grant_targets
@@ -73,20 +75,31 @@ def test_a_late_node_is_granted_what_it_should_have_where(what: str, info: NodeI
     assert not left(info, **circumstances), what
 
 
-def watts(infos: list[NodeInfo], budget_watts: int, plan_watts: float = 300.0) -> dict[str, int]:
-    """What each GPU of the nodes' jobs should have under a cap over all of them."""
+PLANNED_MEGAHERTZ = 1400
+
+
+def targets(infos: list[NodeInfo], plan_watts: float) -> list[GrantTarget]:
+    """What the nodes' jobs should have by a plan."""
     nodes = {info.name: info for info in infos}
-    targets = grant_targets(
+    return grant_targets(
         nodes,
-        {f"uid-{name}": decision(f"uid-{name}", (name, 8), watts=plan_watts) for name in nodes},
+        {
+            f"uid-{name}": decision(f"uid-{name}", (name, 8), watts=plan_watts, clock=PLANNED_MEGAHERTZ)
+            for name in nodes
+        },
         [incarnation_view(f"uid-{name}", 1, (name, 8)) for name in nodes],
         [pod for name in nodes for pod in pods(name)],
         {},
         60,
         0.05,
     )
+
+
+def watts(infos: list[NodeInfo], budget_watts: int, plan_watts: float = 300.0) -> dict[str, int]:
+    """What each GPU of the nodes' jobs should have under a cap over all of them."""
+    nodes = {info.name: info for info in infos}
     cap = CapBudget("row", frozenset(nodes), budget_watts * 1000)
-    fitting = throttled(targets, nodes, [cap], {})
+    fitting = throttled(targets(infos, plan_watts), nodes, [cap], {})
     return {target.node: target.jobs[0].power_limit_milliwatts // 1000 for target in fitting}
 
 
@@ -96,10 +109,30 @@ def test_where_a_cap_needs_watts_late_nodes_pay_as_the_others_which_make_room_un
     assert watts([node("a", late=False), node("b", late=False)], 4000) == {"a": 250, "b": 250}
 
 
+def test_a_cut_of_a_late_node_is_not_the_ground_for_the_next() -> None:
+    """Its share follows from what is planned of all: by what it was granted last it would be lowered in each cycle."""
+    assert watts([node("a", granted=250_000), node("b", late=False)], 4000) == {"a": 250, "b": 250}
+    assert watts([node("a", granted=200_000), node("b", late=False)], 4000) == {"a": 200, "b": 300}
+
+
 def test_beside_a_late_node_the_others_make_room_for_a_doubted_one_too() -> None:
     doubted = replace(node("c", late=False), doubt="it has booted")
     infos = [node("a"), node("b", late=False), doubted]
     assert watts(infos, 6400) == {"a": 250, "b": 200, "c": 100}
+
+
+def test_pods_on_a_late_node_keep_what_they_were_granted_and_get_no_more() -> None:
+    """Nor is a higher clock granted, or more predicted of them than their limit; a pod that has no entry gets the least."""
+    info = node("a", granted=200_000)
+    (target,) = targets([info], 350.0)
+    (kept,) = unraised([target], {"a": info})
+    assert (target.jobs[0].power_limit_milliwatts, target.jobs[0].clock_max_megahertz) == (350_000, PLANNED_MEGAHERTZ)
+    assert (kept.jobs[0].power_limit_milliwatts, kept.jobs[0].clock_max_megahertz) == (200_000, 1200)
+    assert kept.job_bounds == (PowerBound(8 * 200_000, min(8 * 200_000, target.job_bounds[0].expected_milliwatts)),)
+    assert kept.rest == target.rest
+    stranger = replace(info, power=replace(info.power, grant=grant(8 * FLOOR, generation=2)))
+    assert unraised([target], {"a": stranger})[0].jobs[0].power_limit_milliwatts == FLOOR
+    assert unraised([target], {"a": node("a", late=False, granted=200_000)}) == [target]
 
 
 def test_nothing_is_raised_on_a_late_node() -> None:

@@ -419,20 +419,6 @@ def late_node(*jobs: JobGrant) -> NodeInfo:
     return info
 
 
-def test_pods_on_a_node_that_does_not_answer_keep_what_they_were_granted_and_get_no_more() -> None:
-    pods = [running_pod("p", "a", uid="uid-train", gpus=4)]
-    for granted, planned, expected in ((LIMIT, LIMIT, LIMIT), (200_000, LIMIT, 200_000), (LIMIT, 150_000, 150_000)):
-        entry = job_grant("uid-train", granted, 4, pod="p", clock=1100)
-        plan = decision("uid-train", A, watts=planned / 1000, clock=1200, predicted_watts=planned / 1000)
-        item = wanted([late_node(entry)], [plan], [incarnation_view("uid-train", 1, A)], pods)["a"]
-        assert limits(item) == {"p": expected}
-        assert item.jobs[0].clock_max_megahertz == 1100
-        assert item.job_bounds == (PowerBound(4 * expected, 4 * expected),)
-    strange = job_grant("uid-train", LIMIT, 4, pod="another")
-    item = wanted([late_node(strange)], [decision("uid-train", A)], [incarnation_view("uid-train", 1, A)], pods)["a"]
-    assert limits(item) == {"p": FLOOR}  # its agent has not been told of this pod
-
-
 def test_pods_that_leave_a_node_that_does_not_answer_are_held_at_the_smallest_limit() -> None:
     pods = [running_pod("p", "a", uid="uid-train", gpus=4)]
     item = wanted([late_node(job_grant("uid-train", LIMIT, 4, pod="p"))], [decision("uid-train")], (), pods)["a"]
