@@ -153,6 +153,7 @@ class DevCluster:
 
         def all_run(pods: Json | None) -> bool:
             seen.update(pods or {"items": []})
+            install.touch_passed_over(self.api, seen)
             found.clear()
             found.update(install.running_pods(seen))
             return wanted <= set(found)

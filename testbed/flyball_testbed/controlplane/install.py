@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
 from flyball_api.manifests import manifests
 from flyball_api.names import DEFAULT_NAMESPACE, LABEL_GPU_PRODUCT
+from flyball_kube.errors import ApiError
 
 from flyball_testbed.controlplane.api import ApiClient, Json
+from flyball_testbed.controlplane.nodes import pod_path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 BASE_DIRECTORY = REPOSITORY / "deploy" / "base"
@@ -115,12 +119,36 @@ def install_agent_daemon_set(api: ApiClient) -> None:
     api.apply(agent_daemon_set())
 
 
+TOUCHED_ANNOTATION = "testbed.flyball.dev/touched"
+PASSED_OVER = timedelta(seconds=5)
+MOST_TOUCHED = 16
 AGENT_PODS = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/pods?labelSelector={COMPONENT_LABEL}%3D{AGENT_COMPONENT}"
 
 
 def agent_pods(api: ApiClient) -> dict[str, str]:
     """The agents' pods that run: node -> name of the pod."""
-    return running_pods(api.get(AGENT_PODS))
+    pods = api.get(AGENT_PODS)
+    touch_passed_over(api, pods)
+    return running_pods(pods)
+
+
+def touch_passed_over(api: ApiClient, pods: Json) -> None:
+    """Change an annotation of pods that were bound seconds ago and do not start, of a few at a time.
+
+    kwok passes over a pod that comes while it has a node's Lease made but has not yet seen it, as the agents' do, which
+    come with their node; and it looks at a pod only when that changes.
+    """
+    now = datetime.now(UTC)
+
+    def is_passed_over(pod: Json) -> bool:
+        metadata = pod["metadata"]
+        touched = (metadata.get("annotations") or {}).get(TOUCHED_ANNOTATION, metadata["creationTimestamp"])
+        bound = pod["spec"].get("nodeName") and pod["status"].get("phase") == "Pending"
+        return bool(bound) and now - datetime.fromisoformat(touched) > PASSED_OVER
+
+    for pod in list(filter(is_passed_over, pods["items"]))[:MOST_TOUCHED]:
+        with contextlib.suppress(ApiError):  # it has gone meanwhile
+            api.patch(pod_path(pod), {"metadata": {"annotations": {TOUCHED_ANNOTATION: now.isoformat()}}})
 
 
 def running_pods(pods: Json) -> dict[str, str]:

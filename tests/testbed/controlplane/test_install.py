@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from flyball_api.manifests import manifests
+from flyball_kube.errors import ApiError
 from flyball_testbed.controlplane.api import Json
 from flyball_testbed.controlplane.cluster import DevCluster
 from flyball_testbed.controlplane.install import (
     AGENT,
     BASE_DIRECTORY,
     CRDS,
+    MOST_TOUCHED,
+    TOUCHED_ANNOTATION,
     install_agent_daemon_set,
     install_api,
     read_manifests,
     told_pods,
+    touch_passed_over,
 )
 
 from tests.support.control_plane import IsolatedCluster
@@ -114,3 +119,43 @@ def test_pods_are_told_with_node_phase_and_deletion() -> None:
         "c for any node, not bound: no phase, made at ?",
     ]
     assert told_pods({"items": []}) == "none"
+
+
+class Patches:
+    """Keeps what is patched; of the pod `gone` it says that there is none."""
+
+    def __init__(self) -> None:
+        self.patched: list[str] = []
+
+    def patch(self, path: str, _body: Json) -> None:
+        self.patched.append(path.rpartition("/")[2])
+        if path.endswith("/gone"):
+            raise ApiError(404, "NotFound", "there is no such pod", f"PATCH {path}")
+
+
+def agents_pod(name: str, seconds: float, phase: str = "Pending", node: str = "node-000", touched: float = 0) -> Json:
+    """A pod that was made so many seconds ago, and touched so many ago (0: never)."""
+    now = datetime.now(UTC)
+    annotations = {TOUCHED_ANNOTATION: (now - timedelta(seconds=touched)).isoformat()} if touched else {}
+    made = (now - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    metadata = {"name": name, "namespace": "flyball-system", "creationTimestamp": made, "annotations": annotations}
+    return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": phase}}
+
+
+def test_pods_that_kwok_has_passed_over_are_brought_to_its_notice_a_few_at_a_time() -> None:
+    pods = [
+        agents_pod("passed-over", 60),
+        agents_pod("touched-long-ago", 60, touched=30),
+        agents_pod("gone", 60),
+        agents_pod("just-made", 0),
+        agents_pod("just-touched", 60, touched=1),
+        agents_pod("running", 60, "Running"),
+        agents_pod("not-bound", 60, node=""),
+    ]
+    api = Patches()
+    touch_passed_over(api, {"items": pods})  # type: ignore[arg-type]
+    assert api.patched == ["passed-over", "touched-long-ago", "gone"]
+
+    api = Patches()
+    touch_passed_over(api, {"items": [agents_pod(f"pod-{number}", 60) for number in range(1000)]})  # type: ignore[arg-type]
+    assert api.patched == [f"pod-{number}" for number in range(MOST_TOUCHED)]
