@@ -87,11 +87,14 @@ class PipelineProfile:
     def from_csv(cls, text: str) -> PipelineProfile:
         """The profile in a CSV text with the columns stage, instruction, frequency (MHz), time (s), energy (J)."""
         reader = csv.DictReader(text.removeprefix("\ufeff").splitlines(), skipinitialspace=True)
-        header = [name.strip() for name in reader.fieldnames or ()]
-        if missing := [name for name in COLUMNS if name not in header]:
-            raise ProfileError(f"the header has no column {', '.join(missing)}: wanted {','.join(COLUMNS)}")
-        reader.fieldnames = header
-        return cls._of((f"row {number} (line {reader.line_num}", row) for number, row in enumerate(reader, start=1))
+        try:
+            header = [name.strip() for name in reader.fieldnames or ()]
+            if missing := [name for name in COLUMNS if name not in header]:
+                raise ProfileError(f"the header has no column {', '.join(missing)}: wanted {','.join(COLUMNS)}")
+            reader.fieldnames = header
+            return cls._of((f"row {number} (line {reader.line_num}", row) for number, row in enumerate(reader, start=1))
+        except csv.Error as error:
+            raise ProfileError(f"line {reader.line_num + 1} cannot be read as CSV: {error}") from error
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, object]]) -> PipelineProfile:

@@ -107,3 +107,10 @@ def test_curve_is_the_pareto_front_and_its_lower_hull(pairs: list[tuple[float, f
 def test_of_equal_points_the_lowest_clock_is_chosen() -> None:
     curve = cost_curve([OperatingPoint(1, 5, 1400), OperatingPoint(1, 5, 900), OperatingPoint(1, 6, 300)], 0.0)
     assert curve.points == (OperatingPoint(1, 5, 900),)
+
+
+def test_what_is_no_csv_is_refused_by_its_line() -> None:
+    with pytest.raises(ProfileError, match="line 3 cannot be read as CSV: field larger"):
+        PipelineProfile.from_csv(HEADER + GOOD.splitlines()[0] + "\n0," + "a" * 200_000 + ",1,1,1\n")
+    with pytest.raises(ProfileError, match="line 1 cannot be read as CSV: field larger"):
+        PipelineProfile.from_csv("a" * 200_000)
