@@ -49,11 +49,9 @@ def unraised(targets: Iterable[GrantTarget], nodes: Mapping[str, NodeInfo]) -> l
 
 
 def _unraised(target: GrantTarget, info: NodeInfo) -> GrantTarget:
-    standing = () if info.power.grant is None else info.power.grant.jobs
-    held = {(job.pod_name, job.uid): job for job in standing}
     jobs, bounds = [], []
     for job, bound in zip(target.jobs, target.job_bounds, strict=True):
-        before = held.get((job.pod_name, job.uid))
+        before = info.granted(job.pod_name, job.uid)
         limit = target.min_limit_milliwatts if before is None else before.power_limit_milliwatts
         clock = job.clock_max_megahertz if before is None else min(job.clock_max_megahertz, before.clock_max_megahertz)
         job = replace(job, power_limit_milliwatts=min(job.power_limit_milliwatts, limit), clock_max_megahertz=clock)

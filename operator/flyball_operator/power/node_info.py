@@ -120,14 +120,14 @@ class NodeInfo(Struct, frozen=True):
     def _open(self) -> bool:
         return self.node is not None and self.node.gpus > 0 and not self.node.cordoned
 
-    def granted(self, pod: PodView) -> JobGrant | None:
-        """The pod's entry in the grant that stands; None where it has none."""
+    def granted(self, pod_name: str, job_uid: str) -> JobGrant | None:
+        """The entry of a job's pod in the grant that stands; None where it has none."""
         jobs = () if self.power.grant is None else self.power.grant.jobs
-        return next((job for job in jobs if (job.pod_name, job.uid) == (pod.name, pod.job_uid)), None)
+        return next((job for job in jobs if (job.pod_name, job.uid) == (pod_name, job_uid)), None)
 
     def expects(self, pod: PodView) -> bool:
         """Whether a pod that is placed there may come: also where the node has turned late since it was granted the pod."""
-        return self.schedulable or (self.late and self._open and self.granted(pod) is not None)
+        return self.schedulable or (self.late and self._open and self.granted(pod.name, pod.job_uid) is not None)
 
 
 class _Facts(NamedTuple):
