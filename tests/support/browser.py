@@ -50,14 +50,19 @@ class Seen:
         return [url for url in self.requests if urlsplit(url).netloc != urlsplit(address).netloc]
 
 
-def go_to(page: Any, address: str) -> None:
-    """Open an address, again where the machine's interfaces changed meanwhile."""
+def playwright_error() -> type[Exception]:
+    """What Playwright raises; it is imported only where there is a browser."""
     from playwright.sync_api import Error
 
+    return Error
+
+
+def go_to(page: Any, address: str) -> None:
+    """Open an address, again where the machine's interfaces changed meanwhile."""
     for _attempt in range(20):
         try:
             page.goto(address)
-        except Error as error:
+        except playwright_error() as error:
             if NETWORK_CHANGED not in str(error):
                 raise
         else:
