@@ -3,12 +3,13 @@
 The profile says so: `--hypothesis-profile fast`, `thorough` for a property that is to be tried for minutes, `gate` for as
 many as in `make test` and the same ones whenever a test is as it was (so that a change is not refused for what another one
 brought; Hypothesis' own profile for CI does so), or `repeatable` for a third of those, none shrunk. A property's own number
-is written as `max_examples=examples(400)`. No profile has a deadline: on a loaded machine any example may take any time.
+is written as `max_examples=examples(400)`. No profile has a deadline or calls an example slow: on a loaded machine any may
+take any time.
 """
 
 from __future__ import annotations
 
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
@@ -17,15 +18,20 @@ FAST_EXAMPLES = 10
 THOROUGH_EXAMPLES = 3000
 REPEATABLE_EXAMPLES = 33
 
-settings.register_profile("full", max_examples=FULL_EXAMPLES, deadline=None)
-settings.register_profile("gate", max_examples=FULL_EXAMPLES, deadline=None, derandomize=True)
-settings.register_profile("fast", max_examples=FAST_EXAMPLES, deadline=None)
-settings.register_profile("thorough", max_examples=THOROUGH_EXAMPLES, deadline=None)
+# Of Hypothesis' own values, whatever it finds the machine to be: where it sees CI, what is left out means another thing.
+_COMMON = settings(
+    settings.get_profile("default"), deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("full", _COMMON, max_examples=FULL_EXAMPLES)
+settings.register_profile("gate", _COMMON, max_examples=FULL_EXAMPLES, derandomize=True, database=None)
+settings.register_profile("fast", _COMMON, max_examples=FAST_EXAMPLES)
+settings.register_profile("thorough", _COMMON, max_examples=THOROUGH_EXAMPLES)
 settings.register_profile(
     "repeatable",
+    _COMMON,
     max_examples=REPEATABLE_EXAMPLES,
-    deadline=None,
     derandomize=True,
+    database=None,
     phases=(Phase.explicit, Phase.generate),
 )
 settings.load_profile("full")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +44,30 @@ def test_what_has_to_pass_repeats_its_examples_whatever_else_was_imported(
 @pytest.mark.parametrize("profile", ["full", "thorough"])
 def test_what_searches_draws_others_each_time(profile: str) -> None:
     assert drawn(profile) != drawn(profile)
+
+
+PROFILES = ("full", "gate", "fast", "thorough", "repeatable")
+PRINT_PROFILES = f"""
+from hypothesis import settings
+import tests.support.examples
+for name in {PROFILES}:
+    print(name, settings.get_profile(name))
+"""
+
+
+def profiles_where(environment: dict[str, str]) -> list[str]:
+    """What each profile says in a process of such an environment, a line each."""
+    shown = subprocess.run(
+        [sys.executable, "-c", PRINT_PROFILES], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    return shown.stdout.splitlines()
+
+
+def test_a_profile_is_the_same_where_hypothesis_takes_the_machine_for_ci() -> None:
+    ours = {name: value for name, value in os.environ.items() if name != "CI"}
+    at_home = profiles_where(ours)
+    assert [line.split()[0] for line in at_home] == list(PROFILES)
+    assert all(
+        "max_examples=" in line and "derandomize=" in line and "suppress_health_check=" in line for line in at_home
+    )
+    assert profiles_where(ours | {"CI": "true"}) == at_home
