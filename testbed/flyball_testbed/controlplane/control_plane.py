@@ -11,11 +11,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import yaml
+from flyball_kube.errors import ApiError
 
 from flyball_testbed.controlplane import network
 from flyball_testbed.controlplane.access import Access
@@ -25,6 +27,7 @@ from flyball_testbed.controlplane.components import (
     COMPONENTS,
     CONTROLLER_MANAGER,
     ETCD,
+    FAKE_NODE_ANNOTATION,
     KWOK,
     NETWORK,
     SCHEDULER,
@@ -37,6 +40,7 @@ from flyball_testbed.controlplane.components import (
     scheduler_configuration,
 )
 from flyball_testbed.controlplane.credentials import create_keys, write_user_kubeconfigs
+from flyball_testbed.controlplane.nodes import NODES
 from flyball_testbed.controlplane.ports import LOOPBACK, free_port
 from flyball_testbed.controlplane.processes import (
     Process,
@@ -294,13 +298,26 @@ class ControlPlane(Access):
         self.component(name).resume()
 
     def _release_node_leases(self) -> None:
-        """Take the dead kwok's name off its leases: the new one has another, and would wait until they run out."""
+        """Take the dead kwok's name off the simulated nodes' leases: the new one would wait until they run out.
+
+        A node that has none yet gets one that nobody holds: what the dead kwok asked last may be carried out later still,
+        and neither makes a lease that there is nor changes one that is newer than it knew.
+        """
         api = self.api
 
-        def release(lease: Json) -> None:
-            api.patch(f"{NODE_LEASES}/{lease['metadata']['name']}", {"spec": {"holderIdentity": None}})
+        def release(node: Json) -> None:
+            name = node["metadata"]["name"]
+            try:
+                api.create(NODE_LEASES, {"metadata": {"name": name}, "spec": {}})
+            except ApiError as refusal:
+                if refusal.status != HTTPStatus.CONFLICT:
+                    raise
+                api.patch(f"{NODE_LEASES}/{name}", {"spec": {"holderIdentity": None}})
 
-        api.for_each(release, api.list_objects(NODE_LEASES))
+        nodes = api.list_objects(NODES)
+        api.for_each(
+            release, (node for node in nodes if FAKE_NODE_ANNOTATION in node["metadata"].get("annotations", {}))
+        )
 
     def is_running(self) -> bool:
         """Whether every component runs."""

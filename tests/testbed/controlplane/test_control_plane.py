@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import signal
 import socket
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from flyball_kube.errors import ApiUnreachable
+from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_testbed.controlplane import control_plane
 from flyball_testbed.controlplane.cluster import DevCluster
 from flyball_testbed.controlplane.components import API_SERVER, COMPONENTS, CONTROLLER_MANAGER, ETCD, KWOK, SCHEDULER
@@ -131,6 +132,32 @@ def test_a_killed_kwok_started_again_governs_its_nodes_at_once(damaged: DevClust
     plane.start_component(KWOK)
     # Within the 40 s for which the dead one's leases would have held.
     set_not_ready(api, "node-001", timeout_seconds=38)
+
+
+@pytest.mark.long
+def test_what_a_killed_kwok_asked_last_keeps_no_node_from_the_next_one(
+    damaged: DevCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane, api = damaged.control_plane, damaged.api
+    plane.kill_component(KWOK)
+    create_nodes(api, [gpu_node("half-seen")])
+    spawn, refused = plane._spawn, []
+
+    def answer_the_dead_first(name: str) -> None:
+        spec = {
+            "holderIdentity": "the-dead-one",
+            "leaseDurationSeconds": 600,
+            "renewTime": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        }
+        with pytest.raises(ApiError) as refusal:
+            api.create(control_plane.NODE_LEASES, {"metadata": {"name": "half-seen"}, "spec": spec})
+        refused.append(refusal.value.reason)
+        spawn(name)
+
+    monkeypatch.setattr(plane, "_spawn", answer_the_dead_first)
+    plane.start_component(KWOK)
+    assert refused == ["AlreadyExists"]
+    set_not_ready(api, "half-seen", timeout_seconds=38)
 
 
 def test_starting_a_running_component_is_refused(damaged: DevCluster) -> None:
