@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
@@ -19,6 +20,9 @@ logger = get_logger(__name__)
 WATCH_SECONDS = 60
 # A lease is renewed every few seconds; a watch on it that stays silent this long past its own end is broken.
 READ_GRACE_SECONDS = 10.0
+# A watch that goes on from where another ended brings the next renewal within seconds. Where nothing comes, nobody leads,
+# or the store was restored from a backup behind it: it would wait for ever for a version that is no more.
+RESUMED_SILENCE_SECONDS = 20.0
 PULSE_SECONDS = 0.5
 # After a freeze of this process, what the socket's buffer holds may be old: it proves nothing.
 FROZEN_SECONDS = 3.0
@@ -88,31 +92,45 @@ class LeaseWatch:
             await backoff.pause()
 
     async def _connected(self, backoff: Backoff) -> None:
-        """One list, then watch after watch from where it ended, until something breaks."""
+        """One list, then watch after watch from where it ended, until one breaks, or goes on with nothing."""
         listed = await self._session.get(self._path, **self._params)
         for lease in listed.get("items") or ():
             self._saw(lease)
-        version = listed["metadata"]["resourceVersion"]
-        while True:
-            params = {
-                **self._params,
-                "resourceVersion": version,
-                "allowWatchBookmarks": "true",
-                "timeoutSeconds": str(WATCH_SECONDS),
-            }
-            events: AsyncIterator[JsonObject] = self._session.watch(
-                self._path, params=params, read_timeout_seconds=WATCH_SECONDS + READ_GRACE_SECONDS
-            )
-            async for event in events:
-                kind, lease = event.get("type"), event["object"]
-                if kind == "ERROR":
-                    raise ApiError.from_answer(int(lease.get("code", 500)), lease, f"WATCH {self._path}")
-                backoff.reset()
-                version = lease["metadata"]["resourceVersion"]
-                if kind == "DELETED":
-                    self._renew_time = None
-                elif kind != "BOOKMARK":
-                    self._saw(lease)
+        version: str | None = listed["metadata"]["resourceVersion"]
+        silence_seconds = None
+        while version is not None:
+            version = await self._watched(version, backoff, silence_seconds)
+            silence_seconds = RESUMED_SILENCE_SECONDS
+
+    async def _watched(self, version: str, backoff: Backoff, silence_seconds: float | None) -> str | None:
+        """Follow one watch to its end in order: the version to go on from.
+
+        None where the watch brought nothing, be it for `silence_seconds`; without those it may go on from where it began.
+        """
+        seen = None if silence_seconds is not None else version
+        params = {
+            **self._params,
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        events: AsyncIterator[JsonObject] = self._session.watch(
+            self._path, params=params, read_timeout_seconds=WATCH_SECONDS + READ_GRACE_SECONDS
+        )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(silence_seconds) as silence:
+                async for event in events:
+                    silence.reschedule(None)
+                    kind, lease = event.get("type"), event["object"]
+                    if kind == "ERROR":
+                        raise ApiError.from_answer(int(lease.get("code", 500)), lease, f"WATCH {self._path}")
+                    backoff.reset()
+                    seen = lease["metadata"]["resourceVersion"]
+                    if kind == "DELETED":
+                        self._renew_time = None
+                    elif kind != "BOOKMARK":
+                        self._saw(lease)
+        return seen
 
     def _saw(self, lease: JsonObject) -> None:
         spec = lease.get("spec") or {}

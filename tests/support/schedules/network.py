@@ -151,6 +151,7 @@ class _Stream:
         self._link = link
         self._plural = plural
         self._only = only
+        self._after = version
         self._ends = ends
         self._loop = asyncio.get_running_loop()
         self._ready: deque[tuple[float, Change]] = deque()
@@ -162,6 +163,8 @@ class _Stream:
             self.take(change)
 
     def take(self, change: Change) -> None:
+        if change.version <= self._after:
+            return  # what a watch that asked for more than a restored store has is not told of, until that has passed it
         if self._only is not None and self._only != change.item["metadata"]["name"]:
             return
         now = self._loop.time()
