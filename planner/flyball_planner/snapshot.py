@@ -38,7 +38,8 @@ class NodeState:
     used; the rest is free for jobs only while `schedulable` (ready, not cordoned, its agent acknowledged).
     `foreign_power_limit_watts` is what foreign GPUs are reserved at on average, `lost_power_limit_watts` one lost GPU.
     `fixed_bound_watts`: set where the node cannot be commanded (silent or not yet acknowledged): its whole worst hold,
-    which the planner can neither lower nor use. A job that already runs on a node that is not schedulable stays there
+    which the planner can neither lower nor use; `fixed_draw_watts`: what of it caps count that add up predicted draw (None:
+    all of it). A job that already runs on a node that is not schedulable stays there
     (a cordon or an agent's restart must not restart training), unless the node is to be evacuated (`evacuate`).
     """
 
@@ -52,6 +53,7 @@ class NodeState:
     lost_power_limit_watts: float = 0.0
     idle_power_limit_watts: float | None = None  # None: the model's smallest limit
     fixed_bound_watts: float | None = None
+    fixed_draw_watts: float | None = None
     evacuate: bool = False
 
     def __post_init__(self) -> None:

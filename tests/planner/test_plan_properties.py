@@ -68,6 +68,7 @@ def nodes(draw: st.DrawFn) -> tuple[NodeState, ...]:
                 lost_power_limit_watts=model.default_power_limit_watts,
                 idle_power_limit_watts=draw(st.sampled_from([None, model.min_power_limit_watts + 25.0])),
                 fixed_bound_watts=draw(st.sampled_from([None, None, gpus * 300.0])),
+                fixed_draw_watts=draw(st.sampled_from([None, gpus * 200.0])),
                 evacuate=draw(st.sampled_from([False, False, False, True])),
             )
         found.append(node)
@@ -166,7 +167,8 @@ def counted_watts(snapshot: ClusterSnapshot, cap: CapConstraint, made: Plan) -> 
         if node.name not in cap.node_names:
             continue
         if node.fixed_bound_watts is not None:
-            total += node.fixed_bound_watts
+            draw = node.fixed_bound_watts if node.fixed_draw_watts is None else node.fixed_draw_watts
+            total += node.fixed_bound_watts if hard else draw
             continue
         idle_limit = node.idle_power_limit_watts
         idle = (node.gpu_model.min_power_limit_watts if idle_limit is None else idle_limit) if hard else None

@@ -142,6 +142,7 @@ def node_state(info: NodeInfo, rules: NodeRules, withheld: int = 0, *, evacuate:
     model = info.gpu_model
     if model is None:
         return None
+    fixed = None if info.commandable else info.power.committed
     return NodeState(
         name=info.name,
         gpu_model=model,
@@ -152,7 +153,8 @@ def node_state(info: NodeInfo, rules: NodeRules, withheld: int = 0, *, evacuate:
         foreign_power_limit_watts=foreign_milliwatts(info, rules) / max(1, info.foreign_gpus) / MILLIWATTS_PER_WATT,
         lost_power_limit_watts=lost_gpu_milliwatts(info) / MILLIWATTS_PER_WATT,
         idle_power_limit_watts=info.min_limit_milliwatts / MILLIWATTS_PER_WATT,
-        fixed_bound_watts=None if info.commandable else info.power.committed.limit_milliwatts / MILLIWATTS_PER_WATT,
+        fixed_bound_watts=None if fixed is None else fixed.limit_milliwatts / MILLIWATTS_PER_WATT,
+        fixed_draw_watts=None if fixed is None else fixed.expected_milliwatts / MILLIWATTS_PER_WATT,
         evacuate=evacuate,
     )
 

@@ -43,7 +43,7 @@ class CapAccount:
 def node_base_watts(node: NodeState, limits: bool) -> float:
     """A node's watts with every job paused: by limits, or by predicted draw; a fixed hold stands for the whole node."""
     if node.fixed_bound_watts is not None:
-        return node.fixed_bound_watts
+        return node.fixed_bound_watts if limits or node.fixed_draw_watts is None else node.fixed_draw_watts
     idle = idle_limit_watts(node) if limits else node.gpu_model.idle_power_watts
     reserved = node.foreign_gpus * node.foreign_power_limit_watts + node.lost_gpus * node.lost_power_limit_watts
     return reserved + node.usable_gpus * idle

@@ -34,6 +34,7 @@ from tests.support.operator_objects import (
     Json,
     gpu_node_view,
     grant,
+    job_grant,
     job_view,
     node_view,
     raw_device,
@@ -211,6 +212,19 @@ def test_a_node_that_cannot_be_commanded_holds_what_it_holds() -> None:
     state = node_state(picture, NodeRules())
     assert state is not None
     assert (state.fixed_bound_watts, state.schedulable) == (2000.0, False)
+
+
+def test_a_node_that_is_late_holds_under_caps_that_add_up_draw_what_is_predicted_of_it() -> None:
+    jobs = (job_grant("uid-train", 300_000, 8),)
+    view = gpu_node_view("a", grant(2_400_000, expected=1_600_000, jobs=jobs), limits=2_400_000)
+    late = read_nodes([node_view("a")], {"a": view}, [], frozenset(["a"]))["a"]
+    doubted = read_nodes([node_view("a", ready=False)], {"a": view}, [], frozenset())["a"]
+    held = [
+        (state.fixed_bound_watts, state.fixed_draw_watts)
+        for info in (late, doubted)
+        if (state := node_state(info, NodeRules())) is not None
+    ]
+    assert held == [(2400.0, 1600.0), (3200.0, 3200.0)]
 
 
 def test_nodes_of_unknown_gpus_count_against_their_caps_all_the_same() -> None:
