@@ -17,6 +17,9 @@ from flyball_operator.power.reservations import NO_RULES, resting_bound
 
 Labels = Mapping[str, str]
 
+# Sets of labels that are remembered for labels that were lost: labels of a node come and go one by one, too.
+MAX_LOSSES = 8
+
 
 @dataclass(frozen=True, slots=True)
 class LabelSync:
@@ -70,7 +73,7 @@ class Memberships:
             left = leaving.get(name, frozenset())
             at_minimum = name in lowered and _at_the_minimum(info, caps)
             leaves = may_leave and (gpu_node.release_asked or at_minimum)
-            kept = () if leaves else _needed(info.former_labels, left, caps)
+            kept = () if leaves else _needed(info, left, caps)
             if (info.labels, kept) != (gpu_node.labels, gpu_node.former_labels):
                 went = tuple(sorted(left)) if leaves else ()
                 found.append(LabelSync(info, kept, went, bool(went) and gpu_node.release_asked))
@@ -86,19 +89,27 @@ def leaving_caps(caps: Iterable[CapState]) -> dict[str, frozenset[str]]:
     return leaving
 
 
-def _needed(former: tuple[Labels, ...], left: frozenset[str], caps: CapStates) -> tuple[Labels, ...]:
+def _needed(info: NodeInfo, left: frozenset[str], caps: CapStates) -> tuple[Labels, ...]:
     """Those of the former labels, the newest first, without which a node would not count under a cap that it leaves.
 
-    All of them while there is a cap that cannot be read: nobody knows which it would select.
+    And the newest with each label that the node has lost without getting another value for it, as one does that is
+    registered anew: a cap whose selector was edited may come back to it. All of them while there is a cap that cannot be
+    read: nobody knows which it would select.
     """
+    former = info.former_labels
     if caps.unreadable:
         return former
     kept: list[Labels] = []
+    lost: set[str] = set()
+    losses = 0
     selectors = {cap.name: cap.spec.node_selector for cap in caps.states if cap.name in left}
     for labels in former:
         selected = {name for name, selector in selectors.items() if selector.matches(labels)}
-        if selected:
+        newly_lost = labels.keys() - info.labels.keys() - lost
+        losses += bool(newly_lost)
+        if selected or (newly_lost and losses <= MAX_LOSSES):
             kept.append(labels)
+        lost |= newly_lost
         for name in selected:
             del selectors[name]
     return tuple(kept)

@@ -22,7 +22,7 @@ from flyball_api.workloads import NodeView
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, PlanInForce, PowerInstructions
-from flyball_operator.power.memberships import Memberships
+from flyball_operator.power.memberships import MAX_LOSSES, Memberships
 from flyball_operator.watches import ClusterState
 from hypothesis import given
 from hypothesis import strategies as st
@@ -152,11 +152,12 @@ def row(name: str, watts: int, labels: Labels, **spec: Any) -> PowerCap:
 
 def test_a_node_registered_anew_without_its_labels_keeps_its_watts_in_its_row() -> None:
     """The labels come back by themselves: nothing has been handed out meanwhile, and no job was slowed down for it."""
-    hall = Hall(row("a", 4000, ROW_A), n1=ROW_A, n2=ROW_A)
+    named = {"kubernetes.io/hostname": "n1"}
+    hall = Hall(row("a", 4000, ROW_A), n1={**named, **ROW_A}, n2=ROW_A)
     assert hall.rests() == {"n1": 2000, "n2": 2000}
-    hall.labels["n1"] = {"kubernetes.io/hostname": "n1"}
+    hall.labels["n1"] = named
     assert hall.rests(5.0) == {"n1": 2000, "n2": 2000}
-    hall.labels["n1"] = ROW_A
+    hall.labels["n1"] = {**named, **ROW_A}
     assert hall.rests(SETTLE_SECONDS) == {"n1": 2000, "n2": 2000}
     assert hall.gpu_nodes["n1"].former_labels == ()
 
@@ -328,6 +329,47 @@ def test_labels_that_no_cap_asks_for_leave_nothing_behind() -> None:
     hall.labels["n1"] = {**ROW_A, "time": "2"}
     assert hall.rests() == {"n1": 3200}
     assert (hall.gpu_nodes["n1"].labels["time"], hall.gpu_nodes["n1"].former_labels) == ("2", ())
+
+
+def test_labels_that_were_lost_under_no_cap_are_remembered_for_one_that_comes_back_to_them() -> None:
+    hall = Hall(row("a", 4000, ROW_A), n1=ROW_A)
+    hall.rests()
+    hall.caps = [row("a", 4000, ROW_B)]  # somebody edits what it selects
+    hall.rests()
+    for labels in ({}, {"time": "1"}, {"time": "2"}):  # registered anew, and then found out about
+        hall.labels["n1"] = labels
+        hall.rests()
+    assert hall.gpu_nodes["n1"].former_labels == (ROW_A,)
+    hall.labels["n1"] = {}
+    hall.rests()
+    assert hall.gpu_nodes["n1"].former_labels == ({"time": "2"}, ROW_A)
+    hall.leads(2)
+    hall.caps = [row("a", 4000, ROW_A)]  # and edits it back
+    hall.cycle()
+    assert hall.under == {"a": {"n1"}}
+    hall.rests(SETTLE_SECONDS + 1.0)  # a label that stays lost for longer takes the node out of its cap
+    assert (hall.under, hall.gpu_nodes["n1"].former_labels) == ({"a": frozenset()}, ())
+
+
+def test_of_lost_labels_no_more_than_a_few_are_remembered() -> None:
+    hall = Hall(row("a", 4000, ROW_A), n1={})
+    for number in range(2 * MAX_LOSSES):
+        hall.labels["n1"] = {f"key-{number}": "1"}
+        hall.rests()
+    remembered = [labels for labels in hall.gpu_nodes["n1"].former_labels if labels]
+    assert remembered == [{f"key-{2 * MAX_LOSSES - 2 - number}": "1"} for number in range(MAX_LOSSES)]
+
+
+def test_labels_that_got_another_value_or_came_back_are_not_remembered() -> None:
+    hall = Hall(row("a", 4000, ROW_A), n1={**ROW_B, "time": "1"})
+    hall.rests()
+    hall.labels["n1"] = {"row": "c", "time": "1"}
+    hall.rests()
+    assert hall.gpu_nodes["n1"].former_labels == ()
+    for labels in ({"time": "1"}, {"row": "d", "time": "2"}):
+        hall.labels["n1"] = labels
+        hall.rests()
+    assert hall.gpu_nodes["n1"].former_labels == ()
 
 
 def test_no_more_former_labels_are_kept_than_there_are_caps_to_leave() -> None:
