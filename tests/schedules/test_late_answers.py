@@ -53,6 +53,13 @@ def grants_written(world: World) -> Counter[str]:
     return counts
 
 
+def brakes_written(world: World) -> Counter[str]:
+    """Counts, from now on, how often each cap's brake is written."""
+    counts: Counter[str] = Counter()
+    world.api.open("powerbrakes", world.api.version, lambda change: counts.update([change.item["metadata"]["name"]]))
+    return counts
+
+
 def answer_late(world: World, seconds: float) -> None:
     """Everything that happens at the API server reaches the agents so much later, from now on."""
     for name in NODES:
@@ -61,9 +68,11 @@ def answer_late(world: World, seconds: float) -> None:
         link.lagging_until, link.lag_seconds = float("inf"), seconds
 
 
-def playing(course: Callable[[World], Awaitable[None]]) -> Play:
+def playing(course: Callable[[World], Awaitable[None]], *, brakes: bool = True) -> Play:
+    settings = replace(SETTINGS, acknowledge_timeout_seconds=PATIENCE_SECONDS, brakes=brakes)
+
     async def play(world: World, schedule: Schedule) -> None:
-        world.settings = dict.fromkeys(world.settings, replace(SETTINGS, acknowledge_timeout_seconds=PATIENCE_SECONDS))
+        world.settings = dict.fromkeys(world.settings, settings)
         try:
             await world.begin(schedule.beginning)
             everything = [DEFAULT * GPUS] * len(NODES)
@@ -107,6 +116,27 @@ def test_plans_that_come_while_agents_are_late_wait_for_their_answers() -> None:
     assert not run(Schedule(1, BEGINNING, ()), play=playing(course)).violation
 
 
+def test_a_cut_reaches_nodes_that_are_late_by_one_brake_before_any_grant() -> None:
+    async def course(world: World) -> None:
+        late_seconds, allowed = 4.8 * PATIENCE_SECONDS, 5 * len(NODES) * GPUS * LARGEST // 10
+        answer_late(world, late_seconds)
+        world.plan(LESS)
+        await asyncio.sleep(2 * PATIENCE_SECONDS)  # all of them are late
+        written, braked = grants_written(world), brakes_written(world)
+        world.set_cap("hall", 5)
+        await until(lambda: bool(braked), "the cut is written", 0.2)
+        await until(lambda: not is_enforced(world), "the cap is over", 1.0)
+        await until(lambda: limits_watts(world, *NODES) <= allowed, "the limits are lowered", late_seconds + 0.5)
+        assert (sum(written.values()), sum(braked.values())) == (0, 1)
+        await until(lambda: is_enforced(world), "the cut is in force", 1.0)
+        await asyncio.sleep(WATCHED_SECONDS)
+        assert is_enforced(world)
+        assert max(written.values()) <= 3, written
+        assert limits_watts(world, *NODES) > 0.98 * allowed  # nobody is left at the smallest limits
+
+    assert not run(Schedule(1, BEGINNING, ()), play=playing(course)).violation
+
+
 def test_a_cut_is_written_at_once_to_nodes_that_are_late() -> None:
     async def course(world: World) -> None:
         late_seconds, allowed = 4.8 * PATIENCE_SECONDS, 5 * len(NODES) * GPUS * LARGEST // 10
@@ -123,7 +153,7 @@ def test_a_cut_is_written_at_once_to_nodes_that_are_late() -> None:
         assert max(written.values()) <= 3, written
         assert limits_watts(world, *NODES) > 0.98 * allowed  # nobody is left at the smallest limits
 
-    assert not run(Schedule(1, BEGINNING, ()), play=playing(course)).violation
+    assert not run(Schedule(1, BEGINNING, ()), play=playing(course, brakes=False)).violation
 
 
 def test_what_a_silent_node_holds_is_asked_back_where_a_cap_needs_it_and_others_have_it_once_it_answers() -> None:

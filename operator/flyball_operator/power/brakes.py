@@ -21,6 +21,8 @@ from flyball_operator.power.node_info import NodeInfo
 FEWEST_NODES = 4
 # For how long after a brake the grants of its nodes are held back; an agent that follows it takes a fraction of this.
 HOLD_BACK_SECONDS = 2.0
+# Nodes that are late would hear a grant no sooner than the brake: for so long one would only be another write.
+LATE_HOLD_BACK_SECONDS = 10.0
 # A cap that falls all the time is braked again and again: for the rest of this time grants have their turn.
 HOLD_BACK_TURN_SECONDS = 4.0
 # After a brake that could not be written, grants do the work for a while.
@@ -58,6 +60,7 @@ class Brakes:
         self._sent: dict[str, _Sent] = {}
         self._under_way: set[str] = set()
         self._paused_until: dict[str, float] = {}
+        self._late: frozenset[str] = frozenset()
         self._cut_by_grants: frozenset[str] = frozenset()  # nodes under caps that are over, and that no brake lowers
 
     def update(self, seen: Mapping[str, PowerBrake]) -> None:
@@ -86,8 +89,13 @@ class Brakes:
     def due(self, caps: Iterable[CapState], nodes: Mapping[str, NodeInfo], monotonic: float) -> tuple[SendBrake, ...]:
         """The brakes to write now; they count as sent from here on."""
         caps = tuple(caps)
+        self._late = frozenset(name for name, info in nodes.items() if info.late)
         sends = self._sends(caps, nodes, monotonic)
-        cut = (cap.nodes for cap in caps if not self._holds_back(cap.name, monotonic) and cap.is_over(nodes))
+        cut = (
+            cap.nodes - self._held_late(cap.name, monotonic)
+            for cap in caps
+            if not self._holds_back(cap.name, monotonic) and cap.is_over(nodes)
+        )
         self._cut_by_grants = frozenset().union(*cut) if self._sent else frozenset()
         return sends
 
@@ -105,7 +113,7 @@ class Brakes:
                 continue
             if monotonic < self._paused_until.get(cap.name, monotonic):
                 continue
-            followers = {name: nodes[name] for name in cap.nodes if _follows(nodes[name], cap.name)}
+            followers = self._followers(cap, nodes, monotonic)
             fixed = sum(budget.counted(nodes[name].power.committed) for name in cap.nodes if name not in followers)
             slopes = [_Slope.of(info, expected=budget.expected) for info in followers.values()]
             kept = _share_that_fits(slopes, budget.budget_milliwatts - fixed)
@@ -125,7 +133,8 @@ class Brakes:
         Not those that another cap cuts by grants: what one brake lowers need not be enough for that.
         """
         held = (sent.nodes for cap, sent in self._sent.items() if self._holds_back(cap, monotonic))
-        return frozenset().union(*held) - self._cut_by_grants
+        late = (self._held_late(cap, monotonic) for cap in self._sent)
+        return frozenset().union(*held, *late) - self._cut_by_grants
 
     def answered(self, cap: str, *, done: bool, monotonic: float) -> None:
         """What became of a brake's write; where it failed, grants lower the nodes."""
@@ -133,6 +142,25 @@ class Brakes:
         if not done:
             self._sent.pop(cap, None)
             self._paused_until[cap] = monotonic + PAUSE_SECONDS
+
+    def _followers(self, cap: CapState, nodes: Mapping[str, NodeInfo], monotonic: float) -> dict[str, NodeInfo]:
+        """The nodes of the cap that a brake is reckoned to lower.
+
+        A few late ones are not: they may never answer, and the others make room for them. Where half of all are late the
+        API server is, and they hear a brake as soon as anything; those that one was sent to are awaited.
+        """
+        able = {name: nodes[name] for name in cap.nodes if _follows(nodes[name], cap.name)}
+        if 2 * len(able.keys() & self._late) >= len(cap.nodes):
+            return able
+        awaited = self._held_late(cap.name, monotonic)
+        return {name: info for name, info in able.items() if not info.late or name in awaited}
+
+    def _held_late(self, cap: str, monotonic: float) -> frozenset[str]:
+        """The nodes that are late and that the cap's brake was sent to a short while ago."""
+        sent = self._sent.get(cap)
+        if sent is None or monotonic - sent.held_since >= LATE_HOLD_BACK_SECONDS:
+            return frozenset()
+        return sent.nodes & self._late
 
     def _holds_back(self, cap: str, monotonic: float) -> bool:
         return cap in self._sent and monotonic - self._sent[cap].held_since < HOLD_BACK_SECONDS
@@ -173,7 +201,7 @@ def _named(info: NodeInfo, cap: str) -> BrakeVersion:
 
 def _follows(info: NodeInfo, cap: str) -> bool:
     """Whether a brake of the cap lowers what stands on the node: its agent follows brakes, and its grant names the cap."""
-    return info.commandable and not info.power.unsettled and info.follows_brakes and cap in info.named_caps
+    return info.believed and not info.power.unsettled and info.follows_brakes and cap in info.named_caps
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,13 @@ from flyball_api.power_cap import PowerCap
 from flyball_api.reading import ObjectMeta
 from flyball_api.units import NodeMilliwatts
 from flyball_operator.outcome import Outcome
-from flyball_operator.power.brakes import HOLD_BACK_SECONDS, HOLD_BACK_TURN_SECONDS, PAUSE_SECONDS, Brakes
+from flyball_operator.power.brakes import (
+    HOLD_BACK_SECONDS,
+    HOLD_BACK_TURN_SECONDS,
+    LATE_HOLD_BACK_SECONDS,
+    PAUSE_SECONDS,
+    Brakes,
+)
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, BrakeAnswered, PlanInForce, PowerInstructions
 from flyball_operator.watches import ClusterState
@@ -370,6 +376,73 @@ def test_a_node_that_another_caps_brake_holds_lower_counts_with_that() -> None:
     bench.gpu_nodes["a"] = bench.acknowledging(bench.gpu_nodes["a"], held, limits_milliwatts=held)
     cut = bench.step(1600 + 5 * 2000)
     assert cut.brakes[0].spec.kept_millionths == 750_000
+
+
+def make_late(bench: Bench, nodes: str) -> None:
+    """Their agents have owed the acknowledgement of a grant, which asks for less, for longer than they are waited for."""
+    for node in nodes:
+        standing, lower = bench.gpu_nodes[node], bench.granted(node, 280, generation=2)
+        assert standing.grant is not None
+        assert lower.grant is not None
+        sent = msgspec.structs.replace(lower.grant, committed=standing.grant.bound)
+        bench.gpu_nodes[node] = replace(standing, grant=sent)
+    for seconds in (0.0, PowerSettings().acknowledge_timeout_seconds + 1.0):
+        bench.time += seconds
+        for send in bench.step(14_400).sends:  # what is granted beside that comes to nothing
+            view = bench.gpu_nodes[send.node.name]
+            version = f"{view.metadata.resource_version}1"
+            metadata = msgspec.structs.replace(view.metadata, resource_version=version)
+            bench.gpu_nodes[view.name] = replace(view, metadata=metadata)
+            bench.controller.handle(Answered(view.name, Outcome.DONE))
+    assert {name for name, info in bench.state.nodes.items() if info.late} == set(nodes)
+
+
+@pytest.mark.parametrize("late", [NODES, NODES[:3]])
+def test_where_half_of_the_nodes_are_late_they_are_cut_by_one_brake_with_the_others(late: str) -> None:
+    bench = Bench()
+    make_late(bench, late)
+    cut = bench.step(9600)
+    assert len(cut.brakes) == 1
+    assert cut.sends == ()
+    kept = cut.brakes[0].spec.kept_millionths
+    left = sum(item.grant.lowered(kept).bound.limit_milliwatts for item in bench.gpu_nodes.values() if item.grant)
+    assert 9_590_000 < left <= 9_600_000
+
+
+def test_few_late_nodes_may_never_answer_and_the_others_make_room_for_them() -> None:
+    bench = Bench()
+    make_late(bench, "a")
+    cut = bench.step(9600)
+    assert cut.brakes[0].spec.kept_millionths == 400_000  # 2,400 W, and five times 800 W and 0.4 of 1,600 W
+    assert [send.node.name for send in cut.sends] == ["a"]
+
+
+def test_grants_of_late_nodes_wait_longer_for_their_brake_and_no_deeper_one_follows_while_some_answer() -> None:
+    bench = Bench()
+    make_late(bench, NODES)
+    bench.land(bench.step(9600))
+    for node in "abcd":  # their answers come, to what was owed and to the brake
+        view, grant_of = bench.gpu_nodes[node], bench.gpu_nodes[node].grant
+        assert grant_of is not None
+        bench.gpu_nodes[node] = bench.acknowledging(view, None, generation=2, digest=grant_of.digest)
+        bench.follow(node)
+    for seconds in (0.1, HOLD_BACK_SECONDS):
+        bench.time += seconds
+        step = bench.step(9600)
+        assert step.brakes == ()
+        assert not {send.node.name for send in step.sends} & set("ef")
+    bench.time += LATE_HOLD_BACK_SECONDS
+    step = bench.step(9600)
+    assert {send.node.name for send in step.sends} >= set("ef")
+
+
+def test_what_another_cap_takes_off_late_nodes_waits_for_no_brake() -> None:
+    bench = Bench()
+    make_late(bench, NODES)
+    bench.land(bench.step(9600))
+    few = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["a", "b", "c"]}]}
+    bench.others = [cap_view("few", watts=3000, nodeSelector=few, status={"effectiveWatts": 3000})]
+    assert [send.node.name for send in bench.step(9600).sends] == ["a", "b", "c"]
 
 
 def test_an_agent_that_follows_no_brakes_is_cut_by_its_grant_and_counts_in_full_until_then() -> None:
