@@ -13,6 +13,7 @@ from pathlib import Path
 from flyball_api.names import DEFAULT_NAMESPACE
 
 from flyball_testbed.controlplane.cluster import DevCluster
+from flyball_testbed.controlplane.state import Options
 
 AGENTS, WORKLOAD, REFEREE, OPERATOR, PAGE = "agent-host", "workload-host", "referee", "operator", "page"
 PAGE_ACCOUNT = "flyball-page"
@@ -20,9 +21,10 @@ PAGE_ACCOUNT = "flyball-page"
 
 @dataclass(frozen=True)
 class Pace:
-    """How quickly training and agents go about what is not training; durations in seconds.
+    """How quickly all that runs on nodes goes about what is not training; durations in seconds.
 
-    The ticks are those of the agents' rounds and of the training processes, which report every `report_seconds`.
+    The ticks are those of the agents' rounds and of the training processes, which report every `report_seconds`. Kubelets
+    renew their node's Lease every quarter of `node_lease_seconds`, and the referee looks `referee_hertz` times a second.
     """
 
     restore_seconds: float = 0.5
@@ -32,6 +34,8 @@ class Pace:
     agent_tick_seconds: float = 0.25
     training_tick_seconds: float = 0.1
     report_seconds: float = 1.0
+    node_lease_seconds: int = Options.node_lease_seconds
+    referee_hertz: float = 20.0
 
 
 def hardware_folder(directory: Path) -> Path:

@@ -108,7 +108,10 @@ class Site:
             self.plan.gpus_per_node,
             product=self.plan.product,
             directory=self.directory / "cluster",
-            options=Options(pod_start_delay_seconds=self.plan.pod_start_delay_seconds),
+            options=Options(
+                pod_start_delay_seconds=self.plan.pod_start_delay_seconds,
+                node_lease_seconds=self.plan.pace.node_lease_seconds,
+            ),
             report=report,
         )
         create_hardware(self.hardware, self.cluster.node_names(), self.plan.constants, self.plan.gpus_per_node)
@@ -213,6 +216,7 @@ class Site:
                 "--csv": self.out / "referee.csv",
                 "--summary": self.directory / "referee.json",
                 "--kubeconfig": self.cluster.kubeconfig,
+                "--hertz": self.plan.pace.referee_hertz,
             },
         )
 

@@ -31,6 +31,8 @@ FAKE_NODE_ANNOTATION = "kwok.x-k8s.io/node"
 # The clients' own limits are far above what two cores can serve: the API server's fairness does the limiting.
 CLIENT_QPS = 1000
 CLIENT_BURST = 2000
+# A node whose Lease is older than this is not ready; Kubernetes' default, for Leases of its default length.
+NODE_GRACE_SECONDS, NODE_GRACE_OF_LEASE = 50, 1.25
 
 # One certificate for every server: without it each would spend its first second on an RSA key.
 SERVING_CERTIFICATE = ("--tls-cert-file=pki/serving.crt", "--tls-private-key-file=pki/serving.key")
@@ -167,7 +169,8 @@ def api_server_arguments(port: int, *, real_nodes: bool = False) -> list[str]:
     ]
 
 
-def controller_manager_arguments(port: int) -> list[str]:
+def controller_manager_arguments(port: int, node_lease_seconds: int) -> list[str]:
+    grace_seconds = max(NODE_GRACE_SECONDS, round(NODE_GRACE_OF_LEASE * node_lease_seconds))
     return [
         "--kubeconfig=kube-controller-manager.kubeconfig",
         f"--secure-port={port}",
@@ -179,6 +182,7 @@ def controller_manager_arguments(port: int) -> list[str]:
         "--root-ca-file=pki/ca.crt",
         f"--kube-api-qps={CLIENT_QPS}",
         f"--kube-api-burst={CLIENT_BURST}",
+        f"--node-monitor-grace-period={grace_seconds}s",
         "--concurrent-job-syncs=20",
         "--concurrent-gc-syncs=10",
         "--profiling=false",

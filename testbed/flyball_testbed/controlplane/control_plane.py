@@ -182,7 +182,7 @@ class ControlPlane(Access):
             command = [program, *api_server_arguments(port, real_nodes=self.options.real_nodes)]
             return network.within(self.network_namespace, command) if self.options.real_nodes else command
         if name == CONTROLLER_MANAGER:
-            return [program, *controller_manager_arguments(port)]
+            return [program, *controller_manager_arguments(port, self.options.node_lease_seconds)]
         if name == SCHEDULER:
             return [program, *scheduler_arguments(port)]
         return [program, *kwok_arguments(port, self.options.node_lease_seconds)]

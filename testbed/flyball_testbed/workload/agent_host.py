@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ from flyball_testbed.workload.devices import hardware_path, pods_path
 
 logger = get_logger(__name__)
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS, LOOK_SHARE = 1.0, 10
 # Each agent begins with three lists over connections of its own. A thousand of them at once, in one process, would all wait
 # for longer than a request may take, begin anew together, and never get there.
 STARTS_AT_ONCE = 32
@@ -86,13 +87,15 @@ class AgentHost:
         logger.info("metrics served", port=await metrics.start())
         try:
             while True:
+                asked_at = time.monotonic()
                 try:
                     pods = await asyncio.to_thread(agent_pods, self._control_plane.api)
                 except Exception as error:  # the API server may be away for a while: the agents go on
                     logger.warning("agents' pods unknown", error=str(error))
                 else:
                     await self._follow(pods)
-                await asyncio.sleep(LOOK_SECONDS)
+                # A list of a thousand pods is work for the API server, and for this process.
+                await asyncio.sleep(max(LOOK_SECONDS, LOOK_SHARE * (time.monotonic() - asked_at)))
         finally:
             await self._stop(list(self._running))
             await metrics.stop()
