@@ -24,13 +24,17 @@ from tests.support.schedules.world import World, new_folder
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one schedule; `violation` is empty where every claim was true. `judged`: looks at a claim."""
+    """What became of one schedule; `violation` is empty where every claim was true. `judged`: looks at a claim.
+
+    `trace`, and `fingerprint` (hexadecimal) of that and of all that was stored, are empty unless the trace is kept.
+    """
 
     schedule: Schedule
     violation: str
     judged: int
     windows: tuple[Window, ...]
     trace: tuple[str, ...] = ()
+    fingerprint: str = ""
 
 
 Play = Callable[[World, Schedule], Coroutine[Any, Any, None]]
@@ -51,7 +55,12 @@ def run(schedule: Schedule, *, keep_trace: bool = False, play: Play | None = Non
                 loop.run_until_complete((play or _play)(world, schedule))
             verdict = world.referee.verdict
             return Outcome(
-                schedule, world.referee.violation or "", verdict.judged, tuple(verdict.windows), tuple(world.trace)
+                schedule,
+                world.referee.violation or "",
+                verdict.judged,
+                tuple(verdict.windows),
+                tuple(world.trace),
+                world.fingerprint.hexdigest() if keep_trace else "",
             )
     finally:
         random.setstate(state)

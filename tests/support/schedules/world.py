@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import random
 import tempfile
 from collections.abc import Callable, Coroutine
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 from flyball_agent.enforce.journal import JournalError, JournalOfAnotherNode
 from msgspec.structs import replace
 
@@ -57,10 +59,12 @@ class Beginning:
 
 
 class World:
-    """Everything of one schedule; `trace` has what happened, if it is kept."""
+    """Everything of one schedule; `trace` has what happened, if it is kept, and `fingerprint` a digest over that and over
+    every object whole, each time that it was stored."""
 
     def __init__(self, loop: VirtualLoop, folder: Path, seed: int, *, keep_trace: bool) -> None:
         self.trace: list[str] = []
+        self.fingerprint = hashlib.sha256()
         self.draw = random.Random(seed)
         self._loop = loop
         self._folder = folder
@@ -115,7 +119,9 @@ class World:
 
     def note(self, text: str) -> None:
         if self._keep_trace:
-            self.trace.append(f"{self._loop.time():8.3f}  {text}".replace(str(self._folder), ""))
+            line = f"{self._loop.time():8.3f}  {text}".replace(str(self._folder), "")
+            self.trace.append(line)
+            self.fingerprint.update(line.encode())
 
     def later(self, seconds: float, what: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something after some seconds."""
@@ -134,8 +140,11 @@ class World:
             await asyncio.wait(self._tasks)
 
     def _changed(self, change: Change) -> None:
-        if self._keep_trace and change.plural == "gpunodes":
-            self._note_gpu_node(change)
+        if self._keep_trace:
+            stored = [self._loop.time(), change.kind, change.plural, change.item]
+            self.fingerprint.update(orjson.dumps(stored, option=orjson.OPT_SORT_KEYS))
+            if change.plural == "gpunodes":
+                self._note_gpu_node(change)
         self.referee.told(change)
 
     def _note_gpu_node(self, change: Change) -> None:
