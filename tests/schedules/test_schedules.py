@@ -7,8 +7,12 @@ which every two kinds of faults meet.
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from flyball_agent.enforce.state import EnforcerState
@@ -63,9 +67,20 @@ def test_after_any_schedule_grants_are_acknowledged_and_caps_enforced_again() ->
 
 
 def test_a_seed_is_always_the_same_schedule() -> None:
-    first, second = (run(schedule_of(7), keep_trace=True) for _ in range(2))
-    assert first.trace == second.trace
+    """In another process, too, where sets have another order, after another one, and with its disks in another folder."""
+    first = run(schedule_of(7), keep_trace=True)
+    run(schedule_of(8))
+    assert run(schedule_of(7), keep_trace=True) == first
     assert first.judged > 0
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        "from tests.support.schedules.faults import schedule_of; from tests.support.schedules.run import run;"
+        "print(run(schedule_of(7), keep_trace=True).fingerprint)"
+    )
+    command = [sys.executable, "-c", code, str(Path(__file__).parents[2])]
+    seeds = ({**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2"))
+    elsewhere = {subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout for env in seeds}
+    assert elsewhere == {f"{first.fingerprint}\n"}
 
 
 def test_every_two_kinds_of_faults_meet_in_a_schedule() -> None:

@@ -119,9 +119,13 @@ class World:
 
     def note(self, text: str) -> None:
         if self._keep_trace:
-            line = f"{self._loop.time():8.3f}  {text}".replace(str(self._folder), "")
+            line = self._without_folder(f"{self._loop.time():8.3f}  {text}")
             self.trace.append(line)
             self.fingerprint.update(line.encode())
+
+    def _without_folder(self, text: str) -> str:
+        """What is said of a disk, without where it is this time."""
+        return text.replace(str(self._folder), "")
 
     def later(self, seconds: float, what: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something after some seconds."""
@@ -142,7 +146,8 @@ class World:
     def _changed(self, change: Change) -> None:
         if self._keep_trace:
             stored = [self._loop.time(), change.kind, change.plural, change.item]
-            self.fingerprint.update(orjson.dumps(stored, option=orjson.OPT_SORT_KEYS))
+            told = orjson.dumps(stored, option=orjson.OPT_SORT_KEYS).decode()
+            self.fingerprint.update(self._without_folder(told).encode())
             if change.plural == "gpunodes":
                 self._note_gpu_node(change)
         self.referee.told(change)
