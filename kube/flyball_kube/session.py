@@ -14,11 +14,11 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
-import aiohttp
 import orjson
 
 from flyball_kube.credentials import Configuration, CredentialsError, load_configuration, ssl_context
 from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_kube.transport import Transport, whole
 
 JsonObject = dict[str, Any]
 
@@ -43,20 +43,20 @@ class ApiSession:
 
     Every call raises `ApiError` where the server refuses and `ApiUnreachable` where no whole answer comes within
     `timeout_seconds`; neither is retried here, because only the caller knows whether trying again is still right.
+    `lean`: by less code than aiohttp's, where memory counts more than the time of a call, and no proxy is in the way.
     """
 
-    def __init__(self, configuration: Configuration, timeout_seconds: float = 10.0, connections: int = 32) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        timeout_seconds: float = 10.0,
+        connections: int = 32,
+        *,
+        lean: bool = False,
+    ) -> None:
         self._configuration = configuration
-        self._base = configuration.host.rstrip("/")
-        self._way: dict[str, Any] = {"proxy": configuration.proxy, "server_hostname": configuration.server_name}
         self._timeout_seconds = timeout_seconds
-        self._http = aiohttp.ClientSession(
-            # Watches hold a connection each, for as long as they run: they must not use up the pool of the calls.
-            connector=aiohttp.TCPConnector(ssl=ssl_context(configuration), limit=0),
-            read_bufsize=2**18,
-            max_line_size=2**16,
-            max_field_size=2**16,
-        )
+        self._http = _transport(configuration, lean=lean)
         self._slots = asyncio.Semaphore(connections)
         self._before_sending: Callable[[], None] = lambda: None
 
@@ -73,10 +73,12 @@ class ApiSession:
         context: str | None = None,
         timeout_seconds: float = 10.0,
         connections: int = 32,
+        *,
+        lean: bool = False,
     ) -> Self:
         """Open a session with the credentials of `load_configuration`; raises CredentialsError."""
         configuration = await asyncio.to_thread(load_configuration, kubeconfig, context)
-        return cls(configuration, timeout_seconds=timeout_seconds, connections=connections)
+        return cls(configuration, timeout_seconds=timeout_seconds, connections=connections, lean=lean)
 
     async def __aenter__(self) -> Self:
         return self
@@ -152,17 +154,9 @@ class ApiSession:
                 headers = await self._headers(content_type if data is not None else None)
                 headers[REQUEST_ID_HEADER] = request_id
                 self._before_sending()
-                async with self._http.request(
-                    method,
-                    self._base + path,
-                    params=params,
-                    data=data,
-                    headers=headers,
-                    timeout=aiohttp.ClientTimeout(total=None),  # the wait for a slot counts too
-                    **self._way,
-                ) as answer:
-                    return answer.status, await answer.read(), answer.headers.get(REQUEST_ID_HEADER, "")
-        except (aiohttp.ClientError, CredentialsError, TimeoutError, OSError) as error:
+                async with self._http.request(method, path, params, headers, data) as answer:
+                    return answer.status, await whole(answer), answer.headers.get(REQUEST_ID_HEADER.lower(), "")
+        except (*self._http.errors, CredentialsError, TimeoutError, OSError) as error:
             raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}", request_id) from error
 
     async def get(self, path: str, **params: str) -> JsonObject:
@@ -195,19 +189,18 @@ class ApiSession:
         A line is cut at `MAX_TEXT_LINE_BYTES`. None for `read_timeout_seconds` waits for the next one for ever.
         """
         described = f"GET {path}"
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=read_timeout_seconds)
         headers = {**await self._headers(None), "Accept": "*/*"}
         try:
-            async with self._http.get(
-                self._base + path, params=params, headers=headers, timeout=timeout, **self._way
+            async with self._http.request(
+                "GET", path, params, headers, None, read_seconds=read_timeout_seconds
             ) as answer:
                 if answer.status >= 400:
                     self._refused(answer.status)
                     raise ApiError.from_answer(
-                        answer.status, _parse(await answer.read(), described, answer.status), described
+                        answer.status, _parse(await whole(answer), described, answer.status), described
                     )
                 rest = bytearray()
-                async for chunk in answer.content.iter_any():
+                async for chunk in answer.chunks():
                     rest += chunk
                     *lines, last = bytes(rest).split(b"\n")
                     for line in lines:
@@ -215,7 +208,7 @@ class ApiSession:
                     rest = bytearray(last[:MAX_TEXT_LINE_BYTES])
                 if rest:
                     yield rest.decode(errors="replace")
-        except (aiohttp.ClientError, CredentialsError, TimeoutError, OSError) as error:
+        except (*self._http.errors, CredentialsError, TimeoutError, OSError) as error:
             raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}") from error
 
     async def watch(
@@ -227,21 +220,21 @@ class ApiSession:
         it would otherwise hold a watcher on old data for ever.
         """
         described = f"WATCH {path}"
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=read_timeout_seconds)
         try:
-            async with self._http.get(
-                self._base + path,
-                params={**params, "watch": "true"},
-                headers=await self._headers(None),
-                timeout=timeout,
-                **self._way,
+            async with self._http.request(
+                "GET",
+                path,
+                {**params, "watch": "true"},
+                await self._headers(None),
+                None,
+                read_seconds=read_timeout_seconds,
             ) as answer:
                 if answer.status >= 400:
                     self._refused(answer.status)
-                    raw = await answer.read()
+                    raw = await whole(answer)
                     raise ApiError.from_answer(answer.status, _parse(raw, described, answer.status), described)
                 buffer = bytearray()
-                async for chunk in answer.content.iter_any():
+                async for chunk in answer.chunks():
                     buffer += chunk
                     if b"\n" not in chunk:
                         if len(buffer) > MAX_WATCH_LINE_BYTES:
@@ -255,8 +248,19 @@ class ApiSession:
                             if not isinstance(event, dict):
                                 raise ApiUnreachable(f"{described}: an event is not a JSON object")
                             yield event
-        except (aiohttp.ClientError, CredentialsError, TimeoutError, OSError) as error:
+        except (*self._http.errors, CredentialsError, TimeoutError, OSError) as error:
             raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}") from error
+
+
+def _transport(configuration: Configuration, *, lean: bool) -> Transport:
+    base, tls = configuration.host.rstrip("/"), ssl_context(configuration)
+    if lean and configuration.proxy is None:
+        from flyball_kube.lean_http import LeanHttp
+
+        return LeanHttp(base, tls, configuration.server_name)
+    from flyball_kube.pooled_http import PooledHttp
+
+    return PooledHttp(base, tls, configuration.server_name, configuration.proxy)
 
 
 def _parse(raw: bytes, described: str, status: int) -> Any:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 
 from flyball_kube.logs import get_logger
-from flyball_kube.package import package_version
 from flyball_kube.server_version import ServerTooOld, require_ordered_versions
 from flyball_kube.session import ApiSession
 
@@ -53,17 +52,17 @@ def open_socket_plugin(options: AgentOptions) -> SocketFolders | None:
     return SocketPlugin(options.socket_plugin_dir, options.socket_dir, options.socket_host_dir)
 
 
-async def run_agent(options: AgentOptions) -> None:
-    """Run until SIGTERM or SIGINT, which end it whatever it waits for.
+async def run_agent(options: AgentOptions, version: str) -> None:
+    """Run as Flyball's `version` until SIGTERM or SIGINT, which end it whatever it waits for.
 
     Raises AgentFailed where a fresh process may do better, CredentialsError, OSError for simulated hardware that is not
     there, and ServerTooOld for an API server that cannot be followed.
     """
-    await until_told_to_end(_run(options))
+    await until_told_to_end(_run(options, version))
     logger.info("agent stopped; limits stay as they are", node=options.node_name)
 
 
-async def _run(options: AgentOptions) -> None:
+async def _run(options: AgentOptions, version: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         work = []
         session: ApiSession | None = None
@@ -84,13 +83,13 @@ async def _run(options: AgentOptions) -> None:
                 tick_seconds=options.tick_seconds,
                 socket_folder=options.socket_dir,
                 socket_plugin=plugin,
-                version=package_version(),
+                version=version,
                 observe=options.mode == OBSERVE,
             )
             log_start(single.governor, driver)
         else:
             session = await _connect(options, stack)
-            link = EnforcerLink(options.enforcer_socket, options.node_name, version=package_version())
+            link = EnforcerLink(options.enforcer_socket, options.node_name, version=version)
             agent = NodeAgent(
                 link,
                 open_pods(options),
@@ -124,7 +123,7 @@ async def _run(options: AgentOptions) -> None:
 async def _connect(options: AgentOptions, stack: contextlib.AsyncExitStack) -> ApiSession | None:
     if not options.kubernetes:
         return None
-    session = await ApiSession.connect(options.kubeconfig)
+    session = await ApiSession.connect(options.kubeconfig, lean=True)
     stack.push_async_callback(session.close)
     return session
 

@@ -6,22 +6,24 @@ About 26 series a GPU and 32 a node; labels are GPUs, pods, and closed lists, ne
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from urllib.parse import parse_qs
 
-from aiohttp import web
 from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_kube.backoff import Backoff
 from flyball_kube.logs import get_logger
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.aiohttp import make_aiohttp_handler
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from flyball_agent.agent import NodeAgent
 from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.gpu.gpu import ThrottleReason
+from flyball_agent.http_server import HttpServer, Request, Response
 from flyball_agent.state import AgentState
 from flyball_agent.status import health
 
@@ -29,6 +31,10 @@ logger = get_logger(__name__)
 
 HERTZ_PER_MEGAHERTZ = 1_000_000
 MILLIJOULES_PER_JOULE = 1000
+MAX_CONNECTIONS = 64
+IDLE_SECONDS = 90.0  # more than a minute between two scrapes
+TEXT = "text/plain; charset=utf-8"
+GZIP_WINDOW = 31  # zlib's word for gzip with the largest window
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,28 +224,19 @@ class MetricsServer:
         self._registry.register(collector)
         ProcessCollector(registry=self._registry)
         self._host, self._port = host, port
-        self._runner: web.AppRunner | None = None
+        self._http = HttpServer(self._answer, max_connections=MAX_CONNECTIONS)
+        self._server: asyncio.Server | None = None
 
     async def start(self) -> int:
         """Serve; returns the port. Raises OSError where it is taken."""
-        application = web.Application()
-        application.router.add_get("/metrics", make_aiohttp_handler(self._registry))
-        application.router.add_get("/healthz", self._healthy)
-        runner = web.AppRunner(application, access_log=None)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, self._host, self._port).start()
-        except BaseException:
-            await runner.cleanup()
-            raise
-        self._runner = runner
-        return int(runner.addresses[0][1])
+        self._server = await asyncio.start_server(self._http.connected, self._host, self._port)
+        return int(self._server.sockets[0].getsockname()[1])
 
     async def serve(self) -> None:
         """Serve until cancelled; a port that is taken is tried again, since an agent without metrics still governs."""
         backoff, said = Backoff(), ""
         try:
-            while self._runner is None:
+            while self._server is None:
                 try:
                     logger.info("metrics served", port=await self.start())
                 except OSError as error:
@@ -247,19 +244,40 @@ class MetricsServer:
                         said = str(error)
                         logger.error("metrics not served", error=said)
                     await backoff.pause()
-            await asyncio.Event().wait()
+            while True:
+                await asyncio.sleep(IDLE_SECONDS / 2)
+                self._http.reap(IDLE_SECONDS)
         finally:
             await self.stop()
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._server is not None:
+            self._server.close()
+            self._http.close()
 
-    async def _healthy(self, request: web.Request) -> web.Response:
+    async def _answer(self, request: Request) -> Response:
+        if request.path not in ("/metrics", "/healthz"):
+            return Response(404, b"there is /metrics and /healthz\n", TEXT)
+        if request.method not in ("GET", "HEAD"):
+            return Response(405, b"GET only\n", TEXT, headers=(("Allow", "GET, HEAD"),))
+        return self._metrics(request) if request.path == "/metrics" else self._healthy()
+
+    def _metrics(self, request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        names = parse_qs(request.query).get("name[]", [])
+        body = encode(self._registry.restricted_registry(names) if names else self._registry)
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(200, body, content_type)
+        packer = zlib.compressobj(wbits=GZIP_WINDOW)
+        packed = packer.compress(body) + packer.flush()
+        return Response(200, packed, content_type, headers=(("Content-Encoding", "gzip"),))
+
+    def _healthy(self) -> Response:
         """200 while every agent makes rounds, else 503; the age of each one's last round."""
         lines, well = [], True
         for agent in self._agents:
             age = agent.round_age_seconds
             well = well and agent.fresh
             lines.append(f"{agent.node}: " + ("no round yet" if age is None else f"last round {age:.1f} s ago"))
-        return web.Response(text="".join(f"{line}\n" for line in lines) or "no agent\n", status=200 if well else 503)
+        words = "".join(f"{line}\n" for line in lines) or "no agent\n"
+        return Response(200 if well else 503, words.encode(), TEXT)

@@ -10,15 +10,23 @@ import os
 import sys
 from typing import Any, NoReturn
 
-import msgspec
-from flyball_kube.log_settings import LogSettings
+_ALREADY = sys.modules.get("typing_extensions")
+if _ALREADY is None:
+    # msgspec loads it wherever it is installed, for versions of Python that need it: half a MiB in each process.
+    sys.modules["typing_extensions"] = None  # type: ignore[assignment]
+import msgspec  # noqa: E402
 
-from flyball_agent.options import AgentOptions, EnforcerOptions
+if _ALREADY is None:
+    del sys.modules["typing_extensions"]
+from flyball_kube.log_settings import LogSettings  # noqa: E402
+
+from flyball_agent.options import AgentOptions, EnforcerOptions  # noqa: E402
 
 
 class _Run(msgspec.Struct, frozen=True, tag=True):
     options: AgentOptions
     logs: LogSettings
+    version: str  # what looks it up would be a MiB, for as long as the agent runs
 
 
 class _Enforcer(msgspec.Struct, frozen=True, tag=True):
@@ -32,7 +40,13 @@ def become(options: AgentOptions | EnforcerOptions, logs: LogSettings) -> NoRetu
 
 
 def _described(options: AgentOptions | EnforcerOptions, logs: LogSettings) -> str:
-    process = _Run(options, logs) if isinstance(options, AgentOptions) else _Enforcer(options, logs)
+    process: _Run | _Enforcer
+    if isinstance(options, AgentOptions):
+        from flyball_kube.package import package_version
+
+        process = _Run(options, logs, package_version())
+    else:
+        process = _Enforcer(options, logs)
     return msgspec.json.encode(process, enc_hook=os.fspath).decode()
 
 
@@ -43,7 +57,7 @@ def _read(described: str) -> _Run | _Enforcer:
     return msgspec.json.decode(described, type=_Run | _Enforcer, dec_hook=path)
 
 
-def run(options: AgentOptions, logs: LogSettings) -> str:
+def run(options: AgentOptions, logs: LogSettings, version: str) -> str:
     """Run the agent of one node to its end; why it ended, where it should not have."""
     import asyncio
 
@@ -57,7 +71,7 @@ def run(options: AgentOptions, logs: LogSettings) -> str:
     expected = (AgentFailed, CredentialsError, GpuError, JournalHeld, JournalOfAnotherNode, OSError, ServerTooOld)
     configure_logging(logs)
     try:
-        asyncio.run(run_agent(options))
+        asyncio.run(run_agent(options, version))
     except expected as error:
         return f"flyball agent: {error}"
     return ""
@@ -93,8 +107,8 @@ def main() -> None:
     """Run what the argument describes; what it ended of goes to standard error, with status 1."""
     try:
         match _read(sys.argv[1]):
-            case _Run(options, logs):
-                failure = run(options, logs)
+            case _Run(options, logs, version):
+                failure = run(options, logs, version)
             case _Enforcer(options, logs):
                 failure = enforce(options, logs)
     except ModuleNotFoundError as error:

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import orjson
-from aiohttp import web
 from flyball_kube.logs import get_logger
 
 from flyball_agent.energy.observations import (
@@ -34,6 +33,7 @@ from flyball_agent.energy.observations import (
     parse_steps,
 )
 from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.http_server import BodyTooLarge, HttpServer, Request, Response
 from flyball_agent.token_bucket import TokenBucket
 
 logger = get_logger(__name__)
@@ -42,7 +42,6 @@ T = TypeVar("T")
 
 SOCKET_NAME = "flyball.sock"
 MAX_BODY_BYTES = 4096
-MAX_LINE_BYTES = 1024
 BODY_SECONDS = 2.0
 IDLE_SECONDS = 15.0
 MAX_CONNECTIONS = 8
@@ -175,51 +174,27 @@ class _PodSocket:
         self.pod = pod
         self.stays = stays
         self.path = path
-        self._monotonic = monotonic
         self._bucket = TokenBucket(REQUESTS_PER_SECOND, REQUEST_BURST, monotonic)
         self._clock_socket = _ClockSocket(backend, pod, path.with_name(CLOCKS_NAME), clock_turns)
-        self._active: dict[asyncio.BaseProtocol, float] = {}
-        self._web = web.Server(
-            self._answer,
-            access_log=None,
-            max_line_size=MAX_LINE_BYTES,
-            max_field_size=MAX_LINE_BYTES,
-            max_headers=32,
-            keepalive_timeout=IDLE_SECONDS,
-            lingering_time=0.0,
-        )
+        self._http = HttpServer(self._answer, max_connections=MAX_CONNECTIONS, monotonic=monotonic)
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._server = await asyncio.get_running_loop().create_unix_server(self._connected, str(self.path), backlog=8)
+        self._server = await asyncio.start_unix_server(self._http.connected, str(self.path), backlog=8)
         # Whatever user the pod's processes run as; the folder is mounted into this pod alone.
         self.path.chmod(0o666)
         self._clock_socket.start()
 
-    def _connected(self) -> asyncio.BaseProtocol:
-        if len(self._web.connections) >= MAX_CONNECTIONS:
-            return _Closed()
-        protocol = self._web()
-        self._active[protocol] = self._monotonic()
-        return protocol
-
     def reap(self) -> None:
         """Close the connections that have been idle for too long."""
-        now = self._monotonic()
-        open_now = set(self._web.connections)
-        self._active = {protocol: at for protocol, at in self._active.items() if protocol in open_now}
-        for protocol in self._web.connections:
-            if now - self._active.get(protocol, now) > IDLE_SECONDS:
-                protocol.force_close()
-                if protocol.transport is not None:
-                    protocol.transport.abort()
+        self._http.reap(IDLE_SECONDS)
 
     async def stop(self) -> None:
         """Serve no more. The folder stays: it is mounted into the pod, which would never see one made anew."""
         if self._server is not None:
             self._server.close()
-            await self._web.shutdown(0.1)
+            self._http.close()
         self._clock_socket.stop()
         with contextlib.suppress(OSError):
             self.path.unlink()
@@ -230,19 +205,14 @@ class _PodSocket:
         with contextlib.suppress(OSError):
             self.path.parent.rmdir()  # only where nobody else keeps something in it
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._active[request.protocol] = self._monotonic()
+    async def _answer(self, request: Request) -> Response:
         try:
             status, body = 200, await self._serve(request)
         except _Refusal as refusal:
             status, body = refusal.status, {"error": {"reason": refusal.reason, "message": refusal.message}}
-        response = web.Response(status=status, body=orjson.dumps(body), content_type="application/json")
-        if status in (408, 413):
-            response.force_close()  # the rest of what was sent is not read
-        self._active[request.protocol] = self._monotonic()
-        return response
+        return Response(status, orjson.dumps(body), ends=status in (408, 413))  # the rest of what was sent is not read
 
-    async def _serve(self, request: web.BaseRequest) -> Mapping[str, object]:
+    async def _serve(self, request: Request) -> Mapping[str, object]:
         if not self._bucket.take():
             raise _Refusal(
                 429, "TooManyRequests", f"more than {REQUESTS_PER_SECOND:g} requests a second; wait and retry"
@@ -261,17 +231,17 @@ class _PodSocket:
             raise _Refusal(405, "MethodNotAllowed", ROUTES)
         raise _Refusal(404, "NotFound", f"{request.path[:80]}: there is {ROUTES}")
 
-    async def _steps(self, request: web.BaseRequest) -> Mapping[str, object]:
+    async def _steps(self, request: Request) -> Mapping[str, object]:
         if not self._backend.report_steps(self.pod, await self._parsed(request, parse_steps)):
             raise self._unknown()
         return self._backend.granted(self.pod) or {}
 
-    async def _clocks(self, request: web.BaseRequest) -> Mapping[str, object]:
+    async def _clocks(self, request: Request) -> Mapping[str, object]:
         if not self._backend.ask_clock(self.pod, await self._parsed(request, parse_clock)):
             raise self._unknown()
         return self._backend.granted(self.pod) or {}
 
-    async def _parsed(self, request: web.BaseRequest, parse: Callable[[object], T]) -> T:
+    async def _parsed(self, request: Request, parse: Callable[[object], T]) -> T:
         body = await self._body(request)
         try:
             return parse(orjson.loads(body))
@@ -284,27 +254,14 @@ class _PodSocket:
         where = f"{self.pod.namespace}/{self.pod.name}"
         return _Refusal(409, "NotGoverned", f"pod {where} holds no GPU that a job of this node's spec governs (yet)")
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
-        too_large = _Refusal(413, "TooLarge", f"the body is larger than {MAX_BODY_BYTES} bytes")
-        if (request.content_length or 0) > MAX_BODY_BYTES:
-            raise too_large
-        body = b""
+    async def _body(self, request: Request) -> bytes:
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                while chunk := await request.content.readany():
-                    body += chunk
-                    if len(body) > MAX_BODY_BYTES:
-                        raise too_large
+                return await request.body(MAX_BODY_BYTES)
+        except BodyTooLarge as error:
+            raise _Refusal(413, "TooLarge", f"the body is larger than {MAX_BODY_BYTES} bytes") from error
         except TimeoutError as error:
             raise _Refusal(408, "TooSlow", f"the body did not come within {BODY_SECONDS:g} s") from error
-        return body
-
-
-class _Closed(asyncio.Protocol):
-    """A connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
 
 
 class TrainingSockets:

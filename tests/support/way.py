@@ -68,13 +68,13 @@ def value(raw: JsonObject) -> str:
     return str(int(data["value"])) if "value" in data else ""
 
 
-async def open_way(stack: AsyncExitStack, devcluster: DevCluster, namespace: str) -> Way:
+async def open_way(stack: AsyncExitStack, devcluster: DevCluster, namespace: str, *, lean: bool = False) -> Way:
     """Sessions to `devcluster`, one of them through a proxy, closed by `stack`."""
     kubeconfig = devcluster.control_plane.kubeconfig()
     proxy = await stack.enter_async_context(Proxy(int(devcluster.control_plane.server_url.rpartition(":")[2])))
     configuration = load_configuration(kubeconfig)
-    direct = await stack.enter_async_context(ApiSession(configuration))
+    direct = await stack.enter_async_context(ApiSession(configuration, lean=lean))
     around = load_configuration(kubeconfig)
     around.host = f"https://127.0.0.1:{proxy.port}"
-    session = await stack.enter_async_context(ApiSession(around, timeout_seconds=PATIENCE_SECONDS))
+    session = await stack.enter_async_context(ApiSession(around, timeout_seconds=PATIENCE_SECONDS, lean=lean))
     return Way(direct, session, proxy, namespace)

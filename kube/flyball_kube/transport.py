@@ -1,0 +1,47 @@
+"""What a session needs of HTTP: one request, and the parts of its answer as they come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+CONNECT_SECONDS = 10.0
+READ_BYTES = 2**18
+
+
+class Answer(Protocol):
+    """An answer whose head has come."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """What comes of the body, as it comes."""
+        ...
+
+
+class Transport(Protocol):
+    """Requests to one server; what goes wrong on the way is TimeoutError, OSError, or one of `errors`."""
+
+    errors: tuple[type[Exception], ...]
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        *,
+        read_seconds: float | None = None,
+    ) -> AbstractAsyncContextManager[Answer]:
+        """Send a request, for as long as its answer is read; a pause of `read_seconds` in it is a TimeoutError."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+async def whole(answer: Answer) -> bytes:
+    """All of an answer's body."""
+    return b"".join([chunk async for chunk in answer.chunks()])
