@@ -225,27 +225,23 @@ class GpuNode:
     @property
     def acknowledged_since_driver_load(self) -> bool:
         """The agent has acknowledged a grant in the present driver session, so that the node's limits are known."""
-        acknowledged, status = self.acknowledged, self.status
-        return (
-            acknowledged is not None
-            and acknowledged.boot_id == status.boot_id
-            and acknowledged.driver_load == status.driver_load
-        )
+        status = self.status
+        stored = status.acknowledged
+        return stored is not None and stored.boot_id == status.boot_id and stored.driver_load == status.driver_load
 
     @property
     def acknowledged_current(self) -> bool:
         """The agent has applied, read back and acknowledged the very grant that stands, in the present driver session."""
-        return (
-            self.grant is not None
-            and self.acknowledged is not None
-            and self.acknowledged.is_of(self.grant)
-            and self.acknowledged_since_driver_load
-        )
+        if self.grant is None or not self.acknowledged_since_driver_load:
+            return False
+        acknowledged = self.acknowledged
+        return acknowledged is not None and acknowledged.is_of(self.grant)
 
     @property
     def braked_milliwatts(self) -> NodeMilliwatts | None:
         """What the agent holds its limits to until another grant comes, where a brake makes that less than the grant."""
-        bound = None if self.acknowledged is None else self.acknowledged.bound_milliwatts
+        acknowledged = self.acknowledged
+        bound = None if acknowledged is None else acknowledged.bound_milliwatts
         if self.grant is None or bound is None or not self.acknowledged_current:
             return None
         return bound if bound < self.grant.bound.limit_milliwatts else None

@@ -57,7 +57,8 @@ class LabelSelector(ApiStruct, frozen=True):
         for key, value in self.match_labels.items():
             if labels.get(key) != value:
                 return False
-        return all(requirement.matches(labels) for requirement in self.match_expressions)
+        expressions = self.match_expressions
+        return not expressions or all(requirement.matches(labels) for requirement in expressions)
 
     def select(self, objects: Iterable[tuple[str, Mapping[str, str]]]) -> frozenset[str]:
         """The names of the (name, labels) pairs that match."""

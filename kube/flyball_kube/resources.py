@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from urllib.parse import quote
 
 from flyball_api.names import GROUP, VERSION
-
-_quoted = lru_cache(maxsize=4096)(partial(quote, safe=""))  # the same few parts of paths, in every request
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +28,19 @@ class Resource:
 
         Raises ValueError where a name is asked for without the namespace that it needs.
         """
-        if name is not None and self.namespaced and not namespace:
-            raise ValueError(f"{self.kind} {name}: a namespaced object needs its namespace")
-        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
-        if self.namespaced and namespace:
-            parts += ["namespaces", namespace]
-        parts.append(self.plural)
-        parts += [part for part in (name, subresource) if part]
-        return "/" + "/".join(_quoted(part) for part in parts)
+        return _path(self, namespace, name, subresource)
+
+
+@lru_cache(maxsize=4096)  # the same few, in every request
+def _path(resource: Resource, namespace: str | None, name: str | None, subresource: str | None) -> str:
+    if name is not None and resource.namespaced and not namespace:
+        raise ValueError(f"{resource.kind} {name}: a namespaced object needs its namespace")
+    parts = ["apis", resource.group, resource.version] if resource.group else ["api", resource.version]
+    if resource.namespaced and namespace:
+        parts += ["namespaces", namespace]
+    parts.append(resource.plural)
+    parts += [part for part in (name, subresource) if part]
+    return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
 ENERGY_AWARE_JOBS = Resource(GROUP, VERSION, "energyawarejobs", "EnergyAwareJob")

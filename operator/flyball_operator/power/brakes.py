@@ -8,11 +8,12 @@ held back for a while.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flyball_api.grant import MILLIONTHS, BrakeVersion, CapOverNode
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
+from flyball_api.units import NodeMilliwatts
 
 from flyball_operator.power.cap_state import CapState
 from flyball_operator.power.node_info import NodeInfo
@@ -116,10 +117,11 @@ class Brakes:
             followers = self._followers(cap, nodes, monotonic)
             fixed = sum(budget.counted(nodes[name].power.committed) for name in cap.nodes if name not in followers)
             slopes = [_Slope.of(info, expected=budget.expected) for info in followers.values()]
-            kept = _share_that_fits(slopes, budget.budget_milliwatts - fixed)
+            room = NodeMilliwatts(budget.budget_milliwatts - fixed)
             standing = self._standing(cap.name, followers.values())
-            if standing is not None and standing <= kept:
+            if standing is not None and (standing == 0 or _fit(slopes, standing, room)):
                 continue  # as low as it has to be: its acknowledgements are awaited, or grants do the rest
+            kept = _share_that_fits(slopes, room)
             # Where the cap is over for want of acknowledgements alone, there is nothing to lower.
             lowered = sum(slope.at(kept) < slope.at(MILLIONTHS) for slope in slopes)
             if lowered < FEWEST_NODES:
@@ -244,13 +246,17 @@ class _Slope:
         return (limit if self.expected is None else min(limit, self.expected)) + self.excess
 
 
-def _share_that_fits(slopes: Iterable[_Slope], room_milliwatts: int) -> int:
+def _fit(slopes: Sequence[_Slope], kept_millionths: int, room_milliwatts: NodeMilliwatts) -> bool:
+    """Whether the nodes come to no more than the room under a brake with this share; under none above it, where not."""
+    return sum([slope.at(kept_millionths) for slope in slopes]) <= room_milliwatts
+
+
+def _share_that_fits(slopes: Sequence[_Slope], room_milliwatts: NodeMilliwatts) -> int:
     """The largest share under which the nodes come to no more than the room; 0 where none does."""
-    slopes = list(slopes)
     low, high = 0, MILLIONTHS
     while low < high:
         middle = (low + high + 1) // 2
-        if sum(slope.at(middle) for slope in slopes) <= room_milliwatts:
+        if _fit(slopes, middle, room_milliwatts):
             low = middle
         else:
             high = middle - 1

@@ -103,12 +103,12 @@ class CapState(Struct, frozen=True):
     @property
     def known_enforced(self) -> bool:
         """What is in force now is enforced, and the cap's status says so."""
-        return self.enforced and self._told_enforced and self.cap.status.effective_watts == int(self.effective.watts)
+        return self.cap.status.effective_watts == int(self.effective.watts) and self.enforced and self._told_enforced
 
     @property
     def told_of_an_earlier_spec(self) -> bool:
         """The cap's status calls it enforced, but as its spec was before: over other nodes, perhaps, or in limits."""
-        return self._told_enforced and self.cap.status.observed_generation != self.cap.metadata.generation
+        return self.cap.status.observed_generation != self.cap.metadata.generation and self._told_enforced
 
     @property
     def _told_enforced(self) -> bool:

@@ -67,7 +67,7 @@ class NodeInfo(Struct, frozen=True):
     @property
     def foreign_gpus(self) -> int:
         """How many of its GPUs pods outside Flyball hold."""
-        return sum(pod.gpus for pod in self.foreign_pods)
+        return sum([pod.gpus for pod in self.foreign_pods])
 
     @property
     def acknowledged(self) -> bool:

@@ -234,7 +234,9 @@ class Referee:
     def look(self) -> None:
         """Compare every claim with the hardware."""
         self._advance()
-        self._end_excuses()
+        excused_somewhere = bool(self._excuses or self._newcomers or self._moved)
+        if excused_somewhere:
+            self._end_excuses()
         limits = {device.uuid: _limit(device) for devices in self._devices.values() for device in devices}
         for name, claim in self._claims.items():
             self.verdict.judged += 1
@@ -242,6 +244,10 @@ class Referee:
             causes: set[str] = set()
             for node, devices in self._devices.items():
                 if not _selects(claim.labels, self._cabling[node]):
+                    continue
+                if not excused_somewhere:
+                    of_node = sum([limits[device.uuid] for device in devices])
+                    true, judged = true + of_node, judged + of_node
                     continue
                 newcomer = self._newcomers.get((name, node)) or self._moved_under(claim, node)
                 excused = [(device, newcomer or self._excuses.get(device.uuid)) for device in devices]
@@ -321,7 +327,7 @@ def _counted(limit_milliwatts: int, excuse: Excuse | None) -> int:
 
 
 def _selects(wanted: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    return all(labels.get(key) == value for key, value in wanted.items())
+    return wanted.items() <= labels.items()
 
 
 def _claim(cap: Json, spec: Json) -> Claim | None:
