@@ -54,7 +54,7 @@ class _Connection:
         """The next part of the answer. Raises TimeoutError, OSError or h11's RemoteProtocolError."""
         while True:
             event = self._http.next_event()
-            if event is not h11.NEED_DATA:
+            if isinstance(event, h11.Event):
                 return event
             async with asyncio.timeout(read_seconds):
                 data = await self._reader.read(READ_BYTES)

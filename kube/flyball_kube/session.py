@@ -57,6 +57,12 @@ class ApiSession:
         self._configuration = configuration
         self._timeout_seconds = timeout_seconds
         self._http = _transport(configuration, lean=lean)
+        self._failures: tuple[type[Exception], ...] = (
+            *self._http.errors,
+            CredentialsError,
+            TimeoutError,
+            OSError,
+        )
         self._slots = asyncio.Semaphore(connections)
         self._before_sending: Callable[[], None] = lambda: None
 
@@ -156,7 +162,7 @@ class ApiSession:
                 self._before_sending()
                 async with self._http.request(method, path, params, headers, data) as answer:
                     return answer.status, await whole(answer), answer.headers.get(REQUEST_ID_HEADER.lower(), "")
-        except (*self._http.errors, CredentialsError, TimeoutError, OSError) as error:
+        except self._failures as error:
             raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}", request_id) from error
 
     async def get(self, path: str, **params: str) -> JsonObject:
@@ -208,7 +214,7 @@ class ApiSession:
                     rest = bytearray(last[:MAX_TEXT_LINE_BYTES])
                 if rest:
                     yield rest.decode(errors="replace")
-        except (*self._http.errors, CredentialsError, TimeoutError, OSError) as error:
+        except self._failures as error:
             raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}") from error
 
     async def watch(
@@ -248,7 +254,7 @@ class ApiSession:
                             if not isinstance(event, dict):
                                 raise ApiUnreachable(f"{described}: an event is not a JSON object")
                             yield event
-        except (*self._http.errors, CredentialsError, TimeoutError, OSError) as error:
+        except self._failures as error:
             raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}") from error
 
 

@@ -62,7 +62,7 @@ class _Connection:
         self.active_at = 0.0
 
     async def _event(self) -> h11.Event:
-        while (event := self._http.next_event()) is h11.NEED_DATA:
+        while not isinstance(event := self._http.next_event(), h11.Event):
             self._http.receive_data(await self._reader.read(READ_BYTES))
         return event
 
