@@ -91,7 +91,7 @@ def frontier(
             if activation_slots is not None:
                 raise ValueError("--activation-slots is for EnvPipe: --planner envpipe-balanced or envpipe-greedy")
             graph = _graph(measured, schedule, microbatches, chunks_per_gpu)
-            with _progress(points) as progress:
+            with progress_bar(points) as progress:
                 document = perseus_document(graph, blocking_power, points, at, replicas, progress, clock_lag)
         else:
             if clock_lag:
@@ -164,7 +164,7 @@ def _graph(profile: PipelineProfile, schedule: str, microbatches: int | None, ch
 
 
 @contextmanager
-def _progress(points: int) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(points: int) -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error while the points are solved, where somebody looks."""
     from rich.console import Console
     from rich.progress import Progress
@@ -172,7 +172,7 @@ def _progress(points: int) -> Iterator[Callable[[int, int], None]]:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("points", total=points)
-        yield lambda done, _: bar.update(task, completed=done)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 def summary(document: dict[str, Any]) -> str:

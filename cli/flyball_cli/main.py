@@ -20,7 +20,7 @@ COMMAND_MODULES: dict[str, tuple[str, ...]] = {
     "Answer for it": ("emergency", "release", "doctor", "support_bundle"),
     "Try it here": ("demo", "devcluster"),
     "Run on a cluster": ("operator", "agent", "calibrate"),
-    "Research": ("simulate", "compare", "frontier", "planner", "schedule_plot", "zeus", "kareus"),
+    "Research": ("simulate", "compare", "frontier", "frontier_groups", "planner", "schedule_plot", "zeus", "kareus"),
 }
 
 HELP = """Flyball holds a GPU cluster's power to its cap and spends the joules where they buy the most training.

@@ -7,6 +7,8 @@ it, `StragglerTable` looks plans up, `envpipe` is the baseline.
 from flyball_frontiers.pipeline.codec import PlanCodec
 from flyball_frontiers.pipeline.envpipe import EnvPipeResult, Reconfiguration, envpipe
 from flyball_frontiers.pipeline.graph import ComputationGraph, GraphError, Operation, graph_from_json, graph_to_json
+from flyball_frontiers.pipeline.group_layout import Group, groups_from_json
+from flyball_frontiers.pipeline.groups import GroupsDeployment, SynchronisedGroups, plan_groups
 from flyball_frontiers.pipeline.perseus import PerseusPlanner
 from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.planning import pipeline_frontier
@@ -21,6 +23,8 @@ __all__ = [
     "Deployment",
     "EnvPipeResult",
     "GraphError",
+    "Group",
+    "GroupsDeployment",
     "OperatingPoint",
     "Operation",
     "PerseusPlanner",
@@ -33,12 +37,15 @@ __all__ = [
     "Schedule",
     "SizeError",
     "StragglerTable",
+    "SynchronisedGroups",
     "check_size",
     "envpipe",
     "graph_from_json",
     "graph_to_json",
+    "groups_from_json",
     "pipeline_frontier",
     "pipeline_graph",
+    "plan_groups",
     "plan_size",
     "written_out",
 ]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flyball_frontiers.frontier import Frontier
+from flyball_frontiers.frontier import Frontier, FrontierPoint
 from flyball_frontiers.pipeline.codec import PlanCodec
 from flyball_frontiers.pipeline.envpipe import Reconfiguration, envpipe
 from flyball_frontiers.pipeline.graph import ComputationGraph
+from flyball_frontiers.pipeline.group_layout import Group
+from flyball_frontiers.pipeline.groups import plan_groups
 from flyball_frontiers.pipeline.lag import plan_with_lag
 from flyball_frontiers.pipeline.perseus import PerseusPlanner, Progress
 from flyball_frontiers.pipeline.plan import PipelinePlan
-from flyball_frontiers.pipeline.profile import PipelineProfile
+from flyball_frontiers.pipeline.profile import OperatingPoint, PipelineProfile
 from flyball_frontiers.pipeline.timeline import written_out
 
 
@@ -42,13 +44,62 @@ def perseus_document(
             "energy": lagged.execution.energy_joules,
             "clock_changes": list(lagged.execution.clock_changes),
         }
-    document["at"] = {
-        "time": point.time_seconds,
-        "energy": point.energy_joules,
-        "realised_time": point.realised_time_seconds,
-        "realised_energy": point.realised_energy_joules,
-    }
+    document["at"] = _numbers(point)
     return document | _plan(graph, point.plan, blocking_power)
+
+
+def groups_document(
+    groups: Mapping[str, Group],
+    points: int,
+    at: float | None = None,
+    stragglers: Mapping[str, float] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """The document of groups that wait for each other.
+
+    It has their frontier, each point with the clocks of every group; what they need at the highest clocks, and with each
+    planned for its own fastest iteration, waiting included; and under `at` what to run in iterations of `at` seconds (the
+    fastest) while the groups in `stragglers` are so many times slower. Raises ValueError on a straggler that is no group,
+    or an `at` that nobody can keep.
+    """
+    planned = plan_groups({name: group.planner() for name, group in groups.items()}, points, progress)
+    wanted = planned.t_min if at is None else at
+    if at is not None and at < planned.t_min:
+        raise ValueError(f"no plan takes {at} s; the fastest takes {planned.t_min} s")
+    deployment = planned.behind(stragglers or {}, wanted)
+    codecs = {name: PlanCodec(group.graph) for name, group in groups.items()}
+
+    def of_groups(points: Mapping[str, FrontierPoint[PipelinePlan]]) -> dict[str, Any]:
+        return {
+            name: _numbers(point) | {"clocks": codecs[name].clocks_to_json(point.plan)}
+            for name, point in points.items()
+        }
+
+    written = planned.frontier().to_json(of_groups)
+    for point in written["points"]:
+        point["groups"] = point.pop("plan")
+    gpus = {name: {"gpus": group.gpus, "t_min": planned.frontiers[name].t_min} for name, group in groups.items()}
+    highest = {
+        name: written_out(group.graph, _highest(group.graph), group.blocking_power_watts)
+        for name, group in groups.items()
+    }
+    slowest = max(run["time"] for run in highest.values())
+    flat_out = sum(
+        run["energy"] * groups[name].replicas + planned.frontiers[name].waiting_power_watts * (slowest - run["time"])
+        for name, run in highest.items()
+    )
+    fastest = written["points"][0]["realised_time"]
+    alone = sum(each.energy_within(each.at(each.t_min), fastest) for each in planned.frontiers.values())
+    return written | {
+        "groups": gpus,
+        "flat_out": {"time": slowest, "energy": flat_out},
+        "each_at_its_fastest": {"time": fastest, "energy": alone},
+        "at": {
+            "iteration": deployment.iteration_seconds,
+            "stragglers": dict(stragglers or {}),
+            "groups": of_groups(deployment.points),
+        },
+    }
 
 
 def envpipe_document(
@@ -77,8 +128,7 @@ def _document(
     planner: str, result: Frontier[PipelinePlan], graph: ComputationGraph, blocking_power: float, replicas: int
 ) -> dict[str, Any]:
     """The frontier, and what it is to be measured against: every operation at its highest clock."""
-    highest = [max(operation.points, key=lambda point: point.clock_megahertz or 0) for operation in graph.operations]
-    flat_out = written_out(graph, highest, blocking_power)
+    flat_out = written_out(graph, _highest(graph), blocking_power)
     flat_out["energy"] *= replicas
     codec = PlanCodec(graph)
     written = result.to_json(codec.clocks_to_json)
@@ -91,3 +141,17 @@ def _document(
 def _plan(graph: ComputationGraph, plan: PipelinePlan, blocking_power: float) -> dict[str, Any]:
     written = written_out(graph, plan.chosen, blocking_power)
     return {key: written[key] for key in ("schedule", "timeline", "critical_path")}
+
+
+def _highest(graph: ComputationGraph) -> list[OperatingPoint]:
+    """Every operation at its highest clock."""
+    return [max(operation.points, key=lambda point: point.clock_megahertz or 0) for operation in graph.operations]
+
+
+def _numbers(point: FrontierPoint[Any]) -> dict[str, float]:
+    return {
+        "time": point.time_seconds,
+        "energy": point.energy_joules,
+        "realised_time": point.realised_time_seconds,
+        "realised_energy": point.realised_energy_joules,
+    }
