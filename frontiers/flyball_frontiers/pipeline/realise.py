@@ -22,7 +22,7 @@ from flyball_frontiers.pipeline.graph import ComputationGraph
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-_Pick = Callable[[slice, Floats], Integers]
+_Pick = Callable[["_Level", Floats], Integers]
 
 GRID = 4096
 """Into how many equal steps the times of a kind are divided to look the last one within some seconds up."""
@@ -66,11 +66,7 @@ class Realiser:
         self._order = np.argsort(depth, kind="stable")
         self._place = np.argsort(self._order)
         bounds = np.concatenate([[0], np.cumsum(np.bincount(depth))]).tolist()
-        levels = [slice(first, last) for first, last in pairwise(bounds)]
-        before = [_padded(level, self._order, self._place, graph.predecessors) for level in levels]
-        after = [_padded(level, self._order, self._place, graph.successors) for level in levels]
-        self._forward = list(zip(levels, before, strict=True))
-        self._backward = list(zip(levels, after, strict=True))[::-1]
+        slices = [slice(first, last) for first, last in pairwise(bounds)]
         self._kinds = kinds[self._order]
         self._hull = [curve.hull for curve in curves]
         self._width = 1 + max(len(curve.times) for curve in curves)
@@ -91,8 +87,18 @@ class Realiser:
         falling = np.sort(np.concatenate([np.zeros(1), *slopes]))[::-1]
         thresholds = falling[np.linspace(0, len(falling) - 1, RATE_LEVELS).round().astype(np.int64)]
         self._reaches = [_reach(self._rates, threshold) for threshold in thresholds]
-        self._grid = _Grid.of(curves, self._times)
         self._row = (self._kinds * self._width)[:, None]
+        grid = _Grid.of(curves, self._times)
+        self._levels = [
+            _Level(
+                each,
+                _padded(each, self._order, self._place, graph.predecessors),
+                _padded(each, self._order, self._place, graph.successors),
+                self._row[each],
+                grid.of_kinds(self._kinds[each]),
+            )
+            for each in slices
+        ]
         self._pin(None)
 
     def realise(self, durations: Floats, times_seconds: Floats, pins: Pins | None = None) -> Integers:
@@ -173,31 +179,35 @@ class Realiser:
 
     def _durations(self, choices: Integers) -> Floats:
         """Measured seconds of the choices."""
-        seconds: Floats = self._times.ravel()[self._row + choices]
-        return seconds
+        return self._times.ravel().take(self._row + choices)
 
     def _cost(self, choices: Integers) -> Floats:
-        return np.asarray(self._costs.ravel()[self._row + choices].sum(axis=0))
+        return np.asarray(self._costs.ravel().take(self._row + choices).sum(axis=0))
 
     def _earliest_finish(self, durations: Floats) -> Floats:
         """Seconds, shape (operations + 1, plans); the last row is 0."""
         finish = np.zeros((self._count + 1, durations.shape[1]))
-        for level, neighbours in self._forward:
-            start = _greatest(finish, neighbours)
-            if self._release is not None:
-                start = np.maximum(start, self._release[level])
-            finish[level] = start + durations[level]
+        for level in self._levels:
+            np.add(self._start(level, finish), durations[level.places], out=finish[level.places])
         return finish
+
+    def _start(self, level: _Level, finish: Floats) -> Floats:
+        """When operations of a level can start, where `finish` has all before them."""
+        start = _greatest(finish, level.before)
+        if self._release is not None:
+            np.maximum(start, self._release[level.places], out=start)
+        return start
 
     def _latest_finish(self, durations: Floats, times_seconds: Floats) -> Floats:
         start = np.empty((self._count + 1, durations.shape[1]))
         finish = np.empty_like(durations)
         start[-1] = times_seconds
-        for level, neighbours in self._backward:
-            finish[level] = _least(start, neighbours)
-            start[level] = finish[level] - durations[level]
+        for level in reversed(self._levels):
+            places = level.places
+            finish[places] = _least(start, level.after)
+            np.subtract(finish[places], durations[places], out=start[places])
             if self._due is not None:
-                start[level] = np.minimum(start[level], self._due[level])
+                np.minimum(start[places], self._due[places], out=start[places])
         return finish
 
     def _round_down(self, durations: Floats) -> Integers:
@@ -216,42 +226,37 @@ class Realiser:
         reached = np.zeros((self._count + 1, durations.shape[1]))
         if along:
             limit = self._latest_finish(durations, times_seconds)
-            for level, neighbours in self._forward:
-                start = _greatest(reached, neighbours)
-                if self._release is not None:
-                    start = np.maximum(start, self._release[level])
-                picked = choices[level] = pick(level, limit[level] - start)
-                reached[level] = start + times[self._row[level] + picked]
+            for level in self._levels:
+                start = self._start(level, reached)
+                picked = choices[level.places] = pick(level, limit[level.places] - start)
+                np.add(start, times.take(level.row + picked), out=reached[level.places])
         else:
             limit = self._earliest_finish(durations)[:-1] - durations
             reached[-1] = times_seconds
-            for level, neighbours in self._backward:
-                finish = _least(reached, neighbours)
-                picked = choices[level] = pick(level, finish - limit[level])
-                reached[level] = finish - times[self._row[level] + picked]
+            for level in reversed(self._levels):
+                places = level.places
+                finish = _least(reached, level.after)
+                picked = choices[places] = pick(level, finish - limit[places])
+                np.subtract(finish, times.take(level.row + picked), out=reached[places])
                 if self._due is not None:
-                    reached[level] = np.minimum(reached[level], self._due[level])
+                    np.minimum(reached[places], self._due[places], out=reached[places])
         return choices
-
-    def _fits(self, level: slice, room: Floats) -> Integers:
-        """The slowest choice within the room each has; the fastest where none is, which callers must not trust."""
-        return self._grid.last_within(self._kinds[level, None], room)
 
     def _spend(self, choices: Integers, times_seconds: Floats, *, along: bool) -> Integers:
         """Let each operation in turn take the slowest clock that fits, first come first served."""
 
-        def pick(level: slice, room: Floats) -> Integers:
-            return np.maximum(choices[level], self._fits(level, room))
+        def pick(level: _Level, room: Floats) -> Integers:
+            return np.maximum(choices[level.places], level.slowest.within(room))
 
         return self._sweep(along, self._durations(choices), times_seconds, pick)
 
     def _spread(self, durations: Floats, times_seconds: Floats, *, along: bool) -> Integers:
         """The slowest corner of the hull that ends no later than the plan has it, however early it could start."""
 
-        def pick(level: slice, room: Floats) -> Integers:
-            fits = self._fits(level, room * (1 + 2 * ROUNDING_SHARE))
-            corners: Integers = self._last_corner.ravel()[self._row[level] + fits]
-            return corners
+        last_corner = self._last_corner.ravel()
+
+        def pick(level: _Level, room: Floats) -> Integers:
+            return last_corner.take(level.row + level.slowest.within(room * (1 + 2 * ROUNDING_SHARE)))
 
         return self._sweep(along, durations, times_seconds, pick)
 
@@ -259,25 +264,63 @@ class Realiser:
         """Sweeps in which an operation slows down only where that saves at least so many joules per second; the
         threshold falls from sweep to sweep."""
         for reach in self._reaches:
-            flat, current = reach.ravel(), choices
+            flat = reach.ravel()
 
-            def pick(level: slice, room: Floats, flat: Integers = flat, current: Integers = current) -> Integers:
-                place = (self._row[level] + current[level]) * self._width + self._fits(level, room)
-                picked: Integers = flat[place]
-                return picked
+            rows = (self._row + choices) * self._width
+
+            def pick(level: _Level, room: Floats, flat: Integers = flat, rows: Integers = rows) -> Integers:
+                return flat.take(rows[level.places] + level.slowest.within(room))
 
             choices = self._sweep(along, self._durations(choices), times_seconds, pick)
         return choices
 
 
 @dataclass(frozen=True, eq=False)
+class _Level:
+    """Operations that depend on none of each other: `places` in the arrays, the places `before` and `after` them (padded
+    with the number of operations), where their kind's `row` begins in flat tables, and the `slowest` choice within some
+    seconds."""
+
+    places: slice
+    before: Integers
+    after: Integers
+    row: Integers
+    slowest: _Slowest
+
+
+@dataclass(frozen=True, eq=False)
+class _Slowest:
+    """A grid's rows for some operations."""
+
+    grid: _Grid
+    first: Floats
+    cells_per_second: Floats
+    cells: Integers
+    next: Integers
+
+    def within(self, seconds: Floats) -> Integers:
+        """The last place in the times of the operations (n) that is within `seconds` (n, plans), the fastest where none is,
+        which callers must not trust."""
+        grid = self.grid
+        cell = (seconds - self.first) * self.cells_per_second
+        np.maximum(cell, 0, out=cell)
+        np.minimum(cell, GRID - 1, out=cell)
+        place = grid.start.take(cell.astype(np.int64) + self.cells)
+        for _ in range(grid.steps):
+            place += grid.times.take(place + self.next) <= seconds
+        return place
+
+
+@dataclass(frozen=True, eq=False)
 class _Grid:
-    """The last of a kind's times within some seconds, without a search: a look-up, and `steps` steps from there."""
+    """The last of a kind's times within some seconds, without a search: a look-up, and `steps` steps from there. `start`
+    and `times` are flat, GRID and `width` long for each kind."""
 
     first: Floats
     cells_per_second: Floats
     start: Integers
     times: Floats
+    width: int
     steps: int
 
     @classmethod
@@ -292,16 +335,11 @@ class _Grid:
             last = np.maximum(np.searchsorted(curve.times, edges, side="right") - 1, 0)
             start[kind] = last[:GRID]
             steps = max(steps, int((last[3:] - last[:GRID]).max()))
-        return cls(first, per_second, start, times, steps)
+        return cls(first, per_second, start.ravel(), times.ravel(), times.shape[1], steps)
 
-    def last_within(self, kinds: Integers, seconds: Floats) -> Integers:
-        """The last place in the times of `kinds` (n, 1) that is within `seconds` (n, plans); 0 where none is."""
-        cell = np.clip((seconds - self.first[kinds]) * self.cells_per_second[kinds], 0, GRID - 1).astype(np.int64)
-        place: Integers = self.start.ravel()[kinds * GRID + cell]
-        row, times = kinds * self.times.shape[1] + 1, self.times.ravel()
-        for _ in range(self.steps):
-            place += times[row + place] <= seconds
-        return place
+    def of_kinds(self, kinds: Integers) -> _Slowest:
+        column = kinds[:, None]
+        return _Slowest(self, self.first[column], self.cells_per_second[column], column * GRID, column * self.width + 1)
 
 
 def _reach(rates: Floats, threshold: float) -> Integers:
@@ -332,14 +370,14 @@ def _padded(level: slice, order: Integers, place: Integers, neighbours: Sequence
 
 
 def _greatest(values: Floats, neighbours: Integers) -> Floats:
-    greatest: Floats = values[neighbours[:, 0]]
+    greatest = values.take(neighbours[:, 0], axis=0)
     for column in range(1, neighbours.shape[1]):
-        greatest = np.maximum(greatest, values[neighbours[:, column]])
+        np.maximum(greatest, values.take(neighbours[:, column], axis=0), out=greatest)
     return greatest
 
 
 def _least(values: Floats, neighbours: Integers) -> Floats:
-    least: Floats = values[neighbours[:, 0]]
+    least = values.take(neighbours[:, 0], axis=0)
     for column in range(1, neighbours.shape[1]):
-        least = np.minimum(least, values[neighbours[:, column]])
+        np.minimum(least, values.take(neighbours[:, column], axis=0), out=least)
     return least

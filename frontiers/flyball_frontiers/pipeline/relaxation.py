@@ -74,6 +74,7 @@ class TimeCostProgram:
                     self.curves.append(cost_curve(operation.points, power))
                 by_identity[identity] = kind
             self.kinds[cell] = by_identity[identity]
+        self._members = [np.flatnonzero(self.kinds == kind) for kind in range(len(self.curves))]
         stages = [graph.operations[place].stage for place in members.tolist()]
         self._blocking = np.array([0.0 if stage is None else blocking_power_watts for stage in stages])
         self._stages = np.array([0 if stage is None else 1 + stage for stage in stages])
@@ -193,8 +194,7 @@ class TimeCostProgram:
     def costs(self, durations: Floats) -> Floats:
         """Effective joules of one operation of each cell, on its hull."""
         costs = np.empty_like(durations)
-        for kind, curve in enumerate(self.curves):
-            members = np.flatnonzero(self.kinds == kind)
+        for curve, members in zip(self.curves, self._members, strict=True):
             costs[members] = curve.relaxed_cost(durations[members])
         return costs
 
@@ -234,11 +234,12 @@ class TimeCostProgram:
         if status != highspy.HighsModelStatus.kOptimal:
             raise SolverError(f"no optimum at {time_seconds} s: HiGHS says {highs.modelStatusToString(status)}")
         solution = highs.getSolution()
-        stretches = np.concatenate([np.zeros(1), np.cumsum(solution.col_value[end + 1 :])]) * self._unit
+        values = np.array(solution.col_value)  # each access copies all of them
+        stretches = np.concatenate([np.zeros(1), np.cumsum(values[end + 1 :])]) * self._unit
         stretched = stretches[self._stretches[1:]] - stretches[self._stretches[:-1]]
         durations = np.clip(self.shortest + stretched, self.shortest, self.longest)
         price = -solution.col_dual[end] * self._slope_unit / self._unit
-        starts = np.array(solution.col_value[:end])
+        starts = values[:end]
         several = np.flatnonzero(self._copies > 1)
         layer = ((starts[self._last_start[several]] - starts[several]) / (self._copies[several] - 1)).max(initial=0.0)
         return RelaxedPlan(time_seconds, durations, self.cost(durations), max(0.0, price), float(layer) * self._unit)
