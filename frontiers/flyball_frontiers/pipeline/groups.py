@@ -111,18 +111,25 @@ def plan_groups(
     """
     if points < 2:
         raise ValueError(f"a frontier needs at least 2 points, not {points}")
-    tell = progress or (lambda done, of: None)
     coarse = max(2, points // COARSER)
-    work = len(planners) * (coarse + points)
+    done = 0
+
+    def tell(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None:
+            progress(done, len(planners) * (coarse + points))
+
     known: dict[str, Frontier[PipelinePlan]] = {}
-    for number, (name, planner) in enumerate(planners.items()):
-        known[name] = planner.frontier(coarse, lambda done, _, before=number * coarse: tell(before + done, work))
+    for name, planner in planners.items():
+        known[name] = planner.frontier(coarse)
+        tell(coarse)
     times = _spread(SynchronisedGroups(known), points)
     exact: dict[str, Frontier[PipelinePlan]] = {}
-    for number, (name, planner) in enumerate(planners.items(), start=1):
+    for name, planner in planners.items():
         shorter = [point.time_seconds for point in known[name].points if point.time_seconds < times[0]]
         exact[name] = planner.frontier_at([*shorter, *times])
-        tell(len(planners) * coarse + number * points, work)
+        tell(points)
     return SynchronisedGroups(exact)
 
 
