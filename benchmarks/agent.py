@@ -3,6 +3,9 @@
 The GPUs are simulated behind the C library, the kubelet is a gRPC server on a Unix socket, the API server a small one in
 this process that renews the operator's Lease every two seconds; the metrics are scraped every fifteen. The agent's own
 processes are the real ones. `--one-process` runs both halves in one.
+
+Where the user may make a control group (root), the processes are in one, and its working set is told, too: what the kernel
+charges them, less files that nothing has read lately. Files that somebody else has read before are not charged there.
 """
 
 from __future__ import annotations
@@ -179,6 +182,43 @@ class Cost:
         )
 
 
+class ControlGroup:
+    """A control group for the agent's processes, version 2 or 1; `folder` is None where this user can make none."""
+
+    MOUNTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory"))
+    FILES = (("memory.current", "inactive_file"), ("memory.usage_in_bytes", "total_inactive_file"))
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        for mount, (usage, inactive) in zip(self.MOUNTS, self.FILES, strict=True):
+            folder = mount / f"flyball-benchmark-{os.getpid()}"
+            try:
+                folder.mkdir()
+            except OSError:
+                continue
+            if (folder / usage).exists():
+                self.folder, self._usage, self._inactive = folder, usage, inactive
+                return
+            folder.rmdir()
+
+    def enter(self) -> None:
+        """Have the calling process in it, and what it starts."""
+        if self.folder is not None:
+            (self.folder / "cgroup.procs").write_text("0")
+
+    def working_set(self) -> float | None:
+        """In MiB, as a kubelet reckons it."""
+        if self.folder is None:
+            return None
+        statistics = dict(line.split() for line in (self.folder / "memory.stat").read_text().splitlines())
+        used = int((self.folder / self._usage).read_text()) - int(statistics[self._inactive])
+        return used / KIBI / KIBI
+
+    def remove(self) -> None:
+        if self.folder is not None:
+            self.folder.rmdir()
+
+
 def processes_of(process: int) -> dict[str, int]:
     """The process and its children, by what they are."""
     found = {}
@@ -191,6 +231,8 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> None:
     gpus_a_pod = arguments.gpus // PODS
     async with AsyncExitStack() as stack:
         uuids = create_node_file(folder / "node.gpus", [CATALOGUE["NVIDIA-H100-80GB-HBM3"]] * arguments.gpus)
+        group = ControlGroup()
+        stack.callback(group.remove)
         node = stack.enter_context(SimulatedNode.open(folder / "node.gpus"))
         for device in node.devices:
             device.set_activity(0.8)
@@ -218,7 +260,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> None:
 
             def start(*words: str) -> int:
                 command = [FLYBALL, "agent", *words, "--node-name", NODE]
-                process = subprocess.Popen(command, env=environment, stderr=log)
+                process = subprocess.Popen(command, env=environment, stderr=log, preexec_fn=group.enter)
                 stack.callback(process.wait)
                 stack.callback(process.terminate)
                 return process.pid
@@ -242,10 +284,13 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> None:
             await asyncio.sleep(arguments.seconds)
             scraping.cancel()
             after = {name: Cost.of(process) for name, process in found.items()}
-    tell(arguments, before, after)
+            working_set = group.working_set()
+    tell(arguments, before, after, working_set)
 
 
-def tell(arguments: argparse.Namespace, before: Mapping[str, Cost], after: Mapping[str, Cost]) -> None:
+def tell(
+    arguments: argparse.Namespace, before: Mapping[str, Cost], after: Mapping[str, Cost], working_set: float | None
+) -> None:
     """Print what each process used, and all of them together as the kubelet counts a pod: what files back, once."""
     print(f"{arguments.gpus} GPUs, {PODS} pods, {arguments.seconds:g} s")
     shares = {
@@ -271,6 +316,10 @@ def tell(arguments: argparse.Namespace, before: Mapping[str, Cost], after: Mappi
         f"  as one pod       {own + once + tables:6.1f} MiB: {own:.1f} their own, {once:.1f} of files, counted once, "
         f"{tables:.1f} of page tables"
     )
+    if working_set is not None:
+        print(
+            f"  working set      {working_set:6.1f} MiB as its control group has it, on a machine that knows the files"
+        )
 
 
 async def scrape(port: int) -> None:
