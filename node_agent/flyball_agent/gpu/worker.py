@@ -7,6 +7,7 @@ neither the journal nor the agent. It ends when the agent does, which closes the
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -91,9 +92,18 @@ def nvml_driver() -> type[NvmlDriver]:
     return NvmlDriver
 
 
+def end_with(connection: socket.socket) -> None:
+    """End this process once the agent has closed its end, whatever hangs here: the library may while it opens, too."""
+    closed = select.poll()
+    closed.register(connection, select.POLLRDHUP)
+    closed.poll()
+    os._exit(0)
+
+
 def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent, which then closes the socket
     connection = socket.socket(fileno=int(arguments[0]))
+    threading.Thread(target=end_with, args=(connection,), name="end-with-agent", daemon=True).start()
     worker = _Worker(connection)
     try:
         driver = nvml_driver()(arguments[1] if len(arguments) > 1 else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -114,6 +115,32 @@ def test_a_driver_that_hangs_as_it_opens_is_given_up(hardware: SimulatedNode, nv
         device.flags |= DeviceFault.HANG
     with pytest.raises(CallTimedOut, match=r"did not open within 0\.5 s"):
         WorkerDriver(nvml_library, open_seconds=0.5)
+
+
+def test_a_worker_whose_own_call_hangs_ends_with_the_agent() -> None:
+    """As it opens, or asks to be told of events: nobody reads there that the agent has ended, nor what it has still sent."""
+    code = """
+import sys, time
+from flyball_agent.gpu import worker
+class Hanging:
+    def __init__(self, library):
+        print("hangs", flush=True)
+        time.sleep(3600)
+worker.nvml_driver = lambda: Hanging
+worker.main(sys.argv[1:])
+"""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-c", code, str(theirs.fileno())]
+    with subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdout=subprocess.PIPE) as process:
+        try:
+            theirs.close()
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"hangs\n"
+            ours.send(b"what nobody reads any more")
+            ours.close()
+            wait_until(lambda: process.poll() is not None)
+        finally:
+            process.kill()
 
 
 def test_the_largest_node_fits_into_a_packet() -> None:
