@@ -17,8 +17,9 @@ import h11
 from flyball_kube.transport import CONNECT_SECONDS, READ_BYTES, Answer
 
 HAPPY_EYEBALLS_SECONDS = 0.25
-# A server keeps an idle connection for longer: one that it is about to end must not be given a request.
-IDLE_SECONDS = 15.0
+# Longer than an agent waits between two statuses, which would else shake hands anew each time, and shorter than API servers
+# (90 s) and load balancers (60 s) keep an idle connection: one that is about to end must not be given a request.
+IDLE_SECONDS = 45.0
 MAX_HEAD_BYTES = 2**16
 
 

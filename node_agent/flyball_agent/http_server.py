@@ -40,7 +40,7 @@ class Request:
     def __init__(self, connection: _Connection, head: h11.Request) -> None:
         target = head.target.decode("ascii", "replace")
         self.method = head.method.decode("ascii")
-        self.path, _, self.query = target.partition("?")
+        self.path = target.partition("?")[0]
         self.headers: Mapping[str, str] = {
             name.decode("ascii"): value.decode("latin-1") for name, value in head.headers
         }
@@ -103,28 +103,46 @@ class _Connection:
 
 
 class HttpServer:
-    """Answers requests by `answer`; give `connected` to asyncio's `start_server` or `start_unix_server`."""
+    """Answers requests by `answer`; give `connected` to asyncio's `start_server` or `start_unix_server`.
+
+    Of connections beyond `max_connections` the newest is closed, or, where it `serves_newest`, the one that has been silent
+    for longest: whoever holds many of them keeps nobody else out.
+    """
 
     def __init__(
         self,
         answer: Callable[[Request], Awaitable[Response]],
         *,
         max_connections: int,
+        serves_newest: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._answer = answer
         self._max_connections = max_connections
+        self._serves_newest = serves_newest
         self._monotonic = monotonic
         self._open: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection to its end; one too many is closed at once."""
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A connection has come."""
         if len(self._open) >= self._max_connections:
-            writer.close()
-            return
+            if not self._serves_newest:
+                writer.close()
+                return
+            silent = min(self._open, key=lambda connection: connection.active_at)
+            silent.writer.transport.abort()
+            self._open.discard(silent)
         connection = _Connection(reader, writer)
         connection.active_at = self._monotonic()
         self._open.add(connection)
+        # Not asyncio's own task for it: that one logs an error where the end of the process cancels it.
+        task = asyncio.create_task(self._converse(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _converse(self, connection: _Connection) -> None:
+        """Serve one connection to its end."""
         try:
             while await self._serve(connection):
                 pass
@@ -132,7 +150,7 @@ class HttpServer:
             pass  # the client has gone, or sends what is no HTTP
         finally:
             self._open.discard(connection)
-            writer.close()
+            connection.writer.close()
 
     async def _serve(self, connection: _Connection) -> bool:
         """Answer one request; False at the end of the connection."""

@@ -9,7 +9,6 @@ import asyncio
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from urllib.parse import parse_qs
 
 from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_kube.backoff import Backoff
@@ -224,7 +223,7 @@ class MetricsServer:
         self._registry.register(collector)
         ProcessCollector(registry=self._registry)
         self._host, self._port = host, port
-        self._http = HttpServer(self._answer, max_connections=MAX_CONNECTIONS)
+        self._http = HttpServer(self._answer, max_connections=MAX_CONNECTIONS, serves_newest=True)
         self._server: asyncio.Server | None = None
 
     async def start(self) -> int:
@@ -264,8 +263,7 @@ class MetricsServer:
 
     def _metrics(self, request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        names = parse_qs(request.query).get("name[]", [])
-        body = encode(self._registry.restricted_registry(names) if names else self._registry)
+        body = encode(self._registry)
         if "gzip" not in request.headers.get("accept-encoding", ""):
             return Response(200, body, content_type)
         packer = zlib.compressobj(wbits=GZIP_WINDOW)

@@ -11,7 +11,7 @@ import pytest
 from flyball_agent.agent import STALE_SECONDS
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.simulated import SimulatedDriver
-from flyball_agent.metrics import AgentCollector, MetricsServer
+from flyball_agent.metrics import MAX_CONNECTIONS, AgentCollector, MetricsServer
 from flyball_agent.pod_resources import PodGpus
 from flyball_agent.single_process import SingleProcessAgent
 from flyball_simulated_gpu.catalogue import CATALOGUE
@@ -247,6 +247,31 @@ async def test_prometheus_is_served(tmp_path: Path) -> None:
             assert (answer.status, await answer.text()) == (503, "node-0: last round 11.0 s ago\n")
         assert value(scrape(agent), "flyball_agent_last_round_age_seconds") == 11
     await server.stop()
+    agent.enforcer.close()
+
+
+async def test_what_nobody_serves_is_said_and_connections_are_bounded(tmp_path: Path) -> None:
+    """Whoever opens many, and says nothing, keeps no scrape and no probe out."""
+    agent, _, _ = make(tmp_path)
+    await one_round(agent)
+    server = MetricsServer(AgentCollector([agent]), host="127.0.0.1")
+    port = await server.start()
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        async with session.get("/metrics") as answer:
+            assert answer.headers["Content-Encoding"] == "gzip"
+            assert "flyball_gpu_up" in await answer.text()
+        async with session.head("/healthz") as answer:
+            assert (answer.status, await answer.read()) == (200, b"")
+        async with session.get("/else") as answer:
+            assert answer.status == 404
+        async with session.post("/metrics", data=b"x" * 100) as answer:
+            assert answer.status == 405
+    ended = [asyncio.create_task(reader.read()) for reader, _ in silent]
+    done, _ = await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+    assert 0 < len(done) < MAX_CONNECTIONS
+    await server.stop()
+    await asyncio.gather(*ended, return_exceptions=True)
     agent.enforcer.close()
 
 
