@@ -118,7 +118,7 @@ def test_a_driver_that_hangs_as_it_opens_is_given_up(hardware: SimulatedNode, nv
 
 
 def test_a_worker_whose_own_call_hangs_ends_with_the_agent() -> None:
-    """As it opens, or asks to be told of events: nobody reads there that the agent has ended, nor what it has still sent."""
+    """As it opens, or asks to be told of events: nobody reads there that the agent has ended, nor what it sent last."""
     code = """
 import sys, time
 from flyball_agent.gpu import worker
