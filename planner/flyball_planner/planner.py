@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from flyball_planner.decisions.explain import Explainer
@@ -11,7 +12,7 @@ from flyball_planner.ledger.clocks import assign_clocks
 from flyball_planner.ledger.workspace import Workspace
 from flyball_planner.placement.place import place
 from flyball_planner.policies.explain import ChoiceExplainer
-from flyball_planner.policies.on_nodes import realise
+from flyball_planner.policies.on_nodes import queue_by_policy, realise
 from flyball_planner.policies.registry import policy_named
 from flyball_planner.policies.view import Policy
 from flyball_planner.snapshot import ClusterSnapshot, Plan
@@ -50,4 +51,5 @@ def plan_by_choices(snapshot: ClusterSnapshot, policy: Policy) -> Plan:
     def explanations(left_watts: Sequence[float]) -> ChoiceExplainer:
         return ChoiceExplainer(workspace.state, Explainer(workspace.state, workspace.stepper, left_watts), chosen)
 
-    return result(workspace, placed, clocks, explanations)
+    made = result(workspace, placed, clocks, explanations)
+    return replace(made, queue=queue_by_policy(workspace, chosen, policy.traits, clocks))

@@ -253,9 +253,9 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every job's decision, in the order of the snapshot's jobs, and what each cap comes to.
+    """Every job's decision, in the order of the snapshot's jobs, what each cap comes to, and who waits in which order.
 
-    `queue` is empty under a policy that has no order of its own for those that wait.
+    `queue` is empty under a policy that says nothing of the order in which jobs wait.
     """
 
     decisions: tuple[JobDecision, ...]

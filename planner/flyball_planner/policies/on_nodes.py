@@ -11,7 +11,7 @@ costs speed and nothing else.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,18 +21,21 @@ from flyball_planner.ledger.options import LOWEST, Option
 from flyball_planner.ledger.pools import Pool, shape
 from flyball_planner.ledger.state import Candidate, PlanState
 from flyball_planner.ledger.workspace import Workspace
-from flyball_planner.policies.view import Choice, ClusterView, JobView, Performance, Policy
+from flyball_planner.policies.view import Choice, ClusterView, JobView, OrderedPolicy, Performance, Policy, Traits
+from flyball_planner.powerflow.queue import queue_in_order
+from flyball_planner.snapshot import Queue
 
 LEAST_REMAINING_ITERATIONS = 1.0  # a job of unknown end is never quite done
 
 
 @dataclass(slots=True)
 class Realised:
-    """What a policy chose, by the candidate's index, and which running jobs it left out."""
+    """What a policy chose, by the candidate's index, which running jobs it left out, and in which order jobs wait."""
 
     policy: str
     choices: dict[int, Choice] = field(default_factory=dict)
     paused: set[int] = field(default_factory=set)
+    orders: list[list[int]] = field(default_factory=list)  # of each group, who comes before whom
 
     def top(self, candidate: Candidate) -> int:
         """The highest clock position that a placed candidate may have: the chosen one, within the job's own bounds."""
@@ -42,6 +45,36 @@ class Realised:
         wanted = option.fastest_index if choice is None else choice.clock_index
         highest = option.base_index if candidate.job.throttled else option.fastest_index
         return max(option.lowest_index, min(wanted, highest))
+
+
+def queue_by_policy(workspace: Workspace, realised: Realised, traits: Traits, clocks: Mapping[int, int]) -> Queue:
+    """The queue under a finished plan, in the policy's order; the workspace's state is used up by it.
+
+    Starts follow from the ends of jobs alone: what the policy pauses for others comes before.
+    """
+    if not realised.orders:
+        return Queue()
+    state = workspace.state
+    ranks: dict[int, tuple[int, int]] = {}
+    for group, order in enumerate(realised.orders):
+        for rank, index in enumerate(order):
+            ranks[index] = min(ranks.get(index, (rank, group)), (rank, group))
+    last = (len(workspace.candidates), 0)
+    waiting = [
+        candidate
+        for candidate in workspace.candidates
+        if candidate.option is None and candidate.ladder and candidate.pools
+    ]
+    waiting.sort(key=lambda candidate: (ranks.get(candidate.index, last), candidate.order))
+
+    def fits(candidate: Candidate) -> bool:
+        found = state.find(candidate, candidate.ladder[0], LOWEST, migrate=traits.repacks)
+        if found is not None:
+            state.float_at(candidate, *found)
+        return found is not None
+
+    unless = f", if {realised.policy} pauses none before" if traits.preempts else ""
+    return queue_in_order(workspace, clocks, waiting, fits, in_line=traits.in_line, unless=unless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +110,8 @@ def realise(workspace: Workspace, policy: Policy) -> Realised:
         view, candidate_of = _view(workspace, group, members)
         if not candidate_of:
             continue
+        if isinstance(policy, OrderedPolicy):
+            realised.orders.append([candidate_of[uid].index for uid in policy.precedence(view)])
         _enter(state, group, policy, view, candidate_of, realised)
     return realised
 

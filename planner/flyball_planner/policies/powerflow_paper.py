@@ -29,7 +29,7 @@ class PaperPowerFlow:
     """Algorithm 1, from an empty cluster at every decision; a job that is being measured keeps what it has."""
 
     name = "powerflow-paper"
-    traits = Traits(knob=Knob.POWER_LIMIT, elastic=True, repacks=True, measures=True)
+    traits = Traits(knob=Knob.POWER_LIMIT, elastic=True, repacks=True, measures=True, preempts=True)
 
     def decide(self, view: ClusterView) -> list[Choice]:
         jobs = {job.uid: job for job in view.jobs}
@@ -46,6 +46,9 @@ class PaperPowerFlow:
             _raise_clocks(jobs, rows, clocks, limit, watts)
         order = sorted(rows, key=lambda uid: jobs[uid].order)
         return [Choice(uid, jobs[uid].performance.sizes[rows[uid]], clocks[uid]) for uid in order]
+
+    def precedence(self, view: ClusterView) -> list[str]:
+        return [step.uid for step in sorted(map(_first_step, view.jobs))]
 
 
 def _give_gpus(

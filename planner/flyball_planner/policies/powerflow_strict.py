@@ -38,6 +38,7 @@ class StrictPowerFlow:
         holds_limits=True,
         needs_model=True,
         empties_nodes=True,
+        preempts=True,
     )
 
     def plan(self, snapshot: ClusterSnapshot) -> Plan:
@@ -57,6 +58,15 @@ class StrictPowerFlow:
                 clock = max(0, bisect_right(view.clocks_megahertz, allocation.clock_megahertz) - 1)
                 choices.append(Choice(job.uid, allocation.gpus, clock))
         return within_limit(view, choices)
+
+    def precedence(self, view: ClusterView) -> list[str]:
+        """By priority, then the shortest at its smallest size; of a snapshot the plan has a queue of its own."""
+
+        def left(job: JobView) -> tuple[float, float, float, str]:
+            seconds = job.remaining_iterations * float(job.performance.seconds[0].min())
+            return (-job.priority, seconds, *job.order)
+
+        return [job.uid for job in sorted(view.jobs, key=left)]
 
 
 def snapshot_of(view: ClusterView) -> ClusterSnapshot:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,6 +172,8 @@ class Traits:
     holds_limits: bool = False  # keeps within `power_limit_watts` at every instant: GPUs may be given power limits
     needs_model: bool = False  # plans with the jobs' models, not with their tables alone
     empties_nodes: bool = False  # moves jobs together where a snapshot asks for consolidation
+    in_line: bool = False  # a job that does not fit holds up those behind it
+    preempts: bool = False  # running jobs are paused for others
     interval_seconds: float | None = None  # how often it wants to decide even if nothing has happened
     suspend_seconds: float | None = None  # what resuming at the same size costs a job; None: as much as any restart
 
@@ -189,4 +191,13 @@ class Policy(Protocol):
 
         The GPUs of the choices add up to no more than `view.gpus`; each size is one of the job's.
         """
+        ...
+
+
+@runtime_checkable
+class OrderedPolicy(Protocol):
+    """A policy that says in which order jobs wait; under one that does not, they have no places."""
+
+    def precedence(self, view: ClusterView) -> list[str]:
+        """All jobs of the view by uid: of two that have no GPUs, the first would be given some before the other."""
         ...

@@ -9,7 +9,7 @@ nodes that come, and caps that change are in no forecast; the next plan makes th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from flyball_planner.ledger.state import Candidate
@@ -30,9 +30,29 @@ Shape = tuple[tuple[int, ...], int]
 def queue_of(workspace: Workspace, clocks: Mapping[int, int]) -> Queue:
     """The queue under a finished plan, whose clocks by candidate are `clocks`. The workspace's state is used up by it."""
     order = waiting_in_order(workspace.candidates, workspace.stepper)
+    return queue_in_order(
+        workspace, clocks, order, lambda candidate: fits_as_it_is(workspace.state, candidate, workspace.stepper)
+    )
+
+
+def queue_in_order(
+    workspace: Workspace,
+    clocks: Mapping[int, int],
+    order: Sequence[Candidate],
+    fits: Callable[[Candidate], bool],
+    *,
+    in_line: bool = False,
+    unless: str = "",
+) -> Queue:
+    """The queue in which jobs wait in this `order`; `fits` enters one into the state where there is room for it, or not.
+
+    `in_line`: who does not fit holds up those behind it. `unless` is added to what each start rests on.
+    """
     if not order:
         return Queue()
-    starts, unknown = _starts(workspace, order, _ends(workspace, clocks))
+    starts, unknown = _starts(workspace, order, _ends(workspace, clocks), fits, in_line=in_line)
+    if unless:
+        starts = tuple(start._replace(basis=start.basis + unless) for start in starts)
     return Queue(tuple(candidate.job.uid for candidate in order), starts, unknown)
 
 
@@ -54,10 +74,15 @@ def _has_an_end(candidate: Candidate) -> bool:
 
 
 def _starts(
-    workspace: Workspace, order: Sequence[Candidate], ends: list[tuple[float, int]]
+    workspace: Workspace,
+    order: Sequence[Candidate],
+    ends: list[tuple[float, int]],
+    fits: Callable[[Candidate], bool],
+    *,
+    in_line: bool,
 ) -> tuple[tuple[ExpectedStart, ...], str]:
     """The starts that can be foreseen, in their order, and why no others can."""
-    state, stepper, restart_seconds = workspace.state, workspace.stepper, workspace.snapshot.restart_seconds
+    state, restart_seconds = workspace.state, workspace.snapshot.restart_seconds
     lines: dict[Shape, deque[tuple[int, Candidate]]] = {}
     for rank, candidate in enumerate(order):
         lines.setdefault((candidate.pools, candidate.ladder[0]), deque()).append((rank, candidate))
@@ -75,17 +100,22 @@ def _starts(
             ended += 1
         heads = [(line[0][0], shape) for shape, line in lines.items()]
         heapify(heads)
+        held_up: set[int] = set()  # the pools that somebody waits for who may not be passed
         while heads:
             _, shape = heappop(heads)
             pools, gpus = shape
+            if held_up.intersection(pools):
+                continue
             if sum(max(0, state.slots.open_room[pool][0]) for pool in pools) < gpus:
+                held_up.update(pools if in_line else ())
                 continue
             line = lines[shape]
             candidate = line[0][1]
             tries += 1
             if tries > most:
                 return tuple(starts), f"only the next {len(starts)} starts are reckoned with"
-            if not fits_as_it_is(state, candidate, stepper):
+            if not fits(candidate):
+                held_up.update(pools if in_line else ())
                 continue
             line.popleft()
             starts.append(ExpectedStart(candidate.job.uid, seconds, _basis(last, ended)))

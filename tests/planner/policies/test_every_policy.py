@@ -6,7 +6,7 @@ import copy
 
 import pytest
 from flyball_planner.policies.registry import policy_named, policy_names
-from flyball_planner.policies.view import ClusterView, JobView, Knob
+from flyball_planner.policies.view import ClusterView, JobView, Knob, OrderedPolicy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +80,27 @@ def test_choices_are_possible_deterministic_and_of_jobs_that_were_offered(name: 
     assert again == choices
     reordered = ClusterView(**{field: getattr(view, field) for field in view.__slots__} | {"jobs": view.jobs[::-1]})
     assert sorted(policy.decide(reordered)) == sorted(choices)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(view=views())
+@settings(max_examples=examples(40))
+def test_of_two_alike_that_wait_the_first_in_the_order_starts_first(name: str, view: ClusterView) -> None:
+    policy = policy_named(name)
+    assert isinstance(policy, OrderedPolicy)
+    order = policy.precedence(view)
+    assert sorted(order) == sorted(one.uid for one in view.jobs)
+    reordered = ClusterView(**{field: getattr(view, field) for field in view.__slots__} | {"jobs": view.jobs[::-1]})
+    assert policy.precedence(reordered) == order
+    if view.power_limit_watts is not None:
+        return  # a limit takes from whoever gives up least
+    chosen = {choice.uid for choice in policy.decide(view)}
+    jobs = {one.uid: one for one in view.jobs}
+    waiting = [jobs[uid] for uid in order if not jobs[uid].gpus]
+    for place, behind in enumerate(waiting):
+        before = [one for one in waiting[:place] if one.performance is behind.performance]
+        alike = {one.uid for one in before if one.requested_gpus == behind.requested_gpus}
+        assert behind.uid not in chosen or alike <= chosen
 
 
 @pytest.mark.parametrize("name", NAMES)

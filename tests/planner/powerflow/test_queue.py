@@ -8,6 +8,7 @@ import pytest
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.priors import model_class_prior
 from flyball_planner.planner import plan
+from flyball_planner.policies.registry import policy_names
 from flyball_planner.powerflow import queue as under_test
 from flyball_planner.powerflow.plan import plan_strictly
 from flyball_planner.snapshot import Allocation, CapConstraint, ClusterSnapshot, JobState, NodeState, Plan
@@ -131,6 +132,56 @@ def test_the_room_of_jobs_that_end_together_is_of_who_comes_first() -> None:
     made = plan(snapshot(cluster(1), *halves, job("large", 8, 100.0), job("small", 1, 100.0)))
     assert made.queue.order[0] == made.queue.starts[0].uid == "large"
     assert made.queue.starts[0].basis.startswith("when 2 jobs have ended")
+
+
+@pytest.mark.parametrize("policy", [*policy_names(), "fifo+zeus"])
+def test_who_waits_has_a_place_under_every_policy(policy: str) -> None:
+    nodes, held = cluster(2), [running("short", "n0", iterations=500.0), running("long", "n1", iterations=5000.0)]
+    waits = [job(f"w{index}", 8, 100.0 + index, submit_time_seconds=10.0 + index) for index in range(4)]
+    made = plan(snapshot(nodes, *held, *waits), policy)
+    without = {decision.uid for decision in made.decisions if decision.allocation is None}
+    assert len(without) == 4
+    assert set(made.queue.order) == without
+    seconds = [start.seconds for start in made.queue.starts]
+    assert seconds == sorted(seconds)
+    assert seconds[0] > 0
+    assert {start.uid for start in made.queue.starts} <= without
+    assert all(start.basis for start in made.queue.starts)
+
+
+@pytest.mark.parametrize(("policy", "first"), [("fifo", "large"), ("tiresias", "small")])
+def test_who_may_not_be_passed_holds_up_those_behind_it(policy: str, first: str) -> None:
+    """Three nodes, all taken; the first end leaves one of them free, and the one that waits first needs two."""
+    held = [running(f"r{index}", f"n{index}", iterations=1000.0 * (index + 1), resizable=False) for index in range(3)]
+    waits = [job("large", 16, 100.0, submit_time_seconds=1.0), job("small", 8, 100.0, submit_time_seconds=2.0)]
+    made = plan(snapshot(cluster(3), *held, *waits), policy)
+    assert made.queue.order == ("large", "small")
+    assert made.queue.starts[0].uid == first
+    assert made.queue.starts[0].seconds == pytest.approx(end_of(made, held[1 if first == "large" else 0]))
+
+
+def test_a_policy_that_pauses_jobs_for_others_says_that_it_may_be_sooner() -> None:
+    held = running("runs", "n0", iterations=1000.0, resizable=False)
+    bases = {
+        policy: plan(snapshot(cluster(1), held, job("waits", submit_time_seconds=9.0)), policy).queue.starts[0].basis
+        for policy in ("fifo", "srtf")
+    }
+    assert bases == {
+        "fifo": "when team/runs has ended",
+        "srtf": "when team/runs has ended, if srtf pauses none before",
+    }
+
+
+def test_kinds_of_gpus_wait_side_by_side() -> None:
+    """Who waits for the one is behind nobody who waits for the other: their places are taken in turn."""
+    h100 = gpu_model_for("NVIDIA-H100-80GB-HBM3")
+    assert h100 is not None
+    nodes = (*cluster(2), NodeState("h0", h100, 8))
+    held = [running(f"r{name}", name, resizable=False) for name in ("n0", "n1", "h0")]
+    for_a100 = [job(f"a{index}", eligible_nodes=frozenset(("n0", "n1"))) for index in range(2)]
+    for_h100 = [job(f"h{index}", eligible_nodes=frozenset(("h0",))) for index in range(2)]
+    made = plan(snapshot(nodes, *held, *for_a100, *for_h100), "fifo")
+    assert made.queue.order == ("a0", "h0", "a1", "h1")
 
 
 def test_what_is_reckoned_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,15 +26,13 @@ class Afs:
     """Elastic sharing for mean JCT; one clock for all."""
 
     name = "afs"
-    traits = Traits(knob=Knob.CLOCK, elastic=True, repacks=True)
+    traits = Traits(knob=Knob.CLOCK, elastic=True, repacks=True, preempts=True)
 
     def decide(self, view: ClusterView) -> list[Choice]:
         fixed = [job for job in view.jobs if job.gpus and not job.resizable]
         free = view.gpus - sum(job.gpus for job in fixed)
         candidates = [_Candidate(job, _speeds(view, job)) for job in view.jobs if job.resizable or not job.gpus]
-        candidates.sort(
-            key=lambda candidate: (candidate.job.remaining_iterations / candidate.speeds[0], *candidate.job.order)
-        )
+        candidates.sort(key=_remaining)
         line = _Line(candidates)
         while (place := line.winner(free)) is not None:
             free -= line.candidate_at(place).step
@@ -42,6 +40,10 @@ class Afs:
         shares = [(job, job.gpus) for job in fixed]
         shares += [(candidate.job, candidate.gpus) for candidate in candidates if candidate.gpus]
         return [Choice(job.uid, gpus, view.clock_of(job, gpus)) for job, gpus in shares]
+
+    def precedence(self, view: ClusterView) -> list[str]:
+        candidates = (_Candidate(job, _speeds(view, job)) for job in view.jobs)
+        return [candidate.job.uid for candidate in sorted(candidates, key=_remaining)]
 
 
 def _speeds(view: ClusterView, job: JobView) -> list[float]:
@@ -71,6 +73,11 @@ class _Candidate:
         if self.row + 1 == len(self.speeds) or self.speeds[self.row + 1] <= self.speeds[self.row]:
             return NEVER
         return (self.speeds[self.row + 1] / self.speeds[self.row] - 1.0) / self.step
+
+
+def _remaining(candidate: _Candidate) -> tuple[float, float, str]:
+    """The seconds left at the smallest size: of two jobs without GPUs the shorter comes first."""
+    return (candidate.job.remaining_iterations / candidate.speeds[0], *candidate.job.order)
 
 
 class _Line:

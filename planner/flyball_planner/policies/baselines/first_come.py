@@ -10,7 +10,7 @@ class FirstCome:
     those behind it (no backfilling, so that a large job cannot starve)."""
 
     name = "fifo"
-    traits = Traits(knob=Knob.CLOCK)
+    traits = Traits(knob=Knob.CLOCK, in_line=True)
 
     def decide(self, view: ClusterView) -> list[Choice]:
         running = sorted((job for job in view.jobs if job.gpus), key=lambda job: job.order)
@@ -22,3 +22,6 @@ class FirstCome:
             free -= job.requested_gpus
             choices.append(Choice(job.uid, job.requested_gpus, view.clock_of(job, job.requested_gpus)))
         return choices
+
+    def precedence(self, view: ClusterView) -> list[str]:
+        return [job.uid for job in sorted(view.jobs, key=lambda job: job.order)]

@@ -17,7 +17,7 @@ class Gandiva:
     """Time-slicing on node sets by size class."""
 
     name = "gandiva"
-    traits = Traits(knob=Knob.CLOCK, interval_seconds=SLICE_SECONDS, suspend_seconds=1.0)
+    traits = Traits(knob=Knob.CLOCK, preempts=True, interval_seconds=SLICE_SECONDS, suspend_seconds=1.0)
 
     def decide(self, view: ClusterView) -> list[Choice]:
         classes: dict[int, list[JobView]] = {}
@@ -51,6 +51,9 @@ class Gandiva:
                 chosen.append(job)
         chosen.sort(key=lambda job: (not job.gpus, job.order))
         return [Choice(job.uid, job.requested_gpus, view.clock_of(job, job.requested_gpus)) for job in chosen]
+
+    def precedence(self, view: ClusterView) -> list[str]:
+        return [job.uid for job in sorted(view.jobs, key=lambda job: _turn(view, job))]
 
 
 def share_nodes(wanted_gpus: dict[int, int], nodes: int, gpus_per_node: int) -> dict[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob, Performance, Policy
+from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob, OrderedPolicy, Performance, Policy
 
 
 class OwnClocks(ABC):
@@ -28,6 +28,14 @@ class OwnClocks(ABC):
         self._clocks: WeakKeyDictionary[Performance, tuple[Hashable, tuple[int, ...]]] = WeakKeyDictionary()
 
     def decide(self, view: ClusterView) -> list[Choice]:
+        return self._inner.decide(self._with_clocks(view))
+
+    def precedence(self, view: ClusterView) -> list[str]:
+        if isinstance(self._inner, OrderedPolicy):
+            return self._inner.precedence(self._with_clocks(view))
+        return [job.uid for job in sorted(view.jobs, key=lambda job: job.order)]
+
+    def _with_clocks(self, view: ClusterView) -> ClusterView:
         asked = self._depends_on(view)
 
         def rule(job: JobView, gpus: int) -> int:
@@ -38,7 +46,7 @@ class OwnClocks(ABC):
                 self._clocks[table] = known
             return known[1][table.position[gpus]]
 
-        return self._inner.decide(replace(view, clock_rule=rule))
+        return replace(view, clock_rule=rule)
 
     @abstractmethod
     def _depends_on(self, view: ClusterView) -> Hashable:

@@ -26,9 +26,7 @@ class Pollux:
     def decide(self, view: ClusterView) -> list[Choice]:
         fixed = [job for job in view.jobs if job.gpus and not job.resizable]
         free = view.gpus - sum(job.gpus for job in fixed)
-        others = sorted(
-            (job for job in view.jobs if job.resizable or not job.gpus), key=lambda job: (not job.gpus, job.order)
-        )
+        others = sorted((job for job in view.jobs if job.resizable or not job.gpus), key=_who_runs_goes_on)
         rows: dict[str, int] = {}
         for job in others:
             if job.performance.sizes[0] <= free:
@@ -60,6 +58,13 @@ class Pollux:
         sizes = [(job, job.gpus) for job in fixed]
         sizes += [(job, job.performance.sizes[rows[uid]]) for uid, job in jobs.items()]
         return [Choice(job.uid, gpus, view.clock_of(job, gpus)) for job, gpus in sizes]
+
+    def precedence(self, view: ClusterView) -> list[str]:
+        return [job.uid for job in sorted(view.jobs, key=_who_runs_goes_on)]
+
+
+def _who_runs_goes_on(job: JobView) -> tuple[bool, float, str]:
+    return (not job.gpus, *job.order)
 
 
 def slowness_rows(view: ClusterView, job: JobView, fair_gpus: float) -> list[float]:

@@ -22,7 +22,7 @@ class Sia:
     """The best assignment of sizes; one clock for all."""
 
     name = "sia"
-    traits = Traits(knob=Knob.CLOCK, elastic=True, repacks=True, interval_seconds=60.0)
+    traits = Traits(knob=Knob.CLOCK, elastic=True, repacks=True, preempts=True, interval_seconds=60.0)
 
     def decide(self, view: ClusterView) -> list[Choice]:
         fixed = [job for job in view.jobs if job.gpus and not job.resizable]
@@ -32,6 +32,10 @@ class Sia:
         chosen = [(job, job.gpus) for job in fixed]
         chosen += [(job, gpus) for job, gpus in zip(jobs, sizes, strict=True) if gpus]
         return [Choice(job.uid, gpus, view.clock_of(job, gpus)) for job, gpus in chosen]
+
+    def precedence(self, view: ClusterView) -> list[str]:
+        """By submission: jobs of the same sizes cost the same while they wait, and ties are broken so."""
+        return [job.uid for job in sorted(view.jobs, key=lambda job: job.order)]
 
 
 def size_costs(view: ClusterView, job: JobView) -> dict[int, float]:

@@ -16,7 +16,7 @@ class Srtf:
     """Shortest remaining time first, elastic; one clock for all."""
 
     name = "srtf"
-    traits = Traits(knob=Knob.CLOCK, elastic=True, repacks=True)
+    traits = Traits(knob=Knob.CLOCK, elastic=True, repacks=True, preempts=True)
 
     def decide(self, view: ClusterView) -> list[Choice]:
         fixed = [job for job in view.jobs if job.gpus and not job.resizable]
@@ -29,6 +29,9 @@ class Srtf:
                 free -= gpus
                 choices.append(Choice(job.uid, gpus, view.clock_of(job, gpus)))
         return choices
+
+    def precedence(self, view: ClusterView) -> list[str]:
+        return [job.uid for job in sorted(view.jobs, key=lambda job: _left(view, job))]
 
 
 def worthwhile_gpus(view: ClusterView, job: JobView, free: int) -> int:

@@ -21,10 +21,16 @@ class Tiresias:
     """Discretized 2D-LAS."""
 
     name = "tiresias"
-    traits = Traits(knob=Knob.CLOCK, interval_seconds=60.0)
+    traits = Traits(knob=Knob.CLOCK, preempts=True, interval_seconds=60.0)
 
     def decide(self, view: ClusterView) -> list[Choice]:
-        return _first_that_fit(view, sorted(view.jobs, key=_queue))
+        return _first_that_fit(view, self._ranked(view))
+
+    def precedence(self, view: ClusterView) -> list[str]:
+        return [job.uid for job in self._ranked(view)]
+
+    def _ranked(self, view: ClusterView) -> list[JobView]:
+        return sorted(view.jobs, key=_queue)
 
 
 class TiresiasGittins(Tiresias):
@@ -32,11 +38,11 @@ class TiresiasGittins(Tiresias):
 
     name = "tiresias-gittins"
 
-    def decide(self, view: ClusterView) -> list[Choice]:
+    def _ranked(self, view: ClusterView) -> list[JobView]:
         services = sorted(_service(view, job) for job in view.jobs)
         sums = [0.0, *accumulate(services)]
         index = {job.uid: gittins_index(services, sums, job.attained_gpu_seconds) for job in view.jobs}
-        return _first_that_fit(view, sorted(view.jobs, key=lambda job: (-index[job.uid], *job.order)))
+        return sorted(view.jobs, key=lambda job: (-index[job.uid], *job.order))
 
 
 def gittins_index(services: list[float], sums: list[float], attained: float) -> float:

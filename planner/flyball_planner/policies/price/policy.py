@@ -21,7 +21,7 @@ class Price:
     """Every job at its own best, at the prices of a joule and of a GPU-second."""
 
     name = "price"
-    traits = Traits(knob=Knob.PRICE, elastic=True, repacks=True, measures=True, holds_limits=True)
+    traits = Traits(knob=Knob.PRICE, elastic=True, repacks=True, measures=True, holds_limits=True, preempts=True)
 
     def decide(self, view: ClusterView) -> list[Choice]:
         jobs = _admitted(view)
@@ -38,6 +38,9 @@ class Price:
             for job, row, clock in zip(jobs, rows.tolist(), clocks.tolist(), strict=True)
         ]
         return choices if limit is None else within_limit(view, choices)
+
+    def precedence(self, view: ClusterView) -> list[str]:
+        return [job.uid for job in sorted(view.jobs, key=_precedence)]
 
 
 def _admitted(view: ClusterView) -> list[JobView]:
