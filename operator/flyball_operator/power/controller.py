@@ -35,7 +35,7 @@ from flyball_operator.power.gpu_facts import KnownGpus
 from flyball_operator.power.grant_writes import GrantWrites
 from flyball_operator.power.heartbeats import Heartbeats
 from flyball_operator.power.holds import Holds
-from flyball_operator.power.late_nodes import left_as_granted, throttled, unraised
+from flyball_operator.power.late_nodes import left_as_granted, throttled
 from flyball_operator.power.memberships import LabelSync, Memberships
 from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.node_info import NodeInfo, NodeMemory, read_nodes, sign_of_a_boot
@@ -189,9 +189,8 @@ class PowerController:
         budgets = [*(item.budget() for item in state.caps.states), *metered]
         targets = self._targets(state, plan, leaving)
         priorities = {uid: job.spec.priority for uid, job in state.cluster.jobs.items()} if metered else {}
-        fitting = throttled(targets, state.nodes, budgets, priorities)
-        # No plan knows of meters: what they ask for waits for none.
-        fits = bool(metered) or fitting == unraised(targets, state.nodes)
+        fitting, fits = throttled(targets, state.nodes, budgets, priorities)
+        fits = fits or bool(metered)  # no plan knows of meters: what they ask for waits for none
         if self._plan_grace.waits(fits, plan.next_is_near, state.caps.states, state.nodes, monotonic):
             return (), GrantsUnderWay(len(owing), unheard, state.cluster.unread)
         fitting, ramps = self._ramps.apply(fitting, power, state.caps.states, monotonic)

@@ -25,8 +25,9 @@ def throttled(
     nodes: Mapping[str, NodeInfo],
     caps: Iterable[CapBudget],
     priorities: Mapping[str, int],
-) -> list[GrantTarget]:
-    """`targets` lowered until every cap fits them, as `throttle` does.
+) -> tuple[list[GrantTarget], bool]:
+    """`targets` lowered until every cap fits them, as `throttle` does; and whether they fitted as they were, late nodes'
+    as they are granted.
 
     Late nodes pay as if they answered, by what is planned of them: were it by what they are granted, each cut would be the
     ground for the next. The others pay as if late nodes did not answer.
@@ -37,10 +38,12 @@ def throttled(
     late = frozenset(name for name, info in nodes.items() if info.late)
     if_answered = throttle(targets, power, caps, unbelieved, priorities)
     if not late:
-        return if_answered
-    if_not = throttle(unraised(targets, nodes), power, caps, unbelieved | late, priorities)
+        return if_answered, if_answered == targets
+    as_granted = unraised(targets, nodes)
+    if_not = throttle(as_granted, power, caps, unbelieved | late, priorities)
     asked = unraised(if_answered, nodes)
-    return [one if one.node in late else other for one, other in zip(asked, if_not, strict=True)]
+    fitting = [one if one.node in late else other for one, other in zip(asked, if_not, strict=True)]
+    return fitting, fitting == as_granted
 
 
 def unraised(targets: Iterable[GrantTarget], nodes: Mapping[str, NodeInfo]) -> list[GrantTarget]:

@@ -99,7 +99,7 @@ def watts(infos: list[NodeInfo], budget_watts: int, plan_watts: float = 300.0) -
     """What each GPU of the nodes' jobs should have under a cap over all of them."""
     nodes = {info.name: info for info in infos}
     cap = CapBudget("row", frozenset(nodes), budget_watts * 1000)
-    fitting = throttled(targets(infos, plan_watts), nodes, [cap], {})
+    fitting, _ = throttled(targets(infos, plan_watts), nodes, [cap], {})
     return {target.node: target.jobs[0].power_limit_milliwatts // 1000 for target in fitting}
 
 
@@ -107,6 +107,22 @@ def test_where_a_cap_needs_watts_late_nodes_pay_as_the_others_which_make_room_un
     assert watts([node("a"), node("b", late=False)], 4800) == {"a": 300, "b": 300}
     assert watts([node("a"), node("b", late=False)], 4000) == {"a": 250, "b": 200}
     assert watts([node("a", late=False), node("b", late=False)], 4000) == {"a": 250, "b": 250}
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("budget_watts", "fits"), [(4800, True), (4000, False)])
+def test_it_is_known_whether_a_plan_fits_as_it_is(late: bool, budget_watts: int, fits: bool) -> None:
+    infos = [node("a", late=late), node("b", late=False)]
+    cap = CapBudget("row", frozenset(("a", "b")), budget_watts * 1000)
+    assert throttled(targets(infos, 300.0), {info.name: info for info in infos}, [cap], {})[1] is fits
+
+
+def test_a_plan_that_asks_more_of_a_late_node_than_it_is_granted_fits() -> None:
+    """To lower what others have would gain nothing: the next plan comes to the same."""
+    infos = [node("a", granted=250_000), node("b", late=False)]
+    cap = CapBudget("row", frozenset(("a", "b")), 9999 * 1000)
+    fitting, fits = throttled(targets(infos, 300.0), {info.name: info for info in infos}, [cap], {})
+    assert ([target.jobs[0].power_limit_milliwatts for target in fitting], fits) == ([250_000, 300_000], True)
 
 
 def test_a_cut_of_a_late_node_is_not_the_ground_for_the_next() -> None:
