@@ -324,6 +324,8 @@ class Executor:
         async def patch() -> JsonObject:
             raw = await self._session.get(path)
             gates = raw["spec"].get("schedulingGates") or []
+            if raw["metadata"]["uid"] == pod.uid and PLACEMENT_GATE not in (gate.get("name") for gate in gates):
+                return raw  # the answer was lost, or our copy is behind
             selector = raw["spec"].get("nodeSelector") or {}
             body = [
                 # The pod that was decided on: not one of the same name made since, and not one changed by another.

@@ -14,7 +14,7 @@ from flyball_api.power_cap import PowerCapStatus
 from flyball_api.reading import to_patch
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_kube.errors import ApiError, ApiUnreachable
-from flyball_kube.resources import GPU_NODES, Resource
+from flyball_kube.resources import GPU_NODES, PODS, Resource
 from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.power.holds import HoldAction, HoldChange
@@ -279,6 +279,19 @@ async def test_a_gate_is_opened_towards_its_node_and_others_stay() -> None:
         },
         {"op": "replace", "path": "/spec/schedulingGates", "value": [{"name": "theirs"}]},
     ]
+
+
+async def test_a_gate_that_is_open_is_not_written_again() -> None:
+    """The answer was lost, or the copy is behind: what it returns is what stands."""
+    desk = Desk()
+    raw = desk.server.answers[f"GET {POD}"] = {"kind": "Pod", **raw_pod("p", uid="uid-train")}
+    opened = OpenGates(((pod_view("p", uid="uid-train", gated=True), "a"),))
+    assert (await desk.executor.open_gates(opened, {})).done
+    assert [method for method, _, _ in desk.server.asked] == ["GET"]
+    assert desk.absorbed == [(PODS, raw)]
+    desk.server.answers[f"GET {POD}"] = {**raw, "metadata": {**raw["metadata"], "uid": "another"}}
+    desk.server.answers[f"PATCH {POD}"] = error(422, "test failed")
+    assert not (await desk.executor.open_gates(opened, {})).done, "one of the same name is another pod"
 
 
 async def test_a_gate_stays_shut_where_the_lease_is_lost_between_look_and_write() -> None:
