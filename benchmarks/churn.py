@@ -388,20 +388,8 @@ async def run(site: Site, arguments: argparse.Namespace) -> int:
             )
             print(f"{arguments.jobs} jobs of {gpus} GPUs run after {time.monotonic() - begun:.1f} s", flush=True)
             print(costs(empty, Costs.now(site)), flush=True)
-            await asyncio.sleep(SETTLE_SECONDS)
-            for seen in churn.watch.jobs.values():
-                seen.oldest_figures = 0.0
-            before, first = Costs.now(site), time.monotonic()
-            cuts: list[asyncio.Task[tuple[int, float, float]]] = []
-            await churn.churn(
-                arguments.per_minute,
-                60.0 * arguments.minutes,
-                lambda: cuts.append(asyncio.create_task(cut(site, session))),
-            )
-            low, hardware, status = await asyncio.wait_for(cuts[0], 60.0)
-            await asyncio.sleep(SETTLE_SECONDS)
-            report_churn(report, churn, before, Costs.now(site), first)
-            report.goal("cap cut to the status", status, f"; to {low / 1000:.1f} kW, hardware {hardware:.2f} s")
+            if arguments.minutes:
+                await churned(report, churn, site, session, arguments)
             if arguments.at_once:
                 await at_once(report, churn, arguments.at_once, arguments.patience)
     site.check()
@@ -410,6 +398,24 @@ async def run(site: Site, arguments: argparse.Namespace) -> int:
     print(f"over an enforced cap: {over:.3f} W in {tally['judged_seconds']:.0f} s judged (goal 0)")
     print("missed: " + (", ".join(report.missed) or "none"))
     return 1 if over > 0 or report.missed else 0
+
+
+async def churned(report: Report, churn: Churn, site: Site, session: ApiSession, arguments: argparse.Namespace) -> None:
+    """Jobs that come and go for so many minutes; half-way the cap falls."""
+    await asyncio.sleep(SETTLE_SECONDS)
+    for seen in churn.watch.jobs.values():
+        seen.oldest_figures = 0.0
+    before, first = Costs.now(site), time.monotonic()
+    cuts: list[asyncio.Task[tuple[int, float, float]]] = []
+    await churn.churn(
+        arguments.per_minute,
+        60.0 * arguments.minutes,
+        lambda: cuts.append(asyncio.create_task(cut(site, session))),
+    )
+    low, hardware, status = await asyncio.wait_for(cuts[0], 60.0)
+    await asyncio.sleep(SETTLE_SECONDS)
+    report_churn(report, churn, before, Costs.now(site), first)
+    report.goal("cap cut to the status", status, f"; to {low / 1000:.1f} kW, hardware {hardware:.2f} s")
 
 
 async def at_once(report: Report, churn: Churn, count: int, patience: float) -> None:
@@ -421,14 +427,16 @@ async def at_once(report: Report, churn: Churn, count: int, patience: float) -> 
     await churn.until(lambda: all(seen.decided for seen in jobs), "all decided on", patience)
     decided = max(seen.decided for seen in jobs) - begun
     after = Costs.now(churn.site)
-    operator = (after.processor[OPERATOR] - before.processor[OPERATOR]) / (after.at - before.at)
     writes = (after.writes - before.writes)["energyawarejobs/status"]
+    told = [seen.decided - seen.submitted for seen in jobs]
     report.goal(
         "all decided on, s",
         decided - submitted,
-        f" after the last of {count} was taken, which took {submitted:.0f} s; {writes / count:.2f} status writes a job, "
-        f"operator {operator:.2f} of a core",
+        f" after the last of {count} was taken, which took {submitted:.0f} s; {writes / count:.2f} status writes a job; "
+        f"from submission to decision: median {percentile(told, 0.5):.1f}, p99 {percentile(told, 0.99):.1f} s",
     )
+    report.goal("operator's memory, MB", memory_megabytes(churn.site.parts[OPERATOR].pid), "; of all its processes")
+    print(costs(before, after))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -436,7 +444,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--jobs", type=int, default=128, help="that run at any time; they share all GPUs")
     parser.add_argument("--per-minute", type=float, default=20.0, help="submissions, and as many ends")
-    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--minutes", type=float, default=3.0, help="0: nothing but --at-once")
     parser.add_argument("--at-once", type=int, default=0, help="so many more at the end; none where not given")
     parser.add_argument("--status-seconds", type=float, default=8.0, help="between the reports of an agent")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds that any stage may take")

@@ -236,7 +236,7 @@ class EnergyUse(ApiStruct, frozen=True):
 
     consumed_kilojoules: Count = 0
     projected_kilojoules: Count | None = None
-    watts: Count = 0
+    watts: Count | None = None
     settled_millijoules: Count = 0
     settled_incarnation: Count = 0
     incarnations: tuple[IncarnationEnergy, ...] = ()

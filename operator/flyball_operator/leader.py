@@ -20,6 +20,7 @@ from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import CreateIncarnation
+from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.grid_signal import SignalFile, emitted_grams_per_kilowatt_hour
@@ -27,7 +28,7 @@ from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import WriteResult, combined
 from flyball_operator.plain_jobs import PlainJobs, Verdict
 from flyball_operator.planning.plans import Plans
-from flyball_operator.planning.snapshot import build_snapshot
+from flyball_operator.planning.snapshot import JobStates, build_snapshot
 from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.controller import PowerController
 from flyball_operator.power.cycle import Answered, BrakeAnswered, PowerInstructions, PowerState, SendGrant
@@ -51,8 +52,7 @@ logger = get_logger(__name__)
 
 # Figures are worth less than steps: few of their writes at a time, so that they never crowd out the others; and what
 # happens to a job, which its next step may wait for, has room of its own beside them.
-FIGURES_AT_ONCE = 4
-NEWS_AT_ONCE = 16
+WRITTEN_AT_ONCE = {Lane.NEWS: 16, Lane.WAITING: 12, Lane.FIGURES: 4}
 # Labels and finalizers may change on a thousand nodes at once, and the next cut must not queue behind them.
 HOUSEKEEPING_AT_ONCE = 16
 # What one job is denied (a quota, a policy) others are denied too: learned from a few, not from all of them.
@@ -90,6 +90,7 @@ class LeaderTerm:
         self._power = power
         self._jobs = jobs
         self._plans = plans
+        self._job_states = JobStates()
         self._learner = learner
         self._recurrences = recurrences
         self._executor = executor
@@ -100,8 +101,7 @@ class LeaderTerm:
         self._wall_clock = wall_clock
         self._creating: set[str] = set()  # uids of jobs whose next incarnation is being made
         self._statuses_may_write = asyncio.Event()
-        self._figures_slots = asyncio.Semaphore(FIGURES_AT_ONCE)
-        self._news_slots = asyncio.Semaphore(NEWS_AT_ONCE)
+        self._status_slots = {lane: asyncio.Semaphore(most) for lane, most in WRITTEN_AT_ONCE.items()}
 
     def cycle(self, now: datetime, monotonic: float) -> float:
         """One cycle; returns the seconds after which the next is due even if nothing changes.
@@ -199,6 +199,7 @@ class LeaderTerm:
             consolidation=self._settings.consolidation,
             withheld=jobs.withheld_gpus,
             evacuate_after_seconds=self._settings.evacuate_after_seconds,
+            job_states=self._job_states,
         )
 
     def _send_grant(self, send: SendGrant) -> None:
@@ -309,9 +310,10 @@ class LeaderTerm:
             finally:
                 write.close()
 
-        background, news, figures = self._background, self._news_slots, self._figures_slots
+        background, slots_of = self._background, self._status_slots
+        news, figures = slots_of[Lane.NEWS], slots_of[Lane.FIGURES]
         for live, status in jobs.statuses:
-            slots = figures if live.view.uid in jobs.figures_alone else news
+            slots = slots_of[jobs.lanes.get(live.view.uid, Lane.NEWS)]
             background.start(("status", live.view.uid), in_turn(self._reporter.write_job(live, status), slots))
         for quota, written in jobs.quota_statuses:
             background.start(("quota", quota.uid), in_turn(self._reporter.write_quota(quota, written), news))

@@ -16,6 +16,7 @@ from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.workloads import NodeView, PlainJob, PodView, read_plain_job
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import StopIncarnation
+from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.leader import HOUSEKEEPING_AT_ONCE, LeaderTerm
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.meters import Meters
@@ -100,12 +101,12 @@ class Writes:
 
 class NoJobs:
     """In a job controller's place: the statuses in `late` are due in the next cycle that lets them, as are those of
-    `statuses`, which are of figures alone where `figures_alone` says so; `actions` are in each."""
+    `statuses`, by their `lanes`; `actions` are in each."""
 
     def __init__(self) -> None:
         self.late: list[tuple[Any, Json]] = []
         self.statuses: list[tuple[Any, Any]] = []
-        self.figures_alone: frozenset[str] = frozenset()
+        self.lanes: dict[str, Lane] = {}
         self.actions: list[JobAction] = []
 
     def step(self, *arguments: object, statuses_wait: bool, **more: object) -> JobsStep:
@@ -114,7 +115,7 @@ class NoJobs:
         if not statuses_wait:
             late, self.late = self.late, []
             statuses, self.statuses = self.statuses, []
-        return JobsStep({}, list(self.actions), [], statuses, late, [], figures_alone=self.figures_alone)
+        return JobsStep({}, list(self.actions), [], statuses, late, [], lanes=self.lanes)
 
     def answered(self, *arguments: object) -> None: ...
 
@@ -355,7 +356,7 @@ async def test_what_happens_to_a_job_is_told_while_figures_queue_up() -> None:
     bench = Bench()
     named = [SimpleNamespace(view=SimpleNamespace(uid=f"uid-{name}", name=name)) for name in [*"abcdefgh", "news"]]
     bench.jobs.statuses = [(live, None) for live in named]
-    bench.jobs.figures_alone = frozenset(live.view.uid for live in named[:-1])
+    bench.jobs.lanes = {live.view.uid: Lane.FIGURES for live in named[:-1]}
     bench.writes.held["job"] = asyncio.Event()
     bench.caps = [row(3000)]
     await bench.cycle()

@@ -383,7 +383,7 @@ def test_of_a_volume_that_is_flyballs_own_the_template_is_not_blamed() -> None:
 
 def test_what_nobody_has_told_of_the_draw_is_a_dash_and_not_zero() -> None:
     job = running_job()
-    job["status"]["energy"]["watts"] = 0  # a training that reports nothing: the status has 0
+    job["status"]["energy"]["watts"] = 0  # as earlier operators wrote of a training that reports nothing
     found = why_job(shown(jobs=[job]), "team", "train")
     assert found.headline == "Running: 1 GPU at 1395 MHz, 25% done, ends in 25m (20m to 31m)"
 

@@ -147,7 +147,7 @@ def job_row(job: EnergyAwareJob) -> JobRow:
         nodes=() if applied is None else tuple(node.name for node in applied.nodes),
         planned_nodes=() if allocation is None else tuple(node.name for node in allocation.nodes),
         incarnation=job.last_incarnation or None,
-        # 0 is what a status has where nobody has told the draw: that comes with the training's own reports.
+        # 0 is what a job without GPUs draws, and what earlier operators wrote where nobody had told the draw.
         watts=None if status.energy is None else status.energy.watts or None,
         clock_megahertz=None if applied is None else applied.clock_megahertz or None,
         power_limit_watts=None if applied is None else applied.power_limit_watts,

@@ -40,6 +40,7 @@ class _Known:
     job: EnergyAwareJob
     progress: JobProgress
     gone_at: float | None = None
+    consumption: Consumption | None = None  # as it follows from both
 
 
 class Consumptions:
@@ -61,8 +62,10 @@ class Consumptions:
         standing = set()
         for uid, job in cluster.jobs.items():
             known = self._known.get(uid)
-            if uid in live:
-                self._known[uid] = _Known(job, live[uid])
+            progress = live.get(uid)
+            if progress is not None:
+                if known is None or known.job is not job or known.progress is not progress or known.gone_at is not None:
+                    self._known[uid] = _Known(job, progress)
             elif not job.finished:
                 continue  # it is being deleted, is another controller's, or cannot be understood
             elif known is None or known.job.metadata.resource_version != job.metadata.resource_version:
@@ -90,6 +93,7 @@ class Consumptions:
         for uid, found in reports.items():
             known = self._known[uid]
             known.progress = add_energy(known.progress, self._energy.believed(known.job, found, nodes, monotonic))
+            known.consumption = None
 
 
 def _larger(recorded: JobProgress, known: _Known | None) -> JobProgress:
@@ -100,14 +104,15 @@ def _larger(recorded: JobProgress, known: _Known | None) -> JobProgress:
 
 
 def _consumption(known: _Known) -> Consumption:
-    job, progress = known.job, known.progress
-    ended_at = (job.status.completion_time or job.created) if job.finished else None
-    return Consumption(
-        job.namespace,
-        job.name,
-        job.uid,
-        job.created,
-        progress.consumed_millijoules,
-        progress.attained_gpu_seconds,
-        ended_at,
-    )
+    if known.consumption is None:
+        job, progress = known.job, known.progress
+        known.consumption = Consumption(
+            job.namespace,
+            job.name,
+            job.uid,
+            job.created,
+            progress.consumed_millijoules,
+            progress.attained_gpu_seconds,
+            (job.status.completion_time or job.created) if job.finished else None,
+        )
+    return known.consumption

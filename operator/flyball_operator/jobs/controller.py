@@ -9,7 +9,7 @@ how far each job has come, how often it has failed, and whether the API server r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -28,6 +28,7 @@ from flyball_operator.jobs.feasibility.allowances import Allowances
 from flyball_operator.jobs.feasibility.budget_check import budget_too_small
 from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, withheld_gpus
 from flyball_operator.jobs.feasibility.put_off import put_off
+from flyball_operator.jobs.frontier import LargestNode
 from flyball_operator.jobs.job_statuses import JobStatuses
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep, LiveJob
 from flyball_operator.jobs.lifecycle import (
@@ -48,21 +49,20 @@ from flyball_operator.jobs.memory import (
 )
 from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts
 from flyball_operator.jobs.preemption import still_preempted
-from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
 from flyball_operator.jobs.quota_books import QuotaBooks
 from flyball_operator.jobs.record import JobRecord
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.starts.create_limit import CreateLimit
 from flyball_operator.jobs.status.updates import PaceSource
-from flyball_operator.outcome import Outcome, WriteResult
+from flyball_operator.jobs.status_lanes import Lane
+from flyball_operator.jobs.template_checks import TemplateChecks
+from flyball_operator.outcome import WriteResult
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.watches import ClusterState
 
 logger = get_logger(__name__)
 
-# Before the API server is asked again about a template, where it gave no answer.
-CHECK_AGAIN_SECONDS = 5.0
 # Before it is worked out anew when a job that can wait should start.
 LOOK_SECONDS = 15.0
 NO_RUNS: Mapping[str, RecurringRun] = {}
@@ -89,7 +89,9 @@ class JobController:
         self._gpu_resources = gpu_resources
         self._rules = rules or RestartRules()
         self._creates = CreateLimit()
+        self._checks = TemplateChecks()
         self._models = models
+        self._largest_node = LargestNode()
         self._fitting = Allowances(gpu_resources)
         self._monotonic = 0.0
         self._signal: Signal | None = None
@@ -130,18 +132,20 @@ class JobController:
         self._quotas.charge(cluster.energy_quotas, consumptions, now)
         actions: list[JobAction] = []
         gates: list[tuple[EnergyAwareJob, OpenGates]] = []
-        for uid, job in sorted(jobs.items(), key=lambda item: (item[1].view.created, item[0])):
+        acted_on = [(uid, job) for uid, job in jobs.items() if job.step.actions or job.step.gates is not None]
+        for uid, job in sorted(acted_on, key=lambda item: (item[1].view.created, item[0])):
             actions += [JobAction(job.view, action) for action in self._actions(job, planned=uid in decisions)]
             if job.step.gates is not None and not self._records[uid].attempts.holds_back(OpenGates, monotonic):
                 gates.append((job.view, job.step.gates))
-        checks = self._checks(jobs.values(), {item.job.uid for item in actions})
+        acting = {item.job.uid for item in actions}
+        checks = self._checks.due(jobs.values(), self._records, acting, monotonic)
         statuses: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
-        figures_alone: frozenset[str] = frozenset()
+        lanes: Mapping[str, Lane] = {}
         late_energy: list[tuple[EnergyAwareJob, EnergyAwareJobStatus]] = []
         expired: list[EnergyAwareJob] = []
         quotas: list[tuple[EnergyQuota, EnergyQuotaStatus]] = []
         if not statuses_wait:
-            statuses, figures_alone = self._statuses.due(
+            statuses, lanes = self._statuses.due(
                 jobs.values(),
                 self._records,
                 decisions,
@@ -168,11 +172,15 @@ class JobController:
             checks=checks,
             quota_statuses=quotas,
             consumptions=consumptions,
-            figures_alone=figures_alone,
+            lanes=lanes,
         )
         if self._observe:
             return shown
-        times = [self._records[uid].attempts.next_seconds(job.view, monotonic) for uid, job in jobs.items()]
+        times = [
+            record.attempts.next_seconds(job.view, monotonic)
+            for uid, job in jobs.items()
+            if (record := self._records[uid]).waited is None  # else nothing follows from time
+        ]
         next_seconds = min([self._creates.next_seconds(), *times])
         return replace(shown, actions=actions, gates=gates, expired=expired, next_seconds=next_seconds)
 
@@ -194,27 +202,11 @@ class JobController:
         if making and result.done:
             record.last_resize = whole_second(now)
 
-    def _checks(self, jobs: Iterable[LiveJob], acting: Collection[str]) -> list[EnergyAwareJob]:
-        """Jobs whose templates nobody has looked at yet, and which are not about to be made anyway."""
-        found = []
-        for job in jobs:
-            record = self._records[job.view.uid]
-            new = record.checked_generation != job.view.generation and self._monotonic >= record.check_at
-            if new and job.step.current is None and job.memory.refusal is None and job.view.uid not in acting:
-                found.append(job.view)
-        return found
-
     def checked(self, job: EnergyAwareJob, result: WriteResult) -> None:
-        """Take in what the API server says of a job's template; what it refuses for another reason may pass by then."""
+        """Take in what the API server says of a job's template."""
         record = self._records.get(job.uid)
-        if record is None:
-            return
-        if result.invalid:
-            record.invalid, record.invalid_generation = result.invalid, job.generation
-        if result.outcome is Outcome.UNKNOWN:
-            record.check_at = self._monotonic + CHECK_AGAIN_SECONDS
-        else:
-            record.checked_generation = job.generation
+        if record is not None:
+            self._checks.answered(record, job, result, self._monotonic)
 
     # --- one job -----------------------------------------------------------------------------------------------------
 
@@ -248,8 +240,7 @@ class JobController:
         wanting = [
             job
             for uid, job in cluster.jobs.items()
-            if wants_gpus(job, JobProgress(), None)
-            and ((record := self._records.get(uid)) is None or not record.attempts.gives_back)
+            if job.wants_gpus and ((record := self._records.get(uid)) is None or not record.attempts.gives_back)
         ]
 
         def resized(job: EnergyAwareJob) -> datetime | None:
@@ -264,7 +255,8 @@ class JobController:
         """`budget_too_small`, looked at once for each generation."""
         generation, found = record.budget_checked
         if generation != job.generation and nodes:
-            found = budget_too_small(job, record.progress.iterations, nodes, self._models)
+            per_node = self._largest_node.gpus_of(nodes)
+            found = budget_too_small(job, record.progress.iterations, nodes, self._models, per_node)
             record.budget_checked = (job.generation, found)
         return found if generation == job.generation or nodes else None
 
@@ -277,7 +269,8 @@ class JobController:
         known = record.put_off
         looked_for = (job.generation, self._signal)
         if known is None or known[0] != looked_for or self._monotonic - known[1] >= LOOK_SECONDS:
-            found = put_off(job, record.progress.iterations, nodes, self._models, self._signal, now)
+            per_node = self._largest_node.gpus_of(nodes)
+            found = put_off(job, record.progress.iterations, nodes, self._models, per_node, self._signal, now)
             known = record.put_off = (looked_for, self._monotonic, found)
         return known[2]
 
@@ -298,6 +291,11 @@ class JobController:
         attempts = record.attempts
         incarnations = cluster.incarnations.get(job.uid, [])
         pods = cluster.pods_of.get(job.uid, [])
+        untouched = not (incarnations or pods or reports)
+        waits = record.still_waiting(job, decision, fit) if untouched else None
+        if waits is not None:
+            record.updated_at = monotonic
+            return waits
         attempts.take_in(job, incarnations, pods, monotonic)
         if decision is not None:
             record.stop_reason = decision.explanation
@@ -357,7 +355,9 @@ class JobController:
             watts_per_gpu=fit.watts_per_gpu,
             run=job.run or self._runs.get(job.uid),
         )
-        return LiveJob(job, memory, step, pods)
+        live = LiveJob(job, memory, step, pods)
+        record.note_waiting(live, decision, fit, untouched=untouched)
+        return live
 
     def _actions(self, job: LiveJob, *, planned: bool) -> list[Action]:
         step, attempts = job.step, self._records[job.view.uid].attempts

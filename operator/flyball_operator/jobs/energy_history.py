@@ -96,6 +96,8 @@ class EnergyHistories:
         if history is None:
             recorded = recorded_progress(job).open_millijoules
             history = self._of[job.uid] = EnergyHistory(job.key, recorded, job.last_incarnation, monotonic)
+        if not reports:
+            return []
         largest = {name: nodes[name].max_limits_milliwatts for name, _ in reports if name in nodes}
         return history.believed(reports, largest, monotonic)
 

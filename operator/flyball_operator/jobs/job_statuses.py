@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from operator import is_, itemgetter
+from operator import itemgetter
 
 from flyball_api.energy_aware_job import EnergyAwareJobStatus
 from flyball_kube.logs import get_logger
@@ -20,17 +20,19 @@ from flyball_operator.jobs.memory import wants_gpus
 from flyball_operator.jobs.outcomes import outcome_of
 from flyball_operator.jobs.preemption import still_preempted
 from flyball_operator.jobs.queue import JobQueue
-from flyball_operator.jobs.record import JobRecord
+from flyball_operator.jobs.record import Idle, JobRecord
 from flyball_operator.jobs.status import JobFacts
 from flyball_operator.jobs.status.updates import PaceSource, StatusUpdates
-from flyball_operator.power.node_info import NodeInfo, PodLimit, pod_limits
+from flyball_operator.jobs.status_lanes import STATUSES_AT_ONCE, WAITING_AT_ONCE, Lane, Lanes
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.pod_gpus import PodsGpus
 
 logger = get_logger(__name__)
 
-# Statuses under way beyond which none is begun: a few are written at a time, and to make thousands would hold up a cut.
-STATUSES_AT_ONCE = 256
-# And beyond which none is begun for its figures alone: what happens must not queue up behind them.
-ROUTINE_AT_ONCE = 32
+# Of jobs that wait, in one cycle.
+MOST_LOOKED_AT = 2 * WAITING_AT_ONCE
+# A new job is nearly always planned within this time: that it will be is worth no write.
+PLANNING_SECONDS = 2.0
 
 
 class JobStatuses:
@@ -40,6 +42,8 @@ class JobStatuses:
         self._observe = observe
         self._updates = StatusUpdates(status_interval_seconds, models)
         self._ranges: GpuRanges | None = None
+        self._gpus = PodsGpus()
+        self._lanes = Lanes()
 
     def due(
         self,
@@ -53,66 +57,96 @@ class JobStatuses:
         epoch: int,
         now: datetime,
         monotonic: float,
-    ) -> tuple[list[tuple[LiveJob, EnergyAwareJobStatus]], frozenset[str]]:
-        """The statuses to write now, and the uids of the jobs of which only figures have moved.
+    ) -> tuple[list[tuple[LiveJob, EnergyAwareJobStatus]], Mapping[str, Lane]]:
+        """The statuses to write now, and what for, by the job's uid.
 
         None is of a job in `writes`, whose last one is still being written.
         """
-        limits = pod_limits(nodes.values())
+        self._gpus.observe(nodes)
         ranges = gpu_ranges(nodes.values())
         self._ranges = self._ranges if ranges == self._ranges else ranges
         about_jobs = []
-        for job in jobs:
+        for job in self._to_look_at(jobs, records, decisions, queue, writes, now, monotonic):
             uid = job.view.uid
             record, decision = records[uid], decisions.get(uid)
-            if uid in writes or self._still_idle(job, record, decision, queue, now, monotonic):
-                continue
             try:
-                facts = self._facts(job, record, decision, queue, limits, epoch, now, monotonic)
+                facts = self._facts(job, record, decision, queue, epoch, now, monotonic)
             except Exception:
                 logger.exception("job status not written", job=job.view.key)
                 continue
             if facts is not None:
                 about_jobs.append((job, record, facts))
-        return self._in_turn(about_jobs, nodes, len(writes), monotonic)
+        return self._in_turn(about_jobs, nodes, writes, monotonic)
+
+    def _to_look_at(
+        self,
+        jobs: Iterable[LiveJob],
+        records: Mapping[str, JobRecord],
+        decisions: Mapping[str, JobDecision],
+        queue: JobQueue,
+        writes: Collection[str],
+        now: datetime,
+        monotonic: float,
+    ) -> list[LiveJob]:
+        """The jobs of whose statuses something may be new. Of those that wait no more than there may be room for, who was
+        looked at longest ago first: after ten thousand have come, all the others would be worked out in vain."""
+        found: list[LiveJob] = []
+        waiting: list[LiveJob] = []
+        for job in jobs:
+            uid = job.view.uid
+            record = records[uid]
+            if uid in writes or self._still_idle(job, record, decisions.get(uid), queue, now, monotonic):
+                continue
+            (found if record.idle is None else waiting).append(job)
+        if len(waiting) > MOST_LOOKED_AT:
+            waiting.sort(key=lambda job: (job.view.uid not in decisions, records[job.view.uid].status.looked_at))
+            for job in waiting[MOST_LOOKED_AT:]:
+                records[job.view.uid].idle = None  # it has not been looked at
+        return found + waiting[:MOST_LOOKED_AT]
 
     def _in_turn(
         self,
         jobs: Sequence[tuple[LiveJob, JobRecord, JobFacts]],
         nodes: Mapping[str, NodeInfo],
-        under_way: int,
+        writes: Collection[str],
         monotonic: float,
-    ) -> tuple[list[tuple[LiveJob, EnergyAwareJobStatus]], frozenset[str]]:
-        """The statuses to write now: those in which something has happened, and then figures, who was looked at longest ago
-        first, as far as there is room beside those `under_way`; those with nothing new in them are left out. Of which jobs
-        they are figures alone."""
-        found: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
-
-        def make(job: LiveJob, record: JobRecord, facts: JobFacts) -> bool:
-            try:
-                status = self._updates.made(job.view, facts, record.status, nodes, monotonic)
-            except Exception:
-                logger.exception("job status not written", job=job.view.key)
-                return False
-            if status is not None:
-                found.append((job, status))
-            return status is not None
-
-        happened, figures = [], []
+    ) -> tuple[list[tuple[LiveJob, EnergyAwareJobStatus]], Mapping[str, Lane]]:
+        """The statuses to write now, in each lane who was looked at longest ago first, as far as there is room beside those
+        in `writes`; those with nothing new in them are left out."""
+        waiting: dict[Lane, list[tuple[float, LiveJob, JobRecord, JobFacts]]] = {lane: [] for lane in Lane}
         for job, record, facts in jobs:
             history, position = record.status, None if facts.queue is None else facts.queue.position
             if self._updates.urgent(job.view, facts, history):
-                happened.append((history.looked_at, job, record, facts))
+                waiting[_lane(facts)].append((history.looked_at, job, record, facts))
                 record.idle = None
-            elif self._updates.due(job.view, position, facts.now, history, monotonic):
-                figures.append((history.looked_at, job, record, facts))
-        for waiting, most in ((happened, STATUSES_AT_ONCE), (figures, ROUTINE_AT_ONCE)):
-            waiting.sort(key=itemgetter(0))
-            for _, job, record, facts in waiting:
-                if under_way >= most:
+            elif self._updates.due(job.view, position, facts.now, history, monotonic) and self._updates.has_news(
+                facts, history, monotonic
+            ):
+                waiting[Lane.FIGURES].append((history.looked_at, job, record, facts))
+        found: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
+        lane_of: dict[str, Lane] = {}
+        for lane, room in self._lanes.rooms(writes).items():
+            begun = 0
+            for _, job, record, facts in sorted(waiting[lane], key=itemgetter(0)):
+                if begun >= room or len(found) + len(writes) >= STATUSES_AT_ONCE:
                     break
-                under_way += make(job, record, facts)
-        return found, frozenset(job.view.uid for _, job, _, _ in figures)
+                status = self._made(job, record, facts, nodes, monotonic)
+                if status is not None:
+                    found.append((job, status))
+                    lane_of[job.view.uid] = lane
+                    begun += 1
+        self._lanes.begun(lane_of)
+        return found, lane_of
+
+    def _made(
+        self, job: LiveJob, record: JobRecord, facts: JobFacts, nodes: Mapping[str, NodeInfo], monotonic: float
+    ) -> EnergyAwareJobStatus | None:
+        """The job's status; None where nothing in it is new."""
+        try:
+            return self._updates.made(job.view, facts, record.status, nodes, monotonic)
+        except Exception:
+            logger.exception("job status not written", job=job.view.key)
+            return None
 
     def _still_idle(
         self,
@@ -131,18 +165,21 @@ class JobStatuses:
         if job.step.phase != Phase.WAITING or job.pods or attempts.pause is not None:
             record.idle = None
             return False
-        objects = (view, decision, self._ranges)  # compared by identity, for to compare them whole costs as much
-        values = (
-            job.memory.refusal,
-            job.memory.run,
-            job.memory.given_back,
-            attempts.failures,
-            attempts.starts_in_a_row,
-            attempts.highest_incarnation,
-            record.last_resize,
-        )
-        before, record.idle = record.idle, (objects, values)
-        same = before is not None and before[1] == values and all(map(is_, before[0], objects))
+        before = record.idle
+        # Compared by identity, for to compare them whole costs as much. Of what was worked out once nothing is other.
+        same = before is not None and before.decision is decision and before.ranges is self._ranges
+        if before is None or before.live is not job or not same:
+            values = (
+                job.memory.refusal,
+                job.memory.run,
+                job.memory.given_back,
+                attempts.failures,
+                attempts.starts_in_a_row,
+                attempts.highest_incarnation,
+                record.last_resize,
+            )
+            same = same and before is not None and before.live.view is view and before.values == values
+            record.idle = Idle(job, decision, self._ranges, values)
         return same and not self._updates.due(view, queue.position_of(view.uid), now, record.status, monotonic)
 
     def _facts(
@@ -151,24 +188,23 @@ class JobStatuses:
         record: JobRecord,
         decision: JobDecision | None,
         queue: JobQueue,
-        limits: Mapping[tuple[str, str], PodLimit],
         epoch: int,
         now: datetime,
         monotonic: float,
     ) -> JobFacts | None:
-        """What the job's status is made from; None before a new leader's first plan, which knows less than the status."""
+        """What the job's status is made from; None before a new leader's first plan, which knows less than the status, and
+        of a new job for as long as its first one may be near."""
         view, memory, attempts = job.view, job.memory, record.attempts
         outcome, message = outcome_of(job, attempts)
         wants = wants_gpus(view, memory.progress, memory.refusal) and not attempts.gives_back
         seen = view.status.observed_generation == view.generation
-        if wants and decision is None and not outcome and seen:
+        if wants and decision is None and not outcome and (seen or monotonic - record.known_since < PLANNING_SECONDS):
             return None
         if decision is not None:
             decision, _ = still_preempted(record.preempted, decision)
-        nothing = PodLimit()
-        pods = [
-            limits.get((pod.namespace, pod.name), nothing) for pod in job.pods if not pod.finished and not pod.deleting
-        ]
+        holding = [pod for pod in job.pods if pod.node and not pod.finished]
+        pods = [self._gpus.of(pod) for pod in holding if not pod.deleting]
+        drawn = [self._gpus.of(pod).drawn_milliwatts for pod in holding]
         return JobFacts(
             progress=memory.progress,
             step=job.step,
@@ -187,11 +223,23 @@ class JobStatuses:
             bounds_beyond=bounds_beyond(view, self._ranges),
             obstacle=None if outcome else attempts.obstacle(monotonic),
             applied_milliwatts=max((pod.highest_milliwatts for pod in pods), default=0),
+            drawn_milliwatts=None if None in drawn else sum(each for each in drawn if each is not None),
             outcome=outcome,
             outcome_message=message,
+            unplanned=wants and decision is None and not outcome,
             refusal=memory.refusal,
             last_resize=record.last_resize,
             observing=self._observe,
             run=memory.run,
             queue=queue.place_of(view.uid) if wants and decision is not None and decision.allocation is None else None,
         )
+
+
+def _lane(facts: JobFacts) -> Lane:
+    """In which turn the status of a job is written to which something has happened."""
+    if facts.unplanned:
+        # Where thousands come at once, most are planned before it is their turn to be told that they will be.
+        return Lane.FIGURES
+    placed = facts.decision is not None and facts.decision.allocation is not None
+    idle = facts.step.phase == Phase.WAITING and not placed and not facts.outcome
+    return Lane.WAITING if idle else Lane.NEWS

@@ -12,6 +12,7 @@ from flyball_api.workloads import PodView
 from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.lifecycle import Action, JobStep, OpenGates, StopIncarnation
 from flyball_operator.jobs.memory import JobMemory
+from flyball_operator.jobs.status_lanes import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class JobsStep:
     """What follows from one cycle for all jobs.
 
     `jobs` are those that have not ended, by uid. `actions` can be taken at once, `gates` be opened once every pod has its
-    watts. `statuses` are due now, those of the jobs in `figures_alone` (uids) only because figures have moved; so are
+    watts. `statuses` are due now, `lanes` says by uid what each is written for; so are
     `late_energy` (of ended jobs whose last pods are reported to have used more) and the removal of the `expired` jobs.
     After `next_seconds` something follows from time alone. `withheld_gpus` are those of each node that no pod can have now.
     Of the templates of `checks` the API server should be asked. `quota_statuses` are due as well. `consumptions` are what
@@ -55,7 +56,7 @@ class JobsStep:
     checks: Sequence[EnergyAwareJob] = ()
     quota_statuses: Sequence[tuple[EnergyQuota, EnergyQuotaStatus]] = ()
     consumptions: Sequence[Consumption] = ()
-    figures_alone: Collection[str] = ()
+    lanes: Mapping[str, Lane] = field(default_factory=dict)
 
     @property
     def stopping(self) -> frozenset[tuple[str, int]]:

@@ -22,6 +22,10 @@ class Mark:
     millijoules: int
     gpu_seconds: int = 0
 
+    def counts(self, job: Consumption) -> bool:
+        """Whether all that the job has used is counted, and no more."""
+        return self.millijoules == job.millijoules and self.gpu_seconds == int(job.gpu_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class Use:

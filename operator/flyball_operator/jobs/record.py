@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.gpu_node import PodReport
 from flyball_planner.shifting import Signal
 from flyball_planner.snapshot import JobDecision
 
+from flyball_operator.jobs.feasibility.fitting import Fit
+from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.preemption import preempted_for
@@ -19,11 +22,31 @@ from flyball_operator.jobs.starts.attempts import Attempts, RestartRules
 from flyball_operator.jobs.status.updates import StatusHistory
 
 
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """A job that waits, and has nothing yet: as long as all this is the same, so is what follows from it."""
+
+    live: LiveJob
+    decision: JobDecision | None
+    fit: Fit
+    invalid: str
+
+
+class Idle(NamedTuple):
+    """What a job's status followed from when it last did nothing but wait."""
+
+    live: LiveJob
+    decision: JobDecision | None
+    ranges: object
+    values: tuple[object, ...]
+
+
 @dataclass(slots=True)
 class JobRecord:
     """What is remembered of one job from cycle to cycle."""
 
     reader: ProgressReader
+    known_since: float
     updated_at: float
     attempts: Attempts
     last_resize: datetime | None
@@ -37,14 +60,16 @@ class JobRecord:
     # For which generation and signal it was looked at whether the job is put off, when, and what was found.
     put_off: tuple[tuple[int, Signal], float, Refusal | None] | None = None
     status: StatusHistory = field(default_factory=StatusHistory)
-    # What its status followed from when it last did nothing but wait: objects, and values.
-    idle: tuple[tuple[object, ...], tuple[object, ...]] | None = None
+    # Of a job that did nothing but wait in the last cycle, all that followed from what stood, and from what it did.
+    waited: Waited | None = None
+    idle: Idle | None = None
 
     @staticmethod
     def of(job: EnergyAwareJob, rules: RestartRules, now: datetime, monotonic: float) -> JobRecord:
         """What the operator before this one knew of a job, by its status."""
         return JobRecord(
             reader=ProgressReader(recorded_progress(job)),
+            known_since=monotonic,
             updated_at=monotonic,
             attempts=Attempts.of(job, rules, now, monotonic),
             last_resize=job.status.last_resize_time,
@@ -63,6 +88,31 @@ class JobRecord:
         if self.invalid and self.invalid_generation == job.generation:
             return Refusal("InvalidSpec", self.invalid)
         return None
+
+    def still_waiting(self, job: EnergyAwareJob, decision: JobDecision | None, fit: Fit) -> LiveJob | None:
+        """A job of which nothing stands, as it was worked out in the last cycle; None where that is to be done anew."""
+        before = self.waited
+        if before is None or before.live.view is not job or before.decision is not decision:
+            return None
+        same = (before.fit is fit or before.fit == fit) and before.invalid == self.invalid
+        return before.live if same else None
+
+    def note_waiting(
+        self,
+        live: LiveJob,
+        decision: JobDecision | None,
+        fit: Fit,
+        *,
+        untouched: bool,
+    ) -> None:
+        """Keep what was worked out of a job, where it is `untouched` (of it nothing stands) and nothing in it follows from
+        the time or from the nodes."""
+        spec = live.view.spec
+        budget_known = spec.energy.budget_kilojoules is None or self.budget_checked[0] == live.view.generation
+        rests = live.step.phase == Phase.WAITING and self.attempts.at_rest and self.progress.at_rest
+        timeless = spec.flexible_until is None and spec.recurrence is None and budget_known
+        keep = untouched and rests and timeless
+        self.waited = Waited(live, decision, fit, self.invalid) if keep else None
 
     def take_in_reports(
         self,

@@ -12,7 +12,7 @@ from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import ClusterSnapshot, JobDecision, Plan
 
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
-from flyball_operator.planning.snapshot import planning_key
+from flyball_operator.planning.snapshot import PlanningKeys
 from flyball_operator.planning.worker import PlanFailed
 from flyball_operator.power.cycle import PlanInForce
 
@@ -57,6 +57,7 @@ class Plans:
         self._decisions: dict[str, JobDecision] = {}
         self._infeasible: frozenset[str] = frozenset()
         self._queue = NO_QUEUE
+        self._keys = PlanningKeys()
         self._next: asyncio.Task[Plan] | None = None
         self._next_key: ClusterSnapshot | None = None
         self._next_since = 0.0
@@ -78,7 +79,7 @@ class Plans:
         if self._next is not None:
             return
         planned_for = snapshot()
-        key = planning_key(planned_for)
+        key = self._keys.of(planned_for)
         if key == self._taken_key and monotonic - self._taken_at < self._replan_seconds:
             return
         self._next_key = key
@@ -103,10 +104,13 @@ class Plans:
         nodes = 0 if self._taken_key is None else len(self._taken_key.nodes)
         seconds = round(monotonic - self._next_since, 3)
         self._metrics.observe_plan(seconds)
-        before, self._decisions = (
-            self._decisions,
-            {decision.uid: decision for decision in plan.decisions if decision.uid in jobs},
-        )
+        before = self._decisions
+        # What has not changed stays the same object: by that others know that nothing follows anew.
+        self._decisions = {
+            decision.uid: old if (old := before.get(decision.uid)) == decision and old is not None else decision
+            for decision in plan.decisions
+            if decision.uid in jobs
+        }
         if self._next_moment is not None:
             self._queue = JobQueue.of(plan.queue, self._next_moment)
         self._infeasible = frozenset(outcome.name for outcome in plan.caps if not outcome.feasible)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.units import MILLIWATTS_PER_WATT
@@ -92,6 +93,47 @@ def job_state(
     )
 
 
+class JobStates:
+    """What the planner sees of each job: of one that goes on waiting worked out once, for there may be ten thousand."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, _Waiting] = {}  # by uid
+
+    def of(
+        self,
+        jobs: Iterable[tuple[EnergyAwareJob, JobMemory]],
+        models_of: Callable[[EnergyAwareJob], Sequence[JobModel]],
+        now: datetime,
+        startable: frozenset[str],
+    ) -> tuple[JobState, ...]:
+        """Those of the jobs that want GPUs, as `job_state` has them."""
+        before, self._waiting = self._waiting, {}
+        states = []
+        for job, memory in jobs:
+            known = before.get(job.uid)
+            if known is not None and known.job is job and known.memory is memory and known.models == models_of(job):
+                self._waiting[job.uid] = known
+                states.append(known.state)
+                continue
+            if memory.given_back or not wants_gpus(job, memory.progress, memory.refusal):
+                continue
+            models = models_of(job)
+            state = job_state(job, memory, models, now, job.status.last_resize_time, startable)
+            if memory.current is None and job.due is None:  # else it depends on the time
+                self._waiting[job.uid] = _Waiting(job, memory, models, state)
+            states.append(state)
+        return tuple(states)
+
+
+class _Waiting(NamedTuple):
+    """The state of a job that waits, and what it was made from."""
+
+    job: EnergyAwareJob
+    memory: JobMemory
+    models: Sequence[JobModel]
+    state: JobState
+
+
 def _gpus_max(job: EnergyAwareJob, memory: JobMemory) -> int:
     """The most GPUs that the job may have."""
     return (
@@ -172,9 +214,11 @@ def build_snapshot(
     consolidation: Consolidation | None = None,
     withheld: Mapping[str, int] | None = None,
     evacuate_after_seconds: float = math.inf,
+    job_states: JobStates | None = None,
 ) -> ClusterSnapshot:
     """The planner's whole input; jobs in the order of submission, nodes and caps in the order of their names.
 
+    `job_states` are those of the snapshot before, of which what has not changed is taken over (None: there was none).
     `withheld` is how many GPUs of a node pods cannot have now, by its name. After `evacuate_after_seconds` jobs leave a
     node that is not ready.
     """
@@ -199,16 +243,10 @@ def build_snapshot(
                 pauses=budget.pauses,
             )
         )
-    startable = startable_nodes(nodes)
-    states = []
-    for job, memory in sorted(jobs, key=lambda item: (item[0].created, item[0].key)):
-        if memory.given_back or not wants_gpus(job, memory.progress, memory.refusal):
-            continue
-        resized = job.status.last_resize_time
-        states.append(job_state(job, memory, models_of(job), now, resized, startable))
+    in_order = sorted(jobs, key=lambda item: (item[0].created, item[0].key))
     return ClusterSnapshot(
         node_states,
-        tuple(states),
+        (job_states or JobStates()).of(in_order, models_of, now, startable_nodes(nodes)),
         tuple(caps),
         restart_seconds,
         guard_fraction,
@@ -217,19 +255,28 @@ def build_snapshot(
     )
 
 
-def planning_key(snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """The snapshot without what changes by the second: two equal keys need no new plan before the next regular one."""
+class PlanningKeys:
+    """Snapshots without what changes by the second: two equal ones need no new plan before the next regular one.
+
+    Of jobs that are the same objects as in the snapshot before, so are their parts of the key.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[JobState, JobState]] = {}  # each job's state, and what it is in the key
+
+    def of(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        before, self._known = self._known, {}
+        for job in snapshot.jobs:
+            known = before.get(job.uid)
+            self._known[job.uid] = known if known is not None and known[0] is job else (job, _timeless(job))
+        return replace(snapshot, now_seconds=None, jobs=tuple(self._known[job.uid][1] for job in snapshot.jobs))
+
+
+def _timeless(job: JobState) -> JobState:
     return replace(
-        snapshot,
-        now_seconds=None,
-        jobs=tuple(
-            replace(
-                job,
-                remaining_iterations=None if job.remaining_iterations is None else 1.0,
-                attained_gpu_seconds=0.0,
-                seconds_to_deadline=None if job.seconds_to_deadline is None else 0.0,
-                remaining_energy_joules=None if job.remaining_energy_joules is None else 0.0,
-            )
-            for job in snapshot.jobs
-        ),
+        job,
+        remaining_iterations=None if job.remaining_iterations is None else 1.0,
+        attained_gpu_seconds=0.0,
+        seconds_to_deadline=None if job.seconds_to_deadline is None else 0.0,
+        remaining_energy_joules=None if job.remaining_energy_joules is None else 0.0,
     )

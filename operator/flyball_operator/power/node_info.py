@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from flyball_api.gpu_node import DriverSession, GpuNode
@@ -16,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flyball_operator.power.bound import NEVER, NodePower, acknowledges_another, committed_bound
-from flyball_operator.power.gpu_facts import UNKNOWN, GpuFacts, KnownGpus
+from flyball_operator.power.gpu_facts import GpuFacts, KnownGpus
 
 
 class ForeignPod(NamedTuple):
@@ -313,30 +312,3 @@ def _doubt(node: NodeView | None, gpu_node: GpuNode | None, silent_seconds: floa
     if not sign and silent_seconds is not None:
         return f"its agent has reported nothing for {silent_seconds:.0f} s"
     return sign
-
-
-@dataclass(frozen=True, slots=True)
-class PodLimit:
-    """The highest limit read back from a pod's GPUs (0: none), and whether the grant that names it is acknowledged."""
-
-    highest_milliwatts: MilliwattsPerGpu = UNKNOWN
-    acknowledged: bool = False
-
-
-def pod_limits(nodes: Iterable[NodeInfo]) -> dict[tuple[str, str], PodLimit]:
-    """What is known of the limits of each pod, by its namespace and name."""
-    limits: dict[tuple[str, str], PodLimit] = {}
-    for info in nodes:
-        gpu_node = info.gpu_node
-        if gpu_node is None:
-            continue
-        if gpu_node.acknowledged_current and gpu_node.grant is not None:
-            limits |= {(job.namespace, job.pod_name): PodLimit(acknowledged=True) for job in gpu_node.grant.jobs}
-        for report in gpu_node.gpus:
-            if report.pod is not None:
-                pod = (report.pod.namespace, report.pod.name)
-                before = limits.get(pod, PodLimit())
-                limits[pod] = PodLimit(
-                    max(before.highest_milliwatts, report.limits.enforced_milliwatts or UNKNOWN), before.acknowledged
-                )
-    return limits

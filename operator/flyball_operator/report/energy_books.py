@@ -173,14 +173,16 @@ class EnergyBooks:
             self._rated, self._emitted = self._rated + risen, self._emitted + emitted * risen
         for cap, members in seen.caps.items():
             self._caps[cap] += sum(rises.get(name, 0) for name in members)
-        for use in used_since(self._marks, seen.jobs, counted_since=self._counted_since, counted_until=until, now=now):
+        jobs = list(seen.jobs)
+        using = [job for job in jobs if not self._counts(job)]  # thousands that wait have used nothing
+        for use in used_since(self._marks, using, counted_since=self._counted_since, counted_until=until, now=now):
             if use.mark is None:
                 self._marks.pop(use.job.uid, None)
             else:
                 self._marks[use.job.uid] = use.mark
             self._add_job(use.job, use.millijoules, use.gpu_seconds)
-        known = {job.uid for job in seen.jobs}
-        self._marks = {uid: mark for uid, mark in self._marks.items() if uid in known}
+        for uid in self._marks.keys() - {job.uid for job in jobs}:
+            del self._marks[uid]
         self._counted_since = self._counted_since or whole_second(now)
         self._counted_until = whole_second(now)
 
@@ -256,6 +258,11 @@ class EnergyBooks:
         known.millijoules = read if session != known.session else {**known.millijoules, **read}
         known.session, known.holders, known.ours, known.seen = session, holders, ours, gpu_node
         return total
+
+    def _counts(self, job: Consumption) -> bool:
+        """Whether all that a job has used that has not ended is counted."""
+        mark = self._marks.get(job.uid)
+        return job.ended_at is None and mark is not None and mark.counts(job)
 
     def _add_job(self, job: Consumption, millijoules: int, gpu_seconds: int) -> None:
         if not millijoules and not gpu_seconds:

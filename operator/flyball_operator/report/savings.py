@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flyball_api.energy_aware_job import EnergyAwareJob
 
     from flyball_operator.jobs.jobs_step import LiveJob
+    from flyball_operator.jobs.progress import JobProgress
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class _Known:
     """Of one job: the millijoules counted so far, and the ratio with all that it follows from."""
 
     millijoules: int
+    progress: JobProgress | None = None  # in which they are
     model: JobModel | None = None
     point: tuple[int, int, int] = (0, 0, 0)  # GPUs, nodes, megahertz
     ratio: float = 1.0
@@ -44,8 +46,14 @@ class Savings:
         """Take in what the jobs have used since the last call; jobs that are gone are forgotten."""
         before, self._jobs = self._jobs, {}
         for job in jobs:
-            consumed = job.memory.progress.consumed_millijoules
-            known = self._jobs[job.view.uid] = before.get(job.view.uid) or _Known(consumed)
+            progress, uid = job.memory.progress, job.view.uid
+            known = before.get(uid)
+            if known is not None and known.progress is progress:
+                self._jobs[uid] = known
+                continue
+            consumed = progress.consumed_millijoules
+            known = self._jobs[uid] = known or _Known(consumed)
+            known.progress = progress
             used, known.millijoules = consumed - known.millijoules, max(consumed, known.millijoules)
             if used > 0:
                 ratio = self._ratio(job, known, model_of)

@@ -64,7 +64,7 @@ class JobSeen:
             planned_gpus=allocation.gpus,
             clock_megahertz=applied.clock_megahertz or allocation.clock_megahertz or 0,
             limit_watts=applied.power_limit_watts or allocation.power_limit_watts or 0,
-            watts=energy.watts,
+            watts=energy.watts or 0,
             joules=millijoules / 1000 or energy.consumed_kilojoules * 1000.0,
             state=status.state or "",
             explanation=status.explanation or "",

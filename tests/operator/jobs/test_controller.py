@@ -19,6 +19,7 @@ from flyball_api.energy_aware_job import (
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodView
 from flyball_operator.jobs.controller import JobController
+from flyball_operator.jobs.job_statuses import PLANNING_SECONDS
 from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.jobs.lifecycle import (
     Action,
@@ -423,7 +424,7 @@ def test_a_job_that_was_resumed_is_told_to_be_planned() -> None:
     assert cluster.statuses()[0]["state"] == "Suspended"
     cluster.raw["spec"]["suspend"] = False
     cluster.raw["metadata"]["generation"] = 2
-    assert cluster.statuses()[0]["state"] == "Planning"
+    assert cluster.statuses(PLANNING_SECONDS)[0]["state"] == "Planning"
 
 
 def test_what_happened_is_written_at_once_and_new_figures_at_the_interval() -> None:
@@ -444,6 +445,74 @@ def test_statuses_wait_while_a_cap_is_brought_down_and_for_their_own_last_write(
         cluster.cycle(INTERVAL, **waiting)
         assert cluster.step.statuses == []
     assert len(cluster.statuses()) == 1
+
+
+def test_a_new_job_is_not_told_that_it_will_be_planned_while_its_plan_may_be_near() -> None:
+    cluster = Cluster(decisions={})
+    assert cluster.statuses() == []
+    assert cluster.statuses(0.9 * PLANNING_SECONDS) == []
+    (status,) = cluster.statuses(0.2 * PLANNING_SECONDS)
+    assert status["state"] == "Planning"
+    cluster.decisions = {UID: decision(UID, A)}
+    assert [status["state"] for status in cluster.statuses()] == ["Starting"]
+
+
+def test_what_is_wrong_with_a_new_job_waits_for_no_plan() -> None:
+    cluster = Cluster(raw_job(gpus={"min": 1, "max": 1, "resourceName": "example.com/gpu"}), decisions={})
+    assert [status["state"] for status in cluster.statuses()] == ["UnknownGpuResource"]
+
+
+def with_draw(millijoules_per_iteration: int = 0, **draw: int) -> dict[str, GpuNode]:
+    """Node a, whose first four GPUs the job's pod holds and draws so much with; its script says what an iteration takes."""
+    devices = [{**raw_device(index, pod=("team", "p1") if index < 4 else None), **draw} for index in range(8)]
+    fields: Json = {}
+    if millijoules_per_iteration:
+        fields = {
+            "millijoulesPerIteration": millijoules_per_iteration,
+            "microsecondsPerIteration": 1_000_000,
+            "lastReportTime": "2030-06-01T12:00:00Z",
+        }
+    report = raw_report(UID, 1, 1000, podName="p1", **fields)
+    return {"a": read_gpu_node(raw_gpu_node("a", grant(8 * FLOOR), devices=devices, reports=[report]))}
+
+
+@pytest.mark.parametrize(
+    ("gpu_nodes", "watts", "power"),
+    [
+        (with_draw(900_000, powerMilliwatts=200_000), 900, "900 W"),
+        (with_draw(powerMilliwatts=200_000), 800, "800 W"),
+        ({}, None, ""),
+    ],
+    ids=["by its script", "by its agent", "by nobody"],
+)
+def test_the_draw_is_what_is_said_of_it_and_unknown_where_nobody_says(
+    gpu_nodes: dict[str, GpuNode], watts: int | None, power: str
+) -> None:
+    cluster = Cluster(gpu_nodes=gpu_nodes)
+    cluster.run_on(1)
+    (status,) = cluster.statuses()
+    assert (status["energy"].get("watts"), status["summary"].get("power", "")) == (watts, power)
+
+
+def test_figures_are_written_when_they_have_been_reported_and_not_by_the_clock() -> None:
+    """What only follows from the time that has gone by, such as its end, is worth no write a job."""
+    cluster = Cluster(gpu_nodes=with_draw(900_000))
+    cluster.run_on(1)
+    assert len(cluster.statuses()) == 1
+    for _ in range(4):
+        assert cluster.statuses(INTERVAL) == []
+    cluster.gpu_nodes = with_draw(800_000)
+    (status,) = cluster.statuses(0.1)
+    assert status["energy"]["watts"] == 800
+    cluster.gpu_nodes = with_draw(700_000)
+    assert cluster.statuses(0.5 * INTERVAL) == [], "at the interval at most"
+    (status,) = cluster.statuses(0.5 * INTERVAL)
+    assert status["energy"]["watts"] == 700
+
+
+def test_a_job_without_gpus_draws_nothing() -> None:
+    (status,) = Cluster(raw_job(suspend=True), decisions={}).statuses()
+    assert status["energy"]["watts"] == 0
 
 
 def with_limits(*, acknowledged: bool) -> dict[str, GpuNode]:

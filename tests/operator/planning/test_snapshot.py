@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,10 +12,11 @@ from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_operator.jobs.memory import JobMemory, Refusal, wants_gpus
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.planning.snapshot import (
+    JobStates,
+    PlanningKeys,
     build_snapshot,
     lost_nodes,
     node_state,
-    planning_key,
 )
 from flyball_operator.power.admission import CapBudget
 from flyball_operator.power.node_info import NodeInfo, read_nodes
@@ -54,6 +55,8 @@ def snapshot_of(
     nodes: list[NodeInfo] | None = None,
     rules: dict[str, NodeRules] | None = None,
     budgets: list[CapBudget] | None = None,
+    now: datetime = NOW,
+    job_states: JobStates | None = None,
 ) -> ClusterSnapshot:
     return build_snapshot(
         nodes={picture.name: picture for picture in nodes or [ready_node("a")]},
@@ -61,9 +64,10 @@ def snapshot_of(
         budgets=budgets or [],
         jobs=jobs,
         models_of=lambda job: (PRIOR,),
-        now=NOW,
+        now=now,
         restart_seconds=30.0,
         guard_fraction=0.05,
+        job_states=job_states,
     )
 
 
@@ -252,7 +256,7 @@ def test_only_what_moves_by_itself_is_left_out_of_the_key() -> None:
     spec: Json = {"energy": {"budgetKilojoules": 100}, "deadline": "2030-06-02T00:00:00Z"}
 
     def key(progress: JobProgress, **changes: Any) -> ClusterSnapshot:
-        return planning_key(snapshot_of([(job_view(**spec, **changes), JobMemory(progress, ALLOCATION, True))]))
+        return PlanningKeys().of(snapshot_of([(job_view(**spec, **changes), JobMemory(progress, ALLOCATION, True))]))
 
     first = key(JobProgress())
     assert key(JobProgress(iterations=9.0, settled_millijoules=5, attained_gpu_seconds=7.0)) == first
@@ -260,7 +264,35 @@ def test_only_what_moves_by_itself_is_left_out_of_the_key() -> None:
     assert key(JobProgress(), priority=1) != first
     now = snapshot_of([])
     assert now.now_seconds == NOW.timestamp()
-    assert planning_key(replace(now, now_seconds=NOW.timestamp() + 1.0)) == planning_key(now)
+    keys = PlanningKeys()
+    assert keys.of(replace(now, now_seconds=NOW.timestamp() + 1.0)) == keys.of(now)
+
+
+WAITS, DATED = job_view("waits"), job_view("dated", deadline="2030-06-02T00:00:00Z")
+RUNS = job_view("runs")
+
+
+def test_what_has_not_changed_of_a_job_that_waits_is_worked_out_once() -> None:
+    states, keys = JobStates(), PlanningKeys()
+
+    def made(now: datetime, *jobs: tuple[EnergyAwareJob, JobMemory]) -> ClusterSnapshot:
+        """The same as without anything kept from the snapshot before."""
+        kept, anew = (snapshot_of(list(jobs), now=now, job_states=each) for each in (states, None))
+        assert kept == anew
+        assert keys.of(kept) == PlanningKeys().of(anew)
+        return kept
+
+    runs = (RUNS, JobMemory(JobProgress(), ALLOCATION, running=True))
+    first = made(NOW, (WAITS, IDLE), (DATED, IDLE), runs)
+    later = made(NOW + timedelta(seconds=5), (WAITS, IDLE), (DATED, IDLE), runs)
+    assert [one is other for one, other in zip(first.jobs, later.jobs, strict=True)] == [False, False, True]
+    assert [job.name for job in later.jobs] == ["team/dated", "team/runs", "team/waits"]
+    changed = replace(WAITS, spec=structs.replace(WAITS.spec, priority=7))
+    assert made(NOW, (changed, IDLE), runs).jobs[1].priority == 7
+    bounded = replace(IDLE, eligible_nodes=frozenset(("a",)))
+    assert made(NOW, (changed, bounded)).jobs[0].eligible_nodes == {"a"}
+    assert made(NOW).jobs == ()
+    assert made(NOW, (changed, bounded)).jobs[0].eligible_nodes == {"a"}
 
 
 def test_the_planner_takes_it() -> None:

@@ -13,18 +13,21 @@ from flyball_operator.power.node_info import NodeInfo
 
 
 def budget_too_small(
-    job: EnergyAwareJob, iterations_done: float, nodes: Mapping[str, NodeInfo], models: ModelSource
+    job: EnergyAwareJob,
+    iterations_done: float,
+    nodes: Mapping[str, NodeInfo],
+    models: ModelSource,
+    gpus_per_node: int,
 ) -> Refusal | None:
     """Why a job cannot end within its energy budget, whatever it is given; None where it may.
 
-    Under `onExhausted: Throttle` it may go beyond, and is only told.
+    `gpus_per_node` are the largest node's. Under `onExhausted: Throttle` it may go beyond, and is only told.
     """
     energy = job.spec.energy
     budget_kilojoules = energy.budget_kilojoules
     if budget_kilojoules is None or energy.on_exhausted == "Throttle":
         return None
-    per_node = max(1, *(info.gpus for info in nodes.values()))
-    found = tradeoff(job, models.model_for(job, nodes), iterations_done, per_node)
+    found = tradeoff(job, models.model_for(job, nodes), iterations_done, gpus_per_node)
     least = 0 if found is None else found.thriftiest.kilojoules
     if least <= budget_kilojoules:
         return None

@@ -36,6 +36,7 @@ class Fit:
 
 
 NO_BOUNDS = Fit()
+Fits = dict[tuple[int, int], Fit]  # by what pods demand (its identity), and the job's priority
 
 
 class Fitting:
@@ -43,11 +44,14 @@ class Fitting:
 
     def __init__(self) -> None:
         self._demands: dict[str, tuple[int, PodDemands]] = {}
+        self._alike: dict[PodDemands, PodDemands] = {}  # one object for all that are equal
+        self._fits: Fits = {}  # of the last cycle
 
     def _of(self, job: EnergyAwareJob) -> PodDemands:
         known = self._demands.get(job.uid)
         if known is None or known[0] != job.generation:
-            known = self._demands[job.uid] = (job.generation, pod_demands(job))
+            demands = pod_demands(job)
+            known = self._demands[job.uid] = (job.generation, self._alike.setdefault(demands, demands))
         return known[1]
 
     def fits(
@@ -66,8 +70,11 @@ class Fitting:
         """
         for uid in self._demands.keys() - {job.uid for job in jobs}:
             del self._demands[uid]
+        if len(self._alike) > 2 * len(self._demands):
+            self._alike = {demands: demands for _, demands in self._demands.values()}
         views = {name: info.node for name, info in nodes.items() if info.node is not None and info.node.gpus}
-        room = _Room(views, used, {job.uid: job.spec.priority for job in jobs}, pods_of)
+        room = _Room(views, used, {job.uid: job.spec.priority for job in jobs}, pods_of, self._fits)
+        self._fits = room.known
         found: dict[str, Fit] = {}
         for job in jobs:
             try:
@@ -92,7 +99,7 @@ class Fitting:
         demands = self._of(job)
         found = room.fit(demands, job.spec.priority)
         # Where it is it may stay: what its own pods have there now, its next ones can have.
-        holds = {pod.node for pod in pods if pod.node and not pod.finished}
+        holds = {pod.node for pod in pods if pod.node and not pod.finished} if pods else None
         if not holds:
             return found
         return Fit(None if found.eligible_nodes is None else found.eligible_nodes | holds)
@@ -107,7 +114,10 @@ class _Room:
         used: Mapping[str, Needs],
         priorities: Mapping[str, int],
         pods_of: Mapping[str, Sequence[PodView]],
+        before: Fits,
     ) -> None:
+        """`before` has the fits of the cycle before: what is still so is the same object, by which others know it."""
+        self._before = before
         self._views = views
         self._used = used
         # Of each node: what Flyball's own pods have of it, with their jobs' priorities (None: not known).
@@ -116,14 +126,16 @@ class _Room:
             for pod in pods:
                 if pod.node and not pod.finished and pod.needs != NO_NEEDS:
                     self._ours.setdefault(pod.node, []).append((priorities.get(uid), pod.needs))
-        self._known: dict[tuple[PodDemands, int], Fit] = {}
+        self.known: Fits = {}
 
     def fit(self, demands: PodDemands, priority: int) -> Fit:
         """The fit of a job with these demands that has no pods yet."""
-        found = self._known.get((demands, priority))
+        key = (id(demands), priority)  # to hash them whole, ten thousand times, costs as much as all the rest
+        found = self.known.get(key)
         if found is None:
             lacks = {name: demands.lacking(view, self._free(view, priority)) for name, view in self._views.items()}
-            found = self._known[demands, priority] = self._judged(demands, lacks)
+            found, before = self._judged(demands, lacks), self._before.get(key)
+            found = self.known[key] = before if before == found and before is not None else found
         return found
 
     def _judged(self, demands: PodDemands, lacks: Mapping[str, str]) -> Fit:

@@ -19,19 +19,21 @@ def put_off(
     iterations_done: float,
     nodes: Mapping[str, NodeInfo],
     models: ModelSource,
+    gpus_per_node: int,
     signal: Signal | None,
     now: datetime,
 ) -> Refusal | None:
     """Why a job that has not begun does not start yet; None where it may.
 
-    How long it takes is what its model says of its smallest size at the highest clock.
+    How long it takes is what its model says of its smallest size at the highest clock; `gpus_per_node` are the largest
+    node's.
     """
     until, iterations = job.spec.flexible_until, job.spec.training.iterations
     if signal is None or until is None or iterations is None or not nodes:
         return None
     gpus = job.spec.gpus.min
-    per_node = max(1, *(info.gpus for info in nodes.values()))
-    curves = models.model_for(job, nodes).curves(gpus, max(1, gpus // per_node), job.spec.training.global_batch_size)
+    ranks = max(1, gpus // gpus_per_node)
+    curves = models.model_for(job, nodes).curves(gpus, ranks, job.spec.training.global_batch_size)
     seconds = max(0.0, iterations - iterations_done) * float(curves.seconds[0, -1])
     due = job.due or until
     start = best_start(signal, now.timestamp(), due.timestamp(), seconds)

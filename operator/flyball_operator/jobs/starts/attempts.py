@@ -255,6 +255,11 @@ class Attempts:
     # --- what follows ------------------------------------------------------------------------------------------------
 
     @property
+    def at_rest(self) -> bool:
+        """Nothing follows from time alone: no pause, no refusal, no obstacle, no start under way."""
+        return self.pause is None and not self._refused and self._obstacle is None and not self._starting_seconds
+
+    @property
     def gives_back(self) -> bool:
         """Others may have the job's GPUs and watts for now."""
         return self.pause is not None and self.pause.gives_back

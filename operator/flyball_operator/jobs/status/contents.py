@@ -61,7 +61,7 @@ def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
             earliest_completion_time=earliest,
             latest_completion_time=latest,
         ),
-        energy=_energy(progress, projected, progress.watts),
+        energy=_energy(progress, projected, facts.watts),
         prediction=None if facts.outcome else prediction_of(facts),
         recurrence=_run(job, facts.run, progress),
         queue=_queue(facts),
@@ -121,7 +121,7 @@ def energy_status(job: EnergyAwareJob, progress: JobProgress) -> EnergyAwareJobS
     summary = msgspec.structs.replace(job.status.summary or JobSummary(), energy=kilojoules_words(kilojoules))
     return msgspec.structs.replace(
         job.status,
-        energy=_energy(progress, kilojoules, 0.0),
+        energy=_energy(progress, kilojoules, 0),
         recurrence=_run(job, job.run, progress),
         summary=summary,
     )
@@ -178,11 +178,11 @@ def _applied(facts: JobFacts) -> JobAllocation | None:
     )
 
 
-def _energy(progress: JobProgress, projected_kilojoules: float | None, watts: float) -> EnergyUse:
+def _energy(progress: JobProgress, projected_kilojoules: float | None, watts: int | None) -> EnergyUse:
     return EnergyUse(
         consumed_kilojoules=progress.consumed_millijoules // 1_000_000,
         projected_kilojoules=None if projected_kilojoules is None else round(projected_kilojoules),
-        watts=round(watts),
+        watts=watts,
         settled_millijoules=progress.settled_millijoules,
         settled_incarnation=progress.settled_incarnation,
         incarnations=tuple(IncarnationEnergy(*item) for item in sorted(progress.open_millijoules.items())),

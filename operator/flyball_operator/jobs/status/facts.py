@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from flyball_api.energy_aware_job import BackOff, IncarnationFailure, RecurringRun
+from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.jobs.lifecycle import JobStep
@@ -20,8 +21,9 @@ class JobFacts:
     """Everything that a status is made from, beside the job itself.
 
     `granted`: every running pod has its planned limit in a grant that its agent acknowledged; `applied_milliwatts` is the
-    highest limit read back from the job's GPUs (0: none known). `last_failed` is the last incarnation that `restarts`
-    counts. `outcome` is "Succeeded" or "Failed" once the job has ended; `refusal` says why no pods can be made of it.
+    highest limit read back from the job's GPUs (0: none known), `drawn_milliwatts` what they draw by their agents (None:
+    not known). `last_failed` is the last incarnation that `restarts` counts. `outcome` is "Succeeded" or "Failed" once the
+    job has ended; `refusal` says why no pods can be made of it. `unplanned`: it wants GPUs, and no plan has seen it yet.
     `observing`: the operator does nothing of what is decided.
 
     `back_off` is the pause before its next start, in which it `gives_back` its GPUs or not; `obstacle` what keeps the pods
@@ -40,8 +42,10 @@ class JobFacts:
     now: datetime
     last_failed: int = 0
     applied_milliwatts: int = 0
+    drawn_milliwatts: int | None = None
     outcome: str = ""
     outcome_message: str = ""
+    unplanned: bool = False
     refusal: Refusal | None = None
     last_resize: datetime | None = None
     observing: bool = False
@@ -55,3 +59,24 @@ class JobFacts:
     queue: QueuePlace | None = None
     pace_band: tuple[float, float] | None = None
     run: RecurringRun | None = None
+
+    @property
+    def measured(self) -> tuple[object, ...]:
+        """What somebody has reported or reckoned anew: all else of a running job's figures follows by the clock."""
+        progress = self.progress
+        return (
+            progress.iterations,
+            progress.last_report,
+            progress.consumed_millijoules,
+            progress.watts,
+            progress.clock_megahertz,
+            self.drawn_milliwatts,
+            self.applied_milliwatts,
+        )
+
+    @property
+    def watts(self) -> int | None:
+        """What the job's GPUs draw: over an iteration, as its processes say, or else now, as their agents do."""
+        if self.progress.watts:
+            return round(self.progress.watts)
+        return None if self.drawn_milliwatts is None else round(self.drawn_milliwatts / MILLIWATTS_PER_WATT)

@@ -29,7 +29,7 @@ def summary_of(
     planned_clock = decision.allocation.clock_megahertz if decision and decision.allocation else 0
     return JobSummary(
         clock=f"{progress.clock_megahertz or planned_clock} MHz" if running else "",
-        power=f"{progress.watts:.0f} W" if running and progress.watts else "",
+        power=f"{facts.watts} W" if running and facts.watts else "",
         progress=_progress_words(progress, iterations, ended=bool(facts.outcome)),
         energy=kilojoules_words(progress.consumed_millijoules / 1e6),
         budget="" if not budget else f"{100 * progress.consumed_millijoules / (budget * 1e6):.0f}%",

@@ -13,7 +13,7 @@ from flyball_api.frontier import Tradeoff
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import JobModel
 
-from flyball_operator.jobs.frontier import tradeoff
+from flyball_operator.jobs.frontier import LargestNode, tradeoff
 from flyball_operator.jobs.lifecycle import Phase
 from flyball_operator.jobs.status.contents import LONG_WAIT_SECONDS, job_status, significant_fields
 from flyball_operator.jobs.status.facts import JobFacts
@@ -41,10 +41,11 @@ class PaceSource(ModelSource, Protocol):
 
 @dataclass(slots=True)
 class StatusHistory:
-    """When one job's status was last made, and from which significant facts."""
+    """When one job's status was last made, and from which significant facts and measurements."""
 
     looked_at: float = float("-inf")
     significant: tuple[object, ...] = ()
+    measured: tuple[object, ...] = ()
 
 
 class StatusUpdates:
@@ -57,8 +58,7 @@ class StatusUpdates:
     def __init__(self, interval_seconds: float, models: PaceSource) -> None:
         self._interval_seconds = interval_seconds
         self._models = models
-        self._nodes: Mapping[str, NodeInfo] = {}
-        self._gpus_per_node = 1
+        self._largest_node = LargestNode()
 
     @staticmethod
     def urgent(job: EnergyAwareJob, facts: JobFacts, history: StatusHistory) -> bool:
@@ -78,6 +78,13 @@ class StatusUpdates:
         behind = 0.0 if position is None else position * SECONDS_PER_PLACE
         return monotonic - history.looked_at >= max(self._interval_seconds, behind)
 
+    @staticmethod
+    def has_news(facts: JobFacts, history: StatusHistory, monotonic: float) -> bool:
+        """Whether figures that are due can be others than before: those of a running job come with its agents' reports."""
+        running = facts.step.phase == Phase.RUNNING
+        old = monotonic - history.looked_at >= SIGN_OF_LIFE_SECONDS
+        return not running or old or facts.measured != history.measured
+
     def made(
         self,
         job: EnergyAwareJob,
@@ -91,7 +98,7 @@ class StatusUpdates:
         # A new leader finds thousands of jobs at once: figures that have moved since are written in their turn.
         position = None if facts.queue is None else facts.queue.position
         due = not first and self.due(job, position, facts.now, history, monotonic)
-        history.significant = (job.generation, *_significant_facts(facts))
+        history.significant, history.measured = (job.generation, *_significant_facts(facts)), facts.measured
         if due or first:
             history.looked_at = monotonic
         if facts.pace_band is None and facts.step.phase == Phase.RUNNING and nodes:
@@ -121,9 +128,8 @@ class StatusUpdates:
 
     def _tradeoff(self, job: EnergyAwareJob, facts: JobFacts, nodes: Mapping[str, NodeInfo]) -> Tradeoff | None:
         """What time costs for the rest of the job."""
-        if self._nodes is not nodes:  # once a cycle, not once for each of thousands of statuses
-            self._nodes, self._gpus_per_node = nodes, max([1, *(info.gpus for info in nodes.values())])
-        return tradeoff(job, self._models.model_for(job, nodes), facts.progress.iterations, self._gpus_per_node)
+        model, gpus_per_node = self._models.model_for(job, nodes), self._largest_node.gpus_of(nodes)
+        return tradeoff(job, model, facts.progress.iterations, gpus_per_node)
 
 
 def _moved(before: EnergyAwareJobStatus, status: EnergyAwareJobStatus) -> bool:

@@ -47,7 +47,7 @@ def flexible(hours: float | None, seconds: float = HOUR, **spec: Any) -> EnergyA
 
 
 def words(job: EnergyAwareJob, done: float = 0.0, now: datetime = NOW, signal: Signal | None = SIGNAL) -> str:
-    found = put_off(job, done, NODES, Models(), signal, now)
+    found = put_off(job, done, NODES, Models(), 8, signal, now)
     if found is None:
         return ""
     assert found.reason == "WaitingForSignal"

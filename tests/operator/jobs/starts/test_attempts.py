@@ -516,6 +516,7 @@ def test_the_api_server_is_asked_about_each_template_once() -> None:
         scene.cycle()
         assert not scene.step.checks
     scene.raw["metadata"]["generation"] = 2
+    scene.raw["spec"]["template"]["spec"]["containers"][0]["volumeMount"] = []
     scene.cycle()
     (job,) = scene.step.checks
     scene.controller.checked(job, WriteResult(Outcome.REFUSED, invalid='unknown field "volumeMount"'))

@@ -1,0 +1,67 @@
+"""Room for statuses: news before those that wait, and as many figures as get written."""
+
+from __future__ import annotations
+
+from flyball_operator.jobs.status_lanes import (
+    FEWEST_FIGURES_AT_ONCE,
+    MOST_FIGURES_AT_ONCE,
+    STATUSES_AT_ONCE,
+    WAITING_AT_ONCE,
+    Lane,
+    Lanes,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+
+
+def names(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}-{index}" for index in range(count)]
+
+
+def test_thousands_that_wait_leave_room_for_what_happens() -> None:
+    lanes = Lanes()
+    waiting = names("waits", lanes.rooms(())[Lane.WAITING])
+    lanes.begun(dict.fromkeys(waiting, Lane.WAITING))
+    rooms = lanes.rooms(waiting)
+    assert rooms[Lane.WAITING] == 0
+    assert rooms[Lane.NEWS] == STATUSES_AT_ONCE - WAITING_AT_ONCE
+    assert rooms[Lane.FIGURES] == 0, "while so many others wait for their turn"
+
+
+def test_as_many_figures_are_begun_as_get_written() -> None:
+    lanes, begun = Lanes(), []
+    for _ in range(4):
+        begun.append(lanes.rooms(())[Lane.FIGURES])
+        lanes.begun(dict.fromkeys(names("runs", begun[-1]), Lane.FIGURES))
+    assert begun == [FEWEST_FIGURES_AT_ONCE, 64, MOST_FIGURES_AT_ONCE, MOST_FIGURES_AT_ONCE]
+    left = names("runs", MOST_FIGURES_AT_ONCE - 10)
+    assert lanes.rooms(left)[Lane.FIGURES] == 0, "most of them still wait for their turn"
+    lanes.begun({})
+    assert lanes.rooms(left[:40])[Lane.FIGURES] == 0
+    lanes.begun({})
+    assert lanes.rooms(())[Lane.FIGURES] == 64, "all of them have been written"
+
+
+def test_few_figures_are_no_reason_for_more() -> None:
+    lanes = Lanes()
+    for _ in range(4):
+        assert lanes.rooms(())[Lane.FIGURES] == FEWEST_FIGURES_AT_ONCE
+        lanes.begun(dict.fromkeys(names("runs", 5), Lane.FIGURES))
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(Lane)), st.integers(0, 300), st.floats(0, 1)), max_size=30))
+@settings(max_examples=examples(100))
+def test_no_room_is_ever_less_than_none_and_never_is_too_much_under_way(
+    cycles: list[tuple[Lane, int, float]],
+) -> None:
+    lanes, under_way = Lanes(), list[str]()
+    for count, (lane, wanted, written) in enumerate(cycles):
+        rooms = lanes.rooms(under_way)
+        assert all(room >= 0 for room in rooms.values())
+        begun = names(f"cycle-{count}", min(wanted, rooms[lane]))
+        lanes.begun(dict.fromkeys(begun, lane))
+        under_way += begun
+        assert len(under_way) <= STATUSES_AT_ONCE
+        under_way = under_way[int(written * len(under_way)) :]
