@@ -22,11 +22,10 @@ from typing import Any
 
 from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.names import LABEL_JOB_NAME
-from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.informer import Informer
 from flyball_kube.log_settings import LogSettings
 from flyball_kube.logs import configure_logging, get_logger
-from flyball_kube.resources import CONFIG_MAPS, ENERGY_AWARE_JOBS, PODS
+from flyball_kube.resources import ENERGY_AWARE_JOBS, PODS
 from flyball_kube.session import ApiSession
 from flyball_simulator.measured.noise import noise_factor
 
@@ -37,21 +36,21 @@ from flyball_testbed.controlplane.stages import (
     STOPPED_ANNOTATION,
     SUCCEEDED,
 )
+from flyball_testbed.workload.annotations import PodAnnotations
+from flyball_testbed.workload.config_maps import ConfigMapMounts
 from flyball_testbed.workload.devices import DeviceManager
 from flyball_testbed.workload.pods import (
     ACTIVITY_ANNOTATION,
     WORLD_SIZE_VARIABLE,
     GpuPod,
     IncarnationKey,
-    MountedConfigMap,
 )
-from flyball_testbed.workload.programs import ProgramPlaces, Programs, mounted_folder
+from flyball_testbed.workload.programs import ProgramPlaces, Programs
 from flyball_testbed.workload.reports import post_steps
 from flyball_testbed.workload.trainer import Checkpoint, Phase, Timing, Trainer, TrainingTask
 
 logger = get_logger(__name__)
 
-RETRY_SECONDS = 0.5
 UNPLACED_RETRY_SECONDS = 1.0
 
 
@@ -107,10 +106,11 @@ class WorkloadHost:
         self._unplaced: set[str] = set()
         self._gangs: dict[IncarnationKey, _Gang] = {}
         self._adopted: dict[IncarnationKey, float] = {}
-        self._annotated: set[tuple[str, str]] = set()
-        self._mounting: set[str] = set()  # uids of pods whose ConfigMaps are being read, or have been
-        self._mounted: set[str] = set()
         self._tasks: set[asyncio.Task[object]] = set()
+        self._annotations = PodAnnotations(session, self._start)
+        self._config_maps = ConfigMapMounts(
+            session, settings.config_maps, self._start, self._is_here, lambda pod: self._changed.add(pod.key)
+        )
 
     async def run(self) -> None:
         """Watch, train, report; every failure of the API is tried again."""
@@ -186,7 +186,7 @@ class WorkloadHost:
             if gang is None:
                 for device in node.held_by(pod.uid):
                     device.set_activity(0.0)
-                self._annotate(pod, {STOPPED_ANNOTATION: "true"})
+                self._annotations.annotate(pod, {STOPPED_ANNOTATION: "true"})
             else:
                 gang.trainer.stop(now)
             return
@@ -198,10 +198,7 @@ class WorkloadHost:
         if pod.phase != "Running":
             return
         if gang is not None:
-            if isinstance(gang.trainer, Programs) and pod.config_maps and pod.uid not in self._mounted:
-                if pod.uid not in self._mounting:
-                    self._mounting.add(pod.uid)
-                    self._start(self._mount(key, pod))
+            if isinstance(gang.trainer, Programs) and not self._config_maps.are_there(pod):
                 return
             gang.trainer.join(pod.uid, pod.node, devices)
         else:
@@ -209,36 +206,17 @@ class WorkloadHost:
             for device in devices:
                 device.set_activity(activity)
 
-    async def _mount(self, key: str, pod: GpuPod) -> None:
-        """Write the files of a pod's ConfigMaps, as the kubelet does; what is not there is waited for."""
-        for mounted in pod.config_maps:
-            while (files := await self._read(pod, mounted)) is None:
-                await asyncio.sleep(RETRY_SECONDS)
-                if (now := self._seen.get(key)) is None or now.uid != pod.uid or now.deleting:
-                    return
-            folder = mounted_folder(self._settings.config_maps, pod, mounted)
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, text in files.items():
-                (folder / name).write_text(text)
-        self._mounted.add(pod.uid)
-        self._changed.add(key)
-
-    async def _read(self, pod: GpuPod, mounted: MountedConfigMap) -> dict[str, str] | None:
-        """The files of a ConfigMap by their names; None where one of them is not there."""
-        try:
-            data = (await self._session.get(CONFIG_MAPS.path(pod.namespace, mounted.name))).get("data") or {}
-            return {name: data[key] for name, key in mounted.keys.items()}
-        except (ApiError, ApiUnreachable, KeyError) as error:
-            logger.warning("ConfigMap not mounted", pod=pod.name, config_map=mounted.name, error=str(error))
-            return None
+    def _is_here(self, pod: GpuPod) -> bool:
+        """Whether it is the one that runs under its name now, and may go on."""
+        now = self._seen.get(pod.key)
+        return now is not None and now.uid == pod.uid and not now.deleting
 
     def _gone(self, key: str, pod: GpuPod, now: float) -> None:
         """A pod that vanished: deleted by force, or its node with it."""
         del self._seen[key]
         self._unplaced.discard(key)
-        self._mounting.discard(pod.uid)
-        self._mounted.discard(pod.uid)
-        self._annotated = {(uid, name) for uid, name in self._annotated if uid != pod.uid}
+        self._config_maps.forget(pod)
+        self._annotations.forget(pod)
         node = self._devices.node(pod.node) if pod.node is not None else None
         if node is not None:
             node.release(pod.uid)
@@ -265,7 +243,7 @@ class WorkloadHost:
                 task = TrainingTask.of_environment(pod.environment) or self._task_of_job(pod)
             except ValueError as error:
                 logger.error("pod cannot train", pod=key, error=str(error))
-                self._annotate(pod, {OUTCOME_ANNOTATION: FAILED, EXIT_CODE_ANNOTATION: "1"})
+                self._annotations.annotate(pod, {OUTCOME_ANNOTATION: FAILED, EXIT_CODE_ANNOTATION: "1"})
                 return None
             if task is None:
                 return None
@@ -311,33 +289,11 @@ class WorkloadHost:
             if pod is None or pod.ended:
                 continue
             if phase is Phase.SUCCEEDED:
-                self._annotate(pod, {OUTCOME_ANNOTATION: SUCCEEDED})
+                self._annotations.annotate(pod, {OUTCOME_ANNOTATION: SUCCEEDED})
             elif phase is Phase.FAILED:
-                self._annotate(pod, {OUTCOME_ANNOTATION: FAILED, EXIT_CODE_ANNOTATION: "1"})
+                self._annotations.annotate(pod, {OUTCOME_ANNOTATION: FAILED, EXIT_CODE_ANNOTATION: "1"})
             if pod.deleting:
-                self._annotate(pod, {STOPPED_ANNOTATION: "true"})
-
-    def _annotate(self, pod: GpuPod, annotations: dict[str, str]) -> None:
-        """Annotate a pod once; tried again until it is done or the pod is gone."""
-        wanted = {name: value for name, value in annotations.items() if (pod.uid, name) not in self._annotated}
-        wanted = {name: value for name, value in wanted.items() if pod.annotations.get(name) != value}
-        if wanted:
-            self._annotated |= {(pod.uid, name) for name in wanted}
-            self._start(self._patch(pod, wanted))
-
-    async def _patch(self, pod: GpuPod, annotations: dict[str, str]) -> None:
-        body = {"metadata": {"uid": pod.uid, "annotations": annotations}}
-        while True:
-            try:
-                await self._session.patch(PODS.path(pod.namespace, pod.name), body)
-                return
-            except ApiError as error:
-                if error.not_found or error.conflict:  # gone, or another pod of that name: the uid differs
-                    return
-                logger.warning("pod not written", pod=f"{pod.namespace}/{pod.name}", error=str(error))
-            except ApiUnreachable as error:
-                logger.warning("pod not written", pod=f"{pod.namespace}/{pod.name}", error=str(error))
-            await asyncio.sleep(RETRY_SECONDS)
+                self._annotations.annotate(pod, {STOPPED_ANNOTATION: "true"})
 
     # --- reports and files -----------------------------------------------------------------------------------------
 

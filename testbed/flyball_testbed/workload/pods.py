@@ -102,6 +102,11 @@ class GpuPod:
         )
 
     @property
+    def key(self) -> str:
+        """`<namespace>/<name>`, by which informers know it."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
     def job_name(self) -> str:
         """The job that it belongs to; its own name where it belongs to none."""
         return self.labels.get(LABEL_JOB_NAME, self.name)

@@ -18,8 +18,9 @@ from pathlib import Path
 from flyball_simulated_gpu.shared import SimulatedDevice
 
 from flyball_testbed.controlplane.ports import LOOPBACK, free_port
+from flyball_testbed.workload.config_maps import mounted_folder
 from flyball_testbed.workload.devices import hardware_path
-from flyball_testbed.workload.pods import GpuPod, MountedConfigMap
+from flyball_testbed.workload.pods import GpuPod
 from flyball_testbed.workload.reports import socket_path
 from flyball_testbed.workload.trainer import Phase, StepReport
 
@@ -39,11 +40,6 @@ class ProgramPlaces:
     sockets: Path
     logs: Path
     hardware: Path
-
-
-def mounted_folder(config_maps: Path, pod: GpuPod, mounted: MountedConfigMap) -> Path:
-    """Where the files of a ConfigMap are that a pod mounts."""
-    return config_maps / pod.uid / mounted.name
 
 
 def environment_of(
