@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+from flyball_cli import devcluster_access
+from flyball_cli.devcluster_access import NAME, attached, fail, say
 
 if TYPE_CHECKING:
     from flyball_testbed.controlplane.cluster import DevCluster
@@ -38,34 +38,12 @@ The first start fetches or builds the programs (minutes, once); after that a sta
 
 FOREGROUND_POLL_SECONDS = 0.5
 
-NAME = Annotated[str, typer.Option("--name", metavar="NAME", help="Which cluster; each has a folder of its own.")]
-
 group = typer.Typer(name="devcluster", help=HELP, no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
+    devcluster_access.register(group)
     app.add_typer(group)
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
-
-
-def _fail(message: object) -> NoReturn:
-    _say(f"flyball devcluster: {message}")
-    raise typer.Exit(1)
-
-
-def _attached(name: str) -> DevCluster:
-    from flyball_testbed.controlplane.cluster import DevCluster, cluster_names, named_directory
-
-    try:
-        return DevCluster.attach(named_directory(name))
-    except FileNotFoundError:
-        others = ", ".join(cluster_names()) or "none"
-        _fail(f"no cluster {name!r} (there is: {others}); start one with: flyball devcluster up --name {name}")
-    except ValueError as error:
-        _fail(error)
 
 
 def _seen_at(addresses: Mapping[str, str]) -> list[str]:
@@ -153,11 +131,11 @@ def up(
     from flyball_testbed.standing import StandingError, set_up, take_down
 
     if images and not real:
-        _fail("--image is for real nodes: simulated ones run nothing (add --real)")
+        fail("--image is for real nodes: simulated ones run nothing (add --real)")
     if install and not real:
-        _fail("--install is for real nodes, whose pods run (add --real); simulated ones have everything without it")
+        fail("--install is for real nodes, whose pods run (add --real); simulated ones have everything without it")
     if [bare, api_only, install].count(True) > 1:
-        _fail("--bare, --api-only and --install exclude each other")
+        fail("--bare, --api-only and --install exclude each other")
     everything = not (real or bare or api_only)
     addresses: Mapping[str, str] = {}
     signal.signal(signal.SIGTERM, _interrupt)
@@ -175,10 +153,10 @@ def up(
                 images=images or [],
                 install=not (bare or install),
                 die_with_parent=foreground,
-                report=_say,
+                report=say,
             )
             if install:
-                install_packaged(cluster, _say)
+                install_packaged(cluster, say)
             return cluster.devcluster
         simulated = DevCluster.start(
             16 if nodes is None else nodes,
@@ -187,14 +165,14 @@ def up(
             directory=directory,
             install=not bare,
             options=Options(pod_start_delay_seconds=pod_start_delay, die_with_parent=foreground),
-            report=_say,
+            report=say,
         )
         if everything:
-            addresses = set_up(simulated, gpus_per_node, product, die_with_parent=foreground, report=_say)
+            addresses = set_up(simulated, gpus_per_node, product, die_with_parent=foreground, report=say)
         return simulated
 
     try:
-        cluster = start_named(name, start, _say, take_down)
+        cluster = start_named(name, start, say, take_down)
     except (
         BinariesUnavailableError,
         ChartError,
@@ -212,42 +190,42 @@ def up(
         LookupError,
         ValueError,
     ) as error:
-        _fail(error)
+        fail(error)
     count = len(cluster.node_names())
     kind = f"{'real ' if real else ''}node{'s' if count != 1 else ''}"
-    _say(
+    say(
         f"devcluster {name!r} is up in {time.monotonic() - started:.1f} s: {count} {kind} with {gpus_per_node} GPUs each,"
         f" {cluster.control_plane.server_url}"
     )
     option = "" if name == "default" else f" --name {name}"
     if everything or install:
-        _say(f"  flyball devcluster kubectl{option} -- get gpunodes")
-        _say(f"  flyball devcluster kubectl{option} -- apply -f examples/manifests/power-cap.yaml")
+        say(f"  flyball devcluster kubectl{option} -- get gpunodes")
+        say(f"  flyball devcluster kubectl{option} -- apply -f examples/manifests/power-cap.yaml")
         if everything:
-            _say(f"  flyball devcluster kubectl{option} -- apply -f examples/manifests/first-job.yaml")
-        _say(f"  flyball devcluster kubectl{option} -- get powercaps,energyawarejobs --watch")
-        _say(f'  flyball top --kubeconfig "$(flyball devcluster kubeconfig{option})"')
+            say(f"  flyball devcluster kubectl{option} -- apply -f examples/manifests/first-job.yaml")
+        say(f"  flyball devcluster kubectl{option} -- get powercaps,energyawarejobs --watch")
+        say(f'  flyball top --kubeconfig "$(flyball devcluster kubeconfig{option})"')
         if install:
             page = "--namespace flyball-system create token flyball-page"
-            _say(f"  flyball devcluster kubectl{option} -- {page}     # to see the status page with")
-            _say(f"  flyball devcluster kubectl{option} -- proxy     # and then http://localhost:8001{PAGE_PATH}")
+            say(f"  flyball devcluster kubectl{option} -- {page}     # to see the status page with")
+            say(f"  flyball devcluster kubectl{option} -- proxy     # and then http://localhost:8001{PAGE_PATH}")
     else:
-        _say(f"  flyball devcluster kubectl{option} -- get nodes")
+        say(f"  flyball devcluster kubectl{option} -- get nodes")
         if real and bare:
-            _say("  docs/install.md goes on at The chart, without image.registry")
-    _say(f"  export KUBECONFIG={cluster.kubeconfig}")
+            say("  docs/install.md goes on at The chart, without image.registry")
+    say(f"  export KUBECONFIG={cluster.kubeconfig}")
     for line in _seen_at(addresses):
-        _say(f"  {line}")
+        say(f"  {line}")
     if not foreground:
-        _say(f"  flyball devcluster down{option}")
+        say(f"  flyball devcluster down{option}")
         return
     try:
-        _say("  Ctrl-C takes it down")
+        say("  Ctrl-C takes it down")
         while cluster.control_plane.layout.state.exists():  # until another shell takes it down
             time.sleep(FOREGROUND_POLL_SECONDS)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave half of it
-        _say(f"taking {name!r} down")
+        say(f"taking {name!r} down")
         take_down(cluster.directory)
 
 
@@ -265,8 +243,8 @@ def down(
         try:
             found = take_down(named_directory(each))
         except ValueError as error:
-            _fail(error)
-        _say(f"devcluster {each!r} is down" if found else f"there is no devcluster {each!r}")
+            fail(error)
+        say(f"devcluster {each!r} is down" if found else f"there is no devcluster {each!r}")
 
 
 @group.command()
@@ -281,7 +259,7 @@ def status(name: Annotated[str | None, typer.Option("--name", help="Only this on
         typer.echo("no devcluster; start one with: flyball devcluster up")
     broken = False
     for each in names:
-        control_plane = _attached(each).control_plane
+        control_plane = attached(each).control_plane
         running = control_plane.running()
         memory = control_plane.resident_bytes()
         typer.echo(f"{each}  {control_plane.server_url}  {named_directory(each)}")
@@ -319,84 +297,6 @@ def _real_nodes(name: str) -> list[RealNode]:
     return list(RealCluster.attach(directory).nodes.values()) if is_real(directory) else []
 
 
-@group.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def kubectl(context: typer.Context, name: NAME = "default") -> None:
-    """Run the cluster's own kubectl on it, as the administrator: `flyball devcluster kubectl -- get pods -A`."""
-    cluster = _attached(name)
-    program = str(cluster.control_plane.kubectl)
-    sys.stdout.flush()
-    os.execv(program, [program, f"--kubeconfig={cluster.kubeconfig}", *context.args])  # noqa: S606 - no shell on purpose
-
-
-@group.command()
-def kubeconfig(
-    name: NAME = "default",
-    service_account: Annotated[
-        str | None,
-        typer.Option(metavar="NAMESPACE/NAME", help="For this service account (a token of seven days)."),
-    ] = None,
-    pod: Annotated[str | None, typer.Option(help="Bind the service account's token to this pod.")] = None,
-) -> None:
-    """Print the path of a kubeconfig: the administrator's, or a service account's."""
-    from flyball_kube.errors import ApiError, ApiUnreachable
-
-    cluster = _attached(name)
-    if service_account is None:
-        typer.echo(cluster.kubeconfig)
-        return
-    namespace, slash, account = service_account.partition("/")
-    if not slash or not namespace or not account:
-        _fail(f"--service-account {service_account!r} is not NAMESPACE/NAME")
-    try:
-        typer.echo(cluster.control_plane.service_account_kubeconfig(namespace, account, pod=pod))
-    except (ApiError, ApiUnreachable) as error:
-        _fail(error)
-
-
-class Shared(StrEnum):
-    """How a node hands out its GPUs."""
-
-    WHOLE = "whole"
-    TIME_SLICING = "time-slicing"
-    MPS = "mps"
-    MIG = "mig"
-
-
-@group.command()
-def share(
-    node: Annotated[str, typer.Argument(help="A simulated node, drained of pods with GPUs.")],
-    how: Annotated[Shared, typer.Argument(help="What a unit of its extended resource is.")],
-    replicas: Annotated[int, typer.Option(min=2, help="Pods to a GPU, under time-slicing and mps.")] = 4,
-    name: NAME = "default",
-) -> None:
-    """Have a simulated node hand out its GPUs whole, in time slices, by MPS, or as MIG instances (one a board).
-
-    It is as if NVIDIA's device plugin had been configured so: labels, extended resources, and the devices that pods get.
-
-    \b
-      flyball devcluster share node-003 time-slicing --replicas 4
-      flyball devcluster share node-003 whole
-    """
-    from flyball_kube.errors import ApiError, ApiUnreachable
-    from flyball_testbed.parts import hardware_folder
-    from flyball_testbed.workload.sharing import Sharing, share_gpus
-
-    cluster = _attached(name)
-    try:
-        share_gpus(cluster.api, hardware_folder(cluster.directory), node, Sharing(how.value), replicas)
-    except FileNotFoundError:
-        _fail(f"{node} has no simulated GPUs here (there are: {', '.join(cluster.node_names())})")
-    except (ApiError, ApiUnreachable, ValueError) as error:
-        _fail(error)
-    _say(f"{node} hands out its GPUs: {how.value}")
-
-
-@group.command()
-def env(name: NAME = "default") -> None:
-    """Print the export of KUBECONFIG, for `eval`."""
-    typer.echo(f"export KUBECONFIG={_attached(name).kubeconfig}")
-
-
 @group.command()
 def binaries(
     real: Annotated[bool, typer.Option("--real", help="Those of real nodes, too.")] = False,
@@ -412,10 +312,10 @@ def binaries(
     from flyball_testbed.controlplane.programs.monitoring_tools import find_monitoring_tools
 
     try:
-        found = dict(find_binaries(_say, (*PROGRAMS, *NODE_PROGRAMS) if real else PROGRAMS).paths)
+        found = dict(find_binaries(say, (*PROGRAMS, *NODE_PROGRAMS) if real else PROGRAMS).paths)
         if monitoring:
-            found |= find_monitoring_tools(_say).paths
+            found |= find_monitoring_tools(say).paths
     except BinariesUnavailableError as error:
-        _fail(error)
+        fail(error)
     for program, path in found.items():
         typer.echo(f"{program:<24} {path}")
