@@ -1,6 +1,6 @@
 """Many jobs that come and go on the real control plane, and what of it is seen when.
 
-    python benchmarks/churn.py [--nodes 64] [--jobs 128] [--per-minute 20] [--minutes 3] [--at-once 0]
+    python -m benchmarks.churn [--nodes 64] [--jobs 128] [--per-minute 20] [--minutes 3] [--at-once 0]
 
 Starts a site of simulated nodes (all agents in one process) under a cap, fills it with jobs of one node's GPUs or a part of
 them, and then submits and ends as many a minute as it is told; half-way the cap falls. The API server, etcd, the Job
@@ -21,15 +21,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import random
-import re
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,11 +36,12 @@ from flyball_kube.errors import ApiError
 from flyball_kube.informer import Informer
 from flyball_kube.resources import ENERGY_AWARE_JOBS, PODS, POWER_CAPS
 from flyball_kube.session import ApiSession
-from flyball_testbed.controlplane.processes import processor_seconds
 from flyball_testbed.controlplane.stages import OUTCOME_ANNOTATION, SUCCEEDED
 from flyball_testbed.parts import OPERATOR, Pace
 from flyball_testbed.referee.hardware import HardwareReader
 from flyball_testbed.site import Site, SitePlan
+
+from benchmarks.site_costs import Costs, costs, memory_megabytes
 
 GOALS = {
     "submission to running pods, p99": 10.0,
@@ -253,57 +251,6 @@ async def cut(site: Site, session: ApiSession) -> tuple[int, float, float]:
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What had been spent by an instant: processor seconds by part, writes by resource, plans by the operator's buckets."""
-
-    at: float
-    processor: dict[str, float]
-    writes: Counter[str]
-    plans: Counter[float]
-
-    @staticmethod
-    def now(site: Site) -> Costs:
-        pids = site.cluster.control_plane.running() | {name: part.pid for name, part in site.parts.items()}
-        processor = {name: processor_seconds(pid) for name, pid in pids.items()} | {"benchmark": time.process_time()}
-        return Costs(time.monotonic(), processor, _writes(site), _plans(site))
-
-
-def _samples(text: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
-    for labels, value in re.findall(rf"^{name}{{(.*)}} (\S+)$", text, re.MULTILINE):
-        yield dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)
-
-
-def _writes(site: Site) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for labels, count in _samples(site.cluster.api.request("GET", "/metrics"), "apiserver_request_total"):
-        if labels["verb"] in ("POST", "PUT", "PATCH", "APPLY", "DELETE"):
-            found["/".join(filter(None, (labels["resource"], labels["subresource"])))] += int(count)
-    return found
-
-
-def _plans(site: Site) -> Counter[float]:
-    with urllib.request.urlopen(f"http://{site.metrics_addresses()[OPERATOR]}/metrics") as answer:
-        text = answer.read().decode()
-    return Counter({float(labels["le"]): int(count) for labels, count in _samples(text, "flyball_plan_seconds_bucket")})
-
-
-def memory_megabytes(pid: int) -> float:
-    """The most that a process and those it started have had resident, added up."""
-    total = 0.0
-    for status in [Path(f"/proc/{pid}/status"), *_children(pid)]:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            peak = re.search(r"VmHWM:\s+(\d+)", status.read_text())
-            total += int(peak[1]) / 1000 if peak else 0.0
-    return total
-
-
-def _children(pid: int) -> Iterator[Path]:
-    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in thread.read_text().split():
-            yield Path(f"/proc/{child}/status")
-
-
 def percentile(values: list[float], share: float) -> float:
     """The smallest value that at least `share` of all are at or below; NaN of none."""
     ordered = sorted(values)
@@ -334,17 +281,6 @@ class Report:
         self.goal(
             goal, percentile(values, 0.99), f"; {name} of {len(values)}: median {middle:.2f}, worst {worst:.2f} s"
         )
-
-
-def costs(before: Costs, after: Costs) -> str:
-    """Who used the processors, and how many writes of what the API server took, a second."""
-    seconds = after.at - before.at
-    used = {name: (value - before.processor[name]) / seconds for name, value in after.processor.items()}
-    dear = ", ".join(f"{name} {used[name]:.2f}" for name in sorted(used, key=lambda name: -used[name]))
-    writes = after.writes - before.writes
-    most = ", ".join(f"{name} {count / seconds:.1f}" for name, count in writes.most_common(8))
-    rate = writes.total() / seconds
-    return f"processors: {dear}; load {os.getloadavg()[0]:.1f}\nAPI writes a second: {rate:.1f} ({most})"
 
 
 def report_churn(report: Report, churn: Churn, before: Costs, after: Costs, first: float) -> None:

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from flyball_kube.session import ApiSession
 
-from benchmarks.churn import GOALS, Churn, Costs, Report, report_churn
+from benchmarks.churn import GOALS, Churn, Report, report_churn
+from benchmarks.site_costs import Costs
 from tests.support.site_bench import Bench
 from tests.support.waiting import PATIENCE_SECONDS
 
