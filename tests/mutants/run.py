@@ -1,19 +1,22 @@
 """Tries mutants: the tests are imported once, and each mutant is a process forked from there with one function changed.
 
 A first round without any mistake tells which tests run which statement, and how long each takes. A mutant is then tried
-by those that run its statement, the quickest first, up to the first that fails. Nothing is left out by that: a test that
-does not run the statement cannot notice what is wrong in it.
+by those that run its statement, up to the first that fails: those that noticed other mistakes in the same function or
+module before quick ones, and quick ones before slow ones. Nothing is left out by that: a test that does not run the
+statement cannot notice what is wrong in it.
 """
 
 from __future__ import annotations
 
+import gc
+import mmap
 import os
 import pickle
 import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -24,6 +27,7 @@ from types import ModuleType
 import pytest
 
 from tests.mutants.mutate import Mutant, mutants, recorded
+from tests.mutants.order import Order
 from tests.mutants.swap import swap
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +42,7 @@ WAITING_SECONDS = 600
 MEMORY_BYTES = 4 << 30
 ARGUMENTS = (
     *("-qq", "--no-header", "--no-summary", "--capture=no", "-p", "no:cacheprovider", "--timeout=0"),
+    *("--tb=no", "--assert=plain"),  # nobody reads what failed, only that it did
     *("--hypothesis-profile", "repeatable", "-m", "not cluster and not whole_data"),
 )
 NOT_MADE = 3  # the exit status of a fork whose mutant cannot be put into the module
@@ -103,17 +108,26 @@ class Recorded:
     processor_seconds: float
 
 
+Near = tuple[pytest.Item, Recorded]
+
+
 def all_mutants(target: Target) -> list[Mutant]:
     """The mutants of one target."""
     return list(mutants(target.module, target.source))
 
 
-def try_all(targets: Sequence[Target], jobs: int, report: Callable[[Iterator[tuple[Mutant, Verdict]]], None]) -> None:
-    """Try every mutant of these, `jobs` at a time, and hand the verdicts to `report` as they come, in any order.
+def try_all(
+    targets: Sequence[Target],
+    jobs: int,
+    report: Callable[[Iterator[tuple[Mutant, Verdict]]], None],
+    known: Collection[str] = (),
+) -> None:
+    """Try every mutant of these but the `known` keys, `jobs` at a time, and hand `report` the verdicts as they come.
 
-    Raises TestsFailError where the tests fail without any mutant.
+    They come in any order; what `report` does not ask for is not tried. Raises TestsFailError where the tests fail without
+    any mutant.
     """
-    run = _Run(targets, jobs, report)
+    run = _Run(targets, jobs, report, known)
     tests = sorted({test for target in targets for test in target.tests})
     code = pytest.main([*ARGUMENTS, *tests], plugins=[run])
     if run.error is not None:
@@ -126,11 +140,16 @@ class _Run:
     """A plugin of pytest that tries mutants in the place of running the tests once."""
 
     def __init__(
-        self, targets: Sequence[Target], jobs: int, report: Callable[[Iterator[tuple[Mutant, Verdict]]], None]
+        self,
+        targets: Sequence[Target],
+        jobs: int,
+        report: Callable[[Iterator[tuple[Mutant, Verdict]]], None],
+        known: Collection[str],
     ) -> None:
         self._targets = targets
         self._jobs = jobs
         self._report = report
+        self._known = known
         self.error: Exception | None = None
 
     @pytest.hookimpl(tryfirst=True)
@@ -142,33 +161,48 @@ class _Run:
             self.error = error
         return True
 
-    def _verdicts(
-        self, session: pytest.Session, tests: Sequence[tuple[pytest.Item, Recorded]]
-    ) -> Iterator[tuple[Mutant, Verdict]]:
-        running: dict[int, Mutant] = {}
-        waiting = [mutant for target in reversed(self._targets) for mutant in reversed(all_mutants(target))]
+    def _verdicts(self, session: pytest.Session, tests: Sequence[Near]) -> Iterator[tuple[Mutant, Verdict]]:
+        gc.freeze()  # a fork that looks through what it shares copies it
+        order, items = Order(), {item.nodeid: item for item, _ in tests}
+        running: dict[int, tuple[Mutant, Sequence[pytest.Item], mmap.mmap]] = {}
+        waiting = [
+            mutant
+            for target in reversed(self._targets)
+            for mutant in reversed(all_mutants(target))
+            if mutant.key not in self._known
+        ]
         try:
             while waiting or running:
                 while waiting and len(running) < self._jobs:
                     mutant = waiting.pop()
-                    near = [item for item in tests if (mutant.module, mutant.statement) in item[1].statements]
+                    near = {
+                        item.nodeid: recorded.processor_seconds
+                        for item, recorded in tests
+                        if (mutant.module, mutant.statement) in recorded.statements
+                    }
                     if near:
-                        running[_in_a_fork(partial(_survives, mutant, session, near))] = mutant
+                        ordered, tried = [items[name] for name in order.of(mutant, near.items())], mmap.mmap(-1, 8)
+                        task = partial(_survives, mutant, session, ordered, sum(near.values()), tried)
+                        running[_in_a_fork(task)] = mutant, ordered, tried
                     else:
                         yield mutant, Verdict.NOT_RUN
                 if running:
                     process, status = os.wait()
-                    mutant, code = running.pop(process), os.waitstatus_to_exitcode(status)
+                    code = os.waitstatus_to_exitcode(status)
+                    mutant, ordered, tried = running.pop(process)
                     if code == NOT_MADE:
                         raise TestsFailError(f"this mistake cannot be made: {mutant.key}")
+                    if code != 0:
+                        order.noticed(mutant, ordered[int.from_bytes(tried[:8], sys.byteorder)].nodeid)
                     yield mutant, Verdict.SURVIVED if code == 0 else Verdict.KILLED
         finally:
             for process in running:
                 os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
 
 
-def _without_a_mistake(targets: Sequence[Target], session: pytest.Session) -> list[tuple[pytest.Item, Recorded]]:
-    """Run every test once in a process of its own; returns them with what was recorded, the quickest first."""
+def _without_a_mistake(targets: Sequence[Target], session: pytest.Session) -> list[Near]:
+    """Run every test once in a process of its own; returns them with what was recorded."""
     reading, writing = os.pipe()
 
     def record() -> bool:
@@ -198,8 +232,7 @@ def _without_a_mistake(targets: Sequence[Target], session: pytest.Session) -> li
     found: list[Recorded | str] = pickle.loads(written) if written else ["the process of the tests"]  # noqa: S301 - ours
     if isinstance(found[-1], str):
         raise TestsFailError(f"without any mistake, this fails already: {found[-1]}")
-    both = [(item, what) for item, what in zip(session.items, found, strict=True) if isinstance(what, Recorded)]
-    return sorted(both, key=lambda pair: pair[1].processor_seconds)
+    return [(item, what) for item, what in zip(session.items, found, strict=True) if isinstance(what, Recorded)]
 
 
 def _in_a_fork(task: Callable[[], bool]) -> int:
@@ -218,10 +251,11 @@ def _in_a_fork(task: Callable[[], bool]) -> int:
         os._exit(code)
 
 
-def _survives(mutant: Mutant, session: pytest.Session, tests: Sequence[tuple[pytest.Item, Recorded]]) -> bool:
-    """Whether these tests pass with the mutant."""
-    usual = sum(recorded.processor_seconds for _, recorded in tests)
-    limit = int(PROCESSOR_SECONDS + TIMES_THE_PROCESSOR_SECONDS * usual)
+def _survives(
+    mutant: Mutant, session: pytest.Session, tests: Sequence[pytest.Item], usual_seconds: float, tried: mmap.mmap
+) -> bool:
+    """Whether these tests pass with the mutant; `tried` always has the number of the one that is on."""
+    limit = int(PROCESSOR_SECONDS + TIMES_THE_PROCESSOR_SECONDS * usual_seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.alarm(WAITING_SECONDS)  # ends this process: a mutant that waits for ever is noticed
@@ -229,8 +263,8 @@ def _survives(mutant: Mutant, session: pytest.Session, tests: Sequence[tuple[pyt
         put(mutant, sys.modules[mutant.module])
     except Exception:  # it must not pass for a test that failed
         os._exit(NOT_MADE)
-    items = [item for item, _ in tests]
-    for item, following in zip(items, [*items[1:], None], strict=True):
+    for number, (item, following) in enumerate(zip(tests, [*tests[1:], None], strict=True)):
+        tried[:8] = number.to_bytes(8, sys.byteorder)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
             return False

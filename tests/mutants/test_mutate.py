@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.mutants.__main__ import KeptVerdicts
 from tests.mutants.accepted import ACCEPTED
 from tests.mutants.mutate import mutants, recorded
-from tests.mutants.run import ROOT, TARGETS, Target, all_mutants, put
+from tests.mutants.order import Order
+from tests.mutants.run import ROOT, TARGETS, Target, Verdict, all_mutants, put
 from tests.mutants.swap import swap
 
 SOURCE = '''
@@ -158,3 +161,35 @@ def test_a_function_that_cannot_be_found_is_said_so() -> None:
     module.doubled = 3  # type: ignore[attr-defined]
     with pytest.raises(LookupError, match="doubled is no function"):
         swap(module, ast.parse(IMPORTED))
+
+
+# --- a run: in which order, and in pieces ---------------------------------------------------------------------------------
+
+
+def test_what_noticed_a_mistake_in_the_function_is_tried_first_then_what_is_quick() -> None:
+    source = "def one(value):\n    return value + 1 + 2\ndef other(value):\n    return value + 1\n"
+    first, second, elsewhere = sorted(mutants("module", source), key=lambda item: item.function)
+    assert (first.function, second.function, elsewhere.function) == ("one", "one", "other")
+    seconds = {"slow": 9.0, "noticed": 0.3, "quick": 0.004, "quicker": 0.003}
+    order = Order()
+    assert order.of(first, seconds.items()) == ["quicker", "quick", "noticed", "slow"]
+    order.noticed(first, "noticed")
+    assert order.of(second, seconds.items()) == ["noticed", "quicker", "quick", "slow"]
+    assert order.of(elsewhere, seconds.items()) == ["quicker", "quick", "noticed", "slow"]
+    order.noticed(second, "slow")
+    assert order.of(first, seconds.items()) == ["noticed", "quicker", "quick", "slow"], (
+        "that it noticed one pays for so much"
+    )
+
+
+def test_a_run_goes_on_where_it_was_stopped_on_the_same_sources_alone(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    assert list(KeptVerdicts(path, "sources").read()) == []
+    KeptVerdicts(path, "sources").add("a", Verdict.KILLED)
+    KeptVerdicts(path, "other sources").add("b", Verdict.KILLED)
+    KeptVerdicts(path, "sources").add("c", Verdict.NOT_RUN)
+    with path.open("a") as file:
+        file.write('\n["sources", "half a li')
+    assert list(KeptVerdicts(path, "sources").read()) == [("a", Verdict.KILLED), ("c", Verdict.NOT_RUN)]
+    KeptVerdicts(path, "sources").add("d", Verdict.SURVIVED)
+    assert list(KeptVerdicts(path, "sources").read())[2:] == [("d", Verdict.SURVIVED)]
