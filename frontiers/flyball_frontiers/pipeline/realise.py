@@ -36,7 +36,7 @@ ROUNDING_SHARE = 1e-12
 PIN_TOLERANCE = 1e-10
 """What pinned starts and the times between them may be off by, as a share of the iteration: the solver's rounding."""
 
-RATE_LEVELS = 14
+RATE_LEVELS = 10
 """In how many rounds the greedy repair goes down the hulls' slopes, from the most joules saved per second to the least."""
 
 
@@ -115,7 +115,6 @@ class Realiser:
             self._spend(down, ends, along=True),
             self._spend(down, ends, along=False),
             self._spend(forth, ends, along=False),
-            self._spend_best_first(down, ends, along=True),
             self._spend_best_first(forth, ends, along=False),
             self._spend_best_first(back, ends, along=True),
         ]

@@ -234,7 +234,8 @@ class TimeCostProgram:
         if status != highspy.HighsModelStatus.kOptimal:
             raise SolverError(f"no optimum at {time_seconds} s: HiGHS says {highs.modelStatusToString(status)}")
         solution = highs.getSolution()
-        values = np.array(solution.col_value)  # each access copies all of them
+        listed = solution.col_value  # each access copies all of them
+        values = np.fromiter(listed, np.float64, len(listed))
         stretches = np.concatenate([np.zeros(1), np.cumsum(values[end + 1 :])]) * self._unit
         stretched = stretches[self._stretches[1:]] - stretches[self._stretches[:-1]]
         durations = np.clip(self.shortest + stretched, self.shortest, self.longest)
