@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Protocol
@@ -122,10 +123,18 @@ class Plans:
                 nodes=nodes,
                 seconds=round(seconds, 3),
             )
+        waiting: Counter[str] = Counter()
         for uid, decision in self._decisions.items():
             old = before.get(uid)
-            if old is None or (old.allocation, old.admission) != (decision.allocation, decision.admission):
-                self._log(jobs[uid], decision)
+            if old is decision:
+                continue
+            if decision.allocation is not None or (old is not None and old.allocation is not None):
+                if old is None or (old.allocation, old.admission) != (decision.allocation, decision.admission):
+                    self._log(jobs[uid], decision)
+            elif old is None or old.admission != decision.admission:
+                waiting[str(decision.admission)] += 1
+        if waiting:  # a line for each of ten thousand would hold up the cycle
+            logger.info("jobs wait", epoch=self._epoch, **waiting)
 
     def cancel(self) -> None:
         """Give up the plan that is being made."""

@@ -1,0 +1,64 @@
+"""Plans that come into force: what has not changed is known by its identity, and thousands that wait are one line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import pytest
+from flyball_operator.planning.plans import Plans
+from flyball_operator.report.metrics import OperatorMetrics
+from flyball_planner.snapshot import Admission, ClusterSnapshot, JobDecision, Plan, Queue
+
+from tests.support.operator_objects import NOW, decision, job_view
+
+NAMES = [f"job-{index:03d}" for index in range(300)]
+JOBS = {name: job_view(name, uid=name) for name in NAMES}
+EMPTY = ClusterSnapshot((), ())
+
+
+class Planner:
+    """Gives the plan that it is told to."""
+
+    def __init__(self) -> None:
+        self.decisions = tuple(JobDecision(name, None, Admission.WAITING_FOR_GPUS, "all are taken") for name in NAMES)
+
+    async def plan(self, snapshot: ClusterSnapshot, policy: str) -> Plan:
+        return Plan(tuple(replace(each) for each in self.decisions), queue=Queue(tuple(NAMES)))
+
+
+async def taken(plans: Plans, monotonic: float) -> dict[str, JobDecision]:
+    """What is in force once the next plan has been made and taken."""
+    plans.start(lambda: EMPTY, NOW, monotonic)
+    await asyncio.sleep(0)
+    plans.take(JOBS, monotonic + 1.0)
+    return dict(plans.in_force.decisions)
+
+
+async def test_decisions_that_are_the_same_stay_the_same_objects(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    planner = Planner()
+    plans = Plans(planner, "powerflow-strict", 10.0, 1, lambda: None, OperatorMetrics())
+    first = await taken(plans, 0.0)
+    assert len(first) == len(NAMES)
+    assert len(caplog.records) <= 3, "no line for each job that waits"
+    assert "WaitingForGpus" in caplog.text
+    caplog.clear()
+    runs, waits = NAMES[3], NAMES[5]
+    planner.decisions = tuple(
+        decision(runs, ("a", 4))
+        if each.uid == runs
+        else replace(each, explanation="others have them")
+        if each.uid == waits
+        else each
+        for each in planner.decisions
+    )
+    second = await taken(plans, 100.0)
+    assert [name for name in NAMES if second[name] is not first[name]] == [runs, waits]
+    assert second[waits].explanation == "others have them"
+    assert [f"team/{runs}" in line for line in caplog.text.splitlines()] == [True]
+    caplog.clear()
+    third = await taken(plans, 200.0)
+    assert all(third[name] is second[name] for name in NAMES)
+    assert caplog.text == ""
