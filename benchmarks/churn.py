@@ -11,8 +11,8 @@ controller, the scheduler, kwok, the agents, the training processes and the oper
 - the cut's way to the hardware and to the status, and what the referee saw;
 - plans, the operator's processor time and memory, the API server's writes a second, and who used the processors.
 
-`--at-once 10000` then submits so many more, with as many requests at a time as an API client keeps open, and takes the time
-until every one of them has been decided on. The goals are meant for 1,000 nodes, 2,000 jobs, 200 a minute for ten minutes,
+`--at-once 10000` then submits so many more, with four requests at a time, and takes the time until every one of them has
+been decided on. The goals are meant for 1,000 nodes, 2,000 jobs, 200 a minute for ten minutes,
 and 10,000 at once. Exits with 1 where a goal is missed or an enforced cap was exceeded.
 """
 
@@ -54,7 +54,7 @@ GOALS = {
 }
 CAP, NAMESPACE = "site", "default"
 LONG = 10**9  # iterations: a job ends when it is ended here
-AT_ONCE_REQUESTS = 16
+AT_ONCE_REQUESTS = 4
 SETTLE_SECONDS = 15.0
 HIGH, LOW = 0.9, 0.7  # of what all GPUs can draw, and of what their limits allow when the cap falls
 

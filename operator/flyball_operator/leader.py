@@ -51,8 +51,9 @@ from flyball_operator.writes.profiles import write_profiles
 logger = get_logger(__name__)
 
 # Figures are worth less than steps: few of their writes at a time, so that they never crowd out the others; and what
-# happens to a job, which its next step may wait for, has room of its own beside them.
-WRITTEN_AT_ONCE = {Lane.NEWS: 16, Lane.WAITING: 12, Lane.FIGURES: 4}
+# happens to a job, which its next step may wait for, has room of its own beside them. Where thousands are told that they
+# wait, more at a time make an API server slower for everybody, the renewal of our own Lease included, and not sooner done.
+WRITTEN_AT_ONCE = {Lane.NEWS: 16, Lane.WAITING: 4, Lane.FIGURES: 4}
 # Labels and finalizers may change on a thousand nodes at once, and the next cut must not queue behind them.
 HOUSEKEEPING_AT_ONCE = 16
 # What one job is denied (a quota, a policy) others are denied too: learned from a few, not from all of them.

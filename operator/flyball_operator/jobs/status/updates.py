@@ -21,6 +21,8 @@ from flyball_operator.power.node_info import NodeInfo
 
 # How much more seldom a job is told of its place for each one before it: 1 + 1/2 + 1/3 ... grows with the logarithm alone.
 SECONDS_PER_PLACE = 1.0
+# And how much later that it has waited long: ten thousand that came together are told over some minutes.
+LONG_WAIT_SECONDS_PER_PLACE = 0.1
 # So old figures are written again though they are the same: that they are old would else say nothing.
 SIGN_OF_LIFE_SECONDS = 60.0
 
@@ -72,10 +74,11 @@ class StatusUpdates:
 
         `position` is its place among those that wait, None where it does not.
         """
-        since = job.status.waiting_since
-        if since is not None and _waited_long(since, now) != _waited_long(since, job.status.time):
+        since, place = job.status.waiting_since, position or 0
+        told = since is None or _waited_long(since, job.status.time)
+        if since is not None and not told and _waited_long(since, now, place * LONG_WAIT_SECONDS_PER_PLACE):
             return monotonic - history.looked_at >= self._interval_seconds
-        behind = 0.0 if position is None else position * SECONDS_PER_PLACE
+        behind = place * SECONDS_PER_PLACE
         return monotonic - history.looked_at >= max(self._interval_seconds, behind)
 
     @staticmethod
@@ -147,8 +150,8 @@ def _moved(before: EnergyAwareJobStatus, status: EnergyAwareJobStatus) -> bool:
     return msgspec.structs.replace(status, time=before.time, queue=queue) != before
 
 
-def _waited_long(since: datetime, now: datetime | None) -> bool:
-    return now is not None and (now - since).total_seconds() >= LONG_WAIT_SECONDS
+def _waited_long(since: datetime, now: datetime | None, more_seconds: float = 0.0) -> bool:
+    return now is not None and (now - since).total_seconds() >= LONG_WAIT_SECONDS + more_seconds
 
 
 def _significant_facts(facts: JobFacts) -> tuple[object, ...]:
