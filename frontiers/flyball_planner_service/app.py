@@ -18,6 +18,7 @@ from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from flyball_frontiers import frontier_from_json
+from flyball_kube.http_names import host_name, is_from_elsewhere
 from starlette.exceptions import HTTPException
 
 from flyball_planner_service.frontiers import Entry, Frontiers, Full
@@ -33,8 +34,17 @@ WaitSeconds = Annotated[float, Query(ge=0.0, le=60.0)]
 Seconds = Annotated[float, Query(gt=0.0, allow_inf_nan=False)]
 
 
-def make_app(frontiers: Frontiers, token: str | None = None, *, max_estimated_seconds: float = 300.0) -> FastAPI:
-    """The application; with a `token` every request but that for /healthz must have it as its bearer token."""
+def make_app(
+    frontiers: Frontiers,
+    token: str | None = None,
+    *,
+    max_estimated_seconds: float = 300.0,
+    hosts: frozenset[str] = frozenset(),
+) -> FastAPI:
+    """The application; with a `token` every request but that for /healthz must have it as its bearer token.
+
+    `hosts` are the names that a request may call this server by, empty: any. What others' pages ask for is refused.
+    """
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -46,6 +56,10 @@ def make_app(frontiers: Frontiers, token: str | None = None, *, max_estimated_se
             await asyncio.gather(planning, return_exceptions=True)
 
     async def known(request: Request) -> None:
+        if hosts and host_name(request.scope["headers"]) not in hosts:
+            raise HTTPException(421, f"this service is reached as {' or '.join(sorted(hosts))} only")
+        if is_from_elsewhere(request.scope["headers"]):
+            raise HTTPException(403, "a web page of another server asks for this; this service plans for programs")
         if token is None:
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")

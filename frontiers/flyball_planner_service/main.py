@@ -39,7 +39,12 @@ def run(options: PlannerOptions) -> None:
     )
     Server(
         uvicorn.Config(
-            make_app(frontiers, options.token, max_estimated_seconds=options.max_estimated_seconds),
+            make_app(
+                frontiers,
+                options.token,
+                max_estimated_seconds=options.max_estimated_seconds,
+                hosts=options.hosts,
+            ),
             host=options.address,
             port=options.port,
             ws="none",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-LOOPBACK_ADDRESSES = ("127.0.0.1", "::1", "localhost")
+from flyball_kube.http_names import LOOPBACK_ADDRESSES, LOOPBACK_NAMES
+
 LEAST_TOKEN_LENGTH = 16
 
 
@@ -32,6 +33,11 @@ class PlannerOptions:
                 f"address {self.address!r} lets other machines in: --token-file says which token they need"
             )
         _ = self.token
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names that requests may have; empty: any."""
+        return LOOPBACK_NAMES if self.address in LOOPBACK_ADDRESSES else frozenset()
 
     @property
     def token(self) -> str | None:

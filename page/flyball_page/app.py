@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 from fastapi import Depends, FastAPI, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_kube.http_names import host_name
 from flyball_kube.logs import get_logger
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -261,16 +262,10 @@ class Border:
         if scope["method"] != "GET":
             reason = "this page only shows; it takes GET alone"
             return JSONResponse({"reason": reason}, 405, headers={"Allow": "GET", "Connection": "close"})
-        if self._hosts and _host(scope) not in self._hosts:
+        if self._hosts and host_name(scope["headers"]) not in self._hosts:
             # A page from elsewhere whose name was made to point here would read everything in the browser of who opens it.
             reason = f"this server is reached as {' or '.join(sorted(self._hosts))} only (--allowed-host adds a name)"
             return JSONResponse({"reason": reason}, 421)
         if not self._rate.take():
             return JSONResponse({"reason": "too many requests"}, 429, headers={"Retry-After": "1"})
         return None
-
-
-def _host(scope: dict[str, Any] | Scope) -> str:
-    """The name that a request calls this server by, without its port."""
-    given = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1").lower()
-    return given.partition("]")[0] + "]" if given.startswith("[") else given.partition(":")[0]

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flyball_api.names import DEFAULT_NAMESPACE
+from flyball_kube.http_names import LOOPBACK_ADDRESSES, LOOPBACK_NAMES
 from flyball_kube.options import option
-
-LOOPBACK_ADDRESSES = ("127.0.0.1", "::1", "localhost")
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 @dataclass(frozen=True, slots=True)

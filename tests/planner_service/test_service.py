@@ -312,3 +312,41 @@ def test_nobody_serves_others_without_a_token(tmp_path: Path) -> None:
             PlannerOptions(token_file=token)
     with pytest.raises(ValueError, match="token file"):
         PlannerOptions(token_file=tmp_path / "missing")
+
+
+# --- web pages -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:8095"}, 200),
+        ({"Host": "[::1]:8095"}, 200),
+        ({"Host": "127.0.0.1:8095", "Origin": "http://127.0.0.1:8095"}, 200),
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "localhost.evil.example:8095"}, 421),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "http://127.0.0.1:3000"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://[::1"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ],
+)
+async def test_on_this_machine_alone_no_web_page_has_it_plan(headers: dict[str, str], status: int) -> None:
+    """What a page may send to any address without asking: a text, of which it may then not read the answer."""
+    solver = Held()
+    async with served(solver, hosts=PlannerOptions().hosts) as client:
+        sent = {"Host": "127.0.0.1:8095", "Content-Type": "text/plain", **headers}
+        answer = await client.post("/v1/frontiers", content=json.dumps(ASKED), headers=sent)
+        assert answer.status_code == status
+        assert len(solver.solved) == (status == 200)
+        if status != 200:
+            assert set(answer.json()) == {"reason"}
+
+
+def test_where_others_may_ask_it_is_called_by_any_name(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef0123")
+    assert PlannerOptions(address="10.0.0.7", token_file=token).hosts == frozenset()
+    assert "localhost" in PlannerOptions(token_file=token).hosts
