@@ -14,6 +14,7 @@ import typer
 from flyball_cli.cluster_access import Access, Context, Kubeconfig, Namespace
 
 if TYPE_CHECKING:
+    from flyball_api.energy_report import EnergyReportSpec
     from flyball_kube.session import ApiSession
     from flyball_views.report import By, Prices, Report, ReportLine
 
@@ -73,6 +74,10 @@ def register(app: typer.Typer) -> None:
         pue: Annotated[float, typer.Option(help="What the building draws for each watt of the GPUs.")] = 1.0,
         output: Annotated[Output, typer.Option("--output", "-o", help="How it is printed.")] = Output.TABLE,
         png: Annotated[Path | None, typer.Option(help="Draw it into this file, too (needs matplotlib).")] = None,
+        would_have_saved: Annotated[
+            bool,
+            typer.Option("--would-have-saved", help="What governing the jobs that are only observed would have saved."),
+        ] = False,
         namespace: Namespace = None,
         kubeconfig: Kubeconfig = None,
         context: Context = None,
@@ -86,15 +91,31 @@ def register(app: typer.Typer) -> None:
           flyball report --by namespace --month 2030-06
           flyball report -n research --month 2030-06 --price 0.21 --co2 380 --png june.png
           flyball report --by day -o csv > energy.csv
+
+        Jobs with the label flyball.dev/mode=observe, their own or their namespace's, run as fast as caps let them. What
+        their objectives would have chosen, and what that would have saved, is kept beside what they used:
+
+        \b
+          flyball report --would-have-saved --by namespace
         """
         from flyball_views.report import By, Prices
+        from flyball_views.would_have import would_have_report
 
         from flyball_cli.cluster_access import fail, on_cluster
+        from flyball_cli.would_have import draw_would_have, printed_would_have
 
         try:
             prices = Prices(price, co2, pue)
             access = Access(kubeconfig, context, namespace)
             since = None if month is None else _month(month)
+            if would_have_saved:
+                books, _ = on_cluster("report", access, lambda session, _: _books(session, since))
+                found = would_have_report(books, datetime.now(UTC), By(by.value), namespace)
+                typer.echo(printed_would_have(found, output.value))
+                if png is not None:
+                    draw_would_have(found, png)
+                    typer.echo(f"drawn: {png}", err=True)
+                return
             made = on_cluster(
                 "report", access, lambda session, _: _made(session, By(by.value), prices, since, namespace)
             )
@@ -108,14 +129,30 @@ def register(app: typer.Typer) -> None:
 
 async def _made(session: ApiSession, by: By, prices: Prices, month: datetime | None, namespace: str | None) -> Report:
     """The report by the daily books; without any, by the jobs' statuses. Raises ValueError for what those do not tell."""
-    import msgspec
-    from flyball_api.energy_report import read_energy_report
-    from flyball_kube.errors import ApiError
-    from flyball_kube.resources import ENERGY_AWARE_JOBS, ENERGY_REPORTS
+    from flyball_kube.resources import ENERGY_AWARE_JOBS
     from flyball_views.books import book_report
     from flyball_views.report import report as make_report
 
-    from flyball_cli.cluster_reading import each_of, look
+    from flyball_cli.cluster_reading import look
+
+    chosen, kept = await _books(session, month)
+    if kept:
+        return book_report(chosen, datetime.now(UTC), by, prices, namespace)
+    overview = await look(session, namespace)
+    if ENERGY_AWARE_JOBS.plural in overview.missing:
+        raise ValueError(overview.missing[ENERGY_AWARE_JOBS.plural])
+    until = None if month is None else month_after(month)
+    return make_report(overview.jobs, overview.time, by, prices, month, until)
+
+
+async def _books(session: ApiSession, month: datetime | None) -> tuple[list[EnergyReportSpec], bool]:
+    """The daily books of a month (None: all) in their order, and whether there are any at all that may be read."""
+    import msgspec
+    from flyball_api.energy_report import read_energy_report
+    from flyball_kube.errors import ApiError
+    from flyball_kube.resources import ENERGY_REPORTS
+
+    from flyball_cli.cluster_reading import each_of
 
     chosen, kept = [], False
     try:
@@ -126,14 +163,7 @@ async def _made(session: ApiSession, by: By, prices: Prices, month: datetime | N
     except ApiError as error:
         if error.status not in (403, 404):
             raise
-    if kept:
-        chosen.sort(key=lambda book: book.day)
-        return book_report(chosen, datetime.now(UTC), by, prices, namespace)
-    overview = await look(session, namespace)
-    if ENERGY_AWARE_JOBS.plural in overview.missing:
-        raise ValueError(overview.missing[ENERGY_AWARE_JOBS.plural])
-    until = None if month is None else month_after(month)
-    return make_report(overview.jobs, overview.time, by, prices, month, until)
+    return sorted(chosen, key=lambda book: book.day), kept
 
 
 def printed(report: Report, output: Output) -> str:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from flyball_api.conditions import StoredCondition
 from flyball_api.frontier import FrontierBounds, Tradeoff
-from flyball_api.names import GPU_RESOURCE, MANAGED_BY_FLYBALL
+from flyball_api.names import GPU_RESOURCE, LABEL_MODE, MANAGED_BY_FLYBALL, MODE_OBSERVE
 from flyball_api.reading import (
     ApiStruct,
     Count,
@@ -313,6 +313,9 @@ class EnergyAwareJob:
     Of a recurring job `spec.training` has the batch size that was chosen for this run, and the iterations that make as many
     samples of it; `default_batch_size` is the one that was written.
 
+    It is only `observed` where its label or its namespace's says so: placed and started as any other, and its clock lowered
+    by caps and its own bounds alone.
+
     It is `finished` once it has succeeded or failed, and `wants_gpus` where it asks Flyball for some, as far as its own
     words go: it has not ended, and is not suspended or another's. Both are asked for many times in each cycle.
     """
@@ -324,6 +327,7 @@ class EnergyAwareJob:
     conditions: Mapping[str, StoredCondition]
     default_batch_size: int
     problems: tuple[str, ...] = ()
+    observed: bool = False
     finished: bool = field(init=False, compare=False)
     wants_gpus: bool = field(init=False, compare=False)
 
@@ -427,7 +431,16 @@ def read_energy_aware_job(raw: Mapping[str, Any]) -> EnergyAwareJob:
     recurrence, run = spec.recurrence, status.recurrence
     if recurrence is not None and run is not None and _is_of(recurrence, run):
         spec = msgspec.structs.replace(spec, training=_with_batch_size(spec.training, run.global_batch_size))
-    return EnergyAwareJob(metadata, metadata.creation_timestamp, spec, status, conditions, default_batch_size, problems)
+    return EnergyAwareJob(
+        metadata,
+        metadata.creation_timestamp,
+        spec,
+        status,
+        conditions,
+        default_batch_size,
+        problems,
+        observed=metadata.labels.get(LABEL_MODE) == MODE_OBSERVE,
+    )
 
 
 def _is_of(recurrence: Recurrence, run: RecurringRun) -> bool:

@@ -27,14 +27,37 @@ class NamespaceEnergy(ApiStruct, frozen=True):
     gpu_seconds: Count = 0
 
 
+class ObservedUse(ApiStruct, frozen=True):
+    """What a job that was only observed has used, and what it would have used, had it been governed.
+
+    Of the `unknown_millijoules` that cannot be said; of the `millijoules` it can: within `least_millijoules` and
+    `most_millijoules` with nine chances in ten, and so for the time in which it trained.
+    """
+
+    unknown_millijoules: Count = 0
+    millijoules: Count = 0
+    governed_millijoules: Count = 0
+    least_millijoules: Count = 0
+    most_millijoules: Count = 0
+    milliseconds: Count = 0
+    governed_milliseconds: Count = 0
+    least_milliseconds: Count = 0
+    most_milliseconds: Count = 0
+
+    def __add__(self, other: ObservedUse) -> ObservedUse:
+        """Both together; the bounds as if both were off by the same, and so rather too wide."""
+        return ObservedUse(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+
+
 class ReportedJob(ApiStruct, frozen=True):
-    """What one EnergyAwareJob has used."""
+    """What one EnergyAwareJob has used; `observed` of one that was only observed, or in part."""
 
     namespace: str
     name: str
     uid: str
     millijoules: Count = 0
     gpu_seconds: Count = 0
+    observed: ObservedUse | None = None
 
 
 class OwnerEnergy(ApiStruct, frozen=True):

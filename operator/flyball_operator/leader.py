@@ -7,7 +7,7 @@ and one that takes over all lead to the same end. What the controllers remember 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import ClusterSnapshot
 
-from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import CreateIncarnation
@@ -37,10 +36,10 @@ from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.observing import ObservingController
 from flyball_operator.power.patience import PLAN_GRACE_SECONDS
-from flyball_operator.report.energy_books import Seen, owner_of
 from flyball_operator.report.energy_reports import EnergyReports
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
+from flyball_operator.report.seen import energy_seen
 from flyball_operator.settings import OBSERVE, Settings
 from flyball_operator.watches import ClusterState, Watches
 from flyball_operator.writes.background import Background
@@ -335,7 +334,13 @@ class LeaderTerm:
                 self._background.start(key, reports.load(now, monotonic))
             return
         emitted = emitted_grams_per_kilowatt_hour(self._signal.read(monotonic), now)
-        reports.observe(lambda: energy_seen(cluster, state, jobs.consumptions, emitted), now)
+        decisions, everything = self._plans.in_force.decisions, self._settings.mode == OBSERVE
+        reports.observe(
+            lambda: energy_seen(
+                cluster, state, jobs, decisions, self._learner, emitted, everything_observed=everything
+            ),
+            now,
+        )
         self._metrics.observe_owners(reports.largest_owners())
         write = None if busy or state.cutting else reports.due(now, monotonic)
         if write is None:
@@ -385,20 +390,3 @@ class LeaderTerm:
         if self._plans.in_force.next_is_near:
             pauses.append(PLAN_GRACE_SECONDS)
         return max(SHORTEST_PAUSE_SECONDS, min(pauses))
-
-
-def energy_seen(
-    cluster: ClusterState,
-    state: PowerState,
-    jobs: Iterable[Consumption],
-    emitted_grams_per_kilowatt_hour: float | None = None,
-) -> Seen:
-    """What the books of energy are kept of, as it is now."""
-    return Seen(
-        nodes=state.nodes,
-        caps={cap.name: cap.nodes for cap in state.caps.states},
-        jobs=jobs,
-        owners={(pod.namespace, pod.name): owner_of(pod) for pod in cluster.pods if not pod.job_uid},
-        job_pods={(pod.namespace, pod.name) for pod in cluster.pods if pod.job_uid},
-        emitted_grams_per_kilowatt_hour=emitted_grams_per_kilowatt_hour,
-    )

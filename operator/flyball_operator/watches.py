@@ -13,7 +13,7 @@ from flyball_api.brake_acknowledgement import BrakeAcknowledgement, read_brake_a
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.energy_quota import EnergyQuota, read_energy_quota
 from flyball_api.gpu_node import GpuNode, PodReport, read_gpu_node
-from flyball_api.names import LABEL_ADMISSION, LABEL_JOB_UID
+from flyball_api.names import LABEL_ADMISSION, LABEL_JOB_UID, LABEL_MODE, MODE_OBSERVE
 from flyball_api.power_brake import PowerBrake, read_power_brake
 from flyball_api.power_cap import PowerCap, read_power_cap
 from flyball_api.workloads import (
@@ -43,6 +43,7 @@ from flyball_kube.resources import (
     ENERGY_QUOTAS,
     GPU_NODES,
     JOBS,
+    NAMESPACES,
     NODES,
     PODS,
     POWER_BRAKES,
@@ -162,6 +163,14 @@ class Watches:
         self.energy_quotas = Informer(
             session, ENERGY_QUOTAS, logging_problems(read_energy_quota), on_change=on_change, required=False
         )
+        self.observed_namespaces = Informer(
+            session,
+            NAMESPACES,
+            lambda raw: str(raw["metadata"]["name"]),
+            on_change=on_change,
+            params={"labelSelector": f"{LABEL_MODE}={MODE_OBSERVE}"},
+            required=False,
+        )
         self._of: dict[Resource, Informer[Any]] = {
             ENERGY_AWARE_JOBS: self.jobs,
             POWER_CAPS: self.caps,
@@ -175,6 +184,7 @@ class Watches:
             CORE_EVENTS: self.pods_refused,
             RESOURCE_QUOTAS: self.quotas,
             ENERGY_QUOTAS: self.energy_quotas,
+            NAMESPACES: self.observed_namespaces,
         }
         self._owners = PodOwners()
         self._merged: dict[str, tuple[GpuNode, BrakeAcknowledgement, GpuNode]] = {}
@@ -215,7 +225,8 @@ class Watches:
     def cluster(self) -> ClusterState:
         """One view of all of them; nothing in it changes afterwards."""
         energy_quotas = sorted(self.energy_quotas, key=lambda quota: quota.metadata.key)
-        jobs = {job.uid: job for job in within_priorities(self.jobs, energy_quotas)}
+        as_allowed = within_priorities(self.jobs, energy_quotas)
+        jobs = {job.uid: job for job in observed_in(frozenset(self.observed_namespaces), as_allowed)}
         by_uid = {item.uid: item for item in self.incarnations if is_of_living_job(item, jobs)}
         incarnations: dict[str, list[IncarnationView]] = {}
         for incarnation in by_uid.values():
@@ -277,6 +288,12 @@ def within_priorities(jobs: Iterable[EnergyAwareJob], quotas: Iterable[EnergyQuo
             yield job
         else:
             yield replace(job, spec=msgspec.structs.replace(job.spec, priority=most))
+
+
+def observed_in(namespaces: Collection[str], jobs: Iterable[EnergyAwareJob]) -> Iterator[EnergyAwareJob]:
+    """The jobs, those of these namespaces as jobs that are only observed."""
+    for job in jobs:
+        yield replace(job, observed=True) if job.namespace in namespaces and not job.observed else job
 
 
 def _used_by_others(all_pods: Iterable[PodView], attributed: Iterable[PodView]) -> dict[str, Needs]:

@@ -43,13 +43,18 @@ def plan_by_choices(snapshot: ClusterSnapshot, policy: Policy) -> Plan:
     workspace = Workspace(snapshot)
     chosen = realise(workspace, policy)
     placed = place(workspace.state, workspace.candidates)
-    tops = {
+    governed = {
         candidate.index: chosen.top(candidate) for candidate in workspace.candidates if candidate.option is not None
+    }
+    tops = {
+        candidate.index: candidate.option.top_index if candidate.job.observed else governed[candidate.index]
+        for candidate in workspace.candidates
+        if candidate.option is not None
     }
     clocks = assign_clocks(workspace.state, workspace.candidates, tops)
 
     def explanations(left_watts: Sequence[float]) -> ChoiceExplainer:
         return ChoiceExplainer(workspace.state, Explainer(workspace.state, workspace.stepper, left_watts), chosen)
 
-    made = result(workspace, placed, clocks, explanations)
+    made = result(workspace, placed, clocks, explanations, governed)
     return replace(made, queue=queue_by_policy(workspace, chosen, policy.traits, clocks))

@@ -103,7 +103,8 @@ class JobState:
     and for a cap last of all. `throttled`: its energy budget is spent and `onExhausted: Throttle` holds. `eligible_nodes`:
     where its pods may go (node selectors, tolerations); None: anywhere. `since_seconds`: the moment at which it last began
     to run or to wait, or got another size; None: when it was submitted. `tenant`: who shares the cluster with the other
-    tenants' jobs.
+    tenants' jobs. `observed`: its clock is lowered by caps and its own bounds alone, and what its objective would have
+    chosen is only told.
     """
 
     uid: str
@@ -131,6 +132,7 @@ class JobState:
     eligible_nodes: frozenset[str] | None = None
     since_seconds: float | None = None
     tenant: str = ""
+    observed: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus_min <= self.gpus_max:
@@ -208,7 +210,10 @@ class Admission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobDecision:
-    """The plan for one job: its allocation or None, the reason code, and one sentence that says why."""
+    """The plan for one job: its allocation or None, the reason code, and one sentence that says why.
+
+    `governed_clock_megahertz` is the clock that a job which is only observed would have there, were it not (None: it is).
+    """
 
     uid: str
     allocation: Allocation | None
@@ -218,6 +223,7 @@ class JobDecision:
     predicted_gpu_watts: float = 0.0  # one GPU's average draw at the planned size and clock
     deadline_at_risk: bool = False
     nearest_deadline_seconds: float | None = None  # where the deadline cannot be met: the nearest that can
+    governed_clock_megahertz: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

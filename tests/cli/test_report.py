@@ -11,8 +11,10 @@ import msgspec
 import pytest
 import typer
 from flyball_cli.report import LONGEST_NAME, Output, _made, _month, cut_short, draw, month_after, printed
+from flyball_cli.would_have import draw_would_have, printed_would_have
 from flyball_views.overview import read_overview
 from flyball_views.report import By, Prices, Report, report
+from flyball_views.would_have import Estimate, WouldHaveLine, WouldHaveReport
 
 from tests.support.shown_cluster import NOW, cluster
 
@@ -89,3 +91,37 @@ def test_a_long_name_leaves_room_for_its_bar() -> None:
     assert cut_short(long).startswith("research/JobSet/")
     assert cut_short(long).endswith("-0007")
     assert cut_short("research/gpt2") == "research/gpt2"
+
+
+# --- what observed jobs would have saved ----------------------------------------------------------------------------------
+
+KNOWN = WouldHaveLine(
+    "team/a", 1, 10.0, 1.0, Estimate(1.0, 2.0, 3.0), Estimate(0.111, 0.222, 0.333), Estimate(0.01, 0.02, 0.03)
+)
+NEW = WouldHaveLine("team/new", 1, 0.5, 0.5, None, None, None)
+TOTAL = msgspec.structs.replace(KNOWN, name="total", jobs=2, kilowatt_hours=10.5, unknown_kilowatt_hours=1.5)
+WOULD_HAVE = WouldHaveReport(By.JOB, NOW, (KNOWN, NEW), TOTAL, ("it is of one day",))
+
+
+def test_what_would_have_been_saved_as_a_table() -> None:
+    lines = printed_would_have(WOULD_HAVE, "table").splitlines()
+    assert lines[0].split() == ["JOB", "JOBS", "KWH", "WOULD", "HAVE", "SAVED", "LONGER", "UNKNOWN", "KWH"]
+    assert " ".join(lines[1].split()) == "team/a 1 10.00 2.00 kWh 22.2 % (11.1 to 33.3) 2.0 % (1.0 to 3.0) 1.00"
+    assert lines[2].split() == ["team/new", "1", "0.50", "unknown", "unknown", "0.50"]
+    assert lines[3].split()[:3] == ["total", "2", "10.50"]
+    assert lines[-1] == "- it is of one day"
+
+
+def test_what_would_have_been_saved_as_csv_and_json() -> None:
+    first, second = csv.DictReader(printed_would_have(WOULD_HAVE, "csv").splitlines())
+    assert (first["job"], first["saved kWh"], first["saved kWh least"], first["saved % most"]) == (
+        "team/a", "2.000", "1.000", "33.30",
+    )  # fmt: skip
+    assert (second["saved kWh"], second["longer %"], second["unknown kWh"]) == ("", "", "0.500")
+    assert msgspec.json.decode(printed_would_have(WOULD_HAVE, "json"), type=WouldHaveReport) == WOULD_HAVE
+
+
+@pytest.mark.parametrize("lines", [(), (KNOWN, NEW)])
+def test_what_would_have_been_saved_as_a_picture(lines: tuple[WouldHaveLine, ...], tmp_path: Path) -> None:
+    draw_would_have(msgspec.structs.replace(WOULD_HAVE, lines=lines), tmp_path / "report.png")
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")

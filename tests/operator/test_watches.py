@@ -16,6 +16,7 @@ from flyball_kube.resources import (
     ENERGY_QUOTAS,
     GPU_NODES,
     JOBS,
+    NAMESPACES,
     NODES,
     PODS,
     POWER_CAPS,
@@ -44,6 +45,7 @@ KINDS: tuple[tuple[str, Resource], ...] = (
     ("nodes", NODES),
     ("pods", PODS),
     ("incarnations", JOBS),
+    ("observed_namespaces", NAMESPACES),
 )
 
 
@@ -59,6 +61,9 @@ class Lists:
 
     async def get(self, path: str, **params: str) -> Json:
         items = self._objects[path]
+        if "labelSelector" in params and path == NAMESPACES.path():
+            name, _, value = params["labelSelector"].partition("=")
+            items = [item for item in items if item["metadata"].get("labels", {}).get(name) == value]
         for index, raw in enumerate(items):
             raw["metadata"]["resourceVersion"] = str(index + 1)
         return {"metadata": {"resourceVersion": "100"}, "items": items}
@@ -257,6 +262,23 @@ async def test_a_date_that_cannot_be_read_hides_nothing_else() -> None:
     assert cluster.unread == ()
     assert cluster.gpu_nodes["a"].acknowledged_current
     assert cluster.gpu_nodes["a"].problems == ("status.jobs[0].lastReportTime: Invalid RFC3339 encoded datetime",)
+
+
+async def test_a_job_is_only_observed_by_its_own_label_or_its_namespaces() -> None:
+    def job(name: str, namespace: str, **labels: str) -> Json:
+        raw = raw_job(name, namespace=namespace)
+        raw["metadata"]["labels"] = {label.replace("_", "/"): value for label, value in labels.items()}
+        return raw
+
+    def namespace(name: str, mode: str) -> Json:
+        return {"metadata": {"name": name, "labels": {"flyball.dev/mode": mode}}}
+
+    observe = {"flyball.dev_mode": "observe"}
+    cluster = await cluster_of(
+        jobs=[job("a", "team"), job("b", "team", **observe), job("c", "lab"), job("d", "web")],
+        observed_namespaces=[namespace("lab", "observe"), namespace("web", "govern")],
+    )
+    assert {found.name for found in cluster.jobs.values() if found.observed} == {"b", "c"}
 
 
 class OldDefinitions:

@@ -126,7 +126,7 @@ def _pipeline_variables(job: EnergyAwareJob, now: datetime) -> dict[str, str | i
         "FLYBALL_PIPELINE_PLAN": f"{PLAN_MOUNT}/{PLAN_NAME}",
         "FLYBALL_PIPELINE_STAGES": pipeline.stages,
         "FLYBALL_PIPELINE_MICROBATCHES": pipeline.microbatches,
-        "FLYBALL_PIPELINE_OBJECTIVE": job.spec.objective,
+        "FLYBALL_PIPELINE_OBJECTIVE": "Time" if job.observed else job.spec.objective,
         "FLYBALL_PIPELINE_SECONDS": None if seconds is None else f"{seconds:.6g}",
     }
 

@@ -25,7 +25,14 @@ from flyball_kube.logs import get_logger
 from flyball_kube.resources import ENERGY_PROFILES
 from flyball_kube.session import JsonObject
 from flyball_planner.fitting.fit import FittedModel, errors_of, fit
-from flyball_planner.fitting.uncertainty import Covariance, prior_covariance, upper_quantiles
+from flyball_planner.fitting.uncertainty import (
+    Covariance,
+    Place,
+    Ratios,
+    prior_covariance,
+    ratios,
+    upper_quantiles,
+)
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import REFERENCE_PRODUCT, model_class_prior
@@ -294,6 +301,25 @@ class Learner:
             entry.bands[pace] = self._fitted_band(entry, entry.profile.fit, model, training.model_class, pace)
         return entry.bands[pace]
 
+    def ratios(self, job: EnergyAwareJob, gpu_model: GpuModel, ran: Place, instead: Place) -> Ratios | None:
+        """What the job's iterations would take at another place over what they take where it `ran`.
+
+        None while nothing was measured of it. Worked out once for each fit, batch and pair of places.
+        """
+        training = job.spec.training
+        entry = self._entries.get(ProfileKey(job.namespace, job.profile_key, gpu_model.product))
+        model = None if entry is None else self._fitted(entry, gpu_model, training.model_class)
+        if entry is None or model is None or entry.profile.fit is None:
+            return None
+        covariance = entry.fit.covariance(entry.profile.fit)
+        if covariance is None:
+            entry.fit.redo()  # another process has made it, and profiles do not keep how sure it is
+            return None
+        key = (ran, instead, training.global_batch_size)
+        if key not in entry.ratios:
+            entry.ratios[key] = job_ratios(model, covariance, entry.profile.fit, *key)
+        return entry.ratios[key]
+
     def _fitted_band(
         self, entry: Entry, learned: Fit, model: JobModel, model_class: str, pace: Pace
     ) -> PaceBand | None:
@@ -427,6 +453,19 @@ def pace_band(model: JobModel, covariance: Covariance, pace: Pace) -> PaceBand |
         logger.warning("no band for the end of jobs", error=str(error))
         return None
     return (1.0 / share, share) if math.isfinite(share) and share >= 1.0 else None
+
+
+def job_ratios(
+    model: JobModel, covariance: Covariance, learned: Fit, ran: Place, instead: Place, global_batch_size: int
+) -> Ratios | None:
+    """`ratios`, with nine chances in ten, with the fit's own error; None where the model has no answer."""
+    misfit = DEVIATION_PER_MEAN_ERROR * learned.time_error, DEVIATION_PER_MEAN_ERROR * learned.energy_error
+    try:
+        found = ratios(model, covariance, ran, instead, global_batch_size, misfit=misfit)
+    except (ValueError, ArithmeticError) as error:
+        logger.warning("no comparison with another clock", error=str(error))
+        return None
+    return found if all(math.isfinite(value) for band in found for value in band) else None
 
 
 def _was_made_for_another_gpu(model: JobModel, learned: Fit, profile: Profile) -> bool:

@@ -12,7 +12,7 @@ from flyball_api.energy_profile import EnergyProfileStatus
 from flyball_api.frontier import FrontierBounds
 from flyball_kube.session import JsonObject
 from flyball_planner.fitting.fit import FittedModel
-from flyball_planner.fitting.uncertainty import Covariance
+from flyball_planner.fitting.uncertainty import Covariance, Place, Ratios
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import JobModel
 
@@ -119,6 +119,7 @@ class Entry:
     owner: dict[str, str] | None = None
     models: dict[GpuModel, JobModel] = field(default_factory=dict)
     bands: dict[Pace, PaceBand | None] = field(default_factory=dict)
+    ratios: dict[tuple[Place, Place, int], Ratios | None] = field(default_factory=dict)
     bounds: tuple[FrontierBounds, ...] = ()
     fit: FitState = field(default_factory=FitState)
     stored: ObjectRecord = field(default_factory=ObjectRecord)
@@ -133,6 +134,7 @@ class Entry:
         """The fit has changed: what followed from it does no longer."""
         self.models.clear()
         self.bands.clear()
+        self.ratios.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,7 @@ def job_state(
         eligible_nodes=memory.eligible_nodes,
         since_seconds=None if resized is None else resized.timestamp(),
         tenant=job.namespace,
+        observed=job.observed,
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
 from zlib import crc32
@@ -40,8 +40,9 @@ from flyball_api.times import whole_second
 from flyball_api.workloads import PodView
 
 from flyball_operator.jobs.consumption import Consumption
-from flyball_operator.jobs.marks import Mark, used_since
+from flyball_operator.jobs.marks import Mark, Use, used_since
 from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.report.would_have import Comparison, observed_use
 
 # GPUs pass their limits for moments, two clocks run at about the same rate, and a report is made of older readings.
 MOST_OVER_LIMITS = 1.2
@@ -90,7 +91,8 @@ class Seen:
     """What the books are kept of at one moment.
 
     `caps` has the nodes under each cap, `owners` whose each pod is that is not a job's, by its namespace and name, and
-    `job_pods` those that are a job's.
+    `job_pods` those that are a job's. `observed` are the jobs that are only observed, by uid, with what governing them
+    would change (None: nobody knows).
     `emitted_grams_per_kilowatt_hour` is the grid's, by its signal (None: not known).
     """
 
@@ -100,6 +102,7 @@ class Seen:
     owners: Mapping[PodName, Owner]
     job_pods: Collection[PodName] = frozenset()
     emitted_grams_per_kilowatt_hour: float | None = None
+    observed: Mapping[str, Comparison | None] = field(default_factory=dict)
 
 
 class EnergyBooks:
@@ -180,7 +183,9 @@ class EnergyBooks:
                 self._marks.pop(use.job.uid, None)
             else:
                 self._marks[use.job.uid] = use.mark
-            self._add_job(use.job, use.millijoules, use.gpu_seconds)
+            self._add_job(use)
+            if use.job.uid in seen.observed:
+                self._add_observed(use, seen.observed[use.job.uid])
         for uid in self._marks.keys() - {job.uid for job in jobs}:
             del self._marks[uid]
         self._counted_since = self._counted_since or whole_second(now)
@@ -264,7 +269,14 @@ class EnergyBooks:
         mark = self._marks.get(job.uid)
         return job.ended_at is None and mark is not None and mark.counts(job)
 
-    def _add_job(self, job: Consumption, millijoules: int, gpu_seconds: int) -> None:
+    def _add_observed(self, use: Use, comparison: Comparison | None) -> None:
+        job = self._jobs.get(use.job.uid)
+        if job is not None and (found := observed_use(use, comparison)) is not None:
+            observed = found if job.observed is None else job.observed + found
+            self._jobs[use.job.uid] = msgspec.structs.replace(job, observed=observed)
+
+    def _add_job(self, use: Use) -> None:
+        job, millijoules, gpu_seconds = use.job, use.millijoules, use.gpu_seconds
         if not millijoules and not gpu_seconds:
             return
         self._of_jobs += millijoules

@@ -82,6 +82,8 @@ class Explainer:
     def _clock(self, candidate: Candidate, index: int) -> str:
         option, job = candidate.option, candidate.job
         assert option is not None  # noqa: S101
+        if job.observed:
+            return self.observed(candidate, index, min(index, option.governed_index))
         if index < option.top_index:
             return self.tightest_cap(candidate) or "a higher clock gains nothing"
         if job.throttled:
@@ -95,6 +97,20 @@ class Explainer:
         return (
             f"a higher clock would pass the going price of {joules_text(self._stepper.joules_per_job_second)} a second"
         )
+
+    def observed(self, candidate: Candidate, index: int, governed: int) -> str:
+        """What a job that is only observed would have, and what that would come to by its model."""
+        option = candidate.option
+        assert option is not None  # noqa: S101
+        head = "it is only observed"
+        if governed == index:
+            return f"{head}, and governed it would have the same clock"
+        joules, seconds = (
+            values[option.row, governed] / values[option.row, index] - 1.0
+            for values in (option.curves.joules, option.curves.seconds)
+        )
+        clock = option.curves.clocks_megahertz[governed]
+        return f"{head}; governed, it would run at {clock} MHz: {_percent(joules)} energy, {_percent(seconds)} time"
 
     def tightest_cap(self, candidate: Candidate) -> str | None:
         """The cap over the job that has least left, and how much that is; None where no cap is over it."""
@@ -206,6 +222,10 @@ def _seconds(seconds: float) -> str:
     if seconds >= 2 * 3600:
         return f"{_three_digits(seconds / 3600)} h"
     return f"{_three_digits(seconds)} s"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.1f} %"
 
 
 def _three_digits(value: float) -> str:

@@ -38,10 +38,12 @@ def result(
     placed: Mapping[int, Cells],
     clocks: Mapping[int, int],
     explanations: Callable[[Sequence[float]], Explanations],
+    governed: Mapping[int, int] | None = None,
 ) -> Plan:
     """The plan that the workspace's candidates stand for; nodes and clock positions are given by the candidates' indices.
 
-    `explanations` makes the explainer from the watts that each cap has left under the plan.
+    `explanations` makes the explainer from the watts that each cap has left under the plan. `governed`: where the climb of
+    those that are only observed would end otherwise; None: where their objectives say.
     """
     allocations: dict[int, Allocation] = {}
     counted = []
@@ -66,7 +68,12 @@ def result(
     explainer = explanations(left)
     decisions = {
         candidate.job.uid: _decision(
-            workspace, explainer, candidate, allocations.get(candidate.index), clocks.get(candidate.index)
+            workspace,
+            explainer,
+            candidate,
+            allocations.get(candidate.index),
+            clocks.get(candidate.index),
+            None if governed is None else governed.get(candidate.index),
         )
         for candidate in workspace.candidates
     }
@@ -97,6 +104,7 @@ def _decision(
     candidate: Candidate,
     allocation: Allocation | None,
     position: int | None,
+    governed: int | None,
 ) -> JobDecision:
     job, option = candidate.job, candidate.option
     if allocation is None or option is None or position is None:
@@ -132,6 +140,12 @@ def _decision(
         predicted_gpu_watts=float(option.curves.gpu_watts[option.row, position]),
         deadline_at_risk=risk,
         nearest_deadline_seconds=nearest,
+        # A cap that holds it lower than that would hold it at least there.
+        governed_clock_megahertz=option.curves.clocks_megahertz[
+            min(position, option.governed_index if governed is None else governed)
+        ]
+        if job.observed
+        else None,
     )
 
 

@@ -46,6 +46,29 @@ class Quantiles(NamedTuple):
     joules: Array
 
 
+class Place(NamedTuple):
+    """Where a job runs: its GPUs, on so many nodes, at a clock."""
+
+    gpus: int
+    nodes: int
+    clock_megahertz: int
+
+
+class Band(NamedTuple):
+    """A share, and between which two it lies with the probability that was asked for."""
+
+    least: float
+    expected: float
+    most: float
+
+
+class Ratios(NamedTuple):
+    """What an iteration takes at one place over what it takes at another, in seconds and in joules of all its GPUs."""
+
+    seconds: Band
+    joules: Band
+
+
 def prior_covariance(prior: JobModel) -> Covariance:
     """Of a model that nothing was fitted to: each parameter uncertain by PRIOR_SPREAD of itself, on its own."""
     parameters = prior.parameters()
@@ -94,32 +117,88 @@ def upper_quantiles(
     """
     if not 0.0 < probability < 1.0:
         raise ValueError(f"probability is {probability}, and must be above 0 and below 1")
-    names = tuple(model.parameters())
-    if covariance.names != names:
-        raise ValueError("the covariance is not of this model's parameters: they must come from the same fit")
     clocks = model.gpu_model.clock_array() if clocks_megahertz is None else np.asarray(clocks_megahertz, dtype=float)
     rows = np.broadcast_arrays(np.atleast_1d(gpus), np.atleast_1d(nodes), np.atleast_1d(global_batch_size))
     gpu_column, node_column, batch_column = (np.asarray(row, dtype=np.float64) for row in rows)
-    matrix = covariance.as_array()
-    moved = np.flatnonzero(np.diag(matrix) > 0)
-    steps = _STEP * np.sqrt(np.diag(matrix)[moved])
-    copies = np.repeat(parameter_matrix([model])[:, :, 0], 1 + len(moved), axis=1)
-    copies[moved, 1 + np.arange(len(moved))] += steps
-    count, every = len(gpu_column), copies.shape[1]
-    curves = evaluate(
-        np.repeat(copies, count, axis=1)[:, :, None],
-        model.gpu_model,
-        np.tile(gpu_column, every)[:, None],
-        np.tile(node_column, every)[:, None],
-        np.tile(batch_column, every)[:, None],
-        clocks[None, :],
-    )
+    slopes = _Slopes.of(model, covariance, gpu_column, node_column, batch_column, clocks[None, :])
     score = NormalDist().inv_cdf(probability)
 
-    def quantile(values: Array) -> Array:
-        logs = np.log(values.reshape(every, count, -1))
-        gradients = (logs[1:] - logs[0]) / steps[:, None, None]
-        variance = np.einsum("irc,ij,jrc->rc", gradients, matrix[np.ix_(moved, moved)], gradients)
-        return np.asarray(np.exp(logs[0] + score * np.sqrt(np.maximum(variance, 0.0))))
+    def quantile(logs: Array, gradients: Array) -> Array:
+        return np.asarray(np.exp(logs + score * np.sqrt(slopes.variance(gradients))))
 
-    return Quantiles(quantile(curves.seconds), quantile(curves.joules))
+    return Quantiles(quantile(*slopes.seconds), quantile(*slopes.joules))
+
+
+def ratios(
+    model: JobModel,
+    covariance: Covariance,
+    ran: Place,
+    instead: Place,
+    global_batch_size: int,
+    *,
+    misfit: tuple[float, float] = (0.0, 0.0),
+    probability: float = 0.9,
+) -> Ratios:
+    """What an iteration takes at `instead` over what it takes where it `ran`, each within its band with this probability.
+
+    What the two have in common, such as the scale of all watts, is in neither band (delta method on the logarithm of the
+    ratio). `misfit`: by which shares seconds and joules are off at a place, on average, by what no parameters describe; of
+    two places each adds its own. At one and the same place the ratio is 1. Raises ValueError as `upper_quantiles`.
+    """
+    if not 0.0 < probability < 1.0:
+        raise ValueError(f"probability is {probability}, and must be above 0 and below 1")
+    if ran == instead:
+        return Ratios(Band(1.0, 1.0, 1.0), Band(1.0, 1.0, 1.0))
+    gpus, nodes, clocks = (np.array(pair, dtype=np.float64) for pair in zip(ran, instead, strict=True))
+    slopes = _Slopes.of(model, covariance, gpus, nodes, np.full(2, float(global_batch_size)), clocks[:, None])
+    score = NormalDist().inv_cdf(0.5 + probability / 2)
+
+    def band(logs: Array, gradients: Array, off: float) -> Band:
+        log = float(logs[1, 0] - logs[0, 0])
+        variance = float(slopes.variance(gradients[:, 1:] - gradients[:, :1])[0, 0]) + 2 * off**2
+        width = score * variance**0.5
+        return Band(float(np.exp(log - width)), float(np.exp(log)), float(np.exp(log + width)))
+
+    return Ratios(band(*slopes.seconds, misfit[0]), band(*slopes.joules, misfit[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Slopes:
+    """Logarithms of seconds and of joules (rows, clocks), and how they move with parameters (parameters, rows, clocks)."""
+
+    seconds: tuple[Array, Array]
+    joules: tuple[Array, Array]
+    matrix: Array
+
+    @classmethod
+    def of(
+        cls, model: JobModel, covariance: Covariance, gpus: Array, nodes: Array, batch: Array, clocks: Array
+    ) -> _Slopes:
+        """At (rows,) sizes; clocks are (1 or rows, clocks). Raises ValueError for a covariance of other parameters."""
+        if covariance.names != tuple(model.parameters()):
+            raise ValueError("the covariance is not of this model's parameters: they must come from the same fit")
+        matrix = covariance.as_array()
+        moved = np.flatnonzero(np.diag(matrix) > 0)
+        steps = _STEP * np.sqrt(np.diag(matrix)[moved])
+        copies = np.repeat(parameter_matrix([model])[:, :, 0], 1 + len(moved), axis=1)
+        copies[moved, 1 + np.arange(len(moved))] += steps
+        count, every = len(gpus), copies.shape[1]
+        curves = evaluate(
+            np.repeat(copies, count, axis=1)[:, :, None],
+            model.gpu_model,
+            np.tile(gpus, every)[:, None],
+            np.tile(nodes, every)[:, None],
+            np.tile(batch, every)[:, None],
+            clocks if len(clocks) == 1 else np.tile(clocks, (every, 1)),
+        )
+
+        def slopes(values: Array) -> tuple[Array, Array]:
+            logs = np.log(values.reshape(every, count, -1))
+            return logs[0], np.asarray((logs[1:] - logs[0]) / steps[:, None, None])
+
+        return cls(slopes(curves.seconds), slopes(curves.joules), matrix[np.ix_(moved, moved)])
+
+    def variance(self, gradients: Array) -> Array:
+        """Of logarithms with these gradients (parameters, rows, clocks)."""
+        found = np.einsum("irc,ij,jrc->rc", gradients, self.matrix, gradients)
+        return np.asarray(np.maximum(found, 0.0))

@@ -63,14 +63,16 @@ class Curves(NamedTuple):
 class ClockChoice(NamedTuple):
     """Per row, positions in the clocks: the lowest, admission, base and top clock, and what the constraints say.
 
-    `fastest` is the highest clock that the job's own bounds allow; `valid` is False where no allowed clock has a limit at
-    the smallest although a cap asks for it.
+    `governed` is the top clock of a job that is only observed, were it not; of all others it is their top. `fastest` is the
+    highest clock that the job's own bounds allow; `valid` is False where no allowed clock has a limit at the smallest
+    although a cap asks for it.
     """
 
     lowest: Indices
     admission: Indices
     base: Indices
     top: Indices
+    governed: Indices
     fastest: Indices
     valid: Flags
     meets_deadline: Flags
@@ -91,6 +93,7 @@ class JobColumns:
         self.deadline = np.where(known, [_or_infinite(job.seconds_to_deadline) for job in jobs], math.inf)
         self.budget = np.where(known, [_or_infinite(job.remaining_energy_joules) for job in jobs], math.inf)
         self.throttled = np.array([job.throttled for job in jobs], dtype=bool)
+        self.observed = np.array([job.observed for job in jobs], dtype=bool)
         self.batch_size = np.array([float(job.global_batch_size) for job in jobs], dtype=np.float64)
         self.limit_bound = np.array([_or_infinite(job.power_limit_max_watts) for job in jobs], dtype=np.float64)
         self.clock_low = np.array([float(job.clock_min_megahertz or 0) for job in jobs], dtype=np.float64)
@@ -125,6 +128,7 @@ def _first_alike(columns: JobColumns, jobs: Sequence[JobState]) -> list[int]:
         columns.batch_size.tolist(),
         columns.objective.tolist(),
         columns.throttled.tolist(),
+        columns.observed.tolist(),
         columns.limit_bound.tolist(),
         columns.clock_low.tolist(),
         columns.clock_high.tolist(),
@@ -140,7 +144,8 @@ def compute_curves(
 ) -> Curves:
     """The curves of the rows (job, gpus, nodes), each (rows,), on a variant's GPU (PowerFlow equations 2 to 9).
 
-    A limit is the predicted draw with the guard band, in whole watts, within what the GPU accepts and the user allows.
+    A limit is the predicted draw with the guard band, in whole watts, within what the GPU accepts and the user allows. A
+    job that is only observed has the largest of these, where no cap counts limits.
     """
     gpu_model = variant.gpu_model
     curves = evaluate(
@@ -152,7 +157,10 @@ def compute_curves(
         gpu_model.clock_array()[None, :],
     )
     guarded = curves.gpu_watts * (1.0 + terms.guard_fraction)
-    limit = np.clip(np.ceil(guarded - ROUNDING), gpu_model.min_power_limit_watts, _limit_bound(columns, gpu_model, job))
+    bound = _limit_bound(columns, gpu_model, job)
+    limit = np.clip(np.ceil(guarded - ROUNDING), gpu_model.min_power_limit_watts, bound)
+    if not (variant.by_limits or variant.at_min_limits):
+        limit = np.where(columns.observed[job, None], bound, limit)
     return Curves(
         gpu_model.clocks_megahertz,
         curves.seconds,
@@ -200,18 +208,25 @@ def named_clocks(
         base = np.where(meets & ~columns.throttled[job], chosen, base)
 
     # The top clock: how far the objective lets it rise where power is no object.
-    objective = columns.objective[job]
     priced = np.where(
         allowed & (positions >= base[:, None]), curves.joules + terms.joules_per_job_second * curves.seconds, math.inf
     )
-    top = np.where(objective == 0, fastest, np.where(objective == 1, priced.argmin(axis=1), base))
-    top = np.where(dated & meets & (objective != 0), base, top)  # the cheapest that meets it
-    top = np.where(dated & ~meets, fastest, top)  # late in any case: as little late as can be
     within = remaining * curves.joules[rows, base] <= budget
-    if np.isfinite(budget).any():
-        affordable = allowed & (positions >= base[:, None]) & (remaining[:, None] * curves.joules <= budget[:, None])
-        top = np.where(within, np.minimum(top, _last_true(affordable)), base)
-    top = np.where(columns.throttled[job], base, np.maximum(top, base))
+
+    def top_by(objective: Indices) -> Indices:
+        top = np.where(objective == 0, fastest, np.where(objective == 1, priced.argmin(axis=1), base))
+        top = np.where(dated & meets & (objective != 0), base, top)  # the cheapest that meets it
+        top = np.where(dated & ~meets, fastest, top)  # late in any case: as little late as can be
+        if np.isfinite(budget).any():
+            affordable = (
+                allowed & (positions >= base[:, None]) & (remaining[:, None] * curves.joules <= budget[:, None])
+            )
+            top = np.where(within, np.minimum(top, _last_true(affordable)), base)
+        return np.asarray(np.where(columns.throttled[job], base, np.maximum(top, base)))
+
+    governed = top_by(columns.objective[job])
+    observed = columns.observed[job]
+    top = top_by(np.where(observed, _CODES[Objective.TIME], columns.objective[job])) if observed.any() else governed
 
     # The admission clock: fewest committed watt-seconds an iteration, as the pool's caps count; of equals the highest.
     above_idle = (
@@ -221,7 +236,7 @@ def named_clocks(
     )
     committed = np.where(allowed & (positions <= base[:, None]), above_idle * curves.seconds, math.inf)
     admission = committed.shape[1] - 1 - committed[:, ::-1].argmin(axis=1)
-    return ClockChoice(lowest, admission, base, top, fastest, valid, meets, within)
+    return ClockChoice(lowest, admission, base, top, governed, fastest, valid, meets, within)
 
 
 def _allowed_range(

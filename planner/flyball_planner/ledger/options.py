@@ -31,8 +31,8 @@ class Option(NamedTuple):
 
     `admission_seconds` is the time of an iteration at the admission clock, `best_seconds` at the highest clock of the job's
     own bounds. `watts` is indexed [LOWEST, ADMISSION or BASE][LIMIT or DRAW]. `row` is the option's row in `curves`, the
-    `*_index` are positions in its clocks: lowest, base, highest that constraints and objective leave, and highest of its
-    own bounds.
+    `*_index` are positions in its clocks: lowest, base, highest that constraints and objective leave, the same were the job
+    not only observed, and highest of its own bounds.
     """
 
     gpus: int
@@ -44,6 +44,7 @@ class Option(NamedTuple):
     lowest_index: int
     base_index: int
     top_index: int
+    governed_index: int
     fastest_index: int
     best_seconds: float
     meets_deadline: bool
@@ -204,6 +205,7 @@ def _options(gpus: Indices, nodes: Indices, curves: Curves, choice: ClockChoice)
         choice.lowest.tolist(),
         choice.base.tolist(),
         choice.top.tolist(),
+        choice.governed.tolist(),
         choice.fastest.tolist(),
         curves.seconds[rows, choice.fastest].tolist(),
         choice.meets_deadline.tolist(),

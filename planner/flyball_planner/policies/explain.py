@@ -38,6 +38,8 @@ class ChoiceExplainer:
     def _clock(self, candidate: Candidate, index: int) -> str:
         option, choice = candidate.option, self._realised.choices[candidate.index]
         assert option is not None  # noqa: S101
+        if candidate.job.observed:
+            return self._explainer.observed(candidate, index, min(index, self._realised.top(candidate)))
         if index == choice.clock_index:
             return "the clock that it chose"
         chosen = f"it chose {option.curves.clocks_megahertz[choice.clock_index]} MHz"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,12 @@ def test_the_trainer_has_the_plan_of_its_pipeline() -> None:
     taken = job_view(pipeline=PIPELINE, template=own)
     with pytest.raises(ValueError, match="volume name flyball-plan is taken"):
         incarnation_job(taken, 1, NODES, now=NOW)
+
+
+def test_a_pipeline_that_is_only_observed_is_told_to_be_as_fast_as_it_can() -> None:
+    observed = replace(job_view(pipeline=PIPELINE, objective="Energy"), observed=True)
+    pod = incarnation_job(observed, 1, NODES, now=NOW)["spec"]["template"]["spec"]
+    assert environment(pod["containers"][0])["FLYBALL_PIPELINE_OBJECTIVE"] == "Time"
 
 
 @pytest.mark.parametrize("word", ["deadline", "flexibleUntil"])

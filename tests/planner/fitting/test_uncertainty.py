@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flyball_planner.fitting.fit import Observation, fit
-from flyball_planner.fitting.uncertainty import upper_quantiles
+from flyball_planner.fitting.uncertainty import Band, Place, ratios, upper_quantiles
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import model_class_prior
@@ -116,3 +116,52 @@ def test_arguments_that_make_no_sense_are_refused() -> None:
         upper_quantiles(fitted.model, fitted.covariance, 1, 1, 8, probability=1.0)
     with pytest.raises(ValueError, match="not of this model's parameters"):
         upper_quantiles(fitted.model.as_paper(), fitted.covariance, 1, 1, 8)
+
+
+# --- ratios of two places ------------------------------------------------------------------------------------------------
+
+FAST, SLOW = Place(4, 1, 1410), Place(4, 1, 1005)
+
+
+@pytest.mark.slow
+def test_ratios_cover_the_truth_about_as_often_as_they_say() -> None:
+    """Of forty fits of thirty windows each, of one clock over another and of one size over another."""
+    job, prior = truth(), model_class_prior("resnet50", a100())
+    inside = []
+    for seed in range(40):
+        fitted = fit(prior, windows_of(job, 30, seed))
+        for ran, instead in ((FAST, SLOW), (SLOW, FAST), (Place(4, 1, 1410), Place(16, 2, 1110))):
+            found = ratios(fitted.model, fitted.covariance, ran, instead, 128, probability=0.9)
+            for band, exact in ((found.seconds, job.iteration_seconds), (found.joules, job.iteration_joules)):
+                inside.append(band.least <= exact(*instead, 128) / exact(*ran, 128) <= band.most)
+    assert 0.8 <= np.mean(inside) <= 0.99
+
+
+def test_what_two_places_share_is_not_in_the_band_of_their_ratio() -> None:
+    """Of a job that was measured at one clock alone, joules there are far surer than joules elsewhere."""
+    fitted = fit(model_class_prior("resnet50", a100()), windows_of(truth(), 30, 3))
+    found = ratios(fitted.model, fitted.covariance, FAST, SLOW, 128)
+    upper = upper_quantiles(fitted.model, fitted.covariance, 4, 1, 128.0, [SLOW.clock_megahertz], probability=0.95)
+    alone = float(upper.joules[0, 0]) / fitted.model.iteration_joules(*SLOW, 128)
+    assert found.joules.expected == pytest.approx(
+        fitted.model.iteration_joules(*SLOW, 128) / fitted.model.iteration_joules(*FAST, 128)
+    )
+    assert 1.0 < found.joules.most / found.joules.expected < alone
+    assert found.joules.least * found.joules.most == pytest.approx(found.joules.expected**2)
+
+
+def test_one_and_the_same_place_is_one_and_what_no_parameter_describes_widens() -> None:
+    fitted = fit(model_class_prior("resnet50", a100()), windows_of(truth(), 30, 3))
+    same = ratios(fitted.model, fitted.covariance, FAST, FAST, 128, misfit=(0.1, 0.1))
+    assert same.joules == same.seconds == Band(1.0, 1.0, 1.0)
+    narrow, wide = (ratios(fitted.model, fitted.covariance, FAST, SLOW, 128, misfit=(off, off)) for off in (0.0, 0.1))
+    assert wide.joules.least < narrow.joules.least < narrow.joules.expected < narrow.joules.most < wide.joules.most
+    assert wide.seconds.least < narrow.seconds.least < narrow.seconds.most < wide.seconds.most
+
+
+def test_a_ratio_needs_a_probability_and_the_models_own_covariance() -> None:
+    fitted = fit(model_class_prior("resnet50", a100()), windows_of(truth(), 30, 3))
+    with pytest.raises(ValueError, match="above 0 and below 1"):
+        ratios(fitted.model, fitted.covariance, FAST, SLOW, 128, probability=1.0)
+    with pytest.raises(ValueError, match="same fit"):
+        ratios(fitted.model.as_paper(), fitted.covariance, FAST, SLOW, 128)

@@ -26,7 +26,16 @@ from flyball_agent.pod_resources import PodGpus
 from flyball_agent.single_process import SingleProcessAgent
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
 from flyball_api.workloads import IncarnationView, PodView
-from flyball_kube.resources import CORE_EVENTS, ENERGY_AWARE_JOBS, ENERGY_QUOTAS, JOBS, PODS, RESOURCE_QUOTAS, SERVICES
+from flyball_kube.resources import (
+    CORE_EVENTS,
+    ENERGY_AWARE_JOBS,
+    ENERGY_QUOTAS,
+    JOBS,
+    PODS,
+    RESOURCE_QUOTAS,
+    SERVICES,
+)
+from flyball_kube.resources import NAMESPACES as ALL_NAMESPACES
 from flyball_kube.session import ApiSession
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
@@ -94,7 +103,16 @@ class _PowerWatches(Watches):
     def __init__(self, session: ApiSession, wake: Callable[[], None], intended: Intended) -> None:
         super().__init__(session, wake, ("nvidia.com/gpu",))
         self._intended = intended
-        for nobody in (ENERGY_AWARE_JOBS, PODS, JOBS, SERVICES, CORE_EVENTS, RESOURCE_QUOTAS, ENERGY_QUOTAS):
+        for nobody in (
+            ENERGY_AWARE_JOBS,
+            PODS,
+            JOBS,
+            SERVICES,
+            CORE_EVENTS,
+            RESOURCE_QUOTAS,
+            ENERGY_QUOTAS,
+            ALL_NAMESPACES,
+        ):
             del self._of[nobody]
 
     def cluster(self) -> ClusterState:

@@ -1,0 +1,140 @@
+"""What jobs that were only observed would have used, had they been governed, from the daily EnergyReports.
+
+Each figure has the band that the jobs' models leave; those of several jobs are added as if all were off the same way, so
+that a sum is rather surer than its band says. Of what nobody knows anything, nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from flyball_api.energy_report import EnergyReportSpec, ObservedUse, ReportedJob
+
+from flyball_views.books import MILLIJOULES_PER_KILOWATT_HOUR
+from flyball_views.report import By
+from flyball_views.row import Row
+
+
+class Estimate(Row, frozen=True):
+    """A figure, and between which two it lies with nine chances in ten."""
+
+    least: float
+    expected: float
+    most: float
+
+
+class WouldHaveLine(Row, frozen=True):
+    """What the observed jobs of one line have used, and what governing them would have saved.
+
+    `saved_share` and `longer_share` are shares of the joules and the seconds measured (None: nothing is known); of
+    `unknown_kilowatt_hours` nobody can say what they would have been.
+    """
+
+    name: str
+    jobs: int
+    kilowatt_hours: float
+    unknown_kilowatt_hours: float
+    saved_kilowatt_hours: Estimate | None
+    saved_share: Estimate | None
+    longer_share: Estimate | None
+
+
+class WouldHaveReport(Row, frozen=True):
+    """The lines, who would have saved most first (days and months in their order), their sum, and how to read them."""
+
+    by: By
+    time: datetime
+    lines: tuple[WouldHaveLine, ...]
+    total: WouldHaveLine
+    caveats: tuple[str, ...]
+
+
+def would_have_report(
+    books: Sequence[EnergyReportSpec], now: datetime, by: By = By.JOB, namespace: str | None = None
+) -> WouldHaveReport:
+    """The report on the days of `books`. Raises ValueError for what they do not tell of observed jobs."""
+    if by is By.CAP:
+        raise ValueError("what would have been saved is known by job, namespace, day and month, not by cap")
+    groups: dict[str, list[ReportedJob]] = {}
+    everything: list[ReportedJob] = []
+    for book in books:
+        for job in book.jobs:
+            if job.observed is not None and namespace in (None, job.namespace):
+                groups.setdefault(_name(book, job, by), []).append(job)
+                everything.append(job)
+    lines = [_line(name, jobs) for name, jobs in groups.items()]
+    lines.sort(key=(lambda line: line.name) if by in (By.DAY, By.MONTH) else (lambda line: (-_saved(line), line.name)))
+    return WouldHaveReport(by, now, tuple(lines), _line("total", everything), tuple(_caveats(books, everything)))
+
+
+def _name(book: EnergyReportSpec, job: ReportedJob, by: By) -> str:
+    match by:
+        case By.DAY:
+            return book.day
+        case By.MONTH:
+            return book.day[:7]
+        case By.NAMESPACE:
+            return job.namespace
+        case _:
+            return f"{job.namespace}/{job.name}"
+
+
+def _saved(line: WouldHaveLine) -> float:
+    return 0.0 if line.saved_kilowatt_hours is None else line.saved_kilowatt_hours.expected
+
+
+def _line(name: str, jobs: Iterable[ReportedJob]) -> WouldHaveLine:
+    jobs = list(jobs)
+    use = sum((job.observed for job in jobs if job.observed is not None), ObservedUse())
+    joules, seconds = use.millijoules, use.milliseconds
+    saved = Estimate(joules - use.most_millijoules, joules - use.governed_millijoules, joules - use.least_millijoules)
+    longer = Estimate(
+        use.least_milliseconds - seconds, use.governed_milliseconds - seconds, use.most_milliseconds - seconds
+    )
+    return WouldHaveLine(
+        name=name,
+        jobs=len({job.uid for job in jobs}),
+        kilowatt_hours=(joules + use.unknown_millijoules) / MILLIJOULES_PER_KILOWATT_HOUR,
+        unknown_kilowatt_hours=use.unknown_millijoules / MILLIJOULES_PER_KILOWATT_HOUR,
+        saved_kilowatt_hours=_over(saved, MILLIJOULES_PER_KILOWATT_HOUR) if joules else None,
+        saved_share=_over(saved, joules),
+        longer_share=_over(longer, seconds),
+    )
+
+
+def _over(estimate: Estimate, whole: float) -> Estimate | None:
+    if not whole:
+        return None
+    return Estimate(estimate.least / whole, estimate.expected / whole, estimate.most / whole)
+
+
+def _caveats(books: Sequence[EnergyReportSpec], observed: Sequence[ReportedJob]) -> list[str]:
+    if not books:
+        return ["there is no EnergyReport of that time"]
+    if not observed:
+        return [
+            "no job was only observed in that time: a job is by the label flyball.dev/mode=observe, its own or its "
+            "namespace's, and all are by the installation's mode observe"
+        ]
+    days = sorted(book.day for book in books)
+    found = [
+        f"it is of {'one day, ' + days[0] if len(days) == 1 else f'{len(days)} days, from {days[0]} to {days[-1]}'} "
+        f"(UTC), as of {books[-1].charged_until:%H:%M}",
+        "bands hold with nine chances in ten for each job; a sum is taken to be off as if all jobs were off the same way",
+        "it is by what was learned of each job: where it ran at one clock alone, most of that is its class's, and the band "
+        "is wide",
+    ]
+    unknown = sum(job.observed.unknown_millijoules for job in observed if job.observed is not None)
+    if unknown:
+        found.append(
+            "unknown is what jobs used before anything was learned of them, while their pods started, or without a report "
+            "of their iterations"
+        )
+    outside = sum(book.pods_millijoules for book in books)
+    if outside:
+        found.append(
+            f"{outside / MILLIJOULES_PER_KILOWATT_HOUR:.2f} kWh of pods outside Flyball are not in it: nobody knows their "
+            "iterations"
+        )
+    return found
