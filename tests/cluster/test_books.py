@@ -59,3 +59,36 @@ def test_what_a_job_has_used_stays_in_the_books_when_it_is_gone(bench: Bench) ->
     assert {"(idle)", bench.namespace} <= {line["name"] for line in whole["lines"]}
     total = sum(line["kilowattHours"] for line in whole["lines"])
     assert abs(total - whole["total"]["kilowattHours"]) <= 1e-3 * total
+
+
+def test_an_observed_namespaces_jobs_are_left_at_full_speed_and_what_they_would_save_is_told(bench: Bench) -> None:
+    namespace = f"/api/v1/namespaces/{bench.namespace}"
+    bench.api.patch(namespace, {"metadata": {"labels": {"flyball.dev/mode": "observe"}}})
+
+    def clock(raw: Json | None) -> int:
+        return int((((raw or {}).get("status") or {}).get("allocation") or {}).get("clockMegahertz") or 0)
+
+    def told(raw: Json | None) -> str:
+        return str(((raw or {}).get("status") or {}).get("explanation") or "")
+
+    bench.submit("watched", gpus=(2, 2), iterations=10_000_000, objective="Energy")
+    observed = bench.wait_job("watched", lambda raw: "governed, it would run at" in told(raw), "observed")
+    bench.wait_running("watched", 2)
+
+    def lines() -> list[Json]:
+        made = reported(bench, "--would-have-saved", "-n", bench.namespace)
+        return [line for line in made["lines"] if line["savedShare"] is not None]
+
+    bench.wait(lambda: bool(lines()), lambda: f"what it would save is told: {today(bench)}")
+    (line,) = lines()
+    assert line["name"] == f"{bench.namespace}/watched"
+    share = line["savedShare"]
+    assert share["least"] <= share["expected"] <= share["most"]
+    assert share["expected"] > 0
+    assert line["longerShare"]["expected"] > 0
+    bench.api.patch(namespace, {"metadata": {"labels": {"flyball.dev/mode": None}}})
+    bench.wait_job(
+        "watched",
+        lambda raw: "observed" not in told(raw) and clock(raw) < clock(observed),
+        f"governed, below {clock(observed)} MHz",
+    )
