@@ -187,6 +187,7 @@ class Watches:
             NAMESPACES: self.observed_namespaces,
         }
         self._owners = PodOwners()
+        self._observed: dict[str, tuple[EnergyAwareJob, EnergyAwareJob]] = {}  # as read, and as observed, by uid
         self._merged: dict[str, tuple[GpuNode, BrakeAcknowledgement, GpuNode]] = {}
 
     def runs(self) -> list[Coroutine[Any, Any, None]]:
@@ -222,11 +223,24 @@ class Watches:
             known = self._merged[view.name] = view, brake, view.with_acknowledgement(brake.acknowledged)
         return known[2]
 
+    def _observed_in_observed(self, jobs: Iterable[EnergyAwareJob]) -> Iterator[EnergyAwareJob]:
+        """The jobs, those of observed namespaces as jobs that are only observed; the same objects for the same ones."""
+        namespaces = frozenset(self.observed_namespaces)
+        known, self._observed = self._observed, {}
+        for job in jobs:
+            if job.observed or job.namespace not in namespaces:
+                yield job
+                continue
+            before = known.get(job.uid)
+            observed = before[1] if before is not None and before[0] is job else replace(job, observed=True)
+            self._observed[job.uid] = job, observed
+            yield observed
+
     def cluster(self) -> ClusterState:
         """One view of all of them; nothing in it changes afterwards."""
         energy_quotas = sorted(self.energy_quotas, key=lambda quota: quota.metadata.key)
         as_allowed = within_priorities(self.jobs, energy_quotas)
-        jobs = {job.uid: job for job in observed_in(frozenset(self.observed_namespaces), as_allowed)}
+        jobs = {job.uid: job for job in self._observed_in_observed(as_allowed)}
         by_uid = {item.uid: item for item in self.incarnations if is_of_living_job(item, jobs)}
         incarnations: dict[str, list[IncarnationView]] = {}
         for incarnation in by_uid.values():
@@ -288,12 +302,6 @@ def within_priorities(jobs: Iterable[EnergyAwareJob], quotas: Iterable[EnergyQuo
             yield job
         else:
             yield replace(job, spec=msgspec.structs.replace(job.spec, priority=most))
-
-
-def observed_in(namespaces: Collection[str], jobs: Iterable[EnergyAwareJob]) -> Iterator[EnergyAwareJob]:
-    """The jobs, those of these namespaces as jobs that are only observed."""
-    for job in jobs:
-        yield replace(job, observed=True) if job.namespace in namespaces and not job.observed else job
 
 
 def _used_by_others(all_pods: Iterable[PodView], attributed: Iterable[PodView]) -> dict[str, Needs]:

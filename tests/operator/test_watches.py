@@ -274,11 +274,15 @@ async def test_a_job_is_only_observed_by_its_own_label_or_its_namespaces() -> No
         return {"metadata": {"name": name, "labels": {"flyball.dev/mode": mode}}}
 
     observe = {"flyball.dev_mode": "observe"}
-    cluster = await cluster_of(
-        jobs=[job("a", "team"), job("b", "team", **observe), job("c", "lab"), job("d", "web")],
-        observed_namespaces=[namespace("lab", "observe"), namespace("web", "govern")],
+    jobs = [job("a", "team"), job("b", "team", **observe), job("c", "lab"), job("d", "web")]
+    watches = await watches_of(
+        Lists(jobs=jobs, observed_namespaces=[namespace("lab", "observe"), namespace("web", "govern")])
     )
+    cluster = watches.cluster()
     assert {found.name for found in cluster.jobs.values() if found.observed} == {"b", "c"}
+    # What follows from a job that is the same is not worked out anew.
+    again = watches.cluster()
+    assert all(again.jobs[uid] is found for uid, found in cluster.jobs.items())
 
 
 class OldDefinitions:
