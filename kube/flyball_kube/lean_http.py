@@ -27,10 +27,25 @@ class ConnectionEnded(ConnectionError):
     """The server ended the connection before its answer was whole."""
 
 
+class _Reader(asyncio.StreamReader):
+    """A stream that tells how much has come of it that was not read."""
+
+    unread_bytes = 0
+
+    def feed_data(self, data: bytes) -> None:  # type: ignore[override]
+        self.unread_bytes += len(data)
+        super().feed_data(data)
+
+    async def read(self, n: int = -1) -> bytes:
+        data = await super().read(n)
+        self.unread_bytes -= len(data)
+        return data
+
+
 class _Connection:
     """A connection to the server, for one request after the other."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
@@ -39,12 +54,14 @@ class _Connection:
 
     @property
     def usable(self) -> bool:
-        return not self._reader.at_eof() and not self._writer.is_closing()
+        """Whether another request can be sent: what came unasked would be taken for its answer."""
+        unasked = self._reader.unread_bytes or self._http.trailing_data != (b"", False)
+        return not unasked and not self._reader.at_eof() and not self._writer.is_closing()
 
     async def send(self, method: str, target: str, headers: list[tuple[str, str]], body: bytes) -> None:
         try:
             sent = self._http.send(h11.Request(method=method, target=target, headers=headers))
-        except h11.LocalProtocolError:  # whose words have the header: it could be the one with the token
+        except (h11.LocalProtocolError, UnicodeEncodeError):  # which has the header: it could be the one with the token
             raise OSError("the request, or one of its headers, has characters that HTTP does not know") from None
         if body:
             sent += self._http.send(h11.Data(data=body))
@@ -145,6 +162,7 @@ class LeanHttp:
     ) -> tuple[_Connection, h11.Response]:
         """The connection on which the request was sent, and the head of its answer."""
         while True:
+            began_at = asyncio.get_running_loop().time()
             connection = self._kept() or await self._connected()
             self._open.add(connection)
             try:
@@ -162,28 +180,37 @@ class LeanHttp:
                     raise
             except BaseException:
                 self._drop(connection)
+                if connection.used:  # it may have been ended without a word, and with it all that was silent meanwhile
+                    self._close_idle_since_before(began_at)
                 raise
 
     def _kept(self) -> _Connection | None:
-        now = asyncio.get_running_loop().time()
+        self._close_idle_since_before(asyncio.get_running_loop().time() - IDLE_SECONDS)
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable and now - connection.idle_since < IDLE_SECONDS:
+            if connection.usable:
                 return connection
             connection.close()
         return None
 
+    def _close_idle_since_before(self, time: float) -> None:
+        while self._idle and self._idle[0].idle_since <= time:  # the first of them is idle for longest
+            self._idle.pop(0).close()
+
     async def _connected(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        reader = _Reader(limit=READ_BYTES, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         async with asyncio.timeout(CONNECT_SECONDS):
-            reader, writer = await asyncio.open_connection(
+            transport, _ = await loop.create_connection(
+                lambda: protocol,
                 self._host,
                 self._port,
                 ssl=self._tls,
                 server_hostname=self._server_name,
-                limit=READ_BYTES,
                 happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS,
             )
-        return _Connection(reader, writer)
+        return _Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     def _drop(self, connection: _Connection) -> None:
         self._open.discard(connection)

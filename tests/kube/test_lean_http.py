@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -125,6 +126,43 @@ async def test_what_is_idle_for_long_is_closed(monkeypatch: pytest.MonkeyPatch) 
         assert server.connections == 2
 
 
+async def test_what_a_server_says_unasked_is_no_answer_to_the_next_request() -> None:
+    """A load balancer tells a silent connection 408 before it ends it; and one answer may have more behind it."""
+    stray = b'HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"stray":true}'
+    async with served(ANSWER, ANSWER + stray, ANSWER) as (server, session):
+        await session.get("/api")
+        assert isinstance(session._http, LeanHttp)
+        (kept,) = session._http._idle
+        server.writers[0].write(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+        await until(lambda: not kept.usable)
+        assert await session.get("/api") == {}
+        assert await session.get("/api") == {}
+        assert server.connections == 3
+
+
+async def test_after_a_burst_what_nobody_needs_any_more_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call now and then takes the newest connection each time: the others grow old beside it."""
+    async with served(*[ANSWER] * 5) as (_, session):
+        await asyncio.gather(*(session.get("/api") for _ in range(3)))
+        assert isinstance(session._http, LeanHttp)
+        *old, newest = session._http._idle
+        monkeypatch.setattr(lean_http, "IDLE_SECONDS", 3600.0)
+        for connection in old:
+            connection.idle_since -= 3600.0
+        await session.get("/api")
+        assert session._http._idle == [newest]
+
+
+async def test_one_silent_end_of_kept_connections_costs_one_call() -> None:
+    """As where a firewall forgets them all: each call would else wait for its time on the next of them."""
+    async with served(*[ANSWER] * 3, b"", ANSWER) as (server, session):
+        await asyncio.gather(*(session.get("/api") for _ in range(3)))
+        with pytest.raises(ApiUnreachable, match="TimeoutError"):
+            await session.request("GET", "/api", timeout_seconds=0.1)
+        await session.get("/api")
+        assert server.connections == 4
+
+
 async def test_a_connection_that_the_server_will_end_is_not_kept() -> None:
     ends = ANSWER.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     async with served(ends, ANSWER) as (server, session):
@@ -163,11 +201,12 @@ async def test_events_come_as_they_are_sent() -> None:
     assert events == [{"a": 1}, {"b": 2}, {"c": 3}]
 
 
-async def test_a_token_that_cannot_be_sent_is_not_told() -> None:
-    async with served(ANSWER, token="secret\nX-Other: 1") as (server, session):
+@pytest.mark.parametrize("token", ["secret\nX-Other: 1", "s\u00e9secret", "secret\0"])
+async def test_a_token_that_cannot_be_sent_is_not_told(token: str) -> None:
+    async with served(ANSWER, token=token) as (server, session):
         with pytest.raises(ApiUnreachable, match="characters that HTTP does not know") as refused:
             await session.get("/api")
-        assert "secret" not in str(refused.value)
+        assert "secret" not in "".join(traceback.format_exception(refused.value))
     assert server.requests == []
 
 
