@@ -146,11 +146,14 @@ class HttpServer:
         try:
             while await self._serve(connection):
                 pass
+            connection.writer.close()
+            # One whose last answer is not taken counts, and is reaped, as any other.
+            await connection.writer.wait_closed()
         except (OSError, h11.RemoteProtocolError):
             pass  # the client has gone, or sends what is no HTTP
         finally:
             self._open.discard(connection)
-            connection.writer.close()
+            connection.writer.transport.abort()
 
     async def _serve(self, connection: _Connection) -> bool:
         """Answer one request; False at the end of the connection."""
@@ -163,6 +166,8 @@ class HttpServer:
         except h11.RemoteProtocolError as error:
             words = f"{error}\n".encode()
             return await connection.send(Response(400, words, "text/plain; charset=utf-8", ends=True))
+        except ConnectionError:
+            return False  # the client has gone, which is no news
         except Exception:
             logger.exception("request failed")
             return await connection.send(Response(500, b"", "text/plain; charset=utf-8", ends=True))
