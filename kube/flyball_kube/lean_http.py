@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 import h11
 
-from flyball_kube.transport import CONNECT_SECONDS, READ_BYTES, Answer
+from flyball_kube.transport import CONNECT_SECONDS, READ_BYTES, Answer, keep_alive
 
 HAPPY_EYEBALLS_SECONDS = 0.25
 # Longer than an agent waits between two statuses, which would else shake hands anew each time, and shorter than API servers
@@ -210,6 +210,7 @@ class LeanHttp:
                 server_hostname=self._server_name,
                 happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS,
             )
+        keep_alive(transport.get_extra_info("socket"))
         return _Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     def _drop(self, connection: _Connection) -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import aiohttp
 
-from flyball_kube.transport import CONNECT_SECONDS, READ_BYTES, Answer
+from flyball_kube.transport import CONNECT_SECONDS, READ_BYTES, Answer, keep_alive
 
 MAX_LINE_BYTES = 2**16
+
+
+def _new_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    keep_alive(made)
+    return made
 
 
 class _PooledAnswer(Answer):
@@ -34,7 +42,7 @@ class PooledHttp:
         self._proxy = proxy
         self._http = aiohttp.ClientSession(
             # Watches hold a connection each, for as long as they run: they must not use up the pool of the calls.
-            connector=aiohttp.TCPConnector(ssl=tls, limit=0),
+            connector=aiohttp.TCPConnector(ssl=tls, limit=0, socket_factory=_new_socket),
             read_bufsize=READ_BYTES,
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_LINE_BYTES,

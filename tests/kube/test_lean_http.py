@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import traceback
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flyball_kube import lean_http
 from flyball_kube.credentials import Configuration, FixedToken
 from flyball_kube.errors import ApiUnreachable
-from flyball_kube.lean_http import LeanHttp
+from flyball_kube.lean_http import LeanHttp, _LeanAnswer
 from flyball_kube.pooled_http import PooledHttp
 from flyball_kube.session import ApiSession
+from flyball_operator.settings import Settings
 
 from tests.support.waiting import until
 
@@ -214,6 +217,28 @@ async def test_a_proxy_is_gone_through_by_the_other_way() -> None:
     configuration = Configuration("http://api.invalid", proxy="http://127.0.0.1:1")
     async with ApiSession(configuration, lean=True) as session:
         assert isinstance(session._http, PooledHttp)
+
+
+@pytest.mark.parametrize("lean", [True, False])
+async def test_the_kernel_asks_whether_a_silent_server_is_still_there(lean: bool) -> None:
+    """Else nobody would: on a watch nothing is sent. What it takes leaves time for a list and a renewal of the Lease."""
+    async with served(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n") as (server, _):
+        configuration = Configuration(f"http://127.0.0.1:{server.port}")
+        async with (
+            ApiSession(configuration, lean=lean) as session,
+            session._http.request("GET", "/api", None, {}, None) as answer,
+        ):
+            if isinstance(answer, _LeanAnswer):
+                transport: Any = answer._connection._writer
+            else:
+                transport = answer._answer.connection.transport  # type: ignore[attr-defined]
+            told = transport.get_extra_info("socket")
+            assert told.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            idle, pause, count = (
+                told.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            )
+            assert idle + pause * count <= Settings().grant_lease_seconds / 2
 
 
 def test_lean_is_without_what_it_is_lean_of() -> None:
