@@ -8,7 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from flyball_operator.power.cap_state import CapState
 
+from benchmarks import schedules
 from benchmarks.schedule_records import ROOT, Part, Records, code_that_runs, runs_of
 
 CODE = "0123456789ab"
@@ -88,3 +90,23 @@ def test_a_run_goes_on_where_the_one_before_it_ended(tmp_path: Path) -> None:
     assert "2 of these schedules have been judged on this code" in second
     assert "1 schedules in " in second
     assert "3 schedules of code " in second
+
+
+@pytest.mark.slow
+def test_a_claim_that_is_not_true_is_shown_with_the_fewest_faults_and_stays_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(CapState, "enforced", property(lambda state: True))
+    record = tmp_path / "record"
+    command = ["schedules.py", "--jobs", "1", "--count", "20", "--only", "wishes", "--record", str(record)]
+    monkeypatch.setattr(sys, "argv", command)
+    assert schedules.main() == 1
+    shown = capsys.readouterr().out
+    assert "NOT TRUE, seed " in shown
+    assert "the fewest faults of seed " in shown
+    assert "VIOLATION " in shown
+    ((_, _, violations),) = Records(record).by_code().values()
+    assert violations > 0
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "argv", [*command[:4], "1", *command[5:]])
+    assert schedules.main() == 1, "what was found once is not forgotten by a run that goes on"
