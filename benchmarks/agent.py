@@ -1,8 +1,8 @@
 """What one node's agent costs: memory and CPU time of each of its processes, with GPUs that NVML's interface shows.
 
-The GPUs are simulated behind the C library, the kubelet is a gRPC server on a Unix socket, the API server a small one in
-this process that renews the operator's Lease every two seconds; the metrics are scraped every fifteen. The agent's own
-processes are the real ones. `--one-process` runs both halves in one.
+The GPUs are simulated behind the C library, the kubelet is a gRPC server on a Unix socket, the API server a small one
+over TLS in this process that renews the operator's Lease every two seconds; the metrics are scraped every fifteen. The
+agent's own processes are the real ones. `--one-process` runs both halves in one.
 
 Where the user may make a control group (root), the processes are in one, and its working set is told, too: what the kernel
 charges them, less files that nothing has read lately. Files that somebody else has read before are not charged there.
@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import contextlib
 import json
 import os
+import ssl
 import subprocess
 import sysconfig
 import tempfile
@@ -28,6 +30,7 @@ from typing import Any
 
 import aiohttp
 import grpc
+import trustme
 from aiohttp import web
 from flyball_agent.kubelet import (
     CONTAINER_DEVICES,
@@ -104,13 +107,16 @@ class Api:
 
 
 @asynccontextmanager
-async def serving(api: Api) -> AsyncIterator[str]:
+async def serving(api: Api, authority: trustme.CA) -> AsyncIterator[str]:
+    """Over TLS, as in a cluster: its buffers and OpenSSL's count, too."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", api.answer)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    yield f"https://127.0.0.1:{runner.addresses[0][1]}"
     await runner.cleanup()
 
 
@@ -238,14 +244,16 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> None:
             device.set_activity(0.8)
         await stack.enter_async_context(kubelet(folder / "kubelet.sock", uuids, gpus_a_pod))
         api = Api(uuids, gpus_a_pod)
-        server = await stack.enter_async_context(serving(api))
+        authority = trustme.CA()
+        server = await stack.enter_async_context(serving(api, authority))
+        trusted = base64.b64encode(authority.cert_pem.bytes()).decode()
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(
             json.dumps(
                 {
                     "current-context": "c",
                     "contexts": [{"name": "c", "context": {"cluster": "c"}}],
-                    "clusters": [{"name": "c", "cluster": {"server": server}}],
+                    "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority-data": trusted}}],
                 }
             )
         )

@@ -22,6 +22,8 @@ from flyball_kube.log_settings import LogSettings  # noqa: E402
 
 from flyball_agent.options import AgentOptions, EnforcerOptions  # noqa: E402
 
+TLS_RECORD_BYTES = 2**14
+
 
 class _Run(msgspec.Struct, frozen=True, tag=True):
     options: AgentOptions
@@ -60,6 +62,7 @@ def _read(described: str) -> _Run | _Enforcer:
 def run(options: AgentOptions, logs: LogSettings, version: str) -> str:
     """Run the agent of one node to its end; why it ended, where it should not have."""
     import asyncio
+    from asyncio import sslproto
 
     from flyball_kube.credentials import CredentialsError
     from flyball_kube.logs import configure_logging
@@ -69,6 +72,8 @@ def run(options: AgentOptions, logs: LogSettings, version: str) -> str:
     from flyball_agent.main import AgentFailed, ServerTooOld, run_agent
 
     expected = (AgentFailed, CredentialsError, GpuError, JournalHeld, JournalOfAnotherNode, OSError, ServerTooOld)
+    # Each TLS connection has a buffer of this size, a quarter of a MiB by default, for records of no more than 16 KiB.
+    sslproto.SSLProtocol.max_size = TLS_RECORD_BYTES  # type: ignore[attr-defined]
     configure_logging(logs)
     try:
         asyncio.run(run_agent(options, version))
