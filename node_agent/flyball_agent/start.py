@@ -73,7 +73,7 @@ def run(options: AgentOptions, logs: LogSettings, version: str) -> str:
 
     expected = (AgentFailed, CredentialsError, GpuError, JournalHeld, JournalOfAnotherNode, OSError, ServerTooOld)
     # Each TLS connection has a buffer of this size, a quarter of a MiB by default, for records of no more than 16 KiB.
-    sslproto.SSLProtocol.max_size = TLS_RECORD_BYTES  # type: ignore[attr-defined]
+    sslproto.SSLProtocol.max_size = TLS_RECORD_BYTES
     configure_logging(logs)
     try:
         asyncio.run(run_agent(options, version))
