@@ -8,6 +8,8 @@ from pathlib import Path
 
 from flyball_testbed.training.journals import TrainedStep
 
+LABEL_WIDTH = 0.018  # of all steps: a line of small upright writing
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -47,16 +49,32 @@ def draw(alone: Sequence[TrainedStep], elastic: Sequence[TrainedStep], events: S
     most = max(step.world_size for step in elastic)
     sizes.set_ylim(0, most + 1)
     sizes.set_yticks(range(0, most + 1, max(1, most // 4)))
+    last = max(step.iteration for step in (*alone, *elastic))
     top = losses.get_ylim()[1]
-    for event in events:
+    for event, label_at in labelled(events, last * LABEL_WIDTH):
         for axes in (losses, sizes):
             axes.axvline(event.iteration, color="#888888", linewidth=0.8, linestyle=":")
         losses.annotate(
-            event.what, (event.iteration, top), rotation=90, va="top", ha="right", fontsize=8, color="#444444",
-            xytext=(-2, -4), textcoords="offset points",
+            event.what, (label_at, top), rotation=90, va="top", ha="left", fontsize=8, color="#444444",
+            xytext=(2, -4), textcoords="offset points",
         )  # fmt: skip
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
+
+
+def labelled(events: Sequence[Event], width: float) -> list[tuple[Event, float]]:
+    """What befell it, in order, and the step at which each is written: none within `width` steps of the one before.
+
+    What came after the same step is written as one.
+    """
+    told: dict[int, list[str]] = {}
+    for event in sorted(events, key=lambda event: event.iteration):
+        told.setdefault(event.iteration, []).append(event.what)
+    placed: list[tuple[Event, float]] = []
+    for iteration, whats in told.items():
+        least = placed[-1][1] + width if placed else float(iteration)
+        placed.append((Event(iteration, "; ".join(whats)), max(float(iteration), least)))
+    return placed
 
 
 def curve(steps: Sequence[TrainedStep]) -> tuple[list[int], list[float]]:

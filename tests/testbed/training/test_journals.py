@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from flyball_testbed.training.journals import compare, history, read_steps
-from flyball_testbed.training.picture import Event, draw
+from flyball_testbed.training.picture import Event, draw, labelled
 
 
 def write(folder: Path, start: int, rank: int, world_size: int, steps: Sequence[tuple[int, list[int], float]]) -> None:
@@ -75,3 +75,14 @@ def test_the_picture_shows_both_and_the_sizes(tmp_path: Path) -> None:
     one, other = (history(read_steps(tmp_path / name)) for name in ("alone", "resized"))
     draw(one, other, [Event(2, "one rank killed")], tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_befell_it_is_written_side_by_side() -> None:
+    events = [Event(84, "4 GPUs"), Event(82, "one is killed"), Event(82, "the cap falls"), Event(0, "submitted")]
+    placed = labelled(events, 5.0)
+    assert placed == [
+        (Event(0, "submitted"), 0.0),
+        (Event(82, "one is killed; the cap falls"), 82.0),
+        (Event(84, "4 GPUs"), 87.0),
+    ]
+    assert labelled([], 5.0) == []
