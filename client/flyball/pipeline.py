@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Callable
 
@@ -15,12 +16,17 @@ from flyball.clocks import Clock
 from flyball.environment import PipelineSection
 from flyball.pipeline_plan import InvalidPlan, Plan, StagePlans
 from flyball.shared_values import SharedValues
+from flyball.slow_stage import SlowStage, Told
 
 logger = logging.getLogger("flyball")
 
 # Replicas whose iterations differ by less are as fast as each other.
 LEAST_DEGREE = 1.03
-_PACE = "pace-"
+# How often, at the most, it is looked whether a stage of another replica has become slower within an iteration.
+LOOK_SECONDS = 0.25
+# Of what a stage tells within an iteration, so much has to be waited for in it for the next one to go by that.
+LEAST_WAITED = 0.1
+_PACE, _SLOW = "pace-", "slow"
 
 
 class Pipeline:
@@ -29,7 +35,9 @@ class Pipeline:
     `iteration_seconds` is how long an iteration takes that waits for nobody; by default as long as by the fastest plan.
 
     The stage that ends an iteration last, the first one, tells the other replicas how long theirs takes by itself; all
-    read that after they have waited for each other, and so change plans in the same iteration.
+    read that after they have waited for each other, and so change plans in the same iteration. A stage whose computations
+    become slower within an iteration tells that at once, and the stages of other replicas change with their next one: what
+    was done faster before makes the iteration no longer.
     """
 
     def __init__(
@@ -57,6 +65,16 @@ class Pipeline:
         self._plan: Plan | None = None if plans is None else plans.at(self._seconds)
         self._told_degree = 1.0
         self._began: float | None = None
+        self._scaled: tuple[float, float] = (
+            0.0,
+            0.0,
+        )  # the iteration's seconds by the fastest plan, up to which moment
+        self._began_computation = 0.0
+        self._asked: int | None = None
+        self._slow_stage = SlowStage()
+        self._told = Told(lambda: self._read(_SLOW), lambda value: self._tell(_SLOW, value))
+        self._look_at = 0.0
+        self._changed = False  # the plan, within the iteration
         self._iteration = 0
         self._warned = False
         self._computation = _Computation(self)
@@ -95,41 +113,101 @@ class Pipeline:
         self._told_degree = degree
 
     def _begin(self, instruction: str, microbatch: int) -> None:
+        plan = self._plan
+        if plan is None:
+            return
+        now = self._began_computation = self._monotonic()
         if self._began is None:
-            self._began = self._monotonic()
-        if self._plan is not None and self._clock is not None:
-            megahertz = self._plan.clock_megahertz(instruction, microbatch)
-            if megahertz is not None:
-                self._clock.ask(megahertz)
+            self._began, self._scaled = now, (0.0, now)
+        if self._replicas > 1 and self._iteration > 0 and now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            plan = self._look(plan, now)
+        self._asked = plan.clock_megahertz(instruction, microbatch)
+        if self._clock is not None and self._asked is not None:
+            self._clock.ask(self._asked)
+
+    def _look(self, plan: Plan, now: float) -> Plan:
+        """The plan to go on by: a slower one where another replica is told to have become slower than this one is."""
+        found = self._told.found(self._iteration)
+        if found is None or found[0] == self._replica or self._plans is None:
+            return plan
+        # Where all become slower, as under a cap that falls, nobody waits for anybody.
+        degree = found[2] / self._slow_stage.possible_degree
+        slower = self._plans.at(self._seconds * degree)
+        if degree < LEAST_DEGREE or slower.seconds <= plan.seconds:
+            return plan
+        self._scaled = self._by_the_fastest(now), now
+        self._plan, self.straggler_degree, self._changed = slower, degree, True
+        return slower
+
+    def _by_the_fastest(self, now: float) -> float:
+        """How long the iteration would have taken up to now by the fastest plan."""
+        seconds, since = self._scaled
+        plan, plans = self._plan, self._plans
+        return (
+            seconds if plan is None or plans is None else seconds + (now - since) * plans.fastest_seconds / plan.seconds
+        )
+
+    def _computed(self, instruction: str) -> None:
+        if self._plan is None or self._replicas == 1 or self._began is None:
+            return
+        began = self._began_computation - self._began
+        self._slow_stage.computed(instruction, self._asked, began, self._monotonic() - self._began)
+        if self._iteration > 0:
+            self._told.tell(self._iteration, self._replica, self._stage, self._slow_stage.degree)
 
     def _ended(self) -> None:
         """This stage has nothing left to compute; the first stage's end is that of its replica."""
-        plan, plans = self._plan, self._plans
-        if self._stage == 0 and plan is not None and plans is not None and self._began is not None:
-            own = (self._monotonic() - self._began) * plans.fastest_seconds / plan.seconds
+        if self._stage == 0 and self._plan is not None and self._began is not None:
+            own = self._by_the_fastest(self._monotonic())
             # Of one length always: a value is written over the one before.
             value = f"{self._iteration:015d} {own:020.9f}"
             self._tell(f"{_PACE}{self._replica}", value)
+            if self._iteration == 0 and self._replica == 0 and self._replicas > 1:
+                self._told.begin()
 
     def _synchronized(self) -> None:
         """Everybody's gradients are there: choose the plan of the next iteration."""
         if self._plans is not None:
-            degree = max(self._told_degree, self._found_degree())
+            paces = self._paces()
+            degree = max(self._told_degree, self._found_degree(paces))
             self.straggler_degree = degree if degree >= LEAST_DEGREE else 1.0
-            self._plan = self._plans.at(self._seconds * self.straggler_degree)
+            plan = self._plans.at(self._seconds * self.straggler_degree)
+            self._compare_next(paces, plan)
+            self._plan = plan
         self._iteration += 1
         self._began = self._monotonic()
+        self._scaled = 0.0, self._began
 
-    def _found_degree(self) -> float:
-        """How much longer the slowest replica takes than this one would if it waited for nobody."""
+    def _paces(self) -> dict[int, float]:
+        """How long each replica would have taken by the fastest plan, had it waited for nobody."""
         paces: dict[int, float] = {}
         # The first iteration says nothing: it begins when each process does, and has what is done once in it.
         for replica in range(self._replicas) if self._replicas > 1 and self._iteration > 0 else ():
             iteration, _, seconds = (self._read(f"{_PACE}{replica}") or "").partition(" ")
             if iteration.isdecimal() and int(iteration) == self._iteration:
                 paces[replica] = float(seconds)
+        return paces
+
+    def _found_degree(self, paces: Mapping[int, float]) -> float:
+        """How much longer the slowest replica takes than this one would if it waited for nobody."""
         own = paces.get(self._replica, 0.0)
-        return max(paces.values()) / own if own > 0 else 1.0
+        by_paces = max(paces.values()) / own if own > 0 else 1.0
+        # One that became slower within this iteration, and was waited for, will take longer in all of the next.
+        found = self._told.found(self._iteration) if self._replicas > 1 and self._iteration > 0 else None
+        if found is None or found[0] == self._replica or by_paces - 1.0 < LEAST_WAITED * (found[2] - 1.0):
+            return by_paces
+        return max(by_paces, found[2] / self._slow_stage.possible_degree)
+
+    def _compare_next(self, paces: Mapping[int, float], following: Plan) -> None:
+        """Have the computations of the next iteration compared with those of this one, if both run by one plan."""
+        own, plan, plans = paces.get(self._replica), self._plan, self._plans
+        whole = None
+        same = plan is not None and plan.seconds == following.seconds and not self._changed
+        if own is not None and plan is not None and plans is not None and same:
+            whole = own * plan.seconds / plans.fastest_seconds
+        self._slow_stage.iteration_over(whole)
+        self._changed = False
 
     def _tell(self, name: str, value: str) -> None:
         try:
@@ -166,7 +244,8 @@ class _Computation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        pass
+        if kind is None:
+            self._pipeline._computed(self.instruction)
 
 
 class _Waiting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tarfile
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from flyball_agent.options import AgentOptions, EnforcerOptions
 from flyball_api.manifests import manifests
 from flyball_api.names import STARTUP_TAINT
+from flyball_cli.planner import serve
 from flyball_kube.credentials import SERVICE_ACCOUNT_FOLDER
 from flyball_kube.options import options
 from flyball_operator.settings import Settings
@@ -156,7 +158,8 @@ def test_probes_ask_what_they_are_for(rendered: list[Json], chart: Chart) -> Non
     defaults = Settings()
     assert ports == {"metrics": defaults.metrics_port, "probes": defaults.probe_port}
     (page,) = pod_of(chart.one("Deployment", "flyball-page", "page.enabled=true"))["containers"]
-    for container in (operator, page):  # on a busy node it takes a minute until they answer
+    (planner,) = pod_of(chart.one("Deployment", "flyball-planner", *PLANNER))["containers"]
+    for container in (operator, page, planner):  # on a busy node it takes a minute until they answer
         started = container["startupProbe"]
         assert started["periodSeconds"] * started["failureThreshold"] >= 120
         assert "initialDelaySeconds" not in container["livenessProbe"], "liveness counts from the start's end"
@@ -327,6 +330,48 @@ def test_the_page_has_an_ingress_where_it_has_a_host(chart: Chart) -> None:
         assert not [each for each in chart.render(*settings) if each["kind"] == "Ingress"]
 
 
+# --- the planner ------------------------------------------------------------------------------------------------------
+
+
+PLANNER = ("planner.enabled=true", "planner.tokenSecret=who-may-ask")
+
+
+def test_the_planner_is_there_only_if_asked_for_with_a_token_and_without_any_right(
+    rendered: list[Json], chart: Chart
+) -> None:
+    assert not [each for each in rendered if each["metadata"]["name"] == "flyball-planner"]
+    with pytest.raises(HelmRefused, match=r"planner\.tokenSecret: name a Secret with the key `token`"):
+        chart.render("planner.enabled=true")
+    objects = chart.render(*PLANNER)
+    pod = pod_of(found(objects, "Deployment", "flyball-planner"))
+    assert pod["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in pod
+    (planner,) = pod["containers"]
+    assert planner["image"].endswith("/flyball-operator:0.1.0")
+    (volume,) = pod["volumes"]
+    assert volume["secret"]["secretName"] == "who-may-ask"
+    (mount,) = planner["volumeMounts"]
+    assert f"--token-file={mount['mountPath']}/{volume['secret']['items'][0]['path']}" in planner["args"]
+    (port,) = found(objects, "Service", "flyball-planner")["spec"]["ports"]
+    assert {"name": port["targetPort"], "containerPort": 8095} in planner["ports"]
+    policy = found(objects, "NetworkPolicy", "flyball-planner")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert "egress" not in policy, "it reaches nothing"
+    assert policy["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8095}]}]
+
+
+def test_every_argument_of_the_planner_is_one_of_its_command(chart: Chart) -> None:
+    values = {"planner.workers": 4, "planner.extraArgs": ["--max-waiting=3"]}
+    workload = chart.one("Deployment", "flyball-planner", *PLANNER, values=values)
+    arguments = pod_of(workload)["containers"][0]["args"]
+    assert arguments[:2] == ["planner", "serve"]
+    known = {f"--{name.replace('_', '-')}" for name in signature(serve).parameters}
+    given = dict(argument.split("=") for argument in arguments[2:])
+    assert set(given) <= known, set(given) - known
+    assert (given["--workers"], given["--max-waiting"]) == ("4", "3")
+    assert f"http://127.0.0.1:{given['--port']}/" in (serve.__doc__ or "")
+
+
 def test_who_tests_an_installation_may_submit_as_the_policy_for_submitters_has_it(chart: Chart) -> None:
     rendered = chart.render()
     (policy,) = (
@@ -369,9 +414,11 @@ def test_every_argument_is_an_option_of_its_component(chart: Chart, more: tuple[
     made_from = {"operator": Settings, "agent": AgentOptions, "enforcer": EnforcerOptions, "page": PageOptions}
     commands = {name: [name, "run"] for name in made_from} | {"enforcer": ["agent", "enforcer"]}
     workloads = [each for each in objects if each["kind"] in ("Deployment", "DaemonSet")]
-    assert len(workloads) == (3 if more == EVERYTHING else 2)
+    assert len(workloads) == (4 if more == EVERYTHING else 2)
     for container in (container for workload in workloads for container in pod_of(workload)["containers"]):
         name = container["name"]
+        if name == "planner":
+            continue  # it has no settings of its own: test_every_argument_of_the_planner_is_one_of_its_command
         known = {f"--{each.name.replace('_', '-')}" for each in options(made_from[name]).values()} | {"--log-level"}
         known |= {f"--no-{each.removeprefix('--')}" for each in known}
         given = [argument.partition("=")[0] for argument in container["args"][2:]]
@@ -381,18 +428,23 @@ def test_every_argument_is_an_option_of_its_component(chart: Chart, more: tuple[
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("Deployment", "flyball-operator"), ("DaemonSet", "flyball-agent"), ("Deployment", "flyball-page")],
+    [
+        ("Deployment", "flyball-operator"),
+        ("DaemonSet", "flyball-agent"),
+        ("Deployment", "flyball-page"),
+        ("Deployment", "flyball-planner"),
+    ],
 )
 def test_pods_are_as_least_privileged_and_as_bounded_as_they_can_be(chart: Chart, kind: str, name: str) -> None:
-    workload = found(chart.render("page.enabled=true"), kind, name)
+    workload = found(chart.render("page.enabled=true", *PLANNER), kind, name)
     pod = pod_of(workload)
     assert pod["enableServiceLinks"] is False
-    assert pod["serviceAccountName"] == name
+    assert pod.get("serviceAccountName", "none") == ("none" if name == "flyball-planner" else name)
     for container in pod["containers"]:
         assert container["securityContext"]["readOnlyRootFilesystem"]
         assert container["resources"]["requests"]
         assert "memory" in container["resources"]["limits"]
-        image = "flyball-operator" if name == "flyball-page" else name
+        image = "flyball-operator" if name in ("flyball-page", "flyball-planner") else name
         assert container["image"].endswith(f"/{image}:0.1.0")
     selector = workload["spec"]["selector"]["matchLabels"]
     labels = workload["spec"]["template"]["metadata"]["labels"]

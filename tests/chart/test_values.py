@@ -59,7 +59,7 @@ def test_the_schema_knows_exactly_the_values_there_are() -> None:
         "operator.resources.limit.memory=1Gi", "operator.logLevel=debug", "operator.gpuResources[0]=gpu",
         "agent.tolerations[0].operator=exists", "crds.install=yes",
         "page.ingress.host=https://power", "page.ingress.hosts=power", "operator.signalConfigMap=1",
-        "image.pullSecrets[0].nam=x",
+        "image.pullSecrets[0].nam=x", "planner.workers=0", "planner.token=secret",
     ],
 )  # fmt: skip
 def test_a_typo_is_refused_and_named(chart: Chart, typo: str) -> None:

@@ -8,7 +8,7 @@ import logging
 import socket
 import tempfile
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from flyball.job import Job
 from flyball.pipeline import LEAST_DEGREE, Pipeline, read_plans
 from flyball.pipeline_plan import MAX_COMPUTATIONS, InvalidPlan, StagePlans
 from flyball.shared_values import SharedValues
+from flyball.slow_stage import Told
 from flyball_frontiers.pipeline import (
     PerseusPlanner,
     PipelineProfile,
@@ -232,6 +233,150 @@ def test_replicas_run_as_slow_as_the_slowest_and_come_back(
             assert pipelines[0].plan is not None
             assert pipelines[0].plan.seconds <= plans.fastest_seconds * found * (1 + 2e-6)
     assert pipelines[0].plan.seconds == plans.fastest_seconds
+
+
+class Replicas:
+    """The first stages of two replicas, each with a clock of its own, as their computations come to be made."""
+
+    def __init__(self, document: dict[str, Any], folder: str, alone: float) -> None:
+        self.plans = StagePlans(document, 0)
+        self.alone = alone  # seconds of one computation by the fastest plan
+        self.clocks = [Now(), Now()]
+        values = SharedValues(folder)
+        self.pipelines = [
+            Pipeline(
+                self.plans, None, stage=0, replica=replica, replicas=2, values=values, monotonic=self.clocks[replica]
+            )
+            for replica in (0, 1)
+        ]
+
+    def iterate(self, slowed: Callable[[int], float]) -> list[float]:
+        """One iteration, in which replica 1's n-th computation is `slowed(n)` times longer; the degrees that replica 0 went
+        by in its own."""
+        programs = [
+            [(what, number) for number in range(MICROBATCHES) for what in ("forward", "backward")] for _ in (0, 1)
+        ]
+        done, degrees = [0, 0], []
+        while any(done[replica] < len(programs[replica]) for replica in (0, 1)):
+            left = [replica for replica in (0, 1) if done[replica] < len(programs[replica])]
+            replica = min(left, key=lambda item: (self.clocks[item].seconds, item))
+            pipeline = self.pipelines[replica]
+            what, number = programs[replica][done[replica]]
+            with pipeline.computation(what, number):
+                assert pipeline.plan is not None
+                seconds = self.alone * pipeline.plan.seconds / self.plans.fastest_seconds
+                self.clocks[replica].seconds += seconds * (slowed(done[1]) if replica == 1 else 1.0)
+            if replica == 0:
+                degrees.append(pipeline.straggler_degree)
+            done[replica] += 1
+        for pipeline in self.pipelines:
+            pipeline.synchronize().__enter__()
+        latest = max(clock.seconds for clock in self.clocks)
+        for pipeline, clock in zip(self.pipelines, self.clocks, strict=True):
+            clock.seconds = latest
+            pipeline.synchronize().__exit__(None, None, None)
+        return degrees
+
+
+def test_a_stage_that_becomes_slower_is_answered_within_the_iteration(document: dict[str, Any], tmp_path: Path) -> None:
+    replicas = Replicas(document, str(tmp_path), alone=0.5)
+    for _ in range(3):
+        assert set(replicas.iterate(lambda _: 1.0)) == {1.0}
+    began = replicas.clocks[0].seconds
+    degrees = replicas.iterate(lambda number: 1.2)
+    whole = 2 * MICROBATCHES * 0.5
+    assert replicas.clocks[0].seconds - began == pytest.approx(1.2 * whole), "it waits for the straggler, as before"
+    # Two computations have to be longer before it is told, and it is looked every quarter of a second.
+    first = next(place for place, degree in enumerate(degrees) if degree > 1.0)
+    assert 2 <= first <= 3
+    # By a slower plan the clocks are others, of which less is known.
+    assert 1.1 < degrees[-1] <= 1.2 + 1e-6
+    assert replicas.pipelines[0].straggler_degree == pytest.approx(1.2, rel=1e-6)
+    assert replicas.pipelines[1].straggler_degree == 1.0
+    replicas.iterate(lambda number: 1.2)
+    assert replicas.pipelines[0].straggler_degree == pytest.approx(1.2, rel=1e-6)
+    replicas.iterate(lambda number: 1.0)
+    assert replicas.pipelines[0].straggler_degree == 1.0, "it is over"
+
+
+@given(
+    begins=st.integers(0, 2 * MICROBATCHES),
+    ends=st.integers(0, 2 * MICROBATCHES),
+    degree=st.floats(1.0, 1.5),
+    jitter=st.lists(st.floats(1.0, 1.02), min_size=2 * MICROBATCHES, max_size=2 * MICROBATCHES),
+)
+@settings(max_examples=examples(60))
+def test_no_iteration_becomes_longer_by_an_answer_within_it(
+    begins: int, ends: int, degree: float, jitter: list[float], document: dict[str, Any]
+) -> None:
+    """Whatever a straggler does, and however its computations scatter: the replica that answers is never the last by more
+    than the straggler may yet take back."""
+    with tempfile.TemporaryDirectory() as folder:
+        replicas = Replicas(document, folder, alone=0.5)
+        for _ in range(2):
+            replicas.iterate(lambda _: 1.0)
+
+        def slowed(number: int) -> float:
+            return jitter[min(number, len(jitter) - 1)] * (degree if begins <= number < ends else 1.0)
+
+        began = replicas.clocks[0].seconds
+        degrees = replicas.iterate(slowed)
+        straggler = sum(0.5 * slowed(number) for number in range(2 * MICROBATCHES))
+        took = replicas.clocks[0].seconds - began
+        assert max(degrees) <= degree * 1.02 + 1e-9
+        if begins >= ends or ends >= 2 * MICROBATCHES:
+            assert took <= straggler * (1 + 1e-6), "it only waits less"
+        else:
+            over = 2 * MICROBATCHES - ends
+            assert took <= straggler + 0.5 * (degree * 1.02 - 1) * over + 1e-6
+
+
+def test_what_a_whole_cap_slows_holds_nobody_up_for_longer(document: dict[str, Any], tmp_path: Path) -> None:
+    """Both replicas become slower at once, as under a cap that falls: neither waits for the other."""
+    plans, clocks = StagePlans(document, 0), [Now(), Now()]
+    values = SharedValues(str(tmp_path))
+    pipelines = [
+        Pipeline(plans, None, stage=0, replica=replica, replicas=2, values=values, monotonic=clocks[replica])
+        for replica in (0, 1)
+    ]
+    for iteration in range(5):
+        for microbatch in range(MICROBATCHES):
+            for pipeline, clock in zip(pipelines, clocks, strict=True):
+                with pipeline.forward(microbatch):
+                    clock.seconds += 1.3 if iteration >= 3 else 1.0
+        for pipeline in pipelines:
+            pipeline.synchronize().__enter__()
+        for pipeline in pipelines:
+            pipeline.synchronize().__exit__(None, None, None)
+        assert [pipeline.straggler_degree for pipeline in pipelines] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nonsense", "1 2 3", "000000000000001 0 0 nan", "000000000000001 0 0 inf", "\x00" * 60]
+)
+def test_what_cannot_be_read_of_a_slow_stage_is_passed_over(text: str) -> None:
+    assert Told(lambda: text, lambda value: None).found(1) is None
+
+
+def test_of_two_slow_stages_the_slower_one_is_told() -> None:
+    value = ""
+
+    def write(text: str) -> None:
+        nonlocal value
+        value = text
+
+    one, other = Told(lambda: value, write), Told(lambda: value, write)
+    one.tell(7, 0, 1, 1.2)
+    other.tell(7, 1, 0, 1.1)
+    assert one.found(7) == (0, 1, 1.2)
+    other.tell(7, 1, 0, 1.3)
+    assert one.found(7) == (1, 0, 1.3)
+    other.tell(7, 1, 0, 1.0)
+    assert one.found(7) == (1, 0, 1.0), "it is over"
+    assert one.found(8) is None
+    written = value
+    one.tell(8, 0, 1, 1.005)
+    assert value is written, "nothing worth a write"
 
 
 def test_what_it_is_told_counts_until_it_is_told_otherwise(document: dict[str, Any]) -> None:

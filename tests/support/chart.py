@@ -30,6 +30,7 @@ EVERYTHING = (
     "agent.runtimeClassName=nvidia", "operator.gpuModelsConfigMap=models", "operator.metersSecret=meters",
     "page.enabled=true", "page.rowLabel=row", "page.ingress.host=power.example.com", "page.ingress.className=edge",
     "page.ingress.tlsSecret=certificate", "operator.signalConfigMap=signal",
+    "planner.enabled=true", "planner.tokenSecret=planner-token",
     "image.pullSecrets[0].name=registry",
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What each of the two processes is made of: the packages that must import with its extra, and in its image."""
+"""What each process is made of: the packages that must import with its extra, and in its image."""
 
 from __future__ import annotations
 
@@ -14,8 +14,17 @@ COMPONENTS = {
         "flyball_cli.main",
     ),
     "page": (*SHARED, "flyball_views", "flyball_page", "flyball_cli.main"),
+    "service": (
+        *SHARED,
+        "flyball_planner",
+        "flyball_processes",
+        "flyball_frontiers.pipeline",
+        "flyball_planner_service",
+        "flyball_cli.main",
+    ),
     "agent": (*SHARED, "flyball_agent", "flyball_simulated_gpu", "flyball_cli.main"),
 }
+COMMANDS = {name: (name, "run") for name in COMPONENTS} | {"service": ("planner", "serve")}
 # Imports every module of the packages in argv[1], as JSON.
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys

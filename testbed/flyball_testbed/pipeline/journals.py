@@ -12,7 +12,10 @@ from statistics import fmean
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """One computation, and the clock that its board had while most of it ran."""
+    """One computation, and the clock that its board had while most of it ran.
+
+    `degree` is how much longer than this replica others were then taken to need.
+    """
 
     stage: int
     instruction: str
@@ -20,6 +23,7 @@ class Computation:
     start: float
     end: float
     clock_megahertz: int
+    degree: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,13 @@ def read_iterations(folder: Path) -> list[Iteration]:
             if "instruction" in line:
                 computations[key].append(
                     Computation(
-                        stage, line["instruction"], line["microbatch"], line["start"], line["end"], line["megahertz"]
+                        stage,
+                        line["instruction"],
+                        line["microbatch"],
+                        line["start"],
+                        line["end"],
+                        line["megahertz"],
+                        line["degree"],
                     )
                 )
             else:

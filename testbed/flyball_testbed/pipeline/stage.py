@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import flyball
+from flyball.environment import Environment
 from flyball_frontiers.pipeline.profile import BACKWARD, FORWARD, PipelineProfile
 from flyball_frontiers.pipeline.schedules import one_f_one_b
 from flyball_simulated_gpu.shared import SimulatedNode
@@ -32,10 +33,27 @@ HARDWARE_VARIABLE = "FLYBALL_SIMULATED_GPUS"
 GPUS_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 
 
+class TrainingTime:
+    """The training's own clock, as a board has it: a process that is woken late neither lengthens nor shortens anything."""
+
+    def __init__(self) -> None:
+        self.seconds = time.monotonic()
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
 class Stage:
     """One process: a stage of a replica, on a board of its own."""
 
-    def __init__(self, arguments: argparse.Namespace, rank: int, board: Board, pipeline: flyball.Pipeline) -> None:
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        rank: int,
+        board: Board,
+        pipeline: flyball.Pipeline,
+        now: TrainingTime,
+    ) -> None:
         profile = PipelineProfile.from_csv(arguments.profile.read_text(encoding="utf-8"))
         self.stages = profile.stages
         self.replica, self.stage = divmod(rank, profile.stages)
@@ -45,15 +63,16 @@ class Stage:
         }
         self._board = board
         self._pipeline = pipeline
+        self._now = now
 
     def iteration(self, start: float, links: Links) -> Iterator[dict[str, Any]]:
         """Compute one iteration that begins at `start`; a line for each computation."""
         at = start
         for step in self._program:
-            at = max(at, links.receive(step.instruction))
+            at = self._now.seconds = max(at, links.receive(step.instruction))
             with self._pipeline.computation(step.instruction, step.microbatch):
                 ran = self._board.compute(self._computations[step.instruction], at)
-            at = ran.end
+                at = self._now.seconds = ran.end
             links.send(step.instruction, at)
             yield {
                 "instruction": step.instruction,
@@ -61,6 +80,7 @@ class Stage:
                 "start": ran.start,
                 "end": ran.end,
                 "megahertz": ran.clock_megahertz,
+                "degree": self._pipeline.straggler_degree,
             }
 
 
@@ -96,13 +116,15 @@ def run_stage(arguments: argparse.Namespace, rank: int, world_size: int, links: 
     stages = PipelineProfile.from_csv(arguments.profile.read_text(encoding="utf-8")).stages
     uuid = os.environ[GPUS_VARIABLE].split(",")[rank]
     with SimulatedNode.open(os.environ[HARDWARE_VARIABLE]) as node, journal_of(arguments.journal, rank) as journal:
-        job = flyball.join()
+        now = TrainingTime()
+        job = flyball.Job(Environment.read(os.environ, os.getppid()), monotonic=now)
+        job.start()
         board = Board(node.device(uuid))
         pipeline = job.pipeline(stage=rank % stages, replica=rank // stages)
-        stage = Stage(arguments, rank, board, pipeline)
+        stage = Stage(arguments, rank, board, pipeline, now)
         journal({"replica": stage.replica, "stage": stage.stage, "gpu": uuid})
         hub.send(time.monotonic())
-        at = float(hub.recv())
+        at = now.seconds = float(hub.recv())
         for iteration in range(arguments.iterations):
             before, joules, plan = at, board.joules, pipeline.plan
             degree = pipeline.straggler_degree
@@ -112,7 +134,7 @@ def run_stage(arguments: argparse.Namespace, rank: int, world_size: int, links: 
             own_end = at
             with pipeline.synchronize():
                 hub.send(at)
-                at = float(hub.recv())
+                at = now.seconds = float(hub.recv())
             journal(
                 {
                     "iteration": iteration,

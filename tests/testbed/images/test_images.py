@@ -17,12 +17,12 @@ import pytest
 from flyball_testbed.images.archive import Image, read_image, unpack, unpacked_bytes
 from flyball_testbed.images.build import IMAGES, built_images
 
-from tests.support.components import COMPONENTS, IMPORT_ALL
+from tests.support.components import COMMANDS, COMPONENTS, IMPORT_ALL
 
 pytestmark = pytest.mark.slow
 
 UNPACKED_LIMIT_BYTES = {"operator": 330_000_000, "agent": 130_000_000}
-IN_IMAGE = {"operator": ("operator", "page"), "agent": ("agent",)}
+IN_IMAGE = {"operator": ("operator", "page", "service"), "agent": ("agent",)}
 SITE_PACKAGES = "opt/flyball/lib/python3.13/site-packages"
 PYTHON = "/opt/flyball/bin/python"
 USER = 65532
@@ -78,7 +78,7 @@ def files(root: Path) -> list[Path]:
 def test_it_answers_as_the_users_command(unpacked: Unpacked) -> None:
     answer = unpacked.run("/opt/flyball/bin/flyball", "--version")
     assert answer.stdout == f"flyball {version('flyball')}\n", answer.stderr
-    for command in (*([each, "run"] for each in IN_IMAGE[unpacked.name]), []):
+    for command in (*(COMMANDS[each] for each in IN_IMAGE[unpacked.name]), ()):
         assert unpacked.run("/opt/flyball/bin/flyball", *command, "--help").returncode == 0
 
 
@@ -92,7 +92,7 @@ def test_every_module_of_its_components_imports(unpacked: Unpacked) -> None:
 
 def test_what_neither_component_is_made_of_is_left_out_and_said_so(unpacked: Unpacked) -> None:
     ours = {path.name for path in (unpacked.root / SITE_PACKAGES).glob("flyball_*")}
-    assert not ours & {"flyball_frontiers", "flyball_simulator", "flyball_studies", "flyball_testbed"}
+    assert not ours & {"flyball_simulator", "flyball_studies", "flyball_testbed"}
     answer = unpacked.run("/opt/flyball/bin/flyball", "devcluster", "status")
     assert answer.returncode == 2
     assert "install flyball[testbed]" in answer.stderr, answer.stderr
@@ -101,8 +101,8 @@ def test_what_neither_component_is_made_of_is_left_out_and_said_so(unpacked: Unp
 def test_the_other_components_libraries_are_not_there(unpacked: Unpacked) -> None:
     installed = {each.metadata["Name"].lower() for each in distributions(path=[str(unpacked.root / SITE_PACKAGES)])}
     assert {"aiohttp", "flyball", "msgspec"} <= installed
-    others = {"operator": {"grpcio", "nvidia-ml-py"}, "agent": {"numpy", "scipy", "kopf"}}
-    assert not installed & (others[unpacked.name] | {"matplotlib", "pip", "setuptools", "hatchling", "highspy"})
+    others = {"operator": {"grpcio", "nvidia-ml-py"}, "agent": {"numpy", "scipy", "kopf", "highspy", "fastapi"}}
+    assert not installed & (others[unpacked.name] | {"matplotlib", "pip", "setuptools", "hatchling"})
 
 
 @pytest.mark.slow

@@ -71,19 +71,17 @@ def journals(out: Path, joules: float = 88.0, seconds: float = 10.0, answered: b
     (out / "perseus.json").write_text(json.dumps({"flat_out": {"energy": 100.0}}))
 
     def write(name: str, replica: int, iterations: list[dict[str, Any]]) -> None:
-        lines: list[dict[str, Any]] = [{"replica": replica, "stage": 0, "gpu": "GPU-a"}]
+        lines: list[dict[str, Any]] = [{"replica": replica, "stage": replica, "gpu": "GPU-a"}]
         at = 0.0
         for number, item in enumerate(iterations):
-            lines.append(
-                {
-                    "iteration": number,
-                    "instruction": "forward",
-                    "microbatch": 0,
-                    "start": at,
-                    "end": at + 1,
-                    "megahertz": 900,
-                }
-            )
+            for microbatch, degree in enumerate(item.get("degrees", [item.get("degree", 1.0)] * 4)):
+                start = at + microbatch / 2
+                lines.append(
+                    {
+                        "iteration": number, "instruction": "forward", "microbatch": microbatch, "start": start,
+                        "end": start + 0.5, "megahertz": 900, "degree": degree,
+                    }
+                )  # fmt: skip
             lines.append(
                 {
                     "iteration": number, "began": at, "computed": at + item.get("computed", item["seconds"]),
@@ -99,22 +97,28 @@ def journals(out: Path, joules: float = 88.0, seconds: float = 10.0, answered: b
     for replica in (0, 1):
         write("highest", replica, [{"seconds": 10.0, "joules": 100.0}] * 3)
         planned: list[dict[str, Any]] = [{"seconds": seconds, "joules": joules}] * 3
-        slow = {"seconds": 12.0, "computed": 12.0 if replica else 10.0, "joules": 90.0}
         degree = 1.2 if answered and replica == 0 else 1.0
+        slow = {"seconds": 12.0, "computed": 12.0 if replica else 10.0, "joules": 90.0}
+        slow |= {"degrees": [1.0, 1.0, 1.0, degree]}
         write("envpipe", replica, [{"seconds": 10.0, "joules": 88.5}] * 3)
-        write("perseus", replica, [*planned, slow, slow | {"computed": 12.0, "degree": degree, "joules": 70.0}])
+        write(
+            "perseus",
+            replica,
+            [*planned, slow, slow | {"computed": 12.0, "degree": degree, "joules": 70.0, "degrees": [degree] * 4}],
+        )
 
 
 def test_it_says_what_was_saved_and_how_soon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journals(tmp_path)
-    assert conclude(tmp_path, throttled_at=31.0, over=0.0) == 0
+    assert conclude(tmp_path, throttled_at=29.8, over=0.0) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "highest clocks: 10.000 s and 100 J an iteration of a replica"
     assert said[1] == "by EnvPipe: 10.000 s (+0.00%), 88 J (-11.5%; predicted -12.0%)"
     assert said[2] == "by Perseus: 10.000 s (+0.00%), 88 J (-12.0%; predicted -12.0%)"
     assert said[3].startswith("behind a straggler of 1.20: 70 J in the other replica, 89.2% less than if it waited")
     assert said[4] == (
-        "found and answered 11.0 s after the board was throttled, 0.00 s after the end of the first longer iteration"
+        "found and answered 1.70 s after the board was throttled: 0.20 s until it computed again, 1.00 s for 2 slower "
+        "computations, 0.50 s until a stage of the other replica began its next"
     )
     assert (tmp_path / "pipeline-demo.png").exists()
 
@@ -133,7 +137,12 @@ def test_what_was_not_kept_is_a_failure(
     tmp_path: Path, joules: float, seconds: float, answered: bool, over: float
 ) -> None:
     journals(tmp_path, joules, seconds, answered)
-    assert conclude(tmp_path, throttled_at=31.0, over=over) == 1
+    assert conclude(tmp_path, throttled_at=29.8, over=over) == 1
+
+
+def test_an_answer_that_comes_late_is_a_failure(tmp_path: Path) -> None:
+    journals(tmp_path)
+    assert conclude(tmp_path, throttled_at=29.4, over=0.0) == 1
 
 
 def test_its_jobs_are_such_as_the_operator_takes(tmp_path: Path) -> None:
