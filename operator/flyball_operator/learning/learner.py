@@ -78,6 +78,8 @@ NO_RUNS: Runs = {}
 CLOCK_STEP_MEGAHERTZ = 100
 # Of a normal distribution, in standard deviations: what nine of ten are below, and one for each mean absolute error.
 NINE_IN_TEN, DEVIATION_PER_MEAN_ERROR = 1.2816, 1.2533
+# Of what may be so many times as long, or as short, at another place nothing is known.
+WIDEST_RATIO = 100.0
 
 
 class ProfileReader(Protocol):
@@ -458,14 +460,16 @@ def pace_band(model: JobModel, covariance: Covariance, pace: Pace) -> PaceBand |
 def job_ratios(
     model: JobModel, covariance: Covariance, learned: Fit, ran: Place, instead: Place, global_batch_size: int
 ) -> Ratios | None:
-    """`ratios`, with nine chances in ten, with the fit's own error; None where the model has no answer."""
+    """`ratios`, with nine chances in ten, with the fit's own error; None where the model has no answer, or none that says
+    anything."""
     misfit = DEVIATION_PER_MEAN_ERROR * learned.time_error, DEVIATION_PER_MEAN_ERROR * learned.energy_error
     try:
         found = ratios(model, covariance, ran, instead, global_batch_size, misfit=misfit)
     except (ValueError, ArithmeticError) as error:
         logger.warning("no comparison with another clock", error=str(error))
         return None
-    return found if all(math.isfinite(value) for band in found for value in band) else None
+    # What scripts say of their time can be off by any factor, and what follows must fit the cluster's book.
+    return found if all(1 / WIDEST_RATIO <= value <= WIDEST_RATIO for band in found for value in band) else None
 
 
 def _was_made_for_another_gpu(model: JobModel, learned: Fit, profile: Profile) -> bool:

@@ -21,13 +21,14 @@ from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.marks import Mark, Use
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.learning.learner import REFIT_SECONDS, Learner
+from flyball_operator.learning.learner import REFIT_SECONDS, Learner, job_ratios
+from flyball_operator.learning.profiles import Fit
 from flyball_operator.planning.snapshot import build_snapshot
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.energy_books import EnergyBooks, Seen
 from flyball_operator.report.would_have import Comparison, comparisons, observed_use
 from flyball_operator.watches import ClusterState
-from flyball_planner.fitting.uncertainty import Band, Place, Ratios
+from flyball_planner.fitting.uncertainty import Band, Place, Ratios, prior_covariance
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import model_class_prior
@@ -367,6 +368,17 @@ USE = Use(Consumption("team", "train", "uid-train", MIDNIGHT, 900), 900, 4, Mark
 
 def test_what_used_nothing_would_have_used_nothing() -> None:
     assert observed_use(replace(USE, millijoules=0, gpu_seconds=0), Comparison(4, RATIOS)) is None
+
+
+@pytest.mark.parametrize("error", [20.0, 60.0, 1000.0])
+def test_a_band_that_says_nothing_is_no_figure_that_no_report_could_hold(error: float) -> None:
+    """A script that says anything of its time has a fit that is off by any factor; the book of the day is everybody's."""
+    prior = model_class_prior("generic", a100())
+    learned = Fit(prior.parameters(), {}, error, 0.1, 9, MIDNIGHT)
+    ran, instead = Place(4, 1, 1410), Place(4, 1, 1110)
+    assert job_ratios(prior, prior_covariance(prior), learned, ran, instead, BATCH) is None
+    usual = replace(learned, time_error=0.1)
+    assert job_ratios(prior, prior_covariance(prior), usual, ran, instead, BATCH) is not None
 
 
 async def test_a_profile_that_another_process_fitted_is_fitted_again_before_anything_is_said() -> None:
