@@ -92,6 +92,7 @@ def test_a_pod_that_somebody_deletes_does_not_count(bench: Bench) -> None:
     bench.api.delete(f"/api/v1/namespaces/{bench.namespace}/pods/{running_pod(bench)['metadata']['name']}")
     status = wait_incarnation(bench, "drained", 2)
     assert status["restarts"] == 0
+    assert [(item["counted"], item["reason"]) for item in status["failures"]] == [(False, "Deleted")]
 
 
 def ends_at_once(exit_code: int) -> dict[str, Any]:

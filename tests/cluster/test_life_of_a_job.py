@@ -64,6 +64,10 @@ def test_suspend_and_resume_go_on_from_the_checkpoint(bench: Bench) -> None:
     bench.wait_at_floor()
     bench.change("pausing", suspend=False)
     finished = bench.wait_succeeded("pausing")
+    bench.wait(
+        lambda: {"Suspended", "Resumed"} <= {event[1] for event in bench.events("pausing")},
+        lambda: f"both are told; {bench.events('pausing')}",
+    )
     assert done > 10
     assert finished["status"]["allocation"]["incarnation"] == 2
     assert finished["status"]["restarts"] == 0
