@@ -46,13 +46,14 @@ from flyball_operator.writes.background import Background
 from flyball_operator.writes.executor import Executor
 from flyball_operator.writes.job_actions import take_action
 from flyball_operator.writes.profiles import write_profiles
+from flyball_operator.writes.slots import PacedSlots
 
 logger = get_logger(__name__)
 
 # Figures are worth less than steps: few of their writes at a time, so that they never crowd out the others; and what
-# happens to a job, which its next step may wait for, has room of its own beside them. Where thousands are told that they
-# wait, more at a time make an API server slower for everybody, the renewal of our own Lease included, and not sooner done.
-WRITTEN_AT_ONCE = {Lane.NEWS: 16, Lane.WAITING: 4, Lane.FIGURES: 4}
+# happens to a job, which its next step may wait for, has room of its own beside them. Thousands that are told that they
+# wait make an API server slower for everybody, the renewal of our own Lease included: they are told as it bears it.
+NEWS_AT_ONCE, WAITING_AT_ONCE, FIGURES_AT_ONCE = 16, 12, 4
 # Labels and finalizers may change on a thousand nodes at once, and the next cut must not queue behind them.
 HOUSEKEEPING_AT_ONCE = 16
 # What one job is denied (a quota, a policy) others are denied too: learned from a few, not from all of them.
@@ -101,7 +102,11 @@ class LeaderTerm:
         self._wall_clock = wall_clock
         self._creating: set[str] = set()  # uids of jobs whose next incarnation is being made
         self._statuses_may_write = asyncio.Event()
-        self._status_slots = {lane: asyncio.Semaphore(most) for lane, most in WRITTEN_AT_ONCE.items()}
+        self._status_slots: dict[Lane, asyncio.Semaphore | PacedSlots] = {
+            Lane.NEWS: asyncio.Semaphore(NEWS_AT_ONCE),
+            Lane.WAITING: PacedSlots(WAITING_AT_ONCE),
+            Lane.FIGURES: asyncio.Semaphore(FIGURES_AT_ONCE),
+        }
 
     def cycle(self, now: datetime, monotonic: float) -> float:
         """One cycle; returns the seconds after which the next is due even if nothing changes.
@@ -135,7 +140,7 @@ class LeaderTerm:
         )
         if state.all_read:
             planned_on = self._power.planned_on(state)
-            self._plans.start(lambda: self._snapshot(planned_on, jobs, now), now, monotonic)
+            self._plans.start(partial(self._snapshot, planned_on, jobs, now), now, monotonic)
         # 3. Decide on power: what each node should be granted, and what of it may be sent now.
         status_writes = {cap.uid for cap in cluster.caps if self._background.busy(("cap", cap.uid))}
         instructions = self._power.step(state, self._plans.in_force, now, monotonic, status_writes, jobs.stopping)
@@ -186,7 +191,7 @@ class LeaderTerm:
         await self._meters.close()
         await self._background.stop()
 
-    def _snapshot(self, state: PowerState, jobs: JobsStep, now: datetime) -> ClusterSnapshot:
+    def _snapshot(self, state: PowerState, jobs: JobsStep, now: datetime, timeless: bool) -> ClusterSnapshot:
         return build_snapshot(
             nodes=state.nodes,
             rules=state.caps.rules,
@@ -199,7 +204,7 @@ class LeaderTerm:
             consolidation=self._settings.consolidation,
             withheld=jobs.withheld_gpus,
             evacuate_after_seconds=self._settings.evacuate_after_seconds,
-            job_states=self._job_states,
+            timeless=self._job_states if timeless else None,
         )
 
     def _send_grant(self, send: SendGrant) -> None:
@@ -302,7 +307,9 @@ class LeaderTerm:
                 )
 
     def _start_statuses(self, jobs: JobsStep) -> None:
-        async def in_turn(write: Coroutine[Any, Any, WriteResult], slots: asyncio.Semaphore) -> WriteResult:
+        async def in_turn(
+            write: Coroutine[Any, Any, WriteResult], slots: asyncio.Semaphore | PacedSlots
+        ) -> WriteResult:
             try:
                 async with slots:
                     await self._statuses_may_write.wait()  # those that queued up before a cap fell wait for it too

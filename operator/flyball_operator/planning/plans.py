@@ -13,7 +13,6 @@ from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import ClusterSnapshot, JobDecision, Plan
 
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
-from flyball_operator.planning.snapshot import PlanningKeys
 from flyball_operator.planning.worker import PlanFailed
 from flyball_operator.power.cycle import PlanInForce
 
@@ -58,7 +57,6 @@ class Plans:
         self._decisions: dict[str, JobDecision] = {}
         self._infeasible: frozenset[str] = frozenset()
         self._queue = NO_QUEUE
-        self._keys = PlanningKeys()
         self._next: asyncio.Task[Plan] | None = None
         self._next_key: ClusterSnapshot | None = None
         self._next_since = 0.0
@@ -75,18 +73,21 @@ class Plans:
         """The places of the jobs that wait under the plan in force."""
         return self._queue
 
-    def start(self, snapshot: Callable[[], ClusterSnapshot], now: datetime, monotonic: float) -> None:
-        """Begin the next plan if one is due and none is being made."""
+    def start(self, snapshot: Callable[[bool], ClusterSnapshot], now: datetime, monotonic: float) -> None:
+        """Begin the next plan if one is due and none is being made.
+
+        `snapshot` gives the planner's input; asked with True, without what changes by the second: as long as that is the
+        same, no plan is due before the next regular one.
+        """
         if self._next is not None:
             return
-        planned_for = snapshot()
-        key = self._keys.of(planned_for)
+        key = snapshot(True)
         if key == self._taken_key and monotonic - self._taken_at < self._replan_seconds:
             return
         self._next_key = key
         self._next_since = monotonic
         self._next_moment = now
-        self._next = asyncio.create_task(self._planner.plan(planned_for, self._policy))
+        self._next = asyncio.create_task(self._planner.plan(snapshot(False), self._policy))
         self._next.add_done_callback(lambda task: self._wake())
 
     def take(self, jobs: Mapping[str, EnergyAwareJob], monotonic: float) -> None:

@@ -95,44 +95,101 @@ def job_state(
 
 
 class JobStates:
-    """What the planner sees of each job: of one that goes on waiting worked out once, for there may be ten thousand."""
+    """What the planner sees of each job, with and without what changes by the second.
+
+    Without, a job is worked out when something about it has changed: by that it is known in each cycle whether a new plan
+    is due, and there may be ten thousand that wait.
+    """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, _Waiting] = {}  # by uid
+        self._known: dict[str, _Timeless] = {}  # by uid
 
+    @staticmethod
     def of(
-        self,
         jobs: Iterable[tuple[EnergyAwareJob, JobMemory]],
         models_of: Callable[[EnergyAwareJob], Sequence[JobModel]],
         now: datetime,
         startable: frozenset[str],
     ) -> tuple[JobState, ...]:
         """Those of the jobs that want GPUs, as `job_state` has them."""
-        before, self._waiting = self._waiting, {}
+        return tuple(
+            job_state(job, memory, models_of(job), now, job.status.last_resize_time, startable)
+            for job, memory in jobs
+            if _wants(job, memory)
+        )
+
+    def timeless(
+        self,
+        jobs: Iterable[tuple[EnergyAwareJob, JobMemory]],
+        models_of: Callable[[EnergyAwareJob], Sequence[JobModel]],
+        now: datetime,
+        startable: frozenset[str],
+    ) -> tuple[JobState, ...]:
+        """The same without what changes by the second; of a job of which nothing else has changed the same object."""
+        before, self._known = self._known, {}
         states = []
         for job, memory in jobs:
             known = before.get(job.uid)
-            if known is not None and known.job is job and known.memory is memory and known.models == models_of(job):
-                self._waiting[job.uid] = known
-                states.append(known.state)
+            if (known is None or known.memory is not memory) and not _wants(job, memory):
                 continue
-            if memory.given_back or not wants_gpus(job, memory.progress, memory.refusal):
-                continue
-            models = models_of(job)
-            state = job_state(job, memory, models, now, job.status.last_resize_time, startable)
-            if memory.current is None and job.due is None:  # else it depends on the time
-                self._waiting[job.uid] = _Waiting(job, memory, models, state)
-            states.append(state)
+            marks, models = _marks(job, memory, now, startable), models_of(job)
+            if known is None or not known.is_of(job, memory, marks, models):
+                state = job_state(job, memory, models, now, job.status.last_resize_time, startable)
+                known = _Timeless(job, memory, marks, models, _without_time(state))
+            self._known[job.uid] = known
+            states.append(known.state)
         return tuple(states)
 
 
-class _Waiting(NamedTuple):
-    """The state of a job that waits, and what it was made from."""
+class _Timeless(NamedTuple):
+    """What the planner sees of a job but for what changes by the second, and what that was made from."""
 
     job: EnergyAwareJob
     memory: JobMemory
+    marks: tuple[object, ...]
     models: Sequence[JobModel]
     state: JobState
+
+    def is_of(
+        self, job: EnergyAwareJob, memory: JobMemory, marks: tuple[object, ...], models: Sequence[JobModel]
+    ) -> bool:
+        """Whether it would be made the same now."""
+        return (
+            self.job is job
+            and self.memory.current is memory.current
+            and self.memory.eligible_nodes is memory.eligible_nodes
+            and self.marks == marks
+            and self.models == models
+        )
+
+
+def _wants(job: EnergyAwareJob, memory: JobMemory) -> bool:
+    return not memory.given_back and wants_gpus(job, memory.progress, memory.refusal)
+
+
+def _marks(job: EnergyAwareJob, memory: JobMemory, now: datetime, startable: frozenset[str]) -> tuple[object, ...]:
+    """What else a job's state without the time depends on."""
+    due, resized, current = job.due, job.status.last_resize_time, memory.current
+    stuck = current is not None and not memory.holds_gpus and any(name not in startable for name, _ in current.nodes)
+    return (
+        memory.running,
+        memory.gpus_max,
+        memory.watts_per_gpu,
+        stuck,
+        resized is None or (now - resized).total_seconds() >= job.spec.elasticity.min_seconds_between_resizes,
+        due is None or due <= now,
+        memory.progress.budget_spent(job.spec.energy.budget_kilojoules),
+    )
+
+
+def _without_time(job: JobState) -> JobState:
+    return replace(
+        job,
+        remaining_iterations=None if job.remaining_iterations is None else 1.0,
+        attained_gpu_seconds=0.0,
+        seconds_to_deadline=None if job.seconds_to_deadline is None else 0.0,
+        remaining_energy_joules=None if job.remaining_energy_joules is None else 0.0,
+    )
 
 
 def _gpus_max(job: EnergyAwareJob, memory: JobMemory) -> int:
@@ -215,11 +272,12 @@ def build_snapshot(
     consolidation: Consolidation | None = None,
     withheld: Mapping[str, int] | None = None,
     evacuate_after_seconds: float = math.inf,
-    job_states: JobStates | None = None,
+    timeless: JobStates | None = None,
 ) -> ClusterSnapshot:
     """The planner's whole input; jobs in the order of submission, nodes and caps in the order of their names.
 
-    `job_states` are those of the snapshot before, of which what has not changed is taken over (None: there was none).
+    With `timeless` it is without what changes by the second: two equal ones need no new plan before the next regular one,
+    and `timeless` keeps what has not changed of its jobs.
     `withheld` is how many GPUs of a node pods cannot have now, by its name. After `evacuate_after_seconds` jobs leave a
     node that is not ready.
     """
@@ -247,37 +305,10 @@ def build_snapshot(
     in_order = sorted(jobs, key=lambda item: (item[0].created, item[0].key))
     return ClusterSnapshot(
         node_states,
-        (job_states or JobStates()).of(in_order, models_of, now, startable_nodes(nodes)),
+        (JobStates.of if timeless is None else timeless.timeless)(in_order, models_of, now, startable_nodes(nodes)),
         tuple(caps),
         restart_seconds,
         guard_fraction,
         consolidation=consolidation,
-        now_seconds=now.timestamp(),
-    )
-
-
-class PlanningKeys:
-    """Snapshots without what changes by the second: two equal ones need no new plan before the next regular one.
-
-    Of jobs that are the same objects as in the snapshot before, so are their parts of the key.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[JobState, JobState]] = {}  # each job's state, and what it is in the key
-
-    def of(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-        before, self._known = self._known, {}
-        for job in snapshot.jobs:
-            known = before.get(job.uid)
-            self._known[job.uid] = known if known is not None and known[0] is job else (job, _timeless(job))
-        return replace(snapshot, now_seconds=None, jobs=tuple(self._known[job.uid][1] for job in snapshot.jobs))
-
-
-def _timeless(job: JobState) -> JobState:
-    return replace(
-        job,
-        remaining_iterations=None if job.remaining_iterations is None else 1.0,
-        attained_gpu_seconds=0.0,
-        seconds_to_deadline=None if job.seconds_to_deadline is None else 0.0,
-        remaining_energy_joules=None if job.remaining_energy_joules is None else 0.0,
+        now_seconds=now.timestamp() if timeless is None else None,
     )

@@ -30,7 +30,7 @@ class Planner:
 
 async def taken(plans: Plans, monotonic: float) -> dict[str, JobDecision]:
     """What is in force once the next plan has been made and taken."""
-    plans.start(lambda: EMPTY, NOW, monotonic)
+    plans.start(lambda timeless: EMPTY, NOW, monotonic)
     await asyncio.sleep(0)
     plans.take(JOBS, monotonic + 1.0)
     return dict(plans.in_force.decisions)

@@ -13,7 +13,6 @@ from flyball_operator.jobs.memory import JobMemory, Refusal, wants_gpus
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.planning.snapshot import (
     JobStates,
-    PlanningKeys,
     build_snapshot,
     lost_nodes,
     node_state,
@@ -25,8 +24,11 @@ from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.priors import model_class_prior
 from flyball_planner.planner import plan
 from flyball_planner.snapshot import Allocation, ClusterSnapshot, Enforcement, JobState, Objective
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 
+from tests.support.examples import examples
 from tests.support.operator_objects import (
     A100,
     DEFAULT,
@@ -56,7 +58,7 @@ def snapshot_of(
     rules: dict[str, NodeRules] | None = None,
     budgets: list[CapBudget] | None = None,
     now: datetime = NOW,
-    job_states: JobStates | None = None,
+    timeless: JobStates | None = None,
 ) -> ClusterSnapshot:
     return build_snapshot(
         nodes={picture.name: picture for picture in nodes or [ready_node("a")]},
@@ -67,7 +69,7 @@ def snapshot_of(
         now=now,
         restart_seconds=30.0,
         guard_fraction=0.05,
-        job_states=job_states,
+        timeless=timeless,
     )
 
 
@@ -256,43 +258,63 @@ def test_only_what_moves_by_itself_is_left_out_of_the_key() -> None:
     spec: Json = {"energy": {"budgetKilojoules": 100}, "deadline": "2030-06-02T00:00:00Z"}
 
     def key(progress: JobProgress, **changes: Any) -> ClusterSnapshot:
-        return PlanningKeys().of(snapshot_of([(job_view(**spec, **changes), JobMemory(progress, ALLOCATION, True))]))
+        memory = JobMemory(progress, ALLOCATION, True)
+        return snapshot_of([(job_view(**spec, **changes), memory)], timeless=JobStates())
 
     first = key(JobProgress())
     assert key(JobProgress(iterations=9.0, settled_millijoules=5, attained_gpu_seconds=7.0)) == first
     assert key(JobProgress(settled_millijoules=10**8)) != first  # the budget is spent
     assert key(JobProgress(), priority=1) != first
-    now = snapshot_of([])
-    assert now.now_seconds == NOW.timestamp()
-    keys = PlanningKeys()
-    assert keys.of(replace(now, now_seconds=NOW.timestamp() + 1.0)) == keys.of(now)
+    assert snapshot_of([]).now_seconds == NOW.timestamp()
+    assert snapshot_of([], timeless=JobStates()).now_seconds is None
 
 
 WAITS, DATED = job_view("waits"), job_view("dated", deadline="2030-06-02T00:00:00Z")
-RUNS = job_view("runs")
+RUNS = job_view("runs", energy={"budgetKilojoules": 100}, elasticity={"mode": "CheckpointRestart"})
+HOLDS = JobMemory(JobProgress(), ALLOCATION, running=True)
+CHANGES: list[tuple[EnergyAwareJob, JobMemory]] = [
+    (RUNS, HOLDS),
+    (RUNS, replace(HOLDS, progress=JobProgress(iterations=5.0, attained_gpu_seconds=9.0))),
+    (RUNS, replace(HOLDS, progress=JobProgress(settled_millijoules=10**9))),
+    (RUNS, replace(HOLDS, running=False)),
+    (RUNS, replace(HOLDS, holds_gpus=False, current=Allocation((("gone", 4),), 1200, 300.0))),
+    (RUNS, replace(HOLDS, current=Allocation((("a", 2),), 1200, 300.0))),
+    (RUNS, replace(HOLDS, gpus_max=2, watts_per_gpu=150)),
+    (RUNS, replace(HOLDS, eligible_nodes=frozenset("a"))),
+    (RUNS, replace(HOLDS, given_back=True)),
+    (RUNS, replace(HOLDS, refusal=Refusal("InvalidSpec", "unknown field"))),
+    (replace(RUNS, spec=structs.replace(RUNS.spec, priority=7)), HOLDS),
+    (replace(RUNS, status=structs.replace(RUNS.status, last_resize_time=NOW)), HOLDS),
+]
 
 
-def test_what_has_not_changed_of_a_job_that_waits_is_worked_out_once() -> None:
-    states, keys = JobStates(), PlanningKeys()
+@given(st.lists(st.tuples(st.sampled_from(CHANGES), st.sampled_from([0, 5, 100_000])), min_size=1, max_size=12))
+@settings(max_examples=examples(100))
+def test_what_is_kept_of_a_job_is_what_it_would_be_made_now(cycles: list[tuple[Any, int]]) -> None:
+    """Whatever has changed, be it the time alone: a deadline goes by, and a job that was resized may be again."""
+    kept, now = JobStates(), NOW
+    for change, seconds in cycles:
+        now += timedelta(seconds=seconds)
+        jobs = [(WAITS, IDLE), (DATED, IDLE), change]
+        anew = snapshot_of(jobs, now=now)
+        timeless = snapshot_of(jobs, now=now, timeless=kept)
+        assert timeless == snapshot_of(jobs, now=now, timeless=JobStates())
+        moving = ("remaining_iterations", "attained_gpu_seconds", "seconds_to_deadline", "remaining_energy_joules")
+        still = [replace(each, **dict.fromkeys(moving)) for each in anew.jobs]  # type: ignore[arg-type]
+        assert [replace(each, **dict.fromkeys(moving)) for each in timeless.jobs] == still  # type: ignore[arg-type]
 
-    def made(now: datetime, *jobs: tuple[EnergyAwareJob, JobMemory]) -> ClusterSnapshot:
-        """The same as without anything kept from the snapshot before."""
-        kept, anew = (snapshot_of(list(jobs), now=now, job_states=each) for each in (states, None))
-        assert kept == anew
-        assert keys.of(kept) == PlanningKeys().of(anew)
-        return kept
 
-    runs = (RUNS, JobMemory(JobProgress(), ALLOCATION, running=True))
-    first = made(NOW, (WAITS, IDLE), (DATED, IDLE), runs)
-    later = made(NOW + timedelta(seconds=5), (WAITS, IDLE), (DATED, IDLE), runs)
-    assert [one is other for one, other in zip(first.jobs, later.jobs, strict=True)] == [False, False, True]
-    assert [job.name for job in later.jobs] == ["team/dated", "team/runs", "team/waits"]
-    changed = replace(WAITS, spec=structs.replace(WAITS.spec, priority=7))
-    assert made(NOW, (changed, IDLE), runs).jobs[1].priority == 7
-    bounded = replace(IDLE, eligible_nodes=frozenset(("a",)))
-    assert made(NOW, (changed, bounded)).jobs[0].eligible_nodes == {"a"}
-    assert made(NOW).jobs == ()
-    assert made(NOW, (changed, bounded)).jobs[0].eligible_nodes == {"a"}
+def test_what_has_not_changed_of_a_job_is_worked_out_once() -> None:
+    kept = JobStates()
+    jobs = [(WAITS, IDLE), (DATED, IDLE), (RUNS, HOLDS)]
+    first = snapshot_of(jobs, timeless=kept)
+    progress = JobProgress(iterations=5.0, attained_gpu_seconds=9.0)
+    later = [(WAITS, IDLE), (DATED, IDLE), (RUNS, replace(HOLDS, progress=progress))]
+    second = snapshot_of(later, now=NOW + timedelta(seconds=5), timeless=kept)
+    assert [job.name for job in second.jobs] == ["team/dated", "team/runs", "team/waits"]
+    assert all(one is other for one, other in zip(first.jobs, second.jobs, strict=True))
+    assert snapshot_of([], timeless=kept).jobs == ()
+    assert kept._known == {}
 
 
 def test_the_planner_takes_it() -> None:
