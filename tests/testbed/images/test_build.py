@@ -77,3 +77,16 @@ def test_what_a_killed_build_left_mounted_is_removed_too(tmp_path: Path) -> None
 def test_a_folder_that_stays_is_said(tmp_path: Path) -> None:
     with pytest.raises(ImageBuildError, match="cannot be removed"):
         remove_storage(tmp_path / "none")
+
+
+def test_what_the_dockerfile_copies_is_let_into_the_build() -> None:
+    """What `.dockerignore` leaves out ends a build at its first COPY, minutes after it began."""
+    let_in = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = re.findall(
+        r"^COPY (?!--from)(.+) \S+$", (REPOSITORY / "deploy/images/Dockerfile").read_text(), re.MULTILINE
+    )
+    sources = {source for line in copied for source in line.split()}
+    assert {"pyproject.toml", "operator", "deploy/images/install.sh"} <= sources
+    assert not {
+        source for source in sources if not any(source == each or source.startswith(f"{each}/") for each in let_in)
+    }
