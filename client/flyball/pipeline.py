@@ -184,9 +184,9 @@ class Pipeline:
         paces: dict[int, float] = {}
         # The first iteration says nothing: it begins when each process does, and has what is done once in it.
         for replica in range(self._replicas) if self._replicas > 1 and self._iteration > 0 else ():
-            iteration, _, seconds = (self._read(f"{_PACE}{replica}") or "").partition(" ")
-            if iteration.isdecimal() and int(iteration) == self._iteration:
-                paces[replica] = float(seconds)
+            seconds = _pace(self._read(f"{_PACE}{replica}") or "", self._iteration)
+            if seconds is not None:
+                paces[replica] = seconds
         return paces
 
     def _found_degree(self, paces: Mapping[int, float]) -> float:
@@ -227,6 +227,16 @@ class Pipeline:
         if not self._warned:
             self._warned = True
             logger.warning("stragglers are not looked for, training goes on: %s", error)
+
+
+def _pace(text: str, iteration: int) -> float | None:
+    """The seconds that were told of this iteration; None where those are of another, or what is read is none."""
+    told, _, words = text.partition(" ")
+    try:
+        seconds = float(words) if int(told) == iteration else -1.0
+    except ValueError:
+        return None
+    return seconds if 0.0 <= seconds < float("inf") else None
 
 
 class _Computation:

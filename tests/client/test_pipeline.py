@@ -235,6 +235,19 @@ def test_replicas_run_as_slow_as_the_slowest_and_come_back(
     assert pipelines[0].plan.seconds == plans.fastest_seconds
 
 
+@pytest.mark.parametrize("pace", ["", "nonsense", "nan", "inf", "-1", "\x00" * 20])
+def test_a_pace_that_cannot_be_read_is_no_pace(pace: str, document: dict[str, Any], tmp_path: Path) -> None:
+    now, values, plans = Now(), SharedValues(str(tmp_path)), StagePlans(document, 0)
+    pipeline = Pipeline(plans, None, stage=0, replicas=2, values=values, monotonic=now)
+    for iteration in range(2):
+        with pipeline.forward(0):
+            now.seconds += plans.fastest_seconds
+        with pipeline.synchronize():
+            values.put("pace-1", f"{iteration:015d} {pace}")
+    assert pipeline.straggler_degree == 1.0
+    assert pipeline.plan == plans.at(plans.fastest_seconds)
+
+
 class Replicas:
     """The first stages of two replicas, each with a clock of its own, as their computations come to be made."""
 
