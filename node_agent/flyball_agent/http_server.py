@@ -18,6 +18,8 @@ logger = get_logger(__name__)
 
 MAX_HEAD_BYTES = 8192
 READ_BYTES = 2**14
+# Who sends what is no HTTP waits so long to be told, in the place of one of its connections.
+REFUSAL_SECONDS = 0.05
 
 
 class BodyTooLarge(Exception):
@@ -164,6 +166,7 @@ class HttpServer:
             connection.active_at = self._monotonic()
             response = await self._answer(request)
         except h11.RemoteProtocolError as error:
+            await asyncio.sleep(REFUSAL_SECONDS)
             words = f"{error}\n".encode()
             return await connection.send(Response(400, words, "text/plain; charset=utf-8", ends=True))
         except ConnectionError:
@@ -173,6 +176,7 @@ class HttpServer:
             return await connection.send(Response(500, b"", "text/plain; charset=utf-8", ends=True))
         more = await connection.send(response, head_only=request.method == "HEAD")
         connection.active_at = self._monotonic()
+        await asyncio.sleep(0)  # of requests that have come together each is a turn of its own
         return more
 
     def reap(self, idle_seconds: float) -> None:

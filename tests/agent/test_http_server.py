@@ -95,6 +95,31 @@ async def test_a_client_that_goes_away_is_no_line_in_the_log(path: str, caplog: 
     assert not caplog.records
 
 
+async def test_requests_that_come_together_leave_others_their_turns(path: str) -> None:
+    turns, seen = 0, []
+
+    async def turning() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def noting(request: Request) -> Response:
+        seen.append(turns)
+        return await answer(request)
+
+    http = HttpServer(noting, max_connections=MAX_CONNECTIONS)
+    server = await asyncio.start_unix_server(http.connected, path)
+    other = asyncio.create_task(turning())
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(REQUEST * 50 + LAST_REQUEST)
+    await reader.read()
+    for end in (other.cancel, writer.close, server.close):
+        end()
+    assert len(seen) == 51
+    assert len(set(seen)) == len(seen)
+
+
 async def test_whatever_is_sent_ends_in_an_answer_or_the_end(path: str, caplog: pytest.LogCaptureFixture) -> None:
     chosen = random.Random(1)
     starts = (

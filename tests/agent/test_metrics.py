@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
@@ -11,13 +12,14 @@ import pytest
 from flyball_agent.agent import STALE_SECONDS
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.simulated import SimulatedDriver
-from flyball_agent.metrics import MAX_CONNECTIONS, AgentCollector, MetricsServer
+from flyball_agent.metrics import MAX_CONNECTIONS, SCRAPE_BURST, SCRAPES_PER_SECOND, AgentCollector, MetricsServer
 from flyball_agent.pod_resources import PodGpus
 from flyball_agent.single_process import SingleProcessAgent
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.virtual import VirtualNode
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.agent_doubles import Pods, VirtualClock
@@ -272,6 +274,33 @@ async def test_what_nobody_serves_is_said_and_connections_are_bounded(tmp_path: 
     assert 0 < len(done) < MAX_CONNECTIONS
     await server.stop()
     await asyncio.gather(*ended, return_exceptions=True)
+    agent.enforcer.close()
+
+
+async def test_a_flood_of_scrapes_is_answered_with_few_that_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, _, _ = make(tmp_path)
+    await one_round(agent)
+    now, made, collect = 1000.0, 0, AgentCollector.collect
+
+    def counted(collector: AgentCollector) -> Iterator[Metric]:
+        nonlocal made
+        made += 1
+        return collect(collector)
+
+    monkeypatch.setattr(AgentCollector, "collect", counted)
+    server = MetricsServer(AgentCollector([agent]), host="127.0.0.1", monotonic=lambda: now)
+    port = await server.start()
+    made = 0
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        for seconds, most in ((0.0, SCRAPE_BURST), (1.0, SCRAPE_BURST + SCRAPES_PER_SECOND)):
+            now += seconds
+            for _ in range(2 * MAX_CONNECTIONS):
+                async with session.get("/metrics") as answer:
+                    assert "flyball_gpu_up" in await answer.text()
+            assert made == most
+    await server.stop()
     agent.enforcer.close()
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from flyball_agent import training_sockets
 from flyball_agent.energy.observations import COMPUTATION_SECONDS, MAX_ASKED_SECONDS, ClockAsked, StepReport
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.training_sockets import (
@@ -190,6 +191,24 @@ async def test_one_pods_flood_is_cut_and_leaves_the_other_alone(served: Served) 
         async with flooder.post("/v1/steps", json=REPORT) as answer:
             assert answer.status == 200
     assert len(backend.reports) == REQUEST_BURST + 2
+
+
+async def test_who_asks_too_often_waits_for_the_refusal(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand refusals a second would else be all that the agent does, and the grants come through it."""
+    _, _, folder, _ = served
+    monkeypatch.setattr(training_sockets, "REFUSAL_SECONDS", 3600.0)
+    reader, writer = await asyncio.open_unix_connection(folder / "uid-1" / SOCKET_NAME)
+    writer.write(b"GET /v1/energy HTTP/1.1\r\nHost: flyball\r\n\r\n" * 400)
+    answered = 0
+    while answered < REQUEST_BURST:
+        answered += (await reader.readuntil(b"\r\n\r\n")).count(b" 200 ")
+        await reader.readuntil(b"}")
+    refused = asyncio.create_task(reader.readline())
+    async with client(folder, "uid-2") as other, other.get("/v1/energy") as answer:
+        assert answer.status == 200
+    assert not refused.done()
+    writer.close()
+    assert await refused == b""
 
 
 async def test_a_body_without_a_declared_length_is_cut_at_the_bound(served: Served) -> None:
