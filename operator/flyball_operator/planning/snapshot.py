@@ -28,6 +28,8 @@ from flyball_operator.power.reservations import NO_RULES, NodeRules, foreign_mil
 
 # As long as pods tolerate a node that is not ready, unless they say otherwise.
 EVACUATE_AFTER_SECONDS = 300.0
+# One node that does not answer is likely to be dead. So many at once are likely to be slow.
+LATE_TOGETHER = 2
 
 
 def job_state(
@@ -225,12 +227,16 @@ def startable_nodes(nodes: Mapping[str, NodeInfo]) -> frozenset[str]:
     """The nodes on which what has been placed, and holds nothing yet, can start.
 
     Those that do not answer are among them where half of all that are up do not: then the API server is slow, or this
-    operator, and to place every start anew, again and again, would be more of what makes it so.
+    operator, and to place every start anew, again and again, would be more of what makes it so. A few that are late at the
+    same time are, too, for as long as they are believed: a job of a hundred nodes would else never be left alone.
     """
     up = {name for name, info in nodes.items() if info.node is not None and info.node.ready and not info.node.cordoned}
     schedulable = {name for name, info in nodes.items() if info.schedulable and info.gpu_model is not None}
     mute = {name for name in up - schedulable if nodes[name].acknowledged}
-    return frozenset(schedulable | mute) if 2 * len(mute) >= len(up) else frozenset(schedulable)
+    if 2 * len(mute) >= len(up):
+        return frozenset(schedulable | mute)
+    late = {name for name in mute if nodes[name].late}
+    return frozenset(schedulable | late) if len(late) >= LATE_TOGETHER else frozenset(schedulable)
 
 
 def node_state(info: NodeInfo, rules: NodeRules, withheld: int = 0, *, evacuate: bool = False) -> NodeState | None:

@@ -392,13 +392,19 @@ def test_a_job_on_a_lost_node_is_placed_elsewhere() -> None:
         assert {name for name, _ in decided.allocation.nodes} == {place}
 
 
-@pytest.mark.parametrize(("mute", "stays"), [(1, False), (2, True), (4, True)])
-def test_starts_are_placed_anew_where_a_node_does_not_answer_and_not_where_half_of_them_do_not(
-    mute: int, stays: bool
+@pytest.mark.parametrize(
+    ("mute", "doubt", "stays"),
+    [(1, "", False), (2, "", True), (3, "", True), (10, "", True), (4, "silent", False), (5, "silent", True)],
+)
+def test_starts_are_placed_anew_where_a_node_does_not_answer_and_not_where_some_are_late_or_half_do_not(
+    mute: int, doubt: str, stays: bool
 ) -> None:
     """Else a slow API server is asked for more, the slower it is: every start is stopped and made anew elsewhere."""
     nodes = {
-        f"node-{index}": structs.replace(ready_node(f"node-{index}"), responsive=index >= mute) for index in range(4)
+        f"node-{index}": structs.replace(
+            ready_node(f"node-{index}"), responsive=index >= mute, doubt=doubt if index < mute else ""
+        )
+        for index in range(10)
     }
     starting = JobMemory(JobProgress(), Allocation((("node-0", 4),), 1200, 300.0), running=False, holds_gpus=False)
     snapshot = snapshot_of([(job_view(gpus={"min": 4, "max": 4}), starting)], list(nodes.values()))
