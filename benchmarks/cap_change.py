@@ -42,6 +42,7 @@ MANY_NODES_PACE = Pace(
     report_seconds=60.0,
     node_lease_seconds=400,
     referee_hertz=4.0,
+    agent_log_level="WARNING",
 )
 # Every renewal of the operator's Lease is an event for each agent.
 MANY_NODES_OPERATOR = ("--leader-lease-seconds", "30", "--leader-renew-seconds", "8")
@@ -270,6 +271,7 @@ def main() -> int:
         nodes=arguments.nodes,
         pace=MANY_NODES_PACE if many else Pace(status_interval_seconds=10.0),
         operator_arguments=MANY_NODES_OPERATOR if many else (),
+        agent_processes=2 if many else 1,  # as many as there are processors: a cut is work for each agent
     )
     high, low = int(plan.max_watts * 0.9), int(plan.max_watts * 0.45)
     patience = 600.0 if many else 180.0

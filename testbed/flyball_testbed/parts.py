@@ -6,11 +6,12 @@ import json
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from flyball_api.names import DEFAULT_NAMESPACE
+from flyball_kube.log_settings import LogSettings
 
 from flyball_testbed.controlplane.cluster import DevCluster
 from flyball_testbed.controlplane.state import Options
@@ -25,6 +26,7 @@ class Pace:
 
     The ticks are those of the agents' rounds and of the training processes, which report every `report_seconds`. Kubelets
     renew their node's Lease every quarter of `node_lease_seconds`, and the referee looks `referee_hertz` times a second.
+    Agents log what is of `agent_log_level`.
     """
 
     restore_seconds: float = 0.5
@@ -36,6 +38,7 @@ class Pace:
     report_seconds: float = 1.0
     node_lease_seconds: int = Options.node_lease_seconds
     referee_hertz: float = 20.0
+    agent_log_level: str = LogSettings().log_level
 
 
 def hardware_folder(directory: Path) -> Path:
@@ -62,8 +65,8 @@ class Parts:
         """The agents' journals and credentials."""
         return self.directory / "agents"
 
-    def agents_command(self) -> list[str]:
-        """The agents of all nodes in one process."""
+    def agents_command(self, only: Iterable[str] = ()) -> list[str]:
+        """The agents of these nodes, or of all, in one process."""
         return module(
             "workload.agent_host",
             {
@@ -74,6 +77,8 @@ class Parts:
                 "--tick-seconds": self.pace.agent_tick_seconds,
                 "--status-interval-seconds": self.pace.status_interval_seconds,
                 "--operator-namespace": DEFAULT_NAMESPACE,
+                "--log-level": self.pace.agent_log_level,
+                "--only": ",".join(only),
             },
         )
 

@@ -14,6 +14,7 @@ import tempfile
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,7 +45,7 @@ class PartError(Exception):
 @dataclass(frozen=True)
 class SitePlan:
     """What a site is made of. Durations in seconds; `operator_arguments` and `workload_arguments`
-    are added to those command lines."""
+    are added to those command lines. The nodes' agents share so many processes."""
 
     nodes: int = 16
     gpus_per_node: int = 8
@@ -53,6 +54,12 @@ class SitePlan:
     pace: Pace = field(default_factory=Pace)
     operator_arguments: tuple[str, ...] = ()
     workload_arguments: tuple[str, ...] = ()
+    agent_processes: int = 1
+
+    @property
+    def agent_hosts(self) -> list[str]:
+        """The names of the agents' processes."""
+        return [AGENTS, *(f"{AGENTS}-{number}" for number in range(2, self.agent_processes + 1))]
 
     @property
     def gpus(self) -> int:
@@ -82,7 +89,7 @@ class Site:
         self.logs.mkdir()
         self.parts: dict[str, Process] = {}
         self._commands: dict[str, Callable[[], list[str]]] = {
-            AGENTS: lambda: self._processes.agents_command(),
+            **{name: partial(self._agents_command, number) for number, name in enumerate(plan.agent_hosts)},
             WORKLOAD: lambda: self._processes.workload_command(*self.plan.workload_arguments),
             REFEREE: self._referee_command,
             OPERATOR: lambda: self._processes.operator_command(*self.plan.operator_arguments),
@@ -116,7 +123,7 @@ class Site:
         )
         create_hardware(self.hardware, self.cluster.node_names(), self.plan.constants, self.plan.gpus_per_node)
         report(f"starting {self.plan.nodes} node agents, the training processes, the operator and the referee")
-        for name in (REFEREE, AGENTS, WORKLOAD, OPERATOR):
+        for name in (REFEREE, *self.plan.agent_hosts, WORKLOAD, OPERATOR):
             self.start_part(name)
         if not wait_until(lambda: bool(self.referee_summary()) or not self.running(REFEREE), REFEREE_READY_SECONDS):
             raise PartError(f"the referee has written nothing after {REFEREE_READY_SECONDS:g} s")
@@ -143,7 +150,7 @@ class Site:
     # --- parts -----------------------------------------------------------------------------------------------------
 
     def start_part(self, name: str) -> Process:
-        """Start a part (again): one of AGENTS, WORKLOAD, REFEREE, OPERATOR."""
+        """Start a part (again): one of the plan's `agent_hosts`, WORKLOAD, REFEREE, OPERATOR."""
         process = Process.spawn(
             name, self._commands[name](), log_path=self.logs / f"{name}.log", environment=quiet_threads()
         )
@@ -208,6 +215,11 @@ class Site:
         with SimulatedNode.open(hardware_path(self.hardware, node)) as hardware:
             hardware.reload_driver()
 
+    def _agents_command(self, number: int) -> list[str]:
+        """All agents where they share one process, which serves nodes that come later, too; else every so many-th."""
+        hosts = self.plan.agent_processes
+        return self._processes.agents_command(self.cluster.node_names()[number::hosts] if hosts > 1 else ())
+
     def _referee_command(self) -> list[str]:
         return module(
             "referee",
@@ -228,7 +240,7 @@ class Site:
 
     def stop(self) -> None:
         """Stop every part and the cluster, keep the logs in `out`, and remove the rest."""
-        for name in (REFEREE, OPERATOR, WORKLOAD, AGENTS):
+        for name in (REFEREE, OPERATOR, WORKLOAD, *self.plan.agent_hosts):
             if name in self.parts:
                 self.parts[name].stop(STOP_SECONDS)
         if self._cluster is not None:

@@ -189,9 +189,10 @@ def main() -> None:
     parser.add_argument("--status-interval-seconds", type=float, default=Settings.status_interval_seconds)
     parser.add_argument("--operator-namespace", default=Settings.operator_namespace, help="where its Lease is")
     parser.add_argument("--metrics-port", type=int, default=Settings.metrics_port, help="0: any free one (in the log)")
+    parser.add_argument("--log-level", default=LogSettings().log_level)
     parser.add_argument("--only", default="", help="comma-separated nodes; the default is all with hardware")
     arguments = parser.parse_args()
-    configure_logging(LogSettings())
+    configure_logging(LogSettings(log_level=arguments.log_level))
     settings = Settings(
         cluster=arguments.cluster,
         hardware=arguments.hardware,
