@@ -162,9 +162,6 @@ def api_server_arguments(port: int, *, real_nodes: bool = False) -> list[str]:
         "--service-account-signing-key-file=pki/service-account.key",
         "--allow-privileged=true",
         "--profiling=false",
-        # One developer's machine stands for a whole cluster: a thousand agents must not be turned away.
-        "--max-requests-inflight=2000",
-        "--max-mutating-requests-inflight=1000",
         "--shutdown-delay-duration=0s",
     ]
 
