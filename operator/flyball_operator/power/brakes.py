@@ -9,7 +9,7 @@ held back for a while.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flyball_api.grant import MILLIONTHS, BrakeVersion, CapOverNode
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
@@ -22,10 +22,12 @@ from flyball_operator.power.node_info import NodeInfo
 FEWEST_NODES = 4
 # For how long after a brake the grants of its nodes are held back; an agent that follows it takes a fraction of this.
 HOLD_BACK_SECONDS = 2.0
+# And each of very many nodes so long: grants would keep the API server from their acknowledgements.
+HOLD_BACK_SECONDS_EACH = 0.008
 # Nodes that are late would hear a grant no sooner than the brake: for so long one would only be another write.
 LATE_HOLD_BACK_SECONDS = 10.0
-# A cap that falls all the time is braked again and again: for the rest of this time grants have their turn.
-HOLD_BACK_TURN_SECONDS = 4.0
+# A cap that falls all the time is braked again and again: of so many times as long, grants have their turn in the rest.
+HOLD_BACK_TURN = 2.0
 # After a brake that could not be written, grants do the work for a while.
 PAUSE_SECONDS = 5.0
 # As many caps as a GPUNode can name.
@@ -49,6 +51,10 @@ class _Sent:
     kept_millionths: int
     nodes: frozenset[str]
     held_since: float
+
+    @property
+    def hold_back_seconds(self) -> float:
+        return max(HOLD_BACK_SECONDS, HOLD_BACK_SECONDS_EACH * len(self.nodes))
 
 
 class Brakes:
@@ -165,7 +171,8 @@ class Brakes:
         return sent.nodes & self._late
 
     def _holds_back(self, cap: str, monotonic: float) -> bool:
-        return cap in self._sent and monotonic - self._sent[cap].held_since < HOLD_BACK_SECONDS
+        sent = self._sent.get(cap)
+        return sent is not None and monotonic - sent.held_since < sent.hold_back_seconds
 
     def _is_active(self, cap: str) -> bool:
         return cap in self._seen and self._seen[cap].active
@@ -186,8 +193,9 @@ class Brakes:
         version = BrakeVersion(self._epoch, self._sequences[cap])
         last = self._sent.get(cap)
         since = monotonic if last is None else last.held_since
-        held_since = since if monotonic - since < HOLD_BACK_TURN_SECONDS else monotonic
-        self._sent[cap] = _Sent(version, kept, nodes, held_since)
+        sent = _Sent(version, kept, nodes, since)
+        has_had_its_turn = monotonic - since >= HOLD_BACK_TURN * sent.hold_back_seconds
+        self._sent[cap] = replace(sent, held_since=monotonic) if has_had_its_turn else sent
         self._under_way.add(cap)
         seen = self._seen.get(cap)
         return SendBrake(cap, PowerBrakeSpec(*version, kept), "" if seen is None else seen.metadata.resource_version)

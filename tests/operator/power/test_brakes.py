@@ -17,7 +17,8 @@ from flyball_api.units import NodeMilliwatts
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.brakes import (
     HOLD_BACK_SECONDS,
-    HOLD_BACK_TURN_SECONDS,
+    HOLD_BACK_SECONDS_EACH,
+    HOLD_BACK_TURN,
     LATE_HOLD_BACK_SECONDS,
     PAUSE_SECONDS,
     Brakes,
@@ -205,6 +206,19 @@ def test_nodes_that_do_not_follow_are_cut_by_grants_after_a_while() -> None:
     assert "f" in {send.node.name for send in bench.step(9600).sends}
 
 
+def test_of_very_many_nodes_the_grants_wait_longer_for_their_acknowledgements() -> None:
+    bench, brakes = Bench(), Brakes(1)
+    bench.step(9600)
+    (cap,), few = bench.state.caps.states, bench.state.nodes
+    many = {f"{name}-{number}": few[name] for name in few for number in range(100)}
+    wide = msgspec.structs.replace(cap, nodes=frozenset(many))
+    assert brakes.due((wide,), many, 0.0)
+    seconds = HOLD_BACK_SECONDS_EACH * len(many)
+    assert seconds > HOLD_BACK_SECONDS
+    assert brakes.held_back(seconds - 0.1) == frozenset(many)
+    assert brakes.held_back(seconds) == frozenset()
+
+
 def test_what_another_cap_takes_off_waits_for_no_brake() -> None:
     bench = Bench()
     bench.land(bench.step(9600))
@@ -257,7 +271,9 @@ def test_a_brake_of_a_cap_that_is_gone_holds_its_nodes_back_no_longer_than_any_o
     assert brakes.held_back(HOLD_BACK_SECONDS) == frozenset()
 
 
-@pytest.mark.parametrize(("seconds", "held"), [(HOLD_BACK_TURN_SECONDS - 0.1, ""), (HOLD_BACK_TURN_SECONDS, NODES)])
+@pytest.mark.parametrize(
+    ("seconds", "held"), [(HOLD_BACK_TURN * HOLD_BACK_SECONDS - 0.1, ""), (HOLD_BACK_TURN * HOLD_BACK_SECONDS, NODES)]
+)
 def test_grants_have_their_turn_before_the_next_brake_holds_them_back(seconds: float, held: str) -> None:
     bench, brakes = Bench(), Brakes(1)
     bench.step(9600)
