@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 
 from flyball_api.brake_acknowledgement import brake_acknowledgement_object, brake_acknowledgement_patch
 from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus
 from flyball_kube.backoff import Backoff
-from flyball_kube.errors import ApiError
+from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.informer import Informer
 from flyball_kube.logs import get_logger
 from flyball_kube.resources import BRAKE_ACKNOWLEDGEMENTS, GPU_NODES
@@ -20,9 +21,12 @@ from flyball_kube.session import ApiSession, JsonObject
 from flyball_agent.agent import NodeAgent
 from flyball_agent.status import acknowledgement, status_patch
 
+# An API server that has more to do than it can keeps a request in its queue for 15 s. Who gives up before that and asks
+# again waits at its end.
+API_TIMEOUT_SECONDS = 20.0
 # When a brake comes to many nodes at once, the API server's time belongs to the small acknowledgements; the grants that
 # follow bring the next status in any case.
-STATUS_AFTER_BRAKE_SECONDS = 2.0
+STATUS_AFTER_BRAKE_SECONDS = (4.0, 8.0)  # somewhere between, or all nodes' would come together
 
 
 class GpuNodeChannel:
@@ -104,7 +108,7 @@ class GpuNodeChannel:
                 continue
             rounds = self._agent.state.counts.rounds
             if published is not None and self._lowered_by_brake() and await self._acknowledge_brake():
-                due = calm_until = min(due, loop.time() + STATUS_AFTER_BRAKE_SECONDS)
+                due = calm_until = min(due, loop.time() + random.uniform(*STATUS_AFTER_BRAKE_SECONDS))  # noqa: S311 - jitter
                 continue
             if loop.time() < calm_until and self._is_of_brake():
                 continue
@@ -116,7 +120,9 @@ class GpuNodeChannel:
                 published = None  # it may have been written, and only the answer lost
                 self._agent.changed.set()
                 overtaken = overtaken + 1 if isinstance(error, ApiError) and error.conflict else 0
-                if overtaken:
+                if overtaken == 1:
+                    await self._look()
+                elif overtaken:
                     await self.informer.refresh()
                 if overtaken != 1:
                     await backoff.pause()
@@ -138,6 +144,11 @@ class GpuNodeChannel:
         self._status = self._agent.status(self._status)
         version = "" if seen is None else seen["metadata"]["resourceVersion"]
         self.informer.absorb(await self._session.patch(self._path, status_patch(self._status, version)))
+
+    async def _look(self) -> None:
+        """Take in the GPUNode as it is now: a list, and the watch after it, cost the API server several times as much."""
+        with contextlib.suppress(ApiError, ApiUnreachable):
+            self.informer.absorb(await self._session.get(GPU_NODES.path(name=self._agent.node)))
 
     def _lowered_by_brake(self) -> bool:
         """Whether nothing but a brake lies between the last acknowledgement that was published and the present one."""

@@ -16,7 +16,7 @@ from flyball_agent.agent import NodeAgent, SocketFolders
 from flyball_agent.brake_watch import BrakeWatch
 from flyball_agent.enforcer_link import EnforcerLink
 from flyball_agent.governor import AgentFailed
-from flyball_agent.gpu_node_channel import GpuNodeChannel
+from flyball_agent.gpu_node_channel import API_TIMEOUT_SECONDS, GpuNodeChannel
 from flyball_agent.lease_watch import LeaseWatch
 from flyball_agent.metrics import AgentCollector, MetricsServer
 from flyball_agent.options import OBSERVE, AgentOptions
@@ -123,7 +123,7 @@ async def _run(options: AgentOptions, version: str) -> None:
 async def _connect(options: AgentOptions, stack: contextlib.AsyncExitStack) -> ApiSession | None:
     if not options.kubernetes:
         return None
-    session = await ApiSession.connect(options.kubeconfig, lean=True)
+    session = await ApiSession.connect(options.kubeconfig, timeout_seconds=API_TIMEOUT_SECONDS, lean=True)
     stack.push_async_callback(session.close)
     return session
 

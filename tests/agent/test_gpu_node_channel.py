@@ -282,6 +282,27 @@ async def test_a_report_that_comes_after_a_later_one_is_refused(node: Node, monk
     assert (await node.status())["acknowledged"]["generation"] == 2
 
 
+async def test_a_report_that_somebody_elses_write_overtakes_is_made_again_and_nothing_listed_anew(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch, refused = node.session.patch, []
+
+    async def overtaken(path: str, body: dict, **params: str) -> dict:
+        if not refused:
+            await node.admin.patch(node.path, {"metadata": {"annotations": {"overtaken": "yes"}}})
+        try:
+            return await patch(path, body, **params)
+        except ApiError as error:
+            refused.append(error)
+            raise
+
+    monkeypatch.setattr(node.session, "patch", overtaken)
+    await node.create(1, 200_000)
+    await node.acknowledged(1)
+    assert [error.conflict for error in refused] == [True]
+    assert node.channel.informer.relists == 1
+
+
 async def test_a_deleted_gpunode_is_not_renewed_and_a_new_one_is_told_everything(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from flyball_agent.brake_watch import BrakeWatch
 from flyball_agent.gpu.simulated import SimulatedDriver
-from flyball_agent.gpu_node_channel import GpuNodeChannel
+from flyball_agent.gpu_node_channel import API_TIMEOUT_SECONDS, GpuNodeChannel
 from flyball_agent.lease_watch import LeaseWatch
 from flyball_agent.main import open_journal
 from flyball_agent.metrics import AgentCollector, MetricsServer
@@ -128,7 +128,8 @@ class AgentHost:
                         pod=pod,
                         path=self._settings.state / f"{node}.kubeconfig",
                     )
-                    async with await ApiSession.connect(kubeconfig) as session:
+                    connecting = ApiSession.connect(kubeconfig, timeout_seconds=API_TIMEOUT_SECONDS)
+                    async with await connecting as session:
                         await self._run_agent(node, session, starting)
             except Exception:
                 logger.exception("agent failed", node=node, again_in_seconds=pause)
