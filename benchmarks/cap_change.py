@@ -31,6 +31,7 @@ from flyball_testbed.parts import OPERATOR, Pace
 from flyball_testbed.referee.hardware import HardwareReader
 from flyball_testbed.site import STOP_SECONDS, Site, SitePlan
 
+WAY_OF = {"brakes": "--brakes", "grants": "--no-brakes"}
 TARGET_SECONDS = 1.0  # to the status
 TARGET_HARDWARE_SECONDS, TARGET_OF_MANY_SECONDS, MANY = 0.5, 1.5, 100
 # What a thousand nodes do by themselves, each on processors of its own, must leave two shared ones to the cut: an agent's
@@ -49,6 +50,7 @@ MANY_NODES_OPERATOR = ("--leader-lease-seconds", "30", "--leader-renew-seconds",
 MANY_NODES_EACH_JOB = 64  # the rest of the nodes stay idle: GPUs of a job are a power of two, or three times one
 # Of many jobs only so many start at a time: two cores are the API server's of a thousand pods, and of their kubelets.
 STARTING_AT_ONCE = 2
+BATCH_OF_EACH_GPU = 128
 REST_SECONDS = 2.0  # what the raise left to be told of jobs has been told by then
 CAPS = f"/apis/{FLYBALL_API_VERSION}/powercaps"
 NODES = f"/apis/{FLYBALL_API_VERSION}/gpunodes"
@@ -105,7 +107,7 @@ def wait(seconds: float, holds: object) -> None:
 def submit(site: Site, index: int, gpus: int) -> None:
     values = {
         "DEVCLUSTER_MODEL_CLASS": "resnet50",
-        "DEVCLUSTER_GLOBAL_BATCH": "1024",
+        "DEVCLUSTER_GLOBAL_BATCH": str(BATCH_OF_EACH_GPU * gpus),
         "DEVCLUSTER_ITERATIONS": "1000000",
     }
     trainer = {
@@ -122,7 +124,11 @@ def submit(site: Site, index: int, gpus: int) -> None:
             "spec": {
                 "gpus": {"min": gpus, "max": gpus},
                 "objective": "Time",
-                "training": {"globalBatchSize": 1024, "iterations": 1_000_000, "modelClass": "resnet50"},
+                "training": {
+                    "globalBatchSize": BATCH_OF_EACH_GPU * gpus,
+                    "iterations": 1_000_000,
+                    "modelClass": "resnet50",
+                },
                 "template": {"spec": {"containers": [trainer]}},
             },
         },
@@ -183,13 +189,13 @@ def pods_ready(site: Site) -> int:
 
 
 def measure(site: Site, plan: SitePlan, way: str, count: int, high: int, low: int, patience: float) -> list[Cut]:
-    """Cut so many times by one way, under an operator started for it."""
-    earlier = epoch(site)
-    site.parts[OPERATOR].stop(STOP_SECONDS)
-    site.plan = replace(
-        plan, operator_arguments=(*plan.operator_arguments, "--brakes" if way == "brakes" else "--no-brakes")
-    )
-    site.start_part(OPERATOR)
+    """Cut so many times by one way, under an operator started for it unless the one that runs goes that way."""
+    earlier = -1
+    if WAY_OF[way] not in site.plan.operator_arguments:
+        earlier = epoch(site)
+        site.parts[OPERATOR].stop(STOP_SECONDS)
+        site.plan = replace(plan, operator_arguments=(*plan.operator_arguments, WAY_OF[way]))
+        site.start_part(OPERATOR)
     reader = HardwareReader(site.hardware)
 
     def at_rest() -> bool:
@@ -275,7 +281,8 @@ def main() -> int:
     )
     high, low = int(plan.max_watts * 0.9), int(plan.max_watts * 0.45)
     patience = 600.0 if many else 180.0
-    with Site.start(plan, arguments.output, print) as site:
+    first = replace(plan, operator_arguments=(*plan.operator_arguments, WAY_OF[ways[0]]))
+    with Site.start(first, arguments.output, print) as site:
         started = time.monotonic()
         set_cap(site, high)
         wait(patience, lambda: enforced(site, high) and all_acknowledged(site))
