@@ -453,11 +453,13 @@ async def _node_bare(world: World, fault: Fault) -> None:
 
 @_kind("node is hung elsewhere and relabelled", "membership", NODES)
 async def _relabelled(world: World, fault: Fault) -> None:
+    """Where its Node is there: else nobody can say at the API server where it hangs now."""
     machine = world.machines[fault.target]
+    if world.api.get("nodes", machine.name) is None:
+        return
     machine.labels = ({"row": "1"}, {"rack": "1"}, {"row": "1", "rack": "1"})[fault.number % 3]
     world.referee.cable(machine.name, machine.labels, "relabelled")
-    if world.api.get("nodes", machine.name) is not None:
-        world.api.put("nodes", machine.as_node())
+    world.api.put("nodes", machine.as_node())
 
 
 @_kind("PowerCap is deleted and made again", "deletion", CAPS)
