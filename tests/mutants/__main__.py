@@ -27,7 +27,7 @@ from pathlib import Path
 
 from tests.mutants.accepted import ACCEPTED
 from tests.mutants.mutate import Mutant
-from tests.mutants.run import ROOT, TARGETS, TestsFailError, Verdict, all_mutants, try_all
+from tests.mutants.run import ROOT, TARGETS, RecordedFile, TestsFailError, Verdict, all_mutants, try_all
 
 SOURCES = ("crds", "kube", "planner", "operator", "node_agent", "simulated_gpu")
 PROGRESS_EVERY = 50
@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(mutants))
         return 0
     started = time.monotonic()
-    kept_verdicts = None if options.kept is None else KeptVerdicts(options.kept, _digest())
+    sources = "" if options.kept is None else _digest()
+    kept_verdicts = None if options.kept is None else KeptVerdicts(options.kept, sources)
     verdicts = {} if kept_verdicts is None else {key: of for key, of in kept_verdicts.read() if key in mutants}
 
     def report(found: Iterator[tuple[Mutant, Verdict]]) -> None:
@@ -77,8 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if verdict is not Verdict.KILLED:
             _say_survivor(mutants[key], verdict)
     if len(verdicts) < len(mutants):
+        recorded = None
+        if options.kept is not None:
+            of = " ".join([sources, *(target.module for target in chosen)])
+            recorded = RecordedFile(options.kept.with_suffix(".recorded"), of)
         try:
-            try_all(chosen, options.jobs, report, frozenset(verdicts))
+            try_all(chosen, options.jobs, report, frozenset(verdicts), recorded)
         except TestsFailError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2

@@ -111,6 +111,27 @@ class Recorded:
 Near = tuple[pytest.Item, Recorded]
 
 
+@dataclass(frozen=True)
+class RecordedFile:
+    """What the tests did without a mistake, in a file; `of` says of which sources and targets that is."""
+
+    path: Path
+    of: str
+
+    def read(self) -> dict[str, Recorded] | None:
+        """By the tests' names; None where the file has nothing of these sources and targets."""
+        if not self.path.exists():
+            return None
+        of, found = pickle.loads(self.path.read_bytes())  # noqa: S301 - ours
+        return found if of == self.of else None
+
+    def write(self, found: dict[str, Recorded]) -> None:
+        """Keep them in the place of others."""
+        temporary = self.path.with_suffix(".new")
+        temporary.write_bytes(pickle.dumps((self.of, found)))
+        temporary.rename(self.path)
+
+
 def all_mutants(target: Target) -> list[Mutant]:
     """The mutants of one target."""
     return list(mutants(target.module, target.source))
@@ -121,13 +142,14 @@ def try_all(
     jobs: int,
     report: Callable[[Iterator[tuple[Mutant, Verdict]]], None],
     known: Collection[str] = (),
+    recorded: RecordedFile | None = None,
 ) -> None:
     """Try every mutant of these but the `known` keys, `jobs` at a time, and hand `report` the verdicts as they come.
 
-    They come in any order; what `report` does not ask for is not tried. Raises TestsFailError where the tests fail without
-    any mutant.
+    They come in any order; what `report` does not ask for is not tried. What the tests do without a mutant is taken from
+    `recorded` where that has it. Raises TestsFailError where the tests fail without any mutant.
     """
-    run = _Run(targets, jobs, report, known)
+    run = _Run(targets, jobs, report, known, recorded)
     tests = sorted({test for target in targets for test in target.tests})
     code = pytest.main([*ARGUMENTS, *tests], plugins=[run])
     if run.error is not None:
@@ -145,17 +167,25 @@ class _Run:
         jobs: int,
         report: Callable[[Iterator[tuple[Mutant, Verdict]]], None],
         known: Collection[str],
+        recorded: RecordedFile | None,
     ) -> None:
         self._targets = targets
         self._jobs = jobs
         self._report = report
         self._known = known
+        self._recorded = recorded
         self.error: Exception | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         try:
-            tests = _without_a_mistake(self._targets, session)
+            kept = None if self._recorded is None else self._recorded.read()
+            if kept is None:
+                tests = _without_a_mistake(self._targets, session)
+                if self._recorded is not None:
+                    self._recorded.write({item.nodeid: what for item, what in tests})
+            else:
+                tests = [(item, kept[item.nodeid]) for item in session.items]
             self._report(self._verdicts(session, tests))
         except TestsFailError as error:
             self.error = error

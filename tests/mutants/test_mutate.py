@@ -13,7 +13,7 @@ from tests.mutants.__main__ import KeptVerdicts
 from tests.mutants.accepted import ACCEPTED
 from tests.mutants.mutate import mutants, recorded
 from tests.mutants.order import Order
-from tests.mutants.run import ROOT, TARGETS, Target, Verdict, all_mutants, put
+from tests.mutants.run import ROOT, TARGETS, Recorded, RecordedFile, Target, Verdict, all_mutants, put
 from tests.mutants.swap import swap
 
 SOURCE = '''
@@ -193,3 +193,12 @@ def test_a_run_goes_on_where_it_was_stopped_on_the_same_sources_alone(tmp_path: 
     assert list(KeptVerdicts(path, "sources").read()) == [("a", Verdict.KILLED), ("c", Verdict.NOT_RUN)]
     KeptVerdicts(path, "sources").add("d", Verdict.SURVIVED)
     assert list(KeptVerdicts(path, "sources").read())[2:] == [("d", Verdict.SURVIVED)]
+
+
+def test_what_tests_run_is_kept_for_the_same_sources_and_targets_alone(tmp_path: Path) -> None:
+    path = tmp_path / "recorded"
+    assert RecordedFile(path, "sources bound").read() is None
+    found = {"test_a": Recorded(frozenset({("module", 3)}), 0.5)}
+    RecordedFile(path, "sources bound").write(found)
+    assert RecordedFile(path, "sources bound").read() == found
+    assert RecordedFile(path, "sources bound targets").read() is None
