@@ -6,6 +6,8 @@ import socket
 
 import uvicorn
 from flyball_kube.logs import get_logger
+from flyball_kube.timed_requests import TimedRequests
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from flyball_planner_service.app import make_app
 from flyball_planner_service.frontiers import Frontiers, workers
@@ -17,6 +19,13 @@ MAX_CONNECTIONS = 256
 KEEP_ALIVE_SECONDS = 15
 MAX_HEADER_BYTES = 32 * 1024
 STOP_SECONDS = 3
+
+
+class BoundedConnection(TimedRequests, H11Protocol):
+    """One to the planner: who holds all of them with half a request would keep everybody out."""
+
+    # A body may take half a minute, and its answer is waited for a minute at the most.
+    request_seconds = 120.0
 
 
 class Server(uvicorn.Server):
@@ -54,7 +63,7 @@ def run(options: PlannerOptions) -> None:
             proxy_headers=False,
             limit_concurrency=MAX_CONNECTIONS,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-            http="h11",
+            http=BoundedConnection,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )

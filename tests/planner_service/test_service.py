@@ -11,9 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from fastapi import FastAPI
 from flyball_frontiers.pipeline import PipelineProfile, Reconfiguration, Schedule, pipeline_graph
 from flyball_frontiers.pipeline.document import envpipe_document, perseus_document
 from flyball_planner_service import app as service_app
+from flyball_planner_service import main
 from flyball_planner_service.app import MAX_BODY_BYTES, make_app
 from flyball_planner_service.frontiers import ENTRY_BYTES, Frontiers, Plans
 from flyball_planner_service.options import PlannerOptions
@@ -23,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.shown_page import served as served_by
 from tests.support.waiting import until
 
 CSV = "stage,instruction,frequency,time,energy\n" + "".join(
@@ -350,3 +354,32 @@ def test_where_others_may_ask_it_is_called_by_any_name(tmp_path: Path) -> None:
     token.write_text("0123456789abcdef0123")
     assert PlannerOptions(address="10.0.0.7", token_file=token).hosts == frozenset()
     assert "localhost" in PlannerOptions(token_file=token).hosts
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/fron", b"GET /healthz HTTP/1.1\r\nHost: planner\r\nX: "])
+async def test_who_asks_half_a_request_is_not_waited_for(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for so many connections, and none of them has to have a token before it has asked."""
+    made: list[uvicorn.Config] = []
+
+    class Server:
+        def __init__(self, config: uvicorn.Config) -> None:
+            made.append(config)
+
+        def run(self) -> None:
+            pass
+
+    monkeypatch.setattr(main, "Server", Server)
+    main.run(PlannerOptions())
+    (config,) = made
+    assert config.http is main.BoundedConnection
+    assert isinstance(config.app, FastAPI)
+    monkeypatch.setattr(main.BoundedConnection, "request_seconds", 0.2)
+    with served_by(config.app, main.BoundedConnection) as address:
+        url = httpx.URL(address)
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(sent)
+        assert await reader.read() == b""
+        writer.close()
+        monkeypatch.setattr(main.BoundedConnection, "request_seconds", 60.0)
+        async with httpx.AsyncClient(base_url=address) as client:
+            assert (await client.get("/healthz")).status_code == 200

@@ -22,6 +22,7 @@ from flyball_page.history import PowerHistory, PowerSample
 from flyball_page.published import Published
 from flyball_views.jobs import frontier_of
 from flyball_views.overview import Overview, read_overview
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tests.support import shown_cluster
 from tests.support.operator_objects import grant, raw_device, raw_gpu_node, raw_job, raw_node
@@ -211,11 +212,11 @@ def large_page(nodes: int, jobs: int = 200) -> MadeDocuments:
 
 
 @contextlib.contextmanager
-def served(app: FastAPI) -> Iterator[str]:
-    """The application on a free port of loopback, as the page's process serves it; its address."""
+def served(app: FastAPI, http: type[H11Protocol] = BoundedConnection) -> Iterator[str]:
+    """The application on a free port of loopback, as the page's process serves it, or by `http`; its address."""
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
-        uvicorn.Config(app, http=BoundedConnection, ws="none", lifespan="off", log_config=None, access_log=False)
+        uvicorn.Config(app, http=http, ws="none", lifespan="off", log_config=None, access_log=False)
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
