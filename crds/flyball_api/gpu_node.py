@@ -149,12 +149,20 @@ class GpuNodeSummary(ApiStruct, frozen=True):
     power: str = ""
 
 
+class RoundTime(ApiStruct, frozen=True):
+    """When an agent last looked at its GPUs, by its node's CLOCK_BOOTTIME; `by` is the version of the one that says so."""
+
+    boottime_nanoseconds: Count
+    by: str
+
+
 class GpuNodeStatus(ApiStruct, frozen=True):
     """GPUNode.status, which the node's agent writes."""
 
     boot_id: str = field(default="", name="bootID")
     driver_load: str = field(default="", name="driverSession")
     agent_version: str = ""
+    last_round: RoundTime | None = None
     mode: str = ""
     devices: tuple[GpuReport, ...] = ()
     acknowledged: Acknowledgement | None = None
@@ -208,6 +216,19 @@ class GpuNode:
             return stored
         # An agent of a version that knows neither brakes nor digests has taken over, and leaves the fields as they were.
         return replace(stored, bound_milliwatts=None, digest="")
+
+    @property
+    def alive_nanoseconds(self) -> int | None:
+        """When its agent was last alive as far as this object shows, by the CLOCK_BOOTTIME of the boot that it reports.
+
+        None: an agent that says nothing of it; what one before it said stands there still.
+        """
+        status = self.status
+        if status.last_round is None or status.last_round.by != status.agent_version:
+            return None
+        stored = status.acknowledged  # that of a brake comes between two reports
+        acknowledged = 0 if stored is None or stored.boot_id != status.boot_id else stored.boottime_nanoseconds
+        return max(status.last_round.boottime_nanoseconds, acknowledged)
 
     def with_acknowledgement(self, other: Acknowledgement) -> GpuNode:
         """This GPUNode with another acknowledgement of the same agent in place of its own, where that is the later one."""

@@ -15,6 +15,7 @@ from flyball_api.gpu_node import (
     PodReference,
     PodReport,
     PowerLimits,
+    RoundTime,
 )
 from flyball_api.reading import JsonObject, to_patch
 from flyball_api.times import whole_second
@@ -69,6 +70,7 @@ def node_status(state: AgentState, previous: GpuNodeStatus, now_ns: int, now: da
         boot_id=enforced.session.boot_id,
         driver_load=enforced.session.driver_load,
         agent_version=state.version,
+        last_round=None if state.last_round_ns is None else RoundTime(state.last_round_ns, state.version),
         mode=str(enforced.mode),
         devices=devices,
         acknowledged=acknowledgement(state),

@@ -394,6 +394,7 @@ class LeaderTerm:
     def _pause(self, state: PowerState, jobs: JobsStep) -> float:
         pauses = [self._settings.replan_seconds, self._settings.status_interval_seconds, jobs.next_seconds]
         pauses += [cap.next_change_seconds for cap in state.caps.states]
+        pauses.append(state.next_silence_seconds)
         if self._plans.in_force.next_is_near:
             pauses.append(PLAN_GRACE_SECONDS)
         return max(SHORTEST_PAUSE_SECONDS, min(pauses))

@@ -12,7 +12,7 @@ from flyball_agent.enforce.state import Drift, EnforcerState
 from flyball_agent.gpu.gpu import GpuLimits, GpuReading, PowerLimitReading
 from flyball_agent.state import AgentState
 from flyball_agent.status import DRIFT_SHOWN_NS, node_status, significant_fields, status_patch
-from flyball_api.gpu_node import Acknowledgement, DriverSession, GpuNodeStatus, GpuNodeSummary
+from flyball_api.gpu_node import Acknowledgement, DriverSession, GpuNodeStatus, GpuNodeSummary, RoundTime
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 
 from tests.support.crd_schema import assert_valid
@@ -25,7 +25,7 @@ LIMIT = MilliwattsPerGpu(400_000)
 def known() -> AgentState:
     gpu = GpuState(UUID, 0, "A100", GpuLimits(LIMIT, LIMIT, LIMIT), LIMIT)
     enforced = EnforcerState(DriverSession("boot-1", "580.0"), {UUID: gpu})
-    return AgentState("node-0", "1.2", enforced, EnergyAccounts(), Observations())
+    return AgentState("node-0", "1.2", enforced, EnergyAccounts(), Observations(), last_round_ns=17)
 
 
 def test_asking_changes_nothing() -> None:
@@ -36,6 +36,15 @@ def test_asking_changes_nothing() -> None:
     assert significant_fields(state, 5) == significant_fields(state, 5)
     assert node_status(state, GpuNodeStatus(), 5, NOW) == first
     assert (state.enforced, state.accounts) == (before.enforced, before.accounts)
+
+
+def test_a_report_says_when_the_gpus_were_last_looked_at() -> None:
+    state = known()
+    assert node_status(state, GpuNodeStatus(), 99, NOW).last_round == RoundTime(17, "1.2")
+    state.last_round_ns = 18
+    assert significant_fields(state, 5) == significant_fields(known(), 5), "that alone is worth no write"
+    state.last_round_ns = None
+    assert node_status(state, GpuNodeStatus(), 5, NOW).last_round is None
 
 
 def test_kubectls_columns_are_in_watts() -> None:

@@ -17,7 +17,7 @@ from flyball_api.workloads import NodeView, PlainJob, PodView, read_plain_job
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import StopIncarnation
 from flyball_operator.jobs.status_lanes import Lane
-from flyball_operator.leader import HOUSEKEEPING_AT_ONCE, LeaderTerm
+from flyball_operator.leader import HOUSEKEEPING_AT_ONCE, SHORTEST_PAUSE_SECONDS, LeaderTerm
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
@@ -448,6 +448,16 @@ async def test_the_next_cycle_is_due_when_a_cap_changes_by_itself(watts: int, pa
     bench = Bench()
     bench.caps = [cap_view("row", watts=watts, rampWattsPerSecond=100, status={"effectiveWatts": 3000})]
     assert await bench.cycle() == pytest.approx(pause)
+    await bench.term.close()
+
+
+async def test_the_next_cycle_is_due_when_an_agent_will_have_been_silent_for_too_long() -> None:
+    bench = Bench()
+    bench.unread = ("GPUNode b",)  # so that no plan is near
+    await bench.cycle()
+    assert await bench.cycle(73.0) == 2.0
+    assert await bench.cycle(2.0) == SHORTEST_PAUSE_SECONDS
+    assert await bench.cycle(SHORTEST_PAUSE_SECONDS) == Settings().status_interval_seconds
     await bench.term.close()
 
 

@@ -41,8 +41,8 @@ def fault(at: float, kind: str, target: str, seconds: float = 0.1, number: int =
     return Fault(at, kind, target, seconds, number)
 
 
-def violation_of(*faults: Fault, beginning: Beginning = GREEDY) -> str:
-    return run(Schedule(0, beginning, faults)).violation
+def violation_of(*faults: Fault, beginning: Beginning = GREEDY, seed: int = 0) -> str:
+    return run(Schedule(seed, beginning, faults)).violation
 
 
 @pytest.mark.long
@@ -173,6 +173,19 @@ def test_shares_that_follow_from_what_stands_come_to_an_end() -> None:
         fault(6.0, "disk fails", "b", 1.94),
         fault(11.53, "the plan changes", "all", number=710),
         beginning=schedule_of(371).beginning,
+    )
+
+
+def test_a_report_that_comes_after_its_agents_death_keeps_no_claim_alive() -> None:
+    """It was sent before its driver was loaded anew with nobody there, and came when the silence had been noticed."""
+    assert not violation_of(
+        fault(11.59, "cut off", "b", 4.87, 139),
+        fault(12.99, "driver reload while the agent is away", "a", 0.1, 766),
+        fault(13.97, "driver reload while the agent is away", "b", 4.52, 630),
+        beginning=Beginning(
+            (7, 2, 7), (False,) * 3, ((400, 1.0), (100, 0.5), (450, 0.5), (450, 1.0), (250, 1.0), (400, 0.5))
+        ),
+        seed=3717,
     )
 
 

@@ -113,7 +113,13 @@ class PowerController:
         nodes = self._writes.counted(nodes, cluster.gpu_nodes)
         self._brakes.update(cluster.brakes)
         caps = self._caps.read(cluster.caps, nodes, now, monotonic, cluster.brakes, readings, cluster.wanted_gpus)
-        return PowerState(cluster, nodes, caps, self._cut_yield.is_cutting(caps.states, monotonic))
+        return PowerState(
+            cluster,
+            nodes,
+            caps,
+            self._cut_yield.is_cutting(caps.states, monotonic),
+            self._heartbeats.next_silence_seconds(monotonic),
+        )
 
     def planned_on(self, state: PowerState) -> PowerState:
         """The state that plans are made on: as it stands."""

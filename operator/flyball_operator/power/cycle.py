@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -34,13 +35,15 @@ class PowerState:
     """What the cluster comes to in one cycle, before anything is decided.
 
     `cutting`: a cap is on its way down, so that the API server's time belongs to the agents' acknowledgements, and other
-    statuses should wait.
+    statuses should wait. `next_silence_seconds` is when an agent that does not report before will have been silent for too
+    long (infinite for none).
     """
 
     cluster: ClusterState
     nodes: Mapping[str, NodeInfo]
     caps: CapStates
     cutting: bool = False
+    next_silence_seconds: float = math.inf
 
     @property
     def all_read(self) -> bool:

@@ -1,27 +1,65 @@
-"""Which agents are alive: how long ago each one's report was last seen to change, and whether since a sign of a boot."""
+"""Which agents are alive: how long ago each one last was, as its reports show, and whether since a sign of a boot."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 from flyball_api.gpu_node import GpuNode, GpuNodeStatus
+from msgspec import Struct
+
+NANOSECONDS = 1_000_000_000
+# So much faster or slower than ours a node's clock may run, while something slews one of them (docs/power-safety.md).
+CLOCK_RATES_DIFFER = 0.1
+
+
+class _NodeClock(Struct, frozen=True):
+    """How a node's CLOCK_BOOTTIME in one boot relates to our clock: no moment of it was later than `offset` makes it.
+
+    The fastest report shows it best. What it has shown fades at the rate at which the two clocks may drift apart.
+    """
+
+    boot_id: str
+    offset: float
+    at: float
+
+    def seen(self, boot_id: str, alive: float, monotonic: float) -> _NodeClock:
+        """The same, with a report that came now of an agent that was alive at `alive` seconds after its boot."""
+        offset = monotonic - alive
+        if boot_id == self.boot_id:
+            offset = min(offset, self.offset + CLOCK_RATES_DIFFER * (monotonic - self.at))
+        return _NodeClock(boot_id, offset, monotonic)
+
+
+class _Heard(Struct):
+    """What was heard of one agent: its last status, and by our clock when it was last alive.
+
+    `doubted_at` is when there last was a reason to doubt that it lives, or that its node has not booted (None: there is none).
+    """
+
+    status: GpuNodeStatus
+    alive_at: float
+    clock: _NodeClock | None = None
+    doubted_at: float | None = None
 
 
 class Heartbeats:
-    """Remembers when each GPUNode's status was last seen to change.
+    """Remembers when each agent was last alive, by its reports.
 
     Agents publish at least every half minute, and the energy counters make every report differ from the one before, so that
-    a report needs no further sign of life. Its age is counted by the operator's own monotonic clock from the moment at
-    which it was seen: no two clocks are compared. A new leader counts from when it first looks.
+    a report needs no further sign of life. One that was sent before an agent's death may come long after it: a report says
+    by the clock of its node when it was made, and is a sign of life from then, as far as the fastest report of late
+    shows the way from that clock to ours. One that does not say so (an older agent's) is a sign from when it was seen.
+    A new leader counts from when it first looks.
 
-    A node that has shown a sign of a boot is silent until its agent's next report, however soon the sign is gone: a Node
-    that was not ready for a moment may have had its driver loaded anew meanwhile, and nobody has looked since.
+    Who has been silent for too long, or has shown a sign of a boot, is so until a report that was made after that, however
+    soon the sign is gone: a Node that was not ready for a moment may have had its driver loaded anew meanwhile, and nobody
+    has looked since.
     """
 
     def __init__(self, timeout_seconds: float) -> None:
         self._timeout_seconds = timeout_seconds
-        self._seen: dict[str, tuple[GpuNodeStatus, float]] = {}
-        self._unheard: set[str] = set()  # those without a report since their last sign
+        self._heard: dict[str, _Heard] = {}
 
     def update(
         self, gpu_nodes: Mapping[str, GpuNode], monotonic: float, signs: Collection[str] = ()
@@ -32,16 +70,39 @@ class Heartbeats:
         """
         silent = {}
         for name, gpu_node in gpu_nodes.items():
-            status, since = self._seen.get(name, (None, monotonic))
-            if status is not gpu_node.status and status != gpu_node.status:
-                since = monotonic
-                self._unheard.discard(name)
-            if name in signs:
-                self._unheard.add(name)
-            self._seen[name] = (gpu_node.status, since)
-            if name in self._unheard or monotonic - since > self._timeout_seconds:
-                silent[name] = monotonic - since
-        for name in self._seen.keys() - gpu_nodes.keys():
-            del self._seen[name]
-            self._unheard.discard(name)
+            heard = self._heard.get(name)
+            if heard is None:
+                heard = self._heard[name] = _Heard(gpu_node.status, monotonic, _clock(None, gpu_node, monotonic))
+            elif heard.status is not gpu_node.status and heard.status != gpu_node.status:
+                _take_in(heard, gpu_node, monotonic)
+            if name in signs or (heard.doubted_at is None and monotonic - heard.alive_at > self._timeout_seconds):
+                heard.doubted_at = monotonic
+            if heard.doubted_at is not None:
+                silent[name] = monotonic - heard.alive_at
+        for name in self._heard.keys() - gpu_nodes.keys():
+            del self._heard[name]
         return silent
+
+    def next_silence_seconds(self, monotonic: float) -> float:
+        """Seconds until the next agent will have been silent for too long, where none reports before; infinite for none."""
+        last = min([heard.alive_at for heard in self._heard.values() if heard.doubted_at is None], default=math.inf)
+        return last + self._timeout_seconds - monotonic
+
+
+def _take_in(heard: _Heard, gpu_node: GpuNode, monotonic: float) -> None:
+    """Take in another status of an agent than before."""
+    alive_at, clock = monotonic, _clock(heard.clock, gpu_node, monotonic)
+    if clock is not None and gpu_node.alive_nanoseconds is not None:
+        alive_at = gpu_node.alive_nanoseconds / NANOSECONDS + clock.offset
+    heard.status, heard.clock = gpu_node.status, clock
+    heard.alive_at = max(heard.alive_at, alive_at)
+    if heard.doubted_at is not None and alive_at > heard.doubted_at:
+        heard.doubted_at = None
+
+
+def _clock(known: _NodeClock | None, gpu_node: GpuNode, monotonic: float) -> _NodeClock | None:
+    """The way from a node's clock to ours, after what was `known` of it, with the report that came now."""
+    if gpu_node.alive_nanoseconds is None:
+        return None
+    alive, boot_id = gpu_node.alive_nanoseconds / NANOSECONDS, gpu_node.status.boot_id
+    return (_NodeClock(boot_id, math.inf, monotonic) if known is None else known).seen(boot_id, alive, monotonic)

@@ -1,14 +1,20 @@
-"""Which agents report: counted from when a change of their status was seen, by one clock."""
+"""Which agents are alive: a report is a sign of life from when it was made, which its node's own clock shows."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import msgspec
-from flyball_api.gpu_node import GpuNode
+import pytest
+from flyball_api.gpu_node import Acknowledgement, GpuNode, RoundTime
+from flyball_api.units import NodeMilliwatts
 from flyball_operator.power.heartbeats import Heartbeats
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.support.operator_objects import gpu_node_view, grant, raw_device
+from tests.support.examples import examples
+from tests.support.operator_objects import SESSION, gpu_node_view, grant, raw_device
 
 
 def reported(energy: int, *, name: str = "a") -> GpuNode:
@@ -50,3 +56,114 @@ def test_after_a_sign_of_a_boot_only_the_next_report_is_one() -> None:
     assert beats.update({"a": reported(1), "b": reported(1, name="b")}, 101.0) == {"a": 1.0}
     assert beats.update({"a": reported(2), "b": reported(1, name="b")}, 102.0, {"a"}) == {"a": 0.0}
     assert beats.update({"a": reported(3), "b": reported(1, name="b")}, 103.0) == {}
+
+
+# --- reports that say when they were made ------------------------------------------------------------------------------
+
+
+def made(boottime: float, *, boot_id: str = SESSION[0], by: str = "2.0", agent: str = "2.0") -> GpuNode:
+    """A GPUNode as its agent reports it so many seconds after its node's boot."""
+    view = reported(int(boottime * 1000))
+    status = msgspec.structs.replace(
+        view.status, boot_id=boot_id, agent_version=agent, last_round=RoundTime(int(boottime * 1e9), by)
+    )
+    return replace(view, status=status)
+
+
+def test_a_report_that_comes_late_is_a_sign_of_life_from_when_it_was_made() -> None:
+    beats = Heartbeats(75.0)
+    beats.update({"a": made(5000.0)}, 100.0)
+    assert beats.update({"a": made(5030.0)}, 130.0) == {}
+    # Sent at 140 before the agent died, and taken up by the API server a minute later.
+    assert beats.update({"a": made(5040.0)}, 200.0) == {}
+    assert beats.next_silence_seconds(200.0) == pytest.approx(15.0 + 0.1 * 70.0)
+    (silent,) = beats.update({"a": made(5040.0)}, 222.5).values()
+    assert silent > 75.0
+
+
+def test_no_report_that_was_made_before_a_doubt_lifts_it() -> None:
+    beats = Heartbeats(75.0)
+    beats.update({"a": made(5000.0)}, 100.0)
+    assert beats.update({"a": made(5000.0)}, 175.5) == {"a": 75.5}
+    assert "a" in beats.update({"a": made(5060.0)}, 176.0), "made at 160 or little later"
+    assert "a" in beats.update({"a": made(5066.0)}, 176.1)
+    assert beats.update({"a": made(5076.5)}, 176.6) == {}
+
+
+def test_after_a_sign_of_a_boot_a_report_from_before_it_is_none() -> None:
+    beats = Heartbeats(75.0)
+    beats.update({"a": made(5000.0)}, 100.0)
+    assert beats.update({"a": made(5000.0)}, 120.0, {"a"}) == {"a": 20.0}
+    assert "a" in beats.update({"a": made(5010.0)}, 121.0)
+    assert beats.update({"a": made(5022.0)}, 122.0) == {}
+
+
+def test_each_boot_has_a_clock_of_its_own() -> None:
+    beats = Heartbeats(75.0)
+    beats.update({"a": made(5000.0)}, 100.0)
+    assert beats.update({"a": made(20.0, boot_id="boot-2")}, 170.0) == {}
+    assert beats.update({"a": made(50.0, boot_id="boot-2")}, 200.0) == {}
+    assert beats.next_silence_seconds(200.0) == 75.0
+
+
+def test_an_agent_that_says_nothing_of_its_rounds_is_alive_when_its_reports_are_seen() -> None:
+    """An older one, in whose status stands still what the one before it had said."""
+    beats = Heartbeats(75.0)
+    beats.update({"a": made(5000.0)}, 100.0)
+    left = msgspec.structs.replace(reported(1).status, agent_version="1.0", last_round=RoundTime(5 * 10**12, "2.0"))
+    assert beats.update({"a": replace(reported(1), status=left)}, 160.0) == {}
+    again = msgspec.structs.replace(reported(2).status, agent_version="1.0", last_round=RoundTime(5 * 10**12, "2.0"))
+    assert beats.update({"a": replace(reported(2), status=again)}, 230.0) == {}
+    assert beats.update({"a": made(5200.0)}, 300.0) == {}
+
+
+def test_an_acknowledgement_of_a_brake_is_a_sign_of_life_between_two_reports() -> None:
+    beats = Heartbeats(75.0)
+    beats.update({"a": made(5000.0)}, 100.0)
+    status = made(5000.0).status
+    acknowledged = Acknowledgement(
+        1, 1, NodeMilliwatts(100_000), boot_id=SESSION[0], boottime_nanoseconds=5_020_000_000_000
+    )
+    braked = replace(made(5000.0), status=msgspec.structs.replace(status, acknowledged=acknowledged))
+    beats.update({"a": braked}, 120.0)
+    assert beats.next_silence_seconds(120.0) == 75.0
+    other_boot = msgspec.structs.replace(acknowledged, boot_id="boot-0", boottime_nanoseconds=9_000_000_000_000)
+    assert (
+        replace(braked, status=msgspec.structs.replace(status, acknowledged=other_boot)).alive_nanoseconds == 5 * 10**12
+    )
+
+
+def test_the_next_silence_is_that_of_the_agent_that_was_heard_longest_ago() -> None:
+    beats = Heartbeats(75.0)
+    assert beats.next_silence_seconds(0.0) == math.inf
+    beats.update({"a": reported(1), "b": reported(1, name="b")}, 0.0)
+    beats.update({"a": reported(2), "b": reported(1, name="b")}, 10.0)
+    assert beats.next_silence_seconds(10.0) == 65.0
+    beats.update({"a": reported(2), "b": reported(1, name="b")}, 76.0)
+    assert beats.next_silence_seconds(76.0) == 9.0, "who is silent is waited for no more"
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.1, 30.0), st.floats(0.0, 60.0)), min_size=1, max_size=30),
+    st.floats(0.92, 1.08),
+    st.floats(0.0, 1e6),
+)
+def test_reports_of_any_delay_keep_no_agent_alive_for_longer_than_the_way_of_the_fastest(
+    reports: list[tuple[float, float]], rate: float, booted: float
+) -> None:
+    """However late they come and whatever the clock's rate: nor is an agent called dead of which reports come in time."""
+    beats, timeout = Heartbeats(75.0), 75.0
+    now, made_at, fastest = 0.0, 0.0, math.inf
+    beats.update({"a": made(booted)}, 0.0)
+    fastest, at = 0.0, 0.0
+    for pause, delay in reports:
+        made_at = max(made_at, now) + pause  # one write at a time, as an agent makes them
+        now = made_at + delay
+        silent = beats.update({"a": made(booted + made_at * rate)}, now)
+        fastest = min(delay, fastest + 0.2 * (now - at))  # what both errors of the clock come to
+        at = now
+        life_ends = made_at + fastest + timeout
+        assert beats.next_silence_seconds(now) <= life_ends - now + 1e-3 or silent
+        if delay == 0.0:
+            assert not silent
