@@ -10,6 +10,7 @@ import asyncio
 import copy
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +30,10 @@ APPLY_PATCH = "application/apply-patch+yaml"
 # A watch line is one object; etcd refuses objects above 1.5 MiB, so that a longer line is no Kubernetes answer.
 MAX_WATCH_LINE_BYTES = 8 * 1024 * 1024
 MAX_TEXT_LINE_BYTES = 64 * 1024
+# A page of a list has 500 objects: pods of 20 kB and more in most clusters. Who is lean reads few objects, and has a memory
+# of 256 MiB at the most.
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+MAX_LEAN_ANSWER_BYTES = 16 * 1024 * 1024
 # By which the API server lets a client name its request in the audit log: also one that is never answered is found there.
 REQUEST_ID_HEADER = "Audit-ID"
 
@@ -42,7 +47,8 @@ class ApiSession:
     """Raw JSON calls to one API server as one user; use it as an async context manager or call `close`.
 
     Every call raises `ApiError` where the server refuses and `ApiUnreachable` where no whole answer comes within
-    `timeout_seconds`; neither is retried here, because only the caller knows whether trying again is still right.
+    `timeout_seconds`, or one that is too large; neither is retried here, because only the caller knows whether trying again
+    is still right.
     `lean`: by less code than aiohttp's, where memory counts more than the time of a call, and no proxy is in the way.
     """
 
@@ -57,6 +63,7 @@ class ApiSession:
         self._configuration = configuration
         self._timeout_seconds = timeout_seconds
         self._http = _transport(configuration, lean=lean)
+        self._whole = partial(whole, max_bytes=MAX_LEAN_ANSWER_BYTES if lean else MAX_ANSWER_BYTES)
         self._failures: tuple[type[Exception], ...] = (
             *self._http.errors,
             CredentialsError,
@@ -161,7 +168,7 @@ class ApiSession:
                 headers[REQUEST_ID_HEADER] = request_id
                 self._before_sending()
                 async with self._http.request(method, path, params, headers, data) as answer:
-                    return answer.status, await whole(answer), answer.headers.get(REQUEST_ID_HEADER.lower(), "")
+                    return answer.status, await self._whole(answer), answer.headers.get(REQUEST_ID_HEADER.lower(), "")
         except self._failures as error:
             raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}", request_id) from error
 
@@ -203,7 +210,7 @@ class ApiSession:
                 if answer.status >= 400:
                     self._refused(answer.status)
                     raise ApiError.from_answer(
-                        answer.status, _parse(await whole(answer), described, answer.status), described
+                        answer.status, _parse(await self._whole(answer), described, answer.status), described
                     )
                 rest = bytearray()
                 async for chunk in answer.chunks():
@@ -237,7 +244,7 @@ class ApiSession:
             ) as answer:
                 if answer.status >= 400:
                     self._refused(answer.status)
-                    raw = await whole(answer)
+                    raw = await self._whole(answer)
                     raise ApiError.from_answer(answer.status, _parse(raw, described, answer.status), described)
                 buffer = bytearray()
                 async for chunk in answer.chunks():

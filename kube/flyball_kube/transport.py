@@ -46,9 +46,19 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
-async def whole(answer: Answer) -> bytes:
-    """All of an answer's body."""
-    return b"".join([chunk async for chunk in answer.chunks()])
+class AnswerTooLarge(OSError):
+    """An answer's body is larger than what may be read of it."""
+
+
+async def whole(answer: Answer, max_bytes: int) -> bytes:
+    """All of an answer's body. Raises AnswerTooLarge, with the rest unread."""
+    chunks, size = [], 0
+    async for chunk in answer.chunks():
+        size += len(chunk)
+        if size > max_bytes:
+            raise AnswerTooLarge(f"an answer of over {max_bytes} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def keep_alive(connected: socket.socket) -> None:

@@ -228,6 +228,20 @@ async def test_what_is_no_answer_of_an_api_server_is_unreachable(answer: bytes, 
             await session.get("/api")
 
 
+async def test_an_answer_is_read_to_a_bound_and_no_further(lean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it says nothing of its length, too: what comes for ever must not fill the memory of a node's agent."""
+    monkeypatch.setattr(session_module, "MAX_LEAN_ANSWER_BYTES" if lean else "MAX_ANSWER_BYTES", 1000)
+    for size, fits in ((1000, True), (1001, False)):
+        body = b'{"a":"%s"}' % (b"x" * (size - 8))
+        for answer in (http("200 OK", body), b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body):
+            async with middlebox(answer, lean) as session:
+                if fits:
+                    assert len((await session.get("/api"))["a"]) == size - 8
+                    continue
+                with pytest.raises(ApiUnreachable, match="GET /api: AnswerTooLarge: an answer of over 1000 bytes"):
+                    await session.get("/api")
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [(b"<html>\n", "not JSON"), (b"17\n", "an event is not a JSON object"), (b"x" * 9_000_000, "a line of over")],
