@@ -313,6 +313,8 @@ class LeaderTerm:
             try:
                 async with slots:
                     await self._statuses_may_write.wait()  # those that queued up before a cap fell wait for it too
+                    if isinstance(slots, PacedSlots):
+                        slots.begin()
                     return await write
             finally:
                 write.close()

@@ -32,6 +32,7 @@ from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import Settings
 from flyball_operator.watches import ClusterState
 from flyball_operator.writes.background import Background
+from flyball_operator.writes.slots import SLOW_SECONDS, PacedSlots
 from flyball_planner.snapshot import CapOutcome, ClusterSnapshot, Plan
 
 from tests.support.operator_objects import (
@@ -364,6 +365,26 @@ async def test_what_happens_to_a_job_is_told_while_figures_queue_up() -> None:
     assert sorted(item for item in bench.writes.made if item.startswith("job")) == [
         "job a", "job b", "job c", "job d", "job news",
     ]  # fmt: skip
+    await bench.term.close()
+
+
+async def test_statuses_that_wait_for_a_cut_do_not_make_the_api_server_seem_slow() -> None:
+    bench = Bench()
+    slots = bench.term._status_slots[Lane.WAITING] = PacedSlots(8, lambda: bench.time)
+    bench.jobs.statuses = [
+        (SimpleNamespace(view=SimpleNamespace(uid=f"uid-{name}", name=name)), None) for name in "abcdefgh"
+    ]
+    bench.jobs.lanes = {live.view.uid: Lane.WAITING for live, _ in bench.jobs.statuses}
+    bench.caps = [row(3000)]
+    bench.term.cycle(NOW, 0.0)  # its writes have yet to begin when the cap falls
+    bench.caps = [row(1000)]
+    await bench.cycle()
+    assert not [item for item in bench.writes.made if item.startswith("job")]
+    bench.gpu_nodes = {"a": bench.node("a", 100, "8")}
+    await bench.cycle(2 * SLOW_SECONDS)
+    await bench.writes.wait_for("job h")
+    await bench.settle()
+    assert slots.open == 8
     await bench.term.close()
 
 

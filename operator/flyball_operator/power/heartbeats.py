@@ -34,7 +34,8 @@ class _NodeClock(Struct, frozen=True):
 class _Heard(Struct):
     """What was heard of one agent: its last status, and by our clock when it was last alive.
 
-    `doubted_at` is when there last was a reason to doubt that it lives, or that its node has not booted (None: there is none).
+    `doubted_at` is when there last was a reason to doubt that it lives, or that its node has not booted; None: there is
+    none.
     """
 
     status: GpuNodeStatus
@@ -96,7 +97,7 @@ def _take_in(heard: _Heard, gpu_node: GpuNode, monotonic: float) -> None:
         alive_at = gpu_node.alive_nanoseconds / NANOSECONDS + clock.offset
     heard.status, heard.clock = gpu_node.status, clock
     heard.alive_at = max(heard.alive_at, alive_at)
-    if heard.doubted_at is not None and alive_at > heard.doubted_at:
+    if heard.doubted_at is not None and alive_at >= heard.doubted_at:
         heard.doubted_at = None
 
 

@@ -45,6 +45,10 @@ class PacedSlots:
         for _ in range(self.open - len(self._began)):
             self._next()
 
+    def begin(self) -> None:
+        """Time this task's write from now on: what it has waited for in its slot was not the API server."""
+        self._began[asyncio.current_task()] = self._clock()
+
     def _next(self) -> None:
         """Give the turn to who has waited longest."""
         while self._waiting:

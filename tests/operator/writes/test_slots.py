@@ -48,6 +48,22 @@ async def test_no_more_are_under_way_than_there_are_slots_and_all_have_their_tur
     assert all(task.done() for task in server.tasks)
 
 
+async def test_what_a_write_has_waited_for_in_its_slot_does_not_count_as_slow() -> None:
+    slots, now, cut = PacedSlots(8, lambda: now[0]), [0.0], asyncio.Event()
+
+    async def write() -> None:
+        async with slots:
+            await cut.wait()  # a cap is on its way down: statuses wait
+            slots.begin()
+
+    tasks = [asyncio.create_task(write()) for _ in range(8)]
+    await asyncio.sleep(0)
+    now[0] = 2 * SLOW_SECONDS
+    cut.set()
+    await asyncio.gather(*tasks)
+    assert slots.open == 8
+
+
 async def test_a_slow_server_is_asked_less_and_one_that_is_quick_again_more() -> None:
     server = Server(8)
     await server.begin(200)
