@@ -23,6 +23,7 @@ from flyball_operator.power.brakes import (
     PAUSE_SECONDS,
     Brakes,
 )
+from flyball_operator.power.cap_state import CapState
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, BrakeAnswered, PlanInForce, PowerInstructions
 from flyball_operator.watches import ClusterState
@@ -282,6 +283,34 @@ def test_grants_have_their_turn_before_the_next_brake_holds_them_back(seconds: f
     bench.step(8000)
     assert brakes.due(bench.state.caps.states, bench.state.nodes, 100.0 + seconds)
     assert brakes.held_back(100.0 + seconds) == frozenset(held)
+
+
+def test_grants_of_very_many_nodes_have_their_turn_for_as_long_as_they_were_held_back() -> None:
+    bench, brakes = Bench(), Brakes(1)
+    bench.step(9600)
+    (cap,), few = bench.state.caps.states, bench.state.nodes
+    many = {f"{name}-{number}": few[name] for name in few for number in range(100)}
+
+    def of(watts: int) -> CapState:
+        effective = msgspec.structs.replace(cap.effective, watts=watts)
+        committed = NodeMilliwatts(100 * cap.committed_milliwatts)
+        return msgspec.structs.replace(cap, nodes=frozenset(many), committed_milliwatts=committed, effective=effective)
+
+    seconds = HOLD_BACK_TURN * HOLD_BACK_SECONDS_EACH * len(many)
+    for time, watts, held in ((0.0, 960_000, frozenset(many)), (seconds - 0.1, 800_000, frozenset())):
+        assert brakes.due((of(watts),), many, time)
+        assert brakes.held_back(time) == held
+        brakes.answered("row", done=True, monotonic=time)
+
+
+def test_a_brake_that_keeps_nothing_is_not_sent_again_where_that_is_not_enough() -> None:
+    bench = Bench()
+    cut = bench.step(GPUS * FLOOR * len(NODES) // 1000 - 100)
+    assert cut.brakes[0].spec.kept_millionths == 0
+    bench.land(cut)
+    assert bench.step(GPUS * FLOOR * len(NODES) // 1000 - 100).brakes == ()
+    bench.follow("a")
+    assert bench.step(GPUS * FLOOR * len(NODES) // 1000 - 100).brakes == ()
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.UNKNOWN])
