@@ -1,5 +1,6 @@
 """What reading a list of objects costs: Flyball's structs, fields picked by hand, the official client's models.
 
+    .venv/bin/pip install -c constraints.txt -e '.[parsing]'
     python benchmarks/parsing.py [--pods 2000] [--nodes 1000]
 
 Prints microseconds of CPU per object, from the bytes of a list to what is decided on, and the ratio to reading by hand:
@@ -22,8 +23,12 @@ from flyball_api.gpu_node import gpu_node_object, read_gpu_node
 from flyball_api.grant import Grant, JobGrant, PowerBound
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import read_pod
-from kubernetes.aio.client import ApiClient
 from picked_by_hand import pick_gpu_node, pick_pod
+
+try:
+    from kubernetes.aio.client import ApiClient
+except ImportError:
+    sys.exit("there is no official client to compare with: pip install -c constraints.txt -e '.[parsing]'")
 
 ROUNDS = 7
 # What the structs may cost beside reading by hand: the noise of a measurement, and nothing more.

@@ -12,7 +12,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 Array = NDArray[np.float64]
 
@@ -73,6 +72,9 @@ def _largest_error(problem: Problem, point: Array) -> float:
 
 def _descend(problem: Problem, start: Array) -> tuple[Array, float]:
     """Coordinates, and half their sum of squares, robust and with the springs."""
+    # Importing it takes as long as all else of an operator's start; the first fit needs it, and is made in a thread.
+    from scipy.optimize import least_squares
+
     free, scale = problem.free, problem.scale[problem.free]
     rest = problem.start[free] / scale
 
