@@ -119,14 +119,7 @@ class Bench:
 
     def wait_job(self, name: str, holds: Callable[[Json | None], bool], what: str, seconds: float = 0.0) -> Json:
         """The job once `holds` is true of it; fails with its status otherwise."""
-        seen: list[Json | None] = [None]
-
-        def look() -> bool:
-            seen[0] = self.job(name)
-            return holds(seen[0])
-
-        self.wait(look, lambda: f"{name}: {what}; its status: {(seen[0] or {}).get('status')}", seconds)
-        return seen[0] or {}
+        return self._wait_object(self.path(name), holds, f"{name}: {what}", seconds)
 
     def wait_running(self, name: str, gpus: int | None = None) -> Json:
         """The job once all its pods are ready, at `gpus` GPUs where given."""
@@ -221,14 +214,8 @@ class Bench:
 
     def wait_enforced(self, name: str, watts: int, seconds: float = 0.0) -> Json:
         """The cap once its status says that these watts are enforced."""
-        seen: list[Json | None] = [None]
-
-        def look() -> bool:
-            seen[0] = self.cap(name)
-            return is_enforced_at(seen[0], watts)
-
-        self.wait(look, lambda: f"{name} enforced at {watts} W; its status: {(seen[0] or {}).get('status')}", seconds)
-        return seen[0] or {}
+        path, what = self.cap_path(name), f"{name} enforced at {watts} W"
+        return self._wait_object(path, lambda cap: is_enforced_at(cap, watts), what, seconds)
 
     def gpu_nodes(self) -> list[Json]:
         return self.api.list_objects(GPU_NODES)
@@ -266,6 +253,13 @@ class Bench:
     def wait(self, holds: Callable[[], bool], what: Callable[[], str], seconds: float = 0.0) -> None:
         """Wait until `holds`; fails, with `what()`, after `seconds` (PATIENCE_SECONDS by default)."""
         wait_until(holds, what, seconds or PATIENCE_SECONDS)
+
+    def _wait_object(self, path: str, holds: Callable[[Json | None], bool], what: str, seconds: float) -> Json:
+        """The object once `holds` is true of it. Its changes are watched: asking again and again is work for the site."""
+        try:
+            return self.api.wait_for(path, holds, timeout_seconds=seconds or PATIENCE_SECONDS)
+        except TimeoutError as error:
+            raise AssertionError(f"{what}; {error}") from error
 
     def clean(self) -> None:
         """Delete the test's jobs, caps and labels, and wait until nothing of them is left, in no grant either."""

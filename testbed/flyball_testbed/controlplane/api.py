@@ -6,11 +6,14 @@ that a fixture, a command and a thread pool can all call it.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,10 @@ PATCH_TYPES = {
     "apply": "application/apply-patch+yaml",
 }
 POLL_SECONDS = 0.05
+# How often an object that is awaited is asked for although its changes are watched: a condition may look elsewhere, too.
+WATCH_SECONDS = 2
+# How long after its end a watch is waited for.
+SILENCE_SECONDS = 5
 FIELD_MANAGER = "flyball-devcluster"
 
 
@@ -183,8 +190,37 @@ class ApiClient:
                 raise TimeoutError(
                     f"{path}: not {what or 'as awaited'} within {timeout_seconds:g} s; last seen:\n{seen}"
                 ) from failure
+            version = None if failure or current is None else current.get("metadata", {}).get("resourceVersion")
+            if version and current is not None and "items" not in current and deadline - answered > 1:
+                for current in self._changes(path, version, min(WATCH_SECONDS, deadline - answered)):
+                    if condition(current):
+                        return current or {}
             # A large collection is asked for less often, so that watching does not slow what is awaited.
             time.sleep(max(POLL_SECONDS, 3 * (answered - asked)))
+
+    def _changes(self, path: str, version: str, seconds: float) -> Iterator[Json | None]:
+        """An object after each change since this version of it, None where it is gone, for so long at the most.
+
+        It ends early where the server tells of no changes, or of none since that version any more.
+        """
+        collection, _, name = path.rpartition("/")
+        query = {
+            "watch": "true",
+            "fieldSelector": f"metadata.name={name}",
+            "resourceVersion": version,
+            "timeoutSeconds": math.ceil(seconds),
+        }
+        url = f"{self.server}{collection}?{urllib.parse.urlencode(query)}"
+        with contextlib.suppress(urllib3.exceptions.HTTPError):
+            answer = self._pool.request("GET", url, headers=self._headers, timeout=self._timeout, preload_content=False)
+            with contextlib.closing(answer):
+                left = b""
+                for chunk in answer.stream() if answer.status == HTTPStatus.OK else ():
+                    *lines, left = (left + chunk).split(b"\n")
+                    for event in map(orjson.loads, lines):
+                        if event["type"] == "ERROR":
+                            return
+                        yield None if event["type"] == "DELETED" else event["object"]
 
     def wait_gone(self, path: str, *, timeout_seconds: float = 30.0) -> None:
         """Wait until the object is gone from the API."""

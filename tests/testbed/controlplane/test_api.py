@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_testbed.controlplane import api as api_module
 from flyball_testbed.controlplane.api import ApiClient, Json
 from flyball_testbed.controlplane.cluster import DevCluster
 from flyball_testbed.controlplane.ports import free_port
 
 from tests.support.control_plane import IsolatedCluster
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 def config_map(name: str, **data: str) -> Json:
@@ -68,6 +72,62 @@ def test_a_wait_in_vain_shows_what_was_last_seen(cluster: IsolatedCluster) -> No
         cluster.api.wait_for(cluster.path("configmaps", "ghost"), lambda found: found is not None, timeout_seconds=0.1)
     with pytest.raises(TimeoutError, match=r"objects, .*still"):
         cluster.api.wait_for(cluster.path("configmaps"), lambda found: False, timeout_seconds=0.1)
+
+
+def test_what_is_awaited_is_watched_and_not_asked_for_again_and_again(
+    cluster: IsolatedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "WATCH_SECONDS", PATIENCE_SECONDS)
+    waiting, path = looking(cluster, "get", "watch", "list"), cluster.path("configmaps", "moving")
+    cluster.api.create(cluster.path("configmaps"), config_map("moving", answer="0"))
+    asked: list[object] = []
+    seen: list[str | None] = []
+    ask = waiting.request
+    monkeypatch.setattr(waiting, "request", lambda *arguments, **options: asked.append(0) or ask(*arguments, **options))
+
+    def moves_on(found: Json | None) -> bool:
+        """Every look changes it: the next one comes with that."""
+        seen.append(found and found["data"]["answer"])
+        if found is None:
+            return True
+        if len(seen) < 10:
+            cluster.api.patch(path, {"data": {"answer": str(len(seen))}})
+        else:
+            cluster.api.delete(path)
+        return False
+
+    assert waiting.wait_for(path, moves_on, timeout_seconds=PATIENCE_SECONDS) == {}
+    assert seen == [*map(str, range(10)), None]
+    assert len(asked) == 1
+
+
+def test_who_may_not_watch_asks_again(cluster: IsolatedCluster) -> None:
+    waiting, path = looking(cluster, "get"), cluster.path("configmaps", "still")
+    cluster.api.create(cluster.path("configmaps"), config_map("still", answer="0"))
+    looks = itertools.count(1)
+    waiting.wait_for(path, lambda found: next(looks) == 3, timeout_seconds=PATIENCE_SECONDS)
+
+
+def looking(cluster: IsolatedCluster, *verbs: str) -> ApiClient:
+    """The API as an account that may do these with ConfigMaps, once it may."""
+    rights = "/apis/rbac.authorization.k8s.io/v1"
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": list(verbs)}]
+    cluster.api.create(cluster.path("roles", group=rights), {"metadata": {"name": "looks"}, "rules": rules})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "looks"}
+    account = {"kind": "ServiceAccount", "name": "default"}
+    binding = {"metadata": {"name": "looks"}, "roleRef": role, "subjects": [account]}
+    cluster.api.create(cluster.path("rolebindings", group=rights), binding)
+    plane = cluster.devcluster.control_plane
+    found = plane.api_with_token(plane.token(cluster.namespace, "default"))
+
+    def may() -> bool:
+        try:
+            return found.get_or_none(cluster.path("configmaps", "nothing")) is None
+        except ApiError:
+            return False
+
+    wait_until(may, "its rights are known")
+    return found
 
 
 def test_a_wait_bears_a_server_that_is_away(cluster: IsolatedCluster) -> None:
