@@ -43,6 +43,13 @@ HALF = JobProgress(
     settled_millijoules=3_600_000_000,
     attained_gpu_seconds=1800.0,
 )
+# Of a job without pods nothing is reported, and nothing is drawn.
+AT_REST: dict[str, Any] = {
+    "progress": replace(HALF, iterations_per_second=0.0, watts=0.0, clock_megahertz=0),
+    "drawn_milliwatts": 0,
+    "applied_milliwatts": 0,
+    "granted": False,
+}
 RUNNING = JobStep(Phase.RUNNING, CURRENT, bound=True)
 STARTING = JobStep(Phase.STARTING, CURRENT)
 WAITING = JobStep(Phase.WAITING)
@@ -69,11 +76,11 @@ UNKNOWN = QueuePlace(
 
 
 def waits(admission: Admission, explanation: str) -> dict[str, Any]:
-    return {"decision": JobDecision(UID, None, admission, explanation), "step": WAITING, "granted": False}
+    return {"decision": JobDecision(UID, None, admission, explanation), "step": WAITING, **AT_REST}
 
 
 def refused(reason: str, message: str) -> dict[str, Any]:
-    return {"refusal": Refusal(reason, message), "decision": None, "step": WAITING, "granted": False}
+    return {"refusal": Refusal(reason, message), "decision": None, "step": WAITING, **AT_REST}
 
 
 # Name, spec, facts.
@@ -93,18 +100,18 @@ SITUATIONS: list[tuple[str, Json, dict[str, Any]]] = [
     (
         "power-back-off",
         {},
-        {"decision": None, "step": WAITING, "back_off": TOGGLED, "gives_back": True, "granted": False},
+        {"decision": None, "step": WAITING, "back_off": TOGGLED, "gives_back": True, **AT_REST},
     ),
     ("iterations-lost", {}, {"progress": replace(HALF, reported_by=2, iterations_lost=120)}),
     ("preempted", {}, waits(Admission.PREEMPTED, "Paused for team/urgent, priority 10 over 0.")),
-    ("suspended", {"suspend": True}, {"decision": None, "step": WAITING, "granted": False}),
-    ("starting", {}, {"step": STARTING, "granted": False}),
+    ("suspended", {"suspend": True}, {"decision": None, "step": WAITING, **AT_REST}),
+    ("starting", {}, {"step": STARTING, **AT_REST}),
     (
         "unschedulable",
         {},
         {
             "step": STARTING,
-            "granted": False,
+            **AT_REST,
             "obstacle": StartObstacle("Unschedulable", 'pod train-2-0-abcde: persistentvolumeclaim "data" not found'),
         },
     ),
@@ -113,24 +120,42 @@ SITUATIONS: list[tuple[str, Json, dict[str, Any]]] = [
         {},
         {
             "step": replace(STARTING, bound=True),
-            "granted": False,
+            **AT_REST,
+            "granted": True,
             "obstacle": StartObstacle(
                 "ImagePullFailed", "pod train-2-0-abcde on node-000: ImagePullBackOff: Back-off pulling image"
             ),
         },
     ),
-    ("crashed", {}, {"step": JobStep(Phase.FAILED, CURRENT), "restarts": 1, "back_off": RESTART, "failures": (CRASH,)}),
+    (
+        "crashed",
+        {},
+        {
+            "step": JobStep(Phase.FAILED, CURRENT),
+            "restarts": 1,
+            "back_off": RESTART,
+            "failures": (CRASH,),
+            **AT_REST,
+        },
+    ),
     (
         "timed-out",
         {},
-        {"decision": None, "step": WAITING, "back_off": TIMED_OUT, "gives_back": True, "start_attempts": 3},
+        {
+            "decision": None,
+            "step": WAITING,
+            "back_off": TIMED_OUT,
+            "gives_back": True,
+            "start_attempts": 3,
+            **AT_REST,
+        },
     ),
     ("no-node", {}, refused("NoNodeFits", "0 of 4 nodes fit: 3 have taint gpu=reserved, 1 has 7 of 8 GPUs")),
     ("too-large", {}, refused("ExceedsCluster", "needs 64 GPUs, and the cluster has 32 in 4 nodes")),
     (
         "budget-spent",
         {"energy": {"budgetKilojoules": 3000, "onExhausted": "Suspend"}},
-        {"decision": None, "step": WAITING, "granted": False},
+        {"decision": None, "step": WAITING, **AT_REST},
     ),
     ("late", {"deadline": "2030-06-01T12:01:00Z"}, {"decision": replace(PLAN, deadline_at_risk=True)}),
     (
@@ -145,6 +170,7 @@ SITUATIONS: list[tuple[str, Json, dict[str, Any]]] = [
             "step": JobStep(Phase.COMPLETE, CURRENT),
             "outcome": "Succeeded",
             "outcome_message": "all ranks of incarnation 2 ended with exit code 0",
+            **AT_REST,
         },
     ),
     (
@@ -157,6 +183,7 @@ SITUATIONS: list[tuple[str, Json, dict[str, Any]]] = [
             "failurePolicy.maxRestarts 3 allows no further restart",
             "restarts": 3,
             "failures": (CRASH,),
+            **AT_REST,
         },
     ),
 ]

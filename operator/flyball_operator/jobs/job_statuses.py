@@ -210,7 +210,7 @@ class JobStatuses:
             step=job.step,
             decision=decision if wants else None,
             epoch=epoch,
-            granted=job.step.phase == Phase.RUNNING and all(pod.acknowledged for pod in pods),
+            granted=job.step.bound and all(pod.acknowledged for pod in pods),
             # Where no further restart is allowed the last failure was followed by none.
             restarts=min(attempts.failures, view.spec.failure_policy.max_restarts) if outcome else attempts.failures,
             now=now,

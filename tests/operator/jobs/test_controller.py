@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from flyball_api.energy_aware_job import (
     EnergyAwareJob,
@@ -526,12 +527,15 @@ def with_limits(*, acknowledged: bool) -> dict[str, GpuNode]:
     return {"a": read_gpu_node(raw)}
 
 
+@pytest.mark.parametrize("ready", [True, False])
 @pytest.mark.parametrize("acknowledged", [True, False])
-def test_the_applied_limit_is_the_one_read_back(acknowledged: bool) -> None:
+def test_the_applied_limit_is_the_one_read_back(acknowledged: bool, ready: bool) -> None:
     cluster = Cluster(gpu_nodes=with_limits(acknowledged=acknowledged))
     cluster.run_on(1)
+    if not ready:  # a pod that is pulling its image has its limits, too
+        cluster.pods = [msgspec.structs.replace(pod, ready=False) for pod in cluster.pods]
     (status,) = cluster.statuses()
-    assert status["applied"]["powerLimitWatts"] == 280
+    assert status.get("applied", {}).get("powerLimitWatts") == (280 if ready else None)
     enforced = next(item for item in status["conditions"] if item["type"] == "PowerLimitsEnforced")
     assert enforced["status"] == str(acknowledged)
 

@@ -176,6 +176,24 @@ def test_a_running_job() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("step", "granted", "status", "reason", "words"),
+    [
+        (RUNNING, True, "True", "LimitsAcknowledged", "the agents of all its nodes have acknowledged the limits"),
+        (RUNNING, False, "False", "WaitingForAcknowledgements", "not every agent of its nodes has acknowledged"),
+        (replace(RUNNING, phase=Phase.STARTING), True, "True", "LimitsAcknowledged", "the agents of all its nodes"),
+        (replace(RUNNING, phase=Phase.STARTING, bound=False), False, "False", "NotPlaced", "no GPU"),
+        (JobStep(Phase.COMPLETE, RUNNING.current), False, "False", "NotPlaced", "no GPU"),
+        (WAITING, False, "False", "NotPlaced", "no GPU"),
+    ],
+    ids=["running", "waits for an agent", "starting", "not bound", "complete", "waiting"],
+)
+def test_whose_limits_are_enforced(step: JobStep, granted: bool, status: str, reason: str, words: str) -> None:
+    said = conditions(made(job_view(), facts(step=step, granted=granted)))["PowerLimitsEnforced"]
+    assert (said["status"], said["reason"]) == (status, reason)
+    assert words in said["message"]
+
+
 def test_a_limit_that_nobody_has_read_back_is_not_claimed() -> None:
     assert "powerLimitWatts" not in made(job_view(), facts(applied_milliwatts=0))["applied"]
 
@@ -494,6 +512,10 @@ def any_facts(draw: st.DrawFn) -> tuple[EnergyAwareJob, JobFacts]:
     return job_view(**spec), some_facts
 
 
+# What these say is given to them: in these tests, at times nothing.
+IN_WORDS_OF_OTHERS = {"Admitted", "Ready", "Succeeded", "Failed"}
+
+
 @given(any_facts())
 @settings(max_examples=examples(150))
 def test_any_status_is_as_the_crd_has_it_and_says_nothing_new_the_second_time(
@@ -504,6 +526,7 @@ def test_any_status_is_as_the_crd_has_it_and_says_nothing_new_the_second_time(
     kept = stored(status)
     for kind, item in conditions(kept).items():
         assert item["reason"] in REASONS[kind]
+        assert item["message"] or kind in IN_WORDS_OF_OTHERS, f"{kind} says {item['reason']} and nothing more"
     again = after(job, status)
     second = job_status(again, some_facts)
     assert (second, stored(second)) == (again.status, kept)

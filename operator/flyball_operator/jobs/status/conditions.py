@@ -16,6 +16,18 @@ from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.jobs.status.outlook import LONGEST_REMAINING_SECONDS
 from flyball_operator.jobs.status.reasons import RUNNING_STATES
 
+# What a step says of the job's pods, where nothing keeps them from going on.
+_STEP_WORDS = {
+    Phase.WAITING: "it has no pods, and none are to be made now",
+    Phase.STOPPING: "its pods are told to end; the next step comes when they have",
+    Phase.CREATING: "its pods are being made",
+    Phase.GATED: "its pods are made, and wait for their GPUs and watts",
+    Phase.STARTING: "its pods may start, and not all of them run yet",
+    Phase.RUNNING: "all of its pods run",
+    Phase.COMPLETE: "all of its pods have ended well",
+    Phase.FAILED: "one of its pods has failed, and all have ended",
+}
+
 
 def conditions_of(job: EnergyAwareJob, facts: JobFacts, projected: float | None) -> list[Condition]:
     """All conditions of the job, Admitted first; `projected` is its energy at the end in kilojoules, None where unknown."""
@@ -49,20 +61,16 @@ def conditions_of(job: EnergyAwareJob, facts: JobFacts, projected: float | None)
     )
     conditions = [
         _admitted(job, facts),
-        _on_the_way(facts, "Placed", holds=placed, done="PodsBound"),
-        _on_the_way(facts, "PodsReady", holds=ready, done="AllRanksReady"),
-        Condition("Resizing", resizing, str(step.phase)),
-        Condition(
-            "PowerLimitsEnforced",
-            facts.granted,
-            "LimitsAcknowledged" if facts.granted else "WaitingForAcknowledgements" if placed else "NotPlaced",
-        ),
+        _on_the_way(facts, "Placed", holds=placed, done="PodsBound", words="every pod is on its node"),
+        _on_the_way(facts, "PodsReady", holds=ready, done="AllRanksReady", words="every pod is ready"),
+        Condition("Resizing", resizing, str(step.phase), _STEP_WORDS[step.phase]),
+        _limits_enforced(facts),
         healthy,
         Condition(
             "DeadlineAtRisk",
             late,
             _lateness_reason(job, late=late, passed=passed),
-            _lateness(job.due, nearest, passed=passed) if late and job.due else "",
+            _lateness(job.due, nearest, late=late, passed=passed),
         ),
     ]
     conditions.append(_bounds_kept(job, facts))
@@ -144,16 +152,28 @@ def _next_start(back_off: BackOff) -> str:
     return f"{back_off.message}; the next start is at {format_time(back_off.until)}"
 
 
-def _on_the_way(facts: JobFacts, kind: str, *, holds: bool, done: str) -> Condition:
+def _on_the_way(facts: JobFacts, kind: str, *, holds: bool, done: str, words: str) -> Condition:
     """Placed or PodsReady: what is observed of it, or what keeps it from coming true."""
     if holds:
-        return Condition(kind, True, done)
+        ended = facts.step.phase == Phase.COMPLETE
+        return Condition(kind, True, done, _STEP_WORDS[facts.step.phase] if ended else words)
     obstacle, back_off = facts.obstacle, facts.back_off
     if obstacle is not None and obstacle.before_placement == (kind == "Placed"):
         return Condition(kind, False, obstacle.reason, obstacle.message)
     if back_off is not None:
         return Condition(kind, False, back_off.reason, _next_start(back_off))
-    return Condition(kind, False, str(facts.step.phase))
+    return Condition(kind, False, str(facts.step.phase), _STEP_WORDS[facts.step.phase])
+
+
+def _limits_enforced(facts: JobFacts) -> Condition:
+    kind = "PowerLimitsEnforced"
+    if facts.granted:
+        words = "the agents of all its nodes have acknowledged the limits of its GPUs"
+        return Condition(kind, True, "LimitsAcknowledged", words)
+    if facts.step.bound:
+        words = "not every agent of its nodes has acknowledged the limits of its GPUs yet"
+        return Condition(kind, False, "WaitingForAcknowledgements", words)
+    return Condition(kind, False, "NotPlaced", "it has no GPUs that could be limited now")
 
 
 def _bounds_kept(job: EnergyAwareJob, facts: JobFacts) -> Condition:
@@ -161,7 +181,9 @@ def _bounds_kept(job: EnergyAwareJob, facts: JobFacts) -> Condition:
     if facts.bounds_beyond:
         return Condition("BoundsKept", False, "OutOfRange", facts.bounds_beyond)
     bounds = (spec.clocks.min_megahertz, spec.clocks.max_megahertz, spec.power_limit.max_watts)
-    return Condition("BoundsKept", True, "NoBounds" if bounds == (None, None, None) else "WithinRange")
+    if bounds == (None, None, None):
+        return Condition("BoundsKept", True, "NoBounds", "no bounds on clocks or watts are set")
+    return Condition("BoundsKept", True, "WithinRange", "its GPUs can take all of its bounds")
 
 
 def _lateness_reason(job: EnergyAwareJob, *, late: bool, passed: bool) -> str:
@@ -170,7 +192,11 @@ def _lateness_reason(job: EnergyAwareJob, *, late: bool, passed: bool) -> str:
     return "NoAllocationMeetsIt" if late else "OnTime" if job.due else "NoDeadline"
 
 
-def _lateness(deadline: datetime, nearest: str, *, passed: bool) -> str:
+def _lateness(deadline: datetime | None, nearest: str, *, late: bool, passed: bool) -> str:
+    if deadline is None:
+        return "no deadline is set"
     if passed:
         return f"{format_time(deadline)} is past: the job goes on as one without a deadline"
+    if not late:
+        return f"nothing known keeps it from ending by {format_time(deadline)}"
     return f"no allocation now possible meets {format_time(deadline)}{nearest}"

@@ -20,10 +20,11 @@ from flyball_operator.jobs.starts.obstacles import StartObstacle
 class JobFacts:
     """Everything that a status is made from, beside the job itself.
 
-    `granted`: every running pod has its planned limit in a grant that its agent acknowledged; `applied_milliwatts` is the
-    highest limit read back from the job's GPUs (0: none known), `drawn_milliwatts` what they draw by their agents (None:
-    not known). `last_failed` is the last incarnation that `restarts` counts. `outcome` is "Succeeded" or "Failed" once the
-    job has ended; `refusal` says why no pods can be made of it. `unplanned`: it wants GPUs, and no plan has seen it yet.
+    `granted`: every pod is on its node, with its planned limit in a grant that its agent acknowledged; `applied_milliwatts`
+    is the highest limit read back from the job's GPUs (0: none known), `drawn_milliwatts` what they draw by their agents
+    (None: not known). `last_failed` is the last incarnation that `restarts` counts. `outcome` is "Succeeded" or "Failed"
+    once the job has ended; `refusal` says why no pods can be made of it. `unplanned`: it wants GPUs, and no plan has seen
+    it yet.
     `observing`: the operator does nothing of what is decided.
 
     `back_off` is the pause before its next start, in which it `gives_back` its GPUs or not; `obstacle` what keeps the pods
