@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,34 +13,53 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 
-SHOWN: dict[str, dict[str, str]] = {
+# Where a planner's test shows what a field does, another one shows that the planner is given it.
+PLANNED = "test_a_job_under_way"
+METER = "test_each_number_of_a_meter_makes_another_run"
+
+SHOWN: dict[str, dict[str, str | tuple[str, str]]] = {
     "energyawarejobs": {
-        "gpus.min": "test_memory_and_batch_bound_the_sizes",
-        "gpus.max": "test_a_job_grows_only_if_that_pays_for_its_restart",
+        "gpus.min": (PLANNED, "test_memory_and_batch_bound_the_sizes"),
+        "gpus.max": (PLANNED, "test_a_job_grows_only_if_that_pays_for_its_restart"),
         "gpus.resourceName": "test_gpus_under_another_name_are_planned_granted_and_trained_on",
         "training.globalBatchSize": "test_memory_and_batch_bound_the_sizes",
-        "training.iterations": "test_a_job_that_cannot_end_within_its_budget_does_not_begin",
+        "training.iterations": (
+            "test_submit_run_succeed",
+            "test_a_job_that_cannot_end_within_its_budget_does_not_begin",
+        ),
         "training.maxLocalBatchSize": "test_memory_and_batch_bound_the_sizes",
-        "training.modelClass": "test_an_unknown_class_gets_the_generic_prior_and_case_does_not_matter",
+        "training.modelClass": (
+            "test_an_unknown_model_class_is_said_with_the_nearest_known",
+            "test_an_unknown_class_gets_the_generic_prior_and_case_does_not_matter",
+        ),
         "template": "test_the_jobs_own_template_is_left_alone",
         "objective": "test_time_takes_the_highest_clock_and_energy_the_cheapest",
-        "energy.budgetKilojoules": "test_an_energy_budget_bounds_size_and_clock",
-        "energy.onExhausted": "test_a_spent_budget_waits_and_a_throttled_job_takes_its_smallest_size",
+        "energy.budgetKilojoules": (PLANNED, "test_an_energy_budget_bounds_size_and_clock"),
+        "energy.onExhausted": (
+            "test_a_spent_budget",
+            "test_a_spent_budget_waits_and_a_throttled_job_takes_its_smallest_size",
+        ),
         "energy.maxOverrunPermille": "test_a_throttled_job_goes_beyond_its_budget_as_far_as_it_may",
         "flexibleUntil": "test_a_job_that_can_wait_starts_when_the_signal_is_low",
-        "deadline": "test_a_deadline_is_met_with_the_fewest_joules",
-        "clocks.minMegahertz": "test_every_plan_keeps_every_promise",
-        "clocks.maxMegahertz": "test_every_plan_keeps_every_promise",
-        "powerLimit.maxWatts": "test_the_user_may_lower_the_limit_and_then_runs_at_a_clock_that_fits_it",
+        "deadline": (PLANNED, "test_a_deadline_is_met_with_the_fewest_joules"),
+        "clocks.minMegahertz": (PLANNED, "test_every_plan_keeps_every_promise"),
+        "clocks.maxMegahertz": (PLANNED, "test_every_plan_keeps_every_promise"),
+        "powerLimit.maxWatts": (PLANNED, "test_the_user_may_lower_the_limit_and_then_runs_at_a_clock_that_fits_it"),
         "elasticity.mode": "test_a_cap_below_what_jobs_need_pauses_one_and_says_so",
-        "elasticity.minSecondsBetweenResizes": "test_a_job_that_has_run_for_long_goes_on_as_soon_as_there_are_watts",
+        "elasticity.minSecondsBetweenResizes": (
+            PLANNED,
+            "test_a_job_that_has_run_for_long_goes_on_as_soon_as_there_are_watts",
+        ),
         "profileKey": "test_jobs_share_by_key_within_a_namespace_only",
         "pipeline.stages": "test_a_plan_of_another_pipeline_than_the_jobs_is_not_followed",
         "pipeline.microbatches": "test_a_plan_of_another_pipeline_than_the_jobs_is_not_followed",
         "pipeline.plan.configMap": "test_a_pipelines_boards_run_at_the_clocks_of_its_plan",
         "pipeline.plan.key": "test_the_trainer_has_the_plan_of_its_pipeline",
         "recurrence.batchSizes": "test_the_first_run_has_the_jobs_own_batch_size_and_the_next_ones_explore_from_there",
-        "recurrence.targetMetric": "test_a_run_knows_what_it_trains_to",
+        "recurrence.targetMetric": (
+            "test_the_run_of_a_recurring_job_is_told_what_it_trains_to_and_which_batch_size_its_rates_are_for",
+            "test_a_run_knows_what_it_trains_to",
+        ),
         "recurrence.energyWeightPermille": "test_a_runs_cost_weighs_joules_against_seconds_of_its_gpus",
         "priority": "test_a_preempted_job_says_for_whom_until_it_runs_again",
         "suspend": "test_suspend_and_resume_go_on_from_the_checkpoint",
@@ -70,20 +90,23 @@ SHOWN: dict[str, dict[str, str]] = {
         "energyBudget.periodSeconds": "test_a_budget_is_spread_over_what_is_left_of_its_period",
         "rampWattsPerSecond": "test_a_rise_is_ramped_and_a_cut_is_not",
         "failsafe": "test_the_strictest_of_each_rule_counts",
-        "failsafeWattsPerGpu": "test_the_failsafe_is_passed_on",
+        "failsafeWattsPerGpu": ("test_the_strictest_of_each_rule_counts", "test_the_failsafe_is_passed_on"),
         "failsafeHoldSeconds": "test_a_cap_that_chooses_no_failsafe_has_chosen_the_minimum",
         "meter.prometheus.endpoint": "test_only_the_operators_endpoints_are_asked",
         "meter.prometheus.query": "test_a_query_is_one_value_and_its_time",
         "meter.prometheus.timeQuery": "test_a_query_is_one_value_and_its_time",
         "meter.file": "test_a_file_has_watts_and_their_time",
         "meter.intervalSeconds": "test_the_last_reading_is_kept_with_the_moment_it_was_first_seen",
-        "meter.settleSeconds": "test_a_cap_that_falls_is_no_breach_before_the_meter_can_show_it",
-        "meter.targetPermille": "test_above_the_target_limits_are_shaped_into_the_band_and_stay_there",
-        "meter.releasePermille": "test_a_cut_is_over_once_limits_may_add_up_to_the_release_threshold_again",
-        "meter.breachSeconds": "test_a_breach_is_cut_by_priority_first_and_then_all_of_it",
-        "meter.silentSeconds": "test_a_silent_meter_lowers_by_itself_in_the_stated_time",
-        "meter.silentPermille": "test_a_silent_meter_lowers_by_itself_in_the_stated_time",
-        "meter.releaseSeconds": "test_limits_come_back_once_the_load_is_gone_slowly_and_then_are_the_caps_alone",
+        "meter.settleSeconds": (METER, "test_a_cap_that_falls_is_no_breach_before_the_meter_can_show_it"),
+        "meter.targetPermille": (METER, "test_above_the_target_limits_are_shaped_into_the_band_and_stay_there"),
+        "meter.releasePermille": (METER, "test_a_cut_is_over_once_limits_may_add_up_to_the_release_threshold_again"),
+        "meter.breachSeconds": (METER, "test_a_breach_is_cut_by_priority_first_and_then_all_of_it"),
+        "meter.silentSeconds": (METER, "test_a_silent_meter_lowers_by_itself_in_the_stated_time"),
+        "meter.silentPermille": (METER, "test_a_silent_meter_lowers_by_itself_in_the_stated_time"),
+        "meter.releaseSeconds": (
+            METER,
+            "test_limits_come_back_once_the_load_is_gone_slowly_and_then_are_the_caps_alone",
+        ),
         "foreignPods": "test_a_cap_limits_foreign_pods_unless_told_otherwise",
         "foreignWeights[].namespace": "test_namespaces_share_by_the_weights_that_the_cap_gives_them",
         "foreignWeights[].permille": "test_namespaces_share_by_the_weights_that_the_cap_gives_them",
@@ -124,10 +147,56 @@ def test_every_kind_that_people_write_is_here() -> None:
     assert set(SHOWN) == written
 
 
-def test_the_tests_that_show_it_exist() -> None:
-    defined = {
-        name
-        for path in (ROOT / "tests").rglob("test_*.py")
-        for name in re.findall(r"^(?:async )?def (test_\w+)\(", path.read_text(), re.MULTILINE)
-    }
-    assert {name for tests in SHOWN.values() for name in tests.values()} - defined == set()
+def _tests_of(shown: str | tuple[str, str]) -> tuple[str, ...]:
+    return (shown,) if isinstance(shown, str) else shown
+
+
+class _Module:
+    """The source of each function, class and constant at the top of a module of tests, by its name."""
+
+    def __init__(self, path: Path) -> None:
+        text = path.read_text()
+        self._sources: dict[str, str] = {}
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                parts = (*node.decorator_list, node)
+                self._sources[node.name] = "\n".join(ast.get_source_segment(text, part) or "" for part in parts)
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+                self._sources |= dict.fromkeys(names, ast.get_source_segment(text, node) or "")
+        self.tests = {name for name in self._sources if name.startswith("test_")}
+
+    def words_of(self, test: str) -> set[str]:
+        """The words of a test, and of all in its module that it uses."""
+        words, seen, ahead = set[str](), set[str](), {test}
+        while ahead:
+            seen |= ahead
+            found = {word for name in ahead for word in re.findall(r"\w+", self._sources[name])}
+            words |= found
+            ahead = (found & self._sources.keys()) - seen
+        return words
+
+
+@pytest.fixture(scope="module")
+def words() -> dict[str, set[str]]:
+    """The words of every test that shows a field, by its name; of none that does not exist."""
+    wanted = {test for tests in SHOWN.values() for shown in tests.values() for test in _tests_of(shown)}
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        text = path.read_text()
+        if path.name != Path(__file__).name and any(f"def {test}(" in text for test in wanted):
+            module = _Module(path)
+            for test in module.tests & wanted:
+                found.setdefault(test, set()).update(module.words_of(test))
+    return found
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_the_tests_that_show_it_exist_and_one_of_them_names_the_field(kind: str, words: dict[str, set[str]]) -> None:
+    for field, shown in SHOWN[kind].items():
+        tests = _tests_of(shown)
+        assert set(tests) <= words.keys(), field
+        name = field.removesuffix("[]").rpartition(".")[2]
+        spelled = {name, re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", name)}
+        assert any(spelled & words[test] for test in tests), f"{field}: nothing in {tests} names it"

@@ -171,6 +171,8 @@ def test_jobs_leave_a_node_that_is_lost(bench: Bench) -> None:
     node = f"/api/v1/nodes/{place['name']}"
     bench.api.patch(node, {"metadata": {"annotations": {NODE_ANNOTATION: NOT_READY}}})
     try:
+        pod = "pod moving-1-0-"
+        bench.wait_told("moving", "Warning", "NodeLost", pod, f"is on node {place['name']}, which is not ready")
         status = wait_incarnation(bench, "moving", 2)
         assert [item["name"] for item in status["applied"]["nodes"]] != [place["name"]]
         assert status.get("restarts", 0) == 0

@@ -73,6 +73,38 @@ def test_suspend_and_resume_go_on_from_the_checkpoint(bench: Bench) -> None:
     assert finished["status"]["restarts"] == 0
 
 
+def test_a_checkpoint_that_is_lost_is_said_with_what_has_to_be_done_again(bench: Bench) -> None:
+    bench.submit("forgetful", gpus=(2, 2), iterations=100_000)
+    bench.wait_job("forgetful", lambda raw: _told_iterations(raw) > 10, "some progress, told by the script")
+    bench.change("forgetful", suspend=True)
+    paused = bench.wait_job(
+        "forgetful", lambda raw: reason(raw, "Admitted") == "Suspended" and not bench.objects("pods"), "without pods"
+    )
+    done = paused["status"]["progress"]["iterations"]
+    (bench.site.directory / "workload" / "checkpoints" / bench.namespace / "forgetful.json").unlink()
+    bench.change("forgetful", suspend=False)
+    bench.wait_told("forgetful", "Warning", "IterationsLost", "have to be done again: incarnation 2 goes on from ")
+    progress = (bench.job("forgetful") or {})["status"]["progress"]
+    assert 0 < progress["iterationsLost"] <= done
+
+
+def test_a_program_that_reports_nothing_is_estimated_and_its_draw_is_measured(bench: Bench) -> None:
+    silent = {"name": "trainer", "image": "example.org/silent", "command": ["sleep", "600"]}
+    bench.submit("silent", gpus=(2, 2), iterations=100_000, template={"spec": {"containers": [silent]}})
+    raw = bench.wait_job(
+        "silent",
+        lambda raw: (
+            ((raw or {}).get("status") or {}).get("energy", {}).get("watts", 0) > 0
+            and raw["status"]["progress"]["iterations"] > 0  # type: ignore[index]
+        ),
+        "estimated, and measured",
+    )
+    assert raw["status"]["progress"]["estimated"]
+    assert raw["status"]["summary"]["progress"].startswith("~")
+    assert raw["status"]["summary"]["eta"].startswith("~")
+    assert raw["status"]["summary"]["power"].endswith(" W")
+
+
 @pytest.mark.parametrize("moment", ["submitted", "gated", "bound", "running", "resizing"])
 def test_deleting_at_any_moment_leaves_nothing(bench: Bench, moment: str) -> None:
     bench.submit("doomed", gpus=(1, 8), iterations=100_000)
@@ -121,6 +153,7 @@ def test_a_template_that_the_api_server_refuses_is_said_in_its_own_words(bench: 
     )
     refused = bench.wait_job("misspelt", lambda raw: reason(raw, "Admitted") == "InvalidSpec", "refused")
     assert "Not A Name" in refused["status"]["explanation"]
+    bench.wait_told("misspelt", "Warning", "InvalidSpec", "Not A Name")
     # The template is locked while the job may run; mending it while it is suspended is enough.
     bench.change(
         "misspelt",
@@ -161,6 +194,7 @@ def test_gpus_under_a_name_that_nobody_knows_are_refused_with_what_would_be_righ
     bench.submit("unknown", iterations=20, gpus=(4, 4), resource_name="example.com/gpu")
     refused = bench.wait_job("unknown", lambda raw: reason(raw, "Admitted") == "UnknownGpuResource", "refused")
     assert "(nvidia.com/gpu): name one of them" in refused["status"]["explanation"]
+    bench.wait_told("unknown", "Warning", "UnknownGpuResource", "(nvidia.com/gpu): name one of them")
     assert not bench.objects("jobs", "/apis/batch/v1")
     bench.change("unknown", suspend=True, gpus={"resourceName": "nvidia.com/gpu"})
     bench.change("unknown", suspend=False)

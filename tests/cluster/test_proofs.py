@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
 from flyball_testbed.controlplane.api import Json
+from flyball_testbed.parts import AGENTS
 
-from tests.support.site_bench import GPU_NODES, Bench, condition, reason
+from tests.support.site_bench import GPU_NODES, Bench, condition, message, reason
 
 NODE = "node-003"
 
@@ -54,6 +56,41 @@ def test_a_cap_is_not_called_enforced_while_a_node_has_booted_without_its_agent(
         bench.wait(is_doubted, lambda: f"doubted for the boot: {bench.cap('tight')}")
     bench.wait_enforced("tight", watts)
     assert bench.limits_watts() <= watts
+
+
+def told_of_nodes(bench: Bench) -> set[str]:
+    """The nodes of which somebody has been told that what their agents acknowledged may not be true any more."""
+    events = bench.api.list_objects("/apis/events.k8s.io/v1/events")
+    return {event["regarding"]["name"] for event in events if event["reason"] == "NodeProofStale"}
+
+
+@pytest.mark.long
+def test_a_cap_is_not_called_enforced_while_no_agent_says_anything(make_site: Callable[..., Bench]) -> None:
+    bench = make_site(nodes=2, operator_arguments=("--report-timeout-seconds", "8"))
+    watts = tight_watts(bench)
+    bench.set_cap("tight", watts)
+    bench.wait_enforced("tight", watts)
+    names = {node["metadata"]["name"] for node in bench.gpu_nodes()}
+    agents = bench.site.parts[AGENTS]
+    agents.pause()
+    try:
+        bench.wait(
+            lambda: (
+                (condition(bench.cap("tight"), "Enforced"), reason(bench.cap("tight"), "Enforced"))
+                == ("Unknown", "ProofStale")
+            ),
+            lambda: f"doubted: {bench.cap('tight')}",
+        )
+        said = message(bench.cap("tight"), "Enforced")
+        assert "node-000" in said, said
+        bench.wait(lambda: told_of_nodes(bench) >= names, lambda: f"told of each node: {told_of_nodes(bench)}")
+        bench.submit("late", gpus=(8, 8), iterations=1_000_000)
+        bench.wait_job("late", lambda raw: condition(raw, "Admitted") in ("True", "False"), "seen by a plan")
+        assert not [pod for pod in bench.objects("pods") if pod["spec"].get("nodeName")], "nothing starts there"
+    finally:
+        agents.resume()
+    bench.wait_enforced("tight", watts)
+    assert bench.overshoot_watts("tight") == 0.0
 
 
 def test_limits_that_a_new_load_of_the_driver_lifted_are_put_down_by_its_agent(bench: Bench) -> None:

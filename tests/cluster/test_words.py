@@ -29,11 +29,16 @@ def test_a_job_that_is_not_admitted_says_why(bench: Bench, spec: dict[str, Any],
     raw = bench.wait_said("held", "Admitted", expected, words)
     assert raw["status"]["state"] == expected
     assert not bench.objects("jobs", "/apis/batch/v1")
-    bench.wait(
-        lambda: any(event[:2] == ("Warning", expected) for event in bench.events("held")),
-        lambda: f"told so; {bench.events('held')}",
-    )
+    bench.wait_told("held", "Warning", expected, words)
     assert not any(event[1] == "Admitted" for event in bench.events("held")), "nothing is taken back"
+
+
+def test_a_throttled_job_that_goes_over_its_budget_is_told_before_it_does(bench: Bench) -> None:
+    bench.submit("over", gpus=(2, 2), iterations=LONG, energy={"budgetKilojoules": 1000, "onExhausted": "Throttle"})
+    raw = bench.wait_job("over", lambda raw: reason(raw, "BudgetHealthy") == "ProjectedOverBudget", "over its budget")
+    assert condition(raw, "BudgetHealthy") == "False"
+    bench.wait_told("over", "Warning", "ProjectedOverBudget", "kJ at the end, and 1000 kJ are allowed")
+    bench.wait_running("over")
 
 
 def test_of_a_job_that_another_controller_manages_not_one_word_is_written(bench: Bench) -> None:
@@ -54,13 +59,17 @@ def test_kubectl_waits_for_a_job_that_runs(bench: Bench) -> None:
     raw = bench.job("awaited")
     assert (condition(raw, "Ready"), reason(raw, "Ready")) == ("True", "Running")
     assert reason(raw, "BoundsKept") == "OutOfRange"
-    assert "clocks.minMegahertz 9999 is above 1410 MHz, the highest there is" in message(raw, "BoundsKept")
+    words = "clocks.minMegahertz 9999 is above 1410 MHz, the highest there is"
+    assert words in message(raw, "BoundsKept")
+    bench.wait_told("awaited", "Warning", "BoundsOutOfRange", words)
 
 
 def test_a_deadline_that_is_past_is_said_and_hurries_nobody(bench: Bench) -> None:
     bench.submit("late", gpus=(2, 2), iterations=LONG, deadline="2020-01-01T00:00:00Z", objective="Energy")
     raw = bench.wait_running("late")
     assert (condition(raw, "DeadlineAtRisk"), reason(raw, "DeadlineAtRisk")) == ("True", "DeadlinePassed")
+    assert message(raw, "DeadlineAtRisk") == "2020-01-01T00:00:00Z is past: the job goes on as one without a deadline"
+    assert bench.wait_told("late", "Warning", "DeadlineAtRisk") == message(raw, "DeadlineAtRisk")
     assert raw["status"]["allocation"]["clockMegahertz"] < 1410, "the clock of least energy"
 
 
@@ -128,6 +137,15 @@ def test_an_unknown_model_class_is_said_with_the_nearest_known(bench: Bench) -> 
     )
 
 
+def told_of_cap(bench: Bench, name: str) -> dict[str, str]:
+    """The notes of the warnings about one of the test's caps, by their reasons."""
+    return {
+        item["reason"]: item["note"]
+        for item in bench.api.list_objects("/apis/events.k8s.io/v1/events")
+        if item["regarding"].get("name") == bench.cap_name(name) and item["type"] == "Warning"
+    }
+
+
 def test_caps_that_cannot_hold_what_they_say_say_so(bench: Bench) -> None:
     bench.set_cap("nowhere", 9000, nodeSelector={"matchLabels": {"rack": "nowhere"}})
     bench.set_cap(
@@ -137,6 +155,8 @@ def test_caps_that_cannot_hold_what_they_say_say_so(bench: Bench) -> None:
     assert condition(bench.cap("nowhere"), "Enforced") == "Unknown"
     bench.wait(lambda: condition(bench.cap("odd"), "ScheduleInvalid") == "True", lambda: f"{bench.cap('odd')}")
     assert "cron '0 99 * * *'" in message(bench.cap("odd"), "ScheduleInvalid")
+    for name, told in (("nowhere", "NoNodes"), ("odd", "ScheduleInvalid")):
+        bench.wait(lambda name=name, told=told: told in told_of_cap(bench, name), lambda: "told so")  # type: ignore[misc]
 
 
 def test_windows_with_dates_and_with_time_zones_are_followed_and_the_next_change_is_said(bench: Bench) -> None:
@@ -167,6 +187,7 @@ def test_a_cap_below_what_jobs_need_pauses_one_and_says_so(bench: Bench) -> None
     bench.wait_running("soft")
     bench.set_cap("site", 1700, onInfeasible="FloorOnly")
     bench.wait(lambda: reason(bench.cap("site"), "Feasible") == "FloorsExceedCap", lambda: f"{bench.cap('site')}")
+    bench.wait(lambda: "Infeasible" in told_of_cap(bench, "site"), lambda: f"told so; {told_of_cap(bench, 'site')}")
     bench.wait_at_floor()
     assert [bench.job(name)["status"]["state"] for name in ("rigid", "soft")] == ["Running", "Running"]  # type: ignore[index]
     bench.set_cap("site", 2450, onInfeasible="Pause")

@@ -145,6 +145,24 @@ class Bench:
             if item["regarding"].get("name") == name and item["regarding"].get("kind") == "EnergyAwareJob"
         ]
 
+    def wait_told(self, name: str, kind: str, reason_expected: str, *words: str) -> str:
+        """The note of an Event about the job, of this type and reason, once there is one with all these words in it."""
+        told: list[str] = []
+
+        def look() -> bool:
+            found = self.events(name)
+            told[:] = [
+                note
+                for type_, why, note in found
+                if (type_, why) == (kind, reason_expected) and all(word in note for word in words)
+            ]
+            return bool(told)
+
+        self.wait(
+            look, lambda: f"{name} is told {kind} {reason_expected} with {words}; its Events: {self.events(name)}"
+        )
+        return told[0]
+
     def wait_said(self, name: str, kind: str, reason_expected: str, words: str) -> Json:
         """The job once a condition of it is False for this reason, with these words in its message."""
         return self.wait_job(

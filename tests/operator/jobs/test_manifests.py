@@ -86,6 +86,14 @@ def pipelined(**spec: Any) -> tuple[Json, dict[str, str]]:
     return pod, {name: value for name, value in given.items() if name.startswith("FLYBALL_PIPELINE_")}
 
 
+def test_the_run_of_a_recurring_job_is_told_what_it_trains_to_and_which_batch_size_its_rates_are_for() -> None:
+    recurrence = {"batchSizes": [64, 256], "targetMetric": "loss <= 2.1"}
+    job = job_view(profileKey="nightly", recurrence=recurrence, template={"spec": {"containers": [trainer()]}})
+    pod = incarnation_job(job, 1, NODES, now=NOW)["spec"]["template"]["spec"]
+    given = environment(pod["containers"][0])
+    assert (given["FLYBALL_TARGET_METRIC"], given["FLYBALL_BASE_BATCH_SIZE"]) == ("loss <= 2.1", "256")
+
+
 def test_the_trainer_has_the_plan_of_its_pipeline() -> None:
     pod, told = pipelined(objective="Energy")
     assert told == {

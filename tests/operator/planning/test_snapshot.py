@@ -94,6 +94,7 @@ def test_a_job_under_way() -> None:
     progress = JobProgress(iterations=400.0, settled_millijoules=30_000_000, attained_gpu_seconds=99.0)
     state = state_of(
         JobMemory(progress, ALLOCATION, running=True),
+        gpus={"min": 2, "max": 4},
         energy={"budgetKilojoules": 100, "onExhausted": "Suspend"},
         deadline="2030-06-01T13:00:00Z",
         clocks={"minMegahertz": 900, "maxMegahertz": 1200},
@@ -102,6 +103,7 @@ def test_a_job_under_way() -> None:
         priority=5,
         elasticity={"mode": "CheckpointRestart", "minSecondsBetweenResizes": 60},
     )
+    assert (state.gpus_min, state.gpus_max) == (2, 4)
     assert (state.remaining_iterations, state.remaining_energy_joules) == (600, 70_000.0)
     assert (state.seconds_to_deadline, state.attained_gpu_seconds) == (3600.0, 99.0)
     assert (state.clock_min_megahertz, state.clock_max_megahertz, state.power_limit_max_watts) == (900, 1200, 350)

@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)  # a Monday
 MAX_WATTS = 16_000.0
 NEW = LastEvaluation()
-LUNCH = CapSchedule("lunch", 3000, "0 12 * * 1-5", 3600)
-PEAK = CapSchedule("peak", 2000, "30 12 * * *", 600)
+LUNCH = CapSchedule("lunch", 3000, cron="0 12 * * 1-5", duration_seconds=3600)
+PEAK = CapSchedule("peak", 2000, cron="30 12 * * *", duration_seconds=600)
 
 
 def at(
@@ -106,7 +106,7 @@ def test_a_cron_that_cannot_be_read_counts_all_the_time_and_is_reported(cron: st
 
 
 def test_a_budget_is_spread_over_what_is_left_of_its_period() -> None:
-    budget = EnergyBudget(3600, 3600)
+    budget = EnergyBudget(kilojoules=3600, period_seconds=3600)
     spec = PowerCapSpec(watts=5000, static_overhead_watts=100, energy_budget=budget)
     fresh = at(spec)
     assert fresh.energy_period == EnergyPeriod(NOON)

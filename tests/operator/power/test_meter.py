@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
+import msgspec
 import pytest
 from flyball_api.power_cap import CapMeter, CapMeterStatus, PowerCapStatus
 from flyball_operator.power.meter import (
@@ -79,6 +80,32 @@ def test_a_ramp_bounds_how_fast_limits_come_back() -> None:
     state = MeterState(Phase.SHAPING, 0.0, 500.0, read_at=99.0, below_since=0.0, changed_at=50.0)
     risen = follow_meter(METER, state, MeterReading(400.0, 100.0, None, ""), load, 100.0)
     assert risen.allowed_watts == 500 + 2 * METER.settle_seconds
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("targetPermille", 980),
+        ("releasePermille", 850),
+        ("breachSeconds", 15),
+        ("settleSeconds", 20),
+        ("releaseSeconds", 120),
+        ("silentSeconds", 60),
+        ("silentPermille", 700),
+    ],
+)
+def test_each_number_of_a_meter_makes_another_run(field: str, value: int) -> None:
+    """Too much at first, then less, then nothing from the meter."""
+
+    def run(meter: CapMeter) -> list[Sample]:
+        return plant(
+            meter,
+            hidden=lambda seconds: 200.0 if seconds < 120 else 0.0,
+            wanted=lambda seconds: 2000.0 if seconds < 120 else 800.0,
+            meter_fault=lambda seconds, watts: watts if seconds < 600 else None,
+        ).run(700)
+
+    assert run(msgspec.convert({"file": "row", field: value}, CapMeter)) != run(METER)
 
 
 # --- the two thresholds --------------------------------------------------------------------------------------------

@@ -57,10 +57,15 @@ _REFUSED_ACTIONS: Mapping[type[Action], str] = {
 
 @dataclass(frozen=True, slots=True)
 class StartObstacle:
-    """Why a job's pods are not placed (`before_placement`) or, on their nodes, do not become ready."""
+    """Why a job's pods are not placed (`before_placement`) or, on their nodes, are not ready."""
 
     reason: str
     message: str
+
+    @property
+    def node_lost(self) -> bool:
+        """Nobody hears from a pod's node: whatever was said of the pod last, it is not known to run."""
+        return self.reason == "NodeLost"
 
     @property
     def before_placement(self) -> bool:
@@ -80,7 +85,8 @@ def start_obstacle(
     `pods` are the job's, `pods_refused` the Job controller's last word on pods that it could not make (empty: none), and
     `not_ready` the nodes whose kubelets nobody hears.
     """
-    if step.phase in (Phase.STOPPING, Phase.STARTING):
+    if step.phase in (Phase.STOPPING, Phase.STARTING, Phase.RUNNING):
+        # Ready as its kubelet said last: nobody knows whether such a pod runs.
         lost = [pod for pod in pods if pod.node in not_ready and not pod.finished]
         if lost:
             return _on_lost_node(min(lost, key=lambda pod: (not pod.deleting, pod.index)), len(lost) - 1)

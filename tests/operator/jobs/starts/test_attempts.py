@@ -738,10 +738,11 @@ def test_failures_count_no_more_after_a_time_without_one() -> None:
 # --- nodes that are lost ----------------------------------------------------------------------------------------------
 
 
-def test_a_pod_that_cannot_end_on_a_lost_node_says_what_lets_it_go() -> None:
+@pytest.mark.parametrize("seen", [pod(1, phase="Running"), ready(1)], ids=["marked", "as its kubelet said last"])
+def test_a_pod_that_cannot_end_on_a_lost_node_says_what_lets_it_go(seen: PodView) -> None:
     scene = running_since(60.0)
     scene.nodes = [node_view("a"), node_view("b", ready=False)]
-    scene.pods = (ready(0), pod(1, phase="Running"))
+    scene.pods = (ready(0), seen)
     scene.cycle()
     scene.cycle(1.0)
     assert scene.condition("PodsReady") == (
