@@ -476,13 +476,15 @@ def editor(control_plane: DevCluster, kinds: Any) -> Iterator[ApiClient]:
 def test_who_may_make_no_job_gets_no_pods_by_an_energy_aware_job(
     submitter: ApiClient, editor: ApiClient, kinds: Any
 ) -> None:
-    job = kinds.object("EnergyAwareJob", {"suspend": True}, name="asked-for")
+    job = kinds.object("EnergyAwareJob", {"suspend": True, "gpus": {"min": 2}}, name="asked-for")
     path = kinds.path("EnergyAwareJob", "asked-for")
     wait_until(lambda: NO_PODS_OF_YOURS in refusal(kinds.try_create, job, submitter), seconds=30)
     wait_until(lambda: refusal(kinds.try_create, job, editor) == "", seconds=30)
     editor.create(kinds.path("EnergyAwareJob"), job)
     other = {"spec": {"containers": [{"name": "trainer", "image": "miner"}], "serviceAccountName": "attacker"}}
-    for spec in ({"template": other}, {"gpus": {"max": 8}}):
+    # A pipeline's plan is a ConfigMap that the trainer has mounted.
+    plan = {"stages": 2, "microbatches": 8, "plan": {"configMap": "somebody-elses"}}
+    for spec in ({"template": other}, {"gpus": {"max": 8}}, {"pipeline": plan}):
         assert NO_PODS_OF_YOURS in refusal(submitter.patch, path, {"spec": spec}), spec
         editor.patch(path, {"spec": spec})
     # What asks for no other pods than somebody who might has asked for.
