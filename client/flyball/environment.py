@@ -47,7 +47,8 @@ class Target:
 class PipelineSection:
     """The job's pipelines: the file of their plan, what it has to be of, and which of its points is wanted.
 
-    `iteration_seconds` is how long an iteration may take for the job's deadline to be met; None without one.
+    `iteration_seconds` is how long an iteration may take for the job's deadline to be met; None without one. Both it and
+    `objective` are those of the start: the `point_file` has what is wanted now.
     """
 
     plan: str
@@ -55,6 +56,7 @@ class PipelineSection:
     microbatches: int | None = None
     objective: str = "Time"
     iteration_seconds: float | None = None
+    point_file: str | None = None
 
 
 OBJECTIVES = ("Time", "Energy", "Balanced")
@@ -146,4 +148,5 @@ def _pipeline(variables: Mapping[str, str], number: Callable[[str, int | None, i
         microbatches=number("FLYBALL_PIPELINE_MICROBATCHES", None, 1),
         objective=objective,
         iteration_seconds=seconds,
+        point_file=variables.get("FLYBALL_PIPELINE_POINT") or None,
     )

@@ -19,6 +19,7 @@ from flyball.clocks import Clock, own_gpu
 from flyball.environment import Environment
 from flyball.measuring import EnergyMeter, Measurement
 from flyball.pipeline import Pipeline, read_plans
+from flyball.pipeline_point import WantedPoint
 from flyball.reporting import Reporter
 from flyball.sampling import Order, Part, Position, even_parts, parts_of
 from flyball.saved_state import SavedState, read_pickle, write_pickle
@@ -152,7 +153,8 @@ class Job:
         """This process' place in a pipeline, whose computations run at the clocks of a plan.
 
         `plan` is a file that `flyball frontier --output` has written; unless it is given, the job's `spec.pipeline` counts,
-        and its objective and deadline choose the point of the frontier; without either nothing is asked for. `stage`
+        and its objective, deadline and grant choose the point of the frontier, also while it trains; without either nothing
+        is asked for. `stage`
         counts from 0, and so does `replica` where several pipelines train the same model. `gpu` is the UUID of this
         process' GPU; unless it is given, the device plugin's word counts. A plan that cannot be used costs one warning:
         the GPU then runs at what is granted.
@@ -169,9 +171,9 @@ class Job:
             )
         if plans is not None and section is not None and environment.socket is None:
             logger.warning("no clocks are asked for, training goes on: the job has a pipeline, and its pods no socket")
-        seconds = None
+        wanted = None
         if plans is not None and section is not None:
-            seconds = plans.seconds_for(section.objective, section.iteration_seconds)
+            wanted = WantedPoint(plans, section, self._monotonic)
         return Pipeline(
             plans,
             Clock(environment.socket, own, self._monotonic) if environment.socket and own is not None else None,
@@ -179,7 +181,7 @@ class Job:
             replica=replica,
             replicas=environment.world_size // plans.stages if plans is not None else 1,
             values=self._values,
-            iteration_seconds=seconds,
+            wanted_seconds=None if wanted is None else wanted.seconds,
             monotonic=self._monotonic,
         )
 

@@ -26,13 +26,15 @@ LEAST_DEGREE = 1.03
 LOOK_SECONDS = 0.25
 # Of what a stage tells within an iteration, so much has to be waited for in it for the next one to go by that.
 LEAST_WAITED = 0.1
-_PACE, _SLOW = "pace-", "slow"
+_PACE, _SLOW, _POINT = "pace-", "slow", "point"
 
 
 class Pipeline:
     """One stage of one replica of a pipeline. Without a plan it measures and asks for nothing, with the same interface.
 
-    `iteration_seconds` is how long an iteration takes that waits for nobody; by default as long as by the fastest plan.
+    `wanted_seconds` says how long an iteration is to take that waits for nobody; by default as long as by the fastest plan.
+    The first stage of the first replica asks it anew in each iteration, and tells what it has become: all change in the
+    same iteration, the one after the next.
 
     The stage that ends an iteration last, the first one, tells the other replicas how long theirs takes by itself; all
     read that after they have waited for each other, and so change plans in the same iteration. A stage whose computations
@@ -49,13 +51,15 @@ class Pipeline:
         replica: int = 0,
         replicas: int = 1,
         values: SharedValues | None = None,
-        iteration_seconds: float | None = None,
+        wanted_seconds: Callable[[], float] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plans = plans
-        self._seconds = (
-            (plans.fastest_seconds if plans is not None else 0.0) if iteration_seconds is None else iteration_seconds
-        )
+        fastest_seconds = plans.fastest_seconds if plans is not None else 0.0
+        self._seconds = fastest_seconds if wanted_seconds is None else wanted_seconds()
+        self._wanted_seconds = wanted_seconds if stage == 0 and replica == 0 else None
+        # What the first stage has told last, and from which iteration on: a new word follows when all go by that.
+        self._told_point = (0, self._seconds)
         self._clock = clock
         self._stage = stage
         self._replica = replica
@@ -165,10 +169,36 @@ class Pipeline:
             self._tell(f"{_PACE}{self._replica}", value)
             if self._iteration == 0 and self._replica == 0 and self._replicas > 1:
                 self._told.begin()
+            self._tell_point()
+
+    def _tell_point(self) -> None:
+        """Tell all stages how long iterations are to take, where that has changed.
+
+        From the iteration after the next: all will have begun no later one than the next by then, since none gets further
+        without this stage.
+        """
+        if self._wanted_seconds is None:
+            return
+        seconds = self._wanted_seconds()
+        if self._iteration == 0 or (self._iteration >= self._told_point[0] and seconds != self._told_point[1]):
+            self._told_point = self._iteration + 2, seconds
+            self._tell(_POINT, f"{self._iteration + 2:015d} {seconds:020.9f}")
+
+    def _take_point(self) -> None:
+        """Go by what the first stage has told, if it is so far."""
+        if self._iteration == 0:
+            return
+        if self._values is None:
+            told: tuple[int, float] | None = self._told_point
+        else:
+            told = _numbers(self._read(_POINT) or "")
+        if told is not None and told[0] <= self._iteration + 1 and told[1] > 0.0:
+            self._seconds = told[1]
 
     def _synchronized(self) -> None:
         """Everybody's gradients are there: choose the plan of the next iteration."""
         if self._plans is not None:
+            self._take_point()
             paces = self._paces()
             degree = max(self._told_degree, self._found_degree(paces))
             self.straggler_degree = degree if degree >= LEAST_DEGREE else 1.0
@@ -231,12 +261,18 @@ class Pipeline:
 
 def _pace(text: str, iteration: int) -> float | None:
     """The seconds that were told of this iteration; None where those are of another, or what is read is none."""
+    told = _numbers(text)
+    return told[1] if told is not None and told[0] == iteration else None
+
+
+def _numbers(text: str) -> tuple[int, float] | None:
+    """An iteration, and the seconds that were told of it; None where what is read is no such thing."""
     told, _, words = text.partition(" ")
     try:
-        seconds = float(words) if int(told) == iteration else -1.0
+        iteration, seconds = int(told), float(words)
     except ValueError:
         return None
-    return seconds if 0.0 <= seconds < float("inf") else None
+    return (iteration, seconds) if 0.0 <= seconds < float("inf") else None
 
 
 class _Computation:

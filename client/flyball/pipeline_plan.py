@@ -32,6 +32,7 @@ class StagePlans:
                 for point in document["points"]
             ]
             waiting_watts = float(document.get("waiting_power", 0.0))
+            least = [(int(clock), float(seconds)) for clock, seconds in document.get("least_times") or ()]
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidPlan(f"this is not what `flyball frontier --output` writes: {error!r}") from error
         if self.stages < 1:
@@ -42,15 +43,18 @@ class StagePlans:
             raise InvalidPlan(f"there is no plan for stage {stage}: the plan is of {self.stages} stages, from 0")
         if not all(math.isfinite(seconds + joules) and seconds > 0 for seconds, joules, _ in points):
             raise InvalidPlan("an iteration takes finite seconds above 0, and finite joules")
+        if not all(clock > 0 and 0 < seconds < math.inf for clock, seconds in least):
+            raise InvalidPlan("least_times are megahertz and finite seconds, both above 0")
+        self._least_times = sorted(least)
         self._seconds: list[float] = []
         self._joules: list[float] = []
         self._clocks: list[dict[str, _Runs]] = []
         self._looked_up: tuple[int, Plan] | None = None  # the one plan that is written out, and its place
-        least = math.inf
+        fewest = math.inf
         for seconds, joules, clocks in sorted(points, key=lambda point: point[:2]):
             # A slower one is only of use where it needs less than a faster one that then waits.
-            if joules - waiting_watts * seconds < least:
-                least = joules - waiting_watts * seconds
+            if joules - waiting_watts * seconds < fewest:
+                fewest = joules - waiting_watts * seconds
                 self._seconds.append(seconds)
                 self._joules.append(joules)
                 self._clocks.append(_runs(clocks))
@@ -86,21 +90,35 @@ class StagePlans:
         count = 0 if forwards is None else _count(forwards)
         return forwards is None or (count > 0 and count % microbatches == 0)
 
-    def seconds_for(self, objective: str, longest_seconds: float | None = None) -> float:
+    def seconds_for(
+        self, objective: str, longest_seconds: float | None = None, max_megahertz: float | None = None
+    ) -> float:
         """How long an iteration is to take by a job's objective, and at the longest for its deadline to be met.
 
         *Time*: as fast as it goes. Otherwise the plan of the fewest joules that meets the deadline, the fastest where none
         does; without one *Energy* has that of the fewest joules, *Balanced* that of the least product of joules and
-        seconds: to be slower by a second would save less than the pipeline draws in one.
+        seconds: to be slower by a second would save less than the pipeline draws in one. No GPU being granted more than
+        `max_megahertz`, both take no plan for an iteration that is shorter than it can be then: by such a plan stages
+        would run ahead, to wait.
         """
-        both = list(zip(self._seconds, self._joules))
         if objective == "Time":
             return self.fastest_seconds
+        return max(self._by_objective(objective, longest_seconds), self._least_seconds(max_megahertz))
+
+    def _by_objective(self, objective: str, longest_seconds: float | None) -> float:
+        both = list(zip(self._seconds, self._joules))
         if longest_seconds is not None:
             both = [item for item in both if item[0] <= longest_seconds] or both[:1]
         elif objective == "Balanced":
             return min(both, key=lambda item: item[0] * item[1])[0]
         return min(both, key=lambda item: item[1])[0]
+
+    def _least_seconds(self, max_megahertz: float | None) -> float:
+        """How long an iteration takes at the least where no clock may be above this; 0 where the plan does not say."""
+        if max_megahertz is None or not self._least_times:
+            return 0.0
+        place = bisect_right(self._least_times, (max_megahertz, math.inf)) - 1
+        return self._least_times[max(0, place)][1]
 
     def at(self, seconds: float) -> Plan:
         """The plan for an iteration of so many seconds: the slowest that is not slower, else the fastest."""

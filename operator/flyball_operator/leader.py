@@ -167,6 +167,7 @@ class LeaderTerm:
                     self._background.start(("taint", info.name), setting)
         self._start_job_actions(jobs, instructions, state.nodes)
         self._start_checks(jobs)
+        self._tell_points(jobs)
         for write in instructions.cap_statuses:
             self._background.start(("cap", write.cap.uid), self._reporter.write_cap(write))
         (self._statuses_may_write.clear if state.cutting else self._statuses_may_write.set)()
@@ -305,6 +306,15 @@ class LeaderTerm:
                     self._executor.check_template(job),
                     lambda result, job=job: self._jobs.checked(job, result),  # type: ignore[misc]
                 )
+
+    def _tell_points(self, jobs: JobsStep) -> None:
+        """Tell pods of pipelines that are to run otherwise; who is not told now is looked at again in a few seconds."""
+        background = self._background
+        room = HOUSEKEEPING_AT_ONCE - background.under_way("point")
+        for told in jobs.points:
+            if room > 0 and not background.busy(("point", told.job.uid)):
+                room -= 1
+                background.start(("point", told.job.uid), self._executor.tell_point(told))
 
     def _start_statuses(self, jobs: JobsStep) -> None:
         async def in_turn(

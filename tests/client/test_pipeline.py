@@ -18,6 +18,7 @@ from flyball.environment import Environment, InvalidEnvironment, PipelineSection
 from flyball.job import Job
 from flyball.pipeline import LEAST_DEGREE, Pipeline, read_plans
 from flyball.pipeline_plan import MAX_COMPUTATIONS, InvalidPlan, StagePlans
+from flyball.pipeline_point import WantedPoint
 from flyball.shared_values import SharedValues
 from flyball.slow_stage import Told
 from flyball_frontiers.pipeline import (
@@ -29,6 +30,7 @@ from flyball_frontiers.pipeline import (
     pipeline_graph,
 )
 from flyball_frontiers.pipeline.document import envpipe_document, perseus_document
+from flyball_frontiers.pipeline.evaluate import Execution, execute
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -42,6 +44,7 @@ ROWS = [
 ]
 PROFILE = PipelineProfile.from_rows(ROWS)
 MICROBATCHES, WAITING_WATTS = 6, 20.0
+PROFILES = Path(__file__).parents[2] / "examples/profiles"
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +126,10 @@ def test_envpipe_s_plan_is_looked_up_as_well() -> None:
         lambda d: d.update(waiting_power=float("-inf")),
         lambda d: d.update(waiting_power=-1e308) or [point.update(realised_time=1e3) for point in d["points"]],
         lambda d: d.update(waiting_power=None),
+        lambda d: d.update(least_times=[[1400]]),
+        lambda d: d.update(least_times=[[1400, float("nan")]]),
+        lambda d: d.update(least_times=[[0, 1.0]]),
+        lambda d: d.update(least_times=5),
     ],
 )
 def test_what_is_no_plan_is_refused(document: dict[str, Any], spoil: Any) -> None:
@@ -233,6 +240,180 @@ def test_replicas_run_as_slow_as_the_slowest_and_come_back(
             assert pipelines[0].plan is not None
             assert pipelines[0].plan.seconds <= plans.fastest_seconds * found * (1 + 2e-6)
     assert pipelines[0].plan.seconds == plans.fastest_seconds
+
+
+@pytest.mark.parametrize(
+    ("profile", "watts", "clock", "saved", "slower"),
+    [("gpt3-a40-unbalanced", 70.38, 1290, 0.0456, 0.0123), ("gpt3-a100-unbalanced", 83.64, 1230, 0.0489, 0.0198)],
+)
+def test_a_plan_for_the_granted_clock_needs_less_than_the_fastest_held_to_it(
+    profile: str, watts: float, clock: int, saved: float, slower: float
+) -> None:
+    """The figures of docs/training.md."""
+    measured = PipelineProfile.from_csv((PROFILES / f"{profile}.csv").read_text(encoding="utf-8"))
+    graph = pipeline_graph(measured, Schedule.ONE_F_ONE_B, 16)
+    document = json.loads(json.dumps(perseus_document(graph, watts, 60)))
+    stages = [StagePlans(document, stage) for stage in range(measured.stages)]
+
+    def held(seconds: float) -> Execution:
+        """An iteration by the plan for so many seconds, no clock being above the granted one."""
+        chosen = []
+        for operation in graph.operations:
+            assert operation.stage is not None
+            asked = stages[operation.stage].at(seconds).clock_megahertz(operation.instruction, operation.microbatch)
+            limit = min(clock, asked or clock)
+            within = [point for point in operation.points if (point.clock_megahertz or 0) <= limit]
+            chosen.append(max(within, key=lambda point: point.clock_megahertz or 0))
+        return execute(graph, chosen, watts)
+
+    fastest = held(stages[0].fastest_seconds)
+    wanted = held(stages[0].seconds_for("Energy", stages[0].fastest_seconds, clock))
+    assert 1 - wanted.energy_joules / fastest.energy_joules == pytest.approx(saved, abs=2e-3)
+    assert wanted.time_seconds / fastest.time_seconds - 1 == pytest.approx(slower, abs=2e-3)
+
+
+class Wanted:
+    """How long iterations are to take, as somebody may change it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.value = seconds
+
+    def __call__(self) -> float:
+        return self.value
+
+
+@given(data=st.data(), replicas=st.integers(1, 2), stages=st.integers(1, 3))
+@settings(max_examples=examples(60))
+def test_all_stages_change_to_another_point_in_the_same_iteration(
+    data: st.DataObject, replicas: int, stages: int, document: dict[str, Any]
+) -> None:
+    """Whoever is ahead: within a replica one stage may be a whole iteration ahead of another, as its data come."""
+    plans = StagePlans(document, 0)
+    seconds = [plans.fastest_seconds, *(plans.fastest_seconds * factor for factor in (1.05, 1.1, 1.2))]
+    wanted, now = Wanted(seconds[0]), Now()  # computations take no time: nobody is a straggler
+    with tempfile.TemporaryDirectory() as folder:
+        values = SharedValues(folder)
+        ranks = [(replica, stage) for replica in range(replicas) for stage in range(stages)]
+        pipelines = {
+            (replica, stage): Pipeline(
+                plans, None, stage=stage, replica=replica, replicas=replicas, values=values,
+                wanted_seconds=wanted, monotonic=now,
+            )
+            for replica, stage in ranks
+        }  # fmt: skip
+        went_by: dict[int, set[float]] = {}
+        for iteration in range(12):
+            wanted.value = data.draw(st.sampled_from(seconds))
+            for pipeline in pipelines.values():
+                assert pipeline.plan is not None
+                went_by.setdefault(iteration, set()).add(pipeline.plan.seconds)
+            for rank in ranks:
+                with pipelines[rank].forward(0):
+                    pass
+            # The first stages end last; who waits for nobody else's gradients goes on before.
+            early = [] if replicas > 1 else data.draw(st.lists(st.sampled_from(ranks), unique=True))
+            for rank in sorted((rank for rank in early if rank[1] > 0), reverse=True):
+                with pipelines[rank].synchronize():
+                    pass
+            late = [rank for rank in sorted(ranks, key=lambda item: -item[1]) if rank not in early or rank[1] == 0]
+            for rank in late:
+                pipelines[rank].synchronize().__enter__()
+            for rank in late:
+                pipelines[rank].synchronize().__exit__(None, None, None)
+        assert all(len(plans_) == 1 for plans_ in went_by.values()), went_by
+        for _ in range(5):
+            for rank in sorted(ranks, key=lambda item: -item[1]):
+                with pipelines[rank].forward(0):
+                    pass
+                pipelines[rank].synchronize().__enter__()
+            for rank in ranks:
+                pipelines[rank].synchronize().__exit__(None, None, None)
+        assert {pipeline.plan.seconds for pipeline in pipelines.values() if pipeline.plan is not None} == {
+            plans.at(wanted.value).seconds
+        }, "the last word counts in the end"
+
+
+@pytest.mark.parametrize("value", ["", "nonsense", "nan nan", "5 inf", "5 -1", "000000000000003 0.0", "\x00" * 37])
+def test_a_point_that_cannot_be_read_changes_nothing(value: str, document: dict[str, Any], tmp_path: Path) -> None:
+    values, plans = SharedValues(str(tmp_path)), StagePlans(document, 1)
+    pipeline = Pipeline(plans, None, stage=1, values=values, wanted_seconds=Wanted(plans.slowest_seconds))
+    values.put("point", value)
+    for _ in range(8):
+        with pipeline.forward(0):
+            pass
+        with pipeline.synchronize():
+            pass
+    assert pipeline.plan == plans.at(plans.slowest_seconds)
+
+
+def told(path: Path, **point: Any) -> None:
+    """As a kubelet does: the whole file at once."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(point))
+    new.rename(path)
+
+
+def test_the_file_says_which_point_is_wanted_and_is_looked_at_once_a_second(
+    document: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, plans, path = Now(), StagePlans(document, 0), tmp_path / "point.json"
+    section = PipelineSection("plan.json", objective="Energy", point_file=str(path))
+    path.write_text("")  # a pod whose annotation is not there yet
+    wanted = WantedPoint(plans, section, now)
+    assert wanted.seconds() == plans.seconds_for("Energy") > plans.fastest_seconds
+    told(path, objective="Time")
+    assert wanted.seconds() == plans.seconds_for("Energy")
+    now.seconds += 1.0
+    assert wanted.seconds() == plans.fastest_seconds
+    due = plans.fastest_seconds * 1.05
+    for point, seconds in (
+        ({"objective": "Balanced"}, plans.seconds_for("Balanced")),
+        ({"objective": "Energy", "iterationSeconds": due, "later": [1]}, plans.seconds_for("Energy", due)),
+        (
+            {"objective": "Energy", "iterationSeconds": 1e-9, "maxMegahertz": 1000},
+            plans.seconds_for("Energy", 1e-9, 1000),
+        ),
+    ):
+        now.seconds += 1.0
+        told(path, **point)
+        assert wanted.seconds() == seconds
+    assert not caplog.records
+    last = wanted.seconds()
+    for text in (
+        "{",
+        "[]",
+        '{"objective": "Speed"}',
+        '{"objective": "Energy", "maxMegahertz": "all"}',
+        "[" * 4000,
+        None,
+    ):
+        now.seconds += 1.0
+        path.unlink(missing_ok=True)
+        if text is not None:
+            path.write_text(text)
+        assert wanted.seconds() == last
+    assert len(caplog.records) == 1
+    now.seconds += 1.0
+    told(path, objective="Time")
+    assert wanted.seconds() == plans.fastest_seconds, "what can be read again counts again"
+
+
+def test_no_faster_plan_is_taken_than_the_granted_clock_allows(document: dict[str, Any]) -> None:
+    plans = StagePlans(document, 0)
+    graph = pipeline_graph(PROFILE, Schedule.ONE_F_ONE_B, MICROBATCHES)
+    for clock in (1400, 1300, 1200, 1000, 800, 300):
+        possible = [
+            max((point for point in operation.points if (point.clock_megahertz or 0) <= max(clock, 800)),
+                key=lambda point: point.clock_megahertz or 0)
+            for operation in graph.operations
+        ]  # fmt: skip
+        least = execute(graph, possible, WAITING_WATTS).time_seconds
+        # A deadline that nobody can keep any more has them as fast as it goes.
+        assert plans.seconds_for("Energy", 1e-9, clock) == pytest.approx(max(least, plans.fastest_seconds), rel=1e-9)
+        assert plans.seconds_for("Energy", None, clock) >= plans.seconds_for("Energy")
+        assert plans.seconds_for("Time", None, clock) == plans.fastest_seconds
+    earlier = {name: value for name, value in document.items() if name != "least_times"}  # as it was written once
+    assert StagePlans(earlier, 0).seconds_for("Energy", 1e-9, 800) == plans.fastest_seconds
 
 
 @pytest.mark.parametrize("pace", ["", "nonsense", "nan", "inf", "-1", "\x00" * 20])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ def test_a_pipelines_boards_run_at_the_clocks_of_its_plan(bench: Bench, tmp_path
     submit(bench, "piped", document, tmp_path, objective="Energy")
     # What is granted is what Time would have: what the plan asks for is never above it.
     running = bench.wait_running("piped", STAGES)
+    pods = [pod["metadata"]["uid"] for pod in bench.objects("pods")]
     assert running["status"]["allocation"]["clockMegahertz"] == HIGHEST
 
     def clocks(iteration: Iteration) -> dict[tuple[int, str, int], int]:
@@ -84,3 +86,26 @@ def test_a_pipelines_boards_run_at_the_clocks_of_its_plan(bench: Bench, tmp_path
         120.0,
     )
     assert {iteration.planned_seconds for iteration in ran()} == {cheapest}
+
+    # Another point, while it trains: a deadline that only the fastest meets, then clocks that a cap takes away.
+    def goes_by(seconds: float) -> None:
+        bench.wait(
+            lambda: ran()[-1].planned_seconds == seconds,
+            lambda: f"iterations of {seconds} s; the last were planned for {[i.planned_seconds for i in ran()[-3:]]}",
+            120.0,
+        )
+
+    soon = datetime.now(UTC) + timedelta(seconds=0.5 * stages[0].fastest_seconds * 1_000_000)
+    bench.change("piped", deadline=soon.isoformat())
+    goes_by(stages[0].fastest_seconds)
+    bench.set_cap("low", int(bench.floor_watts()) + 60)
+    held = bench.wait_job(
+        "piped",
+        lambda raw: (raw or {}).get("status", {}).get("allocation", {}).get("clockMegahertz", HIGHEST) < HIGHEST,
+        "held by the cap",
+    )
+    clock = held["status"]["allocation"]["clockMegahertz"]
+    slower = stages[0].seconds_for("Energy", stages[0].fastest_seconds, clock)
+    assert slower > stages[0].fastest_seconds
+    goes_by(stages[0].at(slower).seconds)
+    assert [pod["metadata"]["uid"] for pod in bench.objects("pods")] == pods, "nothing was restarted"

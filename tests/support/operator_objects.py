@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -244,6 +245,7 @@ def raw_pod(
     disrupted: bool = False,
     unscheduled: str = "",
     waiting: tuple[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
 ) -> Json:
     """A pod of the job `uid` (of nobody's, where that is empty), controlled by the incarnation's batch Job.
 
@@ -262,6 +264,8 @@ def raw_pod(
             metadata["ownerReferences"] = [owner("batch/v1", "Job", f"batch-{uid}-{incarnation}")]
     if deleting:
         metadata["deletionTimestamp"] = CREATED
+    if annotations:
+        metadata["annotations"] = dict(annotations)
     spec: Json = {"containers": [{"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]}
     if node:
         spec["nodeName"] = node

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import field
 
 from flyball_api.names import (
+    ANNOTATION_PIPELINE_POINT,
     ANNOTATION_POWER_PERMILLE,
     LABEL_COMPLETION_INDEX,
     LABEL_INCARNATION,
@@ -100,6 +101,7 @@ class PodView(ApiStruct, frozen=True):
     Of a pod that has failed, `exit_reason` and `exit_message` go with `exit_code`; `disruption` is set where it was ended,
     or never begun, for reasons that are not its program's: eviction, a lost node, the kubelet's admission. `owner` is kind
     and name of what it belongs to (empty: nothing). `power_permille` is how much of what its GPUs could have it asks for.
+    `pipeline_point` is what it was told last of the point that its pipeline is to run at.
     """
 
     namespace: str
@@ -126,6 +128,7 @@ class PodView(ApiStruct, frozen=True):
     needs: Needs = NO_NEEDS
     owner: str = ""
     power_permille: int = PERMILLE
+    pipeline_point: str = ""
 
     @property
     def finished(self) -> bool:
@@ -295,6 +298,7 @@ def read_pod(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GP
         disruption=_disruption(pod, ended),
         exit_reason=ended.reason,
         exit_message=ended.message,
+        pipeline_point=metadata.annotations.get(ANNOTATION_PIPELINE_POINT, ""),
         needs=_pod_needs(spec),
         owner=metadata.owner,
         power_permille=_power_permille(metadata.annotations),

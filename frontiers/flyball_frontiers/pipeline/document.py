@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from flyball_frontiers.frontier import Frontier, FrontierPoint
 from flyball_frontiers.pipeline.codec import PlanCodec
 from flyball_frontiers.pipeline.envpipe import Reconfiguration, envpipe
-from flyball_frontiers.pipeline.graph import ComputationGraph
+from flyball_frontiers.pipeline.evaluate import run
+from flyball_frontiers.pipeline.graph import ComputationGraph, Operation
 from flyball_frontiers.pipeline.group_layout import Group
 from flyball_frontiers.pipeline.groups import plan_groups
 from flyball_frontiers.pipeline.lag import plan_with_lag
@@ -135,7 +138,24 @@ def _document(
     for point in written["points"]:
         point["clocks"] = point.pop("plan")
     head = {"planner": planner, "gpus": graph.gpus * replicas, "blocking_power": blocking_power}
-    return head | written | {"flat_out": flat_out}
+    return head | written | {"flat_out": flat_out, "least_times": _least_times(graph)}
+
+
+def _least_times(graph: ComputationGraph) -> list[list[float]]:
+    """How long an iteration takes at the least where no clock may be above one: [MHz, seconds] for each there is.
+
+    An operation that has no clock so low takes what it takes at its lowest.
+    """
+    clocks = sorted({point.clock_megahertz or 0 for operation in graph.operations for point in operation.points} - {0})
+
+    def seconds(operation: Operation, clock: int) -> float:
+        within = [point for point in operation.points if (point.clock_megahertz or 0) <= clock]
+        slowest = min(operation.points, key=lambda point: point.clock_megahertz or 0)
+        return min([point.time_seconds for point in within], default=slowest.time_seconds)
+
+    durations = np.array([[seconds(operation, clock) for clock in clocks] for operation in graph.operations])
+    _, finishes = run(graph, durations)
+    return [[clock, float(time)] for clock, time in zip(clocks, finishes.max(axis=0), strict=True)] if clocks else []
 
 
 def _plan(graph: ComputationGraph, plan: PipelinePlan, blocking_power: float) -> dict[str, Any]:

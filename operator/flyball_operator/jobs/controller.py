@@ -9,7 +9,7 @@ how far each job has come, how often it has failed, and whether the API server r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -48,6 +48,7 @@ from flyball_operator.jobs.memory import (
     without_plan,
 )
 from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts
+from flyball_operator.jobs.pipeline_points import PAUSE_SECONDS, TellPoint, points_to_tell
 from flyball_operator.jobs.preemption import still_preempted
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
 from flyball_operator.jobs.quota_books import QuotaBooks
@@ -182,7 +183,24 @@ class JobController:
             if (record := self._records[uid]).waited is None  # else nothing follows from time
         ]
         next_seconds = min([self._creates.next_seconds(), *times])
-        return replace(shown, actions=actions, gates=gates, expired=expired, next_seconds=next_seconds)
+        points = self._points(jobs.values(), now, monotonic)
+        return replace(shown, actions=actions, gates=gates, expired=expired, next_seconds=next_seconds, points=points)
+
+    def _points(self, jobs: Iterable[LiveJob], now: datetime, monotonic: float) -> list[TellPoint]:
+        """What pods have to be told of their pipelines, at most every few seconds each job's."""
+        found = []
+        for job in jobs:
+            record, step = self._records[job.view.uid], job.step
+            begun = step.current is not None and step.phase in (Phase.STARTING, Phase.RUNNING)
+            if job.view.spec.pipeline is None or not begun or monotonic < record.tell_point_at:
+                continue
+            number, granted = step.current.incarnation, job.memory.current
+            clock = None if granted is None else granted.clock_megahertz
+            point = points_to_tell(job.view, number, job.pods, record.progress.iterations, clock, now)
+            if point is not None:
+                record.tell_point_at = monotonic + PAUSE_SECONDS
+                found.append(point)
+        return found
 
     def answered(self, item: JobAction, result: WriteResult, now: datetime) -> None:
         """Take in what became of an action: a Job that was made is a resize, what is refused is not tried again soon."""

@@ -12,6 +12,7 @@ from flyball_api.workloads import PodView
 from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.lifecycle import Action, JobStep, OpenGates, StopIncarnation
 from flyball_operator.jobs.memory import JobMemory
+from flyball_operator.jobs.pipeline_points import TellPoint
 from flyball_operator.jobs.status_lanes import Lane
 
 
@@ -42,7 +43,7 @@ class JobsStep:
     `late_energy` (of ended jobs whose last pods are reported to have used more) and the removal of the `expired` jobs.
     After `next_seconds` something follows from time alone. `withheld_gpus` are those of each node that no pod can have now.
     Of the templates of `checks` the API server should be asked. `quota_statuses` are due as well. `consumptions` are what
-    all jobs have used, those included that are gone.
+    all jobs have used, those included that are gone. `points` are due to pods whose pipelines are to run otherwise.
     """
 
     jobs: Mapping[str, LiveJob]
@@ -57,6 +58,7 @@ class JobsStep:
     quota_statuses: Sequence[tuple[EnergyQuota, EnergyQuotaStatus]] = ()
     consumptions: Sequence[Consumption] = ()
     lanes: Mapping[str, Lane] = field(default_factory=dict)
+    points: Sequence[TellPoint] = ()
 
     @property
     def stopping(self) -> frozenset[tuple[str, int]]:

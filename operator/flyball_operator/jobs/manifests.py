@@ -14,6 +14,7 @@ from typing import Any
 from flyball_api.energy_aware_job import EnergyAwareJob, PlanSource
 from flyball_api.names import (
     ANNOTATION_ALLOCATION,
+    ANNOTATION_PIPELINE_POINT,
     FLYBALL_API_VERSION,
     LABEL_COMPLETION_INDEX,
     LABEL_HOSTNAME,
@@ -24,6 +25,8 @@ from flyball_api.names import (
     SOCKET_VOLUME,
 )
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, placement_annotation
+
+from flyball_operator.jobs.pipeline_points import iteration_seconds, pipeline_objective, wanted_point
 
 JsonObject = dict[str, Any]
 
@@ -38,8 +41,7 @@ POD_UID_VARIABLE = "FLYBALL_POD_UID"
 PLAN_VOLUME = "flyball-plan"
 PLAN_MOUNT = "/etc/flyball"
 PLAN_NAME = "plan.json"
-# Of the time to a deadline, what the iterations may take: checkpoints and clocks that come late take some, too.
-SHARE_OF_DEADLINE = 0.95
+POINT_NAME = "point.json"
 
 
 def incarnation_name(job: EnergyAwareJob, incarnation: int) -> str:
@@ -121,23 +123,19 @@ def _pipeline_variables(job: EnergyAwareJob, now: datetime) -> dict[str, str | i
     pipeline = job.spec.pipeline
     if pipeline is None:
         return {}
-    seconds = iteration_seconds(job, now)
+    seconds = iteration_seconds(job, _iterations_done(job), now)
     return {
         "FLYBALL_PIPELINE_PLAN": f"{PLAN_MOUNT}/{PLAN_NAME}",
+        "FLYBALL_PIPELINE_POINT": f"{PLAN_MOUNT}/{POINT_NAME}",
         "FLYBALL_PIPELINE_STAGES": pipeline.stages,
         "FLYBALL_PIPELINE_MICROBATCHES": pipeline.microbatches,
-        "FLYBALL_PIPELINE_OBJECTIVE": "Time" if job.observed else job.spec.objective,
+        "FLYBALL_PIPELINE_OBJECTIVE": pipeline_objective(job),
         "FLYBALL_PIPELINE_SECONDS": None if seconds is None else f"{seconds:.6g}",
     }
 
 
-def iteration_seconds(job: EnergyAwareJob, now: datetime) -> float | None:
-    """How long an iteration of a job may take for its deadline to be met; None where nothing is due, or it is past."""
-    iterations, due = job.spec.training.iterations, job.due
-    if iterations is None or due is None or due <= now:
-        return None
-    done = 0 if job.status.progress is None else job.status.progress.iterations
-    return SHARE_OF_DEADLINE * (due - now).total_seconds() / max(1, iterations - done)
+def _iterations_done(job: EnergyAwareJob) -> int:
+    return 0 if job.status.progress is None else job.status.progress.iterations
 
 
 def incarnation_job(
@@ -154,7 +152,8 @@ def incarnation_job(
 
     `socket_directory` is where on their nodes the agents serve training processes; empty: pods get no socket. Where there
     is a `socket_resource`, the trainer asks for one of it instead, and its node's agent mounts the socket's folder.
-    Of a job with a pipeline the trainer has its plan, and what is left at `now` of the time to its deadline.
+    Of a job with a pipeline the trainer has its plan, and what is left at `now` of the time to its deadline; the point that
+    is wanted of the plan is an annotation and a file of the pods, which change while they train.
     `gpu_resources` names the extended resources whose units are GPUs, of which a pod gets none but the job's.
     Raises ValueError where the nodes' shares differ (an Indexed Job has one template) or the template cannot be used.
     """
@@ -257,6 +256,8 @@ def _template(
         spec["volumes"] = [*(spec.get("volumes") or ()), volume]
     if job.spec.pipeline is not None and job.spec.pipeline.plan is not None:
         _mount_plan(spec, job.spec.pipeline.plan)
+        point = wanted_point(job, _iterations_done(job), None, now)
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), ANNOTATION_PIPELINE_POINT: point}
     # The first container is the trainer; a GPU cannot be shared between containers of a pod.
     resources = containers[0]["resources"] = containers[0].get("resources") or {}
     gpus = {job.spec.gpus.resource_name: str(nodes[0][1])}
@@ -268,12 +269,19 @@ def _template(
 
 
 def _mount_plan(spec: JsonObject, plan: PlanSource) -> None:
-    """Give the trainer the plan of its pipeline; the kubelet reads it, and says of the pod what is not there."""
+    """Give the trainer the plan of its pipeline, and the point that is wanted of it.
+
+    The kubelet reads both, and says of the pod what is not there.
+    """
     trainer = spec["containers"][0]
     mount = {"name": PLAN_VOLUME, "mountPath": PLAN_MOUNT, "readOnly": True}
     trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or ()), mount]
-    source = {"name": plan.config_map, "items": [{"key": plan.key, "path": PLAN_NAME}]}
-    spec["volumes"] = [*(spec.get("volumes") or ()), {"name": PLAN_VOLUME, "configMap": source}]
+    field = {"fieldPath": f"metadata.annotations['{ANNOTATION_PIPELINE_POINT}']"}
+    sources = [
+        {"configMap": {"name": plan.config_map, "items": [{"key": plan.key, "path": PLAN_NAME}]}},
+        {"downwardAPI": {"items": [{"path": POINT_NAME, "fieldRef": field}]}},
+    ]
+    spec["volumes"] = [*(spec.get("volumes") or ()), {"name": PLAN_VOLUME, "projected": {"sources": sources}}]
 
 
 def incarnation_service(incarnation: IncarnationView) -> JsonObject:

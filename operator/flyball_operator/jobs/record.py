@@ -55,6 +55,7 @@ class JobRecord:
     stop_reason: str = "the plan gives it no GPUs for now"
     checked_generation: int = 0  # the last one whose template the API server was asked about
     check_at: float = float("-inf")
+    tell_point_at: float = float("-inf")  # not before this is it looked at what its pipeline's pods have to be told
     preempted: str = ""  # for whom it was paused, as long as it has not been given GPUs again
     budget_checked: tuple[int, Refusal | None] = (0, None)  # the generation that was looked at, and what was found
     # For which generation and signal it was looked at whether the job is put off, when, and what was found.

@@ -20,6 +20,7 @@ from flyball_api.gpu_node import former_labels_annotation, gpu_node_object
 from flyball_api.grant import Grant, grant_spec
 from flyball_api.names import (
     ANNOTATION_FORMER_LABELS,
+    ANNOTATION_PIPELINE_POINT,
     ANNOTATION_RELEASE,
     HOLD_FINALIZER,
     LABEL_HOSTNAME,
@@ -51,6 +52,7 @@ from flyball_kube.session import JSON_PATCH, ApiSession, JsonObject
 
 from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
+from flyball_operator.jobs.pipeline_points import TellPoint
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult, combined
 from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.holds import HoldAction, HoldChange
@@ -342,6 +344,16 @@ class Executor:
             return await self._session.patch(path, body, JSON_PATCH)
 
         return await self._write("open-gate", PODS, patch)
+
+    async def tell_point(self, told: TellPoint) -> WriteResult:
+        """Tell pods which point of its plan their pipeline is to run at; done where all took effect."""
+        return combined(await self.all(self._tell_point(pod, told.point) for pod in told.pods))
+
+    async def _tell_point(self, pod: PodView, point: str) -> WriteResult:
+        # One of the same name made since is another pod, and is told for itself.
+        body = {"metadata": {"uid": pod.uid, "annotations": {ANNOTATION_PIPELINE_POINT: point}}}
+        path = PODS.path(pod.namespace, pod.name)
+        return await self._write("tell-pipeline-point", PODS, lambda: self._session.patch(path, body))
 
     async def write_job_status(self, job: EnergyAwareJob, status: EnergyAwareJobStatus) -> WriteResult:
         path = ENERGY_AWARE_JOBS.path(job.namespace, job.name, "status")

@@ -1,4 +1,5 @@
-"""The ConfigMaps that pods mount, as files: what the kubelet writes before it starts a container."""
+"""The ConfigMaps that pods mount, as files, and annotations beside them: what the kubelet writes before it starts a
+container, of annotations again where they change."""
 
 from __future__ import annotations
 
@@ -72,7 +73,19 @@ class ConfigMapMounts:
             for name, text in files.items():
                 (folder / name).write_text(text)
         self._mounted.add(pod.uid)
+        self.refresh(pod)
         self._on_mounted(pod)
+
+    def refresh(self, pod: GpuPod) -> None:
+        """Write the files of a pod's annotations as these are now, where it has its files at all."""
+        for mounted in pod.config_maps if pod.uid in self._mounted else ():
+            for name, annotation in mounted.annotations.items():
+                path = mounted_folder(self._folder, pod, mounted) / name
+                text = pod.annotations.get(annotation, "")
+                if not path.exists() or path.read_text() != text:
+                    new = path.with_name(f".{name}.new")
+                    new.write_text(text)
+                    new.rename(path)
 
     async def _read(self, pod: GpuPod, mounted: MountedConfigMap) -> dict[str, str] | None:
         """The files of a ConfigMap by their names; None where one of them is not there."""

@@ -176,6 +176,7 @@ class WorkloadHost:
             self._unplaced.add(key)
             return
         self._seen[key] = pod
+        self._config_maps.refresh(pod)
         gang = self._gang(key, pod)
         if pod.ended:
             self._unplaced.discard(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ WORLD_SIZE_VARIABLE = "FLYBALL_WORLD_SIZE"
 ACTIVITY_ANNOTATION = f"{ANNOTATION_PREFIX}/activity"
 
 IncarnationKey = tuple[str, int]
+_ANNOTATION = re.compile(r"metadata\.annotations\['(.+)'\]")
 
 
 def _from_gpus(resource: str) -> bool:
@@ -34,11 +36,15 @@ def _from_gpus(resource: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MountedConfigMap:
-    """A ConfigMap in a container: where it is mounted, and its keys by the paths that they have there."""
+    """A ConfigMap in a container: where it is mounted, and its keys by the paths that they have there.
+
+    `annotations` of the pod's own are files beside them, by their paths too.
+    """
 
     name: str
     mount: str
     keys: Mapping[str, str]
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +134,17 @@ class GpuPod:
 
 
 def _mounted_config_maps(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[MountedConfigMap]:
-    sources = {volume["name"]: volume["configMap"] for volume in spec.get("volumes") or () if "configMap" in volume}
+    volumes = {volume["name"]: volume for volume in spec.get("volumes") or ()}
     for mount in container.get("volumeMounts") or ():
-        source = sources.get(mount["name"])
-        if source is not None and source.get("items"):
-            keys = {item["path"]: item["key"] for item in source["items"]}
-            yield MountedConfigMap(source["name"], mount["mountPath"], keys)
+        volume = volumes.get(mount["name"]) or {}
+        sources = (volume.get("projected") or {}).get("sources") or [volume]
+        annotations = {
+            item["path"]: found[1]
+            for source in sources
+            for item in (source.get("downwardAPI") or {}).get("items") or ()
+            if (found := _ANNOTATION.fullmatch((item.get("fieldRef") or {}).get("fieldPath", ""))) is not None
+        }
+        for config_map in (source["configMap"] for source in sources if "configMap" in source):
+            if config_map.get("items"):
+                keys = {item["path"]: item["key"] for item in config_map["items"]}
+                yield MountedConfigMap(config_map["name"], mount["mountPath"], keys, annotations)

@@ -98,6 +98,7 @@ def test_the_trainer_has_the_plan_of_its_pipeline() -> None:
     pod, told = pipelined(objective="Energy")
     assert told == {
         "FLYBALL_PIPELINE_PLAN": "/etc/flyball/plan.json",
+        "FLYBALL_PIPELINE_POINT": "/etc/flyball/point.json",
         "FLYBALL_PIPELINE_STAGES": "4",
         "FLYBALL_PIPELINE_MICROBATCHES": "16",
         "FLYBALL_PIPELINE_OBJECTIVE": "Energy",
@@ -105,8 +106,10 @@ def test_the_trainer_has_the_plan_of_its_pipeline() -> None:
     mount = {"name": "flyball-plan", "mountPath": "/etc/flyball", "readOnly": True}
     assert pod["containers"][0]["volumeMounts"] == [CHECKPOINT, mount]
     assert "volumeMounts" not in pod["containers"][1]
-    source = {"name": "gpt3", "items": [{"key": "fast.json", "path": "plan.json"}]}
-    assert pod["volumes"] == [{"name": "flyball-plan", "configMap": source}]
+    plan = {"configMap": {"name": "gpt3", "items": [{"key": "fast.json", "path": "plan.json"}]}}
+    annotation = {"fieldPath": "metadata.annotations['flyball.dev/pipeline-point']"}
+    point = {"downwardAPI": {"items": [{"path": "point.json", "fieldRef": annotation}]}}
+    assert pod["volumes"] == [{"name": "flyball-plan", "projected": {"sources": [plan, point]}}]
     own = {"spec": {"containers": [trainer()], "volumes": [{"name": "flyball-plan", "emptyDir": {}}]}}
     taken = job_view(pipeline=PIPELINE, template=own)
     with pytest.raises(ValueError, match="volume name flyball-plan is taken"):

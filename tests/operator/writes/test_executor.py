@@ -16,6 +16,7 @@ from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import GPU_NODES, PODS, Resource
 from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
+from flyball_operator.jobs.pipeline_points import TellPoint
 from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
@@ -309,6 +310,18 @@ async def test_one_pod_that_is_gone_leaves_the_others_to_be_opened() -> None:
     pods = tuple((pod_view(name, gated=True), "a") for name in "pq")
     assert not (await desk.executor.open_gates(OpenGates(pods), {})).done
     assert desk.server.asked[-1][:2] == ("PATCH", "/api/v1/namespaces/team/pods/q")
+
+
+async def test_each_pod_is_told_its_pipelines_point_and_no_other_of_its_name() -> None:
+    desk = Desk()
+    desk.server.answers["PATCH /api/v1/namespaces/team/pods/q"] = error(409)
+    told = TellPoint(job_view(), (pod_view("p"), pod_view("q")), '{"objective": "Energy"}')
+    assert not (await desk.executor.tell_point(told)).done
+    annotations = {"flyball.dev/pipeline-point": '{"objective": "Energy"}'}
+    assert desk.server.asked == [
+        ("PATCH", POD, {"metadata": {"uid": "pod-p", "annotations": annotations}}),
+        ("PATCH", "/api/v1/namespaces/team/pods/q", {"metadata": {"uid": "pod-q", "annotations": annotations}}),
+    ]
 
 
 # --- incarnations ------------------------------------------------------------------------------------------------
