@@ -190,13 +190,13 @@ class JobController:
         """What pods have to be told of their pipelines, at most every few seconds each job's."""
         found = []
         for job in jobs:
-            record, step = self._records[job.view.uid], job.step
-            begun = step.current is not None and step.phase in (Phase.STARTING, Phase.RUNNING)
-            if job.view.spec.pipeline is None or not begun or monotonic < record.tell_point_at:
+            record, current, granted = self._records[job.view.uid], job.step.current, job.memory.current
+            if job.view.spec.pipeline is None or current is None or monotonic < record.tell_point_at:
                 continue
-            number, granted = step.current.incarnation, job.memory.current
+            if job.step.phase not in (Phase.STARTING, Phase.RUNNING):
+                continue
             clock = None if granted is None else granted.clock_megahertz
-            point = points_to_tell(job.view, number, job.pods, record.progress.iterations, clock, now)
+            point = points_to_tell(job.view, current.incarnation, job.pods, record.progress.iterations, clock, now)
             if point is not None:
                 record.tell_point_at = monotonic + PAUSE_SECONDS
                 found.append(point)
