@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -20,14 +21,17 @@ PATIENCE_SECONDS = 180.0
 
 
 @pytest.mark.timeout(600)
-def test_a_restricted_pod_has_a_socket_of_its_own(real_site: RealSite) -> None:
+def test_a_restricted_pod_has_a_socket_of_its_own_and_its_pipelines_point(real_site: RealSite) -> None:
     """Without any folder of the host, as the strictest of the Pod Security Standards has it."""
     site = real_site
     namespace, api = "restricted", site.api
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": labels}})
     api.wait_for(f"/api/v1/namespaces/{namespace}/serviceaccounts/default", lambda account: account is not None)
-    manifest = job_manifest(JOB, namespace, gpus=(2, 2), iterations=1_000_000)
+    plan = {"metadata": {"name": "plan"}, "data": {"plan.json": "{}"}}
+    api.create(f"/api/v1/namespaces/{namespace}/configmaps", plan)
+    manifest = job_manifest(JOB, namespace, gpus=(2, 2), iterations=1_000_000, objective="Time")
+    manifest["spec"]["pipeline"] = {"stages": 2, "microbatches": 4, "plan": {"configMap": "plan"}}
     manifest["spec"]["template"]["spec"] = {
         "terminationGracePeriodSeconds": 1,
         "containers": [
@@ -51,7 +55,7 @@ def test_a_restricted_pod_has_a_socket_of_its_own(real_site: RealSite) -> None:
         wait_until(
             lambda: bool(site.pod_processes("sleep 36000")), lambda: str(api.get(f"{jobs}/{JOB}")), PATIENCE_SECONDS
         )
-        (process, *_) = site.pod_processes("sleep 36000")
+        process, *_ = processes = site.pod_processes("sleep 36000")
         folder = Path(f"/proc/{process}/root/run/flyball")
         wait_until((folder / "flyball.sock").exists, "its agent serves it", PATIENCE_SECONDS)
         assert {path.name for path in folder.iterdir()} <= {"flyball.sock", "clocks.sock"}, "and sees no other's"
@@ -74,6 +78,17 @@ def test_a_restricted_pod_has_a_socket_of_its_own(real_site: RealSite) -> None:
                 timeout_seconds=PATIENCE_SECONDS,
                 what="its report is seen",
             )
+        mounted = Path(f"/proc/{process}/root/etc/flyball")
+        assert (mounted / "plan.json").read_text() == "{}"
+        for objective in ("Time", "Energy"):
+            api.patch(f"{jobs}/{JOB}", {"spec": {"objective": objective}})
+            wait_until(
+                lambda wanted=objective: json.loads((mounted / "point.json").read_text())["objective"] == wanted,  # type: ignore[misc]
+                lambda: f"its kubelet writes {(mounted / 'point.json').read_text()}",
+                PATIENCE_SECONDS,
+            )
+        assert json.loads((mounted / "point.json").read_text())["maxMegahertz"] > 0
+        assert set(processes) <= set(site.pod_processes("sleep 36000")), "it was not restarted"
         assert taken.watts is not None
         assert 60 < taken.watts < 1000, f"{taken}: two boards of 52 W at rest and 400 W at the most"
     finally:
