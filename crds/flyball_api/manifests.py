@@ -7,6 +7,12 @@ from typing import Any
 
 import yaml
 
+try:
+    # libyaml's, which PyYAML has nearly everywhere: half a second less for a control plane's start.
+    from yaml import CSafeLoader as SafeLoader
+except ImportError:
+    from yaml import SafeLoader  # type: ignore[assignment]
+
 
 def manifest_directory() -> Path:
     """The folder with the CRDs as YAML, in an installed package or in a source tree."""
@@ -16,4 +22,10 @@ def manifest_directory() -> Path:
 
 def manifests() -> list[dict[str, Any]]:
     """The CustomResourceDefinitions, parsed, in the order of their names."""
-    return [yaml.safe_load(path.read_text()) for path in sorted(manifest_directory().glob("*.yaml"))]
+    return read_manifests(manifest_directory())
+
+
+def read_manifests(directory: Path) -> list[dict[str, Any]]:
+    """Every manifest of a folder's `*.yaml`, in the order of the files' names; of an absent folder, none."""
+    texts = (path.read_text() for path in sorted(directory.glob("*.yaml")))
+    return [found for text in texts for found in yaml.load_all(text, SafeLoader) if found]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import yaml
 from flyball_api.manifests import manifests
+from flyball_api.manifests import read_manifests as manifests_of
 from flyball_api.names import DEFAULT_NAMESPACE, LABEL_GPU_PRODUCT
 from flyball_kube.errors import ApiError
 
@@ -32,10 +32,9 @@ def read_manifests(directory: Path) -> list[Json]:
 
     Raises FileNotFoundError where the folder has none.
     """
-    files = sorted(directory.glob("*.yaml"))
-    if not files:
+    found = manifests_of(directory)
+    if not found:
         raise FileNotFoundError(f"no manifests in {directory} (*.yaml)")
-    found = [manifest for file in files for manifest in yaml.safe_load_all(file.read_text()) if manifest]
     return sorted(found, key=lambda manifest: bool(manifest["kind"] != NAMESPACE_KIND))
 
 
