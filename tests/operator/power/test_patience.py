@@ -16,6 +16,7 @@ from tests.support.operator_objects import grant
 SOON = FIRST_REPETITION_SECONDS / 2
 STANDING = grant(2_400_000, generation=1, caps=("row",))
 AGAIN = replace(STANDING, generation=2)
+OTHERWISE = replace(AGAIN, bound=PowerBound(2_000_000, 2_000_000))
 BRAKED = NodePower(STANDING, PowerBound(800_000, 800_000), STANDING.version, braked_milliwatts=NodeMilliwatts(800_000))
 
 
@@ -48,7 +49,7 @@ def test_the_pause_does_not_grow_for_ever() -> None:
         (AGAIN, replace(BRAKED, unsettled=True)),
         (replace(AGAIN, epoch=2), BRAKED),
         (replace(AGAIN, caps=(CapOverNode("row", BrakeVersion(1, 1)),)), BRAKED),
-        (replace(AGAIN, bound=PowerBound(2_000_000, 2_000_000)), BRAKED),
+        (OTHERWISE, BRAKED),
     ],
     ids=[
         "no grant stands",
@@ -81,3 +82,14 @@ def followed(**changes: Any) -> NodePower:
 def test_only_an_agent_that_has_followed_its_grant_is_a_new_case(meanwhile: NodePower, begins_anew: bool) -> None:
     asked = ((0.0, AGAIN, BRAKED), (SOON / 2, None, meanwhile), (SOON, AGAIN, BRAKED))
     assert sent_at(*asked) == ([0.0, SOON] if begins_anew else [0.0])
+
+
+def test_what_was_asked_otherwise_in_between_begins_anew() -> None:
+    assert sent_at((0.0, AGAIN, BRAKED), (SOON / 2, OTHERWISE, BRAKED), (SOON, AGAIN, BRAKED)) == [0.0, SOON / 2, SOON]
+
+
+def test_a_node_that_is_gone_is_forgotten() -> None:
+    repetitions = Repetitions()
+    assert repetitions.held_back({"a": AGAIN}, {"a": BRAKED}, 0.0) == frozenset()
+    assert repetitions.held_back({}, {}, SOON / 2) == frozenset()
+    assert repetitions.held_back({"a": AGAIN}, {"a": BRAKED}, SOON) == frozenset()
