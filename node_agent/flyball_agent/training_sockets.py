@@ -34,6 +34,7 @@ from flyball_agent.energy.observations import (
 )
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.http_server import BodyTooLarge, HttpServer, Request, Response
+from flyball_agent.paced_listener import PacedListener
 from flyball_agent.token_bucket import TokenBucket
 
 logger = get_logger(__name__)
@@ -47,6 +48,10 @@ IDLE_SECONDS = 15.0
 MAX_CONNECTIONS = 8
 REQUESTS_PER_SECOND = 20.0
 REQUEST_BURST = 40.0
+# A trainer keeps its connection, or makes one for each request.
+CONNECTIONS_PER_SECOND = REQUESTS_PER_SECOND
+CONNECTION_BURST = REQUEST_BURST
+BACKLOG = 8
 # Who asks more often waits so long for each refusal, and takes no more of the agent's time than others.
 REFUSAL_SECONDS = 0.05
 CLOCKS_NAME = "clocks.sock"
@@ -179,11 +184,20 @@ class _PodSocket:
         self._bucket = TokenBucket(REQUESTS_PER_SECOND, REQUEST_BURST, monotonic)
         self._clock_socket = _ClockSocket(backend, pod, path.with_name(CLOCKS_NAME), clock_turns)
         self._http = HttpServer(self._answer, max_connections=MAX_CONNECTIONS, monotonic=monotonic)
-        self._server: asyncio.AbstractServer | None = None
+        self._connections = TokenBucket(CONNECTIONS_PER_SECOND, CONNECTION_BURST, monotonic)
+        self._listener: PacedListener | None = None
 
-    async def start(self) -> None:
+    def start(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._server = await asyncio.start_unix_server(self._http.connected, str(self.path), backlog=8)
+        self.path.unlink(missing_ok=True)  # an agent's that was killed
+        listening = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+        try:
+            listening.bind(str(self.path))
+            listening.listen(BACKLOG)
+        except OSError:
+            listening.close()
+            raise
+        self._listener = PacedListener(listening, self._http.connected, self._connections)
         # Whatever user the pod's processes run as; the folder is mounted into this pod alone.
         self.path.chmod(0o666)
         self._clock_socket.start()
@@ -194,8 +208,8 @@ class _PodSocket:
 
     async def stop(self) -> None:
         """Serve no more. The folder stays: it is mounted into the pod, which would never see one made anew."""
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
             self._http.close()
         self._clock_socket.stop()
         with contextlib.suppress(OSError):
@@ -309,7 +323,7 @@ class TrainingSockets:
                     raise OSError(f"{path}: longer than the {MAX_PATH_BYTES - 1} bytes of a Unix socket's path")
                 if Path(uid).name != uid:
                     raise OSError(f"{uid!r} is no pod's UID")
-                await socket.start()
+                socket.start()
             except OSError as error:
                 if self.failed.get(uid) != str(error):
                     logger.error("training socket", pod=f"{pod.namespace}/{pod.name}", error=str(error))

@@ -22,6 +22,8 @@ from flyball_agent.training_sockets import (
     CLOCKS_BURST,
     CLOCKS_NAME,
     CLOCKS_PER_SECOND,
+    CONNECTION_BURST,
+    CONNECTIONS_PER_SECOND,
     IDLE_SECONDS,
     MAX_BODY_BYTES,
     MAX_CONNECTIONS,
@@ -209,6 +211,50 @@ async def test_who_asks_too_often_waits_for_the_refusal(served: Served, monkeypa
     assert not refused.done()
     writer.close()
     assert await refused == b""
+
+
+async def test_who_connects_and_goes_again_is_taken_no_more_often_than_who_asks(served: Served) -> None:
+    """Each connection costs a turn of the loop that the grants come through, also one on which nothing is said."""
+    _, sockets, folder, clock = served
+    taken = 0
+    connected = sockets._sockets["uid-1"]._http.connected
+
+    def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal taken
+        taken += 1
+        connected(reader, writer)
+
+    listener = sockets._sockets["uid-1"]._listener
+    assert listener is not None
+    listener._connected = count
+
+    async def flood(until_taken: int) -> None:
+        """Connect and go, for as long as that is taken, and then until the kernel's queue is full."""
+        full = 0
+        while full < 20:
+            with socket.socket(socket.AF_UNIX) as one:
+                one.setblocking(False)
+                try:
+                    one.connect(str(folder / "uid-1" / SOCKET_NAME))
+                except BlockingIOError:
+                    full += taken >= until_taken
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
+
+    await flood(int(CONNECTION_BURST))
+    assert taken == CONNECTION_BURST
+    async with client(folder, "uid-2") as other, other.get("/v1/energy") as answer:
+        assert answer.status == 200
+    clock.now += 1.0
+    await flood(int(CONNECTION_BURST + CONNECTIONS_PER_SECOND))
+    assert taken == CONNECTION_BURST + CONNECTIONS_PER_SECOND
+    served_again = 0
+    while not served_again:  # of those that have gone some are in the queue still, and take the places of connections
+        clock.now += 1.0
+        with contextlib.suppress(aiohttp.ClientError):
+            async with client(folder) as flooder, flooder.get("/v1/energy") as answer:
+                served_again = answer.status
+    assert served_again == 200
 
 
 async def test_a_body_without_a_declared_length_is_cut_at_the_bound(served: Served) -> None:
