@@ -82,6 +82,11 @@ class PowerLimits(ApiStruct, frozen=True):
     requested_milliwatts: PerGpu | None = None
     enforced_milliwatts: PerGpu | None = None
 
+    @property
+    def held_milliwatts(self) -> MilliwattsPerGpu:
+        """The most that the GPU may draw by its limit as it was read back; 0 where it could not be."""
+        return max(self.requested_milliwatts or MilliwattsPerGpu(0), self.enforced_milliwatts or MilliwattsPerGpu(0))
+
 
 class GpuClocks(ApiStruct, frozen=True):
     """The SM clocks that one GPU supports, in megahertz; all 0: not known."""
@@ -229,6 +234,25 @@ class GpuNode:
         stored = status.acknowledged  # that of a brake comes between two reports
         acknowledged = 0 if stored is None or stored.boot_id != status.boot_id else stored.boottime_nanoseconds
         return max(status.last_round.boottime_nanoseconds, acknowledged)
+
+    @property
+    def read_back_since_milliwatts(self) -> NodeMilliwatts:
+        """What the limits of its GPUs came to when its agent looked after it had acknowledged, where that is more.
+
+        0 where it is not, where the agent has not looked since, or does not say when it did. An agent that finds more than
+        it acknowledged may be unable to acknowledge anything: because a newer grant cannot be applied, or it ends before.
+        """
+        status, stored = self.status, self.status.acknowledged
+        last = status.last_round
+        if stored is None or last is None or last.by != status.agent_version or stored.session != self.session:
+            return NodeMilliwatts(0)
+        if stored.boottime_nanoseconds > last.boottime_nanoseconds:
+            return NodeMilliwatts(0)
+        readable = sum([gpu.limits.held_milliwatts for gpu in status.devices])
+        if readable <= stored.limits_milliwatts:
+            return NodeMilliwatts(0)
+        # What was acknowledged of the others is not known by itself.
+        return NodeMilliwatts(sum([gpu.limits.held_milliwatts or gpu.limits.max_milliwatts for gpu in status.devices]))
 
     def with_acknowledgement(self, other: Acknowledgement) -> GpuNode:
         """This GPUNode with another acknowledgement of the same agent in place of its own, where that is the later one."""

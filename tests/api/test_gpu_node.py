@@ -91,3 +91,48 @@ def test_a_digest_that_another_version_of_the_agent_left_is_of_no_grant() -> Non
 
     assert not current("2.0"), "it is another grant's of that version"
     assert current("1.0"), "the agent knows none"
+
+
+def devices(*limits: tuple[int | None, int | None]) -> list[dict[str, Any]]:
+    return [
+        {
+            "uuid": f"GPU-{index}",
+            "limits": {"maxMilliwatts": 400, "requestedMilliwatts": requested, "enforcedMilliwatts": enforced},
+        }
+        for index, (requested, enforced) in enumerate(limits)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("what", "limits", "last_round", "wanted"),
+    [
+        ("as acknowledged", [(100, 100), (100, 100)], (20, "2.0"), 0),
+        ("less", [(50, 50), (100, 100)], (20, "2.0"), 0),
+        ("more", [(100, 400), (100, 100)], (20, "2.0"), 500),
+        ("a limit that was raised and is not enforced yet", [(300, 100), (100, 100)], (20, "2.0"), 400),
+        ("what cannot be read beside more", [(300, 300), (None, None)], (20, "2.0"), 700),
+        ("what cannot be read beside less", [(100, 100), (None, None)], (20, "2.0"), 0),
+        ("read before the acknowledgement, which is of a brake", [(300, 300), (100, 100)], (9, "2.0"), 0),
+        ("by an agent that another one has followed", [(300, 300), (100, 100)], (20, "1.0"), 0),
+        ("by one that does not say when", [(300, 300), (100, 100)], None, 0),
+    ],
+)
+def test_what_is_read_back_after_an_acknowledgement_is_known_where_it_is_more(
+    what: str, limits: list[tuple[int | None, int | None]], last_round: tuple[int, str] | None, wanted: int
+) -> None:
+    acknowledged = {
+        "epoch": 3,
+        "generation": 4,
+        "limitsMilliwatts": 200,
+        "bootID": "boot-1",
+        "driverSession": "driver-1",
+        "boottimeNanoseconds": 10,
+    }
+    status: dict[str, Any] = {"agentVersion": "2.0", "acknowledged": acknowledged, "devices": devices(*limits)}
+    if last_round is not None:
+        status["lastRound"] = {"boottimeNanoseconds": last_round[0], "by": last_round[1]}
+    assert gpu_node(**status).read_back_since_milliwatts == wanted, what
+    elsewhere = {**status, "acknowledged": {**acknowledged, "driverSession": "driver-0"}}
+    assert gpu_node(**elsewhere).read_back_since_milliwatts == 0
+    del status["acknowledged"]
+    assert gpu_node(**status).read_back_since_milliwatts == 0

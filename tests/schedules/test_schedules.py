@@ -13,12 +13,17 @@ import sys
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flyball_agent import status
+from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.enforce.state import EnforcerState
+from flyball_api.gpu_node import GpuReport
 from flyball_api.grant import Grant
 from flyball_api.manifests import manifests
 from flyball_operator.power.cap_state import CapState
+from msgspec import structs
 
 from tests.support.examples import examples
 from tests.support.power_cluster import DEFAULT, GPUS, MIN, NODES
@@ -189,6 +194,23 @@ def test_a_report_that_comes_after_its_agents_death_keeps_no_claim_alive() -> No
     )
 
 
+def test_what_an_agent_reads_back_counts_where_it_can_acknowledge_nothing() -> None:
+    """Its GPU was raised by another hand and may not be set, while the grant that stood was replaced: no acknowledgement
+    of the next one ever came, and the report that showed the limit was passed over."""
+    assert not violation_of(
+        fault(4.23, "cap changes", "hall", 0.1, 913),
+        fault(12.61, "GPU may not be set", "c", 2.35, 564),
+        fault(12.95, "another hand sets a limit", "c", 0.1, 186),
+        fault(12.98, "cap selects other nodes", "hall", 0.1, 802),
+        beginning=Beginning(
+            (5, 7, 10),
+            (False, True, True),
+            ((250, 1.0), (450, 0.5), (100, 1.0), (450, 0.5), (100, 0.5), (250, 0.5)),
+        ),
+        seed=100557,
+    )
+
+
 def test_a_machine_of_which_both_objects_are_gone_keeps_to_its_failsafe_after_its_lease() -> None:
     """Taken to be gone: what docs/power-safety.md says of it, in each of its words."""
     limits: dict[float, dict[str, int]] = {}
@@ -242,8 +264,9 @@ def test_a_grant_that_is_written_again_and_again_is_noticed(monkeypatch: pytest.
     assert "written" in first_violation(frozenset({"wishes"}), most=3)
 
 
-def test_an_agent_that_acknowledges_less_than_it_holds_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under caps without room, where a pod comes or goes: of two hundred random schedules, one has what tells it."""
+def test_an_agent_that_reports_less_than_it_holds_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under caps without room, where a pod comes or goes: of two hundred random schedules, one has what tells it. One that
+    only acknowledges less does no harm: what it reports of its GPUs counts too."""
     tight = Beginning(
         (10, 2, 3), (False,) * 3, ((100, 1.0), (400, 0.5), (450, 1.0), (450, 0.5), (450, 1.0), (400, 1.0))
     )
@@ -253,7 +276,15 @@ def test_an_agent_that_acknowledges_less_than_it_holds_is_noticed(monkeypatch: p
     def least(state: EnforcerState) -> int:
         return sum(gpu.limits.min_milliwatts for gpu in state.gpus.values())
 
+    def reported(gpu: GpuState, *more: Any) -> GpuReport:
+        report, minimum = whole_report(gpu, *more), gpu.limits.min_milliwatts
+        limits = structs.replace(report.limits, requested_milliwatts=minimum, enforced_milliwatts=minimum)
+        return structs.replace(report, limits=limits)
+
     monkeypatch.setattr(EnforcerState, "held_milliwatts", property(least))
+    assert not violation_of(*faults, beginning=tight)
+    whole_report = status._gpu_report
+    monkeypatch.setattr(status, "_gpu_report", reported)
     assert "claimed as enforced" in violation_of(*faults, beginning=tight)
 
 

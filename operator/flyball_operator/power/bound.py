@@ -24,12 +24,14 @@ def committed_bound(
     session: DriverSession,
     largest: NodeMilliwatts,
     unseen: NodeMilliwatts = NodeMilliwatts(0),
+    read_back_since: NodeMilliwatts = NodeMilliwatts(0),
 ) -> PowerBound:
     """The most that a node's GPUs may draw now, as far as its agent's last acknowledgement is still true.
 
     `session` is the driver session that the agent last reported, `largest` what the node's GPUs come to at their largest
-    limits, `unseen` the share of it of GPUs that the agent has never seen and so never reads back. Of a node without an
-    acknowledgement in its present driver session nobody knows the limits: a reboot or driver load puts them to their
+    limits, `unseen` the share of it of GPUs that the agent has never seen and so never reads back, `read_back_since` what
+    it has read back since its acknowledgement where that is more. Of a node without an acknowledgement in its present
+    driver session nobody knows the limits: a reboot or driver load puts them to their
     defaults, but somebody may have raised them since.
     """
     sent = NOTHING if grant is None else grant.committed | grant.bound
@@ -46,7 +48,7 @@ def committed_bound(
         # A brake may have lowered it: to what the agent says that it holds itself to until a later grant, no further.
         bound = acknowledged.bound_milliwatts
         allowed = grant.bound if bound is None else grant.bound.at_most(bound)
-    read_back = acknowledged.limits_milliwatts + unseen
+    read_back = max(acknowledged.limits_milliwatts, read_back_since) + unseen
     above = NodeMilliwatts(max(0, read_back - allowed.limit_milliwatts))
     # Nobody has predicted what is drawn above the grant: all of it may be.
     return allowed + PowerBound(above, above)

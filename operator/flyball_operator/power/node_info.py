@@ -283,7 +283,14 @@ def _node_power(gpu_node: GpuNode | None, facts: GpuFacts) -> NodePower:
     acknowledged = gpu_node.acknowledged
     return NodePower(
         gpu_node.grant,
-        committed_bound(gpu_node.grant, acknowledged, gpu_node.session, largest, unseen),
+        committed_bound(
+            gpu_node.grant,
+            acknowledged,
+            gpu_node.session,
+            largest,
+            unseen,
+            min(gpu_node.read_back_since_milliwatts, largest),
+        ),
         NEVER if acknowledged is None else acknowledged.version,
         braked_milliwatts=gpu_node.braked_milliwatts,
         unsettled=acknowledges_another(gpu_node.grant, acknowledged),

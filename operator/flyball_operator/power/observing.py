@@ -117,5 +117,7 @@ class ObservingController:
             gpu_node,
             metadata=msgspec.structs.replace(gpu_node.metadata, resource_version=version),
             grant=grant,
-            status=msgspec.structs.replace(status, acknowledged=acknowledged),
+            status=msgspec.structs.replace(
+                status, acknowledged=acknowledged, last_round=None
+            ),  # whose limits are as found
         )

@@ -199,3 +199,25 @@ def test_the_same_version_of_another_grant_is_not_acknowledged(sent: str, acknow
     bound = committed_bound(standing, answer, SESSION, NodeMilliwatts(DEFAULTS))
     assert bound == (PowerBound(200, 200) if believed else PowerBound(DEFAULTS, DEFAULTS))  # type: ignore[arg-type]
     assert acknowledges_another(standing, answer) is not believed
+
+
+@pytest.mark.parametrize(
+    ("what", "given_grant", "since", "wanted"),
+    [
+        ("no more than was acknowledged", grant(200), 0, PowerBound(200, 200)),
+        ("above a grant that is in force", grant(200), 500, PowerBound(500, 500)),
+        ("above one that is not acknowledged", grant(300, generation=2), 500, PowerBound(500, 500)),
+        ("what a grant allows counts once", grant(700, generation=2), 500, PowerBound(700, 700)),
+    ],
+)
+def test_what_was_read_back_since_an_acknowledgement_counts(
+    what: str, given_grant: Grant, since: int, wanted: PowerBound
+) -> None:
+    found = committed_bound(
+        given_grant,
+        acknowledgement((1, 1), 200),
+        SESSION,
+        NodeMilliwatts(DEFAULTS),
+        read_back_since=NodeMilliwatts(since),
+    )
+    assert found == wanted, what
