@@ -64,6 +64,8 @@ class Seen:
     """What was seen of one job, in seconds of the monotonic clock; 0: not yet."""
 
     submitted: float = 0.0
+    pods_made: float = 0.0
+    pods_placed: float = 0.0
     pods_ready: float = 0.0
     said_ready: float = 0.0
     pods_ended: float = 0.0
@@ -108,6 +110,9 @@ class Watch:
         now, status = time.monotonic(), raw.get("status") or {}
         seen = self.jobs.setdefault(name, Seen())
         conditions = {item["type"]: item for item in status.get("conditions") or ()}
+        seen.pods_made = seen.pods_made or now
+        if raw["spec"].get("nodeName"):
+            seen.pods_placed = seen.pods_placed or now
         if _true(conditions, "Ready"):
             self.pods[name] = raw["metadata"]["name"]
             seen.pods_ready = seen.pods_ready or now
@@ -283,6 +288,18 @@ class Report:
         )
 
 
+def stages(jobs: list[Seen]) -> str:
+    """Where the time from submission to running pods went: seconds between the steps that a watching user sees."""
+    started = [seen for seen in jobs if seen.pods_ready]
+    steps = {
+        "planned and its pods made": [seen.pods_made - seen.submitted for seen in started],
+        "watts granted and pods placed": [seen.pods_placed - seen.pods_made for seen in started],
+        "pods ready": [seen.pods_ready - seen.pods_placed for seen in started],
+    }
+    said = (f"{name} {percentile(took, 0.5):.2f} (p99 {percentile(took, 0.99):.2f})" for name, took in steps.items())
+    return "of that, median seconds until " + ", ".join(said)
+
+
 def report_churn(report: Report, churn: Churn, before: Costs, after: Costs, first: float) -> None:
     """Everything that was taken between two instants; jobs submitted before `first` filled the site."""
     seconds = after.at - before.at
@@ -290,6 +307,7 @@ def report_churn(report: Report, churn: Churn, before: Costs, after: Costs, firs
     new = [seen for seen in jobs if seen.submitted >= first]
     waits = [seen.pods_ready - seen.submitted for seen in new if seen.pods_ready]
     report.times("submissions", waits, "submission to running pods, p99")
+    print(stages(new))
     late = [seen.said_ready - seen.pods_ready for seen in new if seen.said_ready and seen.pods_ready]
     late += [seen.said_ended - seen.pods_ended for seen in jobs if seen.said_ended and seen.pods_ended >= first]
     report.times("changes", [max(0.0, value) for value in late], "a state's change until its status says so, p99")

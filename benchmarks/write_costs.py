@@ -1,11 +1,11 @@
-"""What one write costs the API server, in processor time: grants, whole statuses, acknowledgements here and there, Leases.
+"""What one write costs the API server, in processor time: grants, statuses, acknowledgements here and there, Leases, jobs.
 
-    python benchmarks/write_costs.py [--nodes 64] [--rounds 3]
+    python -m benchmarks.write_costs [--nodes 64] [--rounds 3]
 
-Starts a control plane with so many GPUNodes of eight GPUs, each watched as by its agent and all as by an operator, and
-makes each kind of write on every node at once, so many times over. Prints milliseconds of processor for each write, of the
-API server, of etcd and of this client. Ends with 1 where the acknowledgement of a brake costs more than half of one in
-GPUNode.status.
+Starts a control plane with so many GPUNodes of eight GPUs, each watched as by its agent and all as by an operator, and as
+many EnergyAwareJobs, and makes each kind of write on every one at once, so many times over. Prints milliseconds of
+processor for each write, of the API server, of etcd and of this client. Ends with 1 where the acknowledgement of a brake
+costs more than half of one in GPUNode.status.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from typing import Any
 from flyball_api.brake_acknowledgement import brake_acknowledgement_object
 from flyball_api.gpu_node import Acknowledgement, gpu_node_object
 from flyball_api.grant import Grant, JobGrant, PowerBound, grant_spec
-from flyball_api.names import DEFAULT_NAMESPACE
+from flyball_api.names import DEFAULT_NAMESPACE, FLYBALL_API_VERSION
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_kube.credentials import load_configuration
-from flyball_kube.resources import BRAKE_ACKNOWLEDGEMENTS, GPU_NODES, LEASES
+from flyball_kube.resources import BRAKE_ACKNOWLEDGEMENTS, ENERGY_AWARE_JOBS, GPU_NODES, LEASES
 from flyball_kube.session import ApiSession, JsonObject
 from flyball_testbed.controlplane.cluster import DevCluster
 from flyball_testbed.controlplane.processes import processor_seconds
+
+from benchmarks.churn import manifest
 
 GPUS = 8
 WATCH_SECONDS = 600.0
@@ -58,7 +60,8 @@ def acknowledged(number: int) -> JsonObject:
 
 
 def status(node: int, number: int) -> JsonObject:
-    healthy = {"type": "Healthy", "status": "True", "reason": "Governed", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    healthy = {"type": "Healthy", "status": "True", "reason": "Governed", "message": ""}
+    healthy["lastTransitionTime"] = "2026-01-01T00:00:00Z"
     device: JsonObject = {"model": "NVIDIA A100-SXM4-40GB", "clocksMegahertz": {"min": 210, "max": 1410, "step": 15}}
     limits = {"minMilliwatts": 100_000, "maxMilliwatts": 400_000, "defaultMilliwatts": 400_000}
     now = {"requestedMilliwatts": 300_000 - number, "enforcedMilliwatts": 300_000 - number}
@@ -78,6 +81,76 @@ def status(node: int, number: int) -> JsonObject:
     conditions = [healthy | {"type": kind} for kind in ("Ready", "Drifted", "Degraded")]
     whole = {"bootID": "boot", "driverSession": "1", "agentVersion": "1.0", "mode": "Granted"}
     return {**whole, "devices": devices, "acknowledged": acknowledged(number), "conditions": conditions}
+
+
+def job_status(number: int) -> JsonObject:
+    """Of a job that runs, with everything that its operator says of one."""
+    at = f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z"
+    message = "4 GPUs at 1125 MHz: its only size; a higher clock would pass the going price of 1.43 kJ a second."
+    kinds = ("Admitted", "Placed", "PodsReady", "Resizing", "PowerLimitsEnforced", "BudgetHealthy", "DeadlineAtRisk")
+    conditions = [
+        {
+            "type": kind,
+            "status": "True",
+            "reason": "Running",
+            "message": message if kind in ("Admitted", "Ready") else "",
+        }
+        | {"lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}
+        for kind in (*kinds, "BoundsKept", "Ready")
+    ]
+    applied: JsonObject = {"clockMegahertz": 1125, "epoch": 1, "gpus": 4, "incarnation": 1, "powerLimitWatts": 179}
+    applied["nodes"] = [{"gpus": 4, "name": "node-001"}]
+    choice = {"clockMegahertz": 1410, "gpus": 4, "kilojoules": 637_153, "seconds": 584_306}
+    summary = ("budget", "clock", "energy", "eta", "finish", "power", "progress", "queue", "start")
+    return {
+        "time": at,
+        "observedGeneration": 1,
+        "state": "Running",
+        "explanation": message,
+        "conditions": conditions,
+        "allocation": applied,
+        "applied": applied,
+        "energy": {"consumedKilojoules": number, "incarnations": [{"key": "1/node-001", "millijoules": number}]},
+        "prediction": {
+            "microsecondsPerIteration": 655_574,
+            "watts": 681,
+            "timeErrorPermille": 0,
+            "energyErrorPermille": 0,
+        },
+        "progress": {"iterations": number, "incarnation": 1, "lastReportTime": at, "estimatedCompletionTime": at},
+        "summary": dict.fromkeys(summary, f"{number}"),
+        "tradeoff": {"choices": 32, "gpuModel": "NVIDIA-A100-SXM4-40GB", "fastest": choice, "thriftiest": choice},
+        "restarts": 0,
+        "startTime": "2026-01-01T00:00:00Z",
+    }
+
+
+class Jobs:
+    """EnergyAwareJobs, of which each is created once and then told its status, by one way or another."""
+
+    def __init__(self, session: ApiSession) -> None:
+        self._session = session
+        self._metadata: dict[int, JsonObject] = {}
+
+    async def create(self, job: int, number: int) -> None:
+        body = manifest(f"job-{number}-{job}", DEFAULT_NAMESPACE, 4)
+        self._metadata[job] = (await self._session.create(ENERGY_AWARE_JOBS.path(DEFAULT_NAMESPACE), body))["metadata"]
+
+    async def put_status(self, job: int, number: int) -> None:
+        """As the operator does."""
+        await self._write(job, self._session.replace, job_status(number))
+
+    async def patch_status(self, job: int, number: int) -> None:
+        await self._write(job, self._session.patch, job_status(number))
+
+    async def _write(
+        self, job: int, write: Callable[[str, JsonObject], Awaitable[JsonObject]], status: JsonObject
+    ) -> None:
+        read = self._metadata[job]
+        metadata = {key: read[key] for key in ("name", "namespace", "uid", "resourceVersion")}
+        body = {"apiVersion": FLYBALL_API_VERSION, "kind": "EnergyAwareJob", "metadata": metadata, "status": status}
+        path = ENERGY_AWARE_JOBS.path(DEFAULT_NAMESPACE, read["name"], "status")
+        self._metadata[job] = (await write(path, body))["metadata"]
 
 
 async def prepare(session: ApiSession, nodes: int) -> None:
@@ -100,6 +173,7 @@ def writes(session: ApiSession) -> dict[str, Callable[[int, int], Awaitable[Any]
     def node_path(node: int, subresource: str | None = None) -> str:
         return GPU_NODES.path(name=name(node), subresource=subresource)
 
+    jobs = Jobs(session)
     return {
         "grant": lambda node, number: session.patch(
             node_path(node), {"metadata": UNTRACKED, "spec": grant_spec(grant(node, number))}
@@ -116,6 +190,9 @@ def writes(session: ApiSession) -> dict[str, Callable[[int, int], Awaitable[Any]
         "Lease": lambda node, number: session.patch(
             LEASES.path(DEFAULT_NAMESPACE, name(node)), {"spec": {"leaseTransitions": number}}
         ),
+        "a new EnergyAwareJob": jobs.create,
+        "its status, put as a whole": jobs.put_status,
+        "its status, by a merge patch": jobs.patch_status,
     }
 
 
@@ -131,6 +208,7 @@ async def measure(cluster: DevCluster, nodes: int, rounds: int) -> dict[str, flo
         await prepare(session, nodes)
         watched = [(GPU_NODES.path(), {"fieldSelector": f"metadata.name={name(node)}"}) for node in range(nodes)]
         watched += [(GPU_NODES.path(), {}), (BRAKE_ACKNOWLEDGEMENTS.path(), {}), (LEASES.path(DEFAULT_NAMESPACE), {})]
+        watched.append((ENERGY_AWARE_JOBS.path(), {}))
         watches = [asyncio.create_task(follow(session, path, **params)) for path, params in watched]
         await asyncio.sleep(2.0)
         number = 2

@@ -37,5 +37,6 @@ def test_jobs_that_come_and_go_are_all_seen(bench: Bench, capsys: pytest.Capture
     assert set(report.missed) <= set(GOALS)
     said = capsys.readouterr().out
     assert "submissions of 3: median" in said
+    assert "of that, median seconds until planned and its pods made" in said
     assert "submitted 3, of which 0 had no running pods at the end; ended 3" in said
     assert "energyawarejobs/status" in said

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.energy_profile import EnergyProfileStatus
 from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
@@ -29,7 +30,7 @@ from flyball_api.names import (
 )
 from flyball_api.power_brake import power_brake_object
 from flyball_api.power_cap import PowerCap, PowerCapStatus
-from flyball_api.reading import to_patch
+from flyball_api.reading import ObjectMeta, to_json, to_patch
 from flyball_api.workloads import PlainJob, PodView
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.logs import get_logger
@@ -356,25 +357,31 @@ class Executor:
         return await self._write("tell-pipeline-point", PODS, lambda: self._session.patch(path, body))
 
     async def write_job_status(self, job: EnergyAwareJob, status: EnergyAwareJobStatus) -> WriteResult:
-        path = ENERGY_AWARE_JOBS.path(job.namespace, job.name, "status")
-        # A UID alone would be passed over in a status: one of a job that was made anew would have the old one's energy.
-        metadata = {"uid": job.uid, "resourceVersion": job.metadata.resource_version}
-        body = {"metadata": metadata, "status": to_patch(status)}
-        return await self._write("job-status", ENERGY_AWARE_JOBS, lambda: self._session.patch(path, body))
+        return await self._put_status("job-status", ENERGY_AWARE_JOBS, job.metadata, status)
 
     async def write_cap_status(self, cap: PowerCap, status: PowerCapStatus) -> WriteResult:
-        path = POWER_CAPS.path(name=cap.name, subresource="status")
-        # Of the cap as it was read: a status that arrives late, or of an earlier leader, must not stand over a newer one.
-        metadata = {"uid": cap.uid, "resourceVersion": cap.metadata.resource_version}
-        body = {"metadata": metadata, "status": to_patch(status)}
-        return await self._write("cap-status", POWER_CAPS, lambda: self._session.patch(path, body))
+        return await self._put_status("cap-status", POWER_CAPS, cap.metadata, status)
 
     async def write_quota_status(self, quota: EnergyQuota, status: EnergyQuotaStatus) -> WriteResult:
-        path = ENERGY_QUOTAS.path(quota.namespace, quota.name, "status")
-        # Of the quota as it was read: two books of one period must not be written over each other.
-        metadata = {"uid": quota.uid, "resourceVersion": quota.metadata.resource_version}
-        body = {"metadata": metadata, "status": to_patch(status)}
-        return await self._write("quota-status", ENERGY_QUOTAS, lambda: self._session.patch(path, body))
+        return await self._put_status("quota-status", ENERGY_QUOTAS, quota.metadata, status)
+
+    async def _put_status(self, kind: str, resource: Resource, read: ObjectMeta, status: msgspec.Struct) -> WriteResult:
+        """Put a status in the place of the one of an object as it was `read`.
+
+        One that arrives late, or of an earlier leader, must not stand over a newer one, nor over that of an object that was
+        made anew under the name. Whole, and not as a patch: that is less work for the API server (docs/decisions.md).
+        """
+        metadata = {"name": read.name, "uid": read.uid, "resourceVersion": read.resource_version}
+        if read.namespace:
+            metadata["namespace"] = read.namespace
+        body = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": metadata,
+            "status": to_json(status),
+        }
+        path = resource.path(read.namespace or None, read.name, "status")
+        return await self._write(kind, resource, lambda: self._session.replace(path, body))
 
     async def write_energy_report(
         self, day: str, body: JsonObject | None, resource_version: str, stored: Callable[[JsonObject], None]

@@ -11,7 +11,7 @@ from flyball_api.energy_aware_job import EnergyAwareJobStatus
 from flyball_api.gpu_node import read_gpu_node
 from flyball_api.grant import OtherGpuLimits
 from flyball_api.power_cap import PowerCapStatus
-from flyball_api.reading import to_patch
+from flyball_api.reading import to_json
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import GPU_NODES, PODS, Resource
@@ -62,6 +62,9 @@ class Server:
 
     async def patch(self, path: str, body: Any, content_type: str = "") -> Json:
         return self._answer("PATCH", path, body)
+
+    async def replace(self, path: str, body: Json) -> Json:
+        return self._answer("PUT", path, body)
 
     async def delete(self, path: str, options: Json | None = None) -> Json:
         return self._answer("DELETE", path, options)
@@ -227,7 +230,7 @@ async def test_independent_writes_all_end_before_the_loss_is_told() -> None:
         await desk.executor.all(calls)
     assert len(desk.server.asked) == 1
     desk = Desk()
-    desk.server.answers["PATCH /apis/flyball.dev/v1alpha1/powercaps/x/status"] = RuntimeError("unexpected")
+    desk.server.answers["PUT /apis/flyball.dev/v1alpha1/powercaps/x/status"] = RuntimeError("unexpected")
     calls = [desk.executor.write_cap_status(cap_view(name, watts=1), PowerCapStatus()) for name in ("x", "y")]
     assert await desk.executor.all(calls) == [UNKNOWN, DONE]
 
@@ -403,19 +406,23 @@ async def test_statuses_and_deletions_are_of_the_object_that_was_read() -> None:
     await desk.executor.delete_job(job_view())
     assert desk.server.asked == [
         (
-            "PATCH",
+            "PUT",
             "/apis/flyball.dev/v1alpha1/namespaces/team/energyawarejobs/train/status",
             {
-                "metadata": {"uid": "uid-train", "resourceVersion": "3"},
-                "status": to_patch(EnergyAwareJobStatus(state="Running")),
+                "apiVersion": "flyball.dev/v1alpha1",
+                "kind": "EnergyAwareJob",
+                "metadata": {"name": "train", "namespace": "team", "uid": "uid-train", "resourceVersion": "3"},
+                "status": to_json(EnergyAwareJobStatus(state="Running")),
             },
         ),
         (
-            "PATCH",
+            "PUT",
             "/apis/flyball.dev/v1alpha1/powercaps/row/status",
             {
-                "metadata": {"uid": "uid-row", "resourceVersion": "12"},
-                "status": to_patch(PowerCapStatus(nodes=1)),
+                "apiVersion": "flyball.dev/v1alpha1",
+                "kind": "PowerCap",
+                "metadata": {"name": "row", "uid": "uid-row", "resourceVersion": "12"},
+                "status": to_json(PowerCapStatus(nodes=1)),
             },
         ),
         (

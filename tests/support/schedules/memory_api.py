@@ -22,7 +22,6 @@ Json = dict[str, Any]
 
 # The rules of crds/gpunodes.yaml that say what a spec may become; a test holds these to be the CRD's.
 COMMITTED_RULE = (
-    "self.spec == oldSelf.spec || "
     "(self.spec.committedMilliwatts >= oldSelf.spec.committedMilliwatts && "
     "self.spec.committedExpectedMilliwatts >= oldSelf.spec.committedExpectedMilliwatts) || "
     "(has(self.status) && has(self.status.acknowledged) && "
