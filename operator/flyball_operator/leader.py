@@ -7,7 +7,8 @@ and one that takes over all lead to the same end. What the controllers remember 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -18,8 +19,9 @@ from flyball_planner.snapshot import ClusterSnapshot
 
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep
-from flyball_operator.jobs.lifecycle import CreateIncarnation
+from flyball_operator.jobs.lifecycle import CreateIncarnation, Phase
 from flyball_operator.jobs.status_lanes import Lane
+from flyball_operator.learning.exploration import Explorations, Running
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.grid_signal import SignalFile, emitted_grams_per_kilowatt_hour
@@ -94,6 +96,7 @@ class LeaderTerm:
         self._job_states = JobStates()
         self._learner = learner
         self._recurrences = recurrences
+        self._explorations = Explorations(learner, settings.exploration_permille)
         self._executor = executor
         self._reporter = reporter
         self._metrics = metrics
@@ -125,7 +128,7 @@ class LeaderTerm:
         jobs = self._jobs.step(
             cluster,
             state.nodes,
-            self._plans.in_force.decisions,
+            self._explorations.told(self._plans.in_force.decisions),
             epoch=self._epoch,
             now=now,
             monotonic=monotonic,
@@ -143,7 +146,10 @@ class LeaderTerm:
             self._plans.start(partial(self._snapshot, planned_on, jobs, now), now, monotonic)
         # 3. Decide on power: what each node should be granted, and what of it may be sent now.
         status_writes = {cap.uid for cap in cluster.caps if self._background.busy(("cap", cap.uid))}
-        instructions = self._power.step(state, self._plans.in_force, now, monotonic, status_writes, jobs.stopping)
+        plan = self._plans.in_force
+        self._metrics.count_explored(self._explorations.step(self._running(jobs, state), cluster.jobs, monotonic))
+        plan = replace(plan, decisions=self._explorations.granted(plan.decisions))
+        instructions = self._power.step(state, plan, now, monotonic, status_writes, jobs.stopping)
         # 4. Execute: grants first, then one safe step for each job, then the statuses.
         for brake in instructions.brakes:
             self._send_brake(brake)
@@ -306,6 +312,16 @@ class LeaderTerm:
                     self._executor.check_template(job),
                     lambda result, job=job: self._jobs.checked(job, result),  # type: ignore[misc]
                 )
+
+    def _running(self, jobs: JobsStep, state: PowerState) -> Iterator[Running]:
+        """The jobs all of whose pods run as planned, with what they run on."""
+        decisions = self._plans.in_force.decisions
+        for uid, job in jobs.jobs.items():
+            current, decision = job.step.current, decisions.get(uid)
+            if current is not None and decision is not None and job.step.phase is Phase.RUNNING:
+                info = state.nodes.get(current.nodes[0][0])
+                if info is not None and info.gpu_model is not None:
+                    yield Running(job.view, current, decision, info.gpu_model)
 
     def _tell_points(self, jobs: JobsStep) -> None:
         """Tell pods of pipelines that are to run otherwise; who is not told now is looked at again in a few seconds."""

@@ -163,6 +163,15 @@ class Settings:
             "How far a job's power limit stands above its predicted draw, as a share of it.", minimum=0.0, maximum=1.0
         ),
     )
+    exploration_permille: int = field(
+        default=0,
+        metadata=option(
+            "Of each job's running time, how much it may spend at lower clocks than planned, for its model to be learned.",
+            unit="permille",
+            minimum=0,
+            maximum=100,
+        ),
+    )
     meter_endpoints_file: Path | None = field(
         default=None,
         metadata=option(

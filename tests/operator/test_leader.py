@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.grant import Grant
 from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, PowerCapStatus
-from flyball_api.workloads import NodeView, PlainJob, PodView, read_plain_job
-from flyball_operator.jobs.jobs_step import JobAction, JobsStep
-from flyball_operator.jobs.lifecycle import StopIncarnation
+from flyball_api.workloads import IncarnationView, NodeView, PlainJob, PodView, read_plain_job
+from flyball_operator.jobs.jobs_step import JobAction, JobsStep, LiveJob
+from flyball_operator.jobs.lifecycle import JobStep, Phase, StopIncarnation
+from flyball_operator.jobs.memory import JobMemory
+from flyball_operator.jobs.progress import recorded_progress
 from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.leader import HOUSEKEEPING_AT_ONCE, SHORTEST_PAUSE_SECONDS, LeaderTerm
+from flyball_operator.learning.exploration import LONGEST_SECONDS
+from flyball_operator.learning.profiles import Point, Profile, ProfileKey, Summary
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
@@ -33,16 +39,22 @@ from flyball_operator.settings import Settings
 from flyball_operator.watches import ClusterState
 from flyball_operator.writes.background import Background
 from flyball_operator.writes.slots import SLOW_SECONDS, PacedSlots
-from flyball_planner.snapshot import CapOutcome, ClusterSnapshot, Plan
+from flyball_planner.models.gpu import gpu_model_for
+from flyball_planner.models.job import JobModel
+from flyball_planner.models.priors import model_class_prior
+from flyball_planner.snapshot import CapOutcome, ClusterSnapshot, JobDecision, Plan
 
 from tests.support.operator_objects import (
+    A100,
     NOW,
     Json,
     cap_view,
+    decision,
     gpu_node_view,
     grant,
     incarnation_view,
     job_grant,
+    job_view,
     node_view,
     raw_gpu_node,
     running_pod,
@@ -102,30 +114,53 @@ class Writes:
 
 class NoJobs:
     """In a job controller's place: the statuses in `late` are due in the next cycle that lets them, as are those of
-    `statuses`, by their `lanes`; `actions` are in each."""
+    `statuses`, by their `lanes`; `actions` and `live` jobs are in each."""
 
     def __init__(self) -> None:
         self.late: list[tuple[Any, Json]] = []
         self.statuses: list[tuple[Any, Any]] = []
         self.lanes: dict[str, Lane] = {}
         self.actions: list[JobAction] = []
+        self.live: dict[str, LiveJob] = {}
+        self.decisions: Mapping[str, JobDecision] = {}  # those that it was given last
 
-    def step(self, *arguments: object, statuses_wait: bool, **more: object) -> JobsStep:
+    def step(
+        self,
+        cluster: object,
+        nodes: object,
+        decisions: Mapping[str, JobDecision],
+        *,
+        statuses_wait: bool,
+        **more: object,
+    ) -> JobsStep:
+        self.decisions = decisions
         late: list[tuple[Any, Json]] = []
         statuses: list[tuple[Any, Any]] = []
         if not statuses_wait:
             late, self.late = self.late, []
             statuses, self.statuses = self.statuses, []
-        return JobsStep({}, list(self.actions), [], statuses, late, [], lanes=self.lanes)
+        return JobsStep(self.live, list(self.actions), [], statuses, late, [], lanes=self.lanes)
 
     def answered(self, *arguments: object) -> None: ...
 
 
 class NothingLearned:
-    """In a learner's place: counts the cycles in which profiles may be written."""
+    """In a learner's place: counts the cycles in which profiles may be written; knows what is in `known` and the prior."""
 
     def __init__(self) -> None:
         self.asked = 0
+        self.known: Profile | None = None
+
+    def profile(self, key: ProfileKey) -> Profile | None:
+        return self.known
+
+    def models_for(self, *arguments: object) -> tuple[JobModel, ...]:
+        model = gpu_model_for(A100)
+        assert model is not None
+        return (model_class_prior("resnet50", model),)
+
+    def model_for(self, *arguments: object) -> JobModel:
+        return self.models_for()[0]
 
     def observe(self, *arguments: object) -> None: ...
 
@@ -149,8 +184,10 @@ class Planner:
 class Bench:
     """A term over node a, whose agent has acknowledged 2,400 W, under a cap."""
 
-    def __init__(self, mode: str = "govern") -> None:
+    def __init__(self, mode: str = "govern", exploration_permille: int = 0, power: PowerSettings | None = None) -> None:
         self.time = 0.0
+        self.views: dict[str, EnergyAwareJob] = {}
+        self.incarnations: dict[str, list[IncarnationView]] = {}
         self.plain_jobs: list[PlainJob] = []
         self.writes, self.learner, self.planner, self.jobs = Writes(), NothingLearned(), Planner(), NoJobs()
         self.gpu_nodes: dict[str, GpuNode] = {"a": self.node("a", 300)}
@@ -171,9 +208,9 @@ class Bench:
         jobs: Any = self.jobs
         self.term = LeaderTerm(
             1,
-            Settings(mode=mode),
+            Settings(mode=mode, exploration_permille=exploration_permille),
             unchecked,
-            power=PowerController(1, PowerSettings()),
+            power=PowerController(1, power or PowerSettings()),
             jobs=jobs,
             plans=Plans(self.planner, "powerflow-strict", 10.0, 1, self.woken.set, self.metrics),
             learner=learner,
@@ -198,12 +235,12 @@ class Bench:
 
     def cluster(self) -> ClusterState:
         return ClusterState(
-            jobs={},
+            jobs=self.views,
             caps=self.caps,
             gpu_nodes=self.gpu_nodes,
             nodes=[self.node_of(name) for name in self.gpu_nodes],
             pods=self.pods,
-            incarnations={},
+            incarnations=self.incarnations,
             pods_of={},
             reports_of={},
             unread=self.unread,
@@ -254,6 +291,38 @@ async def test_a_cut_waits_for_no_status() -> None:
     assert bench.woken.is_set()
     await bench.cycle(0.1)
     await bench.writes.wait_for("cap row")
+    await bench.term.close()
+
+
+@pytest.mark.parametrize(("permille", "clock"), [(0, 1410), (100, 1200)])
+async def test_a_clock_is_tried_by_the_grant_alone_and_the_job_says_so(permille: int, clock: int) -> None:
+    """Limit, plan and nodes stay; nothing is tried where the operator has not been given leave."""
+    # Its agent says nothing else all the while.
+    bench = Bench(exploration_permille=permille, power=PowerSettings(report_timeout_seconds=1e6))
+    view, incarnation = job_view(uid="uid-train"), incarnation_view("uid-train", 1, ("a", 8))
+    planned = decision("uid-train", ("a", 8), clock=1410)
+    assert planned.allocation is not None
+    bench.views, bench.incarnations = {view.uid: view}, {view.uid: [incarnation]}
+    bench.pods = [running_pod("p", "a", uid=view.uid, gpus=8)]
+    memory = JobMemory(recorded_progress(view), planned.allocation, running=True)
+    bench.jobs.live = {view.uid: LiveJob(view, memory, JobStep(Phase.RUNNING, incarnation), bench.pods)}
+    bench.term._plans._decisions = {view.uid: planned}
+    bench.learner.known = Profile(
+        ProfileKey(view.namespace, view.profile_key, A100), {Point(8, 1, 8, 1410): Summary(9, 1.0, 0.0, 2e3, 0.0, NOW)}
+    )
+    for seconds in (0.0, LONGEST_SECONDS / 0.1, 1.0):
+        await bench.cycle(seconds)
+        await bench.settle()
+    assert bench.writes.granted is not None
+    (granted,) = bench.writes.granted.jobs
+    assert granted.clock_max_megahertz == pytest.approx(clock, abs=10)
+    assert granted.power_limit_milliwatts == planned.allocation.power_limit_watts * 1000
+    told = bench.jobs.decisions[view.uid]
+    assert told.allocation == planned.allocation
+    assert ("to learn it" in told.explanation) is (permille > 0)
+    await bench.cycle(20.0)
+    sample = bench.metrics.registry.get_sample_value("flyball_explored_gpu_seconds_total")
+    assert sample == (pytest.approx(21.0 * 8) if permille else 0.0)
     await bench.term.close()
 
 

@@ -144,6 +144,11 @@ class OperatorMetrics:
         self._plan_failures = Counter(
             "flyball_plan_failures", "Plans that could not be made; the last one stays in force", registry=self.registry
         )
+        self._explored = Counter(
+            "flyball_explored_gpu_seconds",
+            "GPU time of jobs at lower clocks than planned, for their models to be learned",
+            registry=self.registry,
+        )
         self._cycle = Histogram(
             "flyball_cycle_seconds",
             "The loop's own work in one cycle: reading, deciding, starting writes",
@@ -202,6 +207,10 @@ class OperatorMetrics:
     def count_plan_failure(self) -> None:
         """A plan could not be made."""
         self._plan_failures.inc()
+
+    def count_explored(self, gpu_seconds: float) -> None:
+        """So much more of jobs' GPU time went to learning what other clocks take."""
+        self._explored.inc(gpu_seconds)
 
     def observe_cycle(self, seconds: float) -> None:
         """A cycle's own work took this time."""
