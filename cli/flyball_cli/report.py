@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyball_cli.cluster_access import Access, Context, Kubeconfig, Namespace
+from flyball_cli.pictures import bars
 
 if TYPE_CHECKING:
     from flyball_api.energy_report import EnergyReportSpec
     from flyball_kube.session import ApiSession
     from flyball_views.report import By, Prices, Report, ReportLine
+    from matplotlib.figure import Figure
 
 HEADINGS = ("jobs", "not ended", "GPU hours", "kWh", "cost", "kg CO2")
 # A day's report of a large cluster has a megabyte, and there are 400 of them.
@@ -199,28 +201,24 @@ def cut_short(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half + 1 :]}"
 
 
-def draw(report: Report, path: Path) -> None:
+def picture(report: Report) -> Figure:
     """The report's kilowatt-hours as bars; of many lines the thirstiest, and the rest as one."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    bars = [(line.name, line.kilowatt_hours) for line in report.lines]
-    if len(bars) > LONGEST_PICTURE:
-        rest = sum(value for _, value in bars[LONGEST_PICTURE:])
-        bars = [*bars[:LONGEST_PICTURE], (f"{len(report.lines) - LONGEST_PICTURE} more", rest)]
-    figure, axes = plt.subplots(figsize=(8, 1.2 + 0.3 * max(1, len(bars))), layout="constrained")
+    shown = [(line.name, line.kilowatt_hours) for line in report.lines]
+    if len(shown) > LONGEST_PICTURE:
+        rest = sum(value for _, value in shown[LONGEST_PICTURE:])
+        shown = [*shown[:LONGEST_PICTURE], (f"{len(report.lines) - LONGEST_PICTURE} more", rest)]
+    total = report.total
+    title = f"{total.kilowatt_hours:,.2f} kWh by {report.by.value}, as of {report.time:%Y-%m-%d %H:%M} UTC"
+    title += "" if total.money is None else f"; cost {total.money:,.2f}"
+    title += "" if total.kilograms_co2 is None else f"; {total.kilograms_co2:,.2f} kg of CO2"
+    figure, axes = bars([cut_short(name) for name, _ in shown], title, report.caveats[:1])
     # By their places: two names that are cut short may look the same.
-    drawn = axes.barh(range(len(bars)), [value for _, value in bars], color="#3b6ea5")
-    axes.set_yticks(range(len(bars)), [cut_short(name) for name, _ in bars])
-    axes.invert_yaxis()
+    drawn = axes.barh(range(len(shown)), [value for _, value in shown], color="#3b6ea5")
     axes.bar_label(drawn, fmt="{:,.2f}", padding=3, fontsize=8)
-    axes.margins(x=0.12, y=0.02)
     axes.set_xlabel("kWh")
-    title = f"{report.total.kilowatt_hours:,.2f} kWh by {report.by.value}, as of {report.time:%Y-%m-%d %H:%M} UTC"
-    notes = report.caveats[:1]
-    axes.set_title("\n".join([title, *notes]), loc="left", fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    return figure
+
+
+def draw(report: Report, path: Path) -> None:
+    """Write the report's picture to a file."""
+    picture(report).savefig(path)

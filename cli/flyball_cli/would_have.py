@@ -7,8 +7,11 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flyball_cli.pictures import bars
+
 if TYPE_CHECKING:
     from flyball_views.would_have import Estimate, WouldHaveLine, WouldHaveReport
+    from matplotlib.figure import Figure
 
 CSV_HEADINGS = (
     "jobs", "kWh", "unknown kWh",
@@ -74,30 +77,24 @@ def _words(line: WouldHaveLine) -> list[str]:
     ]
 
 
-def draw_would_have(report: WouldHaveReport, path: Path) -> None:
+def picture_of_savings(report: WouldHaveReport) -> Figure:
     """What would have been saved as bars with their bands; of many lines those with the most."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
     from flyball_cli.report import cut_short
 
     known = [(line.name, line.saved_kilowatt_hours) for line in report.lines if line.saved_kilowatt_hours is not None]
     shown = known[:LONGEST_PICTURE]
-    figure, axes = plt.subplots(figsize=(8, 1.2 + 0.3 * max(1, len(shown))), layout="constrained")
+    left_out = f", {len(known) - len(shown)} more not drawn" if len(known) > len(shown) else ""
+    total = _words(report.total)
+    title = f"{total[2]}, {total[3]}, of {total[1]} kWh by {report.by.value}{left_out}"
+    figure, axes = bars([cut_short(name) for name, _ in shown], title, report.caveats[:1])
     expected = [saved.expected for _, saved in shown]
     below = [max(0.0, saved.expected - saved.least) for _, saved in shown]
     above = [max(0.0, saved.most - saved.expected) for _, saved in shown]
     axes.barh(range(len(shown)), expected, color="#3b6ea5", xerr=[below, above], ecolor="#222222", capsize=3)
-    axes.set_yticks(range(len(shown)), [cut_short(name) for name, _ in shown])
-    axes.invert_yaxis()
-    axes.margins(x=0.12, y=0.02)
     axes.set_xlabel("kWh that governing would have saved, and its band")
-    left_out = f", {len(known) - len(shown)} more not drawn" if len(known) > len(shown) else ""
-    total = _words(report.total)
-    title = f"{total[2]} {total[3]} of {total[1]} kWh by {report.by.value}{left_out}"
-    axes.set_title("\n".join([title, *report.caveats[:1]]), loc="left", fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    return figure
+
+
+def draw_would_have(report: WouldHaveReport, path: Path) -> None:
+    """Write the picture of what would have been saved to a file."""
+    picture_of_savings(report).savefig(path)

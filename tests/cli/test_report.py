@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 import typer
-from flyball_cli.report import LONGEST_NAME, Output, _made, _month, cut_short, draw, month_after, printed
-from flyball_cli.would_have import draw_would_have, printed_would_have
+from flyball_cli.report import LONGEST_NAME, Output, _made, _month, cut_short, draw, month_after, picture, printed
+from flyball_cli.would_have import draw_would_have, picture_of_savings, printed_would_have
 from flyball_views.overview import read_overview
 from flyball_views.report import By, Prices, Report, report
 from flyball_views.would_have import Estimate, WouldHaveLine, WouldHaveReport
+from matplotlib.figure import Figure
 
 from tests.support.shown_cluster import NOW, cluster
 
@@ -44,6 +46,36 @@ def test_json_reads_back() -> None:
 def test_a_picture(tmp_path: Path) -> None:
     draw(MADE, tmp_path / "report.png")
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def with_long_names(made: Report) -> Report:
+    lines = tuple(msgspec.structs.replace(line, name="n" * 80) for line in made.lines)
+    return msgspec.structs.replace(made, lines=lines)
+
+
+@pytest.mark.parametrize(
+    "draw_it",
+    [
+        lambda: picture(MADE),
+        lambda: picture(with_long_names(MADE)),
+        lambda: picture_of_savings(msgspec.structs.replace(WOULD_HAVE, caveats=("many words " * 30,))),
+    ],
+    ids=["a report", "long names", "what would have been saved"],
+)
+def test_all_that_a_picture_says_can_be_read(draw_it: Callable[[], Figure]) -> None:
+    figure = draw_it()
+    figure.draw_without_rendering()
+    (title,) = figure.texts
+    extent = title.get_window_extent()
+    assert figure.bbox.x0 <= extent.x0 < extent.x1 <= figure.bbox.x1
+    assert extent.y1 <= figure.bbox.y1
+    assert figure.axes[0].get_position().y1 * figure.bbox.height <= extent.y0
+
+
+def test_a_picture_says_what_it_cost_and_emitted() -> None:
+    (title,) = picture(MADE).texts
+    first = title.get_text().splitlines()[0]
+    assert first == "0.25 kWh by namespace, as of 2030-06-01 12:00 UTC; cost 0.06; 0.10 kg of CO2"
 
 
 def test_months() -> None:
@@ -100,7 +132,7 @@ KNOWN = WouldHaveLine(
 )
 NEW = WouldHaveLine("team/new", 1, 0.5, 0.5, None, None, None)
 TOTAL = msgspec.structs.replace(KNOWN, name="total", jobs=2, kilowatt_hours=10.5, unknown_kilowatt_hours=1.5)
-WOULD_HAVE = WouldHaveReport(By.JOB, NOW, (KNOWN, NEW), TOTAL, ("it is of one day",))
+WOULD_HAVE: WouldHaveReport = WouldHaveReport(By.JOB, NOW, (KNOWN, NEW), TOTAL, ("it is of one day",))
 
 
 def test_what_would_have_been_saved_as_a_table() -> None:
