@@ -63,6 +63,7 @@ class Plans:
         self._next_moment: datetime | None = None
         self._taken_key: ClusterSnapshot | None = None
         self._taken_at = float("-inf")
+        self._any_taken = False
 
     @property
     def in_force(self) -> PlanInForce:
@@ -116,7 +117,8 @@ class Plans:
         if self._next_moment is not None:
             self._queue = JobQueue.of(plan.queue, self._next_moment)
         self._infeasible = frozenset(outcome.name for outcome in plan.caps if not outcome.feasible)
-        if not before:
+        if not self._any_taken:
+            self._any_taken = True
             logger.info(
                 "first plan",
                 epoch=self._epoch,

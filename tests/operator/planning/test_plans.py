@@ -62,3 +62,13 @@ async def test_decisions_that_are_the_same_stay_the_same_objects(caplog: pytest.
     third = await taken(plans, 200.0)
     assert all(third[name] is second[name] for name in NAMES)
     assert caplog.text == ""
+
+
+async def test_the_first_plan_is_said_once_though_there_is_nothing_to_plan(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    planner = Planner()
+    planner.decisions = ()
+    plans = Plans(planner, "powerflow-strict", 10.0, 1, lambda: None, OperatorMetrics())
+    for round_ in range(3):
+        assert await taken(plans, 100.0 * round_) == {}
+    assert ["first plan" in line for line in caplog.text.splitlines()] == [True]
