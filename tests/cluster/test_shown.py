@@ -128,6 +128,16 @@ SITUATIONS: list[tuple[str, Json, dict[str, Any]]] = [
         },
     ),
     (
+        "lost-node",
+        {},
+        {
+            "obstacle": StartObstacle(
+                "NodeLost",
+                "pod train-2-1-abcde is on node node-001, which is not ready; the job leaves it after a while",
+            )
+        },
+    ),
+    (
         "crashed",
         {},
         {

@@ -206,3 +206,26 @@ def test_a_cap_below_what_jobs_need_pauses_one_and_says_so(bench: Bench) -> None
         lambda: f"told that it goes on; {bench.events('soft')}",
     )
     assert (bench.job("rigid") or {})["status"]["allocation"]["incarnation"] == 1
+
+
+def test_a_cap_that_goes_up_and_down_leaves_a_job_that_it_has_paused_until_its_time(bench: Bench) -> None:
+    """32 busy GPUs draw some 2,300 W at their smallest limits: a job on all of them has no place under 1,700 W."""
+    full, low = bench.site.plan.max_watts, 1700
+    bench.set_cap("site", full)
+    bench.submit("soft", gpus=(32, 32), iterations=LONG, seconds_between_resizes=600)
+    bench.wait_running("soft")
+    words = "paused less than minSecondsBetweenResizes 600 s after its last start"
+    for _ in range(4):
+        bench.set_cap("site", low)
+        bench.wait_said("soft", "Admitted", "PowerBackOff", words)
+        bench.set_cap("site", full)
+        bench.wait_enforced("site", full)
+    said = message(bench.job("soft"), "Admitted")
+    assert said.startswith(words)
+    assert "; the next start is at 2" in said
+    assert words in bench.wait_told("soft", "Normal", "Paused", "its 32 GPUs on node-000")
+    bench.submit("other", gpus=(32, 32), iterations=LONG)  # may have the GPUs meanwhile
+    bench.wait_running("other")
+    assert reason(bench.job("soft"), "Admitted") == "PowerBackOff"
+    assert (bench.job("soft") or {})["status"]["allocation"]["incarnation"] == 1
+    assert sum(why == "Paused" for _, why, _ in bench.events("soft")) == 1

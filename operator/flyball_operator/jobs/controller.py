@@ -55,6 +55,7 @@ from flyball_operator.jobs.quota_books import QuotaBooks
 from flyball_operator.jobs.record import JobRecord
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.starts.create_limit import CreateLimit
+from flyball_operator.jobs.starts.obstacles import lost_nodes_of
 from flyball_operator.jobs.status.updates import PaceSource
 from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.jobs.template_checks import TemplateChecks
@@ -354,7 +355,7 @@ class JobController:
             step,
             pods,
             "" if step.current is None else cluster.pods_refused.get(step.current.uid, ""),
-            [pod.node for pod in pods if pod.node and not _is_ready(nodes.get(pod.node))],
+            lost_nodes_of(pods, nodes),
             wanted=wanted and not self._observe and decision is not None and bool(current and current.nodes),
             elapsed_seconds=max(0.0, monotonic - record.updated_at),
             now=now,
@@ -412,7 +413,3 @@ def on_gpu_model(
         and (eligible is None or name in eligible)
     )
     return same or eligible
-
-
-def _is_ready(info: NodeInfo | None) -> bool:
-    return info is None or info.node is None or info.node.ready

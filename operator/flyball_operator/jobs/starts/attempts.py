@@ -5,7 +5,7 @@ Failures, pauses and counts are in the job's status as well, so that the next op
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -15,7 +15,7 @@ from flyball_api.workloads import IncarnationView, PodView
 
 from flyball_operator.jobs.endings import Ending, Evidence, gathered
 from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, JobStep, Phase
-from flyball_operator.jobs.starts.obstacles import StartObstacle, refused_action, start_obstacle
+from flyball_operator.jobs.starts.obstacles import NO_NODES, NodeLoss, StartObstacle, refused_action, start_obstacle
 from flyball_operator.jobs.starts.pauses import (
     DISRUPTED,
     FAILED,
@@ -141,7 +141,7 @@ class Attempts:
         step: JobStep,
         pods: Sequence[PodView],
         pods_refused: str,
-        not_ready: Collection[str] = (),
+        lost_nodes: Mapping[str, NodeLoss] = NO_NODES,
         *,
         wanted: bool,
         elapsed_seconds: float,
@@ -150,14 +150,14 @@ class Attempts:
     ) -> None:
         """Take in the step that was decided on: an end is judged once, a start that takes too long is given up.
 
-        `not_ready` are nodes whose kubelets nobody hears. `wanted`: the plan gives the job GPUs. `elapsed_seconds` is the
-        time since the last call.
+        `lost_nodes` are nodes from whose kubelets nobody hears. `wanted`: the plan gives the job GPUs. `elapsed_seconds` is
+        the time since the last call.
         """
         if step.phase == Phase.FAILED and step.current is not None and step.ending is not None:
             self._judge(job, step.current, step.ending, now, monotonic)
         if step.phase == Phase.RUNNING and step.current is not None:
             self._runs(job, step.current.incarnation, monotonic)
-        seen = start_obstacle(step, pods, pods_refused, not_ready)
+        seen = start_obstacle(step, pods, pods_refused, lost_nodes)
         if seen is None or self._obstacle is None or seen.reason != self._obstacle.reason:
             self._obstacle_since = monotonic
         self._obstacle = seen

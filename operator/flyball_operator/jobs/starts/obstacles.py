@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
+from types import MappingProxyType
 
 from flyball_api.workloads import Obstacle, PodView
 
@@ -17,6 +19,7 @@ from flyball_operator.jobs.lifecycle import (
     RemovePods,
     StopIncarnation,
 )
+from flyball_operator.power.node_info import NodeInfo
 
 # Reasons of the condition Placed and of PodsReady; docs/api.md lists the same.
 PLACED_OBSTACLES = frozenset(
@@ -55,6 +58,16 @@ _REFUSED_ACTIONS: Mapping[type[Action], str] = {
 }
 
 
+class NodeLoss(Enum):
+    """Why nobody knows what runs on a node."""
+
+    NOT_READY = auto()
+    GONE = auto()  # its Node object was deleted
+
+
+NO_NODES: Mapping[str, NodeLoss] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class StartObstacle:
     """Why a job's pods are not placed (`before_placement`) or, on their nodes, are not ready."""
@@ -72,24 +85,35 @@ class StartObstacle:
         return self.reason in PLACED_OBSTACLES
 
 
+def lost_nodes_of(pods: Sequence[PodView], nodes: Mapping[str, NodeInfo]) -> dict[str, NodeLoss]:
+    """The nodes of these pods from whose kubelets nobody hears; of nodes without GPUs nothing is known."""
+    lost = {}
+    for pod in pods:
+        info = nodes.get(pod.node) if pod.node else None
+        if info is not None and (info.node is None or not info.node.ready):
+            lost[info.name] = NodeLoss.GONE if info.node is None else NodeLoss.NOT_READY
+    return lost
+
+
 def refused_action(action: type[Action], message: str) -> StartObstacle:
     """The API server has refused an action with these words."""
     return StartObstacle(_reason(message, _REFUSED_ACTIONS[action]), message)
 
 
 def start_obstacle(
-    step: JobStep, pods: Sequence[PodView], pods_refused: str, not_ready: Collection[str] = ()
+    step: JobStep, pods: Sequence[PodView], pods_refused: str, lost_nodes: Mapping[str, NodeLoss] = NO_NODES
 ) -> StartObstacle | None:
     """What keeps the current incarnation from running, or the one before from leaving; None where nothing is known to.
 
     `pods` are the job's, `pods_refused` the Job controller's last word on pods that it could not make (empty: none), and
-    `not_ready` the nodes whose kubelets nobody hears.
+    `lost_nodes` the nodes from whose kubelets nobody hears.
     """
     if step.phase in (Phase.STOPPING, Phase.STARTING, Phase.RUNNING):
         # Ready as its kubelet said last: nobody knows whether such a pod runs.
-        lost = [pod for pod in pods if pod.node in not_ready and not pod.finished]
+        lost = [pod for pod in pods if pod.node in lost_nodes and not pod.finished]
         if lost:
-            return _on_lost_node(min(lost, key=lambda pod: (not pod.deleting, pod.index)), len(lost) - 1)
+            first = min(lost, key=lambda pod: (not pod.deleting, pod.index))
+            return _on_lost_node(first, len(lost) - 1, lost_nodes[first.node])
     if step.current is None:
         return None
     if step.phase == Phase.CREATING:
@@ -112,10 +136,15 @@ def start_obstacle(
     return None
 
 
-def _on_lost_node(pod: PodView, others: int) -> StartObstacle:
+def _on_lost_node(pod: PodView, others: int, loss: NodeLoss) -> StartObstacle:
     more = f" (and {others} more pods)" if others else ""
     words = f"pod {pod.name}{more} is on node {pod.node}, which is not ready; the job leaves it after a while"
-    if pod.deleting:
+    if loss is NodeLoss.GONE:
+        words = (
+            f"pod {pod.name}{more} is on node {pod.node}, which is gone; Kubernetes deletes the pods of such a node "
+        )
+        words += "within a minute or so"
+    elif pod.deleting:
         words = (
             f"pod {pod.name}{more} cannot end: its node {pod.node} is not ready. Once that machine is off for certain: "
             f"kubectl taint nodes {pod.node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"

@@ -33,7 +33,7 @@ def conditions_of(job: EnergyAwareJob, facts: JobFacts, projected: float | None)
     """All conditions of the job, Admitted first; `projected` is its energy at the end in kilojoules, None where unknown."""
     step, decision = facts.step, facts.decision
     placed = step.bound or step.phase == Phase.COMPLETE
-    ready = step.phase == Phase.RUNNING and not _on_lost_node(facts)
+    ready = facts.runs
     wants = decision is not None and decision.allocation is not None
     resizing = step.phase == Phase.STOPPING or (wants and step.phase in (Phase.CREATING, Phase.GATED))
     budget = job.spec.energy.budget_kilojoules
@@ -81,22 +81,18 @@ def conditions_of(job: EnergyAwareJob, facts: JobFacts, projected: float | None)
     return conditions
 
 
-def _on_lost_node(facts: JobFacts) -> bool:
-    return facts.obstacle is not None and facts.obstacle.node_lost
-
-
 def state_of(job: EnergyAwareJob, facts: JobFacts, conditions: list[Condition]) -> str:
     """The one word that a user should see first."""
     if facts.outcome:
         return facts.outcome
     admitted = conditions[0]
     if facts.step.phase == Phase.STOPPING:
-        if _on_lost_node(facts):
+        if facts.on_lost_node:
             return "NodeLost"
         return "Stopping" if not admitted.status else "Resizing"
     if not admitted.status:
         return admitted.reason
-    if facts.step.phase == Phase.RUNNING and not _on_lost_node(facts):
+    if facts.runs:
         return "DeadlineAtRisk" if facts.decision is not None and facts.decision.deadline_at_risk else "Running"
     if facts.obstacle is not None:
         return facts.obstacle.reason

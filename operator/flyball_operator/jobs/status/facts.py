@@ -9,7 +9,7 @@ from flyball_api.energy_aware_job import BackOff, IncarnationFailure, RecurringR
 from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_planner.snapshot import JobDecision
 
-from flyball_operator.jobs.lifecycle import JobStep
+from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.queue import QueuePlace
@@ -60,6 +60,16 @@ class JobFacts:
     queue: QueuePlace | None = None
     pace_band: tuple[float, float] | None = None
     run: RecurringRun | None = None
+
+    @property
+    def on_lost_node(self) -> bool:
+        """Whether nobody hears from a node that a pod of it is on."""
+        return self.obstacle is not None and self.obstacle.node_lost
+
+    @property
+    def runs(self) -> bool:
+        """Whether all of its pods are known to run now."""
+        return self.step.phase == Phase.RUNNING and not self.on_lost_node
 
     @property
     def measured(self) -> tuple[object, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 
-from flyball_operator.jobs.lifecycle import Phase
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.status.facts import JobFacts
 
@@ -30,7 +29,7 @@ def projected_kilojoules(job: EnergyAwareJob, facts: JobFacts) -> float | None:
 def seconds_to_end(job: EnergyAwareJob, facts: JobFacts) -> float | None:
     """Time to the end at the present pace; None where there is no pace or no end, or none within a century."""
     iterations, progress = job.spec.training.iterations, facts.progress
-    if iterations is None or progress.iterations_per_second <= 0 or facts.step.phase != Phase.RUNNING:
+    if iterations is None or progress.iterations_per_second <= 0 or not facts.runs:
         return None
     if _beyond_estimate(job, progress):
         return None

@@ -7,7 +7,6 @@ from datetime import datetime
 from flyball_api.energy_aware_job import EnergyAwareJob, JobSummary
 from flyball_api.times import whole_second
 
-from flyball_operator.jobs.lifecycle import Phase
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.status.facts import JobFacts
 
@@ -23,7 +22,7 @@ def summary_of(
 ) -> JobSummary:
     """The columns; an empty one where there is nothing to say. `ends` are the expected end, the earliest and the latest."""
     progress, decision = facts.progress, facts.decision
-    running = facts.step.phase == Phase.RUNNING
+    running = facts.runs
     iterations, budget = job.spec.training.iterations, job.spec.energy.budget_kilojoules
     guess = ESTIMATE_MARK if progress.estimated else ""
     planned_clock = decision.allocation.clock_megahertz if decision and decision.allocation else 0

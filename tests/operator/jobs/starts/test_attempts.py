@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
+from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, NodeView, PodView
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
@@ -29,9 +30,11 @@ from tests.support.operator_objects import (
     Json,
     as_stored,
     decision,
+    grant,
     incarnation_view,
     node_view,
     pod_view,
+    raw_gpu_node,
     raw_job,
 )
 
@@ -65,6 +68,7 @@ class Scene:
     words: dict[str, str] = field(default_factory=dict)  # of the Job controller, by the batch Job's uid
     decisions: dict[str, JobDecision] = field(default_factory=lambda: {UID: decision(UID, A, B)})
     seconds: float = 0.0
+    gpu_nodes: dict[str, GpuNode] = field(default_factory=dict)
     nodes: list[NodeView] = field(default_factory=lambda: [node_view("a"), node_view("b")])
     step: JobsStep = field(default_factory=lambda: JobsStep({}, (), (), (), (), ()))
 
@@ -83,7 +87,7 @@ class Scene:
         state = ClusterState(
             {UID: job},
             [],
-            {},
+            self.gpu_nodes,
             self.nodes,
             list(self.pods),
             {UID: list(self.incarnations)},
@@ -96,7 +100,7 @@ class Scene:
         )
         self.step = self.controller.step(
             state,
-            read_nodes(state.nodes, {}, state.pods, frozenset()),
+            read_nodes(state.nodes, self.gpu_nodes, state.pods, frozenset()),
             self.decisions,
             epoch=1,
             now=NOW + timedelta(seconds=self.seconds),
@@ -736,6 +740,17 @@ def test_failures_count_no_more_after_a_time_without_one() -> None:
 
 
 # --- nodes that are lost ----------------------------------------------------------------------------------------------
+
+
+def test_a_pod_on_a_node_that_is_gone_is_not_known_to_run() -> None:
+    scene = running_since(60.0)
+    scene.gpu_nodes = {name: read_gpu_node(raw_gpu_node(name, grant(0))) for name in ("a", "b")}
+    scene.nodes = [node_view("a")]
+    scene.cycle()
+    scene.cycle(1.0)
+    words = "pod p1-1 is on node b, which is gone; Kubernetes deletes the pods of such a node within a minute or so"
+    assert scene.condition("PodsReady") == ("False", "NodeLost", words)
+    assert scene.status["state"] == "NodeLost"
 
 
 @pytest.mark.parametrize("seen", [pod(1, phase="Running"), ready(1)], ids=["marked", "as its kubelet said last"])
