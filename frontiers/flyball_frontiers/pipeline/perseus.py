@@ -17,7 +17,7 @@ from flyball_frontiers.pipeline.optimality import least_costs
 from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.relaxation import RelaxedPlan, TimeCostProgram
 from flyball_frontiers.pipeline.rounding import Rounding
-from flyball_frontiers.pipeline.steady import find_layers, middle, shorten, tie
+from flyball_frontiers.pipeline.steady import find_layers, first_widening, middle, shorten, tie
 
 Progress = Callable[[int, int], None]
 """Told how many points are solved, and of how many."""
@@ -54,7 +54,7 @@ class PerseusPlanner:
         self.blocking_power_watts = blocking_power_watts
         self.replicas = replicas
         self._layers = find_layers(graph) if repeat else None
-        self._widening = 1
+        self._widening = first_widening(graph.gpus)
         self._prepare()
         self.t_min = self._program.makespan(self._program.shortest)
         self.t_star = self._program.cheapest().time_seconds
@@ -67,12 +67,13 @@ class PerseusPlanner:
         shortened = None if layers is None or tied is None else shorten(graph, layers, tied)
         self._program = TimeCostProgram(graph, power, self._ties)
         self._rounding = Rounding(self._program, power, shortened)
+        self._fastest: RelaxedPlan | None = None
 
     @property
-    def repeats(self) -> int:
+    def repeats(self) -> float:
         """How many times the usual layers are planned one by one, so that repeating the others loses nothing; 0 where all
         are."""
-        return 0 if self._ties is None else self._widening
+        return 0.0 if self._ties is None else self._widening
 
     @property
     def waiting_power_watts(self) -> float:
@@ -87,6 +88,8 @@ class PerseusPlanner:
         """
         if points < 2:
             raise ValueError(f"a frontier needs at least 2 points, not {points}")
+        if self.t_min < self.t_star:
+            self._proven(lambda: [self._fastest_plan()])  # it needs the most layers as a rule: before all are solved
         return self._realised(self._proven(lambda: self._along_the_curve(points, progress or _tell_nobody)))
 
     def frontier_at(self, times_seconds: Iterable[float]) -> Frontier[PipelinePlan]:
@@ -122,11 +125,11 @@ class PerseusPlanner:
         """
         plans = solve()
         while self._ties is not None and (doubtful := self._unproven(plans)):
-            before = self._widening, self._ties, self._program, self._rounding
-            self._widening *= 2
+            before = self._widening, self._ties, self._program, self._rounding, self._fastest
+            self._widening = 1.0 if self._widening < 1 else 2 * self._widening
             self._prepare()
             if not any(self._is_better(plan) for plan in reversed(doubtful)):
-                self._widening, self._ties, self._program, self._rounding = before
+                self._widening, self._ties, self._program, self._rounding, self._fastest = before
                 break
             plans = solve()
         return plans
@@ -154,6 +157,12 @@ class PerseusPlanner:
         saved = plan.cost_joules - self._program.solve(plan.time_seconds).cost_joules
         return saved > OPTIMAL_WITHIN / 10 * abs(self._energy(plan))
 
+    def _fastest_plan(self) -> RelaxedPlan:
+        """The plan of `t_min`, solved once for each program."""
+        if self._fastest is None:
+            self._fastest = self._program.solve(self.t_min)
+        return self._fastest
+
     def _along_the_curve(self, points: int, progress: Progress) -> list[RelaxedPlan]:
         """From t_star down, the next time is where the curve, going on with its slope, has left an even share behind.
 
@@ -161,11 +170,10 @@ class PerseusPlanner:
         shorter.
         """
         program = self._program
-        program.forget()
         slowest = program.cheapest()
         if self.t_star <= self.t_min:
             return [slowest]
-        fastest = program.solve(self.t_min)
+        fastest = self._fastest_plan()
         progress(2, points)
         time_range, cost_range = self.t_star - self.t_min, fastest.cost_joules - slowest.cost_joules
         plans = [slowest]

@@ -29,6 +29,10 @@ Integers = NDArray[np.int64]
 INTERRUPT_SECONDS = 0.2
 """How often a running solve looks up."""
 
+PROMPT_CELLS = 1000
+"""Programs of no more cells are solved in a tenth of a second, so that interrupts need no thread, which costs as much as
+five pivots."""
+
 
 class SolverError(RuntimeError):
     """The linear program has no optimum where it must have one; says what HiGHS said."""
@@ -220,6 +224,9 @@ class TimeCostProgram:
     def _run(self) -> None:
         """Run HiGHS where an interrupt of ours is heard: a solve may take minutes, and hears none itself. What was
         interrupted ends by itself and is not asked again."""
+        if len(self.kinds) <= PROMPT_CELLS:
+            self._highs.run()
+            return
         solver = threading.Thread(target=self._highs.run, name="flyball-highs", daemon=True)
         solver.start()
         while solver.is_alive():

@@ -24,6 +24,10 @@ BOUNDARY_LAYERS, BOUNDARY_LAYERS_PER_GPU = 3, 1.3
 warm-up and the flush disturb. With as many, plans are nearly always those in which nothing is tied; the planner takes more
 where it finds no proof of that."""
 
+FEWER_LAYERS, FEW_GPUS = 0.7, 8
+"""The share of these layers that is tried first, and up to how many GPUs: there it is mostly enough, and the solver has a
+fifth less to know; with 16 GPUs it was not, and the attempt is lost."""
+
 FEWEST_TIED_LAYERS = 4
 """Ties of fewer layers save nothing: a tied computation has two start times."""
 
@@ -134,17 +138,19 @@ def _signatures(
     return signature
 
 
-def boundary_layers(gpus: int) -> int:
-    """How many layers at either end are planned one by one."""
-    return math.ceil(BOUNDARY_LAYERS + BOUNDARY_LAYERS_PER_GPU * gpus)
+def first_widening(gpus: int) -> float:
+    """How many times the usual layers are planned one by one before anything is known of the plans."""
+    return FEWER_LAYERS if gpus <= FEW_GPUS else 1.0
 
 
-def middle(layers: Layers, gpus: int, widening: int = 1) -> tuple[int, int] | None:
-    """The layers (first, last) far enough from warm-up and flush to be planned as one; None where they are too few.
+def boundary_layers(gpus: int, widening: float = 1.0) -> int:
+    """How many layers at either end are planned one by one; `widening` is how many times the usual number."""
+    return math.ceil(widening * math.ceil(BOUNDARY_LAYERS + BOUNDARY_LAYERS_PER_GPU * gpus))
 
-    `widening` is how many times the usual number of layers is planned one by one.
-    """
-    boundary = widening * boundary_layers(gpus)
+
+def middle(layers: Layers, gpus: int, widening: float = 1.0) -> tuple[int, int] | None:
+    """The layers (first, last) far enough from warm-up and flush to be planned as one; None where they are too few."""
+    boundary = boundary_layers(gpus, widening)
     first, last = layers.first + boundary, layers.last - boundary
     return (first, last) if last - first + 1 >= FEWEST_TIED_LAYERS else None
 
