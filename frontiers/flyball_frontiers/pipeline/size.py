@@ -19,7 +19,8 @@ MOST_PLANNED = 40_000
 """Computations planned one by one: about an hour for a frontier of 200 points."""
 
 SECONDS_OF_A_THOUSAND = 2.5
-"""CPU seconds of 200 points where a thousand computations are planned one by one (8 GPUs: about 460, 1 s; 16: 2,080, 8 s)."""
+"""CPU seconds of 200 points where a thousand computations are planned one by one (8 GPUs: about 460, 1 s; 16: 2,080,
+8 s)."""
 
 GROWTH = 1.7
 """The power of their number that the solver's time grows with (measured from 500 to 16,000)."""
