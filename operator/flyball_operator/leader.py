@@ -53,9 +53,10 @@ from flyball_operator.writes.slots import PacedSlots
 logger = get_logger(__name__)
 
 # Figures are worth less than steps: few of their writes at a time, so that they never crowd out the others; and what
-# happens to a job, which its next step may wait for, has room of its own beside them. Thousands that are told that they
-# wait make an API server slower for everybody, the renewal of our own Lease included: they are told as it bears it.
-NEWS_AT_ONCE, WAITING_AT_ONCE, FIGURES_AT_ONCE = 16, 12, 4
+# happens to a job, which its next step may wait for, has room of its own beside them. A cut gives every job another clock
+# at once: one that starts or ends meanwhile is not behind all of those. Thousands that are told that they wait make an API
+# server slower for everybody, the renewal of our own Lease included: they are told as it bears it.
+NEWS_AT_ONCE, WAITING_AT_ONCE, POWER_AT_ONCE, FIGURES_AT_ONCE = 16, 12, 8, 4
 # Labels and finalizers may change on a thousand nodes at once, and the next cut must not queue behind them.
 HOUSEKEEPING_AT_ONCE = 16
 # What one job is denied (a quota, a policy) others are denied too: learned from a few, not from all of them.
@@ -108,6 +109,7 @@ class LeaderTerm:
         self._status_slots: dict[Lane, asyncio.Semaphore | PacedSlots] = {
             Lane.NEWS: asyncio.Semaphore(NEWS_AT_ONCE),
             Lane.WAITING: PacedSlots(WAITING_AT_ONCE),
+            Lane.POWER: PacedSlots(POWER_AT_ONCE),
             Lane.FIGURES: asyncio.Semaphore(FIGURES_AT_ONCE),
         }
 

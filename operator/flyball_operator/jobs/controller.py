@@ -183,6 +183,8 @@ class JobController:
             for uid, job in jobs.items()
             if (record := self._records[uid]).waited is None  # else nothing follows from time
         ]
+        if not statuses_wait:
+            times.append(self._statuses.next_seconds)
         next_seconds = min([self._creates.next_seconds(), *times])
         points = self._points(jobs.values(), now, monotonic)
         return replace(shown, actions=actions, gates=gates, expired=expired, next_seconds=next_seconds, points=points)

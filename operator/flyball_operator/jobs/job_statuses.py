@@ -1,6 +1,7 @@
 """Which jobs' statuses to write in a cycle, and what they are made from.
 
-What happens to a job is told at once, figures every so often, and nothing is worked out for a job that goes on waiting.
+What happens to a job is told at once, a new clock once it has settled, figures every so often, and nothing is worked out
+for a job that goes on waiting.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ PLANNING_SECONDS = 2.0
 
 
 class JobStatuses:
-    """The statuses of all jobs during one leader's term; by `models` is what users are told that time costs."""
+    """The statuses of all jobs during one leader's term; by `models` is what users are told that time costs.
+
+    In `next_seconds` one will be due by time alone.
+    """
 
     def __init__(self, status_interval_seconds: float, models: PaceSource, *, observe: bool) -> None:
         self._observe = observe
@@ -44,6 +48,7 @@ class JobStatuses:
         self._ranges: GpuRanges | None = None
         self._gpus = PodsGpus()
         self._lanes = Lanes()
+        self.next_seconds = float("inf")
 
     def due(
         self,
@@ -114,15 +119,20 @@ class JobStatuses:
         """The statuses to write now, in each lane who was looked at longest ago first, as far as there is room beside those
         in `writes`; those with nothing new in them are left out."""
         waiting: dict[Lane, list[tuple[float, LiveJob, JobRecord, JobFacts]]] = {lane: [] for lane in Lane}
+        self.next_seconds = float("inf")
         for job, record, facts in jobs:
             history, position = record.status, None if facts.queue is None else facts.queue.position
             if self._updates.urgent(job.view, facts, history):
                 waiting[_lane(facts)].append((history.looked_at, job, record, facts))
                 record.idle = None
+            elif self._updates.power_due(facts, history, monotonic):
+                waiting[Lane.POWER].append((history.looked_at, job, record, facts))
             elif self._updates.due(job.view, position, facts.now, history, monotonic) and self._updates.has_news(
                 facts, history, monotonic
             ):
                 waiting[Lane.FIGURES].append((history.looked_at, job, record, facts))
+            else:
+                self.next_seconds = min(self.next_seconds, self._updates.seconds_to_power(history, monotonic))
         found: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
         lane_of: dict[str, Lane] = {}
         for lane, room in self._lanes.rooms(writes).items():

@@ -1,4 +1,7 @@
-"""In which turn statuses are written: what happens to a job queues up behind neither ten thousand that wait nor figures."""
+"""In which turn statuses are written: what happens to a job queues up behind no others.
+
+Not behind ten thousand that wait, nor behind the new limits of all that run, nor behind figures.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from enum import Enum
 STATUSES_AT_ONCE = 256
 # Of jobs that only wait: the rest is for those that start, run and end.
 WAITING_AT_ONCE = 192
-# For figures alone, at first; and where that many are written from one cycle to the next.
+# For figures alone, or for limits, at first; and where that many are written from one cycle to the next.
 FEWEST_FIGURES_AT_ONCE, MOST_FIGURES_AT_ONCE = 32, 128
 
 
@@ -19,7 +22,27 @@ class Lane(Enum):
 
     NEWS = "something has happened to a job that has GPUs, gets some or has ended"
     WAITING = "a job that has none is told why"
+    POWER = "a job that runs has another clock or other limits, and nothing else"
     FIGURES = "figures have moved, and nothing else"
+
+
+class _Room:
+    """As many statuses as get written from one cycle to the next.
+
+    More where all of them were, fewer where half of them still wait for their turn.
+    """
+
+    def __init__(self) -> None:
+        self._at_once = FEWEST_FIGURES_AT_ONCE
+        self.begun = 0
+
+    def beside(self, left: int) -> int:
+        """How many may be begun beside those that are `left` from before."""
+        if not left and self.begun >= self._at_once:
+            self._at_once = min(MOST_FIGURES_AT_ONCE, 2 * self._at_once)
+        elif 2 * left > self._at_once:
+            self._at_once = max(FEWEST_FIGURES_AT_ONCE, self._at_once // 2)
+        return max(0, self._at_once - left)
 
 
 class Lanes:
@@ -27,31 +50,25 @@ class Lanes:
 
     def __init__(self) -> None:
         self._lane_of: dict[str, Lane] = {}  # of each job whose status is being written, by uid
-        self._figures_at_once = FEWEST_FIGURES_AT_ONCE
-        self._figures_begun = 0
+        self._rooms = {Lane.POWER: _Room(), Lane.FIGURES: _Room()}
 
     def rooms(self, under_way: Collection[str]) -> dict[Lane, int]:
-        """How many more may be begun beside those `under_way` (uids).
-
-        Of figures as many as get written from one cycle to the next: more where all of them were, fewer where half of them
-        still wait for their turn.
-        """
+        """How many more may be begun beside those `under_way` (uids)."""
         self._lane_of = {uid: lane for uid, lane in self._lane_of.items() if uid in under_way}
         left = Counter(self._lane_of.values())
-        if not left[Lane.FIGURES] and self._figures_begun >= self._figures_at_once:
-            self._figures_at_once = min(MOST_FIGURES_AT_ONCE, 2 * self._figures_at_once)
-        elif 2 * left[Lane.FIGURES] > self._figures_at_once:
-            self._figures_at_once = max(FEWEST_FIGURES_AT_ONCE, self._figures_at_once // 2)
         room = max(0, STATUSES_AT_ONCE - len(under_way))
-        news = len(under_way) - left[Lane.FIGURES]
-        figures = self._figures_at_once - left[Lane.FIGURES] if news < FEWEST_FIGURES_AT_ONCE else 0
+        of_lane = {lane: each.beside(left[lane]) for lane, each in self._rooms.items()}
+        others = len(under_way) - left[Lane.FIGURES]
         return {
             Lane.NEWS: room,
             Lane.WAITING: min(room, max(0, WAITING_AT_ONCE - left[Lane.WAITING])),
-            Lane.FIGURES: min(room, max(0, figures)),
+            Lane.POWER: min(room, of_lane[Lane.POWER]),
+            Lane.FIGURES: min(room, of_lane[Lane.FIGURES]) if others < FEWEST_FIGURES_AT_ONCE else 0,
         }
 
     def begun(self, lane_of: Mapping[str, Lane]) -> None:
         """Statuses of these jobs are being written from now on, by uid."""
         self._lane_of |= lane_of
-        self._figures_begun = Counter(self._lane_of.values())[Lane.FIGURES]
+        under_way = Counter(self._lane_of.values())
+        for lane, room in self._rooms.items():
+            room.begun = under_way[lane]

@@ -31,6 +31,7 @@ from flyball_operator.jobs.lifecycle import (
     StopIncarnation,
 )
 from flyball_operator.jobs.starts.attempts import RestartRules
+from flyball_operator.jobs.status.updates import POWER_SETTLES_SECONDS
 from flyball_operator.outcome import DONE, Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.watches import ClusterState
@@ -435,7 +436,9 @@ def test_what_happened_is_written_at_once_and_new_figures_at_the_interval() -> N
     assert cluster.statuses(1.0) == []  # only figures have moved
     assert len(cluster.statuses(INTERVAL)) == 1
     cluster.decisions = {UID: decision(UID, A, clock=900)}
-    (status,) = cluster.statuses()
+    assert cluster.statuses() == []  # its grant and its acknowledgement go into the same status
+    assert cluster.step.next_seconds <= POWER_SETTLES_SECONDS
+    (status,) = cluster.statuses(POWER_SETTLES_SECONDS)
     assert status["allocation"]["clockMegahertz"] == 900
 
 

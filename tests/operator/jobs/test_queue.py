@@ -19,6 +19,7 @@ from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue, QueuePlace
 from flyball_operator.jobs.status import JobFacts
 from flyball_operator.jobs.status.updates import (
+    POWER_SETTLES_SECONDS,
     SECONDS_PER_PLACE,
     SIGN_OF_LIFE_SECONDS,
     StatusHistory,
@@ -30,7 +31,7 @@ from flyball_operator.watches import ClusterState
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import model_class_prior
-from flyball_planner.snapshot import Admission, ExpectedStart, JobDecision, Queue
+from flyball_planner.snapshot import Admission, Allocation, ExpectedStart, JobDecision, Queue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -157,8 +158,9 @@ class Many:
         self.decisions = {name: replace(WAITING, uid=name) for name in names}
         self.controller = JobController(INTERVAL, Priors(), DEFAULT_GPU_RESOURCES)
         self.incarnations: dict[str, list[IncarnationView]] = {}
+        self.next_seconds = float("inf")
 
-    def cycle(self, second: int, under_way: Collection[str] = ()) -> list[str]:
+    def cycle(self, second: float, under_way: Collection[str] = ()) -> list[str]:
         now = NOW + timedelta(seconds=second)
         world = ClusterState(
             jobs=self.jobs,
@@ -182,6 +184,7 @@ class Many:
             queue=JobQueue.of(Queue(tuple(self.names), (), "nobody knows"), now),
             status_writes=under_way,
         )
+        self.next_seconds = step.next_seconds
         for live, status in step.statuses:
             read = read_energy_aware_job(raw_job(status=as_stored(status)))
             uid = live.view.uid
@@ -204,6 +207,32 @@ def test_what_happens_goes_before_figures_and_these_go_in_turn() -> None:
     assert not set(first) & set(second)
     third = many.cycle(202)
     assert {*first, *second, *third} == set(names[:-1])
+
+
+def test_a_new_clock_is_told_once_it_has_settled_and_behind_what_happens() -> None:
+    names = [f"job-{index:03d}" for index in range(100)]
+    many = Many(names)
+    allocation = Allocation((("node", 1),), 1200, 300.0)
+    for name in names:
+        many.decisions[name] = JobDecision(name, allocation, Admission.ADMITTED, "why")
+    assert sorted(many.cycle(0)) == names, "that they are to run"
+    for second, clock in ((2, 1100), (2.5, 1000)):
+        for name in names:
+            changed = replace(many.decisions[name], allocation=replace(allocation, clock_megahertz=clock))
+            many.decisions[name] = changed
+        assert many.cycle(second) == [], "it may move again at once"
+        assert 0 < many.next_seconds <= POWER_SETTLES_SECONDS
+    many.decisions[names[-1]] = replace(WAITING, uid=names[-1], admission=Admission.WAITING_FOR_POWER)
+    assert many.cycle(2.9) == [names[-1]]
+    first = many.cycle(3)
+    assert len(first) == FEWEST_FIGURES_AT_ONCE
+    told = {many.jobs[name].status.allocation for name in first}
+    assert {each.clock_megahertz for each in told if each is not None} == {1000}
+    many.decisions[names[-1]] = replace(WAITING, uid=names[-1])
+    assert many.cycle(3.1, under_way=first) == [names[-1]]
+    rest = many.cycle(3.2)
+    assert {*first, *rest, *many.cycle(3.3)} == set(names[:-1])
+    assert many.cycle(3.4) == []
 
 
 @pytest.mark.slow

@@ -44,6 +44,17 @@ def test_as_many_figures_are_begun_as_get_written() -> None:
     assert lanes.rooms(())[Lane.FIGURES] == 64, "all of them have been written"
 
 
+def test_new_limits_of_all_jobs_hold_up_nobody_else() -> None:
+    lanes = Lanes()
+    limits = names("runs", lanes.rooms(())[Lane.POWER])
+    lanes.begun(dict.fromkeys(limits, Lane.POWER))
+    rooms = lanes.rooms(limits)
+    assert rooms[Lane.POWER] == 0, "the others' are begun as those get written"
+    assert rooms[Lane.NEWS] == STATUSES_AT_ONCE - len(limits)
+    assert rooms[Lane.FIGURES] == 0, "which are worth less"
+    assert lanes.rooms(())[Lane.POWER] == 2 * len(limits)
+
+
 def test_few_figures_are_no_reason_for_more() -> None:
     lanes = Lanes()
     for _ in range(4):

@@ -23,6 +23,8 @@ from flyball_operator.power.node_info import NodeInfo
 SECONDS_PER_PLACE = 1.0
 # And how much later that it has waited long: ten thousand that came together are told over some minutes.
 LONG_WAIT_SECONDS_PER_PLACE = 0.1
+# A new clock is granted, sent and acknowledged within this time, mostly: one status says all of it.
+POWER_SETTLES_SECONDS = 1.0
 # So old figures are written again though they are the same: that they are old would else say nothing.
 SIGN_OF_LIFE_SECONDS = 60.0
 
@@ -43,10 +45,13 @@ class PaceSource(ModelSource, Protocol):
 
 @dataclass(slots=True)
 class StatusHistory:
-    """When one job's status was last made, and from which significant facts and measurements."""
+    """When one job's status was last made, and from which significant facts, limits and measurements; since when the
+    limits are others."""
 
     looked_at: float = float("-inf")
     significant: tuple[object, ...] = ()
+    power: tuple[object, ...] = ()
+    power_changed_at: float | None = None
     measured: tuple[object, ...] = ()
 
 
@@ -64,8 +69,24 @@ class StatusUpdates:
 
     @staticmethod
     def urgent(job: EnergyAwareJob, facts: JobFacts, history: StatusHistory) -> bool:
-        """Whether something has happened since the job was last looked at."""
+        """Whether something has happened since the job was last looked at, other than to its clock and limits."""
         return (job.generation, *_significant_facts(facts)) != history.significant
+
+    @staticmethod
+    def power_due(facts: JobFacts, history: StatusHistory, monotonic: float) -> bool:
+        """Whether a job's clock or limits are others than when it was last looked at, and had a moment to settle."""
+        if _power_facts(facts) == history.power:
+            history.power_changed_at = None
+            return False
+        if history.power_changed_at is None:
+            history.power_changed_at = monotonic
+        return monotonic - history.power_changed_at >= POWER_SETTLES_SECONDS
+
+    @staticmethod
+    def seconds_to_power(history: StatusHistory, monotonic: float) -> float:
+        """When that is due next, in seconds; infinite where nothing has changed."""
+        changed_at = history.power_changed_at
+        return float("inf") if changed_at is None else max(0.0, changed_at + POWER_SETTLES_SECONDS - monotonic)
 
     def due(
         self, job: EnergyAwareJob, position: int | None, now: datetime, history: StatusHistory, monotonic: float
@@ -102,6 +123,7 @@ class StatusUpdates:
         position = None if facts.queue is None else facts.queue.position
         due = not first and self.due(job, position, facts.now, history, monotonic)
         history.significant, history.measured = (job.generation, *_significant_facts(facts)), facts.measured
+        history.power, history.power_changed_at = _power_facts(facts), None
         if due or first:
             history.looked_at = monotonic
         if facts.pace_band is None and facts.step.phase == Phase.RUNNING and nodes:
@@ -154,13 +176,18 @@ def _waited_long(since: datetime, now: datetime | None, more_seconds: float = 0.
     return now is not None and (now - since).total_seconds() >= LONG_WAIT_SECONDS + more_seconds
 
 
+def _power_facts(facts: JobFacts) -> tuple[object, ...]:
+    """What of the facts decides what a status says of a job's clock and limits."""
+    return facts.granted, None if facts.decision is None else facts.decision.allocation
+
+
 def _significant_facts(facts: JobFacts) -> tuple[object, ...]:
-    """What of the facts decides a status' significant fields: as long as it is the same, no write is urgent."""
+    """What of the facts decides a status' other significant fields: as long as it is the same, no write is urgent."""
     decision, step = facts.decision, facts.step
+    nodes = None if decision is None or decision.allocation is None else decision.allocation.nodes
     return (
         facts.outcome,
         facts.refusal,
-        facts.granted,
         facts.restarts,
         facts.failures,
         facts.start_attempts,
@@ -173,5 +200,5 @@ def _significant_facts(facts: JobFacts) -> tuple[object, ...]:
         step.phase,
         step.bound,
         None if step.current is None else step.current.incarnation,
-        None if decision is None else (decision.allocation, decision.admission, decision.deadline_at_risk),
+        None if decision is None else (nodes, decision.admission, decision.deadline_at_risk),
     )
