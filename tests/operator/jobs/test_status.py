@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
+from flyball_api.workloads import placement_annotation
 from flyball_operator.jobs.frontier import tradeoff
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
@@ -535,6 +537,18 @@ def test_any_status_is_as_the_crd_has_it_and_says_nothing_new_the_second_time(
     assert [item.last_transition_time for item in later.conditions] == [
         item.last_transition_time for item in status.conditions
     ]
+
+
+def test_a_job_on_four_thousand_nodes_fits_into_what_is_stored() -> None:
+    """etcd takes 1.5 MiB, and the API server 256 KiB of annotations."""
+    nodes = tuple((f"cluster-a-pool-h100-1a2b3c4d-{index:05d}", 8) for index in range(4096))
+    size = 8 * len(nodes)
+    job = job_view(gpus={"min": size, "max": size}, training={"globalBatchSize": size})
+    books = replace(BOOKS, open_millijoules={f"2/{name}": 10**11 for name, _ in nodes})
+    step = replace(RUNNING, current=incarnation_view("uid-train", 2, *nodes))
+    status = job_status(job, facts(progress=books, step=step, decision=decision("uid-train", *nodes)))
+    assert len(json.dumps(as_stored(status))) < 1.4 * 2**20
+    assert len(placement_annotation(nodes)) < 200 * 2**10
 
 
 def test_the_reference_lists_the_same_reasons() -> None:
