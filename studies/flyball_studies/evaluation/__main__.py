@@ -163,7 +163,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--study-seeds", type=int, default=1, help="seeds of the studies, and with nodes left on (default: 1)"
     )
     parser.add_argument(
-        "--only-lead", action="store_true", help="only what the lead before AFS is made of: some minutes"
+        "--only-lead", action="store_true", help="only what the lead before AFS is made of (an hour of one core)"
     )
     parser.add_argument("--data", default=None, help="folder of the public traces (default: ../shared/data)")
     parser.add_argument("--runs", type=Path, default=Path("out/evaluation"), help="where finished runs are kept")
