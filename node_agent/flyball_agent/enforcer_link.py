@@ -81,6 +81,7 @@ class EnforcerLink:
         )
         self._listeners: list[Callable[[], None]] = []
         self._connected = False
+        self._writer: asyncio.StreamWriter | None = None
         self._something = asyncio.Event()
         self._newest: dict[type[ToEnforcer], ToEnforcer] = {}
         # The newest of each kind, pod and GPU, in the order in which they began to wait.
@@ -130,7 +131,14 @@ class EnforcerLink:
         self._something.set()
 
     def _report(self, of: tuple[type[ToEnforcer], PodName, str], message: StepsReported | ClockWanted) -> None:
-        if self._connected and (of in self._reports or len(self._reports) < MAX_WAITING_REPORTS):
+        writer = self._writer
+        if not self._connected or writer is None:
+            return
+        # A clock is for a computation that has begun: where nothing waits, it is not for another turn of the loop either.
+        waits = self._reports or self._newest or writer.transport.get_write_buffer_size()
+        if not waits and self._reports_bucket.take():
+            writer.write(packed(message))
+        elif of in self._reports or len(self._reports) < MAX_WAITING_REPORTS:
             self._reports[of] = message
             self._something.set()
 
@@ -153,7 +161,7 @@ class EnforcerLink:
             except (InvalidMessage, OSError, TimeoutError) as error:
                 self._log.error("enforcer's line", error=str(error) or repr(error))
             finally:
-                self._connected = False
+                self._connected, self._writer = False, None
                 writer.transport.abort()
             self._log.warning("enforcer gone", socket=self._path)
             await backoff.pause()
@@ -168,7 +176,7 @@ class EnforcerLink:
         self._reports.clear()  # a clock that was asked for then ends from when it is heard
         if self._pods is not None:
             self._tell(self._pods)
-        self._connected = True
+        self._connected, self._writer = True, writer
         self.on_connected()
         sending = asyncio.create_task(self._send(writer))
         hearing = asyncio.create_task(self._hear(reader))

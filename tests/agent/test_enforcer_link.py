@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import tempfile
 from pathlib import Path
 
+import pytest
 from flyball_agent.energy.observations import ClockAsked, StepReport
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.enforcer_link import REPORT_BURST, REPORTS_PER_SECOND, EnforcerLink
-from flyball_agent.enforcer_messages import ClockWanted, SpecSeen, StepsReported, ToEnforcer, read_to_enforcer
+from flyball_agent.enforcer_messages import (
+    ClockWanted,
+    SpecSeen,
+    StepsReported,
+    ToEnforcer,
+    packed,
+    read_to_enforcer,
+)
 from flyball_agent.enforcer_server import MESSAGE_BURST, MESSAGES_PER_SECOND
 
 from tests.support.waiting import until
@@ -65,3 +75,35 @@ async def test_whatever_trainers_say_a_grant_waits_behind_no_more_than_the_burst
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             server.close()
+
+
+async def test_a_clock_that_nothing_waits_before_is_sent_at_once_and_none_before_a_grant() -> None:
+    """It is for a computation that has begun: not a turn of the loop later."""
+    with tempfile.TemporaryDirectory(prefix="fl", dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{folder}/e.sock")
+        listener.listen()
+        link = EnforcerLink(f"{folder}/e.sock", "node-0")
+        connected = asyncio.Event()
+        link.on_connected = connected.set
+        running = asyncio.create_task(link.run())
+        try:
+            await connected.wait()
+            enforcer, _ = listener.accept()
+            with enforcer:
+                enforcer.setblocking(False)
+                wanted = ClockWanted(PodName("research", "pod"), ClockAsked(1005, 10.0))
+                link.ask_clock(wanted.pod, wanted.asked)
+                assert enforcer.recv(4096) == packed(wanted)
+                link.accept_spec({"generation": 2})
+                link.ask_clock(wanted.pod, wanted.asked)
+                with pytest.raises(BlockingIOError):
+                    enforcer.recv(4096)
+                said = b""
+                while not said.endswith(packed(wanted)):
+                    await asyncio.sleep(0)
+                    with contextlib.suppress(BlockingIOError):
+                        said += enforcer.recv(4096)
+                assert b"generation" in said.removesuffix(packed(wanted)), "the grant was first"
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
