@@ -18,18 +18,33 @@ QUICK = (
     "--replan-seconds", "2", "--status-interval-seconds", "1", "--restart-seconds", "1", "--first-pause-seconds", "0.5",
     "--evacuate-after-seconds", "10", "--report-seconds", "2",
 )  # fmt: skip
+STEADY_SIGNAL = "time,gCO2/kWh\n2026-01-01T00:00:00Z,400\n2096-01-01T00:00:00Z,400\n"
 
 
 @pytest.fixture(scope="session")
-def site(control_plane_programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Four nodes of eight GPUs, shared by all tests that leave them whole; those that kill a part take `make_site`.
+def grid_signal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of the shared site's grid signal: the same at all hours, so that nothing waits for another one."""
+    path = tmp_path_factory.mktemp("signal") / "signal.csv"
+    path.write_text(STEADY_SIGNAL)
+    return path
 
-    The grid's signal is the same at all hours, so that nothing waits for another one.
-    """
-    signal = tmp_path_factory.mktemp("signal") / "signal.csv"
-    signal.write_text("time,gCO2/kWh\n2026-01-01T00:00:00Z,400\n2096-01-01T00:00:00Z,400\n")
+
+@pytest.fixture(scope="session")
+def meters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the shared site's power meters; there is none."""
+    return tmp_path_factory.mktemp("meters")
+
+
+@pytest.fixture(scope="session")
+def site(
+    control_plane_programs: Binaries, grid_signal: Path, meters: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """Four nodes of eight GPUs, shared by all tests that leave them whole; those that kill more than the operator take
+    `make_site`."""
     plan = SitePlan(
-        nodes=4, operator_arguments=(*QUICK, "--signal-file", str(signal)), workload_arguments=("--run-programs",)
+        nodes=4,
+        operator_arguments=(*QUICK, "--signal-file", str(grid_signal), "--meter-dir", str(meters)),
+        workload_arguments=("--run-programs",),
     )
     with Site.start(plan, tmp_path_factory.mktemp("site")) as started:
         yield started

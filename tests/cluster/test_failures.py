@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from flyball_testbed.controlplane.api import Json
 from flyball_testbed.controlplane.stages import EXIT_CODE_ANNOTATION, NODE_ANNOTATION, NOT_READY, OUTCOME_ANNOTATION
 from flyball_testbed.parts import OPERATOR
@@ -141,9 +139,7 @@ def test_evictions_do_not_count_and_say_by_whom(bench: Bench) -> None:
     )
 
 
-@pytest.mark.long
-def test_a_crash_counts_once_though_the_operator_dies_of_it_too(make_site: Callable[..., Bench]) -> None:
-    bench = make_site(nodes=1)
+def test_a_crash_counts_once_though_the_operator_dies_of_it_too(bench: Bench) -> None:
     bench.submit("unlucky", gpus=(4, 4), iterations=LONG, failurePolicy={"maxRestarts": 2})
     wait_incarnation(bench, "unlucky", 1)
     for number in (2, 3):

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.site_bench import Bench, condition, reason
 
 METER = {"file": "feeder", "intervalSeconds": 1, "settleSeconds": 2, "breachSeconds": 2, "silentSeconds": 5}
@@ -39,15 +37,9 @@ class Exporter:
         self._thread.join()
 
 
-@pytest.mark.long
-def test_a_user_sees_what_the_meter_says_and_what_is_done_about_it(
-    make_site: Callable[..., Bench], tmp_path: Path
-) -> None:
-    folder = tmp_path / "meters"
-    folder.mkdir()
-    bench = make_site(nodes=2, operator_arguments=("--meter-dir", str(folder)))
+def test_a_user_sees_what_the_meter_says_and_what_is_done_about_it(bench: Bench, meters: Path) -> None:
     watts = int(bench.site.plan.max_watts * 0.9)
-    exporter = Exporter(folder)
+    exporter = Exporter(meters)
     exporter.watts = watts / 2
 
     def until(holds: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
@@ -60,7 +52,7 @@ def test_a_user_sees_what_the_meter_says_and_what_is_done_about_it(
 
     try:
         bench.set_cap("site", watts, meter=METER)
-        for index in range(2):
+        for index in range(bench.site.plan.nodes):
             bench.submit(f"load-{index}", gpus=(1, 16), iterations=100_000, batch=1024, objective="Time")
             bench.wait_running(f"load-{index}")
         cap = until(lambda cap: condition(cap, "MeterSilent") == "False", "the meter is read")
@@ -92,3 +84,4 @@ def test_a_user_sees_what_the_meter_says_and_what_is_done_about_it(
         bench.wait(lambda: {"Breached", "MeterSilent"} <= told(), lambda: f"told so: {told()}")
     finally:
         exporter.die()
+        (meters / "feeder").unlink()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import pytest
+from flyball_testbed.parts import OPERATOR
 
 from tests.support.site_bench import Bench
 
@@ -15,10 +19,30 @@ def write_signal(path: Path, now: datetime, *values: int) -> None:
     path.write_text("\n".join(["time,gCO2/kWh", *lines]) + "\n")
 
 
-def test_a_job_that_can_wait_starts_when_the_signal_is_low(make_site: Callable[..., Bench], tmp_path: Path) -> None:
-    signal, began = tmp_path / "signal.csv", datetime.now(UTC) - timedelta(minutes=1)
+def wait_read(bench: Bench, grams: int) -> None:
+    """Wait until the operator goes by a signal that is so high now."""
+    address = bench.site.metrics_addresses()[OPERATOR]
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def is_read() -> bool:
+        with opener.open(f"http://{address}/metrics", timeout=30) as answer:
+            return f'flyball_grid_signal{{unit="gCO2/kWh"}} {grams}.0\n' in answer.read().decode()
+
+    bench.wait(is_read, lambda: f"the operator goes by {grams} gCO2/kWh")
+
+
+@pytest.fixture
+def signal(grid_signal: Path) -> Iterator[Path]:
+    """The file of the site's signal; what it says is put back after the test, before any other job that can wait."""
+    before = grid_signal.read_text()
+    yield grid_signal
+    grid_signal.write_text(before)
+
+
+def test_a_job_that_can_wait_starts_when_the_signal_is_low(bench: Bench, signal: Path) -> None:
+    began = datetime.now(UTC) - timedelta(minutes=1)
     write_signal(signal, began, 500, 500, 100, 100, 100, 100)
-    bench = make_site(nodes=1, operator_arguments=("--signal-file", str(signal)))
+    wait_read(bench, 500)
     until = (began + timedelta(hours=6)).replace(microsecond=0)
     bench.submit("flexible", gpus=(1, 1), iterations=1000, flexibleUntil=until.isoformat())
     bench.submit("urgent", gpus=(1, 1), iterations=1_000_000)
