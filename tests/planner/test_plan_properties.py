@@ -30,7 +30,7 @@ from flyball_planner.snapshot import (
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import examples, of
 
 TOLERANCE_WATTS = 1e-6
 
@@ -45,17 +45,19 @@ A100 = catalogue_model("NVIDIA-A100-SXM4-40GB")
 V100 = catalogue_model("Tesla-V100-PCIE-16GB")
 # The same board with a tighter range, as another vendor's firmware reports it.
 A100_TIGHT = replace(A100, min_power_limit_watts=150.0, max_power_limit_watts=350.0, default_power_limit_watts=350.0)
+MODELS = st.sampled_from([(A100,), (A100,), (A100, A100_TIGHT), (A100, V100)])
+EITHER_MODEL = st.sampled_from([A100, V100])
 SEARCH = settings(max_examples=examples(75), suppress_health_check=[HealthCheck.too_slow])
 every_policy = pytest.mark.parametrize("policy", sorted({"powerflow-strict", "tiresias+zeus", *policy_names()}))
 
 
 @st.composite
 def nodes(draw: st.DrawFn) -> tuple[NodeState, ...]:
-    models = draw(st.sampled_from([(A100,), (A100,), (A100, A100_TIGHT), (A100, V100)]))
+    models = draw(MODELS)
     found = []
     for index in range(draw(st.integers(1, 6))):
-        model = draw(st.sampled_from(models))
-        gpus = draw(st.sampled_from([8, 8, 8, 4, 2, 6, 10, 1]))
+        model = draw(of(*models))
+        gpus = draw(of(8, 8, 8, 4, 2, 6, 10, 1))
         ordinary = draw(st.booleans())
         node = NodeState(f"node-{index}", model, gpus)
         if not ordinary:
@@ -64,12 +66,12 @@ def nodes(draw: st.DrawFn) -> tuple[NodeState, ...]:
                 schedulable=draw(st.booleans()),
                 foreign_gpus=draw(st.integers(0, min(2, gpus))),
                 lost_gpus=draw(st.integers(0, 1)),
-                foreign_power_limit_watts=draw(st.sampled_from([model.min_power_limit_watts, 400.0])),
+                foreign_power_limit_watts=draw(of(model.min_power_limit_watts, 400.0)),
                 lost_power_limit_watts=model.default_power_limit_watts,
-                idle_power_limit_watts=draw(st.sampled_from([None, model.min_power_limit_watts + 25.0])),
-                fixed_bound_watts=draw(st.sampled_from([None, None, gpus * 300.0])),
-                fixed_draw_watts=draw(st.sampled_from([None, gpus * 200.0])),
-                evacuate=draw(st.sampled_from([False, False, False, True])),
+                idle_power_limit_watts=draw(of(None, model.min_power_limit_watts + 25.0)),
+                fixed_bound_watts=draw(of(None, None, gpus * 300.0)),
+                fixed_draw_watts=draw(of(None, gpus * 200.0)),
+                evacuate=draw(of(False, False, False, True)),
             )
         found.append(node)
     return tuple(found)
@@ -80,34 +82,34 @@ def jobs(draw: st.DrawFn, nodes: tuple[NodeState, ...], prefix: str, most: int =
     names = sorted(node.name for node in nodes)
     found = []
     for index in range(draw(st.integers(0, most))):
-        least = draw(st.sampled_from([1, 1, 2, 4, 8, 16, 3, 6, 12]))
-        model = model_class_prior(draw(st.sampled_from(known_model_classes())), draw(st.sampled_from([A100, V100])))
+        least = draw(of(1, 1, 2, 4, 8, 16, 3, 6, 12))
+        model = model_class_prior(draw(of(*known_model_classes())), draw(EITHER_MODEL))
         job = JobState(
             uid=f"{prefix}-{index}",
             name=f"default/{prefix}-{index}",
             gpus_min=least,
-            gpus_max=least * draw(st.sampled_from([1, 1, 2, 4, 8])),
-            global_batch_size=draw(st.sampled_from([8, 64, 256])),
+            gpus_max=least * draw(of(1, 1, 2, 4, 8)),
+            global_batch_size=draw(of(8, 64, 256)),
             model=model,
             submit_time_seconds=float(draw(st.integers(0, 3))),
-            remaining_iterations=draw(st.sampled_from([None, 10.0, 1e3, 1e5, 1e6])),
-            attained_gpu_seconds=draw(st.sampled_from([0.0, 5e3])),
-            priority=draw(st.sampled_from([0, 0, 0, 1, 5])),
-            objective=draw(st.sampled_from(list(Objective))),
-            resizable=draw(st.sampled_from([True, True, False])),
-            tenant=draw(st.sampled_from(["a", "a", "b", "c"])),
+            remaining_iterations=draw(of(None, 10.0, 1e3, 1e5, 1e6)),
+            attained_gpu_seconds=draw(of(0.0, 5e3)),
+            priority=draw(of(0, 0, 0, 1, 5)),
+            objective=draw(of(*Objective)),
+            resizable=draw(of(True, True, False)),
+            tenant=draw(of("a", "a", "b", "c")),
         )
         if draw(st.booleans()):
             job = replace(
                 job,
-                max_local_batch_size=draw(st.sampled_from([None, 4, 64])),
-                seconds_to_deadline=draw(st.sampled_from([None, -5.0, 100.0, 1e4, 1e6])),
-                remaining_energy_joules=draw(st.sampled_from([None, None, 0.0, 1e4, 1e7])),
-                throttled=draw(st.sampled_from([False, False, True])),
-                clock_min_megahertz=draw(st.sampled_from([None, 900, 1200])),
-                clock_max_megahertz=draw(st.sampled_from([None, 1000, 1300])),
-                power_limit_max_watts=draw(st.sampled_from([None, 50.0, 180.0, 320.0])),
-                eligible_nodes=draw(st.sampled_from([None, None, frozenset(names[:2]), frozenset(names[1:])])),
+                max_local_batch_size=draw(of(None, 4, 64)),
+                seconds_to_deadline=draw(of(None, -5.0, 100.0, 1e4, 1e6)),
+                remaining_energy_joules=draw(of(None, None, 0.0, 1e4, 1e7)),
+                throttled=draw(of(False, False, True)),
+                clock_min_megahertz=draw(of(None, 900, 1200)),
+                clock_max_megahertz=draw(of(None, 1000, 1300)),
+                power_limit_max_watts=draw(of(None, 50.0, 180.0, 320.0)),
+                eligible_nodes=draw(of(None, None, frozenset(names[:2]), frozenset(names[1:]))),
             )
         found.append(job)
     return tuple(found)
@@ -119,9 +121,9 @@ def caps(draw: st.DrawFn, nodes: tuple[NodeState, ...]) -> tuple[CapConstraint, 
     found = []
     for index in range(draw(st.integers(0, 3))):
         members = frozenset(draw(st.lists(st.sampled_from(names), min_size=1, unique=True)) if index else names)
-        enforcement = draw(st.sampled_from(list(Enforcement)))
+        enforcement = draw(of(*Enforcement))
         most = sum(node.gpus * node.gpu_model.max_power_limit_watts for node in nodes if node.name in members)
-        share = draw(st.sampled_from([0.0, 0.15, 0.25, 0.28, 0.32, 0.4, 0.6, 1.0]))
+        share = draw(of(0.0, 0.15, 0.25, 0.28, 0.32, 0.4, 0.6, 1.0))
         found.append(CapConstraint(f"cap-{index}", members, share * most, enforcement))
     return tuple(found)
 
@@ -287,14 +289,14 @@ def test_planning_again_first_come_first_served_changes_nothing(snapshot: Cluste
 def half_empty(draw: st.DrawFn) -> ClusterSnapshot:
     """Jobs of one to four GPUs strewn over the nodes, under caps or none, and what an empty node saves."""
     members = tuple(
-        NodeState(f"node-{index}", A100, 8, foreign_gpus=draw(st.sampled_from([0, 0, 0, 1])), schedulable=index != 4)
+        NodeState(f"node-{index}", A100, 8, foreign_gpus=draw(of(0, 0, 0, 1)), schedulable=index != 4)
         for index in range(draw(st.integers(2, 5)))
     )
     running = []
     for member in members:
         left = member.usable_gpus
         for index in range(draw(st.integers(0, 2))):
-            gpus = draw(st.sampled_from([1, 1, 2, 4]))
+            gpus = draw(of(1, 1, 2, 4))
             if gpus > left:
                 continue
             left -= gpus
@@ -304,19 +306,19 @@ def half_empty(draw: st.DrawFn) -> ClusterSnapshot:
                     uid=name,
                     name=f"default/{name}",
                     gpus_min=gpus,
-                    gpus_max=gpus * draw(st.sampled_from([1, 1, 1, 1, 1, 2])),
+                    gpus_max=gpus * draw(of(1, 1, 1, 1, 1, 2)),
                     global_batch_size=64,
-                    model=model_class_prior(draw(st.sampled_from(known_model_classes())), A100),
+                    model=model_class_prior(draw(of(*known_model_classes())), A100),
                     submit_time_seconds=float(draw(st.integers(0, 3))),
-                    remaining_iterations=draw(st.sampled_from([1e7, 1e7, 1e7, None, 1e3])),
-                    objective=draw(st.sampled_from(list(Objective))),
-                    resizable=draw(st.sampled_from([True, True, True, True, True, False])),
-                    seconds_to_deadline=draw(st.sampled_from([None, None, None, None, None, 1e7])),
+                    remaining_iterations=draw(of(1e7, 1e7, 1e7, None, 1e3)),
+                    objective=draw(of(*Objective)),
+                    resizable=draw(of(True, True, True, True, True, False)),
+                    seconds_to_deadline=draw(of(None, None, None, None, None, 1e7)),
                     current=Allocation(((member.name, gpus),), 1410, 300.0),
                 )
             )
     waiting = draw(jobs(members, "new", 2)) if draw(st.booleans()) else ()
-    saves = Consolidation(node_watts=400.0, empty_seconds=draw(st.sampled_from([7200.0, 7200.0, 600.0])))
+    saves = Consolidation(node_watts=400.0, empty_seconds=draw(of(7200.0, 7200.0, 600.0)))
     return ClusterSnapshot(
         members, (*running, *waiting), draw(caps(members)) if draw(st.booleans()) else (), consolidation=saves
     )

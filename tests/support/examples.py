@@ -9,9 +9,13 @@ take any time.
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
+from hypothesis.strategies import SearchStrategy, sampled_from
 
 FULL_EXAMPLES = 100  # for a property without a number of its own
 FAST_EXAMPLES = 10
@@ -55,3 +59,9 @@ def examples(number: int) -> int:
     """`number` in the full profile, as large a part of it in another one as that tries by default."""
     tried = FULL_EXAMPLES if settings.default is None else settings.default.max_examples
     return max(1, number * tried // FULL_EXAMPLES)
+
+
+@functools.lru_cache(maxsize=None, typed=True)
+def of(*values: Any) -> SearchStrategy[Any]:
+    """`sampled_from` these, made once: one that a composite strategy makes anew for each draw is checked each time."""
+    return sampled_from(values)
