@@ -12,12 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from flyball_api.manifests import manifests
 from flyball_api.names import DEFAULT_NAMESPACE
 
 from flyball_testbed.controlplane import install, nodes
 from flyball_testbed.controlplane.api import ApiClient, Json
 from flyball_testbed.controlplane.control_plane import ControlPlane, Options
-from flyball_testbed.controlplane.programs.binaries import Binaries, Report
+from flyball_testbed.controlplane.prepared import prepared_store
+from flyball_testbed.controlplane.programs.binaries import Binaries, Report, find_binaries
 from flyball_testbed.controlplane.programs.build import locked
 
 DEFAULT_NODES = 16
@@ -72,11 +74,15 @@ class DevCluster:
         Flyball's API and the agents' pods out. See `ControlPlane.start` for the rest and for the errors; whatever
         fails, nothing is left running.
         """
+        programs = binaries if binaries is not None else find_binaries(report)
+        simulated = not (options or Options()).real_nodes
+        store = prepared_store(programs, report) if install and simulated else None
         control_plane = ControlPlane.start(
             directory,
             options=options,
-            binaries=binaries,
-            before_controllers=_install_api if install else None,
+            binaries=programs,
+            before_controllers=(_install_api if store is None else _wait_served) if install else None,
+            store=store,
             report=report,
         )
         cluster = cls(control_plane)
@@ -229,6 +235,10 @@ class DevCluster:
 
 def _install_api(api: ApiClient) -> None:
     install.install_api(api)
+
+
+def _wait_served(api: ApiClient) -> None:
+    install.wait_served(api, manifests())
 
 
 def take_down(directory: Path, *, only_dead: bool = False) -> bool:

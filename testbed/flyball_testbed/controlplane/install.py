@@ -41,6 +41,12 @@ def read_manifests(directory: Path) -> list[Json]:
 def apply_crds(api: ApiClient, crds: Sequence[Json], *, timeout_seconds: float = 60.0) -> list[str]:
     """Apply CustomResourceDefinitions and wait until each is served. The names, in order."""
     api.for_each(api.apply, crds)
+    wait_served(api, crds, timeout_seconds=timeout_seconds)
+    return [crd["metadata"]["name"] for crd in crds]
+
+
+def wait_served(api: ApiClient, crds: Sequence[Json], *, timeout_seconds: float = 60.0) -> None:
+    """Wait until each of these CustomResourceDefinitions, which are there, is served."""
     for crd in crds:
         name = crd["metadata"]["name"]
         api.wait_for(f"{CRDS}/{name}", _established, timeout_seconds=timeout_seconds, what="Established")
@@ -54,7 +60,6 @@ def apply_crds(api: ApiClient, crds: Sequence[Json], *, timeout_seconds: float =
                     timeout_seconds=timeout_seconds,
                     what="served",
                 )
-    return [crd["metadata"]["name"] for crd in crds]
 
 
 def _established(crd: Json | None) -> bool:
