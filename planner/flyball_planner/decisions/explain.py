@@ -110,7 +110,8 @@ class Explainer:
             for values in (option.curves.joules, option.curves.seconds)
         )
         clock = option.curves.clocks_megahertz[governed]
-        return f"{head}; governed, it would run at {clock} MHz: {_percent(joules)} energy, {_percent(seconds)} time"
+        words = f"{_percent(joules)} energy, {_percent(seconds)} time by its model"
+        return f"{head}; governed, it would run at {clock} MHz: {words}"
 
     def tightest_cap(self, candidate: Candidate) -> str | None:
         """The cap over the job that has least left, and how much that is; None where no cap is over it."""

@@ -79,7 +79,7 @@ def test_it_says_what_it_would_save() -> None:
     saved = state.model.iteration_joules(*size, low, 256) / state.model.iteration_joules(*size, high, 256) - 1
     longer = state.model.iteration_seconds(*size, low, 256) / state.model.iteration_seconds(*size, high, 256) - 1
     assert saved < -0.05
-    words = f"governed, it would run at {low} MHz: {100 * saved:+.1f} % energy, {100 * longer:+.1f} % time"
+    words = f"governed, it would run at {low} MHz: {100 * saved:+.1f} % energy, {100 * longer:+.1f} % time by its model"
     assert f"it is only observed; {words}." in observed.explanation
     same = decided(pair(job("a", objective=Objective.TIME))[1])
     assert "it is only observed, and governed it would have the same clock." in same.explanation
