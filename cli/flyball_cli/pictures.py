@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 WIDTH_INCHES, HEAD_INCHES, BAR_INCHES, LINE_INCHES = 8.0, 1.2, 0.3, 0.15
 LETTERS = 100  # of the heading's font, across the picture
 DOTS_AN_INCH = 120
+LONGEST_NAME = 40
+
+
+def cut_short(name: str) -> str:
+    """A name as it fits beside a bar: of a long one the beginning and the end."""
+    half = LONGEST_NAME // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half + 1 :]}"
 
 
 def bars(names: Sequence[str], title: str, notes: Sequence[str]) -> tuple[Figure, Axes]:
@@ -23,7 +30,7 @@ def bars(names: Sequence[str], title: str, notes: Sequence[str]) -> tuple[Figure
     height = HEAD_INCHES + BAR_INCHES * max(1, len(names)) + LINE_INCHES * len(heading)
     figure = Figure(figsize=(WIDTH_INCHES, height), dpi=DOTS_AN_INCH, layout="constrained")
     axes = figure.subplots()
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [cut_short(name) for name in names])
     axes.invert_yaxis()
     axes.margins(x=0.12, y=0.02)
     axes.spines[["top", "right"]].set_visible(False)

@@ -24,7 +24,6 @@ HEADINGS = ("jobs", "not ended", "GPU hours", "kWh", "cost", "kg CO2")
 # A day's report of a large cluster has a megabyte, and there are 400 of them.
 REPORTS_AT_ONCE = 8
 LONGEST_PICTURE = 31  # the days of a month
-LONGEST_NAME = 40
 
 
 class GroupBy(StrEnum):
@@ -195,12 +194,6 @@ def _figures(line: ReportLine, unknown: str = "-") -> list[str]:
     return [str(line.jobs), still, f"{line.gpu_hours:.1f}", f"{line.kilowatt_hours:.2f}", money, emitted]
 
 
-def cut_short(name: str) -> str:
-    """A name as it fits beside a bar: of a long one the beginning and the end."""
-    half = LONGEST_NAME // 2
-    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half + 1 :]}"
-
-
 def picture(report: Report) -> Figure:
     """The report's kilowatt-hours as bars; of many lines the thirstiest, and the rest as one."""
     shown = [(line.name, line.kilowatt_hours) for line in report.lines]
@@ -211,7 +204,7 @@ def picture(report: Report) -> Figure:
     title = f"{total.kilowatt_hours:,.2f} kWh by {report.by.value}, as of {report.time:%Y-%m-%d %H:%M} UTC"
     title += "" if total.money is None else f"; cost {total.money:,.2f}"
     title += "" if total.kilograms_co2 is None else f"; {total.kilograms_co2:,.2f} kg of CO2"
-    figure, axes = bars([cut_short(name) for name, _ in shown], title, report.caveats[:1])
+    figure, axes = bars([name for name, _ in shown], title, report.caveats[:1])
     # By their places: two names that are cut short may look the same.
     drawn = axes.barh(range(len(shown)), [value for _, value in shown], color="#3b6ea5")
     axes.bar_label(drawn, fmt="{:,.2f}", padding=3, fontsize=8)

@@ -79,14 +79,12 @@ def _words(line: WouldHaveLine) -> list[str]:
 
 def picture_of_savings(report: WouldHaveReport) -> Figure:
     """What would have been saved as bars with their bands; of many lines those with the most."""
-    from flyball_cli.report import cut_short
-
     known = [(line.name, line.saved_kilowatt_hours) for line in report.lines if line.saved_kilowatt_hours is not None]
     shown = known[:LONGEST_PICTURE]
     left_out = f", {len(known) - len(shown)} more not drawn" if len(known) > len(shown) else ""
     total = _words(report.total)
     title = f"{total[2]}, {total[3]}, of {total[1]} kWh by {report.by.value}{left_out}"
-    figure, axes = bars([cut_short(name) for name, _ in shown], title, report.caveats[:1])
+    figure, axes = bars([name for name, _ in shown], title, report.caveats[:1])
     expected = [saved.expected for _, saved in shown]
     below = [max(0.0, saved.expected - saved.least) for _, saved in shown]
     above = [max(0.0, saved.most - saved.expected) for _, saved in shown]

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 import typer
-from flyball_cli.report import LONGEST_NAME, Output, _made, _month, cut_short, draw, month_after, picture, printed
+from flyball_cli.pictures import LONGEST_NAME, cut_short
+from flyball_cli.report import Output, _made, _month, draw, month_after, picture, printed
 from flyball_cli.would_have import draw_would_have, picture_of_savings, printed_would_have
 from flyball_views.overview import read_overview
 from flyball_views.report import By, Prices, Report, report
