@@ -211,6 +211,21 @@ def test_what_an_agent_reads_back_counts_where_it_can_acknowledge_nothing() -> N
     )
 
 
+def test_what_another_hand_has_raised_is_put_back_to_no_more_than_it_was() -> None:
+    """Its grant had given it more, which another GPU of its node still held, whose limit was late."""
+    assert not violation_of(
+        fault(5.98, "limits settle late", "b", 4.3, 264),
+        fault(9.81, "the plan changes", "all", 0.1, 137),
+        fault(11.03, "another hand sets a limit", "b", 0.1, 520),
+        beginning=Beginning(
+            (10, 10, 3),
+            (False, True, False),
+            ((100, 0.5), (250, 1.0), (400, 0.5), (450, 1.0), (100, 0.5), (250, 1.0)),
+        ),
+        seed=100128,
+    )
+
+
 def test_a_machine_of_which_both_objects_are_gone_keeps_to_its_failsafe_after_its_lease() -> None:
     """Taken to be gone: what docs/power-safety.md says of it, in each of its words."""
     limits: dict[float, dict[str, int]] = {}

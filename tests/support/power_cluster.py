@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
+from flyball_agent.clock import NANOSECONDS
 from flyball_agent.enforce import decisions
 from flyball_agent.enforce.brakes import (
     Followed,
@@ -38,6 +39,7 @@ from flyball_api.gpu_node import (
     GpuNodeStatus,
     GpuReport,
     PowerLimits,
+    RoundTime,
 )
 from flyball_api.grant import BrakeVersion, Grant, PowerBound
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
@@ -138,6 +140,7 @@ class Agent:
     pods: dict[int, int] = field(default_factory=dict)  # which pod, by its index, holds which GPU
     gpus: list[GpuState] = field(default_factory=list)
     reports: int = 0
+    seconds: float = 0.0  # by the node's clock
 
     def __post_init__(self) -> None:
         self.gpus = [
@@ -149,6 +152,11 @@ class Agent:
     @property
     def session(self) -> DriverSession:
         return DriverSession(f"boot-{self.boot}", "driver-1")
+
+    @property
+    def boottime_nanoseconds(self) -> int:
+        """When this is, later than the last report."""
+        return int(self.seconds * NANOSECONDS) + self.reports
 
     @property
     def limits_milliwatts(self) -> int:
@@ -203,7 +211,7 @@ class Agent:
                 *self.session,
                 bound_milliwatts=bound,
                 digest=self.accepted.digest,
-                boottime_nanoseconds=self.reports,
+                boottime_nanoseconds=self.boottime_nanoseconds,
             )
 
     def _set(self, sets: list[decisions.SetLimit], steps: int) -> int:
@@ -211,7 +219,9 @@ class Agent:
         indices = {gpu.uuid: index for index, gpu in enumerate(self.gpus)}
         for change in sets[:steps]:
             if indices[change.uuid] not in self.stuck:
-                self.put(indices[change.uuid], change.new_milliwatts)
+                index = indices[change.uuid]
+                self.put(index, change.new_milliwatts)
+                self.gpus[index] = self.gpus[index].changed(before_drift_milliwatts=None)
         return max(0, steps - len(sets))
 
     def status(self) -> GpuNodeStatus:
@@ -219,11 +229,21 @@ class Agent:
         self.reports += 1  # no report is like the one before: the energy counters go on
         reports = tuple(
             GpuReport(
-                gpu.uuid, gpu.index, A100, REPORTED_LIMITS, GpuClocks(210, 1410, 15), energy_millijoules=self.reports
+                gpu.uuid,
+                gpu.index,
+                A100,
+                msgspec.structs.replace(
+                    REPORTED_LIMITS,
+                    requested_milliwatts=gpu.held_milliwatts,
+                    enforced_milliwatts=gpu.held_milliwatts,
+                ),
+                GpuClocks(210, 1410, 15),
+                energy_millijoules=self.reports,
             )
             for gpu in self.gpus
         )
-        return GpuNodeStatus(*self.session, devices=reports, acknowledged=self.acknowledged)
+        last_round = RoundTime(self.boottime_nanoseconds, "")
+        return GpuNodeStatus(*self.session, devices=reports, acknowledged=self.acknowledged, last_round=last_round)
 
 
 Item = GpuNode | PowerCap | PowerBrake | BrakeAcknowledgement
@@ -314,7 +334,13 @@ class ApiServer:
         item = self.acknowledged(name)
         if item is None:
             return committed_bound(None, None, DriverSession(), LARGEST_OF_NODE)
-        return committed_bound(item.grant, item.acknowledged, item.session, LARGEST_OF_NODE)
+        return committed_bound(
+            item.grant,
+            item.acknowledged,
+            item.session,
+            LARGEST_OF_NODE,
+            read_back_since=item.read_back_since_milliwatts,
+        )
 
 
 @dataclass
@@ -627,6 +653,7 @@ class PowerCluster:
         agent, item = self.agents[name], self.api.gpu_nodes.get(name)
         # Who cannot report is behind with what it sees, too; what it sees then may be older than what it has seen before.
         seen = self.api.brakes if reports else self.api.brakes_as_of(4)
+        agent.seconds = self.seconds
         agent.tick(None if item is None else item.grant, seen, int(self.seconds), steps)
         if not reports:
             return
@@ -667,10 +694,16 @@ class PowerCluster:
                 self.unlabelled ^= {name}  # for all that its Node says, it is under the hall's cap only; its watts stay
         elif fault == "setter lies":
             agent.stuck.add(0)
-        elif fault == "reboot":
+        elif fault in ("reboot", "another hand raises a limit"):
             # Nobody's command; the caps over it are not enforced from the moment that the agent reports it.
-            agent.boot += 1
-            agent.start()
+            agent.seconds = self.seconds
+            if fault == "reboot":
+                agent.boot += 1
+                agent.start()
+            else:
+                before = agent.gpus[0].before_drift_milliwatts or agent.gpus[0].held_milliwatts
+                agent.put(0, GPU_LIMITS.max_milliwatts)
+                agent.gpus[0] = agent.gpus[0].changed(before_drift_milliwatts=before)
             if name in self.api.gpu_nodes:
                 self.api.reboots.append(len(self.api.log))
                 self.api.reported(name, agent.status())

@@ -183,12 +183,17 @@ def total_held_milliwatts(gpus: Iterable[GpuState]) -> NodeMilliwatts:
 
 
 def limit_cuts(gpus: Iterable[GpuState], targets: Mapping[str, Target]) -> list[SetLimit]:
-    """The sets that take power away; all of them may be made at once."""
+    """The sets that take power away; all of them may be made at once.
+
+    What another hand has raised is put back to what it was. Where its target is above that, the rest is a raise: the others
+    may hold what it is to have, or nothing may be raised at all.
+    """
     sets = []
     for gpu in gpus:
         limit, requested = _target_limit(gpu, targets), gpu.requested_milliwatts
         if limit is not None and requested is not None and requested > limit:
-            sets.append(SetLimit(gpu.uuid, gpu.held_milliwatts, limit))
+            before = gpu.before_drift_milliwatts
+            sets.append(SetLimit(gpu.uuid, gpu.held_milliwatts, limit if before is None else min(limit, before)))
     return sets
 
 

@@ -81,7 +81,8 @@ class GpuState(Struct, frozen=True):
     """One GPU as the agent knows it now. `held_milliwatts` is the most that its limit may allow.
 
     `index` is -1 for a GPU that was here once and is not found now. `limit` is None while it cannot be read, `lock`
-    where it is not known what the clock is locked to. `ours_milliwatts` is the limit that the agent set last and read back.
+    where it is not known what the clock is locked to. `ours_milliwatts` is the limit that the agent set last and read back,
+    and `before_drift_milliwatts` what that was when another hand had changed it, until the agent has set it anew.
     """
 
     uuid: str
@@ -102,6 +103,7 @@ class GpuState(Struct, frozen=True):
     set_error: str | None = None
     refusal: Refusal | None = None
     ours_milliwatts: MilliwattsPerGpu | None = None
+    before_drift_milliwatts: MilliwattsPerGpu | None = None
     above_since_ns: int | None = None  # since when it holds more than its target
     stays_above: bool = False  # for longer than a limit takes to settle
     throttled_seconds: Mapping[int, float] = {}  # by bit of ThrottleReason, since this process started
@@ -165,11 +167,12 @@ class GpuState(Struct, frozen=True):
             limit=read_back,
             held_milliwatts=read_back.held_milliwatts,
             ours_milliwatts=new_milliwatts if taken else None,
+            before_drift_milliwatts=None if taken else self.before_drift_milliwatts,
         )
 
     def forgotten_by_driver(self) -> GpuState:
         """The GPU after its driver was loaded anew, or it was reset: nothing that the agent set is in force any more."""
-        return replace(self, lock=None, ours_milliwatts=None, last_xid=None)
+        return replace(self, lock=None, ours_milliwatts=None, before_drift_milliwatts=None, last_xid=None)
 
     def reported(self, xid: int) -> GpuState:
         """The GPU after its driver has reported an Xid error. Of more kinds than there are, only the first are counted."""

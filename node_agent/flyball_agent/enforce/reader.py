@@ -104,6 +104,7 @@ class GpuReader:
                 if message is not None:
                     counts.drift_corrections += 1
                     self._note_drift(gpu, Drift(now_ns, message))
+                    gpu = gpu.changed(before_drift_milliwatts=gpu.ours_milliwatts)
                 gpu = gpu.changed(ours_milliwatts=None)
             message = decisions.lock_drift_of(gpu, now_ns)
             if message is not None and decisions.lock_worth_setting(gpu, now_ns):

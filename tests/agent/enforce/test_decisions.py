@@ -227,6 +227,21 @@ def test_a_limit_that_still_settles_counts_as_the_old_one() -> None:
     assert above([settling], grant()) == ["a"]  # but not there yet
 
 
+def test_what_another_hand_has_raised_is_put_back_to_what_it_was_and_raised_by_the_rules_of_raises() -> None:
+    """Its target is above that: another GPU still holds what it is to have."""
+    before = MilliwattsPerGpu(200_000)
+    drifted = gpu("drifted", 400_000, pods=(POD,), before_drift_milliwatts=before)
+    gpus = [drifted, gpu("late", 300_000, requested=100_000)]
+    targets = targets_of(grant(500_000, jobs=(JOB,)), gpus, Mode.GRANTED)
+    assert limit_cuts(gpus, targets) == [set_limit("drifted", 400_000, 200_000)]
+    put_back = [gpu("drifted", 200_000, pods=(POD,)), gpus[1]]
+    assert limit_raises(put_back, targets, NodeMilliwatts(500_000)) == []
+    arrived = [put_back[0], gpu("late", 100_000)]
+    assert limit_raises(arrived, targets, NodeMilliwatts(500_000)) == [set_limit("drifted", 200_000, 250_000)]
+    lowered = gpu("drifted", 400_000, pods=(POD,), before_drift_milliwatts=MilliwattsPerGpu(300_000))
+    assert limit_cuts([lowered], targets) == [set_limit("drifted", 400_000, 250_000)]
+
+
 def test_a_lost_gpu_keeps_its_watts_and_is_not_called() -> None:
     gpus = [gpu("lost", 400_000, usable=False), gpu("job", 100_000, pods=(POD,))]
     targets = targets_of(grant(jobs=(JOB,)), gpus, Mode.GRANTED)

@@ -58,7 +58,15 @@ LIMITS_WATTS = [MIN, LARGEST, 250, DEFAULT]
 SHARES = [0.5, 1.0]  # of a limit that is predicted to be drawn
 TENTHS = [2, 3, 5, 7, 10]
 METER_WATTS = [0.0, 300.0, 900.0, 1500.0, 2750.0, 1e9]
-FAULTS = ["lease ends", "lease is renewed", "setter lies", "reboot", "leader changes", "labels change"]
+FAULTS = [
+    "lease ends",
+    "lease is renewed",
+    "setter lies",
+    "reboot",
+    "another hand raises a limit",
+    "leader changes",
+    "labels change",
+]
 
 
 # --- schedules from a seeded generator ------------------------------------------------------------------------------
