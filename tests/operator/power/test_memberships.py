@@ -414,7 +414,7 @@ def test_a_node_that_has_yet_to_be_sent_the_smallest_limits_does_not_leave() -> 
 def test_while_a_cap_cannot_be_read_all_former_labels_are_kept_as_it_may_select_them() -> None:
     hall = Hall(cap_view("odd"), n1={"row": "c"})
     hall.rests()
-    hall.labels["n1"] = {}
+    hall.labels["n1"] = {"row": "d"}  # one that was lost without another value would be remembered anyway
     hall.rests()
     assert hall.gpu_nodes["n1"].former_labels == ({"row": "c"},)
     hall.caps = [row("odd", 4000, {"row": "c"})]  # somebody has mended it
