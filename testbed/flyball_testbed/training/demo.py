@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import json
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -94,6 +95,8 @@ def main() -> int:
 
     out: Path = arguments.output.resolve()
     shutil.rmtree(out, ignore_errors=True)
+    # So that nothing that it has started trains on for nobody.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         training = Training(pytorch.get(say), arguments.iterations)
         say(f"trains {arguments.iterations} steps in one process, left alone")

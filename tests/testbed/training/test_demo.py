@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_testbed.training.demo import conclude
 from flyball_testbed.training.picture import Event
 from flyball_testbed.training.run import SCRIPT, TEXT, Training
+
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 def journals(out: Path, loss: float = 2.0, samples: tuple[int, ...] = (4, 7)) -> None:
@@ -77,3 +81,26 @@ def test_the_job_runs_the_example_as_it_is(tmp_path: Path) -> None:
     assert command == ["/usr/bin/python3", "-m", "torch.distributed.run", str(SCRIPT), str(TEXT)]
     assert SCRIPT.exists()
     assert TEXT.exists()
+
+
+def test_sigterm_ends_what_it_has_started(tmp_path: Path) -> None:
+    """Also the training that is left alone, whose program would else go on for nobody."""
+    pid_file = tmp_path / "pid"
+    trainer = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    demo = (
+        "import sys\n"
+        "from flyball_testbed.training import demo, pytorch, run\n"
+        "pytorch.get = lambda say: sys.executable\n"
+        f"run.SCRIPT, run.TEXT = '-c', {trainer!r}\n"
+        f"sys.argv = ['demo', '--output', {str(tmp_path / 'out')!r}]\n"
+        "sys.exit(demo.main())\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", demo], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: pid_file.exists() and pid_file.read_text() != "", "it trains")
+        process.terminate()
+        assert process.wait(PATIENCE_SECONDS) == 143
+        wait_until(lambda: not Path(f"/proc/{pid_file.read_text()}").exists(), "its training has ended, too")
+    finally:
+        process.kill()
+        process.wait()
