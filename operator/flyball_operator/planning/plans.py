@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Protocol
 
 from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.units import allowed_watts
 from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import ClusterSnapshot, JobDecision, Plan
 
@@ -153,7 +154,7 @@ class Plans:
             gpus=0 if allocation is None else allocation.gpus,
             nodes=[] if allocation is None else [name for name, _ in allocation.nodes],
             clock_megahertz=None if allocation is None else allocation.clock_megahertz,
-            power_limit_watts=None if allocation is None else round(allocation.power_limit_watts),
+            power_limit_watts=None if allocation is None else allowed_watts(allocation.power_limit_watts),
             reason=str(decision.admission),
             why=decision.explanation,
         )

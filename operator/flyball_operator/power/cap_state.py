@@ -11,7 +11,7 @@ from datetime import datetime
 
 from flyball_api.power_brake import PowerBrake
 from flyball_api.power_cap import PowerCap, PowerCapSpec
-from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milliwatts
+from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milliwatts, allowed_watts
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -103,7 +103,11 @@ class CapState(Struct, frozen=True):
     @property
     def known_enforced(self) -> bool:
         """What is in force now is enforced, and the cap's status says so."""
-        return self.cap.status.effective_watts == int(self.effective.watts) and self.enforced and self._told_enforced
+        return (
+            self.cap.status.effective_watts == allowed_watts(self.effective.watts)
+            and self.enforced
+            and self._told_enforced
+        )
 
     @property
     def told_of_an_earlier_spec(self) -> bool:

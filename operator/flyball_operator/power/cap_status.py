@@ -92,7 +92,7 @@ def cap_status(
     return PowerCapStatus(
         observed_generation=cap.metadata.generation,
         conditions=merge_conditions(cap.status.conditions, conditions, cap.metadata.generation, now),
-        effective_watts=int(effective.watts),
+        effective_watts=allowed_watts(effective.watts),
         active_schedule=effective.active_window,
         next_change=None if state.next_change is None else _next_change(state.next_change),
         committed_watts=held_watts(committed_watts),
@@ -270,7 +270,7 @@ def _measured(state: CapState) -> CapMeasured:
 
 
 def _meter_status(meter: MeterState, overhead: Overhead) -> CapMeterStatus:
-    allowed = None if meter.allowed_watts is None else int(meter.allowed_watts)
+    allowed = None if meter.allowed_watts is None else allowed_watts(meter.allowed_watts)
     return CapMeterStatus(meter.phase.value, allowed, overhead.watts)
 
 

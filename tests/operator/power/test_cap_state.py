@@ -790,3 +790,12 @@ def test_the_reference_lists_the_same_reasons() -> None:
 def test_states_are_taken_with_a_time_zone() -> None:
     with pytest.raises(ValueError, match="time zone"):
         CapTracker().read([cap_view(watts=1)], {}, datetime(2030, 1, 1), 0.0)
+
+
+def test_a_cap_that_is_whole_but_for_floating_point_is_said_whole() -> None:
+    """As what is granted under it is reckoned."""
+    site = Site(holding("a", 800), watts=2000)
+    state = site.read()
+    state = structs.replace(state, effective=structs.replace(state.effective, watts=1999.999_999_9))
+    assert state.budget().budget_milliwatts == 2_000_000
+    assert cap_status(state, True, [], NO_GRANTS, NOW).effective_watts == 2000

@@ -174,7 +174,7 @@ def _applied(facts: JobFacts) -> JobAllocation | None:
         incarnation=current.incarnation,
         nodes=tuple(NodeGpus(*item) for item in current.nodes),
         clock_megahertz=facts.progress.clock_megahertz,
-        power_limit_watts=round(facts.applied_milliwatts / MILLIWATTS_PER_WATT) or None,
+        power_limit_watts=allowed_watts(facts.applied_milliwatts / MILLIWATTS_PER_WATT) or None,
     )
 
 
