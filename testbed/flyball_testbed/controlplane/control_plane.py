@@ -140,9 +140,8 @@ class ControlPlane(Access):
     def _start_all(self, before_controllers: Callable[[ApiClient], None] | None, store: Path | None) -> None:
         self.layout.directory.chmod(0o700)
         self.layout.log(ETCD).parent.mkdir()
-        if store is not None:  # etcd's log has 64 MB set aside, nearly all of which is nothing
-            copy = ["cp", "--archive", "--reflink=auto", "--sparse=always", str(store)]
-            subprocess.run([*copy, str(self.layout.directory / ETCD_DATA)], check=True)
+        if store is not None:
+            copy_store(store, self.layout.directory / ETCD_DATA)
         self._spawn(ETCD)
         if self.options.real_nodes:
             self._start_network()
@@ -375,6 +374,11 @@ class ControlPlane(Access):
     def kubectl(self) -> Path:
         """The kubectl of the cluster's own version."""
         return self._binaries[KUBECTL]
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """Copy the data of an etcd that does not run: of the 64 MB that its log sets aside nearly all is nothing."""
+    subprocess.run(["cp", "--archive", "--reflink=auto", "--sparse=always", str(source), str(target)], check=True)
 
 
 def _left_our_network(pid: int) -> bool:

@@ -26,11 +26,12 @@ from flyball_testbed.controlplane.components import (
     controller_manager_arguments,
     etcd_arguments,
 )
-from flyball_testbed.controlplane.control_plane import ETCD_DATA, ControlPlane
+from flyball_testbed.controlplane.control_plane import ETCD_DATA, ControlPlane, copy_store
 from flyball_testbed.controlplane.programs.binaries import Binaries, Report
 from flyball_testbed.controlplane.programs.build import locked
 
-STORES_KEPT = 3
+# Those used last: another checkout may be copying its own while one is made here.
+STORES_KEPT = 8
 SCRATCH_PREFIX = ".making."
 
 
@@ -52,6 +53,7 @@ def prepared_store(programs: Binaries, report: Report = print) -> Path | None:
             with locked(stores_directory() / "lock", report):
                 if not store.is_dir():
                     _make(store, programs)
+        os.utime(store)
     except OSError as error:
         report(f"no store is kept for the next start: {error}")
         return None
@@ -76,7 +78,8 @@ def _make(store: Path, programs: Binaries) -> None:
         with ControlPlane.start(Path(scratch) / "cluster", binaries=programs, before_controllers=_install) as plane:
             account = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/serviceaccounts/default"
             plane.api.wait_for(account, lambda found: found is not None)
-        (plane.directory / ETCD_DATA).rename(store)
+        copy_store(plane.directory / ETCD_DATA, Path(scratch) / "store")
+        (Path(scratch) / "store").rename(store)
     for old in sorted(store.parent.glob("[0-9a-f]*"), key=_age)[STORES_KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
 

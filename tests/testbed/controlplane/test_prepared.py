@@ -45,6 +45,9 @@ def test_it_is_made_once_also_for_who_asks_at_the_same_time(programs: Binaries, 
         found = set(pool.map(lambda _: prepared_store(programs, str), range(4)))
     assert found == set(made)
     assert len(made) == 1
+    os.utime(made[0], (1, 1))
+    prepared_store(programs, str)
+    assert made[0].stat().st_mtime > 1, "it counts as used"
 
 
 def test_other_programs_kinds_or_rights_are_another_store(
@@ -104,11 +107,13 @@ def test_one_that_cannot_be_made_leaves_nothing_and_old_ones_go(
     monkeypatch.setattr(prepared, "ControlPlane", Plane)
     with pytest.raises(RuntimeError, match="etcd ended"):
         prepared_store(programs, str)
-    assert sorted(path.name for path in stores_directory().iterdir()) == [f"{age:016}" for age in range(3)] + ["lock"]
+    assert sorted(path.name for path in stores_directory().iterdir()) == [
+        f"{age:016}" for age in range(STORES_KEPT)
+    ] + ["lock"]
     Plane.fails = False
     store = prepared_store(programs, str)
     assert sorted(path.name for path in stores_directory().iterdir()) == sorted(
-        [store.name, f"{0:016}", f"{1:016}", "lock"]
+        [store.name, *(f"{age:016}" for age in range(STORES_KEPT - 1)), "lock"]
     )
 
 
