@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -77,11 +78,12 @@ def test_a_checkpoint_that_is_lost_is_said_with_what_has_to_be_done_again(bench:
     bench.submit("forgetful", gpus=(2, 2), iterations=100_000)
     bench.wait_job("forgetful", lambda raw: _told_iterations(raw) > 10, "some progress, told by the script")
     bench.change("forgetful", suspend=True)
-    paused = bench.wait_job(
+    bench.wait_job(
         "forgetful", lambda raw: reason(raw, "Admitted") == "Suspended" and not bench.objects("pods"), "without pods"
     )
-    done = paused["status"]["progress"]["iterations"]
-    (bench.site.directory / "workload" / "checkpoints" / bench.namespace / "forgetful.json").unlink()
+    checkpoint = bench.site.directory / "workload" / "checkpoints" / bench.namespace / "forgetful.json"
+    done = json.loads(checkpoint.read_text())["iterations"]  # the last reports can be told after the pods are gone
+    checkpoint.unlink()
     bench.change("forgetful", suspend=False)
     bench.wait_told("forgetful", "Warning", "IterationsLost", "have to be done again: incarnation 2 goes on from ")
     progress = (bench.job("forgetful") or {})["status"]["progress"]
