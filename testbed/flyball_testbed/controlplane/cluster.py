@@ -81,7 +81,7 @@ class DevCluster:
             directory,
             options=options,
             binaries=programs,
-            before_controllers=(_install_api if store is None else _wait_served) if install else None,
+            before_controllers=(_install_api if store is None else _complete_api) if install else None,
             store=store,
             report=report,
         )
@@ -237,8 +237,10 @@ def _install_api(api: ApiClient) -> None:
     install.install_api(api)
 
 
-def _wait_served(api: ApiClient) -> None:
+def _complete_api(api: ApiClient) -> None:
+    """What a prepared store lacks."""
     install.wait_served(api, manifests())
+    install.install_parameterized(api)
 
 
 def take_down(directory: Path, *, only_dead: bool = False) -> bool:

@@ -72,11 +72,32 @@ def install_api(api: ApiClient) -> list[str]:
 
     The names of the CRDs. Raises FileNotFoundError where there are no base manifests, ApiError where one is refused.
     """
+    names = install_all_but_parameterized(api)
+    install_parameterized(api)
+    return names
+
+
+def install_all_but_parameterized(api: ApiClient) -> list[str]:
+    """Apply everything but the admission policies whose parameters are objects of our kinds."""
     names = apply_crds(api, manifests())
-    base = read_manifests(BASE_DIRECTORY)
+    base = [manifest for manifest in read_manifests(BASE_DIRECTORY) if not is_parameterized(manifest)]
     api.for_each(api.apply, [manifest for manifest in base if manifest["kind"] == NAMESPACE_KIND])
     api.for_each(api.apply, [manifest for manifest in base if manifest["kind"] != NAMESPACE_KIND])
     return names
+
+
+def install_parameterized(api: ApiClient) -> None:
+    """Apply those policies, once their kinds are served.
+
+    An API server that reads one before it serves the kind of its parameters refuses everything that the policy is for,
+    for half a minute: it looks for new kinds no more often.
+    """
+    api.for_each(api.apply, filter(is_parameterized, read_manifests(BASE_DIRECTORY)))
+
+
+def is_parameterized(manifest: Json) -> bool:
+    """Whether this is an admission policy that names a kind of parameters."""
+    return "paramKind" in manifest.get("spec", {})
 
 
 def agent_daemon_set() -> Json:

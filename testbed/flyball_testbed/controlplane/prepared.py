@@ -42,7 +42,8 @@ def stores_directory() -> Path:
 
 
 def prepared_store(programs: Binaries, report: Report = print) -> Path | None:
-    """A folder with the data of an etcd for these programs, with the kinds and base manifests of this checkout in it.
+    """A folder with the data of an etcd for these programs, with the kinds and base manifests of this checkout in it, but
+    for the admission policies with parameters (`install.install_parameterized`).
 
     Where there is none yet, a control plane is started and stopped for it. None where the cache cannot be written.
     Raises what `ControlPlane.start` raises.
@@ -67,7 +68,8 @@ def _version(programs: Binaries) -> str:
         about = path.stat()
         digest.update(f"{path.resolve()} {about.st_size} {about.st_mtime_ns}\0".encode())
     options = [etcd_arguments(), api_server_arguments(0), controller_manager_arguments(0, 0)]
-    digest.update(json.dumps([options, manifests(), install.read_manifests(install.BASE_DIRECTORY)]).encode())
+    base = [item for item in install.read_manifests(install.BASE_DIRECTORY) if not install.is_parameterized(item)]
+    digest.update(json.dumps([options, manifests(), base]).encode())
     return digest.hexdigest()[:16]
 
 
@@ -85,7 +87,7 @@ def _make(store: Path, programs: Binaries) -> None:
 
 
 def _install(api: ApiClient) -> None:
-    install.install_api(api)
+    install.install_all_but_parameterized(api)
 
 
 def _age(path: Path) -> float:

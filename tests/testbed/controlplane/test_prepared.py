@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flyball_api.manifests import manifests
-from flyball_testbed.controlplane import prepared
+from flyball_testbed.controlplane import install, prepared
+from flyball_testbed.controlplane.api import Json
 from flyball_testbed.controlplane.components import API_SERVER, CONTROLLER_MANAGER, ETCD
 from flyball_testbed.controlplane.install import CRDS
 from flyball_testbed.controlplane.prepared import STORES_KEPT, prepared_store, stores_directory
 from flyball_testbed.controlplane.programs.binaries import Binaries
 
+from benchmarks.churn import manifest
 from tests.support.control_plane import IsolatedCluster
 
 
@@ -127,3 +131,36 @@ def test_a_cluster_that_began_with_it_is_its_own(cluster: IsolatedCluster) -> No
     )
     names = {crd["metadata"]["name"] for crd in manifests()}
     assert {crd["metadata"]["name"] for crd in cluster.api.list_objects(CRDS)} == names
+
+
+def test_a_policy_with_parameters_is_in_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In two of five starts with it in the store, no EnergyAwareJob was taken for half a minute."""
+
+    class Api:
+        applied: list[str]
+
+        def __init__(self) -> None:
+            self.applied = []
+
+        def apply(self, item: Json) -> None:
+            self.applied.append(f"{item['kind']} {item['metadata']['name']}")
+
+        def for_each(self, call: Callable[[Json], None], items: Iterable[Json]) -> None:
+            for item in items:
+                call(item)
+
+    monkeypatch.setattr(install, "apply_crds", lambda _api, _crds: [])
+    stored: Any = Api()
+    prepared._install(stored)
+    later: Any = Api()
+    install.install_parameterized(later)
+    assert later.applied == ["ValidatingAdmissionPolicy flyball-priorities"]
+    everything = {
+        f"{item['kind']} {item['metadata']['name']}" for item in install.read_manifests(install.BASE_DIRECTORY)
+    }
+    assert set(stored.applied) == everything - set(later.applied)
+
+
+def test_a_cluster_takes_a_job_at_once(cluster: IsolatedCluster) -> None:
+    path = "/apis/flyball.dev/v1alpha1/namespaces/default/energyawarejobs"
+    cluster.api.request("POST", path, manifest("first", "default", 1), query={"dryRun": "All"})
