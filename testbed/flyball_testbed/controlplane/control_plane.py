@@ -377,8 +377,14 @@ class ControlPlane(Access):
 
 
 def copy_store(source: Path, target: Path) -> None:
-    """Copy the data of an etcd that does not run: of the 64 MB that its log sets aside nearly all is nothing."""
-    subprocess.run(["cp", "--archive", "--reflink=auto", "--sparse=always", str(source), str(target)], check=True)
+    """Copy the data of an etcd that does not run: of the 64 MB that its log sets aside nearly all is nothing.
+
+    Raises ComponentError where that fails.
+    """
+    copy = ["cp", "--archive", "--reflink=auto", "--sparse=always", str(source), str(target)]
+    copied = subprocess.run(copy, stderr=subprocess.PIPE, check=False)
+    if copied.returncode:
+        raise ComponentError(f"{ETCD}'s data cannot be copied: {copied.stderr.decode(errors='replace').strip()}")
 
 
 def _left_our_network(pid: int) -> bool:

@@ -26,7 +26,7 @@ from flyball_testbed.controlplane.components import (
     controller_manager_arguments,
     etcd_arguments,
 )
-from flyball_testbed.controlplane.control_plane import ETCD_DATA, ControlPlane, copy_store
+from flyball_testbed.controlplane.control_plane import ETCD_DATA, ControlPlane, Options, copy_store
 from flyball_testbed.controlplane.programs.binaries import Binaries, Report
 from flyball_testbed.controlplane.programs.build import locked
 
@@ -77,7 +77,10 @@ def _make(store: Path, programs: Binaries) -> None:
     for left_over in store.parent.glob(f"{SCRATCH_PREFIX}*"):
         shutil.rmtree(left_over, ignore_errors=True)  # of a process that was killed: we hold the lock
     with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=store.parent) as scratch:
-        with ControlPlane.start(Path(scratch) / "cluster", binaries=programs, before_controllers=_install) as plane:
+        options = Options(die_with_parent=True)  # nobody else knows of them
+        with ControlPlane.start(
+            Path(scratch) / "cluster", options=options, binaries=programs, before_controllers=_install
+        ) as plane:
             account = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/serviceaccounts/default"
             plane.api.wait_for(account, lambda found: found is not None)
         copy_store(plane.directory / ETCD_DATA, Path(scratch) / "store")

@@ -13,6 +13,7 @@ from flyball_api.manifests import manifests
 from flyball_testbed.controlplane import install, prepared
 from flyball_testbed.controlplane.api import Json
 from flyball_testbed.controlplane.components import API_SERVER, CONTROLLER_MANAGER, ETCD
+from flyball_testbed.controlplane.control_plane import ComponentError, ControlPlane
 from flyball_testbed.controlplane.install import CRDS
 from flyball_testbed.controlplane.prepared import STORES_KEPT, prepared_store, stores_directory
 from flyball_testbed.controlplane.programs.binaries import Binaries
@@ -119,6 +120,11 @@ def test_one_that_cannot_be_made_leaves_nothing_and_old_ones_go(
     assert sorted(path.name for path in stores_directory().iterdir()) == sorted(
         [store.name, *(f"{age:016}" for age in range(STORES_KEPT - 1)), "lock"]
     )
+
+
+def test_one_that_cannot_be_copied_is_said_in_words(programs: Binaries, tmp_path: Path) -> None:
+    with pytest.raises(ComponentError, match=r"data cannot be copied: .*No such file or directory"):
+        ControlPlane.start(tmp_path / "cluster", binaries=programs, store=tmp_path / "gone")
 
 
 def test_a_cluster_that_began_with_it_is_its_own(cluster: IsolatedCluster) -> None:
