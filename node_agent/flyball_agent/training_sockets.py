@@ -194,13 +194,13 @@ class _PodSocket:
         try:
             listening.bind(str(self.path))
             listening.listen(BACKLOG)
+            # Whatever user the pod's processes run as; the folder is mounted into this pod alone.
+            self.path.chmod(0o666)
+            self._clock_socket.start()
         except OSError:
-            listening.close()
+            listening.close()  # it is tried again and again
             raise
         self._listener = PacedListener(listening, self._http.connected, self._connections)
-        # Whatever user the pod's processes run as; the folder is mounted into this pod alone.
-        self.path.chmod(0o666)
-        self._clock_socket.start()
 
     def reap(self) -> None:
         """Close the connections that have been idle for too long."""

@@ -393,6 +393,12 @@ async def test_a_socket_that_cannot_be_made_is_named_and_tried_again(folder: Pat
     assert "is no pod's UID" in sockets.failed["../up"]
     assert "uid-1" in sockets.failed
     (folder / "uid-1").unlink()
+    (folder / "uid-1" / CLOCKS_NAME).mkdir(parents=True)
+    await sockets.sync({"uid-1": OTHER})
+    assert CLOCKS_NAME in sockets.failed["uid-1"]
+    with socket.socket(socket.AF_UNIX) as one, pytest.raises(ConnectionRefusedError):  # none is kept for each try
+        one.connect(str(folder / "uid-1" / SOCKET_NAME))
+    (folder / "uid-1" / CLOCKS_NAME).rmdir()
     await sockets.sync({"uid-1": OTHER})
     assert sockets.failed == {}
     assert len(sockets) == 1
