@@ -11,6 +11,9 @@ from msgspec import Struct
 NANOSECONDS = 1_000_000_000
 # So much faster or slower than ours a node's clock may run, while something slews one of them (docs/power-safety.md).
 CLOCK_RATES_DIFFER = 0.1
+# After so many reports in a row a node's clock has been set back, with its machine's whole memory for instance, or what was
+# said of it before was wrong. None of them is an old one that came late: each is written over the one before it.
+REPORTS_OF_A_CLOCK_SET_BACK = 3
 
 
 class _NodeClock(Struct, frozen=True):
@@ -22,13 +25,22 @@ class _NodeClock(Struct, frozen=True):
     boot_id: str
     offset: float
     at: float
+    # The latest moment and the last one that were reported, and how many in a row, each later than the one before it, were
+    # below the latest.
+    latest: float = -math.inf
+    last: float = -math.inf
+    below: int = 0
 
     def seen(self, boot_id: str, alive: float, monotonic: float) -> _NodeClock:
         """The same, with a report that came now of an agent that was alive at `alive` seconds after its boot."""
         offset = monotonic - alive
-        if boot_id == self.boot_id:
-            offset = min(offset, self.offset + CLOCK_RATES_DIFFER * (monotonic - self.at))
-        return _NodeClock(boot_id, offset, monotonic)
+        if boot_id != self.boot_id:
+            return _NodeClock(boot_id, offset, monotonic, alive, alive)
+        below = 0 if alive >= self.latest else self.below + 1 if alive > self.last else 1
+        if below == REPORTS_OF_A_CLOCK_SET_BACK:
+            return _NodeClock(boot_id, offset, monotonic, alive, alive)
+        offset = min(offset, self.offset + CLOCK_RATES_DIFFER * (monotonic - self.at))
+        return _NodeClock(boot_id, offset, monotonic, max(alive, self.latest), alive, below)
 
 
 class _Heard(Struct):

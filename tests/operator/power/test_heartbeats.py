@@ -106,6 +106,30 @@ def test_each_boot_has_a_clock_of_its_own() -> None:
     assert beats.next_silence_seconds(200.0) == 75.0
 
 
+def test_a_clock_that_was_set_back_keeps_no_agent_doubted_for_long() -> None:
+    """As of a machine that was put back with its memory, in the same boot, or after a report that was nonsense."""
+    beats = Heartbeats(75.0)
+    beats.update({"a": made(1e9)}, 100.0)
+    assert "a" not in beats.update({"a": made(5000.0)}, 130.0)
+    assert "a" not in beats.update({"a": made(5030.0)}, 160.0)
+    assert beats.update({"a": made(5060.0)}, 190.0) == {}
+    assert beats.next_silence_seconds(190.0) == 75.0
+    assert beats.update({"a": made(5090.0)}, 220.0) == {}
+    # Now it is known again how late a report is.
+    assert "a" in beats.update({"a": made(5091.0)}, 310.0)
+    assert beats.update({"a": made(5190.0)}, 320.0) == {}
+
+
+def test_reports_that_a_restore_brings_back_are_no_clock_that_was_set_back() -> None:
+    beats = Heartbeats(75.0)
+    beats.update({"a": made(5000.0)}, 100.0)
+    beats.update({"a": made(5030.0)}, 130.0)
+    for seconds, backup in ((140.0, 4000.0), (170.0, 4500.0), (200.0, 4300.0)):
+        beats.update({"a": made(backup)}, seconds)
+    assert "a" in beats.update({"a": made(4300.0)}, 206.0), "its last report of its own was made at 130"
+    assert beats.update({"a": made(5110.0)}, 210.0) == {}
+
+
 def test_an_agent_that_says_nothing_of_its_rounds_is_alive_when_its_reports_are_seen() -> None:
     """An older one, in whose status stands still what the one before it had said."""
     beats = Heartbeats(75.0)
