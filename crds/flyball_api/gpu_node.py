@@ -155,10 +155,14 @@ class GpuNodeSummary(ApiStruct, frozen=True):
 
 
 class RoundTime(ApiStruct, frozen=True):
-    """When an agent last looked at its GPUs, by its node's CLOCK_BOOTTIME; `by` is the version of the one that says so."""
+    """When an agent last looked at its GPUs, by its node's CLOCK_BOOTTIME; `by` is the version of the one that says so.
+
+    `limits_milliwatts` is what their limits came to then, with what those held last that it cannot read.
+    """
 
     boottime_nanoseconds: Count
     by: str
+    limits_milliwatts: OfNode = NodeMilliwatts(0)
 
 
 class GpuNodeStatus(ApiStruct, frozen=True):
@@ -248,11 +252,12 @@ class GpuNode:
             return NodeMilliwatts(0)
         if stored.boottime_nanoseconds > last.boottime_nanoseconds:
             return NodeMilliwatts(0)
-        readable = sum([gpu.limits.held_milliwatts for gpu in status.devices])
-        if readable <= stored.limits_milliwatts:
-            return NodeMilliwatts(0)
-        # What was acknowledged of the others is not known by itself.
-        return NodeMilliwatts(sum([gpu.limits.held_milliwatts or gpu.limits.max_milliwatts for gpu in status.devices]))
+        found = last.limits_milliwatts
+        if sum([gpu.limits.held_milliwatts for gpu in status.devices]) > stored.limits_milliwatts:
+            # What was acknowledged of those that cannot be read is not known by itself.
+            most = sum([gpu.limits.held_milliwatts or gpu.limits.max_milliwatts for gpu in status.devices])
+            found = max(found, NodeMilliwatts(most))
+        return found if found > stored.limits_milliwatts else NodeMilliwatts(0)
 
     def with_acknowledgement(self, other: Acknowledgement) -> GpuNode:
         """This GPUNode with another acknowledgement of the same agent in place of its own, where that is the later one."""

@@ -70,7 +70,11 @@ def node_status(state: AgentState, previous: GpuNodeStatus, now_ns: int, now: da
         boot_id=enforced.session.boot_id,
         driver_load=enforced.session.driver_load,
         agent_version=state.version,
-        last_round=None if state.last_round_ns is None else RoundTime(state.last_round_ns, state.version),
+        last_round=(
+            None
+            if state.last_round_ns is None
+            else RoundTime(state.last_round_ns, state.version, enforced.held_milliwatts)
+        ),
         mode=str(enforced.mode),
         devices=devices,
         acknowledged=acknowledgement(state),

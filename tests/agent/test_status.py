@@ -9,7 +9,7 @@ from flyball_agent.energy.attribution import EnergyAccounts
 from flyball_agent.energy.observations import Observations
 from flyball_agent.enforce.gpu_state import GpuFailure, GpuState
 from flyball_agent.enforce.state import Drift, EnforcerState
-from flyball_agent.gpu.gpu import GpuLimits, GpuReading, PowerLimitReading
+from flyball_agent.gpu.gpu import GpuLimits, GpuLost, GpuReading, PowerLimitReading
 from flyball_agent.state import AgentState
 from flyball_agent.status import DRIFT_SHOWN_NS, node_status, significant_fields, status_patch
 from flyball_api.gpu_node import Acknowledgement, DriverSession, GpuNodeStatus, GpuNodeSummary, RoundTime
@@ -40,7 +40,13 @@ def test_asking_changes_nothing() -> None:
 
 def test_a_report_says_when_the_gpus_were_last_looked_at() -> None:
     state = known()
-    assert node_status(state, GpuNodeStatus(), 99, NOW).last_round == RoundTime(17, "1.2")
+    assert node_status(state, GpuNodeStatus(), 99, NOW).last_round == RoundTime(17, "1.2", NodeMilliwatts(400_000))
+    (gpu,) = state.enforced.gpus.values()
+    state.enforced.put(gpu.failed(GpuLost("gone")))
+    lost = node_status(state, GpuNodeStatus(), 99, NOW)
+    assert lost.devices[0].limits.enforced_milliwatts is None
+    assert lost.last_round == RoundTime(17, "1.2", NodeMilliwatts(400_000)), "what it held last stays reserved"
+    state = known()
     state.last_round_ns = 18
     assert significant_fields(state, 5) == significant_fields(known(), 5), "that alone is worth no write"
     state.last_round_ns = None

@@ -115,10 +115,21 @@ def devices(*limits: tuple[int | None, int | None]) -> list[dict[str, Any]]:
         ("read before the acknowledgement, which is of a brake", [(300, 300), (100, 100)], (9, "2.0"), 0),
         ("by an agent that another one has followed", [(300, 300), (100, 100)], (20, "1.0"), 0),
         ("by one that does not say when", [(300, 300), (100, 100)], None, 0),
+        (
+            "less, beside what held as much that cannot be read any more",
+            [(190, 190), (None, None)],
+            (20, "2.0", 290),
+            290,
+        ),
+        ("as acknowledged, beside what cannot be read any more", [(100, 100), (None, None)], (20, "2.0", 200), 0),
+        ("more, of which the agent says no more", [(300, 300), (100, 100)], (20, "2.0", 200), 400),
     ],
 )
 def test_what_is_read_back_after_an_acknowledgement_is_known_where_it_is_more(
-    what: str, limits: list[tuple[int | None, int | None]], last_round: tuple[int, str] | None, wanted: int
+    what: str,
+    limits: list[tuple[int | None, int | None]],
+    last_round: tuple[int, str] | tuple[int, str, int] | None,
+    wanted: int,
 ) -> None:
     acknowledged = {
         "epoch": 3,
@@ -130,7 +141,7 @@ def test_what_is_read_back_after_an_acknowledgement_is_known_where_it_is_more(
     }
     status: dict[str, Any] = {"agentVersion": "2.0", "acknowledged": acknowledged, "devices": devices(*limits)}
     if last_round is not None:
-        status["lastRound"] = {"boottimeNanoseconds": last_round[0], "by": last_round[1]}
+        status["lastRound"] = dict(zip(("boottimeNanoseconds", "by", "limitsMilliwatts"), last_round, strict=False))
     assert gpu_node(**status).read_back_since_milliwatts == wanted, what
     elsewhere = {**status, "acknowledged": {**acknowledged, "driverSession": "driver-0"}}
     assert gpu_node(**elsewhere).read_back_since_milliwatts == 0
