@@ -226,6 +226,19 @@ def test_what_another_hand_has_raised_is_put_back_to_no_more_than_it_was() -> No
     )
 
 
+def test_a_node_that_is_hung_elsewhere_twice_is_excused_since_the_first_time() -> None:
+    """Under the same cap both times, with nobody in office between: it is news to its operator all the same."""
+    assert not violation_of(
+        fault(4.80, "the API server is away", "all", 3.46, 662),
+        fault(6.20, "node is hung elsewhere and relabelled", "c", 0.10, 576),
+        fault(7.09, "node is hung elsewhere and relabelled", "c", 0.10, 911),
+        beginning=Beginning(
+            (7, 5, 2), (False,) * 3, ((450, 0.5), (450, 1.0), (400, 1.0), (100, 1.0), (450, 1.0), (450, 1.0))
+        ),
+        seed=770368,
+    )
+
+
 def test_a_machine_of_which_both_objects_are_gone_keeps_to_its_failsafe_after_its_lease() -> None:
     """Taken to be gone: what docs/power-safety.md says of it, in each of its words."""
     limits: dict[float, dict[str, int]] = {}

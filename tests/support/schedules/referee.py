@@ -95,9 +95,8 @@ class Referee:
         self._asked: dict[str, int] = {}  # what each GPU's agent asked for last
         self._excuses: dict[str, Excuse] = {}  # by the GPU's UUID
         self._newcomers: dict[tuple[str, str], Excuse] = {}  # by cap and node
-        self._moved: dict[
-            str, tuple[Mapping[str, str], Excuse]
-        ] = {}  # where each node hung before, whoever claims it now
+        # Where each node hung before, whoever claims it now: each move that is still excused.
+        self._moved: defaultdict[str, list[tuple[Mapping[str, str], Excuse]]] = defaultdict(list)
         self._claims: dict[str, Claim] = {}
         self._specs: dict[tuple[str, int], Json] = {}  # by the cap's uid and generation
         self._open: dict[str, Window] = {}
@@ -127,7 +126,7 @@ class Referee:
         before, self._cabling[node] = self._cabling.get(node), labels
         self._advance()
         if before is not None:
-            self._moved[node] = before, Excuse(cause, self._loop.time(), 0, self._office + SECONDS_ALLOWED)
+            self._moved[node].append((before, Excuse(cause, self._loop.time(), 0, self._office + SECONDS_ALLOWED)))
         self.look()
 
     def by_itself(self, device: VirtualDevice, cause: str, change: Callable[[], object]) -> None:
@@ -267,8 +266,8 @@ class Referee:
     def _moved_under(self, claim: Claim, node: str) -> Excuse | None:
         """The excuse of a node that hangs under the cap since a moment ago: a claim that was on its way is as good as one
         that stood."""
-        before, excuse = self._moved.get(node, (None, None))
-        return None if before is None or _selects(claim.labels, before) else excuse
+        moves = reversed(self._moved.get(node, ()))
+        return next((excuse for before, excuse in moves if not _selects(claim.labels, before)), None)
 
     def _measure(self, cap: str, over_watts: float, causes: set[str]) -> None:
         now = self._loop.time()
@@ -302,8 +301,9 @@ class Referee:
         for key, excuse in list(self._newcomers.items()):
             if _over(excuse, self._office):
                 del self._newcomers[key]
-        for node, (_, excuse) in list(self._moved.items()):
-            if _over(excuse, self._office):
+        for node, moves in list(self._moved.items()):
+            self._moved[node] = [(before, excuse) for before, excuse in moves if not _over(excuse, self._office)]
+            if not self._moved[node]:
                 del self._moved[node]
         if (self._excuses or self._newcomers or self._moved) and not self._looking:
             self._looking = True
