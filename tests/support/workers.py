@@ -1,15 +1,16 @@
 """How `make test` shares the tests among workers (`--dist loadfile`): by file, what waits beside what computes.
 
-Tests on control planes wait for half of their time, so there is one worker more for every two processors. As many
-workers as there are processors begin with what starts a control plane, which takes longest; the others begin with the
-rest, and all go on with what is left. Tests that share a control plane, the site or the real nodes are on one worker, so
-that there is one of each, which ends with the last of them. A test marked `long` is begun early, and by itself. (xdist's
-own groups, `--dist loadgroup`, have no effect with pytest 9.)
+Tests on control planes wait for most of their time, so there are two workers for each processor. Three of four begin
+with what starts a control plane, which takes longest; the others begin with the rest, and all go on with what is
+left. Tests that share a control plane, the site or the real nodes are on one worker, so that there is one of each,
+which ends with the last of them. A test marked `long` is begun early, and by itself. (xdist's own groups, `--dist
+loadgroup`, have no effect with pytest 9.)
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Generator
@@ -59,8 +60,8 @@ class GroupScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no
 
 
 def lanes_of_control_planes(workers: int) -> int:
-    """How many of so many workers begin with what starts a control plane: as many as there are processors."""
-    return workers - workers // 3
+    """How many of so many workers begin with what starts a control plane: three of four, or one that is alone."""
+    return max(1, workers - math.ceil(workers / 4))
 
 
 def _groups_file(config: pytest.Config) -> Path:
@@ -76,11 +77,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """One worker more for every two processors, where files are handed out."""
+    """Two workers for each processor, where files are handed out."""
     if WORKERS_VARIABLE in os.environ or config.getoption("dist", "no") != "loadfile":
         return None
-    processors = len(os.sched_getaffinity(0))
-    return processors + processors // 2
+    return 2 * len(os.sched_getaffinity(0))
 
 
 @pytest.hookimpl(optionalhook=True)
