@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -28,21 +28,38 @@ KINDS = {
 }
 
 
+class Target(NamedTuple):
+    """What is asked about; `namespace` is what `--namespace` says, or the target itself (None: the context's)."""
+
+    kind: str
+    name: str
+    namespace: str | None
+
+
 def kind_of(word: str) -> str:
     """The kind that a word means, as kubectl takes them: the plural, the singular or the short name."""
-    short = word.lower().partition(".")[0]
-    for kind, words in KINDS.items():
-        if short in words:
-            return kind
-    raise typer.BadParameter(f"{word!r} is none of job (eaj), cap (pcap), node (gpun)")
+    if (kind := _known_kind(word)) is None:
+        raise typer.BadParameter(f"{word!r} is none of job (eaj), cap (pcap), node (gpun)")
+    return kind
 
 
-def split_target(first: str, second: str | None) -> tuple[str, str]:
-    """Kind and name from `job train`, `job/train`, or `train`, which means a job."""
+def split_target(first: str, second: str | None, namespace: str | None = None) -> Target:
+    """What `job train`, `job/train`, `research/train` (a job, as reports and pages name it) or `train` asks about."""
     if second is not None:
-        return kind_of(first), second
-    kind, slash, name = first.partition("/")
-    return (kind_of(kind), name) if slash else ("EnergyAwareJob", first)
+        return Target(kind_of(first), second, namespace)
+    prefix, slash, name = first.partition("/")
+    if not slash:
+        return Target("EnergyAwareJob", first, namespace)
+    if kind := _known_kind(prefix):
+        return Target(kind, name, namespace)
+    if namespace not in (None, prefix):
+        raise typer.BadParameter(f"{first!r} is a job of the namespace {prefix!r}, and --namespace says {namespace!r}")
+    return Target("EnergyAwareJob", name, prefix)
+
+
+def _known_kind(word: str) -> str | None:
+    short = word.lower().partition(".")[0]
+    return next((kind for kind, words in KINDS.items() if short in words), None)
 
 
 def register(app: typer.Typer) -> None:
@@ -51,7 +68,10 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def why(
         kind: Annotated[
-            str, typer.Argument(metavar="JOB|cap|node", help="A job's name; or job, cap or node, and its name.")
+            str,
+            typer.Argument(
+                metavar="JOB|cap|node", help="A job's name, also as NAMESPACE/NAME; or job, cap or node, and its name."
+            ),
         ],
         name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The name.")] = None,
         namespace: Namespace = None,
@@ -64,6 +84,7 @@ def register(app: typer.Typer) -> None:
 
         \b
           flyball why train                  a job of this namespace
+          flyball why research/train         of another, as reports name it
           flyball why cap row-a              (or: pcap/row-a)
           flyball why node gpu-07
 
@@ -72,10 +93,11 @@ def register(app: typer.Typer) -> None:
         from flyball_cli.cluster_access import invocation, on_cluster
         from flyball_cli.printing import explanation_text, terminal_width
 
-        of_kind, of_name = split_target(kind, name)
-        access = Access(kubeconfig, context, namespace)
+        target = split_target(kind, name, namespace)
         found = on_cluster(
-            "why", access, lambda session, of: explain(session, of_kind, of_name, of, operator_namespace)
+            "why",
+            Access(kubeconfig, context, target.namespace),
+            lambda session, of: explain(session, target.kind, target.name, of, operator_namespace),
         )
         if output is Output.JSON:
             import msgspec

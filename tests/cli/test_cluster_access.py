@@ -96,15 +96,25 @@ def test_a_plugin_says_how_it_is_called(monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.parametrize(
     ("first", "second", "target"),
     [
-        ("train", None, ("EnergyAwareJob", "train")),
-        ("eaj/train", None, ("EnergyAwareJob", "train")),
-        ("cap", "row-a", ("PowerCap", "row-a")),
-        ("powercaps.flyball.dev", "row-a", ("PowerCap", "row-a")),
-        ("node/gpu-1", None, ("GPUNode", "gpu-1")),
+        ("train", None, ("EnergyAwareJob", "train", None)),
+        ("eaj/train", None, ("EnergyAwareJob", "train", None)),
+        ("research/train", None, ("EnergyAwareJob", "train", "research")),
+        ("cap", "row-a", ("PowerCap", "row-a", None)),
+        ("powercaps.flyball.dev", "row-a", ("PowerCap", "row-a", None)),
+        ("node/gpu-1", None, ("GPUNode", "gpu-1", None)),
     ],
 )
-def test_targets_as_kubectl_takes_them(first: str, second: str | None, target: tuple[str, str]) -> None:
+def test_targets_as_kubectl_takes_them_and_jobs_as_reports_name_them(
+    first: str, second: str | None, target: tuple[str, str, str | None]
+) -> None:
     assert split_target(first, second) == target
+
+
+def test_a_target_says_no_other_namespace_than_the_option() -> None:
+    assert split_target("research/train", None, "research").namespace == "research"
+    assert split_target("job/train", None, "research") == ("EnergyAwareJob", "train", "research")
+    with pytest.raises(typer.BadParameter, match="of the namespace 'research', and --namespace says 'prod'"):
+        split_target("research/train", None, "prod")
 
 
 def test_a_kind_that_is_none() -> None:
