@@ -152,7 +152,19 @@ def test_a_killed_kubelet_comes_back_and_its_pods_have_run_on(real_bench: RealBe
     (killed,) = kubelets()
     subprocess.run(["/bin/kill", "-9", str(killed)], check=True)
     wait_until(lambda: kubelets() not in ([], [killed]), "another kubelet")
-    # It has taken the plugin in anew when it gives GPUs out again.
-    assert real_bench.output("after", "echo $NVIDIA_VISIBLE_DEVICES", gpus=1).startswith("GPU-")
+    names = [f"after-{number}" for number in range(100)]
+
+    def given_out() -> bool:
+        real_bench.run(names[0], "echo $NVIDIA_VISIBLE_DEVICES", gpus=1)
+        status = real_bench.wait_phase(names[0], "Succeeded", "Failed")["status"]
+        if status["phase"] == "Succeeded":
+            return True
+        # Until it has taken the plugin in anew it turns away who wants GPUs.
+        assert status["reason"] == "UnexpectedAdmissionError", status
+        names.pop(0)
+        return False
+
+    wait_until(given_out, "a pod that is given a GPU")
+    assert real_bench.log(names[0]).startswith("GPU-")
     status = real_bench.api.get(real_bench.path("stays"))["status"]["containerStatuses"][0]
     assert (status["containerID"], status["restartCount"]) == (before, 0)

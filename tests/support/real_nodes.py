@@ -90,6 +90,7 @@ class RealBench:
     def exit_code(self, name: str) -> int:
         """The exit code of a pod's container, once it has ended."""
         pod = self.wait_phase(name, "Succeeded", "Failed")
+        assert "containerStatuses" in pod["status"], f"{name} was turned away: {pod['status']}"
         code: int = pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]
         return code
 
