@@ -7,7 +7,6 @@ losing one costs the time to learn it again, so no failure in here may reach the
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -24,23 +23,17 @@ from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.logs import get_logger
 from flyball_kube.resources import ENERGY_PROFILES
 from flyball_kube.session import JsonObject
-from flyball_planner.fitting.fit import FittedModel, errors_of, fit
-from flyball_planner.fitting.uncertainty import (
-    Covariance,
-    Place,
-    Ratios,
-    prior_covariance,
-    ratios,
-    upper_quantiles,
-)
+from flyball_planner.fitting.fit import fit
+from flyball_planner.fitting.uncertainty import Place, Ratios
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import REFERENCE_PRODUCT, model_class_prior
 
+from flyball_operator.learning.confidence import PaceBands, job_ratios
 from flyball_operator.learning.drift import Measured, measured_anew
+from flyball_operator.learning.fitted_models import as_fit, fitted_model
 from flyball_operator.learning.frontiers import iteration_choices
 from flyball_operator.learning.profiles import (
-    Fit,
     Profile,
     ProfileKey,
     Runs,
@@ -68,18 +61,12 @@ logger = get_logger(__name__)
 
 MIN_WINDOWS_TO_FIT = 2
 REFIT_SECONDS = 10.0
-# A stored fit whose errors differ by more than this from those recorded with it was made for another GPU.
-SAME_ERROR = 0.01
 WRITE_SECONDS, RUN_WRITE_SECONDS = 60.0, 5.0
 MAX_WRITES = 10
 MAX_PROFILES = 5000
 PAGE_SIZE = 500
 NO_RUNS: Runs = {}
 CLOCK_STEP_MEGAHERTZ = 100
-# Of a normal distribution, in standard deviations: what nine of ten are below, and one for each mean absolute error.
-NINE_IN_TEN, DEVIATION_PER_MEAN_ERROR = 1.2816, 1.2533
-# Of what may be so many times as long, or as short, at another place nothing is known.
-WIDEST_RATIO = 100.0
 
 
 class ProfileReader(Protocol):
@@ -112,7 +99,7 @@ class Learner:
         self._cluster_of: Mapping[str, NodeInfo] | None = None
         self._cluster: tuple[GpuModel, ...] = ()
         self._gpus_per_node = 1
-        self._class_bands: dict[tuple[str, Pace], PaceBand | None] = {}
+        self._bands = PaceBands()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -258,7 +245,7 @@ class Learner:
             entry.fit.last = None  # if it was that which led astray, the next fit begins anew
             return
         entry.fit.last, entry.fit.origin = (prior, fitted), Origin.OWN
-        entry.profile = replace(entry.profile, fit=_as_fit(fitted, profile.samples, self._wall_clock()))
+        entry.profile = replace(entry.profile, fit=as_fit(fitted, profile.samples, self._wall_clock()))
         entry.forget_models()
         entry.stored.outdated()
         self._on_change()
@@ -271,7 +258,7 @@ class Learner:
         found = []
         for gpu_model in self._gpu_models(nodes):
             entry = self._entries.get(ProfileKey(job.namespace, job.profile_key, gpu_model.product))
-            model = None if entry is None else self._fitted(entry, gpu_model, job.spec.training.model_class)
+            model = None if entry is None else fitted_model(entry, gpu_model, job.spec.training.model_class)
             if entry is not None and model is not None:
                 found.append((entry.profile.samples, model))
         if found:
@@ -296,12 +283,10 @@ class Learner:
         clock = max(CLOCK_STEP_MEGAHERTZ, round(clock_megahertz / CLOCK_STEP_MEGAHERTZ) * CLOCK_STEP_MEGAHERTZ)
         pace = Pace(gpu_model, gpus, nodes, training.global_batch_size, clock)
         entry = self._entries.get(ProfileKey(job.namespace, job.profile_key, gpu_model.product))
-        model = None if entry is None else self._fitted(entry, gpu_model, training.model_class)
+        model = None if entry is None else fitted_model(entry, gpu_model, training.model_class)
         if entry is None or model is None or entry.profile.fit is None:
-            return self._class_band(training.model_class, pace)
-        if pace not in entry.bands:
-            entry.bands[pace] = self._fitted_band(entry, entry.profile.fit, model, training.model_class, pace)
-        return entry.bands[pace]
+            return self._bands.of_class(training.model_class, pace)
+        return self._bands.of_fit(entry, entry.profile.fit, model, training.model_class, pace)
 
     def ratios(self, job: EnergyAwareJob, gpu_model: GpuModel, ran: Place, instead: Place) -> Ratios | None:
         """What the job's iterations would take at another place over what they take where it `ran`.
@@ -310,7 +295,7 @@ class Learner:
         """
         training = job.spec.training
         entry = self._entries.get(ProfileKey(job.namespace, job.profile_key, gpu_model.product))
-        model = None if entry is None else self._fitted(entry, gpu_model, training.model_class)
+        model = None if entry is None else fitted_model(entry, gpu_model, training.model_class)
         if entry is None or model is None or entry.profile.fit is None:
             return None
         covariance = entry.fit.covariance(entry.profile.fit)
@@ -321,53 +306,6 @@ class Learner:
         if key not in entry.ratios:
             entry.ratios[key] = job_ratios(model, covariance, entry.profile.fit, *key)
         return entry.ratios[key]
-
-    def _fitted_band(
-        self, entry: Entry, learned: Fit, model: JobModel, model_class: str, pace: Pace
-    ) -> PaceBand | None:
-        """By the fit's covariance; without that by its error where it was measured, and by the class where it was not."""
-        covariance = entry.fit.covariance(learned)
-        if covariance is not None:
-            band = pace_band(model, covariance, pace)
-        elif any((point.gpus, point.nodes) == (pace.gpus, pace.nodes) for point in entry.profile.points):
-            band = (1.0, 1.0)
-        else:
-            band = self._class_band(model_class, pace)
-        # What its parameters cannot describe is in no covariance.
-        least = math.exp(NINE_IN_TEN * DEVIATION_PER_MEAN_ERROR * learned.time_error)
-        return None if band is None else (min(band[0], 1.0 / least), max(band[1], least))
-
-    def _class_band(self, model_class: str, pace: Pace) -> PaceBand | None:
-        """Of a job of which nothing is known but its class."""
-        of_class = (model_class, pace)
-        if of_class not in self._class_bands:
-            prior = model_class_prior(model_class, pace.gpu_model)
-            if len(self._class_bands) >= MAX_PROFILES:
-                self._class_bands.clear()
-            self._class_bands[of_class] = pace_band(prior, prior_covariance(prior), pace)
-        return self._class_bands[of_class]
-
-    @staticmethod
-    def _fitted(entry: Entry, gpu_model: GpuModel, model_class: str) -> JobModel | None:
-        known, learned = entry.models.get(gpu_model), entry.profile.fit
-        if known is not None or learned is None:
-            return known
-        try:
-            model = learned.model(gpu_model)
-        except ValueError as error:
-            logger.warning(
-                "fit left out; the prior of the job's class is used", profile=entry.profile.key.path, error=str(error)
-            )
-            entry.profile = replace(entry.profile, fit=None)
-            entry.fit.redo()
-            return None
-        entry.models[gpu_model] = model
-        if entry.fit.origin is Origin.STORED:
-            entry.fit.origin = Origin.OWN
-            if _was_made_for_another_gpu(model, learned, entry.profile):
-                entry.prior = entry.prior or model_class_prior(model_class, gpu_model)
-                entry.fit.redo()
-        return model
 
     def _gpu_models(self, nodes: Mapping[str, NodeInfo]) -> tuple[GpuModel, ...]:
         """The cluster's GPU models, the most common first, one for each product; worked out once per cycle."""
@@ -428,7 +366,7 @@ class Learner:
         try:
             return entry.models.get(gpu_model) or learned.model(gpu_model)
         except ValueError:
-            return None  # as `_fitted` says
+            return None  # as `fitted_model` says
 
     def answered(self, write: ProfileWrite, result: WriteResult) -> None:
         """Take in what became of a write: stored, or learned again where the object was deleted meanwhile."""
@@ -443,67 +381,3 @@ class Learner:
         elif result.not_found and write.exists:
             logger.info("EnergyProfile deleted: what it held is learned again", profile=key.path)
             del self._entries[key]
-
-
-def pace_band(model: JobModel, covariance: Covariance, pace: Pace) -> PaceBand | None:
-    """The band at one place by one covariance; None where the model has no answer there."""
-    try:
-        at = (pace.gpus, pace.nodes, pace.global_batch_size, [pace.clock_megahertz])
-        most = float(upper_quantiles(model, covariance, *at).seconds[0, 0])
-        share = most / float(model.curves(*at).seconds[0, 0])
-    except (ValueError, ArithmeticError) as error:
-        logger.warning("no band for the end of jobs", error=str(error))
-        return None
-    return (1.0 / share, share) if math.isfinite(share) and share >= 1.0 else None
-
-
-def job_ratios(
-    model: JobModel, covariance: Covariance, learned: Fit, ran: Place, instead: Place, global_batch_size: int
-) -> Ratios | None:
-    """`ratios`, with nine chances in ten, with the fit's own error; None where the model has no answer, or none that says
-    anything."""
-    misfit = DEVIATION_PER_MEAN_ERROR * learned.time_error, DEVIATION_PER_MEAN_ERROR * learned.energy_error
-    try:
-        found = ratios(model, covariance, ran, instead, global_batch_size, misfit=misfit)
-    except (ValueError, ArithmeticError) as error:
-        logger.warning("no comparison with another clock", error=str(error))
-        return None
-    # What scripts say of their time can be off by any factor, and what follows must fit the cluster's book.
-    return found if all(1 / WIDEST_RATIO <= value <= WIDEST_RATIO for band in found for value in band) else None
-
-
-def _was_made_for_another_gpu(model: JobModel, learned: Fit, profile: Profile) -> bool:
-    """Whether a stored fit predicts its own observations otherwise than it did when it was made.
-
-    Watts are fitted over the GPU model's voltage, so that with another knee, slope or idle power the same parameters
-    mean something else. What was measured still stands.
-    """
-    try:
-        found = errors_of(model, observations(profile.points))
-    except ValueError as error:
-        logger.warning("observations left out", profile=profile.key.path, error=str(error))
-        return False
-    stated = ((found.time_mape, learned.time_error), (found.energy_mape, learned.energy_error))
-    if not any(abs(now - before) > SAME_ERROR for now, before in stated):  # what is NaN was not measured
-        return False
-    logger.info(
-        "fitted again: its fit is of another GPU model",
-        profile=profile.key.path,
-        energy_error=round(learned.energy_error, 4),
-        energy_error_now=round(found.energy_mape, 4),
-    )
-    return True
-
-
-def _as_fit(fitted: FittedModel, samples: int, now: datetime) -> Fit:
-    def known(error: float) -> float:
-        return error if math.isfinite(error) else 0.0
-
-    return Fit(
-        fitted.model.parameters(),
-        fitted.standard_errors,
-        known(fitted.errors.time_mape),
-        known(fitted.errors.energy_mape),
-        samples,
-        now.replace(microsecond=0),
-    )

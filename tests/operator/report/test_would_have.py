@@ -21,7 +21,8 @@ from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.marks import Mark, Use
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.learning.learner import REFIT_SECONDS, Learner, job_ratios
+from flyball_operator.learning.confidence import job_ratios
+from flyball_operator.learning.learner import REFIT_SECONDS, Learner
 from flyball_operator.learning.profiles import Fit
 from flyball_operator.planning.snapshot import build_snapshot
 from flyball_operator.power.node_info import NodeInfo
