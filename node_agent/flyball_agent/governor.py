@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain, count
 
 from flyball_kube.logs import get_logger
 
@@ -224,6 +225,7 @@ class Governor:
         """Give the GPUs to the pods that hold them; True where that changed."""
         if not self.state.pods_listed:
             return False
+        devices = {PodName(pod.namespace, pod.name): frozenset((*pod.gpus, *pod.unresolved)) for pod in found}
         found = [self._resolved(pod) for pod in found]
         uids = {}
         if self.state.enforced.grant is not None:
@@ -235,7 +237,7 @@ class Governor:
             for uuid in pod.gpus:
                 holders[uuid] = (*holders.get(uuid, ()), name)
             if pod.gpus:
-                pods[name] = self._pod_on_gpus(name, len(pod.gpus), pod.uid or uids.get(name) or None)
+                pods[name] = self._pod_on_gpus(name, pod, pod.uid or uids.get(name) or None, devices[name])
         for name, holder in pods.items():
             holder.shared = any(name in names and len(names) > 1 for names in holders.values())
         self._note_unresolved(found)
@@ -265,17 +267,30 @@ class Governor:
             self._log.warning("GPUs without a known holder are left alone", detail=message)
         self.state.pods_unresolved = message
 
-    def _pod_on_gpus(self, name: PodName, gpus: int, uid: str | None) -> PodOnGpus:
+    def _pod_on_gpus(self, name: PodName, pod: PodGpus, uid: str | None, devices: frozenset[str]) -> PodOnGpus:
         known = self.state.pods.get(name)
-        if known is not None and (uid is None or known.uid in (None, uid)):
-            known.gpus, known.uid = gpus, uid or known.uid
+        if known is not None and (known.uid == uid if known.uid and uid else known.devices == devices):
+            known.gpus, known.uid, known.devices = len(pod.gpus), uid or known.uid, devices
             return known
-        return PodOnGpus(uid or self._key_of(name), gpus, uid)
+        return PodOnGpus(uid or self._key_of(name), len(pod.gpus), uid, devices=devices)
 
     def _key_of(self, name: PodName) -> str:
-        """A restart must go on with the key that it began with, UID or not."""
+        """What a pod without a UID is called in the accounts: as before this process, or as no earlier one of its name.
+
+        The kubelet tells no UIDs. A pod that it does not list any more has ended, and what it lists under that name later
+        is another one.
+        """
         job = self.state.jobs.of_pod(name)
-        return f"{name.namespace}/{name.name}" if job is None else job.energy_key
+        if job is not None:
+            return job.energy_key
+        accounts, first = self.state.accounts, f"{name.namespace}/{name.name}"
+        gone = [self.state.pods.get(name), ended.pod if (ended := self.state.ended_pods.get(name)) else None]
+        over = accounts.ended.keys() | {pod.energy_key for pod in gone if pod is not None}
+        numbered = (f"{first}#{number}" for number in count(2))
+        if self._absent:  # it may have been there before this process
+            going_on = [key for key in accounts.pods if key == first or key.startswith(f"{first}#")]
+            return next(iter(going_on), first)
+        return next(key for key in chain((first,), numbered) if key not in over and key not in accounts.pods)
 
     def _observe(self, now_ns: int) -> bool:
         """Account for energy and observe the jobs; True where something changed hands, came or ended."""

@@ -567,6 +567,48 @@ def test_a_pod_named_without_uid_gets_it_from_its_grant_and_keeps_its_books(rig:
     assert rig.agent.energy(POD)["energyMillijoules"] == 58_000
 
 
+def test_a_pod_made_again_under_its_name_has_books_of_its_own(rig: Rig) -> None:
+    first, second = "research/web-0", "research/web-0#2"
+    rig.hold("web-0", 0, uid=None)
+    rig.tick(10)
+    rig.tick(10)
+    used = rig.agent.state.accounts.pods[first]
+    assert used > 0
+    rig.hold("web-0")
+    rig.tick()
+    rig.hold("web-0", 1, uid=None)
+    rig.tick()
+    accounts, name = rig.agent.state.accounts, PodName("research", "web-0")
+    assert rig.agent.state.pod_millijoules(rig.agent.state.pods[name]) == 0
+    rig.tick(10)
+    rig.tick()
+    assert accounts.ended[first] > used
+    assert accounts.pods[second] > 0
+    # An agent that is killed and started goes on with them while the pod runs, and with the next ones after it.
+    rig.kill()
+    rig.start()
+    rig.tick()
+    assert rig.agent.state.pods[name].energy_key == second
+    rig.hold("web-0")
+    rig.tick()
+    rig.hold("web-0", 1, uid=None)
+    rig.tick()
+    assert rig.agent.state.pods[name].energy_key == "research/web-0#3"
+    accounts = rig.agent.state.accounts
+    assert accounts.total() == sum(accounts.gpus.values())
+
+
+def test_a_pod_on_other_gpus_than_its_name_had_is_another_pod(rig: Rig) -> None:
+    rig.hold("web-0", 0, 1, uid=None)
+    rig.tick(10)
+    rig.hold("web-0", 2, uid=None)  # made again between two lists: a pod keeps its devices for as long as it lives
+    rig.tick(10)
+    rig.tick(10)
+    accounts = rig.agent.state.accounts
+    assert set(accounts.ended) == {"research/web-0"}
+    assert set(accounts.pods) == {"research/web-0#2"}
+
+
 async def test_the_loop_wakes_at_once_for_a_spec_and_survives_a_failing_round(tmp_path: Path) -> None:
     rig = Rig(tmp_path, tick_seconds=3600.0)
     real, failures = rig.agent.enforcer.step, [RuntimeError("a defect")]

@@ -42,10 +42,14 @@ class Window:
 
 @dataclass(slots=True)
 class PodOnGpus:
-    """A pod that holds GPUs now. `energy_key` is its name in the accounts, `uid` None until it is known."""
+    """A pod that holds GPUs now. `energy_key` is its name in the accounts, `uid` None until it is known.
+
+    `devices` are what it was handed out, as the kubelet names them: for as long as a pod lives they stay the same.
+    """
 
     energy_key: str
     gpus: int
     uid: str | None = None
     shared: bool = False  # some GPU is another pod's, too
+    devices: frozenset[str] = frozenset()
     window: Window = field(default_factory=Window)
