@@ -15,11 +15,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable, NoReturn, TypeVar
 
 from flyball.agent import Agent
-from flyball.clocks import Clock, own_gpu
 from flyball.environment import Environment
 from flyball.measuring import EnergyMeter, Measurement
-from flyball.pipeline import Pipeline, read_plans
-from flyball.pipeline_point import WantedPoint
+from flyball.own_pipeline import own_pipeline
+from flyball.pipeline import Pipeline
 from flyball.reporting import Reporter
 from flyball.sampling import Order, Part, Position, even_parts, parts_of
 from flyball.saved_state import SavedState, read_pickle, write_pickle
@@ -159,29 +158,13 @@ class Job:
         process' GPU; unless it is given, the device plugin's word counts. A plan that cannot be used costs one warning:
         the GPU then runs at what is granted.
         """
-        environment = self._environment
-        section = environment.pipeline if plan is None else None
-        path = plan if section is None else section.plan
-        plans = None if path is None else read_plans(path, stage, environment.world_size, section)
-        own = gpu or own_gpu(os.environ, environment.local_rank)
-        if own is None and environment.socket and plans is not None:
-            logger.warning(
-                "no clocks are asked for, training goes on: NVIDIA_VISIBLE_DEVICES does not say which of the pod's GPUs is "
-                "this process': give pipeline(gpu=...) its UUID"
-            )
-        if plans is not None and section is not None and environment.socket is None:
-            logger.warning("no clocks are asked for, training goes on: the job has a pipeline, and its pods no socket")
-        wanted = None
-        if plans is not None and section is not None:
-            wanted = WantedPoint(plans, section, self._monotonic)
-        return Pipeline(
-            plans,
-            Clock(environment.socket, own, self._monotonic) if environment.socket and own is not None else None,
+        return own_pipeline(
+            self._environment,
+            plan,
             stage=stage,
             replica=replica,
-            replicas=environment.world_size // plans.stages if plans is not None else 1,
+            gpu=gpu,
             values=self._values,
-            wanted_seconds=None if wanted is None else wanted.seconds,
             monotonic=self._monotonic,
         )
 
