@@ -21,7 +21,7 @@ from flyball_operator.jobs.lifecycle import JobStep, Phase, StopIncarnation
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import recorded_progress
 from flyball_operator.jobs.status_lanes import Lane
-from flyball_operator.leader import HOUSEKEEPING_AT_ONCE, SHORTEST_PAUSE_SECONDS, LeaderTerm
+from flyball_operator.leader import SHORTEST_PAUSE_SECONDS, LeaderTerm
 from flyball_operator.learning.exploration import LONGEST_SECONDS
 from flyball_operator.learning.profiles import Point, Profile, ProfileKey, Summary
 from flyball_operator.learning.recurrences import Recurrences
@@ -33,6 +33,7 @@ from flyball_operator.power.cycle import PowerInstructions
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power_execution import HOUSEKEEPING_AT_ONCE
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import Settings
@@ -439,7 +440,7 @@ async def test_what_happens_to_a_job_is_told_while_figures_queue_up() -> None:
 
 async def test_statuses_that_wait_for_a_cut_do_not_make_the_api_server_seem_slow() -> None:
     bench = Bench()
-    slots = bench.term._status_slots[Lane.WAITING] = PacedSlots(8, lambda: bench.time)
+    slots = bench.term._job_execution.status_slots[Lane.WAITING] = PacedSlots(8, lambda: bench.time)
     bench.jobs.statuses = [
         (SimpleNamespace(view=SimpleNamespace(uid=f"uid-{name}", name=name)), None) for name in "abcdefgh"
     ]
