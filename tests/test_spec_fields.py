@@ -110,6 +110,19 @@ SHOWN: dict[str, dict[str, str | tuple[str, str]]] = {
         "foreignPods": "test_a_cap_limits_foreign_pods_unless_told_otherwise",
         "foreignWeights[].namespace": "test_namespaces_share_by_the_weights_that_the_cap_gives_them",
         "foreignWeights[].permille": "test_namespaces_share_by_the_weights_that_the_cap_gives_them",
+        "foreignWeights[].pods[].selector.matchLabels": (
+            "test_pods_of_a_namespace_share_by_the_weights_that_the_cap_gives_to_their_labels"
+        ),
+        "foreignWeights[].pods[].selector.matchExpressions[].key": (
+            "test_of_the_weights_for_a_pods_labels_the_least_counts_and_never_more_than_its_namespaces"
+        ),
+        "foreignWeights[].pods[].selector.matchExpressions[].operator": (
+            "test_of_the_weights_for_a_pods_labels_the_least_counts_and_never_more_than_its_namespaces"
+        ),
+        "foreignWeights[].pods[].selector.matchExpressions[].values": "test_select_names_the_matching_nodes",
+        "foreignWeights[].pods[].permille": (
+            "test_pods_of_a_namespace_share_by_the_weights_that_the_cap_gives_to_their_labels"
+        ),
         "reserveNodes": "test_the_largest_distances_are_held_back",
         "releaseSeconds": "test_a_deleted_cap_holds_for_its_release_seconds",
     },

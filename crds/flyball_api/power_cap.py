@@ -94,11 +94,20 @@ class CapMeter(ApiStruct, frozen=True):
         return f"file {self.file}" if self.prometheus is None else f"Prometheus {self.prometheus.endpoint}"
 
 
+class PodWeight(ApiStruct, frozen=True):
+    """The weight of each GPU of the pods with such labels, at most their namespace's."""
+
+    selector: LabelSelector
+    permille: Count
+
+
 class ForeignWeight(ApiStruct, frozen=True):
-    """The weight of each GPU that pods outside Flyball hold in one namespace, in thousandths of any other GPU's."""
+    """The weight of each GPU that pods outside Flyball hold in one namespace, in thousandths of any other GPU's, and the
+    smaller ones of some of its pods."""
 
     namespace: Name
     permille: Count
+    pods: tuple[PodWeight, ...] = ()
 
 
 class PowerCapSpec(ApiStruct, frozen=True):

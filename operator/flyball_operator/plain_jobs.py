@@ -187,7 +187,7 @@ class _Room:
         caps, names = self._state.caps, [name for name, pods in placed.items() if pods]
         limiting = [(state.spec, state.budget()) for state in caps.states]
         rules = with_foreign_shares(caps.rules, limiting, nodes, self._state.cluster.wanted_gpus)
-        pod = ForeignPod(job.namespace, job.name, job.gpus_per_pod, job.permille)
+        pod = ForeignPod(job.namespace, job.name, job.gpus_per_pod, job.permille, job.labels)
         limits = [foreign_gpu_milliwatts(nodes[name], rules.get(name, NO_RULES), pod) for name in names]
         watts = min(limits, default=0) // MILLIWATTS_PER_WATT
         if names and watts < job.watts_per_gpu:
@@ -240,7 +240,7 @@ def _with_pods(nodes: dict[str, NodeInfo], job: PlainJob, placed: Counter[str]) 
     changed = {}
     for name, pods in placed.items():
         if pods:
-            pod = ForeignPod(job.namespace, job.name, job.gpus_per_pod * pods, job.permille)
+            pod = ForeignPod(job.namespace, job.name, job.gpus_per_pod * pods, job.permille, job.labels)
             changed[name] = replace(nodes[name], foreign_pods=(*nodes[name].foreign_pods, pod))
     return nodes | changed
 

@@ -20,7 +20,10 @@ def plain_job(bench: Bench) -> Iterator[Callable[..., str]]:
 
     def make(name: str, annotations: Json | None = None, labels: Json | None = None, **spec: Any) -> str:
         container = {"name": "main", "image": "somebodys", "resources": {"limits": {"nvidia.com/gpu": str(GPUS)}}}
-        template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+        template = {
+            "metadata": {"labels": {"tier": "batch"}},
+            "spec": {"restartPolicy": "Never", "containers": [container]},
+        }
         metadata = {"name": name, "annotations": annotations or {}, "labels": labels or {}}
         jobs = f"/apis/batch/v1/namespaces/{bench.namespace}/jobs"
         bench.api.create(jobs, {"metadata": metadata, "spec": {"template": template, **spec}})
@@ -94,6 +97,14 @@ def test_a_plain_job_keeps_its_watts_while_there_are_some_and_is_cut_in_proporti
     bench.set_cap("row", 4000, foreignWeights=[{"namespace": bench.namespace, "permille": 500}])
     wait_limits(bench, "plain", 133, 133)
     wait_limits(bench, "ours", 101, 266)
+    # The same by a label of its pod, which has what its namespace has once the label is gone.
+    of_tier = {"selector": {"matchLabels": {"tier": "batch"}}, "permille": 750}
+    bench.set_cap("row", 4000, foreignWeights=[{"namespace": bench.namespace, "permille": 1000, "pods": [of_tier]}])
+    wait_limits(bench, "plain", 171, 171)
+    (pod,) = bench.api.list_objects(f"/api/v1/namespaces/{bench.namespace}/pods", labelSelector="tier=batch")
+    path = f"/api/v1/namespaces/{bench.namespace}/pods/{pod['metadata']['name']}"
+    bench.api.patch(path, {"metadata": {"labels": {"tier": None}}})
+    wait_limits(bench, "plain", 200, 200)
     bench.wait_enforced("row", 4000)
     assert bench.limits_watts() <= 4000
 

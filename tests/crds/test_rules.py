@@ -36,6 +36,7 @@ EAJ, CAP, NODE, PROFILE, BRAKE = "EnergyAwareJob", "PowerCap", "GPUNode", "Energ
 REPORT = "EnergyReport"
 LOCKED = "cannot change while the job may be running; set suspend to true first"
 NEW_TRAINING = {"training": {"globalBatchSize": 512}}
+TIER = {"matchLabels": {"tier": "batch"}}
 DIP = {"name": "dip", "watts": 9_000}
 ONE_DAY = {"start": "2026-12-05T22:00:00+01:00", "end": "2026-12-06T04:00:00+01:00"}
 PIPELINE = {"stages": 2, "microbatches": 8, "plan": {"configMap": "gpt3"}}
@@ -167,6 +168,19 @@ CREATION = [
         {"foreignWeights": [{"namespace": "batch", "permille": 500}]},
         {"foreignWeights": [{"namespace": "batch", "permille": 500}], "foreignPods": "Reserve"},
         "foreignWeights divide what foreignPods Limit leaves; with Reserve each GPU has its default limit",
+    ),
+    Case(
+        CAP,
+        {"foreignWeights": [{"namespace": "batch", "permille": 500, "pods": [{"selector": TIER, "permille": 500}]}]},
+        {"foreignWeights": [{"namespace": "batch", "permille": 500, "pods": [{"selector": TIER, "permille": 501}]}]},
+        "pods: 501 is more than the 500 of their namespace; labels are what the owners of pods make them, and get these no "
+        "more than that",
+    ),
+    Case(
+        CAP,
+        {"foreignWeights": [{"namespace": "batch", "permille": 500, "pods": [{"selector": TIER, "permille": 1}]}]},
+        {"foreignWeights": [{"namespace": "batch", "permille": 500, "pods": [{"selector": {}, "permille": 1}]}]},
+        "selector: takes every pod of the namespace; name a label, or give the namespace that weight",
     ),
     Case(
         CAP,

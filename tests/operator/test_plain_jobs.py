@@ -156,6 +156,18 @@ def test_it_waits_until_each_gpu_would_get_the_watts_that_it_asks_for() -> None:
     assert only(state([job(watts=200)], watts=1200)).admitted
 
 
+def test_a_job_that_waits_weighs_what_its_pods_will_by_their_labels() -> None:
+    raw = raw_job()
+    raw["spec"]["template"]["metadata"] = {"labels": {"tier": "batch"}}
+    labelled, other = (replace(read_plain_job(each, RESOURCES), watts_per_gpu=150) for each in (raw, raw_job()))
+    half = {"selector": {"matchLabels": {"tier": "batch"}}, "permille": 500}
+    given = {"foreignWeights": [{"namespace": "team", "permille": 1000, "pods": [half]}], "watts": 1600}
+    held = [running_pod("theirs", "n0", gpus=4)]
+    # Four that weigh 1 and four that weigh 1 or a half.
+    assert only(state([other], pods=held, **given)).admitted
+    assert "would get 133 W" in only(state([labelled], pods=held, **given)).message
+
+
 def test_under_a_cap_that_reserves_it_waits_for_its_default_watts() -> None:
     held = [running_pod("theirs", "n0", gpus=4)]
     fits = (4 * DEFAULT + 4 * DEFAULT) // 1000

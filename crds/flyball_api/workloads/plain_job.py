@@ -10,7 +10,7 @@ from msgspec import field
 from flyball_api.names import ADMISSION_BY_POWER, ANNOTATION_WATTS_PER_GPU, LABEL_ADMISSION, LABEL_KUEUE_QUEUE
 from flyball_api.reading import ApiStruct, read_object
 from flyball_api.workloads.metadata import Condition, Metadata, holds
-from flyball_api.workloads.pod import gpus_of_template, power_permille_of_template
+from flyball_api.workloads.pod import Labels, gpus_of_template, labels_of_template, power_permille_of_template
 from flyball_api.workloads.resources import DEFAULT_GPU_RESOURCES
 
 KUBERNETES_JOB_CONTROLLER = "kubernetes.io/job-controller"
@@ -43,8 +43,8 @@ class PlainJob(ApiStruct, frozen=True):
     """A batch Job with the label `flyball.dev/admission`: `pods` at once that want `gpus_per_pod` GPUs each.
 
     `created` is in the API's format, which sorts. `watts_per_gpu` is the least that each of its GPUs should get (0: the
-    smallest limit will do), `permille` what its pods ask for of their share. `left_to` names who else decides when it runs
-    (empty: nobody).
+    smallest limit will do), `permille` what its pods ask for of their share; `labels` are its pods'. `left_to` names who
+    else decides when it runs (empty: nobody).
     """
 
     namespace: str
@@ -60,6 +60,7 @@ class PlainJob(ApiStruct, frozen=True):
     template: dict[str, Any]
     watts_per_gpu: int
     permille: int
+    labels: Labels
     left_to: str
     problem: str = ""
 
@@ -107,6 +108,7 @@ def read_plain_job(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFA
         template=spec.template,
         watts_per_gpu=int(word) if readable else 0,
         permille=power_permille_of_template(spec.template),
+        labels=labels_of_template(spec.template),
         left_to=_left_to(metadata, spec),
         problem="" if readable else f"its annotation {ANNOTATION_WATTS_PER_GPU} should be whole watts, such as 300",
     )

@@ -82,6 +82,7 @@ class _Pod(ApiStruct, frozen=True):
 
 
 PERMILLE = 1000
+Labels = tuple[tuple[str, str], ...]  # keys and values
 
 
 class Obstacle(ApiStruct, frozen=True):
@@ -101,6 +102,7 @@ class PodView(ApiStruct, frozen=True):
     Of a pod that has failed, `exit_reason` and `exit_message` go with `exit_code`; `disruption` is set where it was ended,
     or never begun, for reasons that are not its program's: eviction, a lost node, the kubelet's admission. `owner` is kind
     and name of what it belongs to (empty: nothing). `power_permille` is how much of what its GPUs could have it asks for.
+    `labels` are all of its labels, of a pod that holds or wants GPUs.
     `pipeline_point` is what it was told last of the point that its pipeline is to run at.
     """
 
@@ -129,6 +131,7 @@ class PodView(ApiStruct, frozen=True):
     owner: str = ""
     power_permille: int = PERMILLE
     pipeline_point: str = ""
+    labels: Labels = ()
 
     @property
     def finished(self) -> bool:
@@ -180,6 +183,7 @@ def needs_of_template(template: Mapping[str, Any]) -> Needs:
 
 
 class _TemplateMetadata(ApiStruct, frozen=True):
+    labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
 
 
@@ -196,6 +200,11 @@ def gpus_of_template(template: Mapping[str, Any], gpu_resources: Collection[str]
 def power_permille_of_template(template: Mapping[str, Any]) -> int:
     """What the pods of a template ask for of what their GPUs could have; raises InvalidObject as above."""
     return _power_permille(read_object("PodTemplate", template, _PodTemplate).metadata.annotations)
+
+
+def labels_of_template(template: Mapping[str, Any]) -> Labels:
+    """The labels that the pods of a template have; raises InvalidObject as above."""
+    return tuple(read_object("PodTemplate", template, _PodTemplate).metadata.labels.items())
 
 
 def _exit(pod: _Pod) -> _Terminated:
@@ -275,14 +284,14 @@ def read_pod(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GP
     """A `v1.Pod` as a PodView; raises InvalidObject where it is none."""
     pod = read_object("Pod", raw, _Pod)
     metadata, spec, status = pod.metadata, pod.spec, pod.status
-    labels, ended = metadata.labels, _exit(pod)
+    labels, ended, gpus = metadata.labels, _exit(pod), _pod_gpus(spec, gpu_resources)
     return PodView(
         namespace=metadata.namespace,
         name=metadata.name,
         uid=metadata.uid,
         resource_version=metadata.resource_version,
         node=spec.node_name,
-        gpus=_pod_gpus(spec, gpu_resources),
+        gpus=gpus,
         phase=status.phase,
         ready=holds(status.conditions, "Ready"),
         gated=any(gate.name == PLACEMENT_GATE for gate in spec.scheduling_gates),
@@ -302,4 +311,5 @@ def read_pod(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GP
         needs=_pod_needs(spec),
         owner=metadata.owner,
         power_permille=_power_permille(metadata.annotations),
+        labels=tuple(labels.items()) if gpus else (),
     )

@@ -3,7 +3,7 @@
 The share is that of a cap divided by those of its GPUs that somebody has or wants, whatever is planned: so it follows the
 cap at once, leaves room for the others at their smallest limits, and cannot be had more of by asking. GPUs that nobody
 wants are at their smallest limits. Who writes the cap may give the pods of a namespace another weight, by which it is
-divided; every GPU that no foreign pod holds weighs 1000.
+divided, and those of them with some label a smaller one; every GPU that no foreign pod holds weighs 1000.
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ def with_foreign_shares(
     for spec, budget in caps:
         under = [name for name in budget.nodes if name in nodes]
         if spec.foreign_pods == "Limit" and any(nodes[name].foreign_pods for name in under):
-            weights = ForeignWeights({each.namespace: each.permille for each in spec.foreign_weights})
-            share = share_of_each_gpu(budget, nodes, weights, wanted_gpus)
+            share = share_of_each_gpu(budget, nodes, ForeignWeights.given_by(spec), wanted_gpus)
             found |= {name: found[name].limiting_foreign_pods(share) for name in under}
     return found

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from flyball_api.gpu_node import DriverSession, GpuNode
 from flyball_api.grant import JobGrant, PowerBound
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
-from flyball_api.workloads import PERMILLE, NodeView, PodView
+from flyball_api.workloads import PERMILLE, Labels, NodeView, PodView
 from flyball_planner.models.gpu import GpuModel
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,12 +19,14 @@ from flyball_operator.power.gpu_facts import GpuFacts, KnownGpus
 
 
 class ForeignPod(NamedTuple):
-    """A pod outside Flyball and how many of its node's GPUs it holds; `permille`: what it asks for of their share."""
+    """A pod outside Flyball and how many of its node's GPUs it holds; `permille`: what it asks for of their share, which
+    a cap may give by its `labels`."""
 
     namespace: str
     name: str
     gpus: int
     permille: int = PERMILLE
+    labels: Labels = ()
 
 
 class NodeInfo(Struct, frozen=True):
@@ -180,7 +182,7 @@ def read_nodes(
             if pod.node in sharing:
                 ours[pod.node].add((pod.namespace, pod.name))
         elif pod.gpus and pod.node and not pod.finished:
-            held = ForeignPod(pod.namespace, pod.name, pod.gpus, pod.power_permille)
+            held = ForeignPod(pod.namespace, pod.name, pod.gpus, pod.power_permille, pod.labels)
             foreign.setdefault(pod.node, []).append(held)
     for name in sharing:
         foreign[name] = _by_boards(by_name[name], gpu_nodes[name], foreign.get(name, ()), ours[name])

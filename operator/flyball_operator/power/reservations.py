@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from flyball_api.grant import PowerBound
-from flyball_api.power_cap import PowerCapSpec
+from flyball_api.power_cap import ForeignWeight, PowerCapSpec
 from flyball_api.units import (
     MILLIWATTS_PER_WATT,
     MilliwattsPerGpu,
@@ -29,11 +29,23 @@ from flyball_operator.power.node_info import ForeignPod, NodeInfo
 class ForeignWeights(Struct, frozen=True):
     """What each GPU of a pod outside Flyball weighs under one cap, in thousandths of any other GPU."""
 
-    of_namespaces: Mapping[str, int] = MappingProxyType({})
+    of_namespaces: Mapping[str, ForeignWeight] = MappingProxyType({})
+
+    @classmethod
+    def given_by(cls, spec: PowerCapSpec) -> ForeignWeights:
+        """The weights that a cap gives."""
+        return cls({each.namespace: each for each in spec.foreign_weights})
 
     def of(self, pod: ForeignPod) -> int:
-        """The weight of each of the pod's GPUs: its namespace's, or the part of it that the pod itself asks for."""
-        return max(1, self.of_namespaces.get(pod.namespace, PERMILLE) * pod.permille // PERMILLE)
+        """The weight of each of the pod's GPUs: its namespace's, or what less its labels give it or it asks for itself."""
+        given = self.of_namespaces.get(pod.namespace)
+        if given is None:
+            return max(1, pod.permille)
+        weight = given.permille
+        if given.pods:
+            labels = dict(pod.labels)
+            weight = min([weight, *(each.permille for each in given.pods if each.selector.matches(labels))])
+        return max(1, weight * pod.permille // PERMILLE)
 
 
 NO_WEIGHTS = ForeignWeights()

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
+import msgspec
 import pytest
 from flyball_api.gpu_node import read_gpu_node
-from flyball_api.power_cap import PowerCap, PowerCapSpec
+from flyball_api.power_cap import ForeignWeight, PowerCap, PowerCapSpec
 from flyball_api.units import NodeMilliwatts
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.cap_state import CapStates
 from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.foreign_shares import share_of_each_gpu
-from flyball_operator.power.node_info import NodeInfo, read_nodes
-from flyball_operator.power.reservations import foreign_gpu_milliwatts, least_bound, node_rules, resting_bound
+from flyball_operator.power.node_info import ForeignPod, NodeInfo, read_nodes
+from flyball_operator.power.reservations import (
+    ForeignWeights,
+    foreign_gpu_milliwatts,
+    least_bound,
+    node_rules,
+    resting_bound,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -158,6 +166,51 @@ def test_namespaces_share_by_the_weights_that_the_cap_gives_them() -> None:
     # No weight takes a GPU below its smallest limit or above its default one.
     assert weighed_limits(info, 1600, batch=100) == [FLOOR, 200_000 + 200_000 // 6 // 1000 * 1000]
     assert weighed_limits(info, 3200, served=10_000)[1] == DEFAULT
+
+
+BATCH = {"selector": {"matchLabels": {"tier": "batch"}}, "permille": 500}
+
+
+def labelled_limits(watts: int, given: list[dict[str, Any]], *pods: tuple[str, dict[str, str]]) -> list[int]:
+    """What a GPU of each pod gets, by its namespace and its labels; each holds two of a node's eight."""
+    view = read_gpu_node(raw_gpu_node("a", grant(8 * FLOOR), limits=8 * FLOOR))
+    foreign = [
+        replace(running_pod(f"p{index}", "a", gpus=2), namespace=space, labels=tuple(labels.items()))
+        for index, (space, labels) in enumerate(pods)
+    ]
+    info = read_nodes([node_view("a", 8)], {"a": view}, foreign, frozenset())["a"]
+    rules = read(cap_view("row", watts=watts, foreignWeights=given), a=info).rules["a"]
+    limits = {pod.name: foreign_gpu_milliwatts(info, rules, pod) for pod in info.foreign_pods}
+    return [limits[f"p{index}"] for index in range(len(pods))]
+
+
+def test_pods_of_a_namespace_share_by_the_weights_that_the_cap_gives_to_their_labels() -> None:
+    weights = [{"namespace": "served", "permille": 1500, "pods": [BATCH]}]
+    # 6 GPUs weigh 1, as the other namespace's do whatever their labels are, or 1.5 or 0.5: 1,600 W for eight in all.
+    pods = ("served", {"tier": "web"}), ("served", {"tier": "batch"}), ("other", {"tier": "batch"})
+    assert labelled_limits(1600, weights, *pods) == [300_000, 100_000, 200_000]
+    # A pod that drops its label has what the cap gives to the namespace, and no more.
+    assert labelled_limits(1600, weights, ("served", {}), ("served", {}), ("other", {})) == [240_000, 240_000, 160_000]
+
+
+def test_of_the_weights_for_a_pods_labels_the_least_counts_and_never_more_than_its_namespaces() -> None:
+    less = {"selector": {"matchExpressions": [{"key": "preemptible", "operator": "Exists"}]}, "permille": 250}
+    for pods in ([BATCH, less], [less, BATCH]):
+        weights = ForeignWeights.given_by(PowerCapSpec(watts=1, foreign_weights=convert_weights("served", 1000, pods)))
+        both = ForeignPod("served", "p", 1, labels=(("tier", "batch"), ("preemptible", "")))
+        assert weights.of(both) == 250
+        assert weights.of(both._replace(permille=500)) == 125
+        assert weights.of(both._replace(namespace="other")) == 1000
+    # The API server refuses a label's weight above the namespace's; one that is stored all the same gives nobody more.
+    more = ForeignWeights.given_by(
+        PowerCapSpec(watts=1, foreign_weights=convert_weights("served", 800, [{**BATCH, "permille": 3000}]))
+    )
+    assert more.of(ForeignPod("served", "p", 1, labels=(("tier", "batch"),))) == 800
+
+
+def convert_weights(namespace: str, permille: int, pods: list[dict[str, Any]]) -> tuple[ForeignWeight, ...]:
+    raw = [{"namespace": namespace, "permille": permille, "pods": pods}]
+    return msgspec.convert(raw, tuple[ForeignWeight, ...])
 
 
 def test_a_pod_may_ask_for_less_than_its_share_and_the_others_have_more() -> None:

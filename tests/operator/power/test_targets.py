@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from flyball_api.grant import JobGrant, PowerBound
+from flyball_api.power_cap import ForeignWeight
 from flyball_api.units import MilliwattsPerGpu
 from flyball_api.workloads import IncarnationView, PodView
 from flyball_operator.power.admission import GrantTarget
@@ -373,7 +374,7 @@ def test_or_limited_where_a_cap_says_so() -> None:
 
 
 def test_foreign_pods_of_other_weights_have_limits_of_their_own_within_the_same_bound() -> None:
-    share = ForeignShare(MilliwattsPerGpu(200_000), ForeignWeights({"inference": 1500}))
+    share = ForeignShare(MilliwattsPerGpu(200_000), ForeignWeights({"inference": ForeignWeight("inference", 1500)}))
     pods = (
         running_pod("ordinary", "a", gpus=2),
         replace(running_pod("served", "a", gpus=2), namespace="inference"),
