@@ -31,11 +31,11 @@ def workload(trace: str, seed: int, data: Path | None, first: int | None, trace_
     """Raises ValueError for a format that does not exist, or one of a trace that is no file."""
     from flyball_simulator.workloads.source import WorkloadSource
     from flyball_simulator.workloads.trace_formats import format_named
-    from flyball_simulator.workloads.trace_library import TRACE_NAMES
+    from flyball_simulator.workloads.trace_library import is_named
 
     if trace_format is not None:
         format_named(trace_format)
-        if trace in TRACE_NAMES:
+        if is_named(trace):
             raise ValueError(f"--trace-format is for files, and {trace} is a trace of the library")
     return WorkloadSource(trace, seed, None if data is None else str(data), first, trace_format)
 

@@ -13,7 +13,7 @@ from flyball_planner.models.gpu import gpu_model_for
 from flyball_simulator.knowledge import decision_clocks
 from flyball_simulator.measured.oracle import Oracle
 from flyball_simulator.settings import SimulationSettings
-from flyball_simulator.workloads.trace_library import TRACE_NAMES, named_trace
+from flyball_simulator.workloads.trace_library import is_named, named_trace
 from flyball_simulator.workloads.traces import TraceJob, load_trace
 from flyball_simulator.workloads.workload import SimulatedJob, workload_of
 
@@ -34,11 +34,11 @@ class WorkloadSource:
     @property
     def name(self) -> str:
         """How results name it."""
-        return self.trace if self.trace in TRACE_NAMES else Path(self.trace).name
+        return self.trace if is_named(self.trace) else Path(self.trace).name
 
     def trace_jobs(self) -> list[TraceJob]:
         """Raises ValueError for a bad trace, naming file, line and column, and OSError for one that cannot be read."""
-        if self.trace in TRACE_NAMES:
+        if is_named(self.trace):
             jobs = list(named_trace(self.trace, self.seed, Path(self.data) if self.data else None))
         else:
             jobs = list(load_trace(Path(self.trace), trace_format=self.trace_format))

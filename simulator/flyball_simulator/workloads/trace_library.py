@@ -7,11 +7,14 @@
 - `pai`: 1,901 jobs drawn by the seed from umassos/GAIA's resampled Alibaba PAI trace (MIT), 100,000 jobs in a year; what
   was submitted over the year is spread over 24 hours. A job's demand (`cpus`) becomes the next power of two, at most 8.
 - `synthetic`: 1,901 jobs in 24 hours, drawn by the seed.
+- `itp/17`, `itp-02/17`, `philly/17`, `pai/17`: the eighteenth day of these traces as submitted, counted from 0, by
+  24 hours from the trace's first submission. No job of it is drawn; `pai`'s sizes are rounded as above.
 """
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +46,9 @@ SYNTHETIC_DAY_SWING = (
 SYNTHETIC_PEAK_SECONDS = 7 * 3600.0  # Philly's busiest hour of the day
 
 
+DAY_FILES = {"itp": ITP_FILE, "itp-02": ITP_SMALL_FILE, "philly": PHILLY_FILE, "pai": PAI_FILE}
+
+
 def named_trace(name: str, seed: int = 0, data: Path | None = None) -> list[TraceJob]:
     """The jobs of the trace of that name, in order of submission. Only `pai` and `synthetic` depend on the seed.
 
@@ -61,10 +67,42 @@ def named_trace(name: str, seed: int = 0, data: Path | None = None) -> list[Trac
         return read_trace(_file(name, PHILLY_FILE, data)).window(timestamp(PHILLY_START), DAY_SECONDS)
     if name == "pai":
         return _pai_draw(_file(name, PAI_FILE, data), seed)
-    raise ValueError(f"trace {name!r} is unknown; there are {', '.join(TRACE_NAMES)}, or a file")
+    if is_named(name):
+        of, day = name.split("/")
+        return days_of(of, data).get(int(day), [])
+    raise ValueError(
+        f"trace {name!r} is unknown; there are {', '.join(TRACE_NAMES)}, a day of {', '.join(DAY_FILES)} such as itp/17, "
+        "or a file"
+    )
 
 
 TRACE_NAMES = ("itp", "itp-months", "itp-02", "philly", "pai", "synthetic")
+
+
+def is_named(name: str) -> bool:
+    """Whether a trace of the library has this name."""
+    of, slash, day = name.partition("/")
+    return name in TRACE_NAMES or (bool(slash) and of in DAY_FILES and day.isascii() and day.isdecimal())
+
+
+def days_of(name: str, data: Path | None = None) -> dict[int, list[TraceJob]]:
+    """The days of a trace of DAY_FILES on which anything was submitted, each counted from its own beginning.
+
+    Raises TraceError where its file is not there.
+    """
+    found: dict[int, list[TraceJob]] = {}
+    for job in _whole(_file(name, DAY_FILES[name], data), "pai-hours" if name == "pai" else None):
+        day = int(job.submit_seconds // DAY_SECONDS)
+        gpus = _pai_size(job.gpus) if name == "pai" else job.gpus
+        since = job.submit_seconds - day * DAY_SECONDS
+        found.setdefault(day, []).append(TraceJob(job.job_id, since, job.duration_seconds, gpus))
+    return found
+
+
+@lru_cache(maxsize=2)
+def _whole(path: Path, trace_format: str | None) -> tuple[TraceJob, ...]:
+    """Kept: a study takes many days of one file."""
+    return read_trace(path, trace_format).jobs
 
 
 def synthetic_trace(seed: int, jobs: int = DAY_JOBS) -> list[TraceJob]:
@@ -106,10 +144,14 @@ def _pai_draw(path: Path, seed: int) -> list[TraceJob]:
             f"pai-{job.job_id}",
             scale * (job.submit_seconds - first),
             job.duration_seconds,
-            min(1 << (job.gpus - 1).bit_length(), PAI_LARGEST_GPUS),
+            _pai_size(job.gpus),
         )
         for job in (year[index] for index in chosen)
     ]
+
+
+def _pai_size(demand: int) -> int:
+    return min(1 << (demand - 1).bit_length(), PAI_LARGEST_GPUS)
 
 
 def _file(name: str, relative: Path, data: Path | None) -> Path:

@@ -15,7 +15,7 @@ from flyball_simulator.experiments.worker_processes import Event, Failed, Finish
 from flyball_simulator.settings import CapStep
 from flyball_simulator.workloads.traces import TraceError
 
-from flyball_studies.evaluation import carbon, small, studies, tables
+from flyball_studies.evaluation import carbon, days, small, studies, tables
 from flyball_studies.evaluation.lower_bound import Bounds
 from flyball_studies.evaluation.page import fill
 from flyball_studies.simulation.plots import MEAN_JCT, pareto_figure, png
@@ -50,8 +50,11 @@ class Evaluation:
 
     def run(self) -> None:
         """Every study, the main ones first; the page gets each one's figures as soon as they are there."""
-        self._lead()
-        if self._options.only_lead:
+        if self._options.only in (None, "lead"):
+            self._lead()
+        if self._options.only != "lead":
+            self._days(tuning=self._options.only == "tuning-days")
+        if self._options.only is not None:
             return
         seeds, others = range(self._options.seeds), range(self._options.other_seeds)
         studied = range(self._options.study_seeds)
@@ -104,6 +107,21 @@ class Evaluation:
             found[trace, load] = self._simulate(f"{trace}, load {load}, lead", cells)
             bounds[trace, load, 0] = self._workloads.bounds(trace, 0, load)
             fill(self._options.page, {"lead": tables.at_equal_energy(found, others, "afs", bounds)})
+
+    def _days(self, *, tuning: bool) -> None:
+        """Several days a trace on small clusters; those for tuning are told, the others go into the page."""
+        chosen = days.Days(self._workloads, self._options.data, tuning=tuning)
+        found: dict[tuple[str, float], list[Outcome]] = {}
+        bounds: dict[tuple[str, float, int], Bounds] = {}
+        for load in studies.LOADS:
+            for trace in days.TRACES:
+                found[trace, load] = self._simulate(f"days of {trace}, load {load}", chosen.cells(trace, load))
+                bounds.update(chosen.bounds(trace, load))
+        blocks = {"days-clusters": chosen.clusters(), "days": days.days_table(found, bounds)}
+        if tuning:
+            print("\n\n".join(blocks.values()))
+        else:
+            fill(self._options.page, blocks)
 
     def _nodes_on(self, case: tuple[str, float], seeds: Sequence[int]) -> list[Outcome]:
         """Everybody with all nodes left on."""
@@ -163,7 +181,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--study-seeds", type=int, default=1, help="seeds of the studies, and with nodes left on (default: 1)"
     )
     parser.add_argument(
-        "--only-lead", action="store_true", help="only what the lead before AFS is made of (an hour of one core)"
+        "--only",
+        choices=("lead", "days", "tuning-days"),
+        help="only what the lead before AFS is made of (an hour of one core), or only the days of small clusters "
+        "(half an hour), or of these the ones to tune on, which are printed and not written into the page",
     )
     parser.add_argument("--data", default=None, help="folder of the public traces (default: ../shared/data)")
     parser.add_argument("--runs", type=Path, default=Path("out/evaluation"), help="where finished runs are kept")

@@ -34,7 +34,7 @@ OTHERS = (
     "gandiva+zeus",
 )
 LEAD_CASES = (("itp-02", 0.8), ("itp-02", 1.5), ("philly", 0.8), ("itp", 1.5))
-LEAD_CURVES: dict[str, tuple[str, Knob, dict[str, object]]] = {
+CURVES: dict[str, tuple[str, Knob, dict[str, object]]] = {
     "price": ("price", Knob.PRICE, {}),
     "price, every job measured": ("price", Knob.PRICE, {"measure_every_job": True}),
     "price, told the truth, nothing restarts": (
@@ -51,8 +51,10 @@ LEAD_CURVES: dict[str, tuple[str, Knob, dict[str, object]]] = {
     "afs": ("afs", Knob.CLOCK, {}),
     "afs+priced": ("afs+priced", Knob.PRICE, {}),
     "powerflow-strict, Balanced": ("powerflow-strict", Knob.NONE, {"objective": Objective.BALANCED}),
+    "gandiva": ("gandiva", Knob.CLOCK, {}),
 }
-LEAD_SWEEPS: dict[Knob, tuple[float | None, ...]] = {
+LEAD_CURVES = tuple(curve for curve in CURVES if curve != "gandiva")
+CURVE_SWEEPS: dict[Knob, tuple[float | None, ...]] = {
     Knob.PRICE: (0.0, 0.0001, 0.0003, 0.001, 0.004, 0.016),
     Knob.CLOCK: (1410, 1230, 1080, 930),
     Knob.NONE: (None,),
@@ -156,10 +158,15 @@ def other_policies(
 
 def lead(workloads: Workloads, trace: str, load: float, seed: int) -> list[Cell]:
     """Price against AFS with one clock and with priced clocks, price measuring every job, and the operator's default."""
+    return curves_of(workloads, trace, load, seed, LEAD_CURVES)
+
+
+def curves_of(workloads: Workloads, trace: str, load: float, seed: int, curves: Sequence[str]) -> list[Cell]:
+    """Some of CURVES over their sweeps."""
     return [
         workloads.cell(trace, load, seed, policy, None if value is None else (str(knob), float(value)), curve, **more)
-        for curve, (policy, knob, more) in LEAD_CURVES.items()
-        for value in LEAD_SWEEPS[knob]
+        for curve, (policy, knob, more) in ((curve, CURVES[curve]) for curve in curves)
+        for value in CURVE_SWEEPS[knob]
     ]
 
 

@@ -27,11 +27,14 @@ def at_equal_energy(
     policies: Sequence[str],
     against: str,
     bounds: Mapping[tuple[str, float, int], Bounds],
+    *,
+    days_ahead: bool = False,
 ) -> str:
     """One row a trace, load and policy: the median over the shared energies, the range, and energy at equal JCT.
 
     `bounds`: what no policy can pass, by trace, load and seed. Their columns are the ratios that they leave at the median's
-    energy, without and with counting GPUs, and the share of the latter's gain that the policy has.
+    energy, without and with counting GPUs, and the share of the latter's gain that the policy has. `days_ahead`: a
+    column for how many seeds, which are days then, the policy is ahead on.
     """
     rows = []
     for (trace, load), outcomes, policy in (
@@ -41,12 +44,13 @@ def at_equal_energy(
         shared = [entry for entry in entries if entry.mean_jct_ratio is not None]
         cells = [f"{trace}, load {load}" + (f": {policy}" if len(policies) > 1 else "")]
         if not shared:
-            cells += ["no energy shared", "", "", "", "", "", ""]
+            cells += ["no energy shared", "", "", "", "", "", "", *([""] if days_ahead else [])]
         else:
             median = next(entry for entry in shared if entry.median)
             ratios = [entry.mean_jct_ratio or 0.0 for entry in shared]
             p99 = [entry.p99_jct_ratio or 0.0 for entry in shared]
-            cells += [_ratio(median), f"{min(ratios):.2f} to {max(ratios):.2f}"]
+            cells += [_ratio(median), *(["{} of {}".format(*ahead(outcomes, policy, against))] if days_ahead else [])]
+            cells.append(f"{min(ratios):.2f} to {max(ratios):.2f}")
             cells += [f"{min(p99):.2f} to {max(p99):.2f}", _saved(outcomes, policy, against)]
             curves = _points(outcomes, policy), _points(outcomes, against)
             of_seeds = {seed: bounds[trace, load, seed] for seed in curves[0]}
@@ -56,6 +60,7 @@ def at_equal_energy(
     heading = [
         "",
         "median (95 %)",
+        *(["days ahead"] if days_ahead else []),
         "over the range",
         "p99 over the range",
         "energy saved at its thriftiest JCT",
@@ -64,6 +69,24 @@ def at_equal_energy(
         "share of the possible",
     ]
     return table(heading, rows)
+
+
+def ahead(outcomes: Sequence[Outcome], policy: str, against: str) -> tuple[int, int]:
+    """With how many seeds the policy's median ratio is above 1, and how many share an energy with the other."""
+    medians: list[float] = []
+    for seed in sorted({outcome.cell.settings.seed for outcome in outcomes}):
+        pair = [
+            outcome
+            for outcome in outcomes
+            if outcome.cell.settings.seed == seed and outcome.cell.curve in (policy, against)
+        ]
+        entries = comparisons(pair)
+        medians += [
+            entry.mean_jct_ratio
+            for entry in entries
+            if (entry.policy, entry.against, entry.median) == (policy, against, True) and entry.mean_jct_ratio
+        ]
+    return sum(ratio > 1.0 for ratio in medians), len(medians)
 
 
 def _share(ratio: float, possible: float) -> str:

@@ -16,6 +16,8 @@ from flyball_simulator.workloads.trace_library import (
     SYNTHETIC_SECONDS,
     SYNTHETIC_SIZES,
     TRACE_NAMES,
+    days_of,
+    is_named,
     named_trace,
     synthetic_trace,
 )
@@ -48,6 +50,26 @@ def test_the_windows_hold_what_is_said_of_them(
     assert trace[0].submit_seconds == first_seconds, "counted from the start of the window"
     days = trace[-1].submit_seconds / DAY_SECONDS
     assert days < 1 if name != "itp-months" else 59 < days < 60
+
+
+def test_a_day_of_a_trace_holds_what_was_submitted_on_it(measured_data: Path) -> None:
+    for name in ("itp", "philly", "pai"):
+        days = days_of(name, measured_data)
+        day = max(days, key=lambda each: len(days[each]))
+        assert (
+            named_trace(f"{name}/{day}", 0, measured_data)
+            == named_trace(f"{name}/{day}", 1, measured_data)
+            == days[day]
+        )
+        assert all(0 <= job.submit_seconds < DAY_SECONDS for jobs in days.values() for job in jobs)
+        assert named_trace(f"{name}/99999", 0, measured_data) == []
+    jobs = sum(len(found) for found in days_of("itp", measured_data).values())
+    assert jobs == len(named_trace("itp-months", 0, measured_data))
+
+
+@pytest.mark.parametrize(("name", "known"), [("itp/3", True), ("itp", True), ("itp/x", False), ("venus/3", False)])
+def test_names_of_days_are_known(name: str, known: bool) -> None:
+    assert is_named(name) == known
 
 
 @pytest.mark.whole_data
