@@ -6,20 +6,21 @@ and one that takes over all lead to the same end. What the controllers remember 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from flyball_planner.snapshot import ClusterSnapshot
+from flyball_planner.snapshot import ClusterSnapshot, JobDecision
 
 from flyball_operator.job_execution import JobExecution
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.jobs.lifecycle import Phase
-from flyball_operator.learning.exploration import Explorations, Running
+from flyball_operator.learning.exploration import Explorations, Running, acknowledged_limit
 from flyball_operator.learning.learner import Learner
+from flyball_operator.learning.power_limits import PowerLimitProfiles
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.grid_signal import SignalFile, emitted_grams_per_kilowatt_hour
 from flyball_operator.meters.meters import Meters
@@ -78,7 +79,10 @@ class LeaderTerm:
         self._job_states = JobStates()
         self._learner = learner
         self._recurrences = recurrences
-        self._explorations = Explorations(learner, settings.exploration_permille)
+        # Who sets nothing tries nothing.
+        sets = settings.mode != OBSERVE
+        self._explorations = Explorations(learner, settings.exploration_permille if sets else 0)
+        self._power_limits = PowerLimitProfiles(learner, settings.profiled_power_limits if sets else 0)
         self._executor = executor
         self._reporter = reporter
         self._metrics = metrics
@@ -105,7 +109,7 @@ class LeaderTerm:
         jobs = self._jobs.step(
             cluster,
             state.nodes,
-            self._explorations.told(self._plans.in_force.decisions),
+            self._power_limits.told(self._explorations.told(self._plans.in_force.decisions)),
             epoch=self._epoch,
             now=now,
             monotonic=monotonic,
@@ -124,8 +128,7 @@ class LeaderTerm:
         # 3. Decide on power: what each node should be granted, and what of it may be sent now.
         status_writes = {cap.uid for cap in cluster.caps if self._background.busy(("cap", cap.uid))}
         plan = self._plans.in_force
-        self._metrics.count_explored(self._explorations.step(self._running(jobs, state), cluster.jobs, monotonic))
-        plan = replace(plan, decisions=self._explorations.granted(plan.decisions))
+        plan = replace(plan, decisions=self._tried(plan.decisions, cluster, jobs, state, monotonic))
         instructions = self._power.step(state, plan, now, monotonic, status_writes, jobs.stopping)
         # 4. Execute: grants first, then one safe step for each job, then the statuses.
         self._power_execution.start(instructions)
@@ -169,6 +172,22 @@ class LeaderTerm:
             timeless=self._job_states if timeless else None,
         )
 
+    def _tried(
+        self,
+        decisions: Mapping[str, JobDecision],
+        cluster: ClusterState,
+        jobs: JobsStep,
+        state: PowerState,
+        monotonic: float,
+    ) -> Mapping[str, JobDecision]:
+        """The decisions with the lower limits and clocks that jobs are tried at, so that they become known."""
+        running = list(self._running(jobs, state))
+        tried = self._power_limits.step(running, cluster.jobs, monotonic)
+        others = [item for item in running if not self._power_limits.under_way(item)]
+        tried += self._explorations.step(others, cluster.jobs, monotonic)
+        self._metrics.count_explored(tried)
+        return self._explorations.granted(self._power_limits.granted(decisions))
+
     def _running(self, jobs: JobsStep, state: PowerState) -> Iterator[Running]:
         """The jobs all of whose pods run as planned, with what they run on."""
         decisions = self._plans.in_force.decisions
@@ -177,7 +196,8 @@ class LeaderTerm:
             if current is not None and decision is not None and job.step.phase is Phase.RUNNING:
                 info = state.nodes.get(current.nodes[0][0])
                 if info is not None and info.gpu_model is not None:
-                    yield Running(job.view, current, decision, info.gpu_model)
+                    limit = acknowledged_limit(uid, current, state.nodes)
+                    yield Running(job.view, current, decision, info.gpu_model, limit)
 
     def _keep_energy_books(
         self, cluster: ClusterState, state: PowerState, jobs: JobsStep, now: datetime, monotonic: float

@@ -172,6 +172,15 @@ class Settings:
             maximum=100,
         ),
     )
+    profiled_power_limits: int = field(
+        default=0,
+        metadata=option(
+            "How many power limits below what it draws a job of which nothing is known is tried at, each for two minutes "
+            "at the most; it then runs at the cheapest.",
+            minimum=0,
+            maximum=8,
+        ),
+    )
     meter_endpoints_file: Path | None = field(
         default=None,
         metadata=option(

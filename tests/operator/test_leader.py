@@ -25,6 +25,7 @@ from flyball_operator.leader import SHORTEST_PAUSE_SECONDS, LeaderTerm
 from flyball_operator.learning.exploration import LONGEST_SECONDS
 from flyball_operator.learning.profiles import Point, Profile, ProfileKey, Summary
 from flyball_operator.learning.recurrences import Recurrences
+from flyball_operator.learning.windows import Window
 from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.planning.plans import Plans
@@ -146,11 +147,16 @@ class NoJobs:
 
 
 class NothingLearned:
-    """In a learner's place: counts the cycles in which profiles may be written; knows what is in `known` and the prior."""
+    """In a learner's place: counts the cycles in which profiles may be written; knows what is in `known`,
+    `windows` and the prior."""
 
     def __init__(self) -> None:
         self.asked = 0
         self.known: Profile | None = None
+        self.windows: list[Window] = []
+
+    def window(self, uid: str) -> tuple[int, Window | None]:
+        return len(self.windows), self.windows[-1] if self.windows else None
 
     def profile(self, key: ProfileKey) -> Profile | None:
         return self.known
@@ -185,7 +191,13 @@ class Planner:
 class Bench:
     """A term over node a, whose agent has acknowledged 2,400 W, under a cap."""
 
-    def __init__(self, mode: str = "govern", exploration_permille: int = 0, power: PowerSettings | None = None) -> None:
+    def __init__(
+        self,
+        mode: str = "govern",
+        exploration_permille: int = 0,
+        power: PowerSettings | None = None,
+        profiled_power_limits: int = 0,
+    ) -> None:
         self.time = 0.0
         self.views: dict[str, EnergyAwareJob] = {}
         self.incarnations: dict[str, list[IncarnationView]] = {}
@@ -209,7 +221,7 @@ class Bench:
         jobs: Any = self.jobs
         self.term = LeaderTerm(
             1,
-            Settings(mode=mode, exploration_permille=exploration_permille),
+            Settings(mode=mode, exploration_permille=exploration_permille, profiled_power_limits=profiled_power_limits),
             unchecked,
             power=PowerController(1, power or PowerSettings()),
             jobs=jobs,
@@ -324,6 +336,40 @@ async def test_a_clock_is_tried_by_the_grant_alone_and_the_job_says_so(permille:
     await bench.cycle(20.0)
     sample = bench.metrics.registry.get_sample_value("flyball_explored_gpu_seconds_total")
     assert sample == (pytest.approx(21.0 * 8) if permille else 0.0)
+    await bench.term.close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "limits", "granted_watts"), [("govern", 4, 270), ("govern", 0, 300), ("observe", 4, 300)]
+)
+async def test_a_limit_is_tried_by_the_grant_alone_and_by_nobody_who_only_observes(
+    mode: str, limits: int, granted_watts: int
+) -> None:
+    """The plan stays, so that nobody gets what the job does not draw meanwhile."""
+    bench = Bench(mode, power=PowerSettings(report_timeout_seconds=1e6), profiled_power_limits=limits)
+    view, incarnation = job_view(uid="uid-train"), incarnation_view("uid-train", 1, ("a", 8))
+    planned = decision("uid-train", ("a", 8), watts=300.0, clock=1410)
+    assert planned.allocation is not None
+    bench.views, bench.incarnations = {view.uid: view}, {view.uid: [incarnation]}
+    bench.pods = [running_pod("p", "a", uid=view.uid, gpus=8)]
+    memory = JobMemory(recorded_progress(view), planned.allocation, running=True)
+    bench.jobs.live = {view.uid: LiveJob(view, memory, JobStep(Phase.RUNNING, incarnation), bench.pods)}
+    bench.term._plans._decisions = {view.uid: planned}
+    standing = grant(2_400_000, jobs=(job_grant("uid-train", 300_000, 8, pod="p"),))
+    bench.gpu_nodes["a"] = read_gpu_node(raw_gpu_node("a", standing, limits=2_400_000))
+    for _ in range(6):
+        bench.learner.windows.append(Window(Point(8, 1, 8, 1410), bench.learner.model_for().gpu_model, 1.0, 8 * 300.0))
+        await bench.cycle(5.0)
+        await bench.settle()
+    assert bench.writes.granted is not None
+    (granted,) = bench.writes.granted.jobs
+    assert granted.power_limit_milliwatts == granted_watts * 1000
+    assert granted.clock_max_megahertz == 1410
+    told = bench.jobs.decisions[view.uid]
+    assert told.allocation == planned.allocation
+    assert ("held to 270 W: for a moment, to learn it" in told.explanation) is (granted_watts == 270)
+    sample = bench.metrics.registry.get_sample_value("flyball_explored_gpu_seconds_total")
+    assert (sample > 0) is (granted_watts == 270)
     await bench.term.close()
 
 

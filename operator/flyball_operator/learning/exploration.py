@@ -20,6 +20,7 @@ from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.learning.profiles import Point, Profile, ProfileKey, Summary
 from flyball_operator.learning.windows import SETTLED_MEGAHERTZ, nearest_clock
+from flyball_operator.power.node_info import NodeInfo
 
 logger = get_logger(__name__)
 
@@ -38,12 +39,27 @@ class Profiles(Protocol):
 
 
 class Running(NamedTuple):
-    """A job that runs: its incarnation, what the plan gives it, and the GPUs that it runs on."""
+    """A job that runs: its incarnation, what the plan gives it, and the GPUs that it runs on.
+
+    `limit_milliwatts` is the power limit of each that all its nodes have acknowledged, None while they have not.
+    """
 
     job: EnergyAwareJob
     incarnation: IncarnationView
     decision: JobDecision
     gpu_model: GpuModel
+    limit_milliwatts: int | None = None
+
+
+def acknowledged_limit(uid: str, incarnation: IncarnationView, nodes: Mapping[str, NodeInfo]) -> int | None:
+    """The power limit of each of a job's GPUs in milliwatts, once all its nodes have acknowledged the same; else None."""
+    limits: set[int | None] = set()
+    for name, _ in incarnation.nodes:
+        found = nodes[name].gpu_node if name in nodes else None
+        grant = found.grant if found is not None and found.acknowledged_current else None
+        own = (job.power_limit_milliwatts for job in (() if grant is None else grant.jobs) if job.uid == uid)
+        limits.add(next(own, None))
+    return limits.pop() if len(limits) == 1 else None
 
 
 @dataclass(slots=True)
@@ -75,19 +91,19 @@ class Explorations:
         for uid in self._jobs.keys() - set(jobs):
             del self._jobs[uid]
         gpu_seconds = sum(self._charged(explored, now.get(uid), monotonic) for uid, explored in self._jobs.items())
-        busy = {_key(now[uid]) for uid, explored in self._jobs.items() if explored.clock is not None}
+        busy = {profile_key(now[uid]) for uid, explored in self._jobs.items() if explored.clock is not None}
         for uid, item in now.items():
             explored = self._jobs.setdefault(uid, _Explored(monotonic))
             allowed = self._permille / 1000 * explored.ran_seconds
-            if explored.clock is not None or not _may_be_tried(item) or _key(item) in busy:
+            if explored.clock is not None or not may_be_tried(item) or profile_key(item) in busy:
                 continue
             if explored.explored_seconds + LONGEST_SECONDS > allowed:
                 continue
-            clock = clock_to_try(self._profiles.profile(_key(item)), item, explored.given_up)
+            clock = clock_to_try(self._profiles.profile(profile_key(item)), item, explored.given_up)
             if clock is not None:
                 explored.clock, explored.began_at = clock, monotonic
                 explored.incarnation = item.incarnation.incarnation
-                busy.add(_key(item))
+                busy.add(profile_key(item))
                 logger.info("explore", job=item.job.key, megahertz=clock)
         return gpu_seconds
 
@@ -101,14 +117,14 @@ class Explorations:
         if explored.clock is None:
             return 0.0
         explored.explored_seconds += passed
-        profile = self._profiles.profile(_key(item))
+        profile = self._profiles.profile(profile_key(item))
         learned = profile is not None and _near(explored.clock, _known(profile.points, item))
         over = monotonic - explored.began_at >= LONGEST_SECONDS
         if over and not learned:
             explored.given_up.add(explored.clock)
         allocation = item.decision.allocation
         other = (
-            not _may_be_tried(item)
+            not may_be_tried(item)
             or explored.incarnation != item.incarnation.incarnation
             or allocation is None
             or allocation.clock_megahertz <= explored.clock
@@ -177,12 +193,13 @@ def _near(clock: int, known: Collection[int]) -> bool:
     return any(abs(clock - other) <= SETTLED_MEGAHERTZ for other in known)
 
 
-def _may_be_tried(item: Running) -> bool:
+def may_be_tried(item: Running) -> bool:
     """Neither a job that has to be somewhere by then, nor one whose clocks are another's, nor one that is only observed."""
     job, allocation = item.job, item.decision.allocation
     others = job.observed or job.spec.pipeline is not None or job.spec.recurrence is not None or job.due is not None
     return not others and allocation is not None and allocation.nodes == item.incarnation.nodes
 
 
-def _key(item: Running) -> ProfileKey:
+def profile_key(item: Running) -> ProfileKey:
+    """The profile that a job's measurements go to."""
     return ProfileKey(item.job.namespace, item.job.profile_key, item.gpu_model.product)

@@ -52,7 +52,7 @@ from flyball_operator.learning.records import (
     PaceBand,
     ProfileWrite,
 )
-from flyball_operator.learning.windows import Track, observations, read_window
+from flyball_operator.learning.windows import Track, Window, observations, read_window
 from flyball_operator.outcome import WriteResult
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.watches import ClusterState
@@ -124,6 +124,11 @@ class Learner:
         """What is known under a key."""
         entry = self._entries.get(key)
         return None if entry is None else entry.profile
+
+    def window(self, uid: str) -> tuple[int, Window | None]:
+        """How many windows a job's newest incarnation has reported, and the last one if it measures anything."""
+        track = self._tracks.get(uid)
+        return (0, None) if track is None else (track.windows, track.last)
 
     async def load(self) -> None:
         """Take in the EnergyProfiles that there are, beside what is known already. Never raises."""

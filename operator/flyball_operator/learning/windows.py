@@ -80,13 +80,16 @@ class Track:
     reported: dict[str, datetime | None] = field(default_factory=dict)
     windows: int = 0
     clock_megahertz: int = 0
+    last: Window | None = None  # None: it measures nothing
 
     def takes(self, window: Window) -> bool:
         """Whether this next window measures something: after the warm-up, at a clock like the last one's."""
         settled = abs(window.point.clock_megahertz - self.clock_megahertz) <= SETTLED_MEGAHERTZ
         self.clock_megahertz = window.point.clock_megahertz
         self.windows += 1
-        return settled and self.windows > WARM_UP_WINDOWS
+        taken = settled and self.windows > WARM_UP_WINDOWS
+        self.last = window if taken else None
+        return taken
 
 
 def observations(points: Mapping[Point, Summary]) -> list[Observation]:

@@ -146,7 +146,7 @@ class OperatorMetrics:
         )
         self._explored = Counter(
             "flyball_explored_gpu_seconds",
-            "GPU time of jobs at lower clocks than planned, for their models to be learned",
+            "GPU time of jobs at lower clocks or power limits than planned, for what these take to be learned",
             registry=self.registry,
         )
         self._cycle = Histogram(
@@ -209,7 +209,7 @@ class OperatorMetrics:
         self._plan_failures.inc()
 
     def count_explored(self, gpu_seconds: float) -> None:
-        """So much more of jobs' GPU time went to learning what other clocks take."""
+        """So much more of jobs' GPU time went to learning what other clocks and limits take."""
         self._explored.inc(gpu_seconds)
 
     def observe_cycle(self, seconds: float) -> None:
