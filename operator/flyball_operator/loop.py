@@ -69,7 +69,7 @@ class Operator:
         self._work_seconds = work_seconds
         self._meter_endpoints = settings.meter_endpoints  # read once: a later change of the file waits for a restart
         self._wake = asyncio.Event()
-        self._watches = Watches(session, self._wake.set, settings.gpu_resources)
+        self._watches = Watches(session, self._wake.set, settings.gpu_resources, observe_jobs=settings.observe_jobs)
         self._worker = PlanWorker(settings.plan_deadline_seconds)
         self._learner = learner or Learner(session, on_change=self._wake.set)
         self.cycles = 0

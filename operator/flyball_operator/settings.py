@@ -129,6 +129,13 @@ class Settings:
             "Jobs leave a node that has not been ready for this long, unless half of all nodes are not.", minimum=1.0
         ),
     )
+    observe_jobs: bool = field(
+        default=False,
+        metadata=option(
+            "Only observe all jobs, as by the label flyball.dev/mode=observe: they run, caps hold them, their clocks are "
+            "left alone, and what governing them would save is reported."
+        ),
+    )
     brakes: bool = field(
         default=True,
         metadata=option(

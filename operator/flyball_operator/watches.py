@@ -118,7 +118,14 @@ class Watches:
     Words for people and the bounds of namespaces are not required: no cap waits for them.
     """
 
-    def __init__(self, session: ApiSession, wake: Callable[[], None], gpu_resources: Collection[str]) -> None:
+    def __init__(
+        self,
+        session: ApiSession,
+        wake: Callable[[], None],
+        gpu_resources: Collection[str],
+        *,
+        observe_jobs: bool = False,
+    ) -> None:
         def on_change(key: str) -> None:
             wake()
 
@@ -187,6 +194,7 @@ class Watches:
             NAMESPACES: self.observed_namespaces,
         }
         self._owners = PodOwners()
+        self._observe_jobs = observe_jobs
         self._observed: dict[str, tuple[EnergyAwareJob, EnergyAwareJob]] = {}  # as read, and as observed, by uid
         self._merged: dict[str, tuple[GpuNode, BrakeAcknowledgement, GpuNode]] = {}
 
@@ -225,10 +233,10 @@ class Watches:
 
     def _observed_in_observed(self, jobs: Iterable[EnergyAwareJob]) -> Iterator[EnergyAwareJob]:
         """The jobs, those of observed namespaces as jobs that are only observed; the same objects for the same ones."""
-        namespaces = frozenset(self.observed_namespaces)
+        namespaces, everywhere = frozenset(self.observed_namespaces), self._observe_jobs
         known, self._observed = self._observed, {}
         for job in jobs:
-            if job.observed or job.namespace not in namespaces:
+            if job.observed or not (everywhere or job.namespace in namespaces):
                 yield job
                 continue
             before = known.get(job.uid)

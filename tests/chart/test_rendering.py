@@ -252,6 +252,13 @@ def test_who_observes_is_told_so_and_has_no_privilege(chart: Chart) -> None:
     assert without["enforcer"]["securityContext"]["privileged"]
 
 
+def test_all_jobs_are_only_observed_by_one_value(chart: Chart) -> None:
+    for settings, observes in ((("operator.observeJobs=true",), True), ((), False)):
+        operator = pod_of(chart.one("Deployment", "flyball-operator", *settings))["containers"][0]["args"]
+        assert ("--observe-jobs" in operator) is observes
+        assert "--mode=govern" in operator, "they run, and caps are held"
+
+
 def test_operator_and_agents_agree_on_the_sockets_folder(chart: Chart) -> None:
     objects = chart.render("agent.socketDir=/run/elsewhere")
     operator = pod_of(found(objects, "Deployment", "flyball-operator"))["containers"][0]["args"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ from flyball_cli.main import build_app
 from flyball_testbed.controlplane.api import Json
 from typer.testing import CliRunner
 
-from tests.support.site_bench import GROUP, Bench
+from tests.support.site_bench import GROUP, Bench, job_manifest
 
 REPORTS = f"{GROUP}/energyreports"
 
@@ -92,3 +93,35 @@ def test_an_observed_namespaces_jobs_are_left_at_full_speed_and_what_they_would_
         lambda raw: "observed" not in told(raw) and clock(raw) < clock(observed),
         f"governed, below {clock(observed)} MHz",
     )
+
+
+def test_an_installation_that_observes_jobs_leaves_all_at_full_speed_and_tells_what_they_would_save(
+    make_site: Callable[..., Bench],
+) -> None:
+    """By one option of the operator, and no label: the jobs of every namespace run, and one report has them all."""
+    bench = make_site(1, operator_arguments=("--observe-jobs",))
+    bench.api.create("/api/v1/namespaces", {"metadata": {"name": "elsewhere"}})
+    bench.api.wait_for("/api/v1/namespaces/elsewhere/serviceaccounts/default", lambda account: account is not None)
+    names = {"elsewhere/second", f"{bench.namespace}/first"}
+    for name in names:
+        namespace, _, job = name.partition("/")
+        manifest = job_manifest(job, namespace, gpus=(2, 2), iterations=10_000_000, objective="Energy")
+        bench.api.create(f"{GROUP}/namespaces/{namespace}/energyawarejobs", manifest)
+
+    def estimated() -> set[str]:
+        made = reported(bench, "--would-have-saved", "--by", "job")
+        return {line["name"] for line in made["lines"] if line["savedShare"] is not None}
+
+    bench.wait(lambda: estimated() == names, lambda: f"what both would save is told: {estimated()}; {today(bench)}")
+    total = reported(bench, "--would-have-saved")["total"]
+    assert total["jobs"] == len(names)
+    share = total["savedShare"]
+    assert share["expected"] > 0
+    assert share["least"] <= share["expected"] <= share["most"]
+    assert total["longerShare"]["expected"] > 0
+    highest = bench.site.plan.constants.clock_max_megahertz
+    for name in names:
+        namespace, _, job = name.partition("/")
+        status = bench.api.get_or_none(f"{GROUP}/namespaces/{namespace}/energyawarejobs/{job}")["status"]
+        assert status["allocation"]["clockMegahertz"] == highest
+        assert "governed, it would run at" in status["explanation"]

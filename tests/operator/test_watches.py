@@ -69,8 +69,10 @@ class Lists:
         return {"metadata": {"resourceVersion": "100"}, "items": items}
 
 
-async def watches_of(session: Any, gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES) -> Watches:
-    watches = Watches(session, lambda: None, gpu_resources)
+async def watches_of(
+    session: Any, gpu_resources: Collection[str] = DEFAULT_GPU_RESOURCES, *, observe_jobs: bool = False
+) -> Watches:
+    watches = Watches(session, lambda: None, gpu_resources, observe_jobs=observe_jobs)
     await relist(watches)
     return watches
 
@@ -264,7 +266,10 @@ async def test_a_date_that_cannot_be_read_hides_nothing_else() -> None:
     assert cluster.gpu_nodes["a"].problems == ("status.jobs[0].lastReportTime: Invalid RFC3339 encoded datetime",)
 
 
-async def test_a_job_is_only_observed_by_its_own_label_or_its_namespaces() -> None:
+@pytest.mark.parametrize(("everywhere", "names"), [(False, {"b", "c"}), (True, {"a", "b", "c", "d"})])
+async def test_a_job_is_only_observed_by_its_own_label_its_namespaces_or_the_operators_option(
+    everywhere: bool, names: set[str]
+) -> None:
     def job(name: str, namespace: str, **labels: str) -> Json:
         raw = raw_job(name, namespace=namespace)
         raw["metadata"]["labels"] = {label.replace("_", "/"): value for label, value in labels.items()}
@@ -276,10 +281,11 @@ async def test_a_job_is_only_observed_by_its_own_label_or_its_namespaces() -> No
     observe = {"flyball.dev_mode": "observe"}
     jobs = [job("a", "team"), job("b", "team", **observe), job("c", "lab"), job("d", "web")]
     watches = await watches_of(
-        Lists(jobs=jobs, observed_namespaces=[namespace("lab", "observe"), namespace("web", "govern")])
+        Lists(jobs=jobs, observed_namespaces=[namespace("lab", "observe"), namespace("web", "govern")]),
+        observe_jobs=everywhere,
     )
     cluster = watches.cluster()
-    assert {found.name for found in cluster.jobs.values() if found.observed} == {"b", "c"}
+    assert {found.name for found in cluster.jobs.values() if found.observed} == names
     # What follows from a job that is the same is not worked out anew.
     again = watches.cluster()
     assert all(again.jobs[uid] is found for uid, found in cluster.jobs.items())

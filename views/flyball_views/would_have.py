@@ -115,7 +115,8 @@ def _caveats(books: Sequence[EnergyReportSpec], observed: Sequence[ReportedJob])
     if not observed:
         return [
             "no job was only observed in that time: a job is by the label flyball.dev/mode=observe, its own or its "
-            "namespace's, and all are by the installation's mode observe"
+            "namespace's, and all are by the operator's --observe-jobs (the chart's operator.observeJobs), or by its mode "
+            "observe"
         ]
     days = sorted(book.day for book in books)
     found = [
