@@ -124,7 +124,12 @@ def pipeline(
         float, typer.Option(min=0.1, max=1.0, help="How much each search may measure, of appendix C's sample sizes.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the searches.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="Folder for the JSON report and the picture.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the JSON report, both together's plan (as a job's spec.pipeline takes it), and the picture."
+        ),
+    ] = None,
 ) -> None:
     """Compare what clocks alone, kernel schedules alone and both together save on a modelled pipeline.
 
@@ -150,12 +155,18 @@ def pipeline(
         )
     _print_strategies(console, study)
     if output is not None:
+        from flyball_frontiers.kareus.plan_file import kareus_document
         from flyball_studies.kareus import pictures
+        from flyball_studies.kareus.pipeline_study import Strategy
 
         output.mkdir(parents=True, exist_ok=True)
         report = output / "kareus-pipeline.json"
         report.write_text(json.dumps(study.to_json(), indent=1))
-        written = [report, pictures.draw_pipeline(study, output)]
+        joint, plan = study.results[Strategy.JOINT], output / "kareus-plan.json"
+        plan.write_text(
+            json.dumps(kareus_document(joint.frontier, joint.graph, study.pipeline.group.static_power_watts))
+        )
+        written = [report, plan, pictures.draw_pipeline(study, output)]
         console.print("wrote " + ", ".join(str(path) for path in written))
 
 

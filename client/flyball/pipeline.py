@@ -14,7 +14,7 @@ from typing import Callable
 
 from flyball.clocks import Clock
 from flyball.environment import PipelineSection
-from flyball.pipeline_plan import InvalidPlan, Plan, StagePlans
+from flyball.pipeline_plan import InvalidPlan, KernelsOf, Plan, StagePlans
 from flyball.shared_values import SharedValues
 from flyball.slow_stage import SlowStage, Told
 
@@ -126,6 +126,7 @@ class Pipeline:
         if self._replicas > 1 and self._iteration > 0 and now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             plan = self._look(plan, now)
+        self._computation.kernels = plan.kernels(instruction, microbatch)
         self._asked = plan.clock_megahertz(instruction, microbatch)
         if self._clock is not None and self._asked is not None:
             self._clock.ask(self._asked)
@@ -276,16 +277,23 @@ def _numbers(text: str) -> tuple[int, float] | None:
 
 
 class _Computation:
-    """`with pipeline.forward(microbatch):`"""
+    """`with pipeline.forward(microbatch) as computation:`
 
-    __slots__ = ("_pipeline", "instruction", "microbatch")
+    `kernels`, by the names of its partitions: with how many SMs, and beside which kernels, each one's communication is to
+    run by a plan of Kareus (empty: by itself). None where the plan says nothing of kernels, as Perseus' does not.
+    What comes of it is the script's: no agent can give SMs to a kernel.
+    """
+
+    __slots__ = ("_pipeline", "instruction", "kernels", "microbatch")
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self.instruction, self.microbatch = "", 0
+        self.kernels: KernelsOf | None = None
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Computation:
         self._pipeline._begin(self.instruction, self.microbatch)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -8,10 +8,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from flyball.pipeline_plan import StagePlans
+import pytest
+from flyball.pipeline_plan import Kernels, StagePlans
+from flyball_frontiers.kareus import (
+    KernelSchedule,
+    Measurement,
+    PartitionChoices,
+    iteration_frontier,
+    kareus_document,
+    microbatch_frontier,
+)
 from flyball_frontiers.pipeline import PipelineProfile, Schedule, pipeline_graph
 from flyball_frontiers.pipeline.document import perseus_document
 from flyball_testbed.pipeline.journals import Iteration, read_iterations
+from flyball_testbed.pipeline.stage import named
 
 from tests.support.site_bench import GROUP, Bench, job_manifest
 
@@ -28,8 +38,8 @@ CSV = "stage,instruction,frequency,time,energy\n" + "".join(
 )
 
 
-def submit(bench: Bench, name: str, document: dict[str, Any], folder: Path, **spec: Any) -> None:
-    (folder / "profile.csv").write_text(CSV)
+def submit(bench: Bench, name: str, document: dict[str, Any], folder: Path, profile: str = CSV, **spec: Any) -> None:
+    (folder / "profile.csv").write_text(profile)
     bench.api.create(
         f"/api/v1/namespaces/{bench.namespace}/configmaps",
         {"metadata": {"name": "two-stages"}, "data": {"balanced.json": json.dumps(document)}},
@@ -109,3 +119,79 @@ def test_a_pipelines_boards_run_at_the_clocks_of_its_plan(bench: Bench, tmp_path
     assert slower > stages[0].fastest_seconds
     goes_by(stages[0].at(slower).seconds)
     assert [pod["metadata"]["uid"] for pod in bench.objects("pods")] == pods, "nothing was restarted"
+
+
+# Of the partition `attention`: its communication's SMs, and the kernel that it is launched with; what its computation then
+# takes, over one kernel after the other, in seconds and in watts.
+OVERLAPPED = {(6, 0): (0.86, 1.06), (12, 1): (0.80, 1.30)}
+
+
+def kernels_measured() -> tuple[str, dict[tuple[int, str], tuple[PartitionChoices, dict[int, Measurement]]]]:
+    """The profile of both stages under every schedule of their kernels: as stages run it, and as Kareus plans with it."""
+    rows, measured = [CSV], {}
+    for (stage, instruction), points in PipelineProfile.from_csv(CSV).points.items():
+        overlapped: dict[KernelSchedule, Measurement] = {}
+        sequential: dict[int, Measurement] = {}
+        for point in points:
+            clock = point.clock_megahertz or 0
+            sequential[clock] = Measurement(point.time_seconds, point.energy_joules)
+            for (sms, launch), (longer, more) in OVERLAPPED.items():
+                seconds, joules = longer * point.time_seconds, longer * more * point.energy_joules
+                overlapped[KernelSchedule(clock, sms, launch)] = Measurement(seconds, joules)
+                name = named(instruction, {"attention": Kernels(sms, launch)})
+                rows.append(f"{stage},{name},{clock},{seconds:.6f},{joules:.6f}\n")
+        measured[stage, instruction] = PartitionChoices("attention", 1, overlapped), sequential
+    return "".join(rows), measured
+
+
+def test_a_pipelines_computations_run_at_the_clocks_and_with_the_kernels_of_a_plan_of_kareus(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Clocks by Flyball, kernels by the script, which is told how of each computation: it takes what was planned."""
+    profile, measured = kernels_measured()
+    microbatches = {
+        key: microbatch_frontier([choices], {}, sequential, WAITING_WATTS)
+        for key, (choices, sequential) in measured.items()
+    }
+    frontier, graph = iteration_frontier(microbatches, MICROBATCHES, WAITING_WATTS, 20)
+    document = kareus_document(frontier, graph, WAITING_WATTS)
+    stages = [StagePlans(document, stage) for stage in range(STAGES)]
+    fastest = stages[0].fastest_seconds
+    wanted = {}
+    for stage, plans in enumerate(stages):
+        plan = plans.at(fastest)
+        for instruction in ("forward", "backward"):
+            for microbatch in range(MICROBATCHES):
+                ran = named(instruction, plan.kernels(instruction, microbatch))
+                wanted[stage, instruction, microbatch] = plan.clock_megahertz(instruction, microbatch), ran
+    assert len({ran for _, ran in wanted.values()}) > 2, "not all computations run their kernels alike"
+    assert min(clock for clock, _ in wanted.values() if clock) < HIGHEST
+    by_clocks = perseus_document(
+        pipeline_graph(PipelineProfile.from_csv(CSV), Schedule.ONE_F_ONE_B, MICROBATCHES), WAITING_WATTS, 20
+    )
+    assert fastest < 0.9 * by_clocks["points"][0]["realised_time"], "no clocks make it as fast"
+
+    submit(bench, "kernels", document, tmp_path, profile, objective="Time")
+
+    def ran_as_planned() -> list[Iteration]:
+        return [
+            iteration
+            for iteration in read_iterations(tmp_path / "journal")
+            if {(c.stage, c.instruction, c.microbatch): (c.clock_megahertz, c.ran) for c in iteration.computations}
+            == wanted
+        ]
+
+    bench.wait(
+        lambda: len(ran_as_planned()) >= 3,
+        lambda: f"iterations as {wanted}; the last: {read_iterations(tmp_path / 'journal')[-1:]}",
+        120.0,
+    )
+    best = min(ran_as_planned(), key=lambda iteration: iteration.seconds)
+    print(
+        f"{best.seconds:.3f} s and {best.joules:.1f} J; planned {best.planned_seconds:.3f}, {best.planned_joules:.1f}"
+    )
+    assert best.planned_seconds == fastest
+    assert best.seconds == pytest.approx(fastest, rel=0.05)
+    assert best.planned_joules is not None
+    # A board that waits at a high clock draws a little more than WAITING_WATTS.
+    assert best.joules == pytest.approx(best.planned_joules, rel=0.08)

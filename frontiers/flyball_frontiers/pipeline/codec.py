@@ -47,6 +47,15 @@ class PlanCodec:
         """The clocks alone (MHz; null where the clock does not matter), by GPU and instruction."""
         return self._written(plan, [point.clock_megahertz for point in plan.kept_chosen])
 
+    def listed(self, plan: PipelinePlan, values: Sequence[Any]) -> dict[str, dict[str, list[list[Any]]]]:
+        """What each operation of a plan has, in the graph's order, listed as its clocks are."""
+        if plan.places is None:
+            return self._written(plan, values)
+        kept: list[Any] = [None] * len(plan.kept_chosen)
+        for place, value in zip(plan.places.tolist(), values, strict=True):
+            kept[place] = value
+        return self._written(plan, kept)
+
     def to_json(self, plan: PipelinePlan) -> dict[str, Any]:
         """The whole plan: clocks (MHz), planned seconds and planned joules."""
         return {

@@ -83,7 +83,7 @@ def groups_document(
         point["groups"] = point.pop("plan")
     gpus = {name: {"gpus": group.gpus, "t_min": planned.frontiers[name].t_min} for name, group in groups.items()}
     highest = {
-        name: written_out(group.graph, _highest(group.graph), group.blocking_power_watts)
+        name: written_out(group.graph, highest(group.graph), group.blocking_power_watts)
         for name, group in groups.items()
     }
     slowest = max(run["time"] for run in highest.values())
@@ -131,17 +131,17 @@ def _document(
     planner: str, result: Frontier[PipelinePlan], graph: ComputationGraph, blocking_power: float, replicas: int
 ) -> dict[str, Any]:
     """The frontier, and what it is to be measured against: every operation at its highest clock."""
-    flat_out = written_out(graph, _highest(graph), blocking_power)
+    flat_out = written_out(graph, highest(graph), blocking_power)
     flat_out["energy"] *= replicas
     codec = PlanCodec(graph)
     written = result.to_json(codec.clocks_to_json)
     for point in written["points"]:
         point["clocks"] = point.pop("plan")
     head = {"planner": planner, "gpus": graph.gpus * replicas, "blocking_power": blocking_power}
-    return head | written | {"flat_out": flat_out, "least_times": _least_times(graph)}
+    return head | written | {"flat_out": flat_out, "least_times": least_times(graph)}
 
 
-def _least_times(graph: ComputationGraph) -> list[list[float]]:
+def least_times(graph: ComputationGraph) -> list[list[float]]:
     """How long an iteration takes at the least where no clock may be above one: [MHz, seconds] for each there is.
 
     An operation that has no clock so low takes what it takes at its lowest.
@@ -163,7 +163,7 @@ def _plan(graph: ComputationGraph, plan: PipelinePlan, blocking_power: float) ->
     return {key: written[key] for key in ("schedule", "timeline", "critical_path")}
 
 
-def _highest(graph: ComputationGraph) -> list[OperatingPoint]:
+def highest(graph: ComputationGraph) -> list[OperatingPoint]:
     """Every operation at its highest clock."""
     return [max(operation.points, key=lambda point: point.clock_megahertz or 0) for operation in graph.operations]
 

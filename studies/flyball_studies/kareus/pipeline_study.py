@@ -19,6 +19,7 @@ from flyball_frontiers.kareus.iteration import IterationPlan, iteration_frontier
 from flyball_frontiers.kareus.partition import Kernel, Partition, Partitioning, find_partitions, search_space
 from flyball_frontiers.kareus.schedule import KernelSchedule, clock_choices, communication_sm_choices
 from flyball_frontiers.kareus.search import PartitionSearch, SearchBudget, optimise
+from flyball_frontiers.pipeline.graph import ComputationGraph
 from flyball_frontiers.pipeline.profile import BACKWARD, FORWARD
 
 from flyball_studies.kareus.model import GpuGroup, measure_alone, measure_partition, measure_sequential
@@ -115,11 +116,12 @@ class ModelledPipeline:
 
 @dataclass(frozen=True)
 class StrategyResult:
-    """One strategy's iteration frontier, and how many schedules were measured for it over all partitions."""
+    """One strategy's iteration frontier, how many schedules were measured for it over all partitions, and its graph."""
 
     strategy: Strategy
     frontier: Frontier[IterationPlan]
     measurements: int
+    graph: ComputationGraph
 
 
 @dataclass(frozen=True)
@@ -232,8 +234,8 @@ def _result(
             {} if strategy is Strategy.NANOBATCHING else _sequential(pipeline, key, clocks),
             pipeline.group.static_power_watts,
         )
-    frontier, _ = iteration_frontier(microbatches, pipeline.microbatches, pipeline.group.static_power_watts, points)
-    return StrategyResult(strategy, frontier, sum(len(choices) for choices in measured.values()))
+    frontier, graph = iteration_frontier(microbatches, pipeline.microbatches, pipeline.group.static_power_watts, points)
+    return StrategyResult(strategy, frontier, sum(len(choices) for choices in measured.values()), graph)
 
 
 def _sequential(pipeline: ModelledPipeline, key: tuple[int, str], clocks: Sequence[int]) -> dict[int, Any]:

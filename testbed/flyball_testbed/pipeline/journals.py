@@ -14,7 +14,8 @@ from statistics import fmean
 class Computation:
     """One computation, and the clock that its board had while most of it ran.
 
-    `degree` is how much longer than this replica others were then taken to need.
+    `degree` is how much longer than this replica others were then taken to need, `ran` what it is in the profile: with its
+    kernels, where the plan says how they run.
     """
 
     stage: int
@@ -24,6 +25,7 @@ class Computation:
     end: float
     clock_megahertz: int
     degree: float
+    ran: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ def read_iterations(folder: Path) -> list[Iteration]:
                         line["end"],
                         line["megahertz"],
                         line["degree"],
+                        line["ran"],
                     )
                 )
             else:

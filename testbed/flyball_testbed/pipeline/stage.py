@@ -1,9 +1,9 @@
 """Trains a pipeline for the test bench, as a pod's command: one process for each GPU, which stands for one stage.
 
-A process sleeps for as long as the profile says of its computation, at the clock that its simulated board has meanwhile,
-and draws what was measured; between the stages go messages, at the end of an iteration all wait for each other. Clocks
-are asked for by Flyball's client, by the plan of the job's spec.pipeline, and by nothing else. It is the last stages'
-replicas that come first to their ends.
+A process sleeps for as long as the profile says of its computation, run as the plan tells its kernels to, at the clock that
+its simulated board has meanwhile, and draws what was measured; between the stages go messages, at the end of an iteration
+all wait for each other. Clocks are asked for by Flyball's client, by the plan of the job's spec.pipeline, and by nothing
+else. It is the last stages' replicas that come first to their ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 
 import flyball
 from flyball.environment import Environment
+from flyball.pipeline_plan import Kernels
 from flyball_frontiers.pipeline.profile import BACKWARD, FORWARD, PipelineProfile
 from flyball_frontiers.pipeline.schedules import one_f_one_b
 from flyball_simulated_gpu.shared import SimulatedNode
@@ -58,9 +59,8 @@ class Stage:
         self.stages = profile.stages
         self.replica, self.stage = divmod(rank, profile.stages)
         self._program = one_f_one_b(profile.stages, arguments.microbatches)[self.stage]
-        self._computations = {
-            instruction: MeasuredComputation(profile.of(self.stage, instruction)) for instruction in (FORWARD, BACKWARD)
-        }
+        self._profile = profile
+        self._computations: dict[str, MeasuredComputation] = {}
         self._board = board
         self._pipeline = pipeline
         self._now = now
@@ -70,8 +70,9 @@ class Stage:
         at = start
         for step in self._program:
             at = self._now.seconds = max(at, links.receive(step.instruction))
-            with self._pipeline.computation(step.instruction, step.microbatch):
-                ran = self._board.compute(self._computations[step.instruction], at)
+            with self._pipeline.computation(step.instruction, step.microbatch) as told:
+                name = named(step.instruction, told.kernels)
+                ran = self._board.compute(self._measured(name), at)
                 at = self._now.seconds = ran.end
             links.send(step.instruction, at)
             yield {
@@ -81,7 +82,22 @@ class Stage:
                 "end": ran.end,
                 "megahertz": ran.clock_megahertz,
                 "degree": self._pipeline.straggler_degree,
+                "ran": name,
             }
+
+    def _measured(self, name: str) -> MeasuredComputation:
+        if name not in self._computations:
+            self._computations[name] = MeasuredComputation(self._profile.of(self.stage, name))
+        return self._computations[name]
+
+
+def named(instruction: str, kernels: Mapping[str, Kernels] | None) -> str:
+    """What a computation is in the profile: `forward`, or with its kernels as it was told `forward attention=12@3`.
+
+    That is the communication of the partition `attention` on 12 SMs, launched together with the fourth kernel.
+    """
+    schedules = (f"{name}={each.communication_sms}@{each.launch_kernel}" for name, each in (kernels or {}).items())
+    return " ".join((instruction, *schedules))
 
 
 class Links:
