@@ -126,6 +126,7 @@ def job_row(job: EnergyAwareJob) -> JobRow:
     """One job's row."""
     spec, status = job.spec, job.status
     applied, allocation, conditions = status.applied, status.allocation, status.conditions
+    planned_nodes = () if allocation is None else allocation.nodes
     return JobRow(
         namespace=job.namespace,
         name=job.name,
@@ -144,8 +145,8 @@ def job_row(job: EnergyAwareJob) -> JobRow:
         resizing=aspect(conditions, "Resizing"),
         succeeded=aspect_if_any(conditions, "Succeeded"),
         failed=aspect_if_any(conditions, "Failed"),
-        nodes=() if applied is None else tuple(node.name for node in applied.nodes),
-        planned_nodes=() if allocation is None else tuple(node.name for node in allocation.nodes),
+        nodes=() if applied is None else tuple(node.name for node in (applied.nodes or planned_nodes)),
+        planned_nodes=tuple(node.name for node in planned_nodes),
         incarnation=job.last_incarnation or None,
         # 0 is what a job without GPUs draws, and what earlier operators wrote where nobody had told the draw.
         watts=None if status.energy is None else status.energy.watts or None,

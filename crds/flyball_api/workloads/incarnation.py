@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,8 +25,18 @@ class _Job(ApiStruct, frozen=True):
     status: _JobStatus = _JobStatus()
 
 
+Placement = tuple[tuple[str, int], ...]  # node and GPUs of each rank
+
+
 class _Placement(ApiStruct, frozen=True):
-    nodes: tuple[tuple[str, int], ...]
+    nodes: Placement = ()
+    packed: str = ""
+
+
+# The API server takes 256 KiB of annotations; longer ones are packed. Operators of before read none that are.
+MAX_PLAIN_BYTES = 192 * 2**10
+# What a packed one may hold: who may damage it may also make it one that fills the memory.
+MAX_UNPACKED_BYTES = 4 * 2**20
 
 
 class IncarnationView(ApiStruct, frozen=True):
@@ -67,10 +79,7 @@ def read_incarnation(raw: Mapping[str, Any]) -> IncarnationView:
     """
     job = read_object("Job", raw, _Job)
     metadata = job.metadata
-    try:
-        nodes = msgspec.json.decode(metadata.annotations.get(ANNOTATION_ALLOCATION, ""), type=_Placement).nodes
-    except msgspec.DecodeError:
-        nodes = ()
+    nodes = _placement(metadata.annotations.get(ANNOTATION_ALLOCATION, ""))
     conditions = {condition.type: condition for condition in job.status.conditions if condition.status == "True"}
     failure = conditions.get("Failed") or conditions.get("FailureTarget")
     return IncarnationView(
@@ -91,4 +100,20 @@ def read_incarnation(raw: Mapping[str, Any]) -> IncarnationView:
 
 def placement_annotation(nodes: Iterable[tuple[str, int]]) -> str:
     """The `(node, gpus)` of each rank as the allocation annotation has them; `read_incarnation` reads them back."""
-    return msgspec.json.encode({"nodes": list(nodes)}).decode()
+    listed = list(nodes)
+    plain = msgspec.json.encode({"nodes": listed})
+    if len(plain) <= MAX_PLAIN_BYTES:
+        return plain.decode()
+    return msgspec.json.encode({"packed": b64encode(zlib.compress(msgspec.json.encode(listed), 9)).decode()}).decode()
+
+
+def _placement(annotation: str) -> Placement:
+    """The nodes that `placement_annotation` wrote down; none of what it did not write."""
+    try:
+        found = msgspec.json.decode(annotation, type=_Placement)
+        if not found.packed:
+            return found.nodes
+        unpacked = zlib.decompressobj().decompress(b64decode(found.packed, validate=True), MAX_UNPACKED_BYTES)
+        return msgspec.json.decode(unpacked, type=Placement)
+    except (msgspec.DecodeError, ValueError, zlib.error):
+        return ()

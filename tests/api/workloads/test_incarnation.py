@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
+
 import pytest
 from flyball_api.workloads import read_incarnation
 
@@ -32,8 +36,15 @@ def test_a_condition_that_does_not_hold_says_nothing() -> None:
     assert not read_incarnation(raw).failed
 
 
+def packed(content: bytes) -> str:
+    return json.dumps({"packed": base64.b64encode(zlib.compress(content)).decode()})
+
+
+PACKED = ('{"packed": "nonsense"}', '{"packed": 5}', packed(b"{"), packed(b"[5]"), packed(b" " * 2**27))
+
+
 @pytest.mark.parametrize(
-    "annotation", [None, "", "[]", "{}", '{"nodes": 5}', '{"nodes": [["a"]]}', '{"nodes": [["a", "x"]]}']
+    "annotation", [None, "", "[]", "{}", '{"nodes": 5}', '{"nodes": [["a"]]}', '{"nodes": [["a", "x"]]}', *PACKED]
 )
 def test_a_damaged_allocation_is_one_without_nodes(annotation: str | None) -> None:
     raw = raw_batch_job("uid-train", 1, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
-from flyball_api.workloads import placement_annotation
+from flyball_api.workloads import placement_annotation, read_incarnation
 from flyball_operator.jobs.frontier import tradeoff
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
@@ -23,6 +24,7 @@ from flyball_operator.learning.frontiers import MAX_CHOICES
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.priors import model_class_prior
 from flyball_planner.snapshot import Admission, JobDecision
+from flyball_views.jobs import job_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +38,7 @@ from tests.support.operator_objects import (
     decision,
     incarnation_view,
     job_view,
+    raw_batch_job,
     raw_job,
 )
 
@@ -539,16 +542,24 @@ def test_any_status_is_as_the_crd_has_it_and_says_nothing_new_the_second_time(
     ]
 
 
-def test_a_job_on_four_thousand_nodes_fits_into_what_is_stored() -> None:
+@pytest.mark.parametrize("number", [4096, 8192])
+def test_a_job_on_thousands_of_nodes_fits_into_what_is_stored(number: int) -> None:
     """etcd takes 1.5 MiB, and the API server 256 KiB of annotations."""
-    nodes = tuple((f"cluster-a-pool-h100-1a2b3c4d-{index:05d}", 8) for index in range(4096))
+    draw = random.Random(1)
+    suffixes = ("".join(draw.choices("bcdfghjklmnpqrstvwxz2456789", k=5)) for _ in range(number))
+    nodes = tuple((f"cluster-a-pool-h100-1a2b3c4d-{suffix}", 8) for suffix in suffixes)
     size = 8 * len(nodes)
     job = job_view(gpus={"min": size, "max": size}, training={"globalBatchSize": size})
     books = replace(BOOKS, open_millijoules={f"2/{name}": 10**11 for name, _ in nodes})
     step = replace(RUNNING, current=incarnation_view("uid-train", 2, *nodes))
     status = job_status(job, facts(progress=books, step=step, decision=decision("uid-train", *nodes)))
     assert len(json.dumps(as_stored(status))) < 1.4 * 2**20
-    assert len(placement_annotation(nodes)) < 200 * 2**10
+    annotation = placement_annotation(nodes)
+    assert len(annotation) < 200 * 2**10
+    raw = raw_batch_job("uid-train", 2, ())
+    raw["metadata"]["annotations"]["flyball.dev/allocation"] = annotation
+    assert read_incarnation(raw).nodes == nodes
+    assert job_row(after(job, status)).nodes == tuple(name for name, _ in nodes)
 
 
 def test_the_reference_lists_the_same_reasons() -> None:

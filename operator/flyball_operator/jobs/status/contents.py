@@ -34,6 +34,8 @@ from flyball_operator.jobs.status.summary import kilojoules_words, summary_of
 
 # A wait that is worth an Event.
 LONG_WAIT_SECONDS = 60.0
+# An object may have 1.5 MiB. Of a job on more nodes than these, names are not repeated that its allocation has.
+MOST_LISTED_TWICE = 4096
 
 
 def job_status(job: EnergyAwareJob, facts: JobFacts) -> EnergyAwareJobStatus:
@@ -172,10 +174,18 @@ def _applied(facts: JobFacts) -> JobAllocation | None:
         gpus=current.gpus,
         epoch=facts.epoch,
         incarnation=current.incarnation,
-        nodes=tuple(NodeGpus(*item) for item in current.nodes),
+        nodes=tuple(NodeGpus(*item) for item in current.nodes if not _listed_once(facts)),
         clock_megahertz=facts.progress.clock_megahertz,
         power_limit_watts=allowed_watts(facts.applied_milliwatts / MILLIWATTS_PER_WATT) or None,
     )
+
+
+def _listed_once(facts: JobFacts) -> bool:
+    """Whether the names of a job's nodes are in its allocation alone, for there are thousands of them."""
+    current, planned = facts.step.current, None if facts.decision is None else facts.decision.allocation
+    if current is None or planned is None or len(current.nodes) <= MOST_LISTED_TWICE:
+        return False
+    return planned.nodes == current.nodes
 
 
 def _energy(progress: JobProgress, projected_kilojoules: float | None, watts: int | None) -> EnergyUse:
