@@ -221,8 +221,8 @@ class Learner:
         entry.stored.outdated()
         entry.prior = model_class_prior(job.spec.training.model_class, window.gpu_model)
         # A job that shares its key with nobody, nor with its own next run, takes its profile with it when it is deleted.
-        alone = job.profile_key == job.name and job.spec.recurrence is None
-        entry.owner = {"name": job.name, "uid": job.uid} if alone else None
+        entry.shared = entry.shared or job.profile_key != job.name or job.spec.recurrence is not None
+        entry.owner = None if entry.shared else {"name": job.name, "uid": job.uid}
 
     def _fit_next(self) -> None:
         if self._fitting is not None and not self._fitting.done():
@@ -348,7 +348,8 @@ class Learner:
         entry.stored.attempted_at = monotonic
         status = profile_status(entry.profile, entry.stored.status, self._wall_clock(), self._frontiers(entry))
         exists = entry.stored.state is not ObjectState.MISSING
-        return ProfileWrite(entry.profile, profile_object(entry.profile.key, entry.owner), status, exists)
+        disowned = exists and entry.shared and entry.may_be_owned
+        return ProfileWrite(entry.profile, profile_object(entry.profile.key, entry.owner), status, exists, disowned)
 
     def _lacks_frontiers(self, entry: Entry) -> bool:
         """Whether its object lacks what time costs one of its jobs, and that is known."""
@@ -380,6 +381,7 @@ class Learner:
         if entry is None:
             return
         if result.done:
+            entry.may_be_owned = entry.may_be_owned and not write.disowned
             entry.stored.profile, entry.stored.status = write.profile, write.status
             same = entry.profile is write.profile
             entry.stored.state = ObjectState.CURRENT if same else ObjectState.BEHIND

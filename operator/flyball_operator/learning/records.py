@@ -111,12 +111,15 @@ class Pace(NamedTuple):
 class Entry:
     """One profile at work, with its fit's models by GPU model, and how uncertain they leave the paces asked about.
 
-    `bounds` has those of the jobs that were measured, the latest last.
+    `bounds` has those of the jobs that were measured, the latest last. It goes with its `owner`, the job of its key's name,
+    unless it is `shared`.
     """
 
     profile: Profile
     prior: JobModel | None = None
     owner: dict[str, str] | None = None
+    shared: bool = False  # jobs have been measured that name its key
+    may_be_owned: bool = True  # its object may have an owner that it was made with
     models: dict[GpuModel, JobModel] = field(default_factory=dict)
     bands: dict[Pace, PaceBand | None] = field(default_factory=dict)
     ratios: dict[tuple[Place, Place, int], Ratios | None] = field(default_factory=dict)
@@ -139,9 +142,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ProfileWrite:
-    """One EnergyProfile to be written: made first unless it `exists`, then given its status."""
+    """One EnergyProfile to be written: made first unless it `exists`, or taken from its owner (`disowned`); then given its
+    status."""
 
     profile: Profile
     object: JsonObject
     status: EnergyProfileStatus
     exists: bool
+    disowned: bool = False

@@ -404,9 +404,17 @@ class Executor:
 
         return await self._write("energy-report", ENERGY_REPORTS, put)
 
-    async def write_profile(self, profile: JsonObject, status: EnergyProfileStatus, *, exists: bool) -> WriteResult:
-        """Put what was learned into an EnergyProfile, made first unless it `exists`."""
+    async def write_profile(
+        self, profile: JsonObject, status: EnergyProfileStatus, *, exists: bool, disowned: bool = False
+    ) -> WriteResult:
+        """Put what was learned into an EnergyProfile, made first unless it `exists`; `disowned`: it has no owner more."""
         metadata = profile["metadata"]
+        if disowned:
+            whole = ENERGY_PROFILES.path(metadata["namespace"], metadata["name"])
+            nobody = {"metadata": {"ownerReferences": None}}
+            result = await self._write("disown-profile", ENERGY_PROFILES, lambda: self._session.patch(whole, nobody))
+            if not result.done:
+                return result
         if not exists:
             collection = ENERGY_PROFILES.path(metadata["namespace"])
             await self._write("create-profile", ENERGY_PROFILES, lambda: self._session.create(collection, profile))

@@ -14,7 +14,7 @@ async def write_profiles(executor: Executor, learner: Learner, writes: Iterable[
     """Write profiles side by side; raises LeadershipLost where the lease is gone."""
 
     async def put(write: ProfileWrite) -> WriteResult:
-        result = await executor.write_profile(write.object, write.status, exists=write.exists)
+        result = await executor.write_profile(write.object, write.status, exists=write.exists, disowned=write.disowned)
         learner.answered(write, result)
         return result
 

@@ -738,6 +738,29 @@ async def create_job(session: ApiSession, namespace: str, name: str) -> EnergyAw
     return read_energy_aware_job(await session.create(ENERGY_AWARE_JOBS.path(namespace), body))
 
 
+async def test_a_profile_that_others_share_does_not_go_with_the_job_of_its_name(
+    session: ApiSession, cluster: Any
+) -> None:
+    namesake = await create_job(session, cluster.namespace, "gpt2")
+    learner = Learner(session, clock=lambda: 0.0)
+    own = Cluster(learner, TRUTH, namesake)
+    own.run({"n1": 8}, 1200, 6)
+    await until(lambda: learner.model_for(namesake, NODES) != model_class_prior("gpt2", A100))
+    await write_profiles(executor(session), learner, learner.due_writes(0.0))
+    path = ENERGY_PROFILES.path(cluster.namespace, "gpt2.nvidia-a100-sxm4-40gb")
+    assert (await session.get(path))["metadata"]["ownerReferences"][0]["uid"] == namesake.uid
+    other = Cluster(learner, TRUTH, job(name="other", namespace=cluster.namespace, profileKey="gpt2"))
+    other.now = own.now
+    other.run({"n1": 8}, 900, 6)
+    await write_profiles(executor(session), learner, learner.due_writes(60.0))
+    assert "ownerReferences" not in (await session.get(path))["metadata"]
+    # Nor does it again, once the namesake is measured.
+    own.now = other.now
+    own.run({"n1": 8}, 600, 6)
+    (write,) = learner.due_writes(120.0)
+    assert (write.disowned, "ownerReferences" in write.object["metadata"]) == (False, False)
+
+
 async def test_writes_are_few_fenced_and_only_of_what_is_new(session: ApiSession, cluster: Any) -> None:
     view = await create_job(session, cluster.namespace, "gpt2")
     learned = Cluster(Learner(session, clock=lambda: 0.0), TRUTH, view)
