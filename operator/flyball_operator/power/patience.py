@@ -13,8 +13,8 @@ from flyball_operator.power.node_info import NodeInfo
 # A plan that fits a cap which just fell is worth waiting for this long: two waves of grants take longer than one.
 PLAN_GRACE_SECONDS = 0.3
 BRAKED_PLAN_GRACE_SECONDS = 2.0
-# For how long other statuses wait while a cap is brought down.
-CUT_YIELD_SECONDS = 3.0
+# For how long other statuses wait while a cap is brought down: what happens to a job is to be told within two seconds.
+CUT_YIELD_SECONDS = 1.0
 # A grant that asks again what an agent has acknowledged waits this long, each time twice as long, up to the longest pause.
 FIRST_REPETITION_SECONDS = 0.25
 LONGEST_REPETITION_SECONDS = 10.0
