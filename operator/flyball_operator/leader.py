@@ -91,6 +91,7 @@ class LeaderTerm:
         self._wall_clock = wall_clock
         self._power_execution = PowerExecution(power, executor, reporter, background)
         self._job_execution = JobExecution(jobs, recurrences, executor, reporter, background, wall_clock)
+        self.hurries = False  # limits are being lowered: what follows from agents' answers must not wait
 
     def cycle(self, now: datetime, monotonic: float) -> float:
         """One cycle; returns the seconds after which the next is due even if nothing changes.
@@ -148,7 +149,8 @@ class LeaderTerm:
         self._reporter.announce_deletions([*cluster.caps, *cluster.gpu_nodes.values()])
         self._observe(cluster, state, jobs, instructions)
         self._metrics.observe_signal(self._signal.read(monotonic), now)
-        return self._pause(state, jobs)
+        self.hurries = any(cap.attainable and not cap.enforced for cap in state.caps.states)
+        return self._pause(state, jobs, monotonic)
 
     async def close(self) -> None:
         """Give up the plan that is being made and the writes that are under way."""
@@ -260,10 +262,10 @@ class LeaderTerm:
         self._metrics.observe_nodes(state.nodes.values())
         self._metrics.observe_ages(self._watches.ages())
 
-    def _pause(self, state: PowerState, jobs: JobsStep) -> float:
+    def _pause(self, state: PowerState, jobs: JobsStep, monotonic: float) -> float:
         pauses = [self._settings.replan_seconds, self._settings.status_interval_seconds, jobs.next_seconds]
         pauses += [cap.next_change_seconds for cap in state.caps.states]
-        pauses.append(state.next_silence_seconds)
+        pauses += [state.next_silence_seconds, self._plans.next_seconds(monotonic)]
         if self._plans.in_force.next_is_near:
             pauses.append(PLAN_GRACE_SECONDS)
         return max(SHORTEST_PAUSE_SECONDS, min(pauses))

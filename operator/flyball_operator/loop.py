@@ -6,6 +6,7 @@ A cycle runs whenever something changed, and at intervals; what a cycle does is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -37,7 +38,10 @@ logger = get_logger(__name__)
 
 # Cycles take at most this share of a core, however fast the changes come: what answers them needs the rest.
 MAX_CYCLE_SHARE = 0.2
-LONGEST_REST_SECONDS = 0.25
+# But no more rest than this, and after long cycles twice what they took, at most the second: over ten thousand jobs a cycle
+# takes half a second, and where the next one followed soon, what was decided did not get written. A cap that changes is
+# followed at once all the same, and so are the agents' answers while limits are being lowered.
+LONGEST_REST_SECONDS, LONGEST_REST_OF_LONG_CYCLES_SECONDS = 0.25, 1.0
 RETRY_SECONDS = 1.0
 # A backup from which the API server is restored is at most so many changes of leaders old.
 MAX_EPOCHS_LOST = 1000
@@ -69,7 +73,14 @@ class Operator:
         self._work_seconds = work_seconds
         self._meter_endpoints = settings.meter_endpoints  # read once: a later change of the file waits for a restart
         self._wake = asyncio.Event()
-        self._watches = Watches(session, self._wake.set, settings.gpu_resources, observe_jobs=settings.observe_jobs)
+        self._wake_at_once = asyncio.Event()
+        self._watches = Watches(
+            session,
+            self._wake.set,
+            settings.gpu_resources,
+            observe_jobs=settings.observe_jobs,
+            wake_at_once=self.wake_at_once,
+        )
         self._worker = PlanWorker(settings.plan_deadline_seconds)
         self._learner = learner or Learner(session, on_change=self._wake.set)
         self.cycles = 0
@@ -90,6 +101,11 @@ class Operator:
     def wake(self) -> None:
         """Ask for a cycle; any number of calls before the next one make one."""
         self._wake.set()
+
+    def wake_at_once(self) -> None:
+        """Ask for one that comes before the rest is over that a long one owes: a cap may have fallen."""
+        self._wake.set()
+        self._wake_at_once.set()
 
     def highest_epoch(self) -> int:
         """The highest epoch under which any node was ever commanded, as far as the local copy knows.
@@ -141,6 +157,7 @@ class Operator:
                     self._lease.give_up("a node was commanded under a higher epoch, and would refuse ours")
                 self._lease.check(epoch)
                 self._wake.clear()
+                self._wake_at_once.clear()
                 began_at = self._monotonic()
                 if self._cycle_began_at is None:
                     self._cycle_began_at = began_at
@@ -163,8 +180,7 @@ class Operator:
                 # Work, not waiting: an answer that came late is no reason to be late with the next cycle.
                 work = self._work_seconds() - started
                 self._metrics.observe_cycle(work)
-                rest = work * (1 / MAX_CYCLE_SHARE - 1)
-                await self._rest(pause, min(rest, LONGEST_REST_SECONDS))
+                await self._rest(pause, rest_seconds(work, hurries=term.hurries))
         finally:
             await term.close()
 
@@ -232,7 +248,7 @@ class Operator:
             meters=Meters(
                 self._meter_endpoints,
                 settings.meter_directory,
-                self._wake.set,
+                self.wake_at_once,
                 self._wall_clock,
                 self._monotonic,
             ),
@@ -252,5 +268,16 @@ class Operator:
                 await self._wake.wait()
         except TimeoutError:
             return
-        # What has been idle for long enough owes no more rest: a cap that falls then is followed at once.
-        await asyncio.sleep(max(self._settings.coalesce_seconds, rested_at - loop.time()))
+        # What has been idle for long enough owes no more rest.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, rested_at - loop.time() - self._settings.coalesce_seconds)):
+                await self._wake_at_once.wait()
+        await asyncio.sleep(self._settings.coalesce_seconds)
+
+
+def rest_seconds(work: float, *, hurries: bool) -> float:
+    """For how long what answers comes before the next cycle, after one of so much work; `hurries`: limits are lowered."""
+    most = LONGEST_REST_SECONDS
+    if not hurries:
+        most = max(most, min(LONGEST_REST_OF_LONG_CYCLES_SECONDS, 2 * work))
+    return min(work * (1 / MAX_CYCLE_SHARE - 1), most)

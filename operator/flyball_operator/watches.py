@@ -113,7 +113,9 @@ class ClusterState:
 
 
 class Watches:
-    """The informers; `wake` is called at each change. `gpu_resources` names the extended resources whose units are GPUs.
+    """The informers; `wake` is called at each change, `wake_at_once` (None: `wake`) at one of a cap or a brake.
+
+    `gpu_resources` names the extended resources whose units are GPUs.
 
     Words for people and the bounds of namespaces are not required: no cap waits for them.
     """
@@ -125,13 +127,17 @@ class Watches:
         gpu_resources: Collection[str],
         *,
         observe_jobs: bool = False,
+        wake_at_once: Callable[[], None] | None = None,
     ) -> None:
         def on_change(key: str) -> None:
             wake()
 
+        def on_cap(key: str) -> None:
+            (wake_at_once or wake)()
+
         self.jobs = Informer(session, ENERGY_AWARE_JOBS, logging_problems(read_energy_aware_job), on_change=on_change)
-        self.caps = Informer(session, POWER_CAPS, logging_problems(read_power_cap), on_change=on_change)
-        self.brakes = Informer(session, POWER_BRAKES, read_power_brake, on_change=on_change)
+        self.caps = Informer(session, POWER_CAPS, logging_problems(read_power_cap), on_change=on_cap)
+        self.brakes = Informer(session, POWER_BRAKES, read_power_brake, on_change=on_cap)
         self.brake_acknowledgements = Informer(
             session, BRAKE_ACKNOWLEDGEMENTS, read_brake_acknowledgement, on_change=on_change
         )

@@ -575,7 +575,7 @@ async def test_plans_are_made_of_what_is_whole_and_taken_when_they_are_ready() -
     bench.planner.plan_made.set_result(Plan((), (outcome,)))
     await bench.plan_ready()
     bench.writes.made.clear()
-    pause = await bench.cycle(5.0)
+    pause = await bench.cycle(0.4)
     assert pause == Settings().status_interval_seconds
     assert "cap row" in bench.writes.made  # which says now that the plan cannot hold it
 

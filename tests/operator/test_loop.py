@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from flyball_api.gpu_node import GpuNode
-from flyball_operator.loop import MAX_EPOCHS_LOST, Operator
+from flyball_operator.loop import MAX_EPOCHS_LOST, Operator, rest_seconds
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.settings import Settings
 from flyball_operator.writes.lease import LeadershipLost
@@ -65,6 +65,8 @@ class Bench:
         )
         for node in nodes:
             self.operator._watches.gpu_nodes._objects[node.name] = node
+
+    hurries = False
 
     async def load(self) -> None: ...
 
@@ -131,6 +133,35 @@ def test_what_comes_after_an_idle_time_waits_only_until_its_burst_is_gathered() 
     assert in_virtual_time(rested(1.0)) == pytest.approx(4.0)
     assert in_virtual_time(rested(10.0)) == pytest.approx(10.0)
     assert in_virtual_time(rested(90.0)) == pytest.approx(60.0)
+
+
+def test_a_cap_that_falls_ends_the_rest_that_a_long_cycle_owes() -> None:
+    async def rested() -> float:
+        operator = Bench().operator
+        loop = asyncio.get_running_loop()
+        loop.call_later(1.0, operator.wake)
+        loop.call_later(2.0, operator.wake_at_once)
+        began_at = loop.time()
+        await operator._rest(60.0, 4.0)
+        return loop.time() - began_at
+
+    assert in_virtual_time(rested()) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("work", "hurries", "rest"),
+    [
+        (0.01, False, 0.04),
+        (0.1, False, 0.25),
+        (0.3, False, 0.6),
+        (2.0, False, 1.0),
+        (2.0, True, 0.25),
+    ],
+)
+def test_the_longer_a_cycle_the_longer_its_rest_but_where_limits_are_being_lowered(
+    work: float, hurries: bool, rest: float
+) -> None:
+    assert rest_seconds(work, hurries=hurries) == pytest.approx(rest)
 
 
 def in_virtual_time(coroutine: Coroutine[Any, Any, float]) -> float:

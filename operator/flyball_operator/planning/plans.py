@@ -20,6 +20,11 @@ from flyball_operator.power.cycle import PlanInForce
 logger = get_logger(__name__)
 
 
+# Jobs that come by the thousand make a new plan due at all times, and one of ten thousand takes a core for seconds: after
+# one that took longer than the first of these, as much longer is left to writing what was decided, at most the second.
+QUICK_SECONDS, LONGEST_REST_SECONDS = 0.5, 2.0
+
+
 class Planner(Protocol):
     """What makes plans."""
 
@@ -63,7 +68,7 @@ class Plans:
         self._next_since = 0.0
         self._next_moment: datetime | None = None
         self._taken_key: ClusterSnapshot | None = None
-        self._taken_at = float("-inf")
+        self._taken_at = self._rests_until = float("-inf")
         self._any_taken = False
 
     @property
@@ -81,7 +86,7 @@ class Plans:
         `snapshot` gives the planner's input; asked with True, without what changes by the second: as long as that is the
         same, no plan is due before the next regular one.
         """
-        if self._next is not None:
+        if self._next is not None or monotonic < self._rests_until:
             return
         key = snapshot(True)
         if key == self._taken_key and monotonic - self._taken_at < self._replan_seconds:
@@ -107,6 +112,7 @@ class Plans:
             return
         nodes = 0 if self._taken_key is None else len(self._taken_key.nodes)
         seconds = round(monotonic - self._next_since, 3)
+        self._rests_until = monotonic + min(LONGEST_REST_SECONDS, max(0.0, seconds - QUICK_SECONDS))
         self._metrics.observe_plan(seconds)
         before = self._decisions
         # What has not changed stays the same object: by that others know that nothing follows anew.
@@ -139,6 +145,10 @@ class Plans:
                 waiting[str(decision.admission)] += 1
         if waiting:  # a line for each of ten thousand would hold up the cycle
             logger.info("jobs wait", epoch=self._epoch, **waiting)
+
+    def next_seconds(self, monotonic: float) -> float:
+        """In how many seconds the next plan may begin; infinite where it may now."""
+        return self._rests_until - monotonic if monotonic < self._rests_until else float("inf")
 
     def cancel(self) -> None:
         """Give up the plan that is being made."""

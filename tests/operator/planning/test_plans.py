@@ -64,6 +64,34 @@ async def test_decisions_that_are_the_same_stay_the_same_objects(caplog: pytest.
     assert caplog.text == ""
 
 
+async def test_after_a_slow_plan_the_next_one_waits_and_a_quick_one_is_followed_at_once() -> None:
+    plans = Plans(Planner(), "powerflow-strict", 10.0, 1, lambda: None, OperatorMetrics())
+    begun: list[float] = []
+
+    async def made(at: float, seconds: float) -> bool:
+        """Whether a plan is begun at a time; it takes so many seconds."""
+
+        def snapshot(timeless: bool) -> ClusterSnapshot:
+            begun.append(at)
+            return replace(EMPTY, restart_seconds=at)  # what plans depend on is another each time
+
+        before = len(begun)
+        plans.start(snapshot, NOW, at)
+        await asyncio.sleep(0)
+        plans.take(JOBS, at + seconds)
+        return len(begun) > before
+
+    assert await made(0.0, 0.4)
+    assert plans.next_seconds(0.4) == float("inf")
+    assert await made(0.4, 1.6)  # until 2.0: two thirds of what it took are left to others
+    assert not await made(2.5, 0.1)
+    assert plans.next_seconds(2.5) == pytest.approx(0.6)
+    assert await made(3.1, 20.0)
+    assert plans.next_seconds(23.1) == pytest.approx(2.0)
+    assert not await made(25.0, 0.1)
+    assert await made(25.1, 0.1)
+
+
 async def test_the_first_plan_is_said_once_though_there_is_nothing_to_plan(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     planner = Planner()
