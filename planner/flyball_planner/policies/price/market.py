@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -42,6 +43,11 @@ class _Demand:
     rows: Indices
     gpus: float
     costs: Array  # (jobs, sizes)
+
+    def of(self, which: Indices, sizes: Array) -> _Demand:
+        """What some of the jobs want, whose sizes these are."""
+        rows = self.rows[which]
+        return _Demand(rows, float(sizes[np.arange(len(which)), rows].sum()), self.costs[which])
 
 
 class _Dear(NamedTuple):
@@ -70,8 +76,14 @@ class Market:
         sizes, seconds, joules = (np.stack(part) for part in zip(*padded, strict=True))
         dear_joules = joules + view.using_gpu_watts * sizes[:, :, None] * seconds
         self._kinds = seconds, dear_joules
-        self.sizes, self.seconds, self.joules, self.dear_joules = (
-            part[pick] for part in (sizes, seconds, joules, dear_joules)
+        self.sizes = sizes[pick]
+        # With the clocks first: the least over them is then taken of whole (jobs, sizes) at once.
+        self._clock_seconds, self._clock_joules, clock_joules = (
+            np.ascontiguousarray(np.moveaxis(table, 2, 0)).take(pick, axis=1)
+            for table in (seconds, dear_joules, joules)
+        )
+        self.seconds, self.dear_joules, self.joules = (
+            np.moveaxis(table, 0, 2) for table in (self._clock_seconds, self._clock_joules, clock_joules)
         )
         self.remaining = np.array([max(job.remaining_iterations, 1e-9) for job in jobs])
         current = np.array([job.performance.position[job.gpus] if job.gpus else -1 for job in jobs])
@@ -83,17 +95,29 @@ class Market:
         self.restart_seconds = np.where(elsewhere, restart[:, None], 0.0)
         lacking = np.arange(width)[None, :] >= np.array([len(job.performance.sizes) for job in jobs])[:, None]
         self.barred = lacking | (fixed[:, None] & elsewhere)
-        present = np.maximum(current, 0)
-        self.lasting_seconds = self.remaining * self.seconds[self.everyone, present].min(axis=1)
-        least_gpu_seconds = (self.seconds * self.sizes[:, :, None]).min(axis=(1, 2))
+        self.lasting_seconds = self.remaining * seconds.min(axis=2)[pick, np.maximum(current, 0)]
+        least_gpu_seconds = (seconds * sizes[:, :, None]).min(axis=(1, 2))[pick]
         self.backlog_seconds = float(self.remaining @ least_gpu_seconds) / view.gpus
         self._promised = self._bar_broken_promises(jobs)
-        # With the clocks first: the least over them is then taken of whole (jobs, sizes) at once.
-        self._clock_seconds, self._clock_joules = (
-            np.ascontiguousarray(np.moveaxis(table, 2, 0)) for table in (self.seconds, self.dear_joules)
-        )
         self._clock_rates = 1.0 / self._clock_seconds
         self._dear_at: _Dear | None = None
+
+    def _part(self, which: Indices) -> Market:
+        """The market of some of the jobs, for what is asked of it at other prices: `_demand` and `_fill`."""
+        part = copy(self)
+        part.sizes = self.sizes[which]
+        part.everyone = np.arange(len(which))
+        part.restart_seconds, part.barred = self.restart_seconds[which], self.barred[which]
+        part.lasting_seconds = self.lasting_seconds[which]
+        part._clock_seconds, part._clock_rates = (
+            table.take(which, axis=1) for table in (self._clock_seconds, self._clock_rates)
+        )
+        dear = self._dear_at
+        if dear is not None:
+            part._dear_at = dear._replace(
+                joules=dear.joules.take(which, axis=1), rates=dear.rates.take(which, axis=1), least=dear.least[which]
+            )
+        return part
 
     def _bar_broken_promises(self, jobs: Sequence[JobView]) -> bool:
         """Leave out the clocks and sizes with which a job would miss its deadline or spend more than its budget; whether
@@ -140,15 +164,35 @@ class Market:
         if fitting.gpus > self.view.gpus:
             rows = self._squeeze(fitting)
             return rows, self._clocks(rows, high, joule_price)
+        rows, high = self._between(low, high, joule_price, wanting, fitting)
+        return rows, self._clocks(rows, high, joule_price)
+
+    def _between(
+        self, low: float, high: float, joule_price: float, wanting: _Demand, fitting: _Demand
+    ) -> tuple[Indices, float]:
+        """Size positions, and the least price found at which the GPUs suffice, between one of which there is too much
+        wanted and one at which they do.
+
+        Who takes the same at both takes it in between: only the others are asked again, and they soon are few.
+        """
+        rows = fitting.rows.copy()
+        part, members, settled = self, self.everyone, 0.0
         for _ in range(BISECTIONS):
+            moving = np.flatnonzero(wanting.rows != fitting.rows)
+            if 2 * len(moving) <= len(part.everyone):
+                staying = np.delete(part.everyone, moving)
+                settled += float(part.sizes[staying, fitting.rows[staying]].sum())
+                rows[members] = fitting.rows
+                members, part = members[moving], part._part(moving)
+                wanting, fitting = wanting.of(moving, part.sizes), fitting.of(moving, part.sizes)
             middle = (low + high) / 2 if low == 0 else math.sqrt(low * high)
-            found = self._demand(middle, joule_price)
-            if found.gpus <= self.view.gpus:
+            found = part._demand(middle, joule_price)
+            if settled + found.gpus <= self.view.gpus:
                 high, fitting = middle, found
             else:
                 low, wanting = middle, found
-        rows = self._fill(fitting, wanting)
-        return rows, self._clocks(rows, high, joule_price)
+        rows[members] = part._fill(fitting, wanting, self.view.gpus - settled - fitting.gpus)
+        return rows, high
 
     def clear_under(self, joule_price: float, limit_watts: float) -> tuple[Indices, Indices]:
         """The same at the lowest price of a joule, from `joule_price` up, at which the watts fit."""
@@ -216,10 +260,9 @@ class Market:
         chosen: Indices = ((joule_price * joules - worth[:, None]) / seconds).argmin(axis=1)
         return chosen
 
-    def _fill(self, fitting: _Demand, wanting: _Demand) -> Indices:
+    def _fill(self, fitting: _Demand, wanting: _Demand, left: float) -> Indices:
         """Of those who would take more at a slightly lower price, the ones who gain most for each GPU get what is left."""
         rows = fitting.rows.copy()
-        left = self.view.gpus - fitting.gpus
         more = self.sizes[self.everyone, wanting.rows] - self.sizes[self.everyone, rows]
         gain = wanting.costs[self.everyone, rows] - wanting.costs[self.everyone, wanting.rows]
         candidates = np.flatnonzero(more > 0)
