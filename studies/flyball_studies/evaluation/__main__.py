@@ -113,15 +113,19 @@ class Evaluation:
         chosen = days.Days(self._workloads, self._options.data, tuning=tuning)
         found: dict[tuple[str, float], list[Outcome]] = {}
         bounds: dict[tuple[str, float, int], Bounds] = {}
-        for load in studies.LOADS:
-            for trace in days.TRACES:
-                found[trace, load] = self._simulate(f"days of {trace}, load {load}", chosen.cells(trace, load))
-                bounds.update(chosen.bounds(trace, load))
-        blocks = {"days-clusters": chosen.clusters(), "days": days.days_table(found, bounds)}
+        for some in (days.CLAIM, days.CURVES):
+            for load in reversed(studies.LOADS):  # the shorter runs first
+                for trace in days.TRACES:
+                    name = f"days of {trace}, load {load}, {len(some)} curves"
+                    found[trace, load] = self._simulate(name, chosen.cells(trace, load, some))
+                    if some == days.CLAIM:
+                        bounds.update(chosen.bounds(trace, load))
+                if not tuning:  # what there is stands in the page, whenever this is interrupted
+                    fill(
+                        self._options.page, {"days-clusters": chosen.clusters(), "days": days.days_table(found, bounds)}
+                    )
         if tuning:
-            print("\n\n".join(blocks.values()))
-        else:
-            fill(self._options.page, blocks)
+            print(chosen.clusters(), days.days_table(found, bounds), sep="\n\n")
 
     def _nodes_on(self, case: tuple[str, float], seeds: Sequence[int]) -> list[Outcome]:
         """Everybody with all nodes left on."""

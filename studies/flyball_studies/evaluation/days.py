@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from flyball_planner.policies.view import Knob
 from flyball_simulator.experiments.matrix import Cell, Outcome
 from flyball_simulator.workloads.source import gpus_for_load
 from flyball_simulator.workloads.trace_library import days_of
@@ -26,10 +27,15 @@ TRACES = {
 }  # the seed of a trace's day 0: every day draws models of its own
 GPUS_AT_08 = range(56, 129)
 LEAST_JOBS = 100
-DAYS_OF_A_TRACE = 8
+DAYS_OF_A_TRACE = 4
 EVERY_FOURTH = 4
-CURVES = ("price", "afs", "afs+priced", "powerflow-strict, Balanced", "gandiva")
-COMPARED = ("price", "afs+priced", "powerflow-strict, Balanced", "gandiva")
+CLAIM = ("price", "afs")  # run first, on all days; then the rest
+CURVES = (*CLAIM, "afs+priced", "powerflow-strict, Balanced", "gandiva")
+SWEEPS: dict[Knob, tuple[float | None, ...]] = {
+    Knob.PRICE: (0.0, 0.0003, 0.001, 0.004),
+    Knob.CLOCK: (1410, 1230, 1080, 930),
+    Knob.NONE: (None,),
+}
 ALL = "all"
 
 
@@ -60,13 +66,13 @@ class Days:
             for day in split(suitable_days(of_trace))[0 if tuning else 1]:
                 self.jobs[trace, day] = of_trace[day]
 
-    def cells(self, trace: str, load: float) -> list[Cell]:
-        """Every curve on every day of a trace."""
+    def cells(self, trace: str, load: float, curves: Sequence[str] = CURVES) -> list[Cell]:
+        """Every one of these curves on every day of a trace."""
         return [
             cell
             for of, day in self.jobs
             if of == trace
-            for cell in studies.curves_of(self._workloads, f"{trace}/{day}", load, TRACES[trace] + day, CURVES)
+            for cell in studies.curves_of(self._workloads, f"{trace}/{day}", load, TRACES[trace] + day, curves, SWEEPS)
         ]
 
     def bounds(self, trace: str, load: float) -> dict[tuple[str, float, int], Bounds]:
@@ -105,4 +111,6 @@ def days_table(found: Mapping[Key, Sequence[Outcome]], bounds: Mapping[tuple[str
     pooled: dict[Key, list[Outcome]] = {}
     for (_, load), outcomes in found.items():
         pooled.setdefault((ALL, load), []).extend(outcomes)
-    return at_equal_energy({**found, **pooled}, COMPARED, "afs", bounds, days_ahead=True)
+    run = {outcome.cell.curve for outcomes in found.values() for outcome in outcomes}
+    policies = [curve for curve in CURVES if curve in run and curve != "afs"]
+    return at_equal_energy({**found, **pooled}, policies, "afs", bounds, days_ahead=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from flyball_planner.models.gpu import gpu_model_for
@@ -54,7 +54,7 @@ CURVES: dict[str, tuple[str, Knob, dict[str, object]]] = {
     "gandiva": ("gandiva", Knob.CLOCK, {}),
 }
 LEAD_CURVES = tuple(curve for curve in CURVES if curve != "gandiva")
-CURVE_SWEEPS: dict[Knob, tuple[float | None, ...]] = {
+LEAD_SWEEPS: dict[Knob, tuple[float | None, ...]] = {
     Knob.PRICE: (0.0, 0.0001, 0.0003, 0.001, 0.004, 0.016),
     Knob.CLOCK: (1410, 1230, 1080, 930),
     Knob.NONE: (None,),
@@ -158,15 +158,22 @@ def other_policies(
 
 def lead(workloads: Workloads, trace: str, load: float, seed: int) -> list[Cell]:
     """Price against AFS with one clock and with priced clocks, price measuring every job, and the operator's default."""
-    return curves_of(workloads, trace, load, seed, LEAD_CURVES)
+    return curves_of(workloads, trace, load, seed, LEAD_CURVES, LEAD_SWEEPS)
 
 
-def curves_of(workloads: Workloads, trace: str, load: float, seed: int, curves: Sequence[str]) -> list[Cell]:
-    """Some of CURVES over their sweeps."""
+def curves_of(
+    workloads: Workloads,
+    trace: str,
+    load: float,
+    seed: int,
+    curves: Sequence[str],
+    sweeps: Mapping[Knob, Sequence[float | None]],
+) -> list[Cell]:
+    """Some of CURVES over the sweeps of their knobs."""
     return [
         workloads.cell(trace, load, seed, policy, None if value is None else (str(knob), float(value)), curve, **more)
         for curve, (policy, knob, more) in ((curve, CURVES[curve]) for curve in curves)
-        for value in CURVE_SWEEPS[knob]
+        for value in sweeps[knob]
     ]
 
 

@@ -26,6 +26,7 @@ SECTIONS: dict[str, Section] = {
     "table-2": oracle.table_2,
     "observations": oracle.observations,
     "quantiles": oracle.quantiles,
+    "extrapolation": oracle.extrapolation,
     "refits": oracle.refits,
 }
 

@@ -210,6 +210,79 @@ def _covered(fitted: FittedModel, points: list[Measured], probability: float) ->
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """Of configurations beyond those that were fitted: the share whose truth lies in the band, and in the mean how far the
+    prediction and how far the band's ends are from the middle, as shares of it."""
+
+    seconds_inside: float
+    joules_inside: float
+    error: float
+    half_width: float
+
+
+def beyond(name: str, prior: JobModel, seeds: int, probability: float) -> Beyond:
+    """Jobs of each batch of a class, measured on 1 to 8 GPUs at all clocks: what is said of them on 16 to 64.
+
+    The band is between the two quantiles that leave out as much on either side.
+    """
+    found: list[tuple[float, ...]] = []
+    for seed in range(seeds):
+        points = grid(name, seed)
+        for batch in model_class(name).batch_sizes:
+            of_job = [point for point in points if round(point.window.local_batch_size * point.window.gpus) == batch]
+            near = [point.window for point in of_job if point.window.gpus <= GPUS_PER_NODE]
+            far = [point for point in of_job if point.window.gpus > GPUS_PER_NODE]
+            if near and far:
+                found += _beside_band(fit(prior, near), far, probability)
+    return Beyond(*np.mean(found, axis=0).tolist())
+
+
+def _beside_band(fitted: FittedModel, points: list[Measured], probability: float) -> list[tuple[float, ...]]:
+    """For each point: seconds inside, joules inside, error of the seconds, half of the band of the seconds."""
+    sizes = sorted({point.window.gpus for point in points})
+    nodes = [-(-gpus // GPUS_PER_NODE) for gpus in sizes]
+    batch = points[0].window.local_batch_size * points[0].window.gpus
+    least, middle, most = (
+        upper_quantiles(
+            fitted.model,
+            fitted.covariance,
+            np.array(sizes),
+            np.array(nodes),
+            np.full(len(sizes), batch),
+            CLOCKS,
+            probability=share,
+        )
+        for share in (0.5 - probability / 2, 0.5, 0.5 + probability / 2)
+    )
+    found = []
+    for point in points:
+        at = sizes.index(point.window.gpus), CLOCKS.index(int(point.window.clock_megahertz))
+        found.append(
+            (
+                float(least.seconds[at] <= point.seconds <= most.seconds[at]),
+                float(least.joules[at] <= point.joules <= most.joules[at]),
+                float(abs(point.seconds / middle.seconds[at] - 1.0)),
+                float((most.seconds[at] / least.seconds[at]) ** 0.5 - 1.0),
+            )
+        )
+    return found
+
+
+def extrapolation(data: Path, images: Path) -> str:
+    """How often the truth on 16 to 64 GPUs is in the band of a job that was measured on 1 to 8, by two priors."""
+    del data, images
+    rows = []
+    for name in PAPER:
+        cells = [name]
+        for prior in (name, ""):
+            far = beyond(name, model_class_prior(prior, reference_gpu()), seeds=3, probability=0.9)
+            cells += [percent(each) for each in (far.seconds_inside, far.joules_inside, far.error, far.half_width)]
+        rows.append(cells)
+    parts = ("seconds in the band", "joules in the band", "seconds are off by", "the band is +-")
+    return markdown(["class", *(f"{kind}: {part}" for kind in ("own prior", "generic") for part in parts)], rows)
+
+
 def refits(data: Path, images: Path) -> str:
     """CPU time and errors of fits to 40 windows, from scratch and from the fit to the first 30 of them."""
     del data, images

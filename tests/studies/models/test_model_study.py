@@ -9,7 +9,7 @@ from flyball_planner.fitting.fit import fit
 from flyball_planner.models.priors import model_class_prior
 from flyball_studies.models import measured
 from flyball_studies.models.__main__ import SECTIONS, written_into
-from flyball_studies.models.against_oracle import PAPER, errors_of, grid, shuffled
+from flyball_studies.models.against_oracle import PAPER, beyond, errors_of, grid, shuffled
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -54,6 +54,18 @@ def test_energy_is_predicted_better_than_in_the_paper_and_throughput_nearly_to_t
         of_truth.append(errors_of(model, points[split:], of_windows=False))
     assert sum(energy for _, energy in found) / 3 <= paper[1]
     assert sum(throughput for throughput, _ in of_truth) / 3 <= paper[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own_prior", [True, False])
+def test_the_band_of_a_job_on_more_gpus_than_it_was_measured_on_holds_the_truth_as_often_as_it_says(
+    own_prior: bool,
+) -> None:
+    """The recorded tables of all classes and batches: measured on 1 to 8 GPUs, told for 16 to 64."""
+    for name in PAPER:
+        prior = model_class_prior(name if own_prior else "", measured.reference_gpu())
+        far = beyond(name, prior, seeds=1, probability=0.9)
+        assert min(far.seconds_inside, far.joules_inside) >= 0.9, name
 
 
 def test_a_section_without_its_measurements_names_the_file(tmp_path: Path) -> None:
