@@ -213,12 +213,12 @@ def _covered(fitted: FittedModel, points: list[Measured], probability: float) ->
 @dataclass(frozen=True, slots=True)
 class Beyond:
     """Of configurations beyond those that were fitted: the share whose truth lies in the band, and in the mean how far the
-    prediction and how far the band's ends are from the middle, as shares of it."""
+    prediction is off, as a share, and the factor between its middle and either end."""
 
     seconds_inside: float
     joules_inside: float
     error: float
-    half_width: float
+    factor: float
 
 
 def beyond(name: str, prior: JobModel, seeds: int, probability: float) -> Beyond:
@@ -239,7 +239,7 @@ def beyond(name: str, prior: JobModel, seeds: int, probability: float) -> Beyond
 
 
 def _beside_band(fitted: FittedModel, points: list[Measured], probability: float) -> list[tuple[float, ...]]:
-    """For each point: seconds inside, joules inside, error of the seconds, half of the band of the seconds."""
+    """For each point: seconds inside, joules inside, error of the seconds, and the factor from their middle to an end."""
     sizes = sorted({point.window.gpus for point in points})
     nodes = [-(-gpus // GPUS_PER_NODE) for gpus in sizes]
     batch = points[0].window.local_batch_size * points[0].window.gpus
@@ -263,7 +263,7 @@ def _beside_band(fitted: FittedModel, points: list[Measured], probability: float
                 float(least.seconds[at] <= point.seconds <= most.seconds[at]),
                 float(least.joules[at] <= point.joules <= most.joules[at]),
                 float(abs(point.seconds / middle.seconds[at] - 1.0)),
-                float((most.seconds[at] / least.seconds[at]) ** 0.5 - 1.0),
+                float((most.seconds[at] / least.seconds[at]) ** 0.5),
             )
         )
     return found
@@ -277,9 +277,11 @@ def extrapolation(data: Path, images: Path) -> str:
         cells = [name]
         for prior in (name, ""):
             far = beyond(name, model_class_prior(prior, reference_gpu()), seeds=3, probability=0.9)
-            cells += [percent(each) for each in (far.seconds_inside, far.joules_inside, far.error, far.half_width)]
+            cells += [percent(each) for each in (far.seconds_inside, far.joules_inside, far.error)] + [
+                f"{far.factor:.1f}"
+            ]
         rows.append(cells)
-    parts = ("seconds in the band", "joules in the band", "seconds are off by", "the band is +-")
+    parts = ("seconds in the band", "joules in the band", "seconds are off by", "their band is times or divided by")
     return markdown(["class", *(f"{kind}: {part}" for kind in ("own prior", "generic") for part in parts)], rows)
 
 
