@@ -68,7 +68,7 @@ class Evaluation:
         jobs = {trace: len(loads.source(trace, 0).trace_jobs()) for trace in studies.TRACES}
         sizes = {(trace, seed, load): loads.gpus(trace, seed, load) for trace, load in cases for seed in seeds}
         self._write("clusters", tables.clusters(sizes, jobs))
-        self._write("price-afs", tables.at_equal_energy(pareto, ["price"], "afs", bounds))
+        self._write("price-afs", tables.at_equal_energy(pareto, ["price", "afs+priced"], "afs", bounds))
         self._write("price-powerflow", tables.at_equal_energy(pareto, ["price"], "powerflow-paper", bounds))
         self._write("two-gpus", tables.two_gpus(small.two_gpus()))
         self._write("trends", tables.trends(small.trends(studied)))
@@ -91,7 +91,7 @@ class Evaluation:
             for trace, load in cases
             for seed in studied
         }
-        self._write("price-on", tables.at_equal_energy(on, ["price"], "afs", bounds))
+        self._write("price-on", tables.at_equal_energy(on, ["price", "afs+priced"], "afs", bounds))
         # As the paper has it: PowerFlow powers empty nodes off, and the others leave them on.
         off = {case: [one for one in found if one.cell.curve == "powerflow-paper"] for case, found in pareto.items()}
         rest = {case: [one for one in found if one.cell.curve != "powerflow-paper"] for case, found in on.items()}
@@ -147,7 +147,7 @@ class Evaluation:
     def _write(self, block: str, text: str) -> None:
         run = (
             f"{self._ran} simulations, {self._simulated_seconds / 60:.0f} minutes of one core; {self._options.seeds} seeds "
-            f"for price, powerflow-paper and afs, {self._options.other_seeds} for the other policies; "
+            f"for {', '.join(studies.MAIN)}, {self._options.other_seeds} for the other policies; "
             f"{self._options.study_seeds} for the studies and with nodes left on."
         )
         for name in fill(self._options.page, {block: text, "run": run}):
@@ -179,7 +179,7 @@ def _teller(name: str, count: int, cells: Sequence[Cell]) -> Callable[[Event], N
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m flyball_studies.evaluation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5, help="seeds of price, powerflow-paper and afs (default: 5)")
+    parser.add_argument("--seeds", type=int, default=5, help=f"seeds of {', '.join(studies.MAIN)} (default: 5)")
     parser.add_argument("--other-seeds", type=int, default=3, help="seeds of the other policies (default: 3)")
     parser.add_argument(
         "--study-seeds", type=int, default=1, help="seeds of the studies, and with nodes left on (default: 1)"

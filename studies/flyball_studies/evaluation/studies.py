@@ -20,7 +20,7 @@ from flyball_studies.evaluation.lower_bound import BoundJob, Bounds
 
 TRACES = ("pai", "philly", "itp")
 LOADS = (0.8, 1.5)
-MAIN = ("price", "powerflow-paper", "afs")
+MAIN = ("price", "powerflow-paper", "afs", "afs+priced")
 OTHERS = (
     "tiresias",
     "tiresias-gittins",
@@ -34,6 +34,7 @@ OTHERS = (
     "gandiva+zeus",
 )
 LEAD_CASES = (("itp-02", 0.8), ("itp-02", 1.5), ("philly", 0.8), ("itp", 1.5))
+DEFAULT_CURVE = "powerflow-strict, Balanced"  # what the operator does unless told otherwise
 CURVES: dict[str, tuple[str, Knob, dict[str, object]]] = {
     "price": ("price", Knob.PRICE, {}),
     "price, every job measured": ("price", Knob.PRICE, {"measure_every_job": True}),
@@ -50,7 +51,7 @@ CURVES: dict[str, tuple[str, Knob, dict[str, object]]] = {
     ),
     "afs": ("afs", Knob.CLOCK, {}),
     "afs+priced": ("afs+priced", Knob.PRICE, {}),
-    "powerflow-strict, Balanced": ("powerflow-strict", Knob.NONE, {"objective": Objective.BALANCED}),
+    DEFAULT_CURVE: ("powerflow-strict", Knob.NONE, {"objective": Objective.BALANCED}),
     "gandiva": ("gandiva", Knob.CLOCK, {}),
 }
 LEAD_CURVES = tuple(curve for curve in CURVES if curve != "gandiva")
@@ -60,7 +61,7 @@ LEAD_SWEEPS: dict[Knob, tuple[float | None, ...]] = {
     Knob.NONE: (None,),
 }
 OTHERS_CLOCKS = (1410, 1110)
-FIRST_SEED_ONLY = "powerflow-strict"
+FIRST_SEED_ONLY = "powerflow-strict"  # as it is, and as the operator has it by default
 STRICT_LIMITS = (None, 0.3)
 U_CLOCKS = (1410, 1290, 1170, 1110, 1050, 990, 930, 810, 690)
 STUDY_LOAD = 1.5  # of the robustness runs: where policies differ most
@@ -122,7 +123,7 @@ class Workloads:
 def main_policies(
     workloads: Workloads, trace: str, load: float, seeds: Sequence[int], *, nodes_off: bool = True
 ) -> list[Cell]:
-    """Price, PowerFlow as printed and AFS over their sweeps."""
+    """Price, PowerFlow as printed, and AFS with one clock and with priced ones over their sweeps."""
     return [
         cell
         for policy in MAIN
@@ -148,10 +149,9 @@ def other_policies(
         values = OTHERS_CLOCKS if policy_named(policy).traits.knob is Knob.CLOCK else (None,)
         for seed in seeds:
             cells += _swept(workloads, trace, load, seed, policy, values, power_off_empty_nodes=nodes_off)
-    if (
-        load > 1.0 and nodes_off
-    ):  # a run of the operator's whole planner takes several times as long as another policy's
-        for seed in seeds[:1]:
+    for seed in seeds[:1]:  # a run of the operator's whole planner takes several times as long as another policy's
+        cells += curves_of(workloads, trace, load, seed, (DEFAULT_CURVE,), LEAD_SWEEPS, power_off_empty_nodes=nodes_off)
+        if load > 1.0 and nodes_off:
             cells += _swept(workloads, trace, load, seed, FIRST_SEED_ONLY, STRICT_LIMITS)
     return cells
 
@@ -168,10 +168,13 @@ def curves_of(
     seed: int,
     curves: Sequence[str],
     sweeps: Mapping[Knob, Sequence[float | None]],
+    **common: object,
 ) -> list[Cell]:
-    """Some of CURVES over the sweeps of their knobs."""
+    """Some of CURVES over the sweeps of their knobs; `common` is set for all of them."""
     return [
-        workloads.cell(trace, load, seed, policy, None if value is None else (str(knob), float(value)), curve, **more)
+        workloads.cell(
+            trace, load, seed, policy, None if value is None else (str(knob), float(value)), curve, **{**common, **more}
+        )
         for curve, (policy, knob, more) in ((curve, CURVES[curve]) for curve in curves)
         for value in sweeps[knob]
     ]
@@ -245,7 +248,7 @@ def of_common_seeds(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], int]:
     for outcome in outcomes:
         if outcome.result is not None:
             seeds.setdefault(outcome.cell.curve, set()).add(outcome.cell.settings.seed)
-    counting = [found for curve, found in seeds.items() if curve != FIRST_SEED_ONLY]
+    counting = [found for curve, found in seeds.items() if not curve.startswith(FIRST_SEED_ONLY)]
     common = set.intersection(*counting) if counting else set()
     shown = [
         outcome

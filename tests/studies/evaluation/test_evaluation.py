@@ -83,7 +83,8 @@ def test_every_policy_is_run_with_nodes_off_and_on() -> None:
         ]
         assert {cell.settings.power_off_empty_nodes for cell in cells} == {nodes_off}
         bare = {cell.settings.policy for cell in cells if "+" not in cell.settings.policy}
-        assert bare == set(policy_names()) - (set() if nodes_off else {"powerflow-strict"})
+        assert bare == set(policy_names())
+        assert {"afs+priced", studies.DEFAULT_CURVE} <= {cell.curve for cell in cells}
         assert len({(str(cell), cell.settings.seed) for cell in cells}) == len(cells), "each run once"
         for cell in cells:
             swept = dict(cell.sweep)
