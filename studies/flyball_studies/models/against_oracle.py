@@ -255,7 +255,7 @@ def _beside_band(fitted: FittedModel, points: list[Measured], probability: float
         )
         for share in (0.5 - probability / 2, 0.5, 0.5 + probability / 2)
     )
-    found = []
+    found: list[tuple[float, ...]] = []
     for point in points:
         at = sizes.index(point.window.gpus), CLOCKS.index(int(point.window.clock_megahertz))
         found.append(
