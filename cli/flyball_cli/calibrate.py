@@ -68,6 +68,13 @@ def calibrate(
 
     known = gpu_model_for(product) if product else None
     try:
+        # Before the fit, which takes seconds: a folder that cannot be made is said at once.
+        for path in (output, plot):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _refuse(str(error))
+    try:
         series = read_measurements(measurements.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         _refuse(f"{measurements}: {error}")

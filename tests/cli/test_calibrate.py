@@ -29,7 +29,7 @@ def run(*arguments: object) -> tuple[int, str]:
 
 
 def test_a_sweep_becomes_a_model_that_the_planner_loads(tmp_path: Path) -> None:
-    output, plot = tmp_path / "model.yaml", tmp_path / "fit.png"
+    output, plot = tmp_path / "models" / "model.yaml", tmp_path / "pictures" / "fit.png"  # folders that are made
     limits = ("--limits", "100,250,250")
     code, text = run(write_sweep(tmp_path), "--product", "NVIDIA-X1", "--output", output, "--plot", plot, *limits)
     assert code == 0, text

@@ -34,6 +34,7 @@ class EnergyFit(ABC):
 
     start: Array
     scale: Array
+    stiffness: Array
     low: Array
     high: Array
     free: NDArray[np.int64]
@@ -96,6 +97,7 @@ class PhysicalEnergyFit(EnergyFit):
         board = prior.gpu_model
         typical = 0.1 * board.default_power_limit_watts / board.max_clock_megahertz
         self.scale = np.maximum(self.start * [PRIOR_POWER, 1.0, 1.0], [typical, 1.0, typical])
+        self.stiffness = np.ones(3)
         self.low, self.high = np.zeros(3), np.full(3, np.inf)
         free = [0]
         if self._batches_differ():
@@ -160,6 +162,7 @@ class PaperEnergyFit(EnergyFit):
         self.scale[[_WATTS, _SYNC]] = np.maximum(self.start[[_WATTS, _SYNC]] * [PRIOR_POWER, 1.0], typical)
         self.scale[_OFFSET] = max(self.start[_OFFSET], 1.0)
         self.scale[_STATIC] = max(0.2 * board.idle_power_watts, 1.0)
+        self.stiffness = np.ones(len(self.start))
         self.low, self.high = np.zeros(len(self.start)), np.ones(len(self.start))
         self.high[[_WATTS, _OFFSET, _SYNC, _STATIC, _RISE]] = np.inf
         self.free = np.array(self._free_coordinates(prior.paper.break_megahertz))

@@ -2,15 +2,17 @@
 
 Least squares of log errors (scipy's trust region, bounded, soft-L1 loss, so that one disturbed window does not bend the
 model). Every parameter is also held to its prior by a weak spring, so that what the data do not say stays what the prior
-says. Where the result leaves more error than windows usually have, a second start is tried, in which gradients take the
-time that the prior gives to input. Where the data cannot tell two parameters apart at all, one of them is fixed by a rule:
+says; those of the time up to five times as firmly, the better the prior, at the job's own pace, meets every size that was
+seen, and the fewer these are. Where the result leaves more error than windows usually have, a second start is tried, in
+which gradients take the time that the prior gives to input. Where the data cannot tell two parameters apart at all,
+one of them is fixed by a rule:
 
 - one local batch size seen: how the gradient time splits into a constant and a part per sample is the prior's word, half
   and half where the prior has only one of them; where several clocks were seen, the constant may move, held more firmly;
 - one clock seen: the share of the time that follows the clock is the prior's, and so is the shape of the power over it;
 - one size on a node seen: the slope of the local synchronisation is the prior's; no synchronisation seen: all of it is;
-- no job on several nodes seen: the constant part of its synchronisation is at least 1.1 times the local one, and so is the
-  slope where the prior has none;
+- no job on several nodes seen: the constant part of its synchronisation is at least 1.1 times the local one, or as many
+  times as the prior has it where that is less, and the slope is at least 1.1 times the local one where the prior has none;
 - paper's power: the line below f0 needs two clocks there to be turned, the cubic above three, static power three in all.
 
 A refit starts from the last fit and needs a fraction of the time; where it leaves more error than windows usually have, the

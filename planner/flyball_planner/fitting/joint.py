@@ -23,6 +23,7 @@ class JointFit:
         self._split = len(time.start)
         self.start = np.concatenate([time.start, energy.start])
         self.scale = np.concatenate([time.scale, energy.scale])
+        self.stiffness = np.concatenate([time.stiffness, energy.stiffness])
         self.low = np.concatenate([time.low, energy.low])
         self.high = np.concatenate([time.high, energy.high])
         self.free = np.concatenate([time.free, energy.free + self._split])

@@ -26,13 +26,15 @@ EXPECTED_ERROR = (
 
 
 class Problem(Protocol):
-    """`start`, `scale`, `low` and `high` are (coordinates,); `free` holds the positions that the data can move.
+    """`start`, `scale`, `stiffness`, `low` and `high` are (coordinates,); `free` has the positions that the data can move.
 
-    `groups` are the numbers of residuals, in their order, that share one noise.
+    `stiffness` is how many times as stiff as SPRING a coordinate's spring is; `groups` are the numbers of residuals, in
+    their order, that share one noise.
     """
 
     start: Array
     scale: Array
+    stiffness: Array
     low: Array
     high: Array
     free: NDArray[np.int64]
@@ -76,12 +78,12 @@ def _descend(problem: Problem, start: Array) -> tuple[Array, float]:
     from scipy.optimize import least_squares
 
     free, scale = problem.free, problem.scale[problem.free]
-    rest = problem.start[free] / scale
+    rest, spring = problem.start[free] / scale, SPRING * problem.stiffness[free]
 
     def errors(scaled: Array) -> Array:
         points = np.repeat(problem.start[None, :], len(scaled), axis=0)
         points[:, free] = scaled * scale
-        return np.concatenate([problem.residuals(points), SPRING * (scaled - rest)], axis=1)
+        return np.concatenate([problem.residuals(points), spring * (scaled - rest)], axis=1)
 
     found = least_squares(
         lambda scaled: errors(scaled[None, :])[0],

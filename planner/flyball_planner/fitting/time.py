@@ -9,7 +9,13 @@ import numpy as np
 from flyball_planner.fitting.windows import Array, Windows, parameter_column
 from flyball_planner.models.job import MAX_OVERLAP, PARAMETER_NAMES, JobModel
 
-NODE_OVER_LOCAL = 1.1  # synchronisation across nodes against inside one, where it was never seen
+# Synchronisation across nodes against inside one, at least, where no nodes were spanned and the prior says no less.
+NODE_OVER_LOCAL = 1.1
+# A prior that meets what was seen to within BELIEVED_ERROR (log error, rms, at the worst size) holds its coordinates the
+# more firmly the nearer it is: few windows, each with a few per cent of noise, should not bend what it says of other sizes.
+BELIEVED_ERROR = 0.15
+STIFFEST = 5.0
+LEAST_SHARE = 0.05
 SPLIT_BY_CLOCKS = 0.3  # of its scale elsewhere, for the constant gradient time where only clocks tell it from the rest
 CLOCK_SPREAD = 0.02  # of the highest clock: less than this between the clocks seen is one clock
 
@@ -72,12 +78,18 @@ class TimeFit:
         self._across = bool((windows.nodes > 1).any())
         # The slope is the prior's where it has one: measured jobs lose less by each GPU across nodes than inside one.
         no_slope = prior.node_sync_seconds_per_gpu == 0 and prior.node_sync_megacycles_per_gpu == 0
-        self._unknown_nodes = [(_NODE, _LOCAL), *([(_NODE_GPU, _LOCAL_GPU)] if no_slope else [])]
         start = self.coordinates(prior)
+        says_both = start[_LOCAL] > 0 and max(start[_NODE], start[_NODE_GPU]) > 0
+        over_local = min(start[_NODE] / start[_LOCAL], NODE_OVER_LOCAL) if says_both else NODE_OVER_LOCAL
+        self._unknown_nodes = [
+            (_NODE, _LOCAL, over_local),
+            *([(_NODE_GPU, _LOCAL_GPU, NODE_OVER_LOCAL)] if no_slope else []),
+        ]
         # A job like its class, only faster or slower: scale what one GPU does before anything else is asked of the data.
         fewest = windows.gpus == windows.gpus.min()
         predicted = windows.predict_seconds(self.parameters(start[None, :]))
-        pace = math.exp(float(np.median(np.log(windows.seconds[fewest] / predicted[0][fewest]))))
+        errors = np.log(windows.seconds / predicted[0])
+        pace = math.exp(float(np.median(errors[fewest])))
         start[[_IO, _IO_SAMPLE, _GRADIENT, _SAMPLE]] *= pace
         one_batch = len(np.unique(windows.local_batch)) == 1
         if one_batch and not (start[_GRADIENT] > 0 and start[_SAMPLE] > 0):
@@ -91,14 +103,33 @@ class TimeFit:
         least = np.zeros(len(start))
         least[[_IO, _GRADIENT]], least[[_IO_SAMPLE, _SAMPLE]] = 0.2 * typical, 0.2 * typical / batch
         least[[_LOCAL, _NODE]], least[_LOCAL_GPU], least[_NODE_GPU] = 0.1 * typical, 0.02 * typical, 0.005 * typical
+        if (
+            one_batch and start[_IO] + start[_IO_SAMPLE] > 0
+        ):  # the split of the input's time is the prior's word as well
+            share = start[_IO] / (start[_IO] + start[_IO_SAMPLE] * batch)
+            least[_IO] *= max(share, LEAST_SHARE)
         self.scale = np.maximum(start, least)
         if one_batch:  # what clocks say of the split, the share that follows them says as well
             self.scale[_GRADIENT] *= SPLIT_BY_CLOCKS
         self.scale[_SHARES] = 0.3
         self.scale[_IO_OVERLAP], self.scale[_SYNC_OVERLAP] = 3.0, 1.0
+        self.stiffness = np.full(len(start), self._stiffness(errors - math.log(pace)))
         self.low, self.high = np.zeros(len(start)), np.full(len(start), np.inf)
         self.low[_OVERLAPS], self.high[_OVERLAPS] = 1.0, MAX_OVERLAP
         self.high[_SHARES] = 1.0
+
+    def _stiffness(self, errors: Array) -> float:
+        """How firmly the prior holds: up to STIFFEST where it is right about every size seen, the less the more of them.
+
+        1 where it is wrong about one. One size says nothing of how an iteration's parts grow; several do.
+        """
+        windows = self._windows
+        worst = 0.0
+        sizes = np.unique(windows.gpus)
+        for size in sizes:
+            seen = windows.gpus == size
+            worst = max(worst, math.sqrt(float(np.average(errors[seen] ** 2, weights=windows.weight[seen]))))
+        return max(min(BELIEVED_ERROR / max(worst, 1e-9), STIFFEST) / math.sqrt(len(sizes)), 1.0)
 
     def _free_coordinates(self) -> list[int]:
         windows = self._windows
@@ -157,8 +188,8 @@ class TimeFit:
         columns = np.repeat(self._column, len(points), axis=1)
         columns[_ROWS] = points.T
         if not self._across:
-            for node, local in self._unknown_nodes:
-                columns[_ROW[_COORDINATES[node]]] = np.maximum(points[:, node], NODE_OVER_LOCAL * points[:, local])
+            for node, local, over_local in self._unknown_nodes:
+                columns[_ROW[_COORDINATES[node]]] = np.maximum(points[:, node], over_local * points[:, local])
         whole, share = columns[_SPLIT_ROWS], points.T[_SPLIT_SHARES]
         columns[_SPLIT_CYCLES] = whole * share * self._top
         columns[_SPLIT_ROWS] = whole * (1.0 - share)
