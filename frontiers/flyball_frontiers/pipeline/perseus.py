@@ -17,7 +17,7 @@ from flyball_frontiers.pipeline.optimality import least_costs
 from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.relaxation import RelaxedPlan, TimeCostProgram
 from flyball_frontiers.pipeline.rounding import Rounding
-from flyball_frontiers.pipeline.steady import find_layers, first_widening, middle, shorten, tie
+from flyball_frontiers.pipeline.steady import find_layers, middle, shorten, tie
 
 Progress = Callable[[int, int], None]
 """Told how many points are solved, and of how many."""
@@ -54,7 +54,7 @@ class PerseusPlanner:
         self.blocking_power_watts = blocking_power_watts
         self.replicas = replicas
         self._layers = find_layers(graph) if repeat else None
-        self._widening = first_widening(graph.gpus)
+        self._widening = 1.0
         self._prepare()
         self.t_min = self._program.makespan(self._program.shortest)
         self.t_star = self._program.cheapest().time_seconds
@@ -126,7 +126,7 @@ class PerseusPlanner:
         plans = solve()
         while self._ties is not None and (doubtful := self._unproven(plans)):
             before = self._widening, self._ties, self._program, self._rounding, self._fastest
-            self._widening = 1.0 if self._widening < 1 else 2 * self._widening
+            self._widening *= 2
             self._prepare()
             if not any(self._is_better(plan) for plan in reversed(doubtful)):
                 self._widening, self._ties, self._program, self._rounding, self._fastest = before

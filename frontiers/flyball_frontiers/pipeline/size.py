@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from flyball_frontiers.pipeline.profile import LOAD, SEND_BACKWARD, SEND_FORWARD, PipelineProfile
 from flyball_frontiers.pipeline.schedules import Schedule
-from flyball_frontiers.pipeline.steady import FEWEST_TIED_LAYERS, boundary_layers, first_widening
+from flyball_frontiers.pipeline.steady import FEWEST_TIED_LAYERS, boundary_layers
 
 MOST_OPERATIONS = 300_000
 """Operations of a graph that can be built and run: about a gigabyte."""
@@ -18,9 +18,9 @@ MOST_OPERATIONS = 300_000
 MOST_PLANNED = 40_000
 """Computations planned one by one: about an hour for a frontier of 200 points."""
 
-SECONDS_OF_A_THOUSAND = 2.5
-"""CPU seconds of 200 points where a thousand computations are planned one by one (8 GPUs: about 460, 1 s; 16: 2,080,
-8 s)."""
+SECONDS_OF_A_THOUSAND = 2.2
+"""CPU seconds of 200 points where a thousand computations are planned one by one (8 GPUs: about 460, 1 s; 16: 1,820,
+5 s; 16,384, 256 s)."""
 
 GROWTH = 1.7
 """The power of their number that the solver's time grows with (measured from 500 to 16,000)."""
@@ -68,7 +68,7 @@ def plan_size(profile: PipelineProfile, schedule: Schedule, microbatches: int, *
     if schedule not in (Schedule.ONE_F_ONE_B, Schedule.EARLY_RECOMPUTE):
         return PlanSize(operations, operations)
     gpus = profile.stages // chunks_per_gpu
-    tied = microbatches - gpus - 2 * boundary_layers(gpus, first_widening(gpus))
+    tied = microbatches - gpus - sum(boundary_layers(gpus))
     saved = of_a_microbatch * (tied - 1) if tied >= FEWEST_TIED_LAYERS else 0
     return PlanSize(operations, operations - saved)
 

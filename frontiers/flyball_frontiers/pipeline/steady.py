@@ -19,14 +19,10 @@ from flyball_frontiers.pipeline.graph import ComputationGraph
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-BOUNDARY_LAYERS, BOUNDARY_LAYERS_PER_GPU = 3, 1.3
-"""How many layers at either end of the steady state are planned one by one, and how many more for each GPU: what the
-warm-up and the flush disturb. With as many, plans are nearly always those in which nothing is tied; the planner takes more
-where it finds no proof of that."""
-
-FEWER_LAYERS, FEW_GPUS = 0.7, 8
-"""The share of these layers that is tried first, and up to how many GPUs: there it is mostly enough, and the solver has a
-fifth less to know; with 16 GPUs it was not, and the attempt is lost."""
+HEAD_LAYERS_PER_GPU, TAIL_LAYERS_PER_GPU = 1.0, 1.5
+"""How many layers for each GPU are planned one by one at the beginning of the steady state, which the warm-up disturbs,
+and at its end, which the flush disturbs for longer. With as many, plans are mostly those in which nothing is tied; the
+planner takes more where it finds no proof of that."""
 
 FEWEST_TIED_LAYERS = 4
 """Ties of fewer layers save nothing: a tied computation has two start times."""
@@ -138,20 +134,16 @@ def _signatures(
     return signature
 
 
-def first_widening(gpus: int) -> float:
-    """How many times the usual layers are planned one by one before anything is known of the plans."""
-    return FEWER_LAYERS if gpus <= FEW_GPUS else 1.0
-
-
-def boundary_layers(gpus: int, widening: float = 1.0) -> int:
-    """How many layers at either end are planned one by one; `widening` is how many times the usual number."""
-    return math.ceil(widening * math.ceil(BOUNDARY_LAYERS + BOUNDARY_LAYERS_PER_GPU * gpus))
+def boundary_layers(gpus: int, widening: float = 1.0) -> tuple[int, int]:
+    """How many layers at the beginning and at the end are planned one by one; `widening` is how many times the usual
+    number."""
+    return math.ceil(widening * HEAD_LAYERS_PER_GPU * gpus), math.ceil(widening * TAIL_LAYERS_PER_GPU * gpus)
 
 
 def middle(layers: Layers, gpus: int, widening: float = 1.0) -> tuple[int, int] | None:
     """The layers (first, last) far enough from warm-up and flush to be planned as one; None where they are too few."""
-    boundary = boundary_layers(gpus, widening)
-    first, last = layers.first + boundary, layers.last - boundary
+    head, tail = boundary_layers(gpus, widening)
+    first, last = layers.first + head, layers.last - tail
     return (first, last) if last - first + 1 >= FEWEST_TIED_LAYERS else None
 
 

@@ -114,25 +114,21 @@ def test_where_nothing_can_be_proven_every_operation_is_planned_by_itself(monkey
     monkeypatch.setattr(perseus, "OPTIMAL_WITHIN", -1.0)
     graph, power = unequal_pipeline(0, most_stages=3)
     planner, free = PerseusPlanner(graph, power), PerseusPlanner(graph, power, repeat=False)
-    assert planner.repeats == steady.FEWER_LAYERS
+    assert planner.repeats == 1
     assert planner.relaxed(planner.t_min).energy_joules == free.relaxed(free.t_min).energy_joules
     assert planner.repeats == 0
 
 
 def test_layers_too_few_are_noticed_before_all_points_are_solved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a fifth of the usual layers the fastest plan of these stages loses, with all of them it does not."""
-    monkeypatch.setattr(steady, "FEWER_LAYERS", 0.2)
+    """With half of the usual layers the fastest plan of these stages loses, with all of them it does not."""
+    monkeypatch.setattr(steady, "HEAD_LAYERS_PER_GPU", steady.HEAD_LAYERS_PER_GPU / 2)
+    monkeypatch.setattr(steady, "TAIL_LAYERS_PER_GPU", steady.TAIL_LAYERS_PER_GPU / 2)
     profile = PipelineProfile.from_csv((PROFILES / "gpt3-a100-8-stages.csv").read_text(encoding="utf-8"))
     graph = pipeline_graph(profile, Schedule.ONE_F_ONE_B, 44)
     planner, free = PerseusPlanner(graph, 70.0), PerseusPlanner(graph, 70.0, repeat=False)
-    assert planner.repeats == 0.2
+    assert planner.repeats == 1
     solved: list[int] = []
     points = planner.frontier(6, lambda done, of: solved.append(done)).points
-    assert planner.repeats == 1
+    assert planner.repeats == 2
     assert solved == sorted(set(solved)), "no point is solved twice"
     assert points[0].energy_joules == pytest.approx(free.relaxed(free.t_min).energy_joules, rel=1e-6)
-
-
-def test_of_many_gpus_the_usual_layers_are_planned_at_once() -> None:
-    assert steady.first_widening(steady.FEW_GPUS) == steady.FEWER_LAYERS < 1
-    assert steady.first_widening(steady.FEW_GPUS + 1) == 1
