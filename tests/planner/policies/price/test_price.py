@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 from flyball_planner.policies.capping import counted_watts
+from flyball_planner.policies.price.market import BISECTIONS, Indices, Market, _Demand
 from flyball_planner.policies.price.policy import Price
 from flyball_planner.policies.view import Choice, ClusterView, JobView, Performance
 from hypothesis import given, settings
@@ -65,6 +68,41 @@ def test_clocks_that_are_left_out_are_chosen_by_nobody(kinds: list[Performance],
     promised = [job(f"j{index:02d}", kind, 100.0 * (index + 1)) for index, kind in enumerate(kinds)]
     promised[0].deadline_seconds = 1e12
     assert decide(jobs, price=price, sunk_gpu_watts=sunk) == decide(promised, price=price, sunk_gpu_watts=sunk)
+
+
+class AskingEverybody(Market):
+    """At every price all jobs are asked what they want."""
+
+    def _between(
+        self, low: float, high: float, joule_price: float, wanting: _Demand, fitting: _Demand
+    ) -> tuple[Indices, float]:
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2 if low == 0 else math.sqrt(low * high)
+            found = self._demand(middle, joule_price)
+            if found.gpus <= self.view.gpus:
+                high, fitting = middle, found
+            else:
+                low, wanting = middle, found
+        return self._fill(fitting, wanting, self.view.gpus - fitting.gpus), high
+
+
+@given(
+    jobs=st.lists(
+        st.tuples(st.sampled_from([GOOD, FAIR, POOR]), st.floats(1.0, 1e5), st.sampled_from([0, 1, 2, 4])),
+        min_size=2,
+        max_size=20,
+    ),
+    price=st.one_of(st.just(0.0), st.floats(1e-5, 1.0)),
+    share=st.floats(0.2, 1.0),
+)
+@settings(max_examples=examples(300))
+def test_asking_only_whom_a_price_still_moves_changes_nothing(
+    jobs: list[tuple[Performance, float, int]], price: float, share: float
+) -> None:
+    views = [job(f"j{index:02d}", kind, left, gpus=gpus) for index, (kind, left, gpus) in enumerate(jobs)]
+    view = cluster(views, max(len(views), int(4 * share * len(views))))
+    for found, plain in zip(Market(view, views).clear(price), AskingEverybody(view, views).clear(price), strict=True):
+        assert np.array_equal(found, plain)
 
 
 def test_a_restart_that_does_not_pay_is_not_made() -> None:
