@@ -109,6 +109,19 @@ def test_limits_below_the_draw_are_tried_one_after_the_other_and_the_cheapest_ac
     assert trial.gpu_seconds == spent, "what was found is no trial"
 
 
+def test_each_limit_is_measured_in_time_where_agents_report_every_half_minute() -> None:
+    """As long as an agent may take between two reports, of which the one in which the limit changes counts for nothing."""
+    trial, found = Trial(limits=4), []
+    for number in range(400):
+        limit = trial.cycle(running(), reports=number % 6 == 0)
+        if not found or found[-1] != limit:
+            found.append(limit)
+    assert found == [350.0, 270.0, 240.0, 210.0, 180.0]
+    (profiled,) = trial.profiles._jobs.values()
+    assert len(profiled.slices) == 5, "none was given up"
+    assert trial.gpu_seconds <= GPUS * 4 * LONGEST_SECONDS
+
+
 def test_what_is_found_is_of_least_cost_by_the_jobs_objective() -> None:
     """Time counts in a Balanced job: the limits below the draw are dearer, and the first that is ends it."""
     trial = Trial(limits=6, trained=Trained(exponent=0.9))
