@@ -27,8 +27,9 @@ from flyball_testbed.training.pytorch import NoPyTorchError
 from flyball_testbed.training.run import GPUS, PACE, DemoFailed, Run, Training
 from flyball_testbed.workload.programs import PROCESSES_FILE, descendants
 
-# Floating-point sums in another order; what differs more is another training.
-TOLERANCE = 1e-3
+# Floating-point sums in another order, which the training amplifies: from 5e-6 in the first forty steps after a resize to
+# 1e-3 after 400. What differs more is another training.
+TOLERANCE = 5e-3
 
 
 class ProcessSite:
