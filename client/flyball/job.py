@@ -148,7 +148,16 @@ class Job:
         if self._reporter is not None:
             self._reporter.wish_clock(max_megahertz)
 
-    def pipeline(self, plan: str | None = None, *, stage: int, replica: int = 0, gpu: str = "") -> Pipeline:
+    def pipeline(
+        self,
+        plan: str | None = None,
+        *,
+        stage: int,
+        replica: int = 0,
+        gpu: str = "",
+        measure: Sequence[int] = (),
+        profile: str = "",
+    ) -> Pipeline:
         """This process' place in a pipeline, whose computations run at the clocks of a plan.
 
         `plan` is a file that `flyball frontier --output` has written; unless it is given, the job's `spec.pipeline` counts,
@@ -157,6 +166,11 @@ class Job:
         counts from 0, and so does `replica` where several pipelines train the same model. `gpu` is the UUID of this
         process' GPU; unless it is given, the device plugin's word counts. A plan that cannot be used costs one warning:
         the GPU then runs at what is granted.
+
+        With `measure`, clocks in megahertz, it runs by no plan: the first replica's stages run at one clock after the
+        other, from the highest downwards, until a lower one saves nothing, and leave in the folder `profile` what each of
+        their computations took (`stage-00000.csv` and so on). Together, under the header
+        `stage,instruction,frequency,time,energy`, they are what `flyball frontier --profile` takes.
         """
         return own_pipeline(
             self._environment,
@@ -166,6 +180,8 @@ class Job:
             gpu=gpu,
             values=self._values,
             monotonic=self._monotonic,
+            measure=measure,
+            profile=profile,
         )
 
     # --- what goes on beside -------------------------------------------------------------------------------------------

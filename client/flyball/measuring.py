@@ -46,6 +46,27 @@ class EnergyMeter:
             return self._monotonic(), None
 
 
+def gpu_counter(
+    agent: Agent, gpu: str, monotonic: Callable[[], float] = time.monotonic
+) -> tuple[float, float, int | None] | None:
+    """When the counter of one GPU was read last, the joules that it has risen by, and its SM clock then (None: not known).
+
+    None where nobody says.
+
+    `gpu` is its UUID, or `*` where the pod has one.
+    """
+    try:
+        said = agent.call("GET", "/v1/energy")
+        now, gpus, age = monotonic(), said["gpus"], float(said["ageMilliseconds"])
+        if not 0 <= age <= OLDEST_MILLISECONDS or (gpu == "*" and len(gpus) != 1):
+            return None
+        found = next(iter(gpus.values())) if gpu == "*" else gpus[gpu]
+        clock = found.get("clockMegahertz")
+        return now - age / 1e3, float(found["energyMillijoules"]) / 1e3, None if clock is None else int(clock)
+    except (AgentError, AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
 class Measurement:
     """`with job.measure("validation") as taken:`; `taken.seconds` and `taken.joules` are there once it is over.
 

@@ -7,6 +7,7 @@ straggler makes all replicas of the pipeline wait, the others run by the plan fo
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -17,6 +18,7 @@ from flyball.environment import PipelineSection
 from flyball.pipeline_plan import InvalidPlan, KernelsOf, Plan, StagePlans
 from flyball.shared_values import SharedValues
 from flyball.slow_stage import SlowStage, Told
+from flyball.stage_profile import StageProfile, csv_of
 
 logger = logging.getLogger("flyball")
 
@@ -52,6 +54,8 @@ class Pipeline:
         replicas: int = 1,
         values: SharedValues | None = None,
         wanted_seconds: Callable[[], float] | None = None,
+        profile: StageProfile | None = None,
+        profile_path: str = "",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plans = plans
@@ -61,6 +65,8 @@ class Pipeline:
         # What the first stage has told last, and from which iteration on: a new word follows when all go by that.
         self._told_point = (0, self._seconds)
         self._clock = clock
+        self._profile = profile
+        self._profile_path = profile_path
         self._stage = stage
         self._replica = replica
         self._replicas = replicas
@@ -119,6 +125,7 @@ class Pipeline:
     def _begin(self, instruction: str, microbatch: int) -> None:
         plan = self._plan
         if plan is None:
+            self._begin_measured()
             return
         now = self._began_computation = self._monotonic()
         if self._began is None:
@@ -130,6 +137,12 @@ class Pipeline:
         self._asked = plan.clock_megahertz(instruction, microbatch)
         if self._clock is not None and self._asked is not None:
             self._clock.ask(self._asked)
+
+    def _begin_measured(self) -> None:
+        clock = None if self._profile is None else self._profile.clock_megahertz
+        if clock is not None and self._clock is not None:
+            self._began_computation = self._monotonic()
+            self._clock.ask(clock)
 
     def _look(self, plan: Plan, now: float) -> Plan:
         """The plan to go on by: a slower one where another replica is told to have become slower than this one is."""
@@ -154,6 +167,8 @@ class Pipeline:
         )
 
     def _computed(self, instruction: str) -> None:
+        if self._profile is not None:
+            self._profile.computed(instruction, self._began_computation, self._monotonic())
         if self._plan is None or self._replicas == 1 or self._began is None:
             return
         began = self._began_computation - self._began
@@ -198,6 +213,11 @@ class Pipeline:
 
     def _synchronized(self) -> None:
         """Everybody's gradients are there: choose the plan of the next iteration."""
+        if self._profile is not None:
+            self._profile.iteration_over()
+            if self._profile.done:
+                self._write_profile(self._profile)
+                self._profile = None
         if self._plans is not None:
             self._take_point()
             paces = self._paces()
@@ -239,6 +259,19 @@ class Pipeline:
             whole = own * plan.seconds / plans.fastest_seconds
         self._slow_stage.iteration_over(whole)
         self._changed = False
+
+    def _write_profile(self, profile: StageProfile) -> None:
+        """Leave what was measured of this stage where it was asked for."""
+        try:
+            if profile.failed:
+                raise OSError(profile.failed)
+            os.makedirs(os.path.dirname(self._profile_path) or ".", exist_ok=True)
+            with open(f"{self._profile_path}.part", "w", encoding="utf-8") as file:
+                file.write(csv_of(self._stage, profile.rows))
+            os.replace(f"{self._profile_path}.part", self._profile_path)
+            logger.info("stage %d is measured; while it waits it draws %.1f W", self._stage, profile.waiting_watts)
+        except OSError as error:
+            logger.warning("stage %d is not measured, training goes on: %s", self._stage, error)
 
     def _tell(self, name: str, value: str) -> None:
         try:

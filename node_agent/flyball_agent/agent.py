@@ -238,16 +238,25 @@ class NodeAgent:
             "powerLimitMilliwatts": min(limits, default=0),
         }
 
-    def energy(self, pod: PodName) -> Mapping[str, int] | None:
-        """What a pod has used since its start and draws now; None where it holds nothing."""
+    def energy(self, pod: PodName) -> Mapping[str, object] | None:
+        """What a pod has used since its start and draws now, and what its GPUs' counters have risen by; None where it holds
+        nothing."""
         holder = self.state.pods.get(pod)
         if holder is None:
             return None
-        readings = [gpu.reading for gpu in self.state.enforced.gpus_of(pod) if gpu.reading is not None]
+        gpus = self.state.enforced.gpus_of(pod)
+        readings = [gpu.reading for gpu in gpus if gpu.reading is not None]
         return {
             "energyMillijoules": self.state.pod_millijoules(holder),
             "ageMilliseconds": (self._clock_ns() - (self.state.last_round_ns or 0)) // 1_000_000,
             "powerMilliwatts": sum(reading.average_power_milliwatts or 0 for reading in readings),
+            "gpus": {
+                gpu.uuid: {
+                    "energyMillijoules": self.state.accounts.gpus.get(gpu.uuid, 0),
+                    "clockMegahertz": None if gpu.reading is None else gpu.reading.sm_clock_megahertz,
+                }
+                for gpu in (() if holder.shared else gpus)
+            },
         }
 
     async def close(self) -> None:

@@ -288,11 +288,17 @@ def test_a_trainers_report_becomes_the_jobs_measurements(rig: Rig) -> None:
     assert job["millijoulesPerIteration"] == pytest.approx(power * 4 / 20, rel=1e-3)
     assert job["clockMegahertz"] == rig.node.devices[0].read().sm_clock_megahertz
     assert rig.agent.granted(POD) == {"clockMegahertz": 1410, "powerLimitMilliwatts": 300_000}
-    assert rig.agent.energy(POD) == {
-        "energyMillijoules": job["energyMillijoules"],
-        "ageMilliseconds": 0,
-        "powerMilliwatts": power,
-    }
+    energy: Any = rig.agent.energy(POD)
+    gpus = energy.pop("gpus")
+    assert energy == {"energyMillijoules": job["energyMillijoules"], "ageMilliseconds": 0, "powerMilliwatts": power}
+    assert gpus.keys() == {device.uuid for device in rig.node.devices[:2]}, "its own, and no other's"
+    before = {uuid: gpu["energyMillijoules"] for uuid, gpu in gpus.items()}
+    for _ in range(10):
+        rig.tick()
+    after: Any = rig.agent.energy(POD)
+    risen = {uuid: gpu["energyMillijoules"] - before[uuid] for uuid, gpu in after["gpus"].items()}
+    assert sum(risen.values()) == after["energyMillijoules"] - energy["energyMillijoules"]
+    assert len(set(risen.values())) == 1, "both compute alike"
     stranger = PodName("research", "stranger")
     assert not rig.agent.report_steps(stranger, StepReport(1, 1, 1.0))
     assert rig.agent.granted(stranger) is None

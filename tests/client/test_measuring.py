@@ -9,7 +9,7 @@ import pytest
 from flyball.agent import Agent, AgentError
 from flyball.environment import Environment
 from flyball.job import Job
-from flyball.measuring import OLDEST_MILLISECONDS, PAUSE_SECONDS, EnergyMeter, Measurement
+from flyball.measuring import OLDEST_MILLISECONDS, PAUSE_SECONDS, EnergyMeter, Measurement, gpu_counter
 
 
 class Clock:
@@ -129,3 +129,33 @@ def test_outside_flyball_there_are_seconds_alone() -> None:
     assert taken.seconds is not None
     assert taken.joules is None
     assert repr(taken).endswith("? J>")
+
+
+GPU_A = {"energyMillijoules": 4200, "clockMegahertz": 1200}
+GPUS = {"GPU-a": {"energyMillijoules": 4200}, "GPU-b": {"energyMillijoules": 7000}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "gpu", "joules"),
+    [
+        ({"ageMilliseconds": 400, "gpus": GPUS}, "GPU-b", 7.0),
+        ({"ageMilliseconds": 400, "gpus": {"GPU-a": GPU_A}}, "*", 4.2),
+        ({"ageMilliseconds": 400, "gpus": GPUS}, "*", None),
+        ({"ageMilliseconds": 400, "gpus": {}}, "*", None),
+        ({"ageMilliseconds": 400, "gpus": GPUS}, "GPU-c", None),
+        ({"ageMilliseconds": 400}, "GPU-a", None),
+        ({"ageMilliseconds": OLDEST_MILLISECONDS + 1, "gpus": GPUS}, "GPU-a", None),
+        ({"ageMilliseconds": 400, "gpus": 7}, "GPU-a", None),
+        (AgentError("away"), "GPU-a", None),
+    ],
+)
+def test_the_counter_of_one_gpu_is_as_old_as_the_agent_says(answer: Any, gpu: str, joules: float | None) -> None:
+    clock = Clock()
+    agent = Counting(clock, 600.0)
+    agent.answer = answer
+    found = gpu_counter(agent, gpu, clock)
+    assert found == (
+        None
+        if joules is None
+        else (pytest.approx(clock.now - 0.4), pytest.approx(joules), 1200 if joules == 4.2 else None)
+    )

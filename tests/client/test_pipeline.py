@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flyball import own_pipeline
 from flyball.clocks import RENEW_SECONDS, RETRY_SECONDS, SOCKET_NAME, Clock, own_gpu
 from flyball.environment import Environment, InvalidEnvironment, PipelineSection
 from flyball.job import Job
@@ -838,3 +839,51 @@ def test_a_process_that_does_not_know_its_gpu_sets_no_other_s_clock(
         pass
     (datagram,) = heard(listening)
     assert datagram.startswith(b"GPU-b ")
+
+
+# --- a stage that is measured ------------------------------------------------------------------------------------------
+
+
+def test_a_stage_is_measured_at_one_clock_after_the_other_and_what_was_found_is_left_in_the_folder(
+    agent: tuple[socket.socket, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listening, path = agent
+    now = Now()
+    monkeypatch.setattr(own_pipeline, "gpu_counter", lambda agent, gpu: (now.seconds, 200.0 * now.seconds, None))
+    job = Job(Environment(world_size=2, socket=path), monotonic=now)
+    pipeline = job.pipeline(stage=1, gpu="GPU-a", measure=(1000, 1400), profile=str(tmp_path / "new"))
+    for _ in range(30):
+        for _ in range(3):
+            with pipeline.forward(0):
+                now.seconds += 0.5
+        with pipeline.synchronize():
+            now.seconds += 0.2
+    assert pipeline.plan is None
+    asked = list(dict.fromkeys(heard(listening)))
+    assert asked == [b"GPU-a 1400", b"GPU-a 1000"]
+    lines = [line.split(",") for line in (tmp_path / "new" / "stage-00001.csv").read_text().splitlines()]
+    assert [line[:3] for line in lines] == [["1", "forward", "1400"], ["1", "forward", "1000"]]
+    for _, _, _, seconds, joules in lines:
+        assert (float(seconds), float(joules)) == (pytest.approx(0.5), pytest.approx(100.0, rel=1e-4))
+    heard(listening)
+    with pipeline.forward(0):
+        pass
+    assert heard(listening) == [], "it runs at what is granted"
+
+
+def test_a_stage_that_cannot_be_measured_trains_on_for_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = Now()
+    monkeypatch.setattr(own_pipeline, "gpu_counter", lambda agent, gpu: None)
+    for environment in (Environment(world_size=2), Environment(world_size=2, socket="/nowhere/flyball.sock")):
+        caplog.clear()
+        job = Job(environment, monotonic=now)
+        pipeline = job.pipeline(stage=0, gpu="GPU-a", measure=(1400,), profile=str(tmp_path))
+        for _ in range(40):
+            with pipeline.forward(0):
+                now.seconds += 0.5
+            with pipeline.synchronize():
+                pass
+        assert ["is not measured, training goes on" in record.getMessage() for record in caplog.records] == [True]
+    assert list(tmp_path.iterdir()) == []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -18,8 +20,9 @@ from flyball_frontiers.kareus import (
     kareus_document,
     microbatch_frontier,
 )
-from flyball_frontiers.pipeline import PipelineProfile, Schedule, pipeline_graph
+from flyball_frontiers.pipeline import PerseusPlanner, PipelineProfile, Schedule, pipeline_graph
 from flyball_frontiers.pipeline.document import perseus_document
+from flyball_frontiers.pipeline.evaluate import execute
 from flyball_testbed.pipeline.journals import Iteration, read_iterations
 from flyball_testbed.pipeline.stage import named
 
@@ -38,18 +41,29 @@ CSV = "stage,instruction,frequency,time,energy\n" + "".join(
 )
 
 
-def submit(bench: Bench, name: str, document: dict[str, Any], folder: Path, profile: str = CSV, **spec: Any) -> None:
+def submit(
+    bench: Bench,
+    name: str,
+    document: dict[str, Any] | None,
+    folder: Path,
+    profile: str = CSV,
+    more: Sequence[str] = (),
+    **spec: Any,
+) -> None:
+    """A job of two stages by a plan; without one it has no spec.pipeline. `more` goes to its processes."""
+    folder.mkdir(exist_ok=True)
     (folder / "profile.csv").write_text(profile)
-    bench.api.create(
-        f"/api/v1/namespaces/{bench.namespace}/configmaps",
-        {"metadata": {"name": "two-stages"}, "data": {"balanced.json": json.dumps(document)}},
-    )
     manifest = job_manifest(name, bench.namespace, gpus=(STAGES, STAGES), iterations=1_000_000, **spec)
-    manifest["spec"]["pipeline"] = {
-        "stages": STAGES,
-        "microbatches": MICROBATCHES,
-        "plan": {"configMap": "two-stages", "key": "balanced.json"},
-    }
+    if document is not None:
+        bench.api.create(
+            f"/api/v1/namespaces/{bench.namespace}/configmaps",
+            {"metadata": {"name": "two-stages"}, "data": {"balanced.json": json.dumps(document)}},
+        )
+        manifest["spec"]["pipeline"] = {
+            "stages": STAGES,
+            "microbatches": MICROBATCHES,
+            "plan": {"configMap": "two-stages", "key": "balanced.json"},
+        }
     manifest["spec"]["template"]["spec"]["containers"] = [
         {
             "name": "trainer",
@@ -57,6 +71,7 @@ def submit(bench: Bench, name: str, document: dict[str, Any], folder: Path, prof
             "command": [
                 sys.executable, "-m", "flyball_testbed.pipeline.stage", "--profile", str(folder / "profile.csv"),
                 "--microbatches", str(MICROBATCHES), "--iterations", "100000", "--journal", str(folder / "journal"),
+                *more,
             ],
             "env": [{"name": "PYTHONPATH", "value": str(CLIENT)}],
         }
@@ -195,3 +210,66 @@ def test_a_pipelines_computations_run_at_the_clocks_and_with_the_kernels_of_a_pl
     assert best.planned_joules is not None
     # A board that waits at a high clock draws a little more than WAITING_WATTS.
     assert best.joules == pytest.approx(best.planned_joules, rel=0.08)
+
+
+@pytest.mark.long
+def test_stages_are_measured_as_they_train_and_a_plan_of_that_is_as_good_as_one_of_the_recorded_profile(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """A job without any profile measures one in its first iterations; what is planned by it then acts in the next."""
+    folder = tmp_path / "measured"
+    recorded = PipelineProfile.from_csv(CSV)
+    clocks = sorted({point.clock_megahertz or 0 for points in recorded.points.values() for point in points})
+    options = ["--measure", ",".join(map(str, clocks)), "--measured", str(folder)]
+    submit(bench, "measures", None, folder, more=options, objective="Time")
+    files = [folder / f"stage-{stage:05d}.csv" for stage in range(STAGES)]
+    bench.wait(lambda: all(path.exists() for path in files), lambda: f"what was measured: {files}", 300.0)
+    measured = PipelineProfile.from_csv(
+        "stage,instruction,frequency,time,energy\n" + "".join(path.read_text() for path in files)
+    )
+    bench.api.delete(bench.path("measures"))
+    errors = {
+        what: [
+            abs(getattr(point, what) / getattr(known, what) - 1.0)
+            for key, points in measured.points.items()
+            for point in points
+            for known in recorded.points[key]
+            if known.clock_megahertz == point.clock_megahertz
+        ]
+        for what in ("time_seconds", "energy_joules")
+    }
+    print({what: f"mean {fmean(found):.1%}, worst {max(found):.1%}" for what, found in errors.items()})
+    assert {key: len(points) for key, points in measured.points.items()} == dict.fromkeys(recorded.points, len(clocks))
+    assert max(errors["time_seconds"]) <= 0.03
+    # A process that is woken late has its board draw for a little longer than the recorded computation takes.
+    assert fmean(errors["energy_joules"]) <= 0.06
+    assert max(errors["energy_joules"]) <= 0.2
+
+    document = perseus_document(pipeline_graph(measured, Schedule.ONE_F_ONE_B, MICROBATCHES), WAITING_WATTS, 20)
+    stages = [StagePlans(document, stage) for stage in range(STAGES)]
+    cheapest = stages[0].seconds_for("Energy")
+    graph = pipeline_graph(recorded, Schedule.ONE_F_ONE_B, MICROBATCHES)
+    ran: dict[tuple[int, str], int] = {}
+    chosen = []
+    for operation in graph.operations:
+        number = ran.get((operation.chunk, operation.instruction), 0)
+        ran[operation.chunk, operation.instruction] = number + 1
+        clock = stages[operation.chunk].at(cheapest).clock_megahertz(operation.instruction, number)
+        chosen.append(next(point for point in operation.points if point.clock_megahertz == clock))
+    took = execute(graph, chosen, WAITING_WATTS)
+    best = PerseusPlanner(graph, WAITING_WATTS).frontier(20).at(took.time_seconds)
+    print(f"by the measured profile {took.energy_joules:.1f} J, by the recorded {best.realised_energy_joules:.1f} J")
+    assert took.energy_joules <= 1.02 * best.realised_energy_joules
+
+    submit(bench, "planned", document, tmp_path / "planned", objective="Energy")
+
+    def followed() -> bool:
+        return any(
+            all(
+                c.clock_megahertz == stages[c.stage].at(cheapest).clock_megahertz(c.instruction, c.microbatch)
+                for c in iteration.computations
+            )
+            for iteration in read_iterations(tmp_path / "planned" / "journal")
+        )
+
+    bench.wait(followed, lambda: "an iteration at the clocks of the plan that was made of what was measured", 120.0)

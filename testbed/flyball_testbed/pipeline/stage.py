@@ -136,7 +136,10 @@ def run_stage(arguments: argparse.Namespace, rank: int, world_size: int, links: 
         job = flyball.Job(Environment.read(os.environ, os.getppid()), monotonic=now)
         job.start()
         board = Board(node.device(uuid))
-        pipeline = job.pipeline(stage=rank % stages, replica=rank // stages)
+        measure = [int(clock) for clock in arguments.measure.split(",") if clock]
+        pipeline = job.pipeline(
+            stage=rank % stages, replica=rank // stages, measure=measure, profile=str(arguments.measured)
+        )
         stage = Stage(arguments, rank, board, pipeline, now)
         journal({"replica": stage.replica, "stage": stage.stage, "gpu": uuid})
         hub.send(time.monotonic())
@@ -185,6 +188,10 @@ def main() -> int:
     parser.add_argument("--microbatches", type=int, required=True)
     parser.add_argument("--iterations", type=int, required=True)
     parser.add_argument("--journal", type=Path, required=True, help="folder; a file for each process")
+    parser.add_argument(
+        "--measure", default="", help="clocks in MHz, by commas: run by no plan, and measure the stages"
+    )
+    parser.add_argument("--measured", type=Path, default=Path(), help="the folder for what is measured")
     arguments = parser.parse_args()
     gpus = os.environ.get(GPUS_VARIABLE, "").split(",")
     stages = PipelineProfile.from_csv(arguments.profile.read_text(encoding="utf-8")).stages
