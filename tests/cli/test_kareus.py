@@ -54,6 +54,23 @@ def test_a_replay_writes_its_report_and_pictures(tables: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_another_seed_draws_otherwise_and_the_same_one_the_same(tables: Path, tmp_path: Path) -> None:
+    def found(seed: int, count: int) -> list[float]:
+        output = tmp_path / f"{seed}-{count}"
+        named = ["--table", "small_1200.csv=1200", "--table", "small_1410.csv=1410"]
+        sizes = ["--initial", "10", "--batches", "1", "--batch-size", "16", "--seed", str(seed), "--seeds", str(count)]
+        code, printed = run("replay", str(tables), *named, *sizes, "--output", str(output))
+        assert code == 0, printed
+        report = json.loads((output / "kareus-table.json").read_text())
+        shares: list[float] = report["methods"]["Random"]["hypervolume_share_near_reference"]
+        assert len(shares) == count
+        return shares
+
+    assert found(7, 1) == found(6, 2)[1:]
+    assert found(7, 1) != found(6, 1)
+
+
+@pytest.mark.slow
 def test_a_pipeline_is_compared_and_drawn(tmp_path: Path) -> None:
     sizes = ["--stages", "2", "--blocks", "2", "--microbatches", "2", "--points", "8", "--effort", "0.2"]
     code, printed = run("pipeline", *sizes, "--output", str(tmp_path))
