@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
         gpu: Annotated[str, typer.Option(help="The UUID of a GPU that was taken out: GPU-...")],
         journal_dir: JournalFolder = JOURNAL_FOLDER,
     ) -> None:
-        """Let the node's agent count a GPU no more that was taken out; until then it counts at its largest limit.
+        """Have the node's agent forget a GPU that was taken out; until then it counts at its largest limit.
 
         Run it on the node, where the journal lies. The running agent, or else the next one, takes it in.
 
@@ -110,7 +110,7 @@ def register(app: typer.Typer) -> None:
 
     @agent.command(epilog=ENVIRONMENT)
     def resume(node_name: NodeName, journal_dir: JournalFolder = JOURNAL_FOLDER) -> None:
-        """Have the node's agent take the GPUs back that it was asked to let go of."""
+        """Have the node's agent take back the GPUs that it was asked to let go of."""
         from flyball_agent.enforce.requests import end_release
 
         try:

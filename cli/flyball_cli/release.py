@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
         name: Annotated[str, typer.Argument(help="Its name.")],
         yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
         undo: Annotated[
-            bool, typer.Option("--undo", help="Take the word back, where it has not been acted on.")
+            bool, typer.Option("--undo", help="Withdraw the release, where it has not been acted on.")
         ] = False,
         kubeconfig: Kubeconfig = None,
         context: Context = None,

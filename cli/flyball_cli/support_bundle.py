@@ -202,7 +202,7 @@ def register(app: typer.Typer) -> None:
         kubeconfig: Kubeconfig = None,
         context: Context = None,
     ) -> None:
-        """Gather what somebody needs who is to find out what is wrong: objects, logs, versions.
+        """Gather objects, logs and versions for those who are to find out what is wrong.
 
         Left out are values of environment variables, of probes' headers and volumes' options, command lines of training
         containers, annotations of others, Secrets and ConfigMaps, and whatever looks like a credential. Look into

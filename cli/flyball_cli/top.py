@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
     def top(
         namespace: Namespace = None,
         all_namespaces: Annotated[
-            bool, typer.Option("--all-namespaces", "-A", help="The jobs of all namespaces; so it is without -n, too.")
+            bool, typer.Option("--all-namespaces", "-A", help="The jobs of all namespaces: the default without -n.")
         ] = False,
         once: Annotated[bool, typer.Option("--once", help="Print plain tables and end.")] = False,
         output: Annotated[
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         nodes: Annotated[bool, typer.Option("--nodes", help="Begin with the nodes, not the jobs.")] = False,
         refresh_seconds: Annotated[
-            float, typer.Option(min=0.5, max=600, help="How often the picture is drawn anew.")
+            float, typer.Option(min=0.5, max=600, help="How often the screen is drawn anew.")
         ] = DEFAULT_REFRESH_SECONDS,
         operator_namespace: OperatorNamespace = "flyball-system",
         kubeconfig: Kubeconfig = None,
