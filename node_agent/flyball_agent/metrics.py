@@ -210,6 +210,11 @@ def _node(series: _Series, state: AgentState, lease_seconds: float) -> None:
         ("agent_specs_refused_total", "Grants older than one that was accepted before.", counts.refused_grants),
         ("agent_lease_renewals_total", "Renewals of the operator's Lease that kept the grant.", counts.lease_renewals),
         ("agent_lease_expiries_total", "Times that the lease ran out.", counts.lease_expiries),
+        (
+            "agent_journal_unreadable_records_total",
+            "Lines of the journal that could not be read at the agent's start.",
+            counts.unreadable_records,
+        ),
         ("agent_rounds_total", "Rounds of the control loop.", state.counts.rounds),
         ("agent_late_rounds_total", "Rounds that began more than a tick late.", state.counts.late_rounds),
         ("agent_failed_rounds_total", "Rounds that ended in an error of the agent itself.", state.counts.failed_rounds),

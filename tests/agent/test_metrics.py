@@ -131,6 +131,15 @@ def test_the_agent_tells_what_it_does(tmp_path: Path) -> None:
     agent.enforcer.close()
 
 
+def test_what_the_journal_could_not_read_is_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "node-0.journal").write_bytes(b"12345678 {}\n")
+    agent, _, clock = make(tmp_path)
+    run(agent, clock)
+    assert value(scrape(agent), "flyball_agent_journal_unreadable_records_total") == 1
+    assert "journal could not be read whole" in caplog.text
+    agent.enforcer.close()
+
+
 def test_names_and_labels_keep_the_rules_and_the_number_is_bounded(tmp_path: Path) -> None:
     agent, _, clock = make(tmp_path, gpus=8)
     run(agent, clock)

@@ -91,6 +91,9 @@ class Enforcer:
             mode=Mode.OBSERVING if observe else Mode.ADOPTING,
             journal_error=journal.degraded,
         )
+        self.state.counts.unreadable_records = journal.unreadable_records
+        if journal.unreadable_records:
+            self._log.warning("journal could not be read whole", path=str(journal.path), lines=journal.unreadable_records)
         if self.state.grant is not None:
             self.state.in_force = braked(self.state.grant, self.state.brakes)
         self._reader = GpuReader(self.state, self._access, journal, clock_ns, node)

@@ -26,6 +26,7 @@ class EnforcementCounts:
     refused_grants: int = 0
     lease_renewals: int = 0
     lease_expiries: int = 0
+    unreadable_records: int = 0  # of the journal, at the start
     errors: dict[tuple[str, int], int] = field(default_factory=Counter)  # by (operation, NVML code)
     applied: dict[str, int] = field(default_factory=Counter)  # sets by kind
     applied_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
