@@ -131,7 +131,9 @@ def test_the_agent_tells_what_it_does(tmp_path: Path) -> None:
     agent.enforcer.close()
 
 
-def test_what_the_journal_could_not_read_is_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_journal_could_not_read_is_counted_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "node-0.journal").write_bytes(b"12345678 {}\n")
     agent, _, clock = make(tmp_path)
     run(agent, clock)

@@ -38,10 +38,14 @@ class DriverSessionTracker:
         """The session that goes on now, as the operator sees it."""
         return DriverSession(self._driver.boot_id, f"{self._load}.{self._resets}")
 
+    @property
+    def shows_new_load(self) -> bool:
+        """Whether the driver was loaded anew since `reloaded` has looked last, as far as it shows that."""
+        return self._driver.driver_load != self._load
+
     def reloaded(self) -> bool:
         """Look at the driver; True where it shows that it was loaded anew since the last look."""
-        load = self._driver.driver_load
-        if load == self._load:
+        if not self.shows_new_load:
             return False
         self.begin_anew(self._driver)
         return True

@@ -31,6 +31,7 @@ from flyball_agent.enforce.brakes import (
 from flyball_agent.enforce.clock_wishes import ClockWishes
 from flyball_agent.enforce.decisions import Mode, Target
 from flyball_agent.enforce.driver_access import DriverAccess
+from flyball_agent.enforce.first_cut import FirstCut
 from flyball_agent.enforce.gpu_state import GpuState, Holders, PodName
 from flyball_agent.enforce.grant import accepted_grant, is_another, supersedes
 from flyball_agent.enforce.journal import Journal, JournalError
@@ -93,7 +94,9 @@ class Enforcer:
         )
         self.state.counts.unreadable_records = journal.unreadable_records
         if journal.unreadable_records:
-            self._log.warning("journal could not be read whole", path=str(journal.path), lines=journal.unreadable_records)
+            self._log.warning(
+                "journal could not be read whole", path=str(journal.path), lines=journal.unreadable_records
+            )
         if self.state.grant is not None:
             self.state.in_force = braked(self.state.grant, self.state.brakes)
         self._reader = GpuReader(self.state, self._access, journal, clock_ns, node)
@@ -105,6 +108,9 @@ class Enforcer:
             still_decided=self._still_decided,
             clock_ns=clock_ns,
             node=node,
+        )
+        self._first_cut = FirstCut(
+            self.state, self._reader, self._setter, targets=self._limit_targets, still_decided=self._still_decided
         )
         self._acknowledger = Acknowledger(
             self.state,
@@ -262,8 +268,7 @@ class Enforcer:
                 await self._setter.set_locks({uuid: targets[uuid] for uuid in asked if uuid in targets})
 
     def _targets(self, grant: Grant) -> dict[str, Target]:
-        wishes = self._wishes.current(self._clock_ns())
-        return decisions.targets_of(grant, self._gpus(), self.state.mode, wishes)
+        return decisions.targets_of(grant, self._gpus(), self.state.mode, self._wishes.current(self._clock_ns()))
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
@@ -326,20 +331,21 @@ class Enforcer:
     # ---- one round -----------------------------------------------------------------------------------------------
 
     async def step(self) -> None:
-        """One round: read, decide, cut and read back, lock, raise within the grant and read back, judge."""
+        """One round: cut by what is new; read, decide, cut, lock, raise within the grant, judge; each set is read back."""
         state = self.state
+        self._set_mode()
+        asked = await self._first_cut.make()
         await self._reader.read()
-        grant, brakes = state.in_force, state.brakes
+        grant = state.in_force
         self._set_mode()
         if not self._observe:  # what somebody else sets is theirs to set
             self._reader.find_drift()
         targets: dict[str, Target] = {}
         if grant is not None:
-            targets = self._targets(grant)
-            if everything_lowered(brakes):
-                targets = lowest_targets(targets, self._gpus())
+            targets = self._limit_targets(grant)
             self._set_purposes(targets.values())
-            await self._setter.set_limits(grant, decisions.limit_cuts(self._gpus(), targets), "lower")
+            cuts = [change for change in decisions.limit_cuts(self._gpus(), targets) if change not in asked]
+            await self._setter.set_limits(grant, cuts, "lower")
             # Of the wishes as they are now: what was asked for since is set already.
             await self._setter.set_locks(self._targets(grant))
             await self._setter.set_persistence()
@@ -353,21 +359,16 @@ class Enforcer:
             await self._acknowledger.judge(targets)
         state.journal_error = self._journal.degraded
 
+    def _limit_targets(self, grant: Grant) -> dict[str, Target]:
+        targets = self._targets(grant)
+        return lowest_targets(targets, self._gpus()) if everything_lowered(self.state.brakes) else targets
+
     def _still_decided(self, grant: Grant) -> bool:
         """Whether the round still goes by this: a newer grant, a brake or the lease's end may come while it waits."""
         return self.state.in_force is grant and self._mode_now() is self.state.mode
 
     def _mode_now(self) -> Mode:
-        if self._observe:
-            return Mode.OBSERVING
-        grant, lease = self.state.in_force, self.state.lease
-        if grant is None or lease is None:
-            return decisions.mode_of(grant, self.state.gpus.values(), lease_valid=False)
-        boot_id, now_ns = self._access.driver.boot_id, self._clock_ns()
-        hold_ns = grant.other_gpus.failsafe_hold_seconds * NANOSECONDS
-        return decisions.mode_of(
-            grant, self.state.gpus.values(), lease.valid(boot_id, now_ns), lease.valid(boot_id, now_ns, hold_ns)
-        )
+        return Mode.OBSERVING if self._observe else self.state.mode_at(self._access.driver.boot_id, self._clock_ns())
 
     def _set_mode(self) -> None:
         was, self.state.mode = self.state.mode, self._mode_now()

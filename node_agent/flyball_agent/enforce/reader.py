@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flyball_kube.logs import get_logger
 
@@ -33,6 +33,16 @@ class GpuReader:
         self._clock_ns = clock_ns
         self._read_ns = 0
         self._failed_rounds = 0
+
+    async def unchanged(self, uuids: Sequence[str]) -> frozenset[str]:
+        """Of these GPUs the ones whose limits are still those that are known: nobody else has done anything since."""
+        if self._access.session.shows_new_load:
+            return frozenset()
+        before = {uuid: self._state.gpus[uuid].limit for uuid in uuids}
+        results = await self._access.calls.each(
+            "read power limit", [(uuid, self._access.gpus[uuid].read_power_limit) for uuid in uuids]
+        )
+        return frozenset(uuid for uuid, result in zip(uuids, results, strict=True) if result == before[uuid])
 
     async def read(self) -> None:
         results = await self._access.calls.each(

@@ -11,7 +11,7 @@ from flyball_api.units import NodeMilliwatts
 
 from flyball_agent.clock import NANOSECONDS
 from flyball_agent.enforce.brakes import Followed, Seen
-from flyball_agent.enforce.decisions import Mode, total_held_milliwatts
+from flyball_agent.enforce.decisions import Mode, mode_of, total_held_milliwatts
 from flyball_agent.enforce.gpu_state import GpuState, PodName
 from flyball_agent.enforce.records import GrantLease
 
@@ -84,6 +84,14 @@ class EnforcerState:
         if self.lease is None or self.lease.boot_id != self.session.boot_id:
             return 0.0
         return max(0.0, (self.lease.deadline_ns - now_ns) / NANOSECONDS)
+
+    def mode_at(self, boot_id: str, now_ns: int) -> Mode:
+        """What the agent is to do in this boot, at that time of CLOCK_BOOTTIME."""
+        grant, lease, gpus = self.in_force, self.lease, self.gpus.values()
+        if grant is None or lease is None:
+            return mode_of(grant, gpus, lease_valid=False)
+        hold_ns = grant.other_gpus.failsafe_hold_seconds * NANOSECONDS
+        return mode_of(grant, gpus, lease.valid(boot_id, now_ns), lease.valid(boot_id, now_ns, hold_ns))
 
     @property
     def held_milliwatts(self) -> NodeMilliwatts:

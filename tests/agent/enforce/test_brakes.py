@@ -12,7 +12,7 @@ from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.enforce.journal import Disk, Journal
-from flyball_agent.gpu.simulated import SimulatedDriver
+from flyball_agent.gpu.simulated import SimulatedDriver, SimulatedGpu
 from flyball_api.grant import BrakeVersion, CapOverNode, Grant, JobGrant, PowerBound
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.reading import ObjectMeta
@@ -325,6 +325,92 @@ def test_a_brake_waits_for_no_disk_but_its_acknowledgement_does(tmp_path: Path) 
     rig.step()
     assert rig.acknowledged == (1, 200_000, 200_000)
     rig.enforcer.close()
+
+
+class Calls:
+    """The calls of every driver in their order: (the GPU's UUID, which call)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[tuple[str, str]] = []
+        for name in ("read", "read_power_limit", "set_power_limit_milliwatts", "set_locked_clocks_megahertz"):
+            self._record(monkeypatch, name)
+
+    def _record(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        call = getattr(SimulatedGpu, name)
+
+        def recorded(gpu: SimulatedGpu, *arguments: int) -> object:
+            self.made.append((gpu.uuid, name))
+            return call(gpu, *arguments)
+
+        monkeypatch.setattr(SimulatedGpu, name, recorded)
+
+    def first(self, name: str) -> int:
+        return next(index for index, (_, made) in enumerate(self.made) if made == name)
+
+    def last(self, name: str) -> int:
+        return max(index for index, (_, made) in enumerate(self.made) if made == name)
+
+    def count(self, name: str) -> int:
+        return sum(made == name for _, made in self.made)
+
+
+def test_a_brake_is_in_force_before_anything_is_measured(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(monkeypatch)
+    rig.see(brake("hall", (1, 1), 250_000))
+    assert rig.limits == [150_000] * 2
+    assert calls.last("set_power_limit_milliwatts") < calls.first("read")
+    assert calls.count("set_power_limit_milliwatts") == 2
+    assert rig.acknowledged == (1, 300_000, 300_000)
+
+
+def test_agents_of_one_process_all_cut_before_any_of_them_does_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rigs = [Rig(tmp_path / str(number)) for number in range(3)]
+    for rig in rigs:
+        rig.enforcer.take_brakes({})
+        rig.enforcer.accept(granted(1))
+        rig.step()
+        rig.enforcer.take_brakes({"hall": brake("hall", (1, 1), 250_000)})
+    calls = Calls(monkeypatch)
+
+    async def rounds() -> None:
+        await asyncio.gather(*(rig.enforcer.step() for rig in rigs))
+
+    asyncio.run(rounds())
+    assert calls.last("set_power_limit_milliwatts") < calls.first("read")
+    for rig in rigs:
+        assert rig.acknowledged == (1, 300_000, 300_000)
+        rig.enforcer.close()
+
+
+@pytest.mark.parametrize("changed", [350_000, 120_000])
+def test_what_another_hand_has_set_since_is_noticed_under_a_brake_too(
+    rig: Rig, changed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(monkeypatch)
+    rig.node.devices[0].set_power_limit_milliwatts(changed)
+    rig.see(brake("hall", (1, 1), 250_000))
+    assert rig.limits == [150_000] * 2
+    assert rig.enforcer.state.counts.drift_corrections == 1
+    sets = [index for index, call in enumerate(calls.made) if call[1] == "set_power_limit_milliwatts"]
+    assert [calls.made[index][0] for index in sets] == [device.uuid for device in reversed(rig.node.devices)]
+    assert sets[0] < calls.first("read") < sets[1]
+
+
+def test_a_driver_that_was_loaded_anew_is_noticed_under_a_brake_too(rig: Rig) -> None:
+    rig.node.reload_driver()
+    rig.see(brake("hall", (1, 1), 250_000))
+    assert rig.limits == [150_000] * 2
+    assert rig.enforcer.state.counts.drift_corrections == 0
+
+
+def test_a_limit_that_is_not_taken_is_asked_for_once_in_a_round(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(monkeypatch)
+    rig.node.devices[0].flags = DeviceFault.SETTERS_LIE
+    rig.see(brake("hall", (1, 1), 250_000))
+    assert rig.limits == [300_000, 150_000]
+    assert calls.count("set_power_limit_milliwatts") == 2
 
 
 def test_what_does_not_come_down_is_not_acknowledged_as_if_it_had(rig: Rig) -> None:
