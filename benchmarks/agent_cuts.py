@@ -72,21 +72,29 @@ def grant(generation: int) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def last_sets() -> Iterator[list[tuple[float, float]]]:
-    """Of each set of a limit meanwhile, when it was made, and the processor time of this process by then."""
-    made: list[tuple[float, float]] = []
-    call = SimulatedDevice.set_power_limit_milliwatts
+class LastSet:
+    """When the last of so many limits was set, and the processor time of this process by then."""
 
-    def recorded(device: SimulatedDevice, limit_milliwatts: int) -> None:
-        call(device, limit_milliwatts)
-        made.append((time.monotonic(), time.process_time()))
+    def __init__(self, sets: int) -> None:
+        self._left = sets
+        self.at = self.processor = 0.0
 
-    SimulatedDevice.set_power_limit_milliwatts = recorded  # type: ignore[method-assign]
-    try:
-        yield made
-    finally:
-        SimulatedDevice.set_power_limit_milliwatts = call  # type: ignore[method-assign]
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look at the simulated GPUs meanwhile."""
+        call = SimulatedDevice.set_power_limit_milliwatts
+
+        def counted(device: SimulatedDevice, limit_milliwatts: int) -> None:
+            call(device, limit_milliwatts)
+            self._left -= 1
+            if self._left == 0:
+                self.at, self.processor = time.monotonic(), time.process_time()
+
+        SimulatedDevice.set_power_limit_milliwatts = counted  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            SimulatedDevice.set_power_limit_milliwatts = call  # type: ignore[method-assign]
 
 
 def acknowledged(agents: list[SingleProcessAgent], generation: int, bound_milliwatts: int) -> bool:
@@ -118,15 +126,16 @@ async def measure(folder: Path, count: int, cuts: int) -> float:
         await until_acknowledged(agents, generation, GPUS * LIMIT)
         await asyncio.sleep(REST_SECONDS)
         brake = PowerBrake(ObjectMeta("site"), PowerBrakeSpec(1, generation, 400_000, None))
-        with last_sets() as sets:
+        last = LastSet(count * GPUS)
+        with last.watched():
             began, processor = time.monotonic(), time.process_time()
             for agent in agents:
                 agent.take_brakes({"site": brake})
             await until_acknowledged(agents, generation, GPUS * (SMALLEST + (LIMIT - SMALLEST) * 4 // 10))
-        each = [1000 * (at - processor) / count for at in (sets[-1][1], time.process_time())]
+        each = [1000 * (at - processor) / count for at in (last.processor, time.process_time())]
         spent.append(each[0])
         print(
-            f"cut {generation} of {count} agents: last limit after {sets[-1][0] - began:.2f} s, last acknowledgement after"
+            f"cut {generation} of {count} agents: last limit after {last.at - began:.2f} s, last acknowledgement after"
             f" {time.monotonic() - began:.2f} s;"
             f" processor of each agent {each[0]:.2f} ms to its limits, {each[1]:.2f} ms in all",
             flush=True,

@@ -187,6 +187,15 @@ def test_every_fault_that_is_survived_names_what_shows_it() -> None:
     assert [number for number, row in rows if not re.search(r"`test_\w+`", row)] == []
 
 
+def test_every_rule_of_the_protocol_names_what_shows_it() -> None:
+    text = (ROOT / "docs/power-safety.md").read_text()
+    begin = text.index("## The protocol")
+    rules = re.split(r"^(?=\d+\. \*\*)", text[begin : text.index("\n## ", begin + 1)], flags=re.MULTILINE)[1:]
+    assert [int(rule.partition(".")[0]) for rule in rules] == list(range(1, len(rules) + 1))
+    assert len(rules) >= 12
+    assert [rule.partition(".")[0] for rule in rules if not re.search(r"`test_\w+`", rule)] == []
+
+
 def test_every_situation_of_a_job_that_does_not_run_names_what_shows_it() -> None:
     """A situation is only as good as the test that shows it."""
     text = (ROOT / "docs/operator.md").read_text()

@@ -120,6 +120,31 @@ def test_a_clock_that_was_set_back_keeps_no_agent_doubted_for_long() -> None:
     assert beats.update({"a": made(5190.0)}, 320.0) == {}
 
 
+@pytest.mark.parametrize("behind", [90.0, 200.0])
+def test_reports_that_come_to_seem_late_keep_an_agent_doubted_for_ten_times_as_long_as_they_are_too_late(
+    behind: float,
+) -> None:
+    """Of a machine that was paused for so long, whose clock stood still, or behind an API server that is so slow now."""
+    beats = Heartbeats(75.0)
+    beats.update({"a": made(5000.0)}, 0.0)
+    end = 10 * (behind - 75.0)
+    silent = {at: beats.update({"a": made(5000.0 + at - behind)}, float(at)) for at in range(int(behind) + 1, 3000)}
+    last = max(at for at in silent if silent[at])
+    assert end - 1.0 <= last <= end + 75.0
+    assert all(silent[at] for at in silent if at <= last)
+    another_leader = Heartbeats(75.0)
+    assert another_leader.update({"a": made(5000.0)}, 0.0) == {}
+    assert another_leader.update({"a": made(5030.0)}, 30.0) == {}
+
+
+def test_what_a_leader_sees_first_of_an_agent_counts_when_it_is_seen() -> None:
+    """An agent that died as it sent a report is believed for longer by as much as that was under way."""
+    beats = Heartbeats(75.0)
+    assert beats.update({"a": made(5000.0)}, 100.0) == {}, "made at 40"
+    assert beats.update({"a": made(5000.0)}, 175.0) == {}
+    assert beats.update({"a": made(5000.0)}, 175.5) == {"a": 75.5}
+
+
 def test_reports_that_a_restore_brings_back_are_no_clock_that_was_set_back() -> None:
     beats = Heartbeats(75.0)
     beats.update({"a": made(5000.0)}, 100.0)
