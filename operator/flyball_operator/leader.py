@@ -101,6 +101,7 @@ class LeaderTerm:
         """
         # 1. Read what stands, and what every node may draw now.
         cluster = self._watches.cluster()
+        self._power_execution.give_up_lost(cluster.gpu_nodes, monotonic)
         # A finished plan is taken before anything is derived from the one in force: the next one must start from it.
         self._plans.take(cluster.jobs, monotonic)
         self._meters.follow(cluster.caps)
@@ -132,7 +133,7 @@ class LeaderTerm:
         plan = replace(plan, decisions=self._tried(plan.decisions, cluster, jobs, state, monotonic))
         instructions = self._power.step(state, plan, now, monotonic, status_writes, jobs.stopping)
         # 4. Execute: grants first, then one safe step for each job, then the statuses.
-        self._power_execution.start(instructions)
+        self._power_execution.start(instructions, monotonic)
         self._job_execution.start(jobs, instructions, state.nodes)
         for write in instructions.cap_statuses:
             self._background.start(("cap", write.cap.uid), self._reporter.write_cap(write))
@@ -266,6 +267,7 @@ class LeaderTerm:
         pauses = [self._settings.replan_seconds, self._settings.status_interval_seconds, jobs.next_seconds]
         pauses += [cap.next_change_seconds for cap in state.caps.states]
         pauses += [state.next_silence_seconds, self._plans.next_seconds(monotonic)]
+        pauses.append(self._power_execution.next_seconds(state.cluster.gpu_nodes, monotonic))
         if self._plans.in_force.next_is_near:
             pauses.append(PLAN_GRACE_SECONDS)
         return max(SHORTEST_PAUSE_SECONDS, min(pauses))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from flyball_api.gpu_node import GpuNode
 from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_kube.logs import get_logger
 
@@ -15,6 +18,7 @@ from flyball_operator.power.observing import ObservingController
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.writes.background import Background
 from flyball_operator.writes.executor import Executor
+from flyball_operator.writes.lost_answers import LostAnswers
 
 logger = get_logger(__name__)
 
@@ -36,13 +40,23 @@ class PowerExecution:
         self._executor = executor
         self._reporter = reporter
         self._background = background
+        self._lost_answers = LostAnswers()
 
-    def start(self, instructions: PowerInstructions) -> None:
+    def give_up_lost(self, gpu_nodes: Mapping[str, GpuNode], monotonic: float) -> None:
+        """Wait no longer for answers to grants of which the GPUNodes show that they are over."""
+        for name in self._lost_answers.lost(gpu_nodes, monotonic):
+            self._background.give_up(("grant", name))
+
+    def next_seconds(self, gpu_nodes: Mapping[str, GpuNode], monotonic: float) -> float:
+        """Seconds until there is another one to give up; infinite where none is in sight."""
+        return self._lost_answers.next_seconds(gpu_nodes, monotonic)
+
+    def start(self, instructions: PowerInstructions, monotonic: float) -> None:
         """Start what a cycle has decided on nodes and caps, but for the statuses of caps."""
         for brake in instructions.brakes:
             self._send_brake(brake)
         for send in instructions.sends:
-            self._send_grant(send)
+            self._send_grant(send, monotonic)
         room = HOUSEKEEPING_AT_ONCE - self._background.under_way("labels", "hold")
         for sync in instructions.label_syncs:
             if room > 0 and not self._background.busy(("labels", sync.node.name)):
@@ -60,8 +74,9 @@ class PowerExecution:
                     setting = self._executor.set_startup_taint(info, closed=closed)
                     self._background.start(("taint", info.name), setting)
 
-    def _send_grant(self, send: SendGrant) -> None:
-        name, grant = send.node.name, send.grant
+    def _send_grant(self, send: SendGrant, monotonic: float) -> None:
+        name, grant, gpu_node = send.node.name, send.grant, send.node.gpu_node
+        self._lost_answers.sent(name, "" if gpu_node is None else gpu_node.metadata.resource_version, monotonic)
         logger.info(
             "grant",
             node=name,
@@ -118,6 +133,7 @@ class PowerExecution:
             self._background.wake()  # the grants that a cut needs then must not wait for the next try
 
     def _grant_answered(self, send: SendGrant, result: WriteResult) -> None:
+        self._lost_answers.answered(send.node.name)
         invalid = send.grant if result.invalid else None
         if self._power.handle(Answered(send.node.name, result.outcome, invalid)):
             self._reporter.announce_refused_grant(send.node, result.invalid)

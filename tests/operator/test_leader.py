@@ -40,6 +40,7 @@ from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import Settings
 from flyball_operator.watches import ClusterState
 from flyball_operator.writes.background import Background
+from flyball_operator.writes.lost_answers import LOST_AFTER_SECONDS
 from flyball_operator.writes.slots import SLOW_SECONDS, PacedSlots
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.job import JobModel
@@ -443,6 +444,39 @@ async def test_what_became_of_a_grant_reaches_the_controller() -> None:
     await bench.cycle()
     await bench.settle()
     assert bench.writes.made.count("grant a") == 2  # nobody has seen yet what became of the first
+
+
+async def test_a_cut_waits_for_no_answer_that_is_lost() -> None:
+    """The grant before it is there, as its GPUNode shows. A dead connection would be waited for for ten seconds."""
+    bench = Bench()
+    bench.unread = ("GPUNode b",)  # so that no plan is near
+    bench.writes.held["grant"] = asyncio.Event()
+    bench.caps = [row(2000)]
+    await bench.cycle()
+    await bench.writes.wait_for("grant a")
+    bench.gpu_nodes["a"] = bench.node("a", 250, version="8")
+    bench.caps = [row(1000)]
+    assert await bench.cycle(0.4) == pytest.approx(LOST_AFTER_SECONDS - 0.4)
+    assert bench.background.busy(("grant", "a")), "its answer may be on its way"
+    bench.woken.clear()
+    await bench.cycle(LOST_AFTER_SECONDS - 0.4)
+    await bench.woken.wait()
+    assert not bench.background.busy(("grant", "a"))
+    await bench.cycle()
+    assert bench.writes.made.count("grant a") == 2
+    assert bench.writes.granted.bound.limit_milliwatts == 800_000
+    await bench.term.close()
+
+
+async def test_an_answer_is_waited_for_while_nothing_shows_what_became_of_a_grant() -> None:
+    bench = Bench()
+    bench.caps = [row(1000)]
+    bench.writes.held["grant"] = asyncio.Event()
+    await bench.cycle()
+    await bench.writes.wait_for("grant a")
+    await bench.cycle(5.0)
+    assert bench.background.busy(("grant", "a"))
+    await bench.term.close()
 
 
 async def test_other_statuses_wait_while_a_cap_is_cut_also_those_in_the_queue() -> None:

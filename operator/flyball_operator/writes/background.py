@@ -87,6 +87,13 @@ class Background:
             logger.exception("a write failed unexpectedly", object=key)
         return UNKNOWN
 
+    def give_up(self, key: Hashable) -> None:
+        """Wait no longer for what is under way for this object: it ends without an answer, and wakes the loop at once."""
+        task = self._tasks.get(key)
+        if task is not None:
+            task.cancel()
+            task.add_done_callback(lambda ended: self._wake())
+
     async def stop(self) -> None:
         """Cancel what is under way and wait for its end."""
         for timer in self._retries.values():

@@ -57,6 +57,25 @@ def test_a_write_that_fails_wakes_the_loop_later(failure: Exception | None) -> N
     loop.close()
 
 
+async def test_what_is_given_up_ends_without_an_answer_and_wakes_the_loop() -> None:
+    woken = asyncio.Event()
+    background = Background(woken.set)
+    answers: list[WriteResult] = []
+
+    async def write() -> WriteResult:
+        await asyncio.Event().wait()
+        return DONE
+
+    background.give_up("a")  # nothing is under way
+    background.start("a", write(), answers.append)
+    await asyncio.sleep(0)
+    background.give_up("a")
+    assert background.busy("a"), "until it has ended"
+    await woken.wait()
+    assert not background.busy("a")
+    assert answers == [UNKNOWN]
+
+
 async def test_stopping_cancels_what_is_under_way() -> None:
     background = Background(lambda: None)
     cancelled = asyncio.Event()
