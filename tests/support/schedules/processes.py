@@ -157,6 +157,9 @@ class _IntendedPlans:
     def take(self, *_: object) -> None:
         pass
 
+    def next_seconds(self, *_: object) -> float:
+        return float("inf")
+
     def cancel(self) -> None:
         pass
 
