@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from flyball_api.names import DEFAULT_NAMESPACE
 
 from flyball_cli.cluster_access import Access, Context, Kubeconfig, OperatorNamespace
 
@@ -42,7 +43,7 @@ def register(app: typer.Typer) -> None:
             float, typer.Option(min=0, max=600, help="Watch agents for so many seconds; 95 see those that are silent.")
         ] = 0.0,
         output: Annotated[Output, typer.Option("--output", "-o", help="text or json.")] = Output.TEXT,
-        operator_namespace: OperatorNamespace = "flyball-system",
+        operator_namespace: OperatorNamespace = DEFAULT_NAMESPACE,
         kubeconfig: Kubeconfig = None,
         context: Context = None,
     ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
+from flyball_api.names import DEFAULT_NAMESPACE
 
 from flyball_cli.cluster_access import Access, Context, Kubeconfig, on_cluster, refusal
 
@@ -198,7 +199,7 @@ def register(app: typer.Typer) -> None:
         output: Annotated[
             Path | None, typer.Option(help="The file; by default flyball-support-TIME.tar.gz here.")
         ] = None,
-        namespace: Annotated[str, typer.Option(help="Where Flyball is installed.")] = "flyball-system",
+        namespace: Annotated[str, typer.Option(help="Where Flyball is installed.")] = DEFAULT_NAMESPACE,
         kubeconfig: Kubeconfig = None,
         context: Context = None,
     ) -> None:

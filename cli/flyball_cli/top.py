@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from flyball_api.names import DEFAULT_NAMESPACE
 
 from flyball_cli.cluster_access import Access, Context, Kubeconfig, Namespace, OperatorNamespace
 
@@ -41,7 +42,7 @@ def register(app: typer.Typer) -> None:
         refresh_seconds: Annotated[
             float, typer.Option(min=0.5, max=600, help="How often the screen is drawn anew.")
         ] = DEFAULT_REFRESH_SECONDS,
-        operator_namespace: OperatorNamespace = "flyball-system",
+        operator_namespace: OperatorNamespace = DEFAULT_NAMESPACE,
         kubeconfig: Kubeconfig = None,
         context: Context = None,
     ) -> None:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
+from flyball_api.names import DEFAULT_NAMESPACE
 
 from flyball_cli.cluster_access import Access, Context, Kubeconfig, Namespace, OperatorNamespace
 
@@ -76,7 +77,7 @@ def register(app: typer.Typer) -> None:
         name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The name.")] = None,
         namespace: Namespace = None,
         output: Annotated[Output, typer.Option("--output", "-o", help="text or json.")] = Output.TEXT,
-        operator_namespace: OperatorNamespace = "flyball-system",
+        operator_namespace: OperatorNamespace = DEFAULT_NAMESPACE,
         kubeconfig: Kubeconfig = None,
         context: Context = None,
     ) -> None:

@@ -1,4 +1,4 @@
-"""`plan(snapshot)`: one decision for each job, from one frozen picture of the cluster, and the same one every time."""
+"""`plan(snapshot)`: one decision for each job, from one frozen view of the cluster, and the same one every time."""
 
 from __future__ import annotations
 

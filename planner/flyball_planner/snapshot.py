@@ -1,4 +1,4 @@
-"""What the planner sees: one frozen picture of the cluster, in SI units, free of Kubernetes.
+"""What the planner sees: one frozen view of the cluster, in SI units, free of Kubernetes.
 
 The operator and the simulator build a `ClusterSnapshot` and hand it to a policy; nothing in here is read from a
 clock, a file or a network, so that the same snapshot always gives the same plan.
@@ -37,7 +37,7 @@ class NodeState:
     `gpus` counts every GPU of the node. `foreign_gpus` are held by pods that are not Flyball's, `lost_gpus` cannot be
     used; the rest is free for jobs only while `schedulable` (ready, not cordoned, its agent acknowledged).
     `foreign_power_limit_watts` is what foreign GPUs are reserved at on average, `lost_power_limit_watts` one lost GPU.
-    `fixed_bound_watts`: set where the node cannot be commanded (silent or not yet acknowledged): its whole worst hold,
+    `fixed_bound_watts`: set where the node cannot be commanded (unresponsive or not yet acknowledged): its committed watts,
     which the planner can neither lower nor use; `fixed_draw_watts`: what of it caps count that add up predicted draw (None:
     all of it). A job that already runs on a node that is not schedulable stays there
     (a cordon or an agent's restart must not restart training), unless the node is to be evacuated (`evacuate`).
