@@ -42,8 +42,9 @@ from flyball_api.gpu_node import (
     RoundTime,
 )
 from flyball_api.grant import BrakeVersion, Grant, PowerBound
+from flyball_api.label_selector import LabelSelector
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
-from flyball_api.power_cap import ForeignWeight, PowerCap, PowerCapSpec, PowerCapStatus
+from flyball_api.power_cap import ForeignWeight, PodWeight, PowerCap, PowerCapSpec, PowerCapStatus
 from flyball_api.reading import ObjectMeta
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import IncarnationView, NodeView, PodView
@@ -97,8 +98,14 @@ def gpu_model() -> GpuModel:
 
 
 def foreign_weights(tenths: int) -> tuple[ForeignWeight, ...]:
-    """What people give foreign pods along with each figure of a cap: nothing, less or more than others have."""
-    weights: tuple[tuple[ForeignWeight, ...], ...] = ((), (ForeignWeight("team", 400),), (ForeignWeight("team", 2500),))
+    """What people give foreign pods along with each figure of a cap: nothing, less or more than others have, or more with
+    less for those of a label."""
+    of_tier = PodWeight(LabelSelector({"tier": "batch"}), 700)
+    weights: tuple[tuple[ForeignWeight, ...], ...] = (
+        (),
+        (ForeignWeight("team", 400),),
+        (ForeignWeight("team", 2500, (of_tier,)),),
+    )
     return weights[tenths % len(weights)]
 
 
@@ -109,10 +116,15 @@ def node(name: str) -> NodeView:
 
 @cache
 def pod(name: str, index: int) -> PodView:
-    """A pod of one GPU on a node: of a job of ours, or from index `GPUS` on foreign, the second of another namespace."""
+    """A pod of one GPU on a node: of a job of ours, or from index `GPUS` on foreign, the second of another namespace.
+
+    On every node but the first foreign pods have a label.
+    """
     uid, pod_name = f"uid-{name}-{index}" if index < GPUS else "", f"{name}-{index}"
     return msgspec.structs.replace(
-        running_pod(pod_name, name, uid=uid, gpus=1), namespace=NAMESPACES.get(pod_name, "team")
+        running_pod(pod_name, name, uid=uid, gpus=1),
+        namespace=NAMESPACES.get(pod_name, "team"),
+        labels=(("tier", "batch"),) if name != NODES[0] else (),
     )
 
 
