@@ -184,6 +184,7 @@ class Settings:
         metadata=option(
             "How many power limits below what it draws a job of which nothing is known is tried at, each for two minutes "
             "at the most; it then runs at the cheapest.",
+            unit="limits",
             minimum=0,
             maximum=8,
         ),

@@ -89,7 +89,11 @@ def test_every_setting_is_given_by_option_and_by_environment(
 ) -> None:
     text, value = another_value(kind, one, tmp_path)
     assert value != one.default
-    words = [f"--no-{given.flag[2:]}"] if value is False else [given.flag, text]
+    words = (
+        {True: [given.flag], False: [f"--no-{given.flag[2:]}"]}[value]
+        if isinstance(value, bool)
+        else [given.flag, text]
+    )
     rest = required(kind, one.name)
     assert getattr(run(kind, [*rest, *words]), one.name) == value
     for variable in given.variables:

@@ -82,14 +82,14 @@ def groups_document(
     for point in written["points"]:
         point["groups"] = point.pop("plan")
     gpus = {name: {"gpus": group.gpus, "t_min": planned.frontiers[name].t_min} for name, group in groups.items()}
-    highest = {
+    at_highest = {
         name: written_out(group.graph, highest(group.graph), group.blocking_power_watts)
         for name, group in groups.items()
     }
-    slowest = max(run["time"] for run in highest.values())
+    slowest = max(run["time"] for run in at_highest.values())
     flat_out = sum(
         run["energy"] * groups[name].replicas + planned.frontiers[name].waiting_power_watts * (slowest - run["time"])
-        for name, run in highest.items()
+        for name, run in at_highest.items()
     )
     fastest = written["points"][0]["realised_time"]
     alone = sum(each.energy_within(each.at(each.t_min), fastest) for each in planned.frontiers.values())

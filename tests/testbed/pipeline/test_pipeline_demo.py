@@ -79,7 +79,7 @@ def journals(out: Path, joules: float = 88.0, seconds: float = 10.0, answered: b
                 lines.append(
                     {
                         "iteration": number, "instruction": "forward", "microbatch": microbatch, "start": start,
-                        "end": start + 0.5, "megahertz": 900, "degree": degree,
+                        "end": start + 0.5, "megahertz": 900, "degree": degree, "ran": "forward",
                     }
                 )  # fmt: skip
             lines.append(
