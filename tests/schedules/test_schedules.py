@@ -239,6 +239,18 @@ def test_a_node_that_is_hung_elsewhere_twice_is_excused_since_the_first_time() -
     )
 
 
+def test_what_another_hand_has_set_is_excused_also_where_it_settles_late() -> None:
+    """It is in force only when the referee has looked already."""
+    assert not violation_of(
+        fault(10.07, "limits settle late", "b", 2.17, 330),
+        fault(10.83, "another hand sets a limit", "b", 0.10, 851),
+        beginning=Beginning(
+            (2, 3, 5), (False,) * 3, ((450, 1.0), (400, 1.0), (250, 1.0), (450, 1.0), (400, 1.0), (400, 1.0))
+        ),
+        seed=6000296,
+    )
+
+
 def test_a_machine_of_which_both_objects_are_gone_keeps_to_its_failsafe_after_its_lease() -> None:
     """Taken to be gone: what docs/power-safety.md says of it, in each of its words."""
     limits: dict[float, dict[str, int]] = {}

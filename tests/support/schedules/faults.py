@@ -319,7 +319,8 @@ async def _drift(world: World, fault: Fault) -> None:
     machine = world.machines[fault.target]
     device = machine.devices[fault.number % GPUS]
     watts = (LARGEST, DEFAULT, MIN, 250)[fault.number // GPUS % 4]
-    world.referee.by_itself(device, "drift", lambda: device.set_power_limit_milliwatts(watts * 1000))
+    settles_seconds = machine.node.settle_milliseconds / 1000
+    world.referee.by_itself(device, "drift", lambda: device.set_power_limit_milliwatts(watts * 1000), settles_seconds)
 
 
 def _flag(name: str, flag: DeviceFault) -> None:

@@ -45,7 +45,7 @@ class Excuse:
     """Something that nobody commanded: since when, what was before, and the office seconds at which it ends, if known.
 
     `node_milliwatts` is what the whole node came to before: while its agent shares that out anew, one GPU after the other,
-    some count as they were before and others as they are.
+    some count as they were before and others as they are. Until `settled` the limit may not be there yet.
     """
 
     cause: str
@@ -53,6 +53,7 @@ class Excuse:
     before_milliwatts: int
     ends: float | None = None
     node_milliwatts: int | None = None
+    settled: float = 0.0
 
 
 @dataclass
@@ -129,8 +130,10 @@ class Referee:
             self._moved[node].append((before, Excuse(cause, self._loop.time(), 0, self._office + SECONDS_ALLOWED)))
         self.look()
 
-    def by_itself(self, device: VirtualDevice, cause: str, change: Callable[[], object]) -> None:
-        """`change` does something to the GPU's limit that Flyball did not command."""
+    def by_itself(
+        self, device: VirtualDevice, cause: str, change: Callable[[], object], settles_seconds: float = 0.0
+    ) -> None:
+        """`change` does something to the GPU's limit that Flyball did not command; it shows after `settles_seconds`."""
         # What the agent asked for last counts, also where an out-of-band cap stands below it.
         before = max(_limit(device), self._asked.get(device.uuid, 0))
         known = self._excuses.get(device.uuid)
@@ -138,9 +141,13 @@ class Referee:
         node = next((devices for devices in self._devices.values() if device in devices), [device])
         others = sum(_counted(_limit(other), self._excuses.get(other.uuid)) for other in node if other is not device)
         change()
-        if _limit(device) > before:
-            self._excuses[device.uuid] = Excuse(cause, self._loop.time(), floor, node_milliwatts=floor + others)
-            self._note(f"{cause}: {device.uuid[-4:]} {before // 1000} -> {_limit(device) // 1000} W")
+        comes = max(_limit(device), device.read().requested_limit_milliwatts if settles_seconds else 0)
+        if comes > before:
+            now = self._loop.time()
+            self._excuses[device.uuid] = Excuse(
+                cause, now, floor, node_milliwatts=floor + others, settled=now + settles_seconds
+            )
+            self._note(f"{cause}: {device.uuid[-4:]} {before // 1000} -> {comes // 1000} W")
         self.look()
 
     def commanded(self, device: VirtualDevice) -> None:
@@ -296,7 +303,8 @@ class Referee:
                     continue
                 if excuse.ends is None and self._loop.time() - silent_since > self._report_timeout:
                     excuse.ends = self._office + SECONDS_ALLOWED
-                if _over(excuse, self._office) or _limit(device) <= excuse.before_milliwatts:
+                gone = _limit(device) <= excuse.before_milliwatts and self._loop.time() > excuse.settled
+                if _over(excuse, self._office) or gone:
                     del self._excuses[device.uuid]
         for key, excuse in list(self._newcomers.items()):
             if _over(excuse, self._office):
