@@ -334,7 +334,7 @@ class Enforcer:
         """One round: cut by what is new; read, decide, cut, lock, raise within the grant, judge; each set is read back."""
         state = self.state
         self._set_mode()
-        asked = await self._first_cut.make()
+        refused = await self._first_cut.make()
         await self._reader.read()
         grant = state.in_force
         self._set_mode()
@@ -344,7 +344,7 @@ class Enforcer:
         if grant is not None:
             targets = self._limit_targets(grant)
             self._set_purposes(targets.values())
-            cuts = [change for change in decisions.limit_cuts(self._gpus(), targets) if change not in asked]
+            cuts = [change for change in decisions.limit_cuts(self._gpus(), targets) if change not in refused]
             await self._setter.set_limits(grant, cuts, "lower")
             # Of the wishes as they are now: what was asked for since is set already.
             await self._setter.set_locks(self._targets(grant))

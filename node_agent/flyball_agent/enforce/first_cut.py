@@ -43,7 +43,8 @@ class FirstCut:
         self._last: tuple[Grant | None, Mode] = (None, Mode.ADOPTING)
 
     async def make(self) -> Sequence[SetLimit]:
-        """The sets that were made, whatever came of them; the round need not ask for them again.
+        """The sets that were not taken; the round need not ask for them again. One that was taken it may have to repeat,
+        where another hand puts back what was there before.
 
         Only GPUs that are as the last round left them: what somebody else has set since, or a driver that was loaded
         anew, is for the whole round to find, and so is a GPU that now has its limit for another reason.
@@ -71,4 +72,4 @@ class FirstCut:
         await self._setter.set_limits(grant, cuts, "lower")
         # Of many agents in one process, and of what has come to this one meanwhile, no cut waits for the rest.
         await asyncio.sleep(0)
-        return cuts
+        return [change for change in cuts if state.gpus[change.uuid].ours_milliwatts != change.new_milliwatts]

@@ -405,6 +405,20 @@ def test_a_driver_that_was_loaded_anew_is_noticed_under_a_brake_too(rig: Rig) ->
     assert rig.enforcer.state.counts.drift_corrections == 0
 
 
+def test_what_another_hand_sets_back_between_the_cut_and_the_reading_is_put_back_in_the_same_round(rig: Rig) -> None:
+    async def hand() -> None:
+        rig.node.devices[0].set_power_limit_milliwatts(300_000)
+
+    async def both() -> None:
+        await asyncio.gather(rig.enforcer.step(), hand())
+
+    rig.enforcer.take_brakes({"hall": brake("hall", (1, 1), 250_000)})
+    asyncio.run(both())
+    assert rig.enforcer.state.counts.drift_corrections == 1
+    assert rig.limits == [150_000] * 2
+    assert rig.acknowledged == (1, 300_000, 300_000)
+
+
 def test_a_limit_that_is_not_taken_is_asked_for_once_in_a_round(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls(monkeypatch)
     rig.node.devices[0].flags = DeviceFault.SETTERS_LIE
