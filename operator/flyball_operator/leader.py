@@ -91,7 +91,7 @@ class LeaderTerm:
         self._wall_clock = wall_clock
         self._power_execution = PowerExecution(power, executor, reporter, background)
         self._job_execution = JobExecution(jobs, recurrences, executor, reporter, background, wall_clock)
-        self.hurries = False  # limits are being lowered: what follows from agents' answers must not wait
+        self.soonest_change_seconds = 0.0  # until power has to be decided on again; 0 while limits are being lowered
 
     def cycle(self, now: datetime, monotonic: float) -> float:
         """One cycle; returns the seconds after which the next is due even if nothing changes.
@@ -150,7 +150,9 @@ class LeaderTerm:
         self._reporter.announce_deletions([*cluster.caps, *cluster.gpu_nodes.values()])
         self._observe(cluster, state, jobs, instructions)
         self._metrics.observe_signal(self._signal.read(monotonic), now)
-        self.hurries = any(cap.attainable and not cap.enforced for cap in state.caps.states)
+        hurries = any(cap.attainable and not cap.enforced for cap in state.caps.states)
+        changes = (state.next_silence_seconds, *(cap.next_change_seconds for cap in state.caps.states))
+        self.soonest_change_seconds = 0.0 if hurries else min(changes)
         return self._pause(state, jobs, monotonic)
 
     async def close(self) -> None:

@@ -39,8 +39,10 @@ logger = get_logger(__name__)
 # Cycles take at most this share of a core, however fast the changes come: what answers them needs the rest.
 MAX_CYCLE_SHARE = 0.2
 # But no more rest than this, and after long cycles twice what they took, at most the second: over ten thousand jobs a cycle
-# takes half a second, and where the next one followed soon, what was decided did not get written. A cap that changes is
-# followed at once all the same, and so are the agents' answers while limits are being lowered.
+# takes half a second, and where the next one followed soon, what was decided did not get written. A cap that somebody
+# changes is followed at once all the same. The agents' answers while limits are being lowered, what a cap changes by at its
+# time, and a node that may draw more than was known wait for no more than the first: a claim that it makes untrue is to be
+# withdrawn within two seconds.
 LONGEST_REST_SECONDS, LONGEST_REST_OF_LONG_CYCLES_SECONDS = 0.25, 1.0
 RETRY_SECONDS = 1.0
 # A backup from which the API server is restored is at most so many changes of leaders old.
@@ -73,13 +75,14 @@ class Operator:
         self._work_seconds = work_seconds
         self._meter_endpoints = settings.meter_endpoints  # read once: a later change of the file waits for a restart
         self._wake = asyncio.Event()
-        self._wake_at_once = asyncio.Event()
+        self._wake_at_once, self._wake_soon = asyncio.Event(), asyncio.Event()
         self._watches = Watches(
             session,
             self._wake.set,
             settings.gpu_resources,
             observe_jobs=settings.observe_jobs,
             wake_at_once=self.wake_at_once,
+            wake_soon=self.wake_soon,
         )
         self._worker = PlanWorker(settings.plan_deadline_seconds)
         self._learner = learner or Learner(session, on_change=self._wake.set)
@@ -104,8 +107,13 @@ class Operator:
 
     def wake_at_once(self) -> None:
         """Ask for one that comes before the rest is over that a long one owes: a cap may have fallen."""
-        self._wake.set()
+        self.wake_soon()
         self._wake_at_once.set()
+
+    def wake_soon(self) -> None:
+        """Ask for one that comes before the longer rest is over: a node may draw more than was known."""
+        self._wake.set()
+        self._wake_soon.set()
 
     def highest_epoch(self) -> int:
         """The highest epoch under which any node was ever commanded, as far as the local copy knows.
@@ -158,6 +166,7 @@ class Operator:
                 self._lease.check(epoch)
                 self._wake.clear()
                 self._wake_at_once.clear()
+                self._wake_soon.clear()
                 began_at = self._monotonic()
                 if self._cycle_began_at is None:
                     self._cycle_began_at = began_at
@@ -180,7 +189,7 @@ class Operator:
                 # Work, not waiting: an answer that came late is no reason to be late with the next cycle.
                 work = self._work_seconds() - started
                 self._metrics.observe_cycle(work)
-                await self._rest(pause, rest_seconds(work, hurries=term.hurries))
+                await self._rest(pause, rest_seconds(work, term.soonest_change_seconds))
         finally:
             await term.close()
 
@@ -261,7 +270,8 @@ class Operator:
     async def _rest(self, longest: float, shortest: float) -> None:
         """Sleep until woken, `longest` at most, `shortest` at least; after the waking what comes in bursts is gathered."""
         loop = asyncio.get_running_loop()
-        rested_at = loop.time() + shortest
+        ends = ((self._wake_at_once, min(shortest, LONGEST_REST_SECONDS)), (self._wake_soon, shortest))
+        began_at = loop.time() - self._settings.coalesce_seconds
         try:
             # Not `wait_for`, which before Python 3.12 forgets a cancellation that comes together with the waking.
             async with asyncio.timeout(max(shortest, longest)):
@@ -269,15 +279,17 @@ class Operator:
         except TimeoutError:
             return
         # What has been idle for long enough owes no more rest.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, rested_at - loop.time() - self._settings.coalesce_seconds)):
-                await self._wake_at_once.wait()
+        for end, rest in ends:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, began_at + rest - loop.time())):
+                    await end.wait()
         await asyncio.sleep(self._settings.coalesce_seconds)
 
 
-def rest_seconds(work: float, *, hurries: bool) -> float:
-    """For how long what answers comes before the next cycle, after one of so much work; `hurries`: limits are lowered."""
-    most = LONGEST_REST_SECONDS
-    if not hurries:
-        most = max(most, min(LONGEST_REST_OF_LONG_CYCLES_SECONDS, 2 * work))
-    return min(work * (1 / MAX_CYCLE_SHARE - 1), most)
+def rest_seconds(work: float, soonest_change_seconds: float) -> float:
+    """For how long what answers comes before the next cycle, after one of so much work.
+
+    `soonest_change_seconds`: when power is to be decided on again at the latest, 0 while limits are lowered.
+    """
+    most = min(LONGEST_REST_OF_LONG_CYCLES_SECONDS, 2 * work, soonest_change_seconds)
+    return min(work * (1 / MAX_CYCLE_SHARE - 1), max(LONGEST_REST_SECONDS, most))

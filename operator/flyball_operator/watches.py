@@ -59,6 +59,7 @@ from flyball_operator.ownership import PodOwners, highest_incarnation, is_of_liv
 logger = get_logger(__name__)
 
 T = TypeVar("T", EnergyAwareJob, EnergyQuota, PowerCap, GpuNode)
+Watched = TypeVar("Watched")
 
 
 def logging_problems(read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:
@@ -112,8 +113,32 @@ class ClusterState:
         return sum(job.spec.gpus.max for job in self.jobs.values() if job.wants_gpus)
 
 
+def _asked_of_cap(cap: PowerCap) -> object:
+    """What somebody wants of a cap; not what the operator says of it."""
+    return cap.uid, cap.spec, cap.metadata.deletion_timestamp
+
+
+def _asked_of_brake(brake: PowerBrake) -> object:
+    """What a brake, or an emergency, asks of agents."""
+    return brake.metadata.uid, brake.spec
+
+
+def _drawn_by_node(node: NodeView) -> object:
+    """What says of a Node that its GPUs may stand at other limits than was known, or under another cap."""
+    return node.uid, node.boot_id, node.ready, node.gpus, node.hidden_gpus, node.labels
+
+
+def _drawn_by_gpus(gpu_node: GpuNode) -> object:
+    """What says of a GPUNode that its GPUs may stand at more than was acknowledged."""
+    healthy = sum(gpu.healthy for gpu in gpu_node.gpus)
+    return gpu_node.metadata.uid, gpu_node.session, gpu_node.read_back_since_milliwatts, len(gpu_node.gpus), healthy
+
+
 class Watches:
-    """The informers; `wake` is called at each change, `wake_at_once` (None: `wake`) at one of a cap or a brake.
+    """The informers; `wake` is called at each change.
+
+    `wake_at_once` is called instead where somebody wants another cap or brake, and `wake_soon` where a node may draw more
+    than was known (None: `wake`).
 
     `gpu_resources` names the extended resources whose units are GPUs.
 
@@ -128,21 +153,41 @@ class Watches:
         *,
         observe_jobs: bool = False,
         wake_at_once: Callable[[], None] | None = None,
+        wake_soon: Callable[[], None] | None = None,
     ) -> None:
         def on_change(key: str) -> None:
             wake()
 
-        def on_cap(key: str) -> None:
-            (wake_at_once or wake)()
+        def on_change_of(
+            what: Callable[[Watched], object],
+            known: Callable[[str], Watched | None],
+            other_wake: Callable[[], None] | None,
+        ) -> Callable[[str], None]:
+            """Wakes by `other_wake` where `what` an object says has changed, else as any change does."""
+            before: dict[str, object] = {}
 
+            def on_change(key: str) -> None:
+                item = known(key)
+                said = None if item is None else what(item)
+                changed = said != before.pop(key, None)
+                if said is not None:
+                    before[key] = said
+                (other_wake if changed and other_wake is not None else wake)()
+
+            return on_change
+
+        on_cap = on_change_of(_asked_of_cap, lambda key: self.caps.get(key), wake_at_once)
+        on_brake = on_change_of(_asked_of_brake, lambda key: self.brakes.get(key), wake_at_once)
+        on_node = on_change_of(_drawn_by_node, lambda key: self.nodes.get(key), wake_soon)
+        on_gpu_node = on_change_of(_drawn_by_gpus, lambda key: self.gpu_nodes.get(key), wake_soon)
         self.jobs = Informer(session, ENERGY_AWARE_JOBS, logging_problems(read_energy_aware_job), on_change=on_change)
         self.caps = Informer(session, POWER_CAPS, logging_problems(read_power_cap), on_change=on_cap)
-        self.brakes = Informer(session, POWER_BRAKES, read_power_brake, on_change=on_cap)
+        self.brakes = Informer(session, POWER_BRAKES, read_power_brake, on_change=on_brake)
         self.brake_acknowledgements = Informer(
             session, BRAKE_ACKNOWLEDGEMENTS, read_brake_acknowledgement, on_change=on_change
         )
-        self.gpu_nodes = Informer(session, GPU_NODES, logging_problems(read_gpu_node), on_change=on_change)
-        self.nodes = Informer(session, NODES, partial(read_node, gpu_resources=gpu_resources), on_change=on_change)
+        self.gpu_nodes = Informer(session, GPU_NODES, logging_problems(read_gpu_node), on_change=on_gpu_node)
+        self.nodes = Informer(session, NODES, partial(read_node, gpu_resources=gpu_resources), on_change=on_node)
         self.pods = Informer(session, PODS, partial(read_pod, gpu_resources=gpu_resources), on_change=on_change)
         self.incarnations = Informer(
             session, JOBS, read_incarnation, on_change=on_change, params={"labelSelector": LABEL_JOB_UID}

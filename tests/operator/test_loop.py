@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from flyball_api.gpu_node import GpuNode
-from flyball_operator.loop import MAX_EPOCHS_LOST, Operator, rest_seconds
+from flyball_operator.loop import LONGEST_REST_SECONDS, MAX_EPOCHS_LOST, Operator, rest_seconds
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.settings import Settings
 from flyball_operator.writes.lease import LeadershipLost
@@ -66,7 +66,7 @@ class Bench:
         for node in nodes:
             self.operator._watches.gpu_nodes._objects[node.name] = node
 
-    hurries = False
+    soonest_change_seconds = 60.0
 
     async def load(self) -> None: ...
 
@@ -148,20 +148,36 @@ def test_a_cap_that_falls_ends_the_rest_that_a_long_cycle_owes() -> None:
     assert in_virtual_time(rested()) == pytest.approx(2.0)
 
 
+def test_a_node_that_may_draw_more_ends_a_long_rest_but_not_a_short_one() -> None:
+    async def rested(soon_after: float) -> float:
+        operator = Bench().operator
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.1, operator.wake)
+        loop.call_later(soon_after, operator.wake_soon)
+        began_at = loop.time()
+        await operator._rest(60.0, 1.0)
+        return loop.time() - began_at
+
+    assert in_virtual_time(rested(0.2)) == pytest.approx(LONGEST_REST_SECONDS)
+    assert in_virtual_time(rested(0.6)) == pytest.approx(0.6)
+    assert in_virtual_time(rested(2.0)) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(
-    ("work", "hurries", "rest"),
+    ("work", "soonest_change_seconds", "rest"),
     [
-        (0.01, False, 0.04),
-        (0.1, False, 0.25),
-        (0.3, False, 0.6),
-        (2.0, False, 1.0),
-        (2.0, True, 0.25),
+        (0.01, 60.0, 0.04),
+        (0.1, 60.0, 0.25),
+        (0.3, 60.0, 0.6),
+        (2.0, 60.0, 1.0),
+        (2.0, 0.5, 0.5),
+        (2.0, 0.0, 0.25),
     ],
 )
-def test_the_longer_a_cycle_the_longer_its_rest_but_where_limits_are_being_lowered(
-    work: float, hurries: bool, rest: float
+def test_the_longer_a_cycle_the_longer_its_rest_but_where_limits_are_to_be_lowered(
+    work: float, soonest_change_seconds: float, rest: float
 ) -> None:
-    assert rest_seconds(work, hurries=hurries) == pytest.approx(rest)
+    assert rest_seconds(work, soonest_change_seconds) == pytest.approx(rest)
 
 
 def in_virtual_time(coroutine: Coroutine[Any, Any, float]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Collection
 from typing import Any
 
@@ -36,6 +37,7 @@ from tests.support.operator_objects import (
     raw_pod,
     raw_report,
 )
+from tests.support.shown_cluster import raw_cap
 from tests.support.waiting import PATIENCE_SECONDS
 
 KINDS: tuple[tuple[str, Resource], ...] = (
@@ -289,6 +291,44 @@ async def test_a_job_is_only_observed_by_its_own_label_its_namespaces_or_the_ope
     # What follows from a job that is the same is not worked out anew.
     again = watches.cluster()
     assert all(again.jobs[uid] is found for uid, found in cluster.jobs.items())
+
+
+async def test_what_somebody_asks_of_a_cap_wakes_at_once_and_a_node_that_may_draw_more_soon() -> None:
+    woken: list[str] = []
+    session: Any = Lists(
+        caps=[raw_cap("row", 9000)],
+        nodes=[raw_node("a")],
+        gpu_nodes=[raw_gpu_node("a", grant(8 * FLOOR), limits=8 * FLOOR)],
+    )
+    watches = Watches(
+        session,
+        lambda: woken.append("some time"),
+        DEFAULT_GPU_RESOURCES,
+        wake_at_once=lambda: woken.append("at once"),
+        wake_soon=lambda: woken.append("soon"),
+    )
+    await relist(watches)
+    versions = itertools.count(101)
+
+    def by(resource: Resource, raw: Json) -> str:
+        raw["metadata"]["resourceVersion"] = str(next(versions))
+        woken.clear()
+        watches.absorb(resource, raw)
+        (how,) = woken
+        return how
+
+    # Of a cap: what the operator says of it, and what somebody wants of it.
+    assert by(POWER_CAPS, raw_cap("row", 9000, status={"effectiveWatts": 9000})) == "some time"
+    assert by(POWER_CAPS, raw_cap("row", 8000)) == "at once"
+    # Of a Node: how it is but for its power, and a boot's signs.
+    assert by(NODES, raw_node("a", unschedulable=True)) == "some time"
+    assert by(NODES, raw_node("a", ready=False)) == "soon"
+    assert by(NODES, raw_node("b")) == "soon"
+    # Of a GPUNode: its agent's reports and acknowledgements, and a driver that was loaded anew.
+    more = grant(9 * FLOOR, generation=2)
+    assert by(GPU_NODES, raw_gpu_node("a", more, limits=8 * FLOOR, acknowledged=(1, 1))) == "some time"
+    assert by(GPU_NODES, raw_gpu_node("a", more, limits=9 * FLOOR)) == "some time"
+    assert by(GPU_NODES, raw_gpu_node("a", more, limits=9 * FLOOR, session=("boot", "anew"))) == "soon"
 
 
 class OldDefinitions:
