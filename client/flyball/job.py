@@ -155,7 +155,7 @@ class Job:
         stage: int,
         replica: int = 0,
         gpu: str = "",
-        measure: Sequence[int] = (),
+        measure: Sequence[int] | None = None,
         profile: str = "",
     ) -> Pipeline:
         """This process' place in a pipeline, whose computations run at the clocks of a plan.
@@ -170,7 +170,8 @@ class Job:
         With `measure`, clocks in megahertz, it runs by no plan: the first replica's stages run at one clock after the
         other, from the highest downwards, until a lower one saves nothing, and leave in the folder `profile` what each of
         their computations took (`stage-00000.csv` and so on). Together, under the header
-        `stage,instruction,frequency,time,energy`, they are what `flyball frontier --profile` takes.
+        `stage,instruction,frequency,time,energy`, they are what `flyball frontier --profile` takes. Raises ValueError
+        where there is no clock or no folder, or a plan beside them; what is missing of the pod costs one warning.
         """
         return own_pipeline(
             self._environment,

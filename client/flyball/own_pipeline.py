@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 from collections.abc import Sequence
 from typing import Callable
@@ -28,16 +29,18 @@ def own_pipeline(
     gpu: str,
     values: SharedValues | None,
     monotonic: Callable[[], float],
-    measure: Sequence[int] = (),
+    measure: Sequence[int] | None = None,
     profile: str = "",
 ) -> Pipeline:
     """The pipeline as this process takes part in it; one without a plan or a clock where they are not known, or wrong.
 
-    With `measure` it runs by no plan, and measures the stage at these clocks into `profile`.
+    With `measure` it runs by no plan, and measures the stage at these clocks into the folder `profile`. Raises ValueError
+    where what is to be measured cannot be meant.
     `plan` is a file (None: the job's `spec.pipeline` says which), `gpu` a UUID (empty: as the environment has it), and
     `values` is what the processes of the job share.
     """
-    section = environment.pipeline if plan is None and not measure else None
+    clocks = _clocks(measure, profile, plan)
+    section = environment.pipeline if plan is None and not clocks else None
     path = plan if section is None else section.plan
     plans = None if path is None else read_plans(path, stage, environment.world_size, section)
     own = gpu or own_gpu(os.environ, environment.local_rank)
@@ -49,12 +52,13 @@ def own_pipeline(
     if plans is not None and section is not None and environment.socket is None:
         logger.warning("no clocks are asked for, training goes on: the job has a pipeline, and its pods no socket")
     measured = None
-    if measure and replica == 0:
-        if own is None or environment.socket is None:
-            logger.warning("stage %d is not measured, training goes on: its GPU or its agent is not known", stage)
+    if clocks and replica == 0:
+        why = _not_measured(environment.socket, own, profile)
+        if environment.socket is None or own is None or why:
+            logger.warning("stage %d is not measured, training goes on: %s", stage, why)
         else:
             agent, gpu = Agent(environment.socket), own
-            measured = StageProfile(measure, lambda: gpu_counter(agent, gpu))
+            measured = StageProfile(clocks, lambda: gpu_counter(agent, gpu))
     wanted = None
     if plans is not None and section is not None:
         wanted = WantedPoint(plans, section, monotonic)
@@ -70,3 +74,37 @@ def own_pipeline(
         profile_path=os.path.join(profile, f"stage-{stage:05d}.csv"),
         monotonic=monotonic,
     )
+
+
+def _clocks(measure: Sequence[int] | None, profile: str, plan: str | None) -> list[int]:
+    """The clocks to measure at, none where nothing is asked for; what nobody can mean is a ValueError."""
+    if measure is None:
+        if profile:
+            raise ValueError("pipeline(profile=...) is where measure= leaves what it finds: give it clocks, too")
+        return []
+    try:
+        clocks = [operator.index(clock) for clock in measure]
+    except TypeError:
+        clocks = []
+    if not clocks or min(clocks) <= 0:
+        raise ValueError(
+            f"pipeline(measure={measure!r}): wanted clocks in megahertz, one or more, as range(1410, 800, -60)"
+        )
+    if plan is not None:
+        raise ValueError(f"pipeline(measure=...) runs by no plan: leave {plan!r} out")
+    if not profile:
+        raise ValueError("pipeline(measure=...) needs profile=, a folder that is still there when the pods are gone")
+    return clocks
+
+
+def _not_measured(socket: str | None, gpu: str | None, profile: str) -> str:
+    """Why a stage cannot be measured; empty where it can. The folder is made now, and not after all is measured."""
+    if socket is None:
+        return "FLYBALL_SOCKET names no agent, whose readings it needs: only pods of an EnergyAwareJob have one"
+    if gpu is None:
+        return "NVIDIA_VISIBLE_DEVICES does not say which GPU is this process': give pipeline(gpu=...) its UUID"
+    try:
+        os.makedirs(profile, exist_ok=True)
+        return "" if os.access(profile, os.W_OK) else f"the folder {profile} may not be written"
+    except OSError as error:
+        return str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import socket
 import tempfile
 import tracemalloc
@@ -887,3 +888,44 @@ def test_a_stage_that_cannot_be_measured_trains_on_for_one_warning(
                 pass
         assert ["is not measured, training goes on" in record.getMessage() for record in caplog.records] == [True]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"measure": range(1410, 800, 60), "profile": "p"}, "range(1410, 800, 60)): wanted clocks in megahertz"),
+        ({"measure": "clocks", "profile": "p"}, "wanted clocks in megahertz"),
+        ({"measure": 1410, "profile": "p"}, "wanted clocks in megahertz"),
+        ({"measure": (1410, -60), "profile": "p"}, "wanted clocks in megahertz"),
+        ({"measure": (1410,)}, "needs profile=, a folder"),
+        ({"profile": "p"}, "give it clocks, too"),
+        ({"measure": (1410,), "profile": "p", "plan": "plan.json"}, "runs by no plan: leave 'plan.json' out"),
+    ],
+)
+def test_a_measurement_that_nobody_can_mean_is_an_error_before_anything_is_trained(
+    asked: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Job(Environment(world_size=2)).pipeline(stage=0, **asked)
+
+
+@pytest.mark.parametrize(
+    ("environment", "local_gpus", "profile", "words"),
+    [
+        (Environment(world_size=2), "1", "new", "FLYBALL_SOCKET names no agent"),
+        (Environment(world_size=2, socket="/nowhere/flyball.sock"), "2", "new", "give pipeline(gpu=...) its UUID"),
+        (Environment(world_size=2, socket="/nowhere/flyball.sock"), "1", "file/new", "Not a directory"),
+    ],
+)
+def test_a_stage_that_cannot_be_measured_says_why_before_any_clock_is_tried(
+    environment: Environment, local_gpus: str, profile: str, words: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("FLYBALL_LOCAL_GPUS", local_gpus)
+    (tmp_path / "file").touch()
+    with caplog.at_level(logging.WARNING):
+        Job(environment).pipeline(stage=0, measure=(1400,), profile=str(tmp_path / profile))
+    (record,) = caplog.records
+    assert "stage 0 is not measured, training goes on: " in record.getMessage()
+    assert words in record.getMessage()

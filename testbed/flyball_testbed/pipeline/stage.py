@@ -138,8 +138,9 @@ def run_stage(arguments: argparse.Namespace, rank: int, world_size: int, links: 
         board = Board(node.device(uuid))
         measure = [int(clock) for clock in arguments.measure.split(",") if clock]
         pipeline = job.pipeline(
-            stage=rank % stages, replica=rank // stages, measure=measure, profile=str(arguments.measured)
-        )
+            stage=rank % stages, replica=rank // stages,
+            measure=measure or None, profile=str(arguments.measured) if measure else "",
+        )  # fmt: skip
         stage = Stage(arguments, rank, board, pipeline, now)
         journal({"replica": stage.replica, "stage": stage.stage, "gpu": uuid})
         hub.send(time.monotonic())
