@@ -56,6 +56,7 @@ def test_the_schema_knows_exactly_the_values_there_are() -> None:
         "operator.replica=3", "operators.replicas=3", "operator.replicas=0", "operator.replicas=two", "agent.driver=nvlm",
         "image.pullPolicy=always", "image.registry=registry/", "agent.journalDir=relative", "powerCap.watts=-1",
         "powerCap.watts=30kW", "operator.policy=powerflow", "monitoring.interval=15", "operator.extraArgs[0]=replan",
+        "operator.extraArgs[0]=--profiled-power-limits 4", "operator.observeJobs=maybe",
         "operator.resources.limit.memory=1Gi", "operator.logLevel=debug", "operator.gpuResources[0]=gpu",
         "agent.tolerations[0].operator=exists", "crds.install=yes",
         "page.ingress.host=https://power", "page.ingress.hosts=power", "operator.signalConfigMap=1",

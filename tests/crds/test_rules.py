@@ -182,6 +182,27 @@ CREATION = [
         {"foreignWeights": [{"namespace": "batch", "permille": 500, "pods": [{"selector": {}, "permille": 1}]}]},
         "selector: takes every pod of the namespace; name a label, or give the namespace that weight",
     ),
+    *(
+        Case(
+            CAP,
+            {"foreignWeights": [{"namespace": "batch", "permille": 500, "pods": [{"selector": TIER, "permille": 1}]}]},
+            {
+                "foreignWeights": [
+                    {"namespace": "batch", "permille": 500, "pods": [{"selector": no_label, "permille": 1}]}
+                ]
+            },
+            words,
+        )
+        for no_label, words in (
+            ({"matchLabels": {"ti er": "batch"}}, "selector.matchLabels: has a key that no pod's label can have"),
+            ({"matchLabels": {"tier": "ba tch"}}, "selector.matchLabels.tier in body should match"),
+            ({"matchExpressions": [{"key": "tier!", "operator": "Exists"}]}, "key in body should match"),
+            (
+                {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["-a"]}]},
+                "values[0] in body should match",
+            ),
+        )
+    ),
     Case(
         CAP,
         {"failsafe": "Limit", "failsafeWattsPerGpu": 200},
