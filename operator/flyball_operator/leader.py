@@ -150,7 +150,9 @@ class LeaderTerm:
         self._reporter.announce_deletions([*cluster.caps, *cluster.gpu_nodes.values()])
         self._observe(cluster, state, jobs, instructions)
         self._metrics.observe_signal(self._signal.read(monotonic), now)
-        hurries = any(cap.attainable and not cap.enforced for cap in state.caps.states)
+        # A cap that cannot be met is never enforced: it hurries while what can be lowered is.
+        lowers = self._background.under_way("grant") > 0
+        hurries = any((lowers or cap.attainable) and not cap.enforced for cap in state.caps.states)
         changes = (state.next_silence_seconds, *(cap.next_change_seconds for cap in state.caps.states))
         self.soonest_change_seconds = 0.0 if hurries else min(changes)
         return self._pause(state, jobs, monotonic)

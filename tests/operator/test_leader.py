@@ -468,6 +468,24 @@ async def test_a_cut_waits_for_no_answer_that_is_lost() -> None:
     await bench.term.close()
 
 
+@pytest.mark.parametrize("watts", [1000, 700])
+async def test_no_long_rest_while_limits_are_lowered_also_under_a_cap_that_cannot_be_met(watts: int) -> None:
+    bench = Bench()
+    bench.writes.held["grant"] = asyncio.Event()
+    bench.caps = [row(watts)]
+    await bench.cycle()
+    await bench.cycle(0.1)
+    assert bench.writes.made.count("grant a") == 1
+    assert bench.term.soonest_change_seconds == 0.0
+    bench.writes.held.pop("grant").set()
+    await bench.settle()
+    raw = raw_gpu_node("a", bench.writes.granted, limits=LEAST_MILLIWATTS)
+    bench.gpu_nodes["a"] = read_gpu_node({**raw, "metadata": {**raw["metadata"], "resourceVersion": "8"}})
+    await bench.cycle(0.1)
+    assert bench.term.soonest_change_seconds > 1.0
+    await bench.term.close()
+
+
 async def test_an_answer_is_waited_for_while_nothing_shows_what_became_of_a_grant() -> None:
     bench = Bench()
     bench.caps = [row(1000)]
