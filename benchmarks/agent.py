@@ -32,7 +32,7 @@ import aiohttp
 import grpc
 import trustme
 from aiohttp import web
-from flyball_agent.kubelet import (
+from flyball_agent.pods.kubelet import (
     CONTAINER_DEVICES,
     DEVICES_IDS,
     DEVICES_RESOURCE_NAME,

@@ -23,8 +23,8 @@ from typing import Any
 
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.simulated import SimulatedDriver
-from flyball_agent.pod_resources import PodGpus
-from flyball_agent.single_process import SingleProcessAgent
+from flyball_agent.pods.resources import PodGpus
+from flyball_agent.process.single import SingleProcessAgent
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.reading import ObjectMeta
 from flyball_kube.log_settings import LogSettings

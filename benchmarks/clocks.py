@@ -24,9 +24,9 @@ import time
 from pathlib import Path
 
 from flyball.clocks import Clock
-from flyball_agent.agent import NodeAgent
-from flyball_agent.enforcer_link import EnforcerLink
-from flyball_agent.pod_resources import PodGpus, PodResources
+from flyball_agent.link.client import EnforcerLink
+from flyball_agent.node.agent import NodeAgent
+from flyball_agent.pods.resources import PodGpus, PodResources
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.hardware_file import create_node_file
 from flyball_simulated_gpu.shared import SimulatedDevice, SimulatedNode

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from flyball_agent.options import AgentOptions, EnforcerOptions
+from flyball_agent.process.options import AgentOptions, EnforcerOptions
 from flyball_kube.log_settings import LogSettings
 
 from flyball_cli.options import ENVIRONMENT, takes
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
           flyball agent run --node-name gpu-07 --mode observe         report, and set nothing
           flyball agent run --node-name gpu-07 --no-kubernetes        measure on a machine without a cluster
         """
-        from flyball_agent.start import become
+        from flyball_agent.process.start import become
 
         become(options, logs)
 
@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
 
         It needs CAP_SYS_ADMIN for the driver, and no network. `flyball agent run --enforcer-socket` is the other half.
         """
-        from flyball_agent.start import become
+        from flyball_agent.process.start import become
 
         become(options, logs)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from flyball_agent.options import AgentOptions, EnforcerOptions
+from flyball_agent.process.options import AgentOptions, EnforcerOptions
 from flyball_api.manifests import manifests
 from flyball_api.names import STARTUP_TAINT
 from flyball_cli.planner import serve

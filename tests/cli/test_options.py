@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import typer
-from flyball_agent.options import AgentOptions
+from flyball_agent.process.options import AgentOptions
 from flyball_cli.main import build_app
 from flyball_cli.options import takes
 from flyball_kube.log_settings import LogSettings

@@ -6,8 +6,8 @@ import asyncio
 import subprocess
 
 import pytest
-from flyball_agent.kubelet import KubeletPodResources
-from flyball_agent.pod_resources import PodGpus
+from flyball_agent.pods.kubelet import KubeletPodResources
+from flyball_agent.pods.resources import PodGpus
 from flyball_api.names import GPU_RESOURCE, LABEL_GPU_PRODUCT
 from flyball_kube.errors import ApiError
 from flyball_simulated_gpu.device import DeviceFault

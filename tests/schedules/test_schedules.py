@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_agent import status
 from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.enforce.state import EnforcerState
+from flyball_agent.node import status
 from flyball_api.gpu_node import GpuReport
 from flyball_api.grant import Grant
 from flyball_api.manifests import manifests

@@ -9,7 +9,7 @@ from typing import Any
 
 from flyball_agent.enforce.journal import Disk
 from flyball_agent.gpu.gpu import GpuDriver
-from flyball_agent.pod_resources import PodGpus, PodResourcesError
+from flyball_agent.pods.resources import PodGpus, PodResourcesError
 
 SECOND = 1_000_000_000
 

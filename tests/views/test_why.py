@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_agent import status as agent_status
 from flyball_agent.enforce.decisions import Mode
+from flyball_agent.node import status as agent_status
 from flyball_api.event import EventView, read_event
 from flyball_operator.jobs.starts.obstacles import READY_OBSTACLES
 from flyball_operator.jobs.status import REASONS as JOB_REASONS

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from flyball_agent.device_plugin_messages import MESSAGES, REGISTER_METHOD, SERVICE, VERSION
+from flyball_agent.training.device_plugin_messages import MESSAGES, REGISTER_METHOD, SERVICE, VERSION
 from flyball_api.names import GPU_RESOURCE
 from flyball_kube.log_settings import LogSettings
 from flyball_kube.logs import configure_logging, get_logger

@@ -17,14 +17,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from flyball_agent.brake_watch import BrakeWatch
+from flyball_agent.cluster.brake_watch import BrakeWatch
+from flyball_agent.cluster.gpu_node_channel import API_TIMEOUT_SECONDS, GpuNodeChannel
+from flyball_agent.cluster.lease_watch import LeaseWatch
 from flyball_agent.gpu.simulated import SimulatedDriver
-from flyball_agent.gpu_node_channel import API_TIMEOUT_SECONDS, GpuNodeChannel
-from flyball_agent.lease_watch import LeaseWatch
-from flyball_agent.main import open_journal
-from flyball_agent.metrics import AgentCollector, MetricsServer
-from flyball_agent.pod_resources import SimulatedPodResources
-from flyball_agent.single_process import SingleProcessAgent
+from flyball_agent.node.metrics import AgentCollector, MetricsServer
+from flyball_agent.pods.resources import SimulatedPodResources
+from flyball_agent.process.main import open_journal
+from flyball_agent.process.single import SingleProcessAgent
 from flyball_api.names import DEFAULT_NAMESPACE
 from flyball_kube.log_settings import LogSettings
 from flyball_kube.logs import configure_logging, get_logger

@@ -16,14 +16,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from flyball_agent.brake_watch import BrakeWatch
+from flyball_agent.cluster.brake_watch import BrakeWatch
+from flyball_agent.cluster.gpu_node_channel import GpuNodeChannel
+from flyball_agent.cluster.lease_watch import LeaseWatch
 from flyball_agent.enforce.journal import Disk, Journal
-from flyball_agent.governor import AgentFailed
+from flyball_agent.govern.governor import AgentFailed
 from flyball_agent.gpu.simulated import SimulatedDriver
-from flyball_agent.gpu_node_channel import GpuNodeChannel
-from flyball_agent.lease_watch import LeaseWatch
-from flyball_agent.pod_resources import PodGpus
-from flyball_agent.single_process import SingleProcessAgent
+from flyball_agent.pods.resources import PodGpus
+from flyball_agent.process.single import SingleProcessAgent
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
 from flyball_api.workloads import IncarnationView, PodView
 from flyball_kube.resources import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from flyball_agent.device_plugin_messages import MESSAGES, PACKAGE, SERVICE, VERSION
+from flyball_agent.training.device_plugin_messages import MESSAGES, PACKAGE, SERVICE, VERSION
 from flyball_api.names import GPU_RESOURCE
 from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.shared import SimulatedNode

@@ -1,0 +1,1 @@
+"""The agent towards the Kubernetes API: its GPUNode, the operator's Lease, the cluster's PowerBrakes."""

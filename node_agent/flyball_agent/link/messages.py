@@ -1,0 +1,159 @@
+"""What passes between the agent and the enforcer's process: a few messages in MessagePack, each with its length before it.
+
+The enforcer believes nothing because of where it comes from: what an agent says is decoded into these types or the line is
+cut, and a grant has to pass the enforcer's own checks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from flyball_api.power_brake import PowerBrake
+from msgspec import Struct
+
+from flyball_agent.energy.attribution import EnergyAccounts
+from flyball_agent.energy.observations import ClockAsked, StepReport
+from flyball_agent.energy.record import JobObservation
+from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.enforce.state import EnforcerState
+from flyball_agent.gpu.gpu import GpuError
+from flyball_agent.gpu.messages import decode_error, encode_error
+from flyball_agent.pods.resources import PodGpus
+from flyball_agent.state import RoundCounts
+
+LENGTH_BYTES = 4
+# etcd takes no object above 1.5 MiB, and a GPUNode with 64 jobs has a fiftieth of that; 250 pods with their GPUs a fifth.
+MAX_TO_ENFORCER_BYTES = 512 * 1024
+# 256 GPUs with all that is known of them are half of this.
+MAX_TO_AGENT_BYTES = 2 * 1024 * 1024
+
+
+class SpecSeen(Struct, frozen=True, tag=True):
+    """GPUNode.spec, as it stood at the API server at `seen_ns` of CLOCK_BOOTTIME."""
+
+    spec: Any
+    seen_ns: int
+
+
+class SpecGone(Struct, frozen=True, tag=True):
+    """The GPUNode was deleted."""
+
+
+class OperatorSeen(Struct, frozen=True, tag=True):
+    """The operator's Lease was seen to be renewed under this epoch at `seen_ns` of CLOCK_BOOTTIME."""
+
+    epoch: int
+    seen_ns: int
+
+
+class BrakesSeen(Struct, frozen=True, tag=True):
+    """Every PowerBrake as the API server has it, by the cap's name."""
+
+    brakes: dict[str, PowerBrake]
+
+
+class PodsListed(Struct, frozen=True, tag=True):
+    """Which pods hold which GPUs: all of them."""
+
+    pods: tuple[PodGpus, ...]
+
+
+class StepsReported(Struct, frozen=True, tag=True):
+    """A training process has reported."""
+
+    pod: PodName
+    report: StepReport
+
+
+class ClockWanted(Struct, frozen=True, tag=True):
+    """A training process wants its GPUs no faster than that for a while."""
+
+    pod: PodName
+    asked: ClockAsked
+
+
+class StatusPublished(Struct, frozen=True, tag=True):
+    """What was known after that round is in the status."""
+
+    round_number: int
+
+
+ToEnforcer = (
+    SpecSeen | SpecGone | OperatorSeen | BrakesSeen | PodsListed | StepsReported | ClockWanted | StatusPublished
+)
+
+
+class PodShown(Struct, frozen=True, array_like=True):
+    """A pod that holds GPUs, or did until `ended_ns`."""
+
+    name: PodName
+    energy_key: str
+    gpus: int
+    uid: str | None
+    shared: bool
+    ended_ns: int | None = None
+
+
+class Snapshot(Struct, frozen=True):
+    """Everything that the governor knows after a round."""
+
+    node: str
+    enforced: EnforcerState
+    accounts: EnergyAccounts
+    jobs: tuple[JobObservation, ...]
+    pods: tuple[PodShown, ...]
+    pods_listed: bool
+    pods_unresolved: str | None
+    accounted: bool
+    round_error: str | None
+    last_round_ns: int | None
+    counts: RoundCounts
+
+
+def _decode(kind: type, value: Any) -> Any:
+    return decode_error(GpuError, value) if kind is GpuError else value
+
+
+_to_enforcer = msgspec.msgpack.Decoder(ToEnforcer)
+_snapshots = msgspec.msgpack.Decoder(Snapshot, dec_hook=_decode)
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_error)
+
+
+class InvalidMessage(Exception):
+    """What came is no message of these; the line is of no use any more."""
+
+
+def packed(message: ToEnforcer | Snapshot) -> bytes:
+    """The message as it is sent."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+async def read_to_enforcer(reader: asyncio.StreamReader) -> ToEnforcer | None:
+    """The agent's next message; None at the end. Raises InvalidMessage."""
+    body = await _read(reader, MAX_TO_ENFORCER_BYTES)
+    try:
+        return None if body is None else _to_enforcer.decode(body)
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise InvalidMessage(str(error)) from error
+
+
+async def read_snapshot(reader: asyncio.StreamReader) -> Snapshot | None:
+    """The governor's next snapshot; None at the end. Raises InvalidMessage."""
+    body = await _read(reader, MAX_TO_AGENT_BYTES)
+    try:
+        return None if body is None else _snapshots.decode(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(str(error)) from error
+
+
+async def _read(reader: asyncio.StreamReader, most: int) -> bytes | None:
+    try:
+        length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
+        if length > most:
+            raise InvalidMessage(f"a message of {length} bytes, at most {most} are taken")
+        return await reader.readexactly(length)
+    except (asyncio.IncompleteReadError, OSError):
+        return None

@@ -1,0 +1,1 @@
+"""Which pod holds which GPUs."""

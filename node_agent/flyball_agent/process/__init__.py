@@ -1,0 +1,1 @@
+"""The agent's processes: how each is started, what it is made of, and how it ends."""

@@ -1,0 +1,1 @@
+"""Small servers and calls on sockets, bounded in size, in time and in number."""

@@ -1,0 +1,134 @@
+"""What passes between agent and enforcer: nothing is lost on the way, the largest fits, and what is none is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flyball_agent.enforce.gpu_state import MAX_XID_KINDS
+from flyball_agent.enforce.journal import Journal
+from flyball_agent.gpu.simulated import SimulatedDriver
+from flyball_agent.link.messages import (
+    MAX_TO_AGENT_BYTES,
+    MAX_TO_ENFORCER_BYTES,
+    BrakesSeen,
+    InvalidMessage,
+    OperatorSeen,
+    PodsListed,
+    Snapshot,
+    SpecSeen,
+    ToEnforcer,
+    packed,
+    read_snapshot,
+    read_to_enforcer,
+)
+from flyball_agent.pods.resources import PodGpus
+from flyball_agent.process.single import SingleProcessAgent
+from flyball_api.power_brake import read_power_brake
+from flyball_simulated_gpu.catalogue import CATALOGUE
+from flyball_simulated_gpu.device import DeviceFault
+from flyball_simulated_gpu.virtual import VirtualNode
+
+from tests.support.agent_doubles import Pods, QuickDisk, VirtualClock
+from tests.support.gpu_node_specs import gpu_node_spec, job_grant
+
+H100 = CATALOGUE["NVIDIA-H100-80GB-HBM3"]
+BRAKE = read_power_brake(
+    {
+        "apiVersion": "flyball.dev/v1alpha1",
+        "kind": "PowerBrake",
+        "metadata": {"name": "row-1", "uid": "u", "resourceVersion": "7"},
+        "spec": {"epoch": 1, "sequence": 2, "keptMillionths": 500_000},
+    }
+)
+
+
+def reader(data: bytes) -> asyncio.StreamReader:
+    stream = asyncio.StreamReader()
+    stream.feed_data(data)
+    stream.feed_eof()
+    return stream
+
+
+async def governed(folder: Path, gpus: int) -> SingleProcessAgent:
+    """A node of so many GPUs, each held by a pod, one of them lost."""
+    clock = VirtualClock()
+    node = VirtualNode("node-0", [H100] * gpus, clock)
+    held = [PodGpus("research", f"p-{index}", f"u-{index}", (gpu.uuid,)) for index, gpu in enumerate(node.devices)]
+    journal = Journal(folder, "node-0", disk=QuickDisk())
+    agent = SingleProcessAgent("node-0", SimulatedDriver(node), journal, Pods(*held), clock_ns=clock)
+    agent.accept_spec(gpu_node_spec(1, gpus * 500_000, job_grant("p-0", 300_000, 1)))
+    agent.take_brakes({"row-1": BRAKE})
+    await agent.find_pods()
+    await agent.tick()
+    node.devices[1].flags |= DeviceFault.LOST
+    node.devices[1].report_xid_error(79)
+    clock.advance(1)
+    await agent.tick()
+    return agent
+
+
+def snapshot(agent: SingleProcessAgent) -> Snapshot:
+    state = agent.state
+    fields: dict[str, Any] = {name: getattr(state, name) for name in ("node", "enforced", "accounts", "counts")}
+    fields |= {name: getattr(state, name) for name in ("pods_listed", "pods_unresolved", "accounted", "round_error")}
+    return Snapshot(jobs=tuple(state.jobs), pods=(), last_round_ns=state.last_round_ns, **fields)
+
+
+async def test_everything_that_the_governor_knows_comes_over(tmp_path: Path) -> None:
+    agent = await governed(tmp_path, 2)
+    sent = snapshot(agent)
+    received = await read_snapshot(reader(packed(sent)))
+    assert received is not None
+    for field in dataclasses.fields(sent.enforced):
+        assert getattr(received.enforced, field.name) == getattr(sent.enforced, field.name), field.name
+    assert received == sent
+    assert [dict(gpu.xid_errors) for gpu in received.enforced.gpus.values()] == [{}, {79: 1}]
+    await agent.close()
+
+
+async def test_the_largest_node_fits(tmp_path: Path) -> None:
+    agent = await governed(tmp_path, 256)
+    for gpu in list(agent.state.enforced.gpus.values()):
+        for xid in range(MAX_XID_KINDS + 1):
+            gpu = gpu.reported(xid)
+        assert len(gpu.xid_errors) == MAX_XID_KINDS
+        agent.state.enforced.put(gpu)
+    assert len(packed(snapshot(agent))) < MAX_TO_AGENT_BYTES
+    await agent.close()
+    uuids = tuple(f"GPU-{number:036d}" for number in range(8))
+    pods = tuple(PodGpus("n" * 63, "p" * 253, "u" * 36, uuids) for _ in range(500))
+    assert len(packed(PodsListed(pods))) < MAX_TO_ENFORCER_BYTES
+    spec = gpu_node_spec(1, 10**6, *(job_grant("p" * 253, 300_000, job="j" * 253, uid="u" * 36) for _ in range(64)))
+    assert len(packed(SpecSeen(spec, 1))) < MAX_TO_ENFORCER_BYTES
+
+
+@pytest.mark.parametrize(
+    "message",
+    [SpecSeen({"epoch": 1}, 5), OperatorSeen(3, 7), BrakesSeen({"row-1": BRAKE})],
+    ids=["spec", "lease", "brake"],
+)
+async def test_what_the_agent_tells_comes_over(message: ToEnforcer) -> None:
+    stream = reader(packed(message) * 2)
+    assert await read_to_enforcer(stream) == message
+    assert await read_to_enforcer(stream) == message
+    assert await read_to_enforcer(stream) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff\xff\xff\xff", (3).to_bytes(4, "big") + b"\xc1\xc1\xc1", (2).to_bytes(4, "big") + b"\x91\x01"],
+    ids=["too long", "no message pack", "an array"],
+)
+async def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidMessage):
+        await read_to_enforcer(reader(data))
+
+
+async def test_nesting_without_end_is_refused() -> None:
+    body = b"\x91" * 100_000
+    with pytest.raises(InvalidMessage):
+        await read_to_enforcer(reader(len(body).to_bytes(4, "big") + body))
