@@ -52,11 +52,15 @@ class Running(NamedTuple):
 
 
 def acknowledged_limit(uid: str, incarnation: IncarnationView, nodes: Mapping[str, NodeInfo]) -> int | None:
-    """The power limit of each of a job's GPUs in milliwatts, once all its nodes have acknowledged the same; else None."""
+    """The power limit of each of a job's GPUs in milliwatts, once all its nodes have acknowledged the same; else None.
+
+    Under a brake its GPUs have less than that, and nobody here knows how much.
+    """
     limits: set[int | None] = set()
     for name, _ in incarnation.nodes:
         found = nodes[name].gpu_node if name in nodes else None
-        grant = found.grant if found is not None and found.acknowledged_current else None
+        holds = found is not None and found.acknowledged_current and found.braked_milliwatts is None
+        grant = found.grant if found is not None and holds else None
         own = (job.power_limit_milliwatts for job in (() if grant is None else grant.jobs) if job.uid == uid)
         limits.add(next(own, None))
     return limits.pop() if len(limits) == 1 else None

@@ -7,18 +7,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from flyball_api.gpu_node import read_gpu_node
 from flyball_api.units import allowed_milliwatts
-from flyball_operator.learning.exploration import LEAST_SAMPLES, LONGEST_SECONDS, Running
+from flyball_operator.learning.exploration import LEAST_SAMPLES, LONGEST_SECONDS, Running, acknowledged_limit
 from flyball_operator.learning.power_limits import PowerLimitProfiles, Slice, cheapest, cost
 from flyball_operator.learning.profiles import Point, Profile, ProfileKey
 from flyball_operator.learning.windows import Window
+from flyball_operator.power.node_info import read_nodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.operator.learning.test_learner import A100, incarnation, job
 from tests.support.examples import examples
-from tests.support.operator_objects import NOW, decision
+from tests.support.operator_objects import NOW, decision, grant, job_grant, node_view, raw_gpu_node
 
 GPUS, PLANNED_WATTS, DRAWN_WATTS = 4, 350.0, 300.0
 KEY, UID = ProfileKey("research", "gpt2", A100.product), "uid-research-gpt2"
@@ -96,6 +98,16 @@ class Trial:
             if not tried or tried[-1] != limit:
                 tried.append(limit)
         return tried
+
+
+@pytest.mark.parametrize(("bound", "limit"), [({}, 270_000), ({"boundMilliwatts": 1_000_000}, None)])
+def test_what_was_measured_under_a_brake_is_of_no_limit(bound: dict[str, int], limit: int | None) -> None:
+    item = running()
+    own = job_grant(item.job.uid, 270_000, GPUS)
+    raw = raw_gpu_node("n1", grant(8 * 270_000, jobs=(own,)), limits=1_000_000)
+    raw["status"]["acknowledged"] |= bound
+    nodes = read_nodes([node_view("n1")], {"n1": read_gpu_node(raw)}, [], frozenset())
+    assert acknowledged_limit(item.job.uid, item.incarnation, nodes) == limit
 
 
 def test_limits_below_the_draw_are_tried_one_after_the_other_and_the_cheapest_acts() -> None:
