@@ -94,7 +94,7 @@ class StageProfile:
         if found is None:
             self._unread += 1
             if self._unread > 10:
-                self.failed = "nobody says what the GPU uses"
+                self.failed = "the agent at FLYBALL_SOCKET does not say what this GPU uses"
         elif not self._readings or found[0] > self._readings[-1][0] + READ_SECONDS / 2:
             self._readings.append(found[:2])
             self._fastest = max(self._fastest, found[2] or 0)

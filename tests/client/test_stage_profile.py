@@ -93,7 +93,7 @@ def test_the_sweep_ends_where_slower_saves_nothing() -> None:
 def test_without_a_counter_there_is_no_profile() -> None:
     stage = Stage(random.Random(1))
     stage.profile._read = lambda: None  # type: ignore[method-assign]
-    assert "nobody says" in stage.run().failed
+    assert "does not say what this GPU uses" in stage.run().failed
     assert stage.profile.clock_megahertz is None
     assert StageProfile((), lambda: None).failed
 

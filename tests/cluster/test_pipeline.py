@@ -238,8 +238,11 @@ def test_stages_are_measured_as_they_train_and_a_plan_of_that_is_as_good_as_one_
         ]
         for what in ("time_seconds", "energy_joules")
     }
-    print({what: f"mean {fmean(found):.1%}, worst {max(found):.1%}" for what, found in errors.items()})
-    assert {key: len(points) for key, points in measured.points.items()} == dict.fromkeys(recorded.points, len(clocks))
+    print({what: f"mean {fmean(off):.1%}, worst {max(off):.1%}" for what, off in errors.items()})
+    # The lowest clock saves nothing over the one before it; where readings come late, a sweep may end before it.
+    found = {key: {point.clock_megahertz for point in points} for key, points in measured.points.items()}
+    assert found.keys() == recorded.points.keys()
+    assert all(set(clocks[1:]) <= of_one <= set(clocks) for of_one in found.values()), found
     assert max(errors["time_seconds"]) <= 0.03
     # A process that is woken late has its board draw for a little longer than the recorded computation takes.
     assert fmean(errors["energy_joules"]) <= 0.06
