@@ -1,6 +1,6 @@
 """Measures a stage of a pipeline while it trains: seconds and joules of its computations at one clock after the other.
 
-Perseus (SOSP 2024, section 5): from the highest clock downwards, until a lower one is slower and saves nothing. Seconds
+Perseus (SOSP 2024, section 5): from the highest clock downwards, until lower ones are slower and save nothing. Seconds
 are those of each computation. Joules are those of the GPU between two readings of its counter, which come about once a
 second: in each such stretch it computed so long of this, so long of that, and waited; what it draws in each follows from
 several of them.
@@ -20,8 +20,10 @@ logger = logging.getLogger("flyball")
 STRETCHES, ITERATIONS = 12, 3
 # Nothing is asked more often, whatever computations take.
 READ_SECONDS = 0.4
-# A clock at which every computation needs so much more than at the best one before ends the sweep.
+# Two clocks in a row at which every computation needs so much more than at the best one before end the sweep. One alone
+# may have been measured while the machine was busy with something else.
 CLEARLY_MORE = 1.01
+DEARER_CLOCKS = 2
 # What computations of a stage draw beside each other, of what they draw: about so much.
 ALIKE_SHARE = 0.1
 TINY = 1e-6
@@ -57,7 +59,7 @@ class StageProfile:
         self._readings: list[tuple[float, float]] = []
         self._looked_at = float("-inf")
         self._iterations = -1  # that in which the clock comes measures nothing
-        self._unread = self._fastest = 0
+        self._unread = self._fastest = self._dearer = 0
         self._clocks: list[dict[str, Measured]] = []
         self._waiting: list[float] = []
         self.failed = "" if self._left else "there are no clocks to measure at"
@@ -115,7 +117,8 @@ class StageProfile:
             return
         self._clocks.append(solved)
         logger.info("measured at %d MHz: %s", clock, list(solved.values()))
-        if len(self._clocks) > 1 and self._needs_more_than_before():
+        self._dearer = self._dearer + 1 if len(self._clocks) > 1 and self._needs_more_than_before() else 0
+        if self._dearer == DEARER_CLOCKS:
             self._left = []
 
     def _inside(self) -> list[tuple[float, float]]:

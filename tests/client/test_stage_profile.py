@@ -90,6 +90,16 @@ def test_the_sweep_ends_where_slower_saves_nothing() -> None:
     assert min(joules.values()) < joules[min(joules)], "the last one needs more"
 
 
+def test_one_clock_measured_while_the_machine_was_busy_does_not_end_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(instruction: str, clock: int) -> tuple[float, float]:
+        seconds, watts = undisturbed(instruction, clock)
+        return seconds, watts * (1.5 if clock == 1200 else 1.0)
+
+    undisturbed = truth
+    monkeypatch.setitem(globals(), "truth", busy)
+    assert {row.clock_megahertz for row in Stage(random.Random(1)).run().rows} == set(CLOCKS)
+
+
 def test_without_a_counter_there_is_no_profile() -> None:
     stage = Stage(random.Random(1))
     stage.profile._read = lambda: None  # type: ignore[method-assign]
