@@ -50,11 +50,10 @@ class StrictPowerFlow:
         if not view.jobs:
             return []
         made = plan_strictly(snapshot_of(view), explained=False)
+        allocations = {decision.uid: decision.allocation for decision in made.decisions}
         choices = []
         for job in sorted(view.jobs, key=lambda job: job.order):
-            decision = made.decision(job.uid)
-            allocation = None if decision is None else decision.allocation
-            if allocation is not None:
+            if (allocation := allocations[job.uid]) is not None:
                 clock = max(0, bisect_right(view.clocks_megahertz, allocation.clock_megahertz) - 1)
                 choices.append(Choice(job.uid, allocation.gpus, clock))
         return within_limit(view, choices)
