@@ -7,6 +7,7 @@ at no energy come first. A job that runs pays for its restart out of the time th
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -158,10 +159,10 @@ class Stepper:
         now = candidate.option
         if now is None or not candidate.ladder or self._bound(candidate):
             return None
-        gpus = max((size for size in candidate.ladder if size < now.gpus), default=0)
-        if gpus < self.base_gpus(candidate):
+        rung = bisect_left(candidate.ladder, now.gpus)
+        if rung == 0 or candidate.ladder[rung - 1] < self.base_gpus(candidate):
             return None
-        return self.loss(candidate, gpus)
+        return self.loss(candidate, candidate.ladder[rung - 1])
 
     def loss(self, candidate: Candidate, gpus: int) -> Cut | None:
         """What going down to `gpus` costs; None where that size cannot be had."""

@@ -56,7 +56,11 @@ class Slots:
         room = self.open_room[pool] if migrate else self.free_room[pool]
         if level >= len(room) or room[level] < cells:
             return False
-        return level == 0 or all(room[lower] >= cells << (level - lower) for lower in range(level))
+        # Asked tens of thousands of times a plan: all() of a generator takes twice as long.
+        for lower in range(level):  # noqa: SIM110
+            if room[lower] < cells << (level - lower):
+                return False
+        return True
 
     def most_cells(self, pool: int, level: int, migrate: bool) -> int:
         """How many more cells of 2^level GPUs have room."""
