@@ -251,6 +251,20 @@ def test_what_another_hand_has_set_is_excused_also_where_it_settles_late() -> No
     )
 
 
+def test_what_a_driver_has_done_is_excused_also_while_a_raised_limit_settles() -> None:
+    """The raise is the agent's doing; what the driver's limit allows above it until then is not."""
+    assert not violation_of(
+        fault(4.56, "PowerCap is deleted without its finalizer and made again", "row", 0.10, 73),
+        fault(5.01, "driver reload while the agent is away", "b", 5.49, 271),
+        fault(5.97, "the plan changes", "all", 0.10, 863),
+        fault(9.66, "limits settle late", "b", 0.88, 617),
+        beginning=Beginning(
+            (3, 3, 7), (False,) * 3, ((450, 1.0), (400, 0.5), (250, 1.0), (250, 0.5), (100, 0.5), (400, 1.0))
+        ),
+        seed=3001874,
+    )
+
+
 def test_a_machine_of_which_both_objects_are_gone_keeps_to_its_failsafe_after_its_lease() -> None:
     """Taken to be gone: what docs/power-safety.md says of it, in each of its words."""
     limits: dict[float, dict[str, int]] = {}

@@ -151,12 +151,26 @@ class Referee:
         self.look()
 
     def commanded(self, device: VirtualDevice) -> None:
-        """The agent has just set the GPU: what it asked for is its doing, once what was there before has settled."""
+        """The agent has just set the GPU: what it asked for is its doing.
+
+        What the GPU still allows above that, until it has settled, is as little its doing as it was before.
+        """
         excuse = self._excuses.get(device.uuid)
         asked = self._asked[device.uuid] = device.read().requested_limit_milliwatts
         if excuse is not None and asked > excuse.before_milliwatts:
-            del self._excuses[device.uuid]
+            if _limit(device) > asked:
+                self._allow_more(device, asked - excuse.before_milliwatts)
+                excuse.before_milliwatts = asked
+            else:
+                del self._excuses[device.uuid]
         self.look()
+
+    def _allow_more(self, device: VirtualDevice, milliwatts: int) -> None:
+        """What the device's node comes to with nobody's doing left out is so much more now."""
+        node = next((devices for devices in self._devices.values() if device in devices), [device])
+        for excuse in filter(None, (self._excuses.get(other.uuid) for other in node)):
+            if excuse.node_milliwatts is not None:
+                excuse.node_milliwatts += milliwatts
 
     # --- what the API server is told -----------------------------------------------------------------------------------
 
