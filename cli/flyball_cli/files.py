@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,7 +33,7 @@ def check_output_file(option: str, path: Path | None) -> None:
         refuse(f"{option} {path}: that is a folder; wanted the name of a file in it")
     if not folder.is_dir():
         refuse(f"{option} {path}: there is no folder {folder}; make it first (mkdir -p {folder})")
-    if not os.access(path if path.exists() else folder, os.W_OK):
+    if not (os.access(path, os.W_OK) if path.exists() else _takes_files(folder)):
         refuse(f"{option} {path}: that may not be written; wanted a place that you may write to")
 
 
@@ -43,5 +44,14 @@ def check_output_folder(option: str, path: Path | None) -> None:
     there = next(each for each in (path, *path.absolute().parents) if each.exists())
     if not there.is_dir():
         refuse(f"{option} {path}: {there} is a file; wanted a folder, or the name of one to make")
-    if not os.access(there, os.W_OK):
+    if not _takes_files(there):
         refuse(f"{option} {path}: {there} may not be written; wanted a place that you may write to")
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether something can be made in the folder: tried, for its mode tells root nothing of /proc or of a full disk."""
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".flyball-"):
+            return True
+    except OSError:
+        return False

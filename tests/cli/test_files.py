@@ -1,0 +1,48 @@
+"""Places that cannot be written are refused before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from flyball_cli.files import check_output_file, check_output_folder
+
+NOWHERE = Path("/proc/flyball")  # nobody can make anything here, and the folder's mode lets root
+
+
+@pytest.mark.parametrize("check", [check_output_file, check_output_folder])
+def test_a_place_in_which_nothing_can_be_made_is_refused_also_for_root(
+    check: Callable[[str, Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        check("--output", NOWHERE)
+    assert ended.value.exit_code == 2
+    assert "may not be written" in capsys.readouterr().err
+
+
+def test_checking_leaves_nothing_behind(tmp_path: Path) -> None:
+    check_output_folder("--output", tmp_path / "a" / "b")
+    check_output_file("--report", tmp_path / "report.json")
+    check_output_file("--report", None)
+    check_output_folder("--output", None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_where_a_folder_is_wanted_and_the_other_way_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(typer.Exit):
+        check_output_folder("--output", tmp_path / "file" / "below")
+    with pytest.raises(typer.Exit):
+        check_output_file("--report", tmp_path)
+    with pytest.raises(typer.Exit):
+        check_output_file("--report", tmp_path / "missing" / "report.json")
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[2] for line in said] == [
+        f"{tmp_path / 'file'} is a file; wanted a folder, or the name of one to make",
+        "that is a folder; wanted the name of a file in it",
+        f"there is no folder {tmp_path / 'missing'}; make it first (mkdir -p {tmp_path / 'missing'})",
+    ]
