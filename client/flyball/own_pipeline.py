@@ -51,6 +51,11 @@ def own_pipeline(
         )
     if plans is not None and section is not None and environment.socket is None:
         logger.warning("no clocks are asked for, training goes on: the job has a pipeline, and its pods no socket")
+    if clocks and environment.pipeline is not None:
+        logger.warning(
+            "the job's plan %s is not followed: pipeline(measure=...) runs by no plan; leave it out once all is measured",
+            environment.pipeline.plan,
+        )
     measured = None
     if clocks and replica == 0:
         why = _not_measured(environment.socket, own, profile)

@@ -890,6 +890,17 @@ def test_a_stage_that_cannot_be_measured_trains_on_for_one_warning(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_measurement_says_that_the_jobs_own_plan_is_not_followed_meanwhile(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    section = PipelineSection("/plans/plan.json", stages=2, microbatches=4)
+    environment = Environment(world_size=2, socket="/nowhere/flyball.sock", pipeline=section)
+    pipeline = Job(environment).pipeline(stage=1, gpu="GPU-a", measure=(1400,), profile=str(tmp_path))
+    assert pipeline.plan is None
+    (record,) = caplog.records
+    assert "the job's plan /plans/plan.json is not followed" in record.getMessage()
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
