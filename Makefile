@@ -32,12 +32,12 @@ train-demo: $(STAMP)  ## real training with PyTorch, resized, killed and cut, be
 pipeline-demo: $(STAMP)  ## a pipeline's energy plan acts on clocks, a straggler is answered: a picture (PIPELINE_DEMO_ARGS="--help")
 	$(BIN)/python -m flyball_testbed.pipeline.demo $(PIPELINE_DEMO_ARGS)
 
-test: $(STAMP)  ## the tests, on a real control plane; not test-integrations (TEST_ARGS="-k name")
+test: $(STAMP)  ## the tests, on a real control plane; not test-integrations nor test-training (TEST_ARGS="-k name")
 	$(if $(TEST_ARGS),,$(BIN)/python -m flyball_testbed.builds)
-	$(BIN)/pytest --numprocesses auto --dist loadfile $(TEST_ARGS)
+	$(BIN)/pytest -m "not own_target" --numprocesses auto --dist loadfile $(TEST_ARGS)
 
 test-fast: $(STAMP)  ## what needs no control plane and no long computation, on fewer examples (TEST_ARGS as above)
-	$(BIN)/pytest -m "not cluster and not chart and not whole_data and not slow" --hypothesis-profile fast --numprocesses 4 --dist worksteal $(TEST_ARGS)
+	$(BIN)/pytest -m "not cluster and not chart and not whole_data and not slow and not own_target" --hypothesis-profile fast --numprocesses 4 --dist worksteal $(TEST_ARGS)
 
 properties: $(STAMP)  ## every property of the pure code on new examples (PROPERTIES_ARGS="--hypothesis-profile thorough": thirty times as many)
 	$(BIN)/pytest -m "hypothesis and not cluster and not chart and not whole_data" --numprocesses auto --dist worksteal $(PROPERTIES_ARGS)

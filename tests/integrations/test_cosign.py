@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from flyball_testbed.controlplane.programs.integrations import COSIGN, find_integration
 
-from tests.support.integrations import asked_for
+from tests.support.own_targets import integrations
 
-pytestmark = [asked_for, pytest.mark.timeout(1800)]
+pytestmark = [*integrations, pytest.mark.timeout(1800)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "install.md"
 ARCHIVE = "out/images/flyball-operator.tar"

@@ -17,9 +17,9 @@ from flyball_testbed.controlplane.programs.chart_tools import HELM
 from flyball_testbed.realnode.cluster import RealCluster
 
 from tests.support.chart import Chart
-from tests.support.integrations import asked_for
+from tests.support.own_targets import integrations
 
-pytestmark = [asked_for, pytest.mark.timeout(1800)]
+pytestmark = [*integrations, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = ("The chart", "A cap that is held", "A job", "Upgrades", "Removing it")

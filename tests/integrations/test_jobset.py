@@ -27,13 +27,13 @@ from flyball_testbed.site import Site, SitePlan
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.chart import Chart
-from tests.support.integrations import asked_for
+from tests.support.own_targets import integrations
 from tests.support.site_bench import GROUP, Bench, bench_on
 from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
 
-pytestmark = [asked_for, pytest.mark.timeout(1800)]
+pytestmark = [*integrations, pytest.mark.timeout(1800)]
 
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2"
 NAME, GPUS_EACH, PODS = "evaluation", 2, 2

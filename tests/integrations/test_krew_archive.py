@@ -15,9 +15,9 @@ import yaml
 from flyball_testbed.controlplane.programs.binaries import KUBECTL, Binaries
 from flyball_testbed.krew_archive import LAUNCHER, archive_name
 
-from tests.support.integrations import asked_for
+from tests.support.own_targets import integrations
 
-pytestmark = [asked_for, pytest.mark.timeout(600)]
+pytestmark = [*integrations, pytest.mark.timeout(600)]
 
 PLATFORM = "linux-amd64"
 

@@ -11,11 +11,11 @@ import yaml
 from flyball_testbed.controlplane.programs.integrations import KUBE_SCORE, find_integration
 
 from tests.support.chart import EVERYTHING, Chart
-from tests.support.integrations import asked_for
+from tests.support.own_targets import integrations
 
 Json = dict[str, Any]
 
-pytestmark = [asked_for, pytest.mark.timeout(1800)]
+pytestmark = [*integrations, pytest.mark.timeout(1800)]
 
 # Its grades: 1 is critical, 10 is well.
 CRITICAL = 1

@@ -23,13 +23,13 @@ from flyball_testbed.controlplane.programs.integrations import KUBE_ROUTER, find
 from flyball_testbed.realnode.cluster import RealCluster
 
 from tests.support.chart import NAMESPACE, Chart
-from tests.support.integrations import asked_for
+from tests.support.own_targets import integrations
 from tests.support.real_nodes import TOOLS_IMAGE
 from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
 
-pytestmark = [asked_for, pytest.mark.timeout(1800)]
+pytestmark = [*integrations, pytest.mark.timeout(1800)]
 
 PATIENCE_SECONDS = 120.0
 # Nothing answers where packets are dropped, and somebody refuses where they are rejected: neither is a connection.

@@ -26,7 +26,7 @@ from flyball_testbed.controlplane.programs.integrations import (
 )
 
 from tests.support.chart import NAMESPACE, Chart
-from tests.support.integrations import asked_for
+from tests.support.own_targets import integrations
 from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
@@ -34,7 +34,7 @@ Json = dict[str, Any]
 GROUP = f"/apis/monitoring.coreos.com/v1/namespaces/{NAMESPACE}"
 LABELS = {"release": "test"}
 
-pytestmark = [asked_for, pytest.mark.timeout(1800)]
+pytestmark = [*integrations, pytest.mark.timeout(1800)]
 
 
 class Definitions(yaml.CSafeLoader):

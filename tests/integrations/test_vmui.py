@@ -13,12 +13,12 @@ from flyball_testbed.monitoring.victoria_metrics import VictoriaMetrics
 from flyball_testbed.site import Site, SitePlan
 
 from tests.support.browser import chromium
-from tests.support.integrations import asked_for
+from tests.support.own_targets import integrations
 from tests.support.site_bench import bench_on
 from tests.support.vmui import open_dashboard, seen_panels
 from tests.support.waiting import wait_until
 
-pytestmark = [asked_for, pytest.mark.timeout(900)]
+pytestmark = [*integrations, pytest.mark.timeout(900)]
 
 PATIENCE_SECONDS = 240.0
 DASHBOARD_FILES = CHART_DIRECTORY / "vmui"

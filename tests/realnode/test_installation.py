@@ -332,9 +332,9 @@ def test_an_upgrade_and_a_rollback_hold_the_cap_and_leave_the_job_alone(
     # Also while a new leader had yet to adopt the node, and called nothing enforced.
     assert len(verdict.limits_watts) > 100
     assert max(verdict.limits_watts) <= CAP_WATTS
-    (after,) = api.list_objects(f"/api/v1/namespaces/{TRAINING}/pods")
-    assert after["metadata"]["uid"] == running["metadata"]["uid"]
-    assert containers(after) == containers(running)
+    after = {pod["metadata"]["uid"]: pod for pod in api.list_objects(f"/api/v1/namespaces/{TRAINING}/pods")}
+    assert after.keys() == {running["metadata"]["uid"]}, installation.events(TRAINING)
+    assert containers(after[running["metadata"]["uid"]]) == containers(running)
 
 
 @pytest.mark.timeout(TIMEOUT_SECONDS)

@@ -168,6 +168,15 @@ class Installation:
         assert sample is not None
         return float(sample.limits.sum()) / 1000
 
+    def events(self, namespace: str) -> str:
+        """What the API server has been told of a namespace's objects, the oldest first: for a failure's words."""
+        found = self.api.list_objects(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")
+        lines = sorted(
+            (item["metadata"]["creationTimestamp"], item["regarding"]["name"], item["reason"], item.get("note", ""))
+            for item in found
+        )
+        return "\n".join(" ".join(line) for line in lines)
+
     def set_cap(self, name: str, watts: int, **spec: Any) -> None:
         """Create or change a cap."""
         cap = {"apiVersion": "flyball.dev/v1alpha1", "kind": "PowerCap", "metadata": {"name": name}}

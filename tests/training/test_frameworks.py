@@ -15,6 +15,7 @@ import pytest
 from flyball_testbed.training.frameworks import NoFrameworksError, get
 from flyball_testbed.training.pytorch import get as get_pytorch
 
+from tests.support.own_targets import training
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +23,7 @@ EXAMPLES = ROOT / "examples" / "training"
 ITERATIONS = 80  # of 24 samples: 20 are an epoch of 480
 
 pytestmark = [
-    pytest.mark.skipif(not os.environ.get("FLYBALL_TRAINING"), reason="make test-training runs these"),
+    *training,
     pytest.mark.timeout(600),
 ]
 

@@ -13,13 +13,14 @@ import pytest
 from flyball_testbed.controlplane.ports import free_port
 from flyball_testbed.training.journals import compare, history, read_steps
 
+from tests.support.own_targets import training
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 ITERATIONS = 40
 
 pytestmark = [
-    pytest.mark.skipif(not os.environ.get("FLYBALL_TRAINING"), reason="make test-training runs these"),
+    *training,
     pytest.mark.timeout(600),
 ]
 

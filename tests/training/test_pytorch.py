@@ -14,13 +14,14 @@ from flyball_testbed.training.journals import compare, history, read_steps
 from flyball_testbed.training.pytorch import get
 from flyball_testbed.workload.programs import kill_tree
 
+from tests.support.own_targets import training
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 ITERATIONS = 60
 
 pytestmark = [
-    pytest.mark.skipif(not os.environ.get("FLYBALL_TRAINING"), reason="make test-training runs these"),
+    *training,
     pytest.mark.timeout(600),
 ]
 

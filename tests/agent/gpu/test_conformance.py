@@ -228,9 +228,8 @@ def test_a_reloaded_driver_is_another_driver_session_at_defaults(bench: DriverBe
         assert bench.driver.driver_load != before
 
 
+@pytest.mark.parametrize("bench", ["virtual", "file"], indirect=True)  # the C library really hangs: see test_calls
 def test_a_call_that_hangs_is_the_callers_deadline(bench: DriverBench) -> None:
-    if bench.kind in NVML:
-        pytest.skip("the C library really hangs; see the tests of the calls' deadline")
     bench.node.devices[0].flags |= DeviceFault.HANG
     with pytest.raises(CallTimedOut):
         bench.driver.gpus()[0].read()
@@ -281,9 +280,9 @@ def test_the_energy_counter_may_leap_ahead(bench: DriverBench) -> None:
     assert gpu.read().energy_millijoules < 10**9
 
 
+# Not the worker: it is killed, of which the simulated driver learns nothing.
+@pytest.mark.parametrize("bench", ["virtual", "file", "nvml"], indirect=True)
 def test_without_persistence_mode_an_idle_gpu_forgets_its_limit_with_its_client(bench: DriverBench) -> None:
-    if bench.kind == "worker":
-        pytest.skip("the worker is killed, of which the simulated driver learns nothing")
     idle, busy = bench.node.devices
     busy.set_activity(1.0)
     for gpu, device in zip(bench.driver.gpus(), bench.node.devices, strict=True):
@@ -294,9 +293,9 @@ def test_without_persistence_mode_an_idle_gpu_forgets_its_limit_with_its_client(
     assert busy.read().requested_limit_milliwatts == 123_000
 
 
+# Not NVML: there it is the watch that is called back, see test_nvml.
+@pytest.mark.parametrize("bench", ["virtual", "file", "worker"], indirect=True)
 def test_what_the_driver_reports_by_itself_is_told_once_of_a_lost_gpu_too(bench: DriverBench) -> None:
-    if bench.kind == "nvml":
-        pytest.skip("there it is the watch that is called back; see the tests of NVML")
     well, lost = bench.node.devices
     assert list(bench.driver.take_xid_errors()) == []
 
