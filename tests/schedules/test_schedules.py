@@ -265,6 +265,21 @@ def test_what_a_driver_has_done_is_excused_also_while_a_raised_limit_settles() -
     )
 
 
+def test_a_cap_that_rises_by_a_ramp_is_no_storm_of_grants() -> None:
+    """What a node acknowledges wakes the operator, and would find the ramp a watt higher."""
+    assert not violation_of(
+        fault(4.88, "cap gets a window that begins soon", "rack", 4.76, 990),
+        fault(7.53, "cap's other fields change", "rack", 0.10, 233),
+        fault(7.82, "the plan changes", "all", 0.10, 432),
+        fault(8.71, "cap's other fields change", "rack", 0.10, 489),
+        fault(10.56, "cap's other fields change", "row", 0.10, 818),
+        beginning=Beginning(
+            (7, 7, 5), (True, False, True), ((100, 0.5), (400, 0.5), (450, 1.0), (450, 1.0), (400, 0.5), (100, 0.5))
+        ),
+        seed=3002899,
+    )
+
+
 def test_a_machine_of_which_both_objects_are_gone_keeps_to_its_failsafe_after_its_lease() -> None:
     """Taken to be gone: what docs/power-safety.md says of it, in each of its words."""
     limits: dict[float, dict[str, int]] = {}

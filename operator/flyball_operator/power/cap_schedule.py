@@ -40,11 +40,12 @@ class EnergyPeriod(Struct, frozen=True):
 
 
 class LastEvaluation(Struct, frozen=True):
-    """What is remembered of a cap: the effective watts of the last evaluation (None: there was none), the seconds since,
-    the energy period as last charged, and what its budget came to in that period (None: not yet), since so many seconds."""
+    """What is remembered of a cap: the effective watts of the last evaluation (None: there was none), since so many seconds
+    if the ramp held them below what is allowed, the energy period as last charged, and what its budget came to in that
+    period (None: not yet), since so many seconds."""
 
     effective_watts: float | None = None
-    elapsed_seconds: float = 0.0
+    ramp_age_seconds: float = 0.0
     energy_period: EnergyPeriod | None = None
     budget_watts: float | None = None
     budget_age_seconds: float = 0.0
@@ -138,10 +139,14 @@ def effective_cap(spec: PowerCapSpec, last: LastEvaluation, now: datetime, max_l
     watts, reason = least.watts, f"{least.watts:.0f} W: {least.reason}"
     ramp, before = spec.ramp_watts_per_second, last.effective_watts
     if ramp is not None and before is not None and least.watts > before:
-        watts = min(least.watts, before + ramp * max(0.0, last.elapsed_seconds))
+        # In steps, for each is a grant to every node: what is acknowledged wakes the operator, which would find the ramp
+        # a little higher and grant that, as fast as it can.
+        step, age = min(RAMP_STEP_SECONDS, (least.watts - before) / ramp), max(0.0, last.ramp_age_seconds)
+        watts = min(least.watts, before + ramp * age) if age >= step else before
         if watts < least.watts:
             reason = f"{watts:.0f} W: rising by {ramp:g} W/s towards {reason}"
-            next_change = min(next_change, RAMP_STEP_SECONDS, (least.watts - watts) / ramp)
+            next_step = step - age if age < step else min(RAMP_STEP_SECONDS, (least.watts - watts) / ramp)
+            next_change = min(next_change, next_step)
     falls = [begins_in for begins_in, lower in scheduled.begins if lower < watts]
     if spec.energy_budget is not None and period is not None and _from_next_period(spec, spec.energy_budget) < watts:
         falls.append(_seconds_left(spec.energy_budget, period, now))

@@ -43,6 +43,7 @@ class _Memory(Struct, frozen=True):
     """Of the last evaluation: the watts with their fraction (which a ramp goes on from), energy period, instant, breach."""
 
     watts: float | None
+    ramp_at: float  # since when the ramp holds them below what is allowed, or the last evaluation, where it does not
     energy_period: EnergyPeriod | None
     at: float
     breach: Breach | None
@@ -143,7 +144,8 @@ class CapTracker:
         held_watts = (
             memory.budget_watts if memory.spec == spec and _in_same_period(memory.energy_period, period) else None
         )
-        last_evaluation = LastEvaluation(memory.watts, elapsed, period, held_watts, monotonic - memory.budget_at)
+        ramp_age, budget_age = monotonic - memory.ramp_at, monotonic - memory.budget_at
+        last_evaluation = LastEvaluation(memory.watts, ramp_age, period, held_watts, budget_age)
         effective = effective_cap(spec, last_evaluation, now, largest_watts)
         known = memory.known_change if memory.spec == spec else None
         if known is not None and known.until is not None and known.until <= now:
@@ -185,8 +187,10 @@ class CapTracker:
                 overhead = follow_overhead(memory.overhead, reading.watts, drawn, state.effective.watts, monotonic)
                 state = replace(state, overhead=overhead)
         state = replace(state, breach=_breach(memory.breach, state, elapsed, now))
+        held_by_ramp = effective.watts == memory.watts and effective.watts < effective.target_watts
         self._memory[cap.uid] = _Memory(
             effective.watts,
+            memory.ramp_at if held_by_ramp else monotonic,
             period,
             monotonic,
             state.breach,
@@ -248,6 +252,7 @@ def _recorded(cap: PowerCap, now: datetime, monotonic: float) -> _Memory:
     charged_until = None if period is None else period.charged_until
     return _Memory(
         watts=cap.status.effective_watts,
+        ramp_at=monotonic,
         energy_period=None if period is None else EnergyPeriod(period.start, period.consumed_kilojoules * 1e3),
         at=monotonic,
         breach=None if breach is None else _recorded_breach(breach),

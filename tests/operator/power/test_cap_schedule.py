@@ -11,6 +11,7 @@ from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec
 from flyball_operator.power.cap_schedule import (
     EDGES_AT_ONCE,
     EDGES_LOOKED_AT,
+    RAMP_STEP_SECONDS,
     EffectiveCap,
     EnergyPeriod,
     KnownChange,
@@ -163,11 +164,13 @@ def test_a_clock_that_goes_far_ahead_for_a_moment_and_back_does_not_give_the_bud
 def test_a_rise_is_ramped_and_a_cut_is_not() -> None:
     spec = PowerCapSpec(watts=5000, ramp_watts_per_second=100)
     assert at(spec).watts == 5000  # nothing was allowed before, nothing rises
-    rising = at(spec, last=LastEvaluation(2000, 3))
-    assert (rising.watts, rising.target_watts, rising.next_change_seconds) == (2300, 5000, 5)
-    assert "rising by 100 W/s towards 5000 W" in rising.reason
+    waits = at(spec, last=LastEvaluation(2000, 3))
+    assert (waits.watts, waits.target_watts, waits.next_change_seconds) == (2000, 5000, 2)
+    assert "rising by 100 W/s towards 5000 W" in waits.reason
+    rising = at(spec, last=LastEvaluation(2000, 6))
+    assert (rising.watts, rising.target_watts, rising.next_change_seconds) == (2600, 5000, 5)
     nearly = at(spec, last=LastEvaluation(4800, 1))
-    assert (nearly.watts, nearly.next_change_seconds) == (4900, 1)
+    assert (nearly.watts, nearly.next_change_seconds) == (4800, 1)
     arrived = at(spec, last=LastEvaluation(4900, 1))
     assert (arrived.watts, arrived.next_change_seconds) == (5000, math.inf)
     assert at(spec, last=LastEvaluation(9000, 0)).watts == 5000
@@ -232,8 +235,9 @@ def test_a_ramp_never_delays_a_cut_and_bounds_every_rise(
     if last.effective_watts is None or unramped.watts <= last.effective_watts:
         assert effective.watts == unramped.watts
     elif spec.ramp_watts_per_second is not None:
-        bound = last.effective_watts + spec.ramp_watts_per_second * last.elapsed_seconds
-        assert effective.watts == min(unramped.watts, bound)
+        bound = last.effective_watts + spec.ramp_watts_per_second * last.ramp_age_seconds
+        assert effective.watts in (last.effective_watts, min(unramped.watts, bound))
+        assert effective.watts > last.effective_watts or effective.next_change_seconds <= RAMP_STEP_SECONDS
 
 
 @given(scheduled_specs, instants)

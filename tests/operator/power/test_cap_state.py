@@ -341,9 +341,30 @@ def test_a_ramp_takes_its_time_upwards_and_none_downwards() -> None:
         reading = site.read(seconds)
         site.publish(reading)
         watts.append(reading.effective.watts)
-    assert watts == [1000.0, 1010.0, 1050.0, 1052.0]
+    assert watts == [1000.0, 1000.0, 1050.0, 1050.0]
     site.spec["watts"] = 900
     assert site.read().effective.watts == 900.0
+
+
+def test_a_ramp_rises_in_steps_however_often_the_operator_looks() -> None:
+    """Each step is a grant to every node, of which each acknowledgement wakes the operator: it would look at once again."""
+    site = Site(holding("a", 800), watts=1000, rampWattsPerSecond=50)
+    site.publish(site.read())
+    site.spec["watts"] = 2000
+    seen = [site.read(1 / 64).effective.watts for _ in range(64 * 25)]
+    assert seen == sorted(seen)
+    assert list(dict.fromkeys(seen)) == [1000.0, 1250.0, 1500.0, 1750.0, 2000.0]
+    assert all(watts <= 1000 + 50 * (index + 1) / 64 for index, watts in enumerate(seen))
+    assert site.read().next_change_seconds == math.inf
+
+
+def test_a_ramp_counts_from_when_the_cap_was_raised_and_not_from_its_last_rise() -> None:
+    site = Site(holding("a", 800), watts=1000, rampWattsPerSecond=10)
+    site.publish(site.read())
+    for _ in range(100):
+        site.read(1.0)
+    site.spec["watts"] = 5000
+    assert [site.read(1.0).effective.watts for _ in range(6)] == [1000.0, 1000.0, 1000.0, 1000.0, 1050.0, 1050.0]
 
 
 def test_no_time_of_a_ramp_is_lost_to_whole_watts() -> None:
@@ -365,7 +386,7 @@ def test_the_next_operator_goes_on_where_the_status_stands() -> None:
     site.publish(site.read(5.0))
     site.tracker = CapTracker()
     assert site.read(100.0).effective.watts == 1050.0
-    assert site.read(1.0).effective.watts == 1060.0
+    assert site.read(5.0).effective.watts == 1100.0
 
 
 # --- energy budgets ----------------------------------------------------------------------------------------------
