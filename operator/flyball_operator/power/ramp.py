@@ -35,19 +35,29 @@ class _Allowance:
     committed: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """How high each job's limits may be until the next step, in milliwatts a GPU, by node, pod and job uid."""
+
+    since: float
+    limits: dict[tuple[str, str, str], int]
+
+
 class Ramps:
     """Remembers how far each cap's committed watts may have risen by now; a new leader begins at what is committed."""
 
     def __init__(self) -> None:
         self._allowances: dict[str, _Allowance] = {}  # by the cap's uid
+        self._shares: dict[str, _Share] = {}  # by the cap's uid, where more is wanted than may rise
 
     def apply(
         self, targets: Sequence[GrantTarget], power: Mapping[str, NodePower], caps: Iterable[CapState], monotonic: float
     ) -> tuple[list[GrantTarget], list[CapBudget]]:
         """The targets with raises as far as the ramps allow now, and the budgets that hold them there."""
         ramped = [cap for cap in caps if cap.spec.ramp_watts_per_second is not None]
-        known = self._allowances
-        self._allowances = {cap.cap.uid: known[cap.cap.uid] for cap in ramped if cap.cap.uid in known}
+        uids = {cap.cap.uid for cap in ramped}
+        self._allowances = {uid: known for uid, known in self._allowances.items() if uid in uids}
+        self._shares = {uid: known for uid, known in self._shares.items() if uid in uids}
         by_node = {target.node: target for target in targets}
         budgets = []
         for cap in ramped:
@@ -60,15 +70,41 @@ class Ramps:
             committed = int(counts.committed(power))
             room, wanted = self._room(cap, committed, list(rises.values()), monotonic), sum(rises.values())
             if wanted > room:
-                for target in under:
-                    if rises[target.node]:
-                        standing = power[target.node].grant
-                        held = {} if standing is None else {(job.pod_name, job.uid): job for job in standing.jobs}
-                        by_node[target.node] = _partly_raised(target, held, room / wanted)
+                rising = [target for target in under if rises[target.node]]
+                limits = self._limits(cap, rising, power, room / wanted)
+                by_node |= {target.node: _raised_to(target, limits) for target in rising}
+            else:
+                self._shares.pop(cap.cap.uid, None)
             budgets.append(
                 CapBudget(f"{cap.name} (ramp)", cap.nodes, NodeMilliwatts(committed + room), cap.spec.expected)
             )
         return list(by_node.values()), budgets
+
+    def _limits(
+        self, cap: CapState, rising: Iterable[GrantTarget], power: Mapping[str, NodePower], fraction: float
+    ) -> Mapping[tuple[str, str, str], int]:
+        """How high each job's limits may be: by `fraction` of its rise, until the cap's next step.
+
+        What is left over, because another's rise cannot be had now, waits for that step. Shared out at every look it would
+        be a grant each time, of half as much as the one before. A job that begins does so from the smallest limit: its pods
+        start, and their limits rise.
+        """
+        since = self._allowances[cap.cap.uid].since
+        share = self._shares.get(cap.cap.uid)
+        if share is None or share.since != since:
+            share = self._shares[cap.cap.uid] = _Share(since, {})
+        else:
+            fraction = 0.0  # who wants more between two steps
+        for target in rising:
+            standing = power[target.node].grant
+            held = {} if standing is None else {(job.pod_name, job.uid): job for job in standing.jobs}
+            for job in target.jobs:
+                key, before = (target.node, job.pod_name, job.uid), held.get((job.pod_name, job.uid))
+                if key not in share.limits:
+                    floor = max(target.min_limit_milliwatts, 0 if before is None else before.power_limit_milliwatts)
+                    rise = int(max(0, job.power_limit_milliwatts - floor) * fraction)
+                    share.limits[key] = floor + rise // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT
+        return share.limits
 
     def _room(self, cap: CapState, committed: int, rises: Sequence[int], monotonic: float) -> int:
         """By how many milliwatts what is committed may rise now, where that much of a rise is wanted on each node.
@@ -89,24 +125,17 @@ class Ramps:
         return left
 
 
-def _partly_raised(target: GrantTarget, held: Mapping[tuple[str, str], JobGrant], share: float) -> GrantTarget:
-    """`target` with each job's limit only so far on the way up from what its node has been granted, in whole watts.
-
-    A job that begins does so from the smallest limit: its pods start, and their limits rise.
-    """
+def _raised_to(target: GrantTarget, limits: Mapping[tuple[str, str, str], int]) -> GrantTarget:
+    """`target` with no job's limit above what it may be by now."""
     jobs: list[JobGrant] = []
     bounds: list[PowerBound] = []
     for job, bound in zip(target.jobs, target.job_bounds, strict=True):
-        before = held.get((job.pod_name, job.uid))
-        floor = target.min_limit_milliwatts
-        if before is not None:
-            floor = max(floor, before.power_limit_milliwatts)
-        rise = int((job.power_limit_milliwatts - floor) * share) // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT
-        if job.power_limit_milliwatts > floor:
-            job = replace(job, power_limit_milliwatts=MilliwattsPerGpu(floor + rise))
-        limits = job.limit_milliwatts
+        most = limits[target.node, job.pod_name, job.uid]
+        if job.power_limit_milliwatts > most:
+            job = replace(job, power_limit_milliwatts=MilliwattsPerGpu(most))
+        of_job = job.limit_milliwatts
         jobs.append(job)
-        bounds.append(PowerBound(limits, min(bound.expected_milliwatts, limits)))
+        bounds.append(PowerBound(of_job, min(bound.expected_milliwatts, of_job)))
     return replace(target, jobs=tuple(jobs), job_bounds=tuple(bounds))
 
 

@@ -41,10 +41,8 @@ class ForeignWeights(Struct, frozen=True):
         given = self.of_namespaces.get(pod.namespace)
         if given is None:
             return max(1, pod.permille)
-        weight = given.permille
-        if given.pods:
-            labels = dict(pod.labels)
-            weight = min([weight, *(each.permille for each in given.pods if each.selector.matches(labels))])
+        labels = dict(pod.labels)
+        weight = min([given.permille, *(each.permille for each in given.pods if each.selector.matches(labels))])
         return max(1, weight * pod.permille // PERMILLE)
 
 

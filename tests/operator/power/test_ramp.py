@@ -185,6 +185,20 @@ def test_jobs_rise_together() -> None:
     assert 100 < limits[0] < 300
 
 
+def test_what_one_job_cannot_have_yet_is_shared_out_once_a_step() -> None:
+    """Shared out at every look, it would be half of a half of a rise, and a grant each time."""
+    row = settled(Row())
+    # What is wanted on the first node cannot be had in parts, and so takes up none of what there is for a long time.
+    row.theirs = [running_pod("theirs", "a", gpus=4), row.pod("b"), row.pod("c")]
+    row.wanted = dict.fromkeys(NODES, 300.0)
+    before, steps = row.writes, 6
+    for _ in range(int(steps * STEP_SECONDS / 0.05)):
+        row.cycle(0.05)
+    assert row.limits_watts > 2400 + 3 * RAMP * STEP_SECONDS
+    # One each for the two nodes with jobs, and the first node's without its job.
+    assert row.writes - before <= 2 * steps + 1
+
+
 def test_a_cut_waits_for_no_ramp_and_its_watts_do_not_come_back_at_once() -> None:
     row = settled(Row())
     row.wanted = dict.fromkeys(NODES, 300.0)
