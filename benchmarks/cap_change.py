@@ -162,6 +162,12 @@ def acknowledging_writes(site: Site) -> Counter[str]:
     return writes
 
 
+def grants_and_acknowledgements(site: Site) -> int:
+    """Of all those writes the ones that nobody makes regularly."""
+    writes = acknowledging_writes(site)
+    return writes["gpunodes"] + writes["powerbrakes"] + writes["brakeacknowledgements"]
+
+
 def percentile(values: list[float], share: float) -> float:
     """The smallest value that at least `share` of all are at or below."""
     ordered = sorted(values)
@@ -200,10 +206,14 @@ def measure(site: Site, plan: SitePlan, way: str, count: int, high: int, low: in
 
     def at_rest() -> bool:
         adopted = epoch(site) > earlier  # what the status said under the operator before this one is no rest
-        return adopted and enforced(site, high) and limits_watts(reader) > low * 1.2 and all_acknowledged(site)
+        if not (adopted and enforced(site, high) and limits_watts(reader) > low * 1.2 and all_acknowledged(site)):
+            return False
+        # Statuses that came to hundreds of watchers late, and grants for what starts draw, are still being written then.
+        before = grants_and_acknowledgements(site)
+        time.sleep(REST_SECONDS)
+        return grants_and_acknowledgements(site) == before
 
     wait(patience, at_rest)
-    time.sleep(REST_SECONDS)
     cuts = []
     for number in range(1, count + 1):
         from_watts = limits_watts(reader)
@@ -230,7 +240,6 @@ def measure(site: Site, plan: SitePlan, way: str, count: int, high: int, low: in
         )
         set_cap(site, high)
         wait(patience, at_rest)  # the next cut begins from rest: the raise is in force everywhere
-        time.sleep(REST_SECONDS)
     return cuts
 
 
