@@ -280,6 +280,18 @@ def test_a_cap_that_rises_by_a_ramp_is_no_storm_of_grants() -> None:
     )
 
 
+def test_a_gpu_that_keeps_its_limit_is_no_storm_of_grants() -> None:
+    """What it holds above its node's grant is less with each watt that is granted there, which leaves the next one over."""
+    assert not violation_of(
+        fault(2.34, "a pod comes or goes", "b", 0.10, 740),
+        fault(5.45, "a pod comes or goes", "a", 0.10, 845),
+        beginning=Beginning(
+            (3, 3, 3), (True, False, False), ((400, 1.0), (400, 0.5), (400, 1.0), (100, 1.0), (250, 0.5), (250, 0.5))
+        ),
+        seed=3012667,
+    )
+
+
 def test_a_machine_of_which_both_objects_are_gone_keeps_to_its_failsafe_after_its_lease() -> None:
     """Taken to be gone: what docs/power-safety.md says of it, in each of its words."""
     limits: dict[float, dict[str, int]] = {}

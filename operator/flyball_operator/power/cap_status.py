@@ -345,7 +345,7 @@ def _urgent(before: PowerCapStatus, after: PowerCapStatus) -> bool:
 
 
 def _only_rises(before: PowerCapStatus, after: PowerCapStatus) -> bool:
-    """Whether all that is urgent is that the cap's watts are higher, as under a ramp from one instant to the next.
+    """Whether all that is urgent is that the cap's watts are higher, as where a budget leaves more.
 
     Each such write would bring the cycle that makes the next one.
     """

@@ -39,7 +39,7 @@ from flyball_operator.power.late_nodes import left_as_granted, throttled
 from flyball_operator.power.memberships import LabelSync, Memberships
 from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.node_info import NodeInfo, NodeMemory, read_nodes, sign_of_a_boot
-from flyball_operator.power.patience import CutYield, PlanGrace, Repetitions
+from flyball_operator.power.patience import CutYield, PlanGrace, Repetitions, SmallRaises
 from flyball_operator.power.ramp import Ramps
 from flyball_operator.power.starts_and_stops import StartsAndStops
 from flyball_operator.power.targets import grant_targets
@@ -81,6 +81,7 @@ class PowerController:
         self._acknowledgements = Acknowledgements(settings.acknowledge_timeout_seconds)
         self._brakes = Brakes(epoch)
         self._repetitions = Repetitions()
+        self._small_raises = SmallRaises()
         self._heartbeats = Heartbeats(settings.report_timeout_seconds)
         self._memberships = Memberships(settings.label_settle_seconds)
         self._holds = Holds()
@@ -214,11 +215,13 @@ class PowerController:
             self._brakes.held_back(monotonic)
             | _unrecorded_raises(state.caps, admission, power)
             | self._repetitions.held_back(admission.grants, power, monotonic)
+            | self._small_raises.held_back(admission.grants, power, monotonic)
         )
         sends = tuple(
             SendGrant(state.nodes[node], grant, node in admission.waiting)
             for node, grant in self._writes.sendable(admission, power, held_back)
         )
+        self._small_raises.sent((send.node.name for send in sends), monotonic)
         waiting = len(owing | admission.grants.keys() | set(admission.waiting))
         return sends, GrantsUnderWay(waiting, unheard, state.cluster.unread, wished.committed)
 

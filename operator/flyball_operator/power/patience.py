@@ -1,10 +1,12 @@
-"""For how long what is near is waited for: a plan that fits the caps, and a cut that the API server's time belongs to."""
+"""For how long what is near is waited for: a plan that fits the caps, a cut that the API server's time belongs to, and the
+rest of a raise of which there is only a watt or two."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from flyball_api.grant import Grant
+from msgspec.structs import replace
 
 from flyball_operator.power.bound import NodePower
 from flyball_operator.power.cap_state import CapState
@@ -18,6 +20,9 @@ CUT_YIELD_SECONDS = 1.0
 # A grant that asks again what an agent has acknowledged waits this long, each time twice as long, up to the longest pause.
 FIRST_REPETITION_SECONDS = 0.25
 LONGEST_REPETITION_SECONDS = 10.0
+# A raise by no more than so many thousandths of what a node is granted waits until its last grant is so old.
+SMALL_RAISE_PERMILLE = 20
+SMALL_RAISE_SECONDS = 1.0
 
 
 class PlanGrace:
@@ -99,6 +104,46 @@ class Repetitions:
             pause = min(FIRST_REPETITION_SECONDS * 2 ** min(count, 10), LONGEST_REPETITION_SECONDS)
             self._sent[name] = count + 1, monotonic + pause
         return frozenset(waiting)
+
+
+class SmallRaises:
+    """Remembers which nodes were granted anything a moment ago: a small raise of what they have comes with the next.
+
+    Each acknowledgement wakes the operator. Where it leaves a watt more for the node, as where the whole watts of a share
+    leave some over, or a GPU that does not come down is counted above what is granted, each grant would bring another, as
+    fast as both can.
+    """
+
+    def __init__(self) -> None:
+        self._granted: dict[str, float] = {}  # when, by node
+
+    def held_back(
+        self, grants: Mapping[str, Grant], power: Mapping[str, NodePower], monotonic: float
+    ) -> frozenset[str]:
+        """The nodes whose grant can wait for that."""
+        self._granted = {name: at for name, at in self._granted.items() if monotonic - at < SMALL_RAISE_SECONDS}
+        return frozenset(name for name in self._granted.keys() & grants if _is_small_raise(grants[name], power[name]))
+
+    def sent(self, nodes: Iterable[str], monotonic: float) -> None:
+        """Take in which nodes are granted something now."""
+        self._granted |= dict.fromkeys(nodes, monotonic)
+
+
+def _is_small_raise(grant: Grant, power: NodePower) -> bool:
+    """Whether nothing about a grant is new but that some jobs' limits are a little higher."""
+    standing = power.grant
+    if standing is None or (grant.epoch, grant.caps) != (standing.epoch, standing.caps):
+        return False
+    rise = grant.bound.limit_milliwatts - standing.bound.limit_milliwatts
+    most = standing.bound.limit_milliwatts * SMALL_RAISE_PERMILLE // 1000
+    if not 0 < rise <= most or grant.bound.expected_milliwatts < standing.bound.expected_milliwatts:
+        return False
+    limits = {(job.pod_name, job.uid): job.power_limit_milliwatts for job in grant.jobs}
+    raised = tuple(
+        replace(job, power_limit_milliwatts=max(job.power_limit_milliwatts, limits.get((job.pod_name, job.uid), 0)))
+        for job in standing.jobs
+    )
+    return replace(standing, bound=grant.bound, jobs=raised).same_content(grant)
 
 
 def _is_followed(power: NodePower) -> bool:

@@ -1,4 +1,5 @@
-"""How often a grant is sent again to an agent that has acknowledged it and is held below it by a brake."""
+"""How often a grant is sent again to an agent that has acknowledged it and is held below it by a brake, and what waits for
+the rest of a raise."""
 
 from __future__ import annotations
 
@@ -8,10 +9,16 @@ import pytest
 from flyball_api.grant import BrakeVersion, CapOverNode, Grant, GrantVersion, PowerBound
 from flyball_api.units import NodeMilliwatts
 from flyball_operator.power.bound import NodePower
-from flyball_operator.power.patience import FIRST_REPETITION_SECONDS, LONGEST_REPETITION_SECONDS, Repetitions
+from flyball_operator.power.patience import (
+    FIRST_REPETITION_SECONDS,
+    LONGEST_REPETITION_SECONDS,
+    SMALL_RAISE_SECONDS,
+    Repetitions,
+    SmallRaises,
+)
 from msgspec.structs import replace
 
-from tests.support.operator_objects import grant
+from tests.support.operator_objects import grant, job_grant
 
 SOON = FIRST_REPETITION_SECONDS / 2
 STANDING = grant(2_400_000, generation=1, caps=("row",))
@@ -93,3 +100,76 @@ def test_a_node_that_is_gone_is_forgotten() -> None:
     assert repetitions.held_back({"a": AGAIN}, {"a": BRAKED}, 0.0) == frozenset()
     assert repetitions.held_back({}, {}, SOON / 2) == frozenset()
     assert repetitions.held_back({"a": AGAIN}, {"a": BRAKED}, SOON) == frozenset()
+
+
+# --- small raises --------------------------------------------------------------------------------------------------------
+
+
+def granted(watts: int, other_watts: int = 100, expected: int = 200, **otherwise: Any) -> Grant:
+    """Two jobs of one GPU each, at so many watts."""
+    jobs = (job_grant("first", gpus=1, limit=watts * 1000), job_grant("other", gpus=1, limit=other_watts * 1000))
+    given = grant((watts + other_watts) * 1000, expected=expected * 1000, jobs=jobs, caps=("row",))
+    return replace(given, **otherwise)
+
+
+HAS = granted(200)
+
+
+def waits(given: Grant, standing: Grant | None = HAS, after: float = SMALL_RAISE_SECONDS / 2) -> bool:
+    """Whether a grant waits, so long after another one of its node."""
+    raises = SmallRaises()
+    raises.sent(["a"], 7.0)
+    return raises.held_back({"a": given}, {"a": NodePower(standing, HAS.bound)}, 7.0 + after) == {"a"}
+
+
+def test_a_raise_by_a_watt_or_two_waits_for_more() -> None:
+    assert waits(granted(201))
+    assert waits(granted(206))  # a fiftieth of 300 W
+    assert waits(granted(203, 103))
+    assert waits(granted(201, expected=201))
+    assert not waits(granted(207))
+    assert not waits(granted(201), after=SMALL_RAISE_SECONDS)
+
+
+def test_only_a_node_that_was_granted_something_waits() -> None:
+    raises = SmallRaises()
+    power = {name: NodePower(HAS, HAS.bound) for name in "ab"}
+    assert raises.held_back({"a": granted(201)}, power, 0.0) == frozenset()
+    raises.sent(["b"], 0.0)
+    assert raises.held_back({"a": granted(201), "b": granted(201)}, power, 0.5) == {"b"}
+    assert raises.held_back({"a": granted(201)}, power, 0.75) == frozenset()
+    raises.sent(["a"], 0.75)
+    assert raises.held_back({"a": granted(201), "b": granted(201)}, power, 1.25) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("given", "standing"),
+    [
+        (granted(201), None),
+        (granted(200), HAS),
+        (granted(199, 100), HAS),
+        (granted(203, 99), HAS),
+        (granted(201, expected=199), HAS),
+        (granted(201, epoch=2), HAS),
+        (granted(201, caps=(CapOverNode("row", BrakeVersion(1, 1)),)), HAS),
+        (granted(201, lease_seconds=61), HAS),
+        (replace(granted(201), jobs=granted(201).jobs[:1]), HAS),
+        (replace(granted(201), jobs=(*granted(201).jobs, job_grant("new", gpus=1, limit=1000))), HAS),
+        (replace(granted(201), jobs=tuple(replace(job, clock_max_megahertz=1000) for job in granted(201).jobs)), HAS),
+    ],
+    ids=[
+        "the first one",
+        "the same again",
+        "lower",
+        "one job lower",
+        "less expected",
+        "a new leader's",
+        "made with another brake",
+        "another lease",
+        "a job less",
+        "a job more",
+        "another clock",
+    ],
+)
+def test_whatever_else_is_new_waits_for_nothing(given: Grant, standing: Grant | None) -> None:
+    assert not waits(given, standing)
