@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
 from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.gpu_node import GpuReport
 from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_planner.models.job import JobModel
 from flyball_planner.snapshot import (
@@ -28,6 +30,9 @@ from flyball_operator.power.reservations import NO_RULES, NodeRules, foreign_mil
 
 # As long as pods tolerate a node that is not ready, unless they say otherwise.
 EVACUATE_AFTER_SECONDS = 300.0
+# A GPU that could not be read or set for a shorter time is taken from no job that runs on its node: a driver's call that takes
+# long once, or an agent that has just begun on a busy machine, is no reason to stop training.
+LOST_AFTER_SECONDS = 30.0
 # One node that does not answer is likely to be dead. So many at once are likely to be slow.
 LATE_TOGETHER = 2
 
@@ -203,6 +208,18 @@ def _gpus_max(job: EnergyAwareJob, memory: JobMemory) -> int:
     )
 
 
+def _lost_gpus(info: NodeInfo, held: int, now: datetime | None) -> int:
+    """How many of a node's GPUs are planned with no more: those lost a moment ago only as far as no job holds them."""
+    reports = () if info.gpu_node is None else info.gpu_node.gpus
+    recent = sum(not report.healthy and _lost_just_now(report, now) for report in reports)
+    return max(0, info.lost_gpus - recent, min(info.lost_gpus, info.gpus - info.foreign_gpus - held))
+
+
+def _lost_just_now(report: GpuReport, now: datetime | None) -> bool:
+    since = next((item.last_transition_time for item in report.conditions if item.type == "Healthy"), None)
+    return since is not None and now is not None and abs((now - since).total_seconds()) < LOST_AFTER_SECONDS
+
+
 def _least(one: int | None, other: int | None) -> int | None:
     return min((bound for bound in (one, other) if bound is not None), default=None)
 
@@ -239,11 +256,19 @@ def startable_nodes(nodes: Mapping[str, NodeInfo]) -> frozenset[str]:
     return frozenset(schedulable | late) if len(late) >= LATE_TOGETHER else frozenset(schedulable)
 
 
-def node_state(info: NodeInfo, rules: NodeRules, withheld: int = 0, *, evacuate: bool = False) -> NodeState | None:
+def node_state(
+    info: NodeInfo,
+    rules: NodeRules,
+    withheld: int = 0,
+    *,
+    evacuate: bool = False,
+    held: int = 0,
+    now: datetime | None = None,
+) -> NodeState | None:
     """One node as the planner sees it; None where its GPU model is unknown: it cannot be planned with.
 
     `withheld`: so many of its GPUs pods cannot have now, though no agent calls them lost. `evacuate`: its jobs are to
-    leave.
+    leave. `held`: so many of its GPUs jobs run on.
     """
     model = info.gpu_model
     if model is None:
@@ -255,7 +280,7 @@ def node_state(info: NodeInfo, rules: NodeRules, withheld: int = 0, *, evacuate:
         gpus=info.gpus,
         schedulable=info.schedulable,
         foreign_gpus=info.foreign_gpus,
-        lost_gpus=max(info.lost_gpus, withheld),
+        lost_gpus=max(_lost_gpus(info, held, now), withheld),
         foreign_power_limit_watts=foreign_milliwatts(info, rules) / max(1, info.foreign_gpus) / MILLIWATTS_PER_WATT,
         lost_power_limit_watts=lost_gpu_milliwatts(info) / MILLIWATTS_PER_WATT,
         idle_power_limit_watts=info.min_limit_milliwatts / MILLIWATTS_PER_WATT,
@@ -287,13 +312,25 @@ def build_snapshot(
     `withheld` is how many GPUs of a node pods cannot have now, by its name. After `evacuate_after_seconds` jobs leave a
     node that is not ready.
     """
-    lost = lost_nodes(nodes, now, evacuate_after_seconds)
-    node_states = tuple(
-        state
+    in_order = sorted(jobs, key=lambda item: (item[0].created, item[0].key))
+    states = (JobStates.of if timeless is None else timeless.timeless)(in_order, models_of, now, startable_nodes(nodes))
+    held: Counter[str] = Counter()
+    for job in states:
+        for name, gpus in () if job.current is None else job.current.nodes:
+            held[name] += gpus
+    evacuated = lost_nodes(nodes, now, evacuate_after_seconds)
+    found = [
+        node_state(
+            info,
+            rules.get(name, NO_RULES),
+            (withheld or {}).get(name, 0),
+            evacuate=name in evacuated,
+            held=held[name],
+            now=now,
+        )
         for name, info in sorted(nodes.items())
-        if (state := node_state(info, rules.get(name, NO_RULES), (withheld or {}).get(name, 0), evacuate=name in lost))
-        is not None
-    )
+    ]
+    node_states = tuple(state for state in found if state is not None)
     known = {state.name for state in node_states}
     caps = []
     for budget in sorted(budgets, key=lambda item: item.name):
@@ -308,10 +345,9 @@ def build_snapshot(
                 pauses=budget.pauses,
             )
         )
-    in_order = sorted(jobs, key=lambda item: (item[0].created, item[0].key))
     return ClusterSnapshot(
         node_states,
-        (JobStates.of if timeless is None else timeless.timeless)(in_order, models_of, now, startable_nodes(nodes)),
+        states,
         tuple(caps),
         restart_seconds,
         guard_fraction,

@@ -344,6 +344,49 @@ def test_gpus_that_a_device_plugin_withholds_are_planned_with_no_more() -> None:
     assert (state.gpus, state.usable_gpus) == (8, 5)
 
 
+def with_lost_gpus(count: int, since: str | None) -> NodeInfo:
+    """A node of eight GPUs of which the last ones can be read no more since then."""
+    devices = [raw_device(index, healthy=index < 8 - count) for index in range(8)]
+    for device in devices[8 - count :]:
+        if since is not None:
+            device["conditions"][0]["lastTransitionTime"] = since
+    return ready_node("a", devices=devices)
+
+
+RUNS_ON_SIX = JobMemory(JobProgress(), Allocation((("a", 4), ("a", 2)), 1200, 300.0), running=True)
+
+
+@pytest.mark.parametrize(
+    ("since", "memory", "lost"),
+    [
+        ("2030-06-01T11:59:31Z", RUNS_ON_SIX, 2),
+        ("2030-06-01T12:00:29Z", RUNS_ON_SIX, 2),  # by an agent whose clock is ahead
+        ("2030-06-01T11:59:30Z", RUNS_ON_SIX, 5),
+        ("2030-06-01T12:00:30Z", RUNS_ON_SIX, 5),
+        (None, RUNS_ON_SIX, 5),
+        ("2030-06-01T11:59:31Z", IDLE, 5),
+    ],
+    ids=["a moment ago", "a moment ahead", "for long", "far ahead", "nobody knows", "no job runs"],
+)
+def test_gpus_that_were_lost_a_moment_ago_are_taken_from_no_job(
+    since: str | None, memory: JobMemory, lost: int
+) -> None:
+    """A driver's call that takes long once is no reason to stop training; what no job holds is planned with no more."""
+    snapshot = snapshot_of([(job_view(), memory)], [with_lost_gpus(5, since)])
+    assert snapshot.nodes[0].lost_gpus == lost
+
+
+def test_a_job_keeps_gpus_that_are_lost_for_a_moment_and_loses_them_later() -> None:
+    memory = JobMemory(JobProgress(), Allocation((("a", 4),), 1200, 300.0), running=True)
+    job = job_view(gpus={"min": 4, "max": 4})
+    node = with_lost_gpus(6, "2030-06-01T12:00:00Z")
+    kept = plan(snapshot_of([(job, memory)], [node])).decisions[0].allocation
+    assert kept is not None
+    assert kept.nodes == (("a", 4),)
+    later = snapshot_of([(job, memory)], [node], now=NOW + timedelta(seconds=30))
+    assert plan(later).decisions[0].allocation is None
+
+
 def test_nobody_hurries_for_a_deadline_that_is_past() -> None:
     past, ahead = job_view(deadline="2030-06-01T12:00:00Z"), job_view(deadline="2030-06-01T12:00:01Z")
     assert [snapshot_of([(view, IDLE)]).jobs[0].seconds_to_deadline for view in (past, ahead)] == [None, 1.0]
