@@ -30,8 +30,8 @@ from flyball_operator.power.reservations import NO_RULES, NodeRules, foreign_mil
 
 # As long as pods tolerate a node that is not ready, unless they say otherwise.
 EVACUATE_AFTER_SECONDS = 300.0
-# A GPU that could not be read or set for a shorter time is taken from no job that runs on its node: a driver's call that takes
-# long once, or an agent that has just begun on a busy machine, is no reason to stop training.
+# A GPU that could not be read or set for a shorter time is taken from no job that runs on its node: a call to its driver
+# that takes long once, or an agent that has just begun on a busy machine, is no reason to stop training.
 LOST_AFTER_SECONDS = 30.0
 # One node that does not answer is likely to be dead. So many at once are likely to be slow.
 LATE_TOGETHER = 2
