@@ -176,6 +176,25 @@ def test_without_a_ramp_it_takes_two_cycles() -> None:
     assert row.cycles(2)[-1] == 7200
 
 
+def test_a_watt_more_waits_until_the_last_grant_is_a_second_old() -> None:
+    row = settled(Row(ramp=None))
+    row.wanted = dict.fromkeys(NODES, 200.0)
+    row.cycle(2.0)
+    row.cycle(0.1)
+    assert row.limit("a") == 200
+    row.wanted = dict.fromkeys(NODES, 201.0)
+    for _ in range(5):
+        row.cycle(0.1)
+    assert row.limit("a") == 200
+    row.wanted["b"] = 300.0
+    row.cycle(0.1)
+    row.cycle(0.1)
+    assert (row.limit("a"), row.limit("b")) == (200, 300)
+    row.cycle(1.0)
+    row.cycle(0.1)
+    assert row.limit("a") == 201
+
+
 def test_jobs_rise_together() -> None:
     row = settled(Row())
     row.wanted = dict.fromkeys(NODES, 300.0)
