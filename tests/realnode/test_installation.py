@@ -122,11 +122,11 @@ def running(installation: Installation) -> Iterator[Json]:
     api.wait_for(
         path, lambda found: condition(found, "PodsReady") == "True", timeout_seconds=PATIENCE_SECONDS, what="running"
     )
-    pods = api.list_objects(f"/api/v1/namespaces/{TRAINING}/pods")
-    assert len(pods) == 1, (installation.events(TRAINING), [pod["status"] for pod in pods])
-    yield pods[0]
-    api.delete(path)
     pods = f"/api/v1/namespaces/{TRAINING}/pods"
+    found = api.list_objects(pods)
+    assert len(found) == 1, (installation.events(TRAINING), [pod["status"] for pod in found])
+    yield found[0]
+    api.delete(path)
     api.wait_for(pods, lambda found: not (found or {}).get("items"), timeout_seconds=PATIENCE_SECONDS, what="no pods")
 
 

@@ -138,7 +138,7 @@ class Referee:
         before = max(_limit(device), self._asked.get(device.uuid, 0))
         known = self._excuses.get(device.uuid)
         floor = before if known is None else min(before, known.before_milliwatts)
-        node = next((devices for devices in self._devices.values() if device in devices), [device])
+        node = self._beside(device)
         others = sum(_counted(_limit(other), self._excuses.get(other.uuid)) for other in node if other is not device)
         change()
         comes = max(_limit(device), device.read().requested_limit_milliwatts if settles_seconds else 0)
@@ -167,10 +167,13 @@ class Referee:
 
     def _allow_more(self, device: VirtualDevice, milliwatts: int) -> None:
         """What the device's node comes to with nobody's doing left out is so much more now."""
-        node = next((devices for devices in self._devices.values() if device in devices), [device])
-        for excuse in filter(None, (self._excuses.get(other.uuid) for other in node)):
+        for excuse in filter(None, (self._excuses.get(other.uuid) for other in self._beside(device))):
             if excuse.node_milliwatts is not None:
                 excuse.node_milliwatts += milliwatts
+
+    def _beside(self, device: VirtualDevice) -> list[VirtualDevice]:
+        """All GPUs of the device's node, itself among them."""
+        return next((devices for devices in self._devices.values() if device in devices), [device])
 
     # --- what the API server is told -----------------------------------------------------------------------------------
 
