@@ -235,9 +235,11 @@ def test_a_ramp_never_delays_a_cut_and_bounds_every_rise(
     if last.effective_watts is None or unramped.watts <= last.effective_watts:
         assert effective.watts == unramped.watts
     elif spec.ramp_watts_per_second is not None:
-        bound = last.effective_watts + spec.ramp_watts_per_second * last.ramp_age_seconds
-        assert effective.watts in (last.effective_watts, min(unramped.watts, bound))
-        assert effective.watts > last.effective_watts or effective.next_change_seconds <= RAMP_STEP_SECONDS
+        ramp, age = spec.ramp_watts_per_second, last.ramp_age_seconds
+        due = age >= min(RAMP_STEP_SECONDS, (unramped.watts - last.effective_watts) / ramp)
+        risen = min(unramped.watts, last.effective_watts + ramp * age)
+        assert effective.watts == (risen if due else last.effective_watts)
+        assert effective.watts == unramped.watts or effective.next_change_seconds <= RAMP_STEP_SECONDS
 
 
 @given(scheduled_specs, instants)
