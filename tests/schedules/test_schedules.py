@@ -265,6 +265,20 @@ def test_what_a_driver_has_done_is_excused_also_while_a_raised_limit_settles() -
     )
 
 
+def test_what_another_hand_has_set_is_excused_while_the_agent_lowers_one_gpu_after_the_other() -> None:
+    """The GPU that was raised is to have more than before, and its neighbour less: both are lowered, that one first."""
+    assert not violation_of(
+        fault(7.07, "cap changes", "row", 0.10, 692),
+        fault(8.68, "cap changes", "hall", 0.10, 722),
+        fault(10.13, "the plan changes", "all", 0.10, 379),
+        fault(10.24, "journal of another node is put in its place, and the agent starts anew", "a", 2.57, 983),
+        fault(11.55, "another hand sets a limit", "a", 0.10, 342),
+        fault(12.81, "the plan changes", "all", 0.10, 169),
+        beginning=schedule_of(3101600).beginning,
+        seed=3101600,
+    )
+
+
 def test_a_cap_that_rises_by_a_ramp_is_no_storm_of_grants() -> None:
     """What a node acknowledges wakes the operator, and would find the ramp a watt higher."""
     assert not violation_of(

@@ -45,7 +45,9 @@ class Excuse:
     """Something that nobody commanded: since when, what was before, and the office seconds at which it ends, if known.
 
     `node_milliwatts` is what the whole node came to before: while its agent shares that out anew, one GPU after the other,
-    some count as they were before and others as they are. Until `settled` the limit may not be there yet.
+    some count as they were before and others as they are. Until `settled` the limit may not be there yet. Where the agent
+    has set the GPU `lowered` to more than was before, it counts at that; what the node comes to is excused all the same
+    until the agent raises a limit on it, reports, or has had the seconds allowed.
     """
 
     cause: str
@@ -54,6 +56,7 @@ class Excuse:
     ends: float | None = None
     node_milliwatts: int | None = None
     settled: float = 0.0
+    lowered: bool = False
 
 
 @dataclass
@@ -94,6 +97,7 @@ class Referee:
         self._devices: dict[str, list[VirtualDevice]] = {}
         self._cabling: dict[str, Mapping[str, str]] = {}  # the labels that tell where a node really hangs
         self._asked: dict[str, int] = {}  # what each GPU's agent asked for last
+        self._allowed: dict[str, int] = {}  # what each GPU allowed at the last look
         self._excuses: dict[str, Excuse] = {}  # by the GPU's UUID
         self._newcomers: dict[tuple[str, str], Excuse] = {}  # by cap and node
         # Where each node hung before, whoever claims it now: each move that is still excused.
@@ -157,10 +161,18 @@ class Referee:
         """
         excuse = self._excuses.get(device.uuid)
         asked = self._asked[device.uuid] = device.read().requested_limit_milliwatts
+        raised = asked > self._allowed.get(device.uuid, 0)
+        if raised:
+            self._end_lowering(self._beside(device))
         if excuse is not None and asked > excuse.before_milliwatts:
             if _limit(device) > asked:
                 self._allow_more(device, asked - excuse.before_milliwatts)
                 excuse.before_milliwatts = asked
+            elif not raised and excuse.node_milliwatts is not None:
+                self._advance()
+                ends = self._office + SECONDS_ALLOWED
+                excuse.ends = ends if excuse.ends is None else min(ends, excuse.ends)
+                excuse.before_milliwatts, excuse.lowered = asked, True
             else:
                 del self._excuses[device.uuid]
         self.look()
@@ -170,6 +182,10 @@ class Referee:
         for excuse in filter(None, (self._excuses.get(other.uuid) for other in self._beside(device))):
             if excuse.node_milliwatts is not None:
                 excuse.node_milliwatts += milliwatts
+
+    def _end_lowering(self, devices: Iterable[VirtualDevice]) -> None:
+        for excuse in filter(None, (self._excuses.get(device.uuid) for device in devices)):
+            excuse.lowered = False
 
     def _beside(self, device: VirtualDevice) -> list[VirtualDevice]:
         """All GPUs of the device's node, itself among them."""
@@ -245,6 +261,7 @@ class Referee:
 
     def _sign_of_status(self, node: str, status: Json) -> None:
         """The agent has reported: what it shows of the limits as they are now is a sign."""
+        self._end_lowering(self._devices.get(node, ()))
         shown = {item["uuid"]: item.get("limits", {}).get("enforcedMilliwatts") for item in status.get("devices", ())}
         for device in self._devices.get(node, ()):
             excuse = self._excuses.get(device.uuid)
@@ -261,6 +278,7 @@ class Referee:
         if excused_somewhere:
             self._end_excuses()
         limits = {device.uuid: _limit(device) for devices in self._devices.values() for device in devices}
+        self._allowed = limits
         for name, claim in self._claims.items():
             self.verdict.judged += 1
             true = judged = claim.overhead_watts * 1000
@@ -321,6 +339,8 @@ class Referee:
                 if excuse.ends is None and self._loop.time() - silent_since > self._report_timeout:
                     excuse.ends = self._office + SECONDS_ALLOWED
                 gone = _limit(device) <= excuse.before_milliwatts and self._loop.time() > excuse.settled
+                if excuse.lowered and excuse.node_milliwatts is not None:
+                    gone = sum(_limit(each) for each in devices) <= excuse.node_milliwatts
                 if _over(excuse, self._office) or gone:
                     del self._excuses[device.uuid]
         for key, excuse in list(self._newcomers.items()):

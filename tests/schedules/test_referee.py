@@ -1,0 +1,85 @@
+"""The referee by itself: what it excuses of another hand's limit, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from flyball_simulated_gpu.virtual import VirtualNode
+
+from tests.support.schedules.hardware import CONSTANTS, WatchedDevice
+from tests.support.schedules.memory_api import Change
+from tests.support.schedules.referee import Referee
+
+CLAIMED_WATTS = 230
+
+
+class Scene:
+    """A node of two GPUs at 100 and 130 W under a cap that claims their sum; then another hand sets the first to 250 W."""
+
+    def __init__(self) -> None:
+        loop = asyncio.new_event_loop()
+        self.referee = Referee(loop, lambda: True, 60.0, lambda _: None)
+        node = VirtualNode("a", [CONSTANTS] * 2, lambda: int(loop.time() * 1e9))
+        self.first, self.second = (WatchedDevice(device, node, self.referee) for device in node.devices)
+        self.referee.add("a", node.devices, {})
+        self.set(self.first, 100)
+        self.set(self.second, 130)
+        self.claim()
+        assert not self.referee.violation
+        raised = self.first.device
+        self.referee.by_itself(raised, "drift", lambda: raised.set_power_limit_milliwatts(250_000))
+        loop.close()
+
+    def claim(self) -> None:
+        says = [{"type": "Enforced", "status": "True", "reason": "LimitsAcknowledged"}]
+        status = {"effectiveWatts": CLAIMED_WATTS, "conditions": says}
+        spec = {"watts": CLAIMED_WATTS}
+        item = {"metadata": {"name": "hall", "uid": "uid-hall", "generation": 1}, "spec": spec, "status": status}
+        self.referee.told(Change(1, "powercaps", "MODIFIED", item))
+
+    def report(self) -> None:
+        self.referee.told(Change(2, "gpunodes", "MODIFIED", {"metadata": {"name": "a"}, "status": {"devices": []}}))
+
+    @staticmethod
+    def set(device: WatchedDevice, watts: int) -> None:
+        device.set_power_limit_milliwatts(watts * 1000)
+
+
+@pytest.mark.parametrize("first", [100, 120, 130])
+def test_lowering_one_gpu_after_the_other_is_the_agents_way_back(first: int) -> None:
+    scene = Scene()
+    scene.set(scene.first, first)
+    scene.set(scene.second, 100)
+    scene.report()
+    assert not scene.referee.violation
+
+
+def test_lowering_too_little_is_the_agents_doing_once_it_reports() -> None:
+    scene = Scene()
+    scene.set(scene.first, 200)
+    scene.set(scene.second, 100)
+    assert not scene.referee.violation, "there may be more to come"
+    scene.report()
+    assert scene.referee.violation == "hall: 230 W claimed as enforced, 300 W allowed by the limits"
+
+
+def test_a_raise_on_the_way_back_is_the_agents_doing() -> None:
+    scene = Scene()
+    scene.set(scene.first, 130)
+    scene.set(scene.second, 131)
+    assert scene.referee.violation == "hall: 230 W claimed as enforced, 261 W allowed by the limits"
+
+
+def test_the_excuse_ends_when_the_node_is_back() -> None:
+    scene = Scene()
+    scene.set(scene.first, 130)
+    scene.set(scene.second, 100)
+    scene.set(scene.second, 101)
+    assert scene.referee.violation == "hall: 230 W claimed as enforced, 231 W allowed by the limits"
+
+
+def test_more_than_another_hand_has_set_is_the_agents_doing() -> None:
+    scene = Scene()
+    scene.set(scene.first, 260)
+    assert scene.referee.violation == "hall: 230 W claimed as enforced, 390 W allowed by the limits"
