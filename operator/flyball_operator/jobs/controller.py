@@ -59,7 +59,7 @@ from flyball_operator.jobs.starts.obstacles import lost_nodes_of
 from flyball_operator.jobs.status.updates import PaceSource
 from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.jobs.template_checks import TemplateChecks
-from flyball_operator.outcome import WriteResult
+from flyball_operator.outcome import Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.watches import ClusterState
 
@@ -220,6 +220,8 @@ class JobController:
         if making and (result.done or result.message):
             denied = not result.done and not result.invalid
             self._creates.answered(item.job.namespace, self._monotonic, denied=denied)
+        if making and result.outcome is not Outcome.UNKNOWN:
+            record.checked_generation = item.job.generation  # its template was looked at, too
         if making and result.done:
             record.last_resize = whole_second(now)
 

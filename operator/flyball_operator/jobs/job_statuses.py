@@ -32,7 +32,7 @@ logger = get_logger(__name__)
 
 # Of jobs that wait, in one cycle.
 MOST_LOOKED_AT = 2 * WAITING_AT_ONCE
-# A new job is nearly always planned within this time: that it will be is worth no write.
+# A new job is nearly always planned within this time, and its template looked at: that they will be is worth no write.
 PLANNING_SECONDS = 2.0
 
 
@@ -202,13 +202,21 @@ class JobStatuses:
         now: datetime,
         monotonic: float,
     ) -> JobFacts | None:
-        """What the job's status is made from; None before a new leader's first plan, which knows less than the status, and
-        of a new job for as long as its first one may be near."""
+        """What the job's status is made from.
+
+        None before a new leader's first plan, which knows less than the status; and of a new job while its first one may
+        be near, or the API server's word on its template: a job that was said to be admitted is not to be refused then.
+        """
         view, memory, attempts = job.view, job.memory, record.attempts
         outcome, message = outcome_of(job, attempts)
         wants = wants_gpus(view, memory.progress, memory.refusal) and not attempts.gives_back
         seen = view.status.observed_generation == view.generation
-        if wants and decision is None and not outcome and (seen or monotonic - record.known_since < PLANNING_SECONDS):
+        new = monotonic - record.known_since < PLANNING_SECONDS
+        if wants and decision is None and not outcome and (seen or new):
+            return None
+        given = decision is not None and decision.allocation is not None and job.step.current is None
+        if wants and given and new and not self._observe and record.template_is_unanswered(view):
+            record.idle = None  # the answer is none of what makes a job that waits be looked at anew
             return None
         if decision is not None:
             decision, _ = still_preempted(record.preempted, decision)

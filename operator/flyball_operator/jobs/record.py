@@ -90,6 +90,10 @@ class JobRecord:
             return Refusal("InvalidSpec", self.invalid)
         return None
 
+    def template_is_unanswered(self, job: EnergyAwareJob) -> bool:
+        """Whether the API server has yet to say anything of the template of the job's present spec."""
+        return self.checked_generation != job.generation and self.check_at == float("-inf")
+
     def still_waiting(self, job: EnergyAwareJob, decision: JobDecision | None, fit: Fit) -> LiveJob | None:
         """A job of which nothing stands, as it was worked out in the last cycle; None where that is to be done anew."""
         before = self.waited

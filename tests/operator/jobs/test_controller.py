@@ -461,6 +461,37 @@ def test_a_new_job_is_not_told_that_it_will_be_planned_while_its_plan_may_be_nea
     assert [status["state"] for status in cluster.statuses()] == ["Starting"]
 
 
+@pytest.mark.parametrize("answer", [DONE, WriteResult(Outcome.UNKNOWN)], ids=["taken", "no answer"])
+def test_a_new_job_is_told_to_be_admitted_once_its_template_was_answered(answer: WriteResult) -> None:
+    """A plan may be quicker than the API server's word on the template, which may refuse it."""
+    cluster = Cluster(decisions={})
+    cluster.cycle()
+    (job,) = cluster.step.checks
+    cluster.decisions = {UID: decision(UID, A)}
+    assert cluster.statuses() == []
+    assert cluster.statuses(0.1) == []
+    cluster.controller.checked(job, answer)
+    assert [status["state"] for status in cluster.statuses()] == ["Starting"]
+
+
+def test_a_template_that_is_refused_after_the_plan_was_never_told_to_be_admitted() -> None:
+    cluster = Cluster(decisions={})
+    cluster.cycle()
+    (job,) = cluster.step.checks
+    cluster.decisions = {UID: decision(UID, A)}
+    assert cluster.statuses() == []
+    cluster.controller.checked(job, WriteResult(Outcome.REFUSED, invalid='unknown field "volumeMount"'))
+    assert [status["state"] for status in cluster.statuses()] == ["InvalidSpec"]
+
+
+def test_a_template_that_is_long_not_answered_keeps_no_status() -> None:
+    cluster = Cluster(decisions={})
+    cluster.cycle()
+    cluster.decisions = {UID: decision(UID, A)}
+    assert cluster.statuses(0.9 * PLANNING_SECONDS) == []
+    assert [status["state"] for status in cluster.statuses(0.2 * PLANNING_SECONDS)] == ["Starting"]
+
+
 def test_what_is_wrong_with_a_new_job_waits_for_no_plan() -> None:
     cluster = Cluster(raw_job(gpus={"min": 1, "max": 1, "resourceName": "example.com/gpu"}), decisions={})
     assert [status["state"] for status in cluster.statuses()] == ["UnknownGpuResource"]

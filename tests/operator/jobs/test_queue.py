@@ -12,7 +12,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, r
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView
 from flyball_operator.jobs import controller
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.job_statuses import JobStatuses
+from flyball_operator.jobs.job_statuses import PLANNING_SECONDS, JobStatuses
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase, next_step
 from flyball_operator.jobs.progress import JobProgress
@@ -213,6 +213,7 @@ def test_a_new_clock_is_told_once_it_has_settled_and_behind_what_happens() -> No
     names = [f"job-{index:03d}" for index in range(100)]
     many = Many(names)
     allocation = Allocation((("node", 1),), 1200, 300.0)
+    many.cycle(-PLANNING_SECONDS)
     for name in names:
         many.decisions[name] = JobDecision(name, allocation, Admission.ADMITTED, "why")
     assert sorted(many.cycle(0)) == names, "that they are to run"

@@ -578,6 +578,8 @@ def test_a_job_that_cannot_end_within_its_budget_does_not_begin(mode: str, start
     scene = Scene(raw_job(gpus={"min": 8, "max": 8}, energy=energy))
     assert [type(action) for action in scene.cycle()] == [CreateIncarnation] * starts
     if starts:
+        scene.answer(DONE)
+        scene.cycle()
         assert scene.condition("BudgetHealthy")[:2] == ("False", "ProjectedOverBudget")
         return
     status, reason, message = scene.condition("Admitted")
