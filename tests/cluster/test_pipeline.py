@@ -196,12 +196,23 @@ def test_a_pipelines_computations_run_at_the_clocks_and_with_the_kernels_of_a_pl
             == wanted
         ]
 
+    def measured_in_time() -> list[Iteration]:
+        """Those that took as long by the watch as by the training's clock, on which processes catch up when woken late: by
+        the watch goes the counter of a board's joules."""
+        ran = {iteration.number: iteration for iteration in read_iterations(tmp_path / "journal")}
+        return [
+            iteration
+            for iteration in ran_as_planned()
+            if (before := ran.get(iteration.number - 1)) is not None
+            and abs(iteration.late_seconds - before.late_seconds) < 0.01 * iteration.seconds
+        ]
+
     bench.wait(
-        lambda: len(ran_as_planned()) >= 3,
-        lambda: f"iterations as {wanted}; the last: {read_iterations(tmp_path / 'journal')[-1:]}",
-        120.0,
+        lambda: bool(measured_in_time()),
+        lambda: f"iterations as {wanted}; the last: {read_iterations(tmp_path / 'journal')[-2:]}",
+        240.0,
     )
-    best = min(ran_as_planned(), key=lambda iteration: iteration.seconds)
+    best = min(measured_in_time(), key=lambda iteration: iteration.seconds)
     print(
         f"{best.seconds:.3f} s and {best.joules:.1f} J; planned {best.planned_seconds:.3f}, {best.planned_joules:.1f}"
     )
