@@ -22,7 +22,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from flyball_api.names import FLYBALL_API_VERSION
@@ -92,12 +94,12 @@ def all_acknowledged(site: Site) -> bool:
     )
 
 
-def wait(seconds: float, holds: object) -> None:
+def wait(seconds: float, holds: Callable[[], bool]) -> None:
     """Look until it holds, for at most a fifth of the time: a list of a thousand objects is work for the API server."""
     ends = time.monotonic() + seconds
     while True:
         looked_at = time.monotonic()
-        if holds():  # type: ignore[operator]
+        if holds():
             return
         if time.monotonic() > ends:
             raise TimeoutError("the site did not get there; its logs are in the output folder")
@@ -194,6 +196,10 @@ def pods_ready(site: Site) -> int:
     )
 
 
+def more_are_ready(site: Site, jobs: int) -> bool:
+    return pods_ready(site) > jobs
+
+
 def measure(site: Site, plan: SitePlan, way: str, count: int, high: int, low: int, patience: float) -> list[Cut]:
     """Cut so many times by one way, under an operator started for it unless the one that runs goes that way."""
     earlier = -1
@@ -204,14 +210,20 @@ def measure(site: Site, plan: SitePlan, way: str, count: int, high: int, low: in
         site.start_part(OPERATOR)
     reader = HardwareReader(site.hardware)
 
+    raised_all = False
+    unchanged = (0, 0.0)  # how many grants and acknowledgements were written, and since when no more have been
+
     def at_rest() -> bool:
+        nonlocal raised_all, unchanged
         adopted = epoch(site) > earlier  # what the status said under the operator before this one is no rest
-        if not (adopted and enforced(site, high) and limits_watts(reader) > low * 1.2 and all_acknowledged(site)):
-            return False
+        raised_all = raised_all or (
+            adopted and enforced(site, high) and limits_watts(reader) > low * 1.2 and all_acknowledged(site)
+        )
         # Statuses that came to hundreds of watchers late, and grants for what starts draw, are still being written then.
-        before = grants_and_acknowledgements(site)
-        time.sleep(REST_SECONDS)
-        return grants_and_acknowledgements(site) == before
+        written = grants_and_acknowledgements(site)
+        if written != unchanged[0] or not raised_all:
+            unchanged = (written, time.monotonic())
+        return time.monotonic() - unchanged[1] >= REST_SECONDS
 
     wait(patience, at_rest)
     cuts = []
@@ -238,6 +250,7 @@ def measure(site: Site, plan: SitePlan, way: str, count: int, high: int, low: in
             f" {cuts[-1].writes.total()} writes",
             flush=True,
         )
+        raised_all = False
         set_cap(site, high)
         wait(patience, at_rest)  # the next cut begins from rest: the raise is in force everywhere
     return cuts
@@ -304,7 +317,7 @@ def main() -> int:
         for index in range(jobs):
             submit(site, index, plan.gpus_per_node * nodes_each)
             if many:
-                wait(patience, lambda least=index - STARTING_AT_ONCE: pods_ready(site) > least)
+                wait(patience, partial(more_are_ready, site, index - STARTING_AT_ONCE))
         wait(patience, lambda: pods_ready(site) == jobs)
         print(f"{jobs} jobs run after {time.monotonic() - started:.0f} s: {spent(site)}", flush=True)
         measured = {way: measure(site, plan, way, arguments.cuts, high, low, patience) for way in ways}
