@@ -9,26 +9,33 @@ from typing import Any
 
 import msgspec
 import pytest
+from flyball_api.brake_acknowledgement import BrakeAcknowledgement, read_brake_acknowledgement
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.energy_profile import EnergyProfile, read_energy_profile
 from flyball_api.energy_quota import EnergyQuota, read_energy_quota
+from flyball_api.energy_report import EnergyReport, read_energy_report
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.grant import grant_spec
+from flyball_api.power_brake import PowerBrake, read_power_brake
 from flyball_api.power_cap import PowerCap, read_power_cap
 from flyball_api.reading import InvalidObject
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.crd_schema import ANY_JSON, KINDS, Json, json_of, schema_of
+from tests.support.crd_schema import ANY_JSON, KINDS, KINDS_WITH_STATUS, Json, json_of, schema_of
 from tests.support.examples import examples
 
-ReadObject = EnergyAwareJob | PowerCap | GpuNode | EnergyProfile | EnergyQuota
+WithStatus = EnergyAwareJob | PowerCap | GpuNode | EnergyProfile | EnergyQuota
+ReadObject = WithStatus | PowerBrake | BrakeAcknowledgement | EnergyReport
 READERS: dict[str, Callable[[Mapping[str, Any]], ReadObject]] = {
     "EnergyAwareJob": read_energy_aware_job,
     "PowerCap": read_power_cap,
     "GPUNode": read_gpu_node,
     "EnergyProfile": read_energy_profile,
     "EnergyQuota": read_energy_quota,
+    "PowerBrake": read_power_brake,
+    "BrakeAcknowledgement": read_brake_acknowledgement,
+    "EnergyReport": read_energy_report,
 }
 NAME = {
     "EnergyAwareJob": "team/subject",
@@ -36,10 +43,14 @@ NAME = {
     "GPUNode": "subject",
     "EnergyProfile": "team/subject",
     "EnergyQuota": "team/subject",
+    "PowerBrake": "subject",
+    "BrakeAcknowledgement": "subject",
+    "EnergyReport": "subject",
 }
 MISSING = object()
 SPECS = {kind: json_of(schema_of(kind, "spec")) for kind in KINDS}
-STATUSES = {kind: json_of(schema_of(kind, "status")) for kind in KINDS}
+NO_STATUS = st.none()
+STATUSES = {kind: json_of(schema_of(kind, "status")) for kind in KINDS_WITH_STATUS}
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
 
@@ -101,7 +112,14 @@ def same(read: Any, raw: Any) -> bool:
     return type(read) is type(raw) and bool(read == raw)
 
 
-def check_rest(kind: str, raw: Json, read: ReadObject) -> None:
+def check_spec(spec: msgspec.Struct, raw: Json) -> None:
+    """Every field of the spec is as the JSON has it."""
+    read = msgspec.to_builtins(spec)
+    for path, value in leaves(raw, ""):
+        assert same(at(read, raw, path, set()), value), path
+
+
+def check_status(raw: Json, read: WithStatus) -> None:
     """Every field of the status that no problem names is as the JSON has it."""
     lost = {of_problem(problem) for problem in read.problems}
     status = msgspec.to_builtins(read.status)
@@ -115,14 +133,20 @@ def check_rest(kind: str, raw: Json, read: ReadObject) -> None:
 @settings(max_examples=examples(100), suppress_health_check=SLOW)
 @given(data=st.data())
 def test_what_the_crd_takes_is_read_or_refused_with_object_and_path(kind: str, data: st.DataObject) -> None:
-    raw = whole(kind, data.draw(SPECS[kind], "spec"), data.draw(STATUSES[kind], "status"))
+    raw = whole(kind, data.draw(SPECS[kind], "spec"), data.draw(STATUSES.get(kind, NO_STATUS), "status"))
     before = copy.deepcopy(raw)
     read, refusal = read_or_refusal(kind, raw)
     assert raw == before
     if read is None:
         assert refusal.startswith(f"{kind} {NAME[kind]}: spec")
         return
-    check_rest(kind, raw, read)
+    if isinstance(read, BrakeAcknowledgement):
+        check_spec(read.acknowledged, raw["spec"])
+        return
+    if isinstance(read, (PowerBrake, EnergyReport)):
+        check_spec(read.spec, raw["spec"])
+        return
+    check_status(raw, read)
     # What the CRD takes is wrong in dates only: nothing but the dates themselves, or what is nothing without one, is lost.
     assert all("datetime" in problem or "missing required field" in problem for problem in read.problems)
     if isinstance(read, GpuNode) and read.grant is not None:
@@ -132,7 +156,7 @@ def test_what_the_crd_takes_is_read_or_refused_with_object_and_path(kind: str, d
             assert same(at(written, {**raw["spec"], "caps": by_name}, path, set()), value), path
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS_WITH_STATUS)
 @settings(max_examples=examples(100), suppress_health_check=SLOW)
 @given(data=st.data())
 def test_a_wrong_value_anywhere_in_a_status_costs_its_own_part_only(kind: str, data: st.DataObject) -> None:
@@ -144,12 +168,13 @@ def test_a_wrong_value_anywhere_in_a_status_costs_its_own_part_only(kind: str, d
     place = data.draw(st.sampled_from(places), "place")
     put(raw["status"], place.removeprefix("status"), data.draw(ANY_JSON, "value"))
     read = READERS[kind](raw)
+    assert isinstance(read, WithStatus)
     for problem in read.problems:
         where = of_problem(problem)
         assert "datetime" in problem or "missing" in problem or under(place, where) or under(where, place), problem
     if not any(under(place, of_problem(problem)) for problem in read.problems):
         remove(raw["status"], place.removeprefix("status"))  # a null, or a value that is as good as the right one
-    check_rest(kind, raw, read)
+    check_status(raw, read)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -192,6 +217,13 @@ SMALLEST: dict[str, Json] = {
     },
     "EnergyProfile": {"profileKey": "gpt2", "gpuModel": "NVIDIA A100-SXM4-40GB"},
     "EnergyQuota": {"gpus": 8},
+    "PowerBrake": {"epoch": 3, "sequence": 1, "keptMillionths": 0},
+    "BrakeAcknowledgement": {"epoch": 3, "generation": 10, "limitsMilliwatts": 0, "bootID": "b", "driverSession": "d"},
+    "EnergyReport": {
+        "day": "2030-06-01",
+        "countedSince": "2030-06-01T00:00:00Z",
+        "chargedUntil": "2030-06-01T12:00:00Z",
+    },
 }
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 Json = dict[str, Any]
 
-KINDS = ("EnergyAwareJob", "PowerCap", "GPUNode", "EnergyProfile", "EnergyQuota")
+KINDS_WITH_STATUS = ("EnergyAwareJob", "PowerCap", "GPUNode", "EnergyProfile", "EnergyQuota")
+KINDS = (*KINDS_WITH_STATUS, "PowerBrake", "BrakeAcknowledgement", "EnergyReport")
 INT64 = (-(2**63), 2**63 - 1)
 
 
