@@ -12,7 +12,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from flyball_api.conditions import StoredCondition
-from flyball_api.grant import Grant, GrantSpec, GrantVersion, OfNode, PerGpu, grant_spec
+from flyball_api.grant import Grant, GrantVersion, OfNode, PerGpu, grant_spec, read_grant
 from flyball_api.names import ANNOTATION_FORMER_LABELS, ANNOTATION_RELEASE, FLYBALL_API_VERSION, HOLD_FINALIZER
 from flyball_api.reading import (
     ApiStruct,
@@ -22,7 +22,6 @@ from flyball_api.reading import (
     ObjectMeta,
     Time,
     read_metadata,
-    read_spec,
     read_status,
 )
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
@@ -300,7 +299,11 @@ class GpuNode:
 def read_gpu_node(raw: Mapping[str, Any]) -> GpuNode:
     """A GPUNode from its JSON; raises InvalidObject where its metadata or spec is not as the CRD has it."""
     metadata = read_metadata(KIND, raw)
-    grant = read_spec(KIND, metadata, raw, GrantSpec).grant() if raw.get("spec") else None
+    spec = raw.get("spec")
+    try:
+        grant = None if spec is None or spec == {} else read_grant(spec)
+    except InvalidObject as error:
+        raise InvalidObject(f"{KIND} {metadata.key}: {error}") from error
     status, problems = read_status(raw, GpuNodeStatus)
     try:
         former = read_former_labels(metadata.annotations.get(ANNOTATION_FORMER_LABELS, ""))

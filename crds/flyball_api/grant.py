@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from flyball_api.reading import MAX_INTEGER, ApiStruct, Count, InvalidObject, JsonObject, Name, describe
+from flyball_api.reading import MAX_INTEGER, ApiStruct, Count, InvalidObject, JsonObject, Name, _without_nulls, describe
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
 
 MAX_JOBS = 256
@@ -292,11 +292,17 @@ class GrantSpec(ApiStruct, frozen=True):
 
 
 def read_grant(spec: Any) -> Grant:
-    """The grant of a GPUNode.spec; raises InvalidObject, and nothing else, that names the field and what is wrong."""
+    """The grant of a GPUNode.spec; raises InvalidObject, and nothing else, that names the field and what is wrong.
+
+    Operator and agent read it by this alone, so that neither takes for a grant what the other refuses.
+    """
     try:
         return convert(spec, GrantSpec).grant()
-    except ValidationError as error:
-        raise InvalidObject(describe("spec", error)) from error
+    except ValidationError:
+        try:  # a null stands for a missing field, as it does for the API server
+            return convert(_without_nulls(spec), GrantSpec).grant()
+        except (ValidationError, RecursionError) as error:
+            raise InvalidObject(describe("spec", error)) from error
 
 
 def grant_spec(grant: Grant) -> JsonObject:

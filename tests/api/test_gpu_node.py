@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from flyball_api.gpu_node import GpuNode, gpu_node_object, read_gpu_node
 from flyball_api.grant import Grant, JobGrant, PowerBound
+from flyball_api.reading import InvalidObject
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 
 JOBS = tuple(JobGrant("team", uid, uid, 1, f"{uid}-p", 1, MilliwattsPerGpu(100), 0, 1410) for uid in ("a", "b"))
@@ -32,6 +33,19 @@ def test_jobs_listed_in_another_order_are_the_same_grant() -> None:
     raw["metadata"] |= {"uid": "u", "resourceVersion": "1"}
     raw["spec"]["jobs"].reverse()
     assert read_gpu_node(raw).grant == GRANT
+
+
+@pytest.mark.parametrize("spec", [{"spec": {}}, {"spec": None}, {}])
+def test_a_node_without_a_spec_has_no_grant(spec: dict[str, Any]) -> None:
+    assert read_gpu_node({"metadata": {"name": "n"}, **spec}).grant is None
+
+
+@pytest.mark.parametrize("spec", [[], "", 0, False, [{}], {"epoch": None}])
+def test_a_spec_that_is_no_object_is_refused_and_not_taken_for_none(spec: Any) -> None:
+    with pytest.raises(
+        InvalidObject, match=r"^GPUNode n: spec: (Expected `object`|Object missing required field `epoch`)"
+    ):
+        read_gpu_node({"metadata": {"name": "n"}, "spec": spec})
 
 
 @pytest.mark.parametrize(

@@ -101,12 +101,18 @@ def test_fields_of_a_newer_version_are_passed_over() -> None:
     assert read_grant(spec(novelty={"deep": [1]}, jobs=[job(novelty=1)])) == read_grant(spec(jobs=[job()]))
 
 
+def test_a_null_stands_for_a_missing_field() -> None:
+    nulls = spec(digest=None, committedMilliwatts=None, otherGpus=None, jobs=[job(podUid=None)], caps=None)
+    assert read_grant(nulls) == read_grant(spec(jobs=[job()]))
+
+
 @pytest.mark.parametrize(
     ("wrong", "where"),
     [
         (None, "spec: Expected `object`"),
         ([], "spec: Expected `object`"),
         ({}, "spec: Object missing required field `epoch`"),
+        (spec(epoch=None), "spec: Object missing required field `epoch`"),
         (spec(epoch="7"), "spec.epoch: Expected `int`, got `str`"),
         (spec(epoch=True), "spec.epoch: Expected `int`, got `bool`"),
         (spec(epoch=1.5), "spec.epoch: Expected `int`, got `float`"),
@@ -140,6 +146,14 @@ ANY_JSON = st.recursive(
 def test_nothing_but_a_refusal_comes_of_any_json(anything: Any) -> None:
     with contextlib.suppress(InvalidObject):
         read_grant(anything)
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidObject, match=r"^spec"):
+        read_grant(spec(digest=None, novelty=deep))
 
 
 def test_the_higher_of_two_bounds_takes_each_figure_by_itself() -> None:
