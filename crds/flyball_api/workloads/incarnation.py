@@ -115,5 +115,5 @@ def _placement(annotation: str) -> Placement:
             return found.nodes
         unpacked = zlib.decompressobj().decompress(b64decode(found.packed, validate=True), MAX_UNPACKED_BYTES)
         return msgspec.json.decode(unpacked, type=Placement)
-    except (msgspec.DecodeError, ValueError, zlib.error):
+    except (ValueError, RecursionError, zlib.error):  # msgspec's errors are ValueErrors
         return ()

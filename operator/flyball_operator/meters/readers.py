@@ -142,7 +142,7 @@ class MeterReaders:
             content = await self._in_thread(file_contents, self._directory / name, MAX_FILE_BYTES)
         try:
             read = msgspec.json.decode(content, type=_FileContent)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise MeterError(f'file {name}: not {{"watts": ..., "time": ...}}: {_said(str(error))}') from error
         return _sample(f"file {name}", read.watts, read.time)
 
@@ -171,7 +171,7 @@ async def _bounded(content: aiohttp.StreamReader) -> bytes:
 def _one_value(name: str, status: int, body: bytes) -> float:
     try:
         answer = msgspec.json.decode(body, type=_PrometheusAnswer)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise MeterError(f"Prometheus {name}: HTTP {status}, and no answer of a Prometheus") from error
     if answer.status != "success" or answer.data is None:
         raise MeterError(f"Prometheus {name}: HTTP {status}: {_said(answer.error)}")

@@ -40,11 +40,23 @@ def packed(content: bytes) -> str:
     return json.dumps({"packed": base64.b64encode(zlib.compress(content)).decode()})
 
 
+DEEP = "[" * 100_000
 PACKED = ('{"packed": "nonsense"}', '{"packed": 5}', packed(b"{"), packed(b"[5]"), packed(b" " * 2**27))
 
 
 @pytest.mark.parametrize(
-    "annotation", [None, "", "[]", "{}", '{"nodes": 5}', '{"nodes": [["a"]]}', '{"nodes": [["a", "x"]]}', *PACKED]
+    "annotation",
+    [
+        None,
+        "",
+        "[]",
+        "{}",
+        '{"nodes": 5}',
+        '{"nodes": [["a"]]}',
+        '{"nodes": [["a", "x"]]}',
+        pytest.param(f'{{"x": {DEEP}', id="deep"),
+        *PACKED,
+    ],
 )
 def test_a_damaged_allocation_is_one_without_nodes(annotation: str | None) -> None:
     raw = raw_batch_job("uid-train", 1, ())

@@ -112,6 +112,8 @@ ANSWERS = [
     (422, b'{"status": "error", "error": "parse error: unexpected end"}', "HTTP 422: parse error"),
     (502, b"<html>bad gateway</html>", "HTTP 502, and no answer of a Prometheus"),
     (200, b" " * (MAX_ANSWER_BYTES + 1), "more than"),
+    (200, b'{"status": ' + b"[" * 30_000, "no answer of a Prometheus"),
+    (200, b'{"x": ' + b"[" * 30_000, "no answer of a Prometheus"),
     (200, b'{"status": "error", "error": "' + b"x" * 1000 + b'"}', "..."),
 ]
 
@@ -198,6 +200,7 @@ async def test_a_file_has_watts_and_their_time(readers: MeterReaders, tmp_path: 
         ('{"watts": "many", "time": 1}', "not {"),
         ('{"watts": 1}', "not {"),
         ('{"watts": -1, "time": 1}', "no draw"),
+        ('{"x": ' + "[" * 4000, "not {"),
         (" " * 5000, "longer than"),
     ],
 )
