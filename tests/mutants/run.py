@@ -33,8 +33,9 @@ from tests.mutants.swap import swap
 ROOT = Path(__file__).parents[2]
 PROTOCOL = "tests/operator/power/test_power_protocol.py"
 OPERATOR = ("tests/operator/power", "tests/operator/test_gpu_resources.py")
-DECISIONS = ("brakes", "clock_wishes", "decisions", "enforcer", "grant", "lock_drift")
-AGENT = (*(f"tests/agent/enforce/test_{name}.py" for name in DECISIONS), PROTOCOL)
+DECISIONS = ("adoption", "brakes", "clock_wishes", "decisions", "enforcer", "grant", "lock_drift")
+ENFORCE = tuple(f"tests/agent/enforce/test_{name}.py" for name in DECISIONS)
+AGENT = (*ENFORCE, PROTOCOL)
 # A mutant is killed where it computes so much longer than its tests do without a mistake, waits so long, or takes so much.
 PROCESSOR_SECONDS = 20.0
 TIMES_THE_PROCESSOR_SECONDS = 5.0
@@ -85,6 +86,9 @@ TARGETS = (
     Target("flyball_operator.power.memberships", OPERATOR),
     Target("flyball_agent.enforce.decisions", AGENT),
     Target("flyball_agent.enforce.grant", AGENT),
+    Target("flyball_agent.enforce.brakes", ENFORCE),
+    Target("flyball_agent.enforce.adoption", ENFORCE),
+    Target("flyball_agent.enforce.clock_wishes", ENFORCE),
 )
 
 

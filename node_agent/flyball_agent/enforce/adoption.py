@@ -37,7 +37,7 @@ def find_gpus(
         gpu.uuid: GpuState(gpu.uuid, gpu.index, gpu.model, gpu.limits, most(gpu.uuid, gpu.limits), holders=unlisted)
         for gpu in shown
     }
-    errors = {gpu.uuid: gpu.error for gpu in unopened if gpu.uuid}
+    errors = {gpu.uuid: gpu.error for gpu in unopened}
     unnamed = [gpu for gpu in unopened if not gpu.uuid]
     for found in journal.gpus.values():
         if found.uuid not in gpus:

@@ -7,11 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flyball_agent.enforce.brakes import Followed, braked, everything_lowered, under_new_grant, with_seen
+from flyball_agent.enforce.brakes import (
+    Followed,
+    braked,
+    everything_lowered,
+    lowest_bound,
+    under_new_grant,
+    with_seen,
+)
 from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.enforcer import Enforcer
-from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.enforce.gpu_state import GpuState, PodName
 from flyball_agent.enforce.journal import Disk, Journal
+from flyball_agent.gpu.gpu import GpuLimits, PowerLimitReading
 from flyball_agent.gpu.simulated import SimulatedDriver, SimulatedGpu
 from flyball_api.grant import BrakeVersion, CapOverNode, Grant, JobGrant, PowerBound
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
@@ -141,6 +149,37 @@ def test_the_end_of_an_emergency_lifts_nothing_by_itself() -> None:
     assert braked(under, after) == braked(under, followed)
     assert everything_lowered(after)
     assert under_new_grant(after, grant(2, ("hall", (1, 2))), ended) == {}
+
+
+def test_before_the_first_list_a_grant_lifts_an_ordinary_brake_that_it_was_made_with() -> None:
+    followed = with_seen({}, grant(1, ("hall", (1, 0))), {"hall": brake("hall", (1, 1), 300_000)})
+    assert under_new_grant(followed, grant(2, ("hall", (1, 1))), None) == {}
+
+
+def test_the_smallest_share_holds_as_long_as_the_emergency_that_came_after_it() -> None:
+    under = grant(1, ("hall", (1, 0)))
+    followed = with_seen({}, under, {"hall": brake("hall", (1, 1), 300_000)})
+    seen = {"hall": brake("hall", (1, 2), 500_000, "Active")}
+    followed = with_seen(followed, under, seen)
+    assert kept(followed) == {"hall": 300_000}
+    assert under_new_grant(followed, grant(2, ("hall", (1, 2))), seen) == followed
+
+
+def test_an_emergency_whose_brake_is_gone_has_ended_and_is_lifted_by_the_next_grant_made_with_it() -> None:
+    followed = with_seen({}, grant(1, ("hall", (1, 0))), {"hall": brake("hall", (1, 1), 0, "Active")})
+    assert under_new_grant(followed, grant(2, ("hall", (1, 0))), {}) == followed
+    assert under_new_grant(followed, grant(2, ("hall", (1, 1))), {}) == {}
+
+
+def test_whichever_of_an_ordinary_brake_and_an_emergency_comes_first_every_gpu_is_lowered() -> None:
+    under = grant(1, ("hall", (1, 0)))
+    ordinary, emergency = brake("hall", (1, 1), 300_000), brake("hall", (1, 1), 0, "Active")
+    first = with_seen({}, under, {"hall": ordinary})
+    assert not everything_lowered(first)
+    assert everything_lowered(with_seen(first, under, {"hall": emergency}))
+    # Made anew after the emergency: only a newer grant gives back what other hands' GPUs had.
+    first = with_seen({}, under, {"hall": emergency})
+    assert everything_lowered(with_seen(first, under, {"hall": ordinary}))
 
 
 versions = st.tuples(st.integers(0, 2), st.integers(0, 3))
@@ -463,3 +502,38 @@ def test_in_an_emergency_the_end_of_the_lease_raises_nothing(rig: Rig) -> None:
     assert rig.enforcer.state.mode is Mode.FLOOR
     rig.step(3600.0)
     assert rig.limits == [100_000] * 2
+
+
+@pytest.mark.parametrize(
+    ("read_milliwatts", "held_milliwatts", "most"),
+    [
+        (250_000, 250_000, 100_000),  # it is lowered, whatever it holds still
+        (None, 250_000, 400_000),  # a reset of it puts back the default
+        (None, 450_000, 450_000),  # nobody can lower it
+    ],
+)
+def test_in_an_emergency_a_gpu_that_can_be_read_comes_to_its_smallest_limit_and_a_lost_one_may_not(
+    read_milliwatts: int | None, held_milliwatts: int, most: int
+) -> None:
+    limits = GpuLimits(MilliwattsPerGpu(SMALLEST), MilliwattsPerGpu(500_000), MilliwattsPerGpu(400_000))
+    read = None if read_milliwatts is None else PowerLimitReading(*[MilliwattsPerGpu(read_milliwatts)] * 2)
+    gpu = GpuState("GPU-0", 0, "A100", limits, MilliwattsPerGpu(held_milliwatts), limit=read)
+    assert lowest_bound([gpu]) == most
+    other = gpu.changed(uuid="GPU-1", limit=PowerLimitReading(*[MilliwattsPerGpu(450_000)] * 2))
+    assert lowest_bound([gpu, other]) == most + SMALLEST
+
+
+def test_in_an_emergency_a_lost_gpu_is_promised_at_no_less_than_it_may_come_back_with(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    first, second = rig.node.devices
+    rig.enforcer.set_pods({first.uuid: (PodName("research", "gpt2"),), second.uuid: (PodName("web", "server"),)})
+    rig.enforcer.take_brakes({})
+    spec = gpu_node_spec(1, 700_000, job_grant("gpt2", 300_000, 1), foreignGpus=1, foreignPowerLimitMilliwatts=250_000)
+    rig.enforcer.accept(spec | {"minPowerLimitMilliwatts": SMALLEST, "caps": granted(1)["caps"]})
+    rig.step()
+    assert rig.limits == [300_000, 250_000]
+    second.flags |= DeviceFault.LOST
+    rig.see(brake("hall", (0, 1), 0, "Active"))
+    assert rig.limits[0] == 100_000
+    assert rig.acknowledged == (1, 100_000 + 250_000, 100_000 + 400_000)
+    rig.enforcer.close()

@@ -128,6 +128,14 @@ def test_a_flood_of_pods_is_bounded() -> None:
     assert len(kept.current(1)) == MAX_WISHES
 
 
+def test_a_flood_that_has_run_out_stands_in_nobodys_way() -> None:
+    kept = ClockWishes()
+    for number in range(MAX_WISHES):
+        kept.ask((PodName("ns", str(number)), ""), 900, 100, 0)
+    kept.ask((PodName("ns", "late"), ""), 750, 200, 100)
+    assert kept.current(100) == {(PodName("ns", "late"), ""): 750}
+
+
 def granted(rig: Rig) -> None:
     for device in rig.node.devices:
         device.set_activity(1.0)
