@@ -1,8 +1,9 @@
 """A local copy of one API resource, kept by list and watch, that knows how old it is.
 
-Three things that the common informers lack, and that a promise about power needs: after every relist what the list no
-longer names is swept (an object deleted while the watch was broken would otherwise stay for ever); a silent watch is
-given up after a bound; and `age_seconds` says when the copy was last proven fresh.
+Four things that the common informers lack, and that a promise about power needs: after every relist what the list no
+longer names is swept (an object deleted while the watch was broken would otherwise stay for ever); after a watch that
+broke everything is listed, as its server's store may have been put back to a backup meanwhile; a silent watch is given up
+after a bound; and `age_seconds` says when the copy was last proven fresh.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from flyball_kube.session import ApiSession, JsonObject
 T = TypeVar("T")
 
 PAGE_SIZE = 500
-# The server ends each watch after this long; resuming from the last resourceVersion costs one request.
+# The server ends each watch after this long, in order; resuming from the last resourceVersion costs one request.
 WATCH_SECONDS = 60
 # Silence that outlasts the watch's own end means a peer that vanished.
 READ_GRACE_SECONDS = 10.0
@@ -150,6 +151,9 @@ class Informer(Generic[T]):
                 if not self._did_without(error) and not error.gone:
                     self._log.warning("refused; listing anew", error=str(error))
             except ApiUnreachable as error:
+                # What was away may come back as an older store, whose versions may have passed ours by then, or do so soon:
+                # a watch that goes on from a version tells nothing of that.
+                self._resource_version = ""
                 self.broken_watches += 1
                 self._log.warning("watch broken", error=str(error))
             except _HistoryRewound:

@@ -128,6 +128,39 @@ def test_a_refresh_after_a_restore_waits_for_no_pause_of_the_failures_before_it(
 
 
 @pytest.mark.parametrize("writes_since", [0, 1, 5])
+def test_a_store_that_was_put_back_to_a_moment_ago_is_noticed_as_soon_as_its_server_answers(writes_since: int) -> None:
+    """Also where nothing else is written, and where the versions have passed the lost ones before anybody watches again."""
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        api = MemoryApi(lambda change: None)
+        api.put("nodes", {"kind": "Node", "metadata": {"name": "a"}})
+        network = Network(api)
+        informer: Informer[Json] = Informer(cast(ApiSession, Link(network, random.Random(1)).session()), NODES, dict)
+        running = asyncio.create_task(informer.run())
+        await informer.wait_synced()
+        backup = api.backup()
+        api.put("nodes", {"kind": "Node", "metadata": {"name": "a", "labels": {"value": "lost"}}})
+        while "labels" not in (informer.get("a") or {"metadata": {}})["metadata"]:
+            await asyncio.sleep(0.1)
+        network.go_down()
+        api.restore(backup)
+        for count in range(writes_since):
+            api.put("nodes", {"kind": "Node", "metadata": {"name": "b", "labels": {"value": str(count)}}})
+        network.come_up()
+        came_up_at = loop.time()
+        while "labels" in (informer.get("a") or {"metadata": {}})["metadata"]:
+            await asyncio.sleep(0.1)
+            assert loop.time() - came_up_at < 2.0
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    loop = VirtualLoop()
+    loop.run_until_complete(play())
+    loop.close()
+
+
+@pytest.mark.parametrize("writes_since", [0, 1, 5])
 def test_a_list_after_a_restore_counts_whatever_versions_have_come_to_since(writes_since: int) -> None:
     """The server's versions went back, and others' writes brought them towards, or past, what our own write returned."""
 

@@ -279,6 +279,16 @@ def test_what_another_hand_has_set_is_excused_while_the_agent_lowers_one_gpu_aft
     )
 
 
+def test_a_store_put_back_by_less_than_a_second_is_noticed() -> None:
+    """No renewal of the Lease was lost with it, by whose version longer ones are noticed."""
+    assert not violation_of(
+        fault(3.19, "etcd is restored from a backup", "all", 0.81, 673),
+        fault(3.71, "cap changes", "hall", 0.10, 189),
+        beginning=schedule_of(3117269).beginning,
+        seed=3117269,
+    )
+
+
 def test_a_cap_that_rises_by_a_ramp_is_no_storm_of_grants() -> None:
     """What a node acknowledges wakes the operator, and would find the ramp a watt higher."""
     assert not violation_of(
