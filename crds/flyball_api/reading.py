@@ -100,6 +100,17 @@ def read_spec(kind: str, metadata: ObjectMeta, raw: Mapping[str, Any], to: type[
             raise InvalidObject(f"{kind} {metadata.key}: {describe('spec', error)}") from error
 
 
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects stand in each other more than so many levels deep."""
+    if isinstance(value, dict):
+        return levels == 0 or any(
+            is_deeper(item, levels - 1) for item in value.values() if isinstance(item, _CONTAINERS)
+        )
+    if isinstance(value, _LISTS):
+        return levels == 0 or any(is_deeper(item, levels - 1) for item in value if isinstance(item, _CONTAINERS))
+    return False
+
+
 def read_status(raw: Mapping[str, Any], to: type[T]) -> tuple[T, tuple[str, ...]]:
     """An object's status and what of it could not be read, one sentence with its path each.
 

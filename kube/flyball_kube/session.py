@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import orjson
 
+from flyball_kube import json_depth
 from flyball_kube.credentials import Configuration, CredentialsError, load_configuration, ssl_context
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.transport import Transport, whole
@@ -278,7 +279,7 @@ def _transport(configuration: Configuration, *, lean: bool) -> Transport:
 
 def _parse(raw: bytes, described: str, status: int) -> Any:
     try:
-        return orjson.loads(raw)
+        return json_depth.loads(raw)
     except orjson.JSONDecodeError as error:
         if status >= 400:
             return raw.decode(errors="replace")

@@ -6,7 +6,7 @@ and one that takes over all lead to the same end. What the controllers remember 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -29,7 +29,7 @@ from flyball_operator.plain_jobs import PlainJobs, Verdict
 from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.snapshot import JobStates, build_snapshot
 from flyball_operator.power.controller import PowerController
-from flyball_operator.power.cycle import PowerInstructions, PowerState
+from flyball_operator.power.cycle import PlanInForce, PowerInstructions, PowerState
 from flyball_operator.power.observing import ObservingController
 from flyball_operator.power.patience import PLAN_GRACE_SECONDS
 from flyball_operator.power_execution import PowerExecution
@@ -91,7 +91,9 @@ class LeaderTerm:
         self._wall_clock = wall_clock
         self._power_execution = PowerExecution(power, executor, reporter, background)
         self._job_execution = JobExecution(jobs, recurrences, executor, reporter, background, wall_clock)
+        self._stopping: Collection[tuple[str, int]] = ()  # of the last cycle in which jobs were decided on
         self.soonest_change_seconds = 0.0  # until power has to be decided on again; 0 while limits are being lowered
+        self.power_decided = False  # in the last cycle, also where it failed
 
     def cycle(self, now: datetime, monotonic: float) -> float:
         """One cycle; returns the seconds after which the next is due even if nothing changes.
@@ -99,6 +101,7 @@ class LeaderTerm:
         It awaits nothing: all that it starts follows from one state of the cluster, and no answer that hangs holds up the
         next cycle's cuts.
         """
+        self.power_decided = False
         # 1. Read what stands, and what every node may draw now.
         cluster = self._watches.cluster()
         self._power_execution.give_up_lost(cluster.gpu_nodes, monotonic)
@@ -107,6 +110,41 @@ class LeaderTerm:
         self._meters.follow(cluster.caps)
         state = self._power.observe(cluster, now, monotonic, self._meters.readings())
         # 2. Decide on the jobs, and plan in another process if what plans depend on has changed.
+        try:
+            jobs = self._decide_on_jobs(cluster, state, now, monotonic)
+            plan = self._plans.in_force
+            plan = replace(plan, decisions=self._tried(plan.decisions, cluster, jobs, state, monotonic))
+        except Exception:
+            # A mistake about jobs is no reason to let a cap wait: power is decided on by what was planned before it.
+            self._decide_on_power(cluster, state, self._plans.in_force, self._stopping, now, monotonic)
+            raise
+        self._stopping = jobs.stopping
+        # 3. Decide on power: what each node should be granted, and what of it may be sent now; grants are sent first.
+        instructions = self._decide_on_power(cluster, state, plan, jobs.stopping, now, monotonic)
+        # 4. Execute the rest: one safe step for each job, then the statuses.
+        self._job_execution.start(jobs, instructions, state.nodes)
+        self._job_execution.start_statuses(jobs, cutting=state.cutting)
+        if not state.cutting and not self._background.busy("profiles"):
+            profiles = self._learner.due_writes(monotonic)
+            if profiles:
+                self._background.start("profiles", write_profiles(self._executor, self._learner, profiles))
+        self._keep_energy_books(cluster, state, jobs, now, monotonic)
+        self._admit_plain_jobs(state, monotonic)
+        self._reporter.announce_nodes(state.nodes)
+        self._reporter.announce_problems(cluster.gpu_nodes.values())
+        self._reporter.announce_gpus(cluster.gpu_nodes)
+        self._reporter.announce_deletions([*cluster.caps, *cluster.gpu_nodes.values()])
+        self._observe(cluster, state, jobs, instructions)
+        self._metrics.observe_signal(self._signal.read(monotonic), now)
+        # A cap that cannot be met is never enforced: it hurries while what can be lowered is.
+        lowers = self._background.under_way("grant") > 0
+        hurries = any((lowers or cap.attainable) and not cap.enforced for cap in state.caps.states)
+        changes = (state.next_silence_seconds, *(cap.next_change_seconds for cap in state.caps.states))
+        self.soonest_change_seconds = 0.0 if hurries else min(changes)
+        return self._pause(state, jobs, monotonic)
+
+    def _decide_on_jobs(self, cluster: ClusterState, state: PowerState, now: datetime, monotonic: float) -> JobsStep:
+        """What to do for the jobs; has a new plan begun where one is due."""
         self._learner.observe(cluster, state.nodes)
         jobs = self._jobs.step(
             cluster,
@@ -127,35 +165,25 @@ class LeaderTerm:
         if state.all_read:
             planned_on = self._power.planned_on(state)
             self._plans.start(partial(self._snapshot, planned_on, jobs, now), now, monotonic)
-        # 3. Decide on power: what each node should be granted, and what of it may be sent now.
+        return jobs
+
+    def _decide_on_power(
+        self,
+        cluster: ClusterState,
+        state: PowerState,
+        plan: PlanInForce,
+        stopping: Collection[tuple[str, int]],
+        now: datetime,
+        monotonic: float,
+    ) -> PowerInstructions:
+        """Decide on every node's grant, and start to send what may be sent, and the caps' statuses."""
         status_writes = {cap.uid for cap in cluster.caps if self._background.busy(("cap", cap.uid))}
-        plan = self._plans.in_force
-        plan = replace(plan, decisions=self._tried(plan.decisions, cluster, jobs, state, monotonic))
-        instructions = self._power.step(state, plan, now, monotonic, status_writes, jobs.stopping)
-        # 4. Execute: grants first, then one safe step for each job, then the statuses.
+        instructions = self._power.step(state, plan, now, monotonic, status_writes, stopping)
         self._power_execution.start(instructions, monotonic)
-        self._job_execution.start(jobs, instructions, state.nodes)
         for write in instructions.cap_statuses:
             self._background.start(("cap", write.cap.uid), self._reporter.write_cap(write))
-        self._job_execution.start_statuses(jobs, cutting=state.cutting)
-        if not state.cutting and not self._background.busy("profiles"):
-            profiles = self._learner.due_writes(monotonic)
-            if profiles:
-                self._background.start("profiles", write_profiles(self._executor, self._learner, profiles))
-        self._keep_energy_books(cluster, state, jobs, now, monotonic)
-        self._admit_plain_jobs(state, monotonic)
-        self._reporter.announce_nodes(state.nodes)
-        self._reporter.announce_problems(cluster.gpu_nodes.values())
-        self._reporter.announce_gpus(cluster.gpu_nodes)
-        self._reporter.announce_deletions([*cluster.caps, *cluster.gpu_nodes.values()])
-        self._observe(cluster, state, jobs, instructions)
-        self._metrics.observe_signal(self._signal.read(monotonic), now)
-        # A cap that cannot be met is never enforced: it hurries while what can be lowered is.
-        lowers = self._background.under_way("grant") > 0
-        hurries = any((lowers or cap.attainable) and not cap.enforced for cap in state.caps.states)
-        changes = (state.next_silence_seconds, *(cap.next_change_seconds for cap in state.caps.states))
-        self.soonest_change_seconds = 0.0 if hurries else min(changes)
-        return self._pause(state, jobs, monotonic)
+        self.power_decided = True
+        return instructions
 
     async def close(self) -> None:
         """Give up the plan that is being made and the writes that are under way."""

@@ -87,11 +87,12 @@ class Operator:
         self._worker = PlanWorker(settings.plan_deadline_seconds)
         self._learner = learner or Learner(session, on_change=self._wake.set)
         self.cycles = 0
-        self._cycle_began_at: float | None = None  # the last one that did not fail
+        self._cycle_began_at: float | None = None  # the last one in which power was decided on
         self._failing = False
 
     def seconds_since_cycle(self) -> float | None:
-        """Seconds since the last cycle that did not fail began, or since this process leads; None while another one leads.
+        """Seconds since the last cycle in which power was decided on began, or since this process leads; None while another
+        one leads.
 
         They go on where this operator gave its lease up because its cycles fail: then only a restart may help.
         """
@@ -182,8 +183,11 @@ class Operator:
                     logger.exception("a cycle failed")
                     self._metrics.count_cycle_failure()
                     pause = RETRY_SECONDS
-                    self._failing = True
-                    if began_at - self._cycle_began_at > self._settings.leader_lease_seconds:
+                    # Another leader would meet the same jobs, and hold the caps no better.
+                    self._failing = not term.power_decided
+                    if term.power_decided:
+                        self._cycle_began_at = began_at
+                    elif began_at - self._cycle_began_at > self._settings.leader_lease_seconds:
                         self._lease.give_up("its cycles fail", 2.0 * self._settings.leader_lease_seconds)
                 self.cycles += 1
                 # Work, not waiting: an answer that came late is no reason to be late with the next cycle.

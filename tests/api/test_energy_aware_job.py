@@ -115,6 +115,26 @@ def recurring(batch_sizes: list[int], **run: Json) -> Json:
     )
 
 
+@pytest.mark.parametrize("depth", [70, 400, 990, 5000])
+@pytest.mark.parametrize("null", [{}, {"deadline": None}])
+def test_a_template_that_is_nested_too_deep_is_left_out_and_said(depth: int, null: Json) -> None:
+    """The API server takes it, for it does not look into the template; the rest of the job is read all the same."""
+    raw = raw_job(**null)
+    deep: Json = {}
+    for _ in range(depth):
+        deep = {"a": deep}
+    raw["spec"]["template"]["spec"]["deep"] = deep
+    job = read_energy_aware_job(raw)
+    assert job.template_problem == "spec.template is nested more than 64 levels deep, which no pod's template is"
+    assert (job.spec.template, job.spec.gpus.max) == ({}, 8)
+
+
+def test_a_template_as_deep_as_any_pods_stays() -> None:
+    job = job_view()
+    assert job.spec.template
+    assert not job.template_problem
+
+
 def test_a_run_trains_on_as_many_samples_by_the_batch_size_that_was_chosen_for_it() -> None:
     view = read_energy_aware_job(recurring([64, 96]))
     assert (view.spec.training.global_batch_size, view.spec.training.iterations) == (96, 67)

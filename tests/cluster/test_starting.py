@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
 import pytest
 from flyball_testbed.controlplane.stages import START_DELAY_ANNOTATION
 
@@ -216,6 +217,23 @@ def test_a_misspelt_field_is_refused_long_before_there_are_gpus(bench: Bench) ->
     trainer = {"name": "trainer", "image": "example.org/trainer", "resource": {}}
     bench.submit("typo", gpus=(32, 32), iterations=LONG, template={"spec": {"containers": [trainer]}})
     bench.wait_said("typo", "Admitted", "InvalidSpec", 'unknown field "spec.template.spec.containers[0].resource"')
+
+
+def test_templates_that_are_nested_too_deep_are_refused_and_hide_nobody(bench: Bench) -> None:
+    """The API server takes them, for it does not look into the template; a parser of JSON has its bounds, too."""
+    depths = (70, 400, 990, 1100, 5000)
+    for depth in depths:
+        deep = orjson.Fragment(b'{"a": ' * depth + b"{}" + b"}" * depth)
+        bench.submit(f"deep-{depth}", gpus=(2, 2), iterations=LONG, template=template(deep=deep))
+    bench.submit("plain", gpus=(2, 2), iterations=LONG)
+    bench.wait_running("plain", 2)
+    watts = int(bench.floor_watts()) + 60
+    bench.set_cap("low", watts)
+    bench.wait_enforced("low", watts)
+    for depth in depths:
+        bench.wait_said(f"deep-{depth}", "Admitted", "InvalidSpec", "spec.template is nested more than 64 levels deep")
+    bench.submit("later", gpus=(2, 2), iterations=LONG)
+    bench.wait_job("later", lambda raw: condition(raw, "Admitted") is not None, "seen")
 
 
 def test_a_damaged_job_is_made_anew(bench: Bench) -> None:

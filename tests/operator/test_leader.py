@@ -126,6 +126,7 @@ class NoJobs:
         self.actions: list[JobAction] = []
         self.live: dict[str, LiveJob] = {}
         self.decisions: Mapping[str, JobDecision] = {}  # those that it was given last
+        self.error: Exception | None = None
 
     def step(
         self,
@@ -137,6 +138,8 @@ class NoJobs:
         **more: object,
     ) -> JobsStep:
         self.decisions = decisions
+        if self.error is not None:
+            raise self.error
         late: list[tuple[Any, Json]] = []
         statuses: list[tuple[Any, Any]] = []
         if not statuses_wait:
@@ -305,6 +308,22 @@ async def test_a_cut_waits_for_no_status() -> None:
     assert bench.woken.is_set()
     await bench.cycle(0.1)
     await bench.writes.wait_for("cap row")
+    await bench.term.close()
+
+
+async def test_a_cap_is_cut_whatever_jobs_do_to_the_operator() -> None:
+    """The cycle fails all the same, so that the failure is logged and counted."""
+    bench = Bench()
+    bench.caps = [row(3000)]
+    await bench.cycle()
+    assert bench.term.power_decided
+    bench.jobs.error = RecursionError("a template")
+    bench.caps = [row(1000, published=3000)]
+    with pytest.raises(RecursionError):
+        await bench.cycle(0.1)
+    await bench.writes.wait_for("grant a")
+    await bench.writes.wait_for("cap row")
+    assert bench.term.power_decided
     await bench.term.close()
 
 

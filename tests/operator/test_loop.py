@@ -67,6 +67,7 @@ class Bench:
             self.operator._watches.gpu_nodes._objects[node.name] = node
 
     soonest_change_seconds = 60.0
+    power_decided = False
 
     async def load(self) -> None: ...
 
@@ -107,6 +108,15 @@ async def test_a_leader_whose_cycles_fail_makes_way_for_another(monkeypatch: pyt
     assert bench.lease.given_up == [("its cycles fail", 30.0)]
     bench.time += 7.0
     assert bench.operator.seconds_since_cycle() == 37.0  # for the probe, which goes on counting
+
+
+async def test_a_leader_that_still_decides_on_power_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that make its cycles fail would do so with every other."""
+    bench = Bench()
+    bench.power_decided, bench.fails = True, {1, 2, 3, 4, 5, 6, 7, 8}
+    await bench.lead(monkeypatch)
+    assert bench.cycles == 9
+    assert bench.lease.given_up == [("the test is over", 0.0)]
 
 
 async def test_an_end_that_comes_together_with_a_waking_is_not_forgotten() -> None:

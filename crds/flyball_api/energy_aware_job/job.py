@@ -14,9 +14,12 @@ from flyball_api.energy_aware_job.spec import EnergyAwareJobSpec, Recurrence, Tr
 from flyball_api.energy_aware_job.status import EnergyAwareJobStatus, RecurringRun
 from flyball_api.frontier import FrontierBounds
 from flyball_api.names import LABEL_MODE, MANAGED_BY_FLYBALL, MODE_OBSERVE
-from flyball_api.reading import InvalidObject, ObjectMeta, read_metadata, read_spec, read_status
+from flyball_api.reading import InvalidObject, ObjectMeta, is_deeper, read_metadata, read_spec, read_status
 
 KIND = "EnergyAwareJob"
+
+# A pod's own fields are a dozen deep. The API server takes thousands, for it does not look into the template.
+DEEPEST_TEMPLATE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class EnergyAwareJob:
 
     Of a recurring job `spec.training` has the batch size that was chosen for this run, and the iterations that make as many
     samples of it; `default_batch_size` is the one that was written.
+
+    A template that is too deep to be worked with is left out of the spec, and `template_problem` says so.
 
     It is only `observed` where its label or its namespace's says so: placed and started as any other, and its clock lowered
     by caps and its own bounds alone.
@@ -41,6 +46,7 @@ class EnergyAwareJob:
     default_batch_size: int
     problems: tuple[str, ...] = ()
     observed: bool = False
+    template_problem: str = ""
     finished: bool = field(init=False, compare=False)
     wants_gpus: bool = field(init=False, compare=False)
 
@@ -135,6 +141,12 @@ class EnergyAwareJob:
 def read_energy_aware_job(raw: Mapping[str, Any]) -> EnergyAwareJob:
     """An EnergyAwareJob from its JSON; raises InvalidObject where its metadata or spec is not as the CRD has it."""
     metadata = read_metadata(KIND, raw)
+    template_problem = ""
+    if isinstance(raw.get("spec"), Mapping) and is_deeper(raw["spec"].get("template"), DEEPEST_TEMPLATE):
+        template_problem = (
+            f"spec.template is nested more than {DEEPEST_TEMPLATE} levels deep, which no pod's template is"
+        )
+        raw = {**raw, "spec": {**raw["spec"], "template": {}}}
     spec = read_spec(KIND, metadata, raw, EnergyAwareJobSpec)
     status, problems = read_status(raw, EnergyAwareJobStatus)
     if metadata.creation_timestamp is None:
@@ -153,6 +165,7 @@ def read_energy_aware_job(raw: Mapping[str, Any]) -> EnergyAwareJob:
         default_batch_size,
         problems,
         observed=metadata.labels.get(LABEL_MODE) == MODE_OBSERVE,
+        template_problem=template_problem,
     )
 
 

@@ -41,6 +41,7 @@ from flyball_operator.jobs.lifecycle import (
 from flyball_operator.jobs.memory import (
     JobMemory,
     Refusal,
+    damaged_template,
     recorded_allocation,
     unknown_gpu_resource,
     wants_gpus,
@@ -330,7 +331,8 @@ class JobController:
             attempts.paused_for_power(job, record.last_resize, decision.explanation, now, monotonic)
         begun = bool(incarnations or pods) or job.status.start_time is not None
         refusal = (
-            unknown_gpu_resource(job, self._gpu_resources)
+            damaged_template(job)
+            or unknown_gpu_resource(job, self._gpu_resources)
             or without_plan(job)
             or record.refusal(job)
             or fit.refusal

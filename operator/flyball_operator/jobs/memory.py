@@ -37,6 +37,11 @@ def unknown_gpu_resource(job: EnergyAwareJob, gpu_resources: Collection[str]) ->
     )
 
 
+def damaged_template(job: EnergyAwareJob) -> Refusal | None:
+    """The refusal of a job with a template that the API server took and nobody can work with; None of any other."""
+    return Refusal("InvalidSpec", job.template_problem) if job.template_problem else None
+
+
 def without_plan(job: EnergyAwareJob) -> Refusal | None:
     """The refusal of a job with a pipeline but no plan of it, as earlier versions stored them; None of any other.
 

@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 import urllib3
 import yaml
+from flyball_kube import json_depth
 from flyball_kube.errors import ApiError, ApiUnreachable
 
 Json = dict[str, Any]
@@ -96,7 +97,7 @@ class ApiClient:
         except urllib3.exceptions.HTTPError as error:
             raise ApiUnreachable(f"{method} {path}: {error}") from error
         is_json = response.headers.get("Content-Type", "").startswith("application/json")
-        answer = orjson.loads(response.data) if is_json else response.data.decode(errors="replace")
+        answer = json_depth.loads(response.data) if is_json else response.data.decode(errors="replace")
         if response.status >= 400:
             raise ApiError.from_answer(response.status, answer, f"{method} {path}")
         return answer

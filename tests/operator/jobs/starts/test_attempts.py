@@ -540,6 +540,19 @@ def test_what_a_quota_says_of_a_template_is_no_word_on_the_template() -> None:
     assert (scene.condition("Admitted")[1], list(scene.step.checks)) == ("Suspended", [])
 
 
+def test_a_template_that_nobody_can_work_with_is_refused_and_asked_of_nobody() -> None:
+    deep: Json = {}
+    for _ in range(990):
+        deep = {"a": deep}
+    scene = Scene(raw_job(gpus={"min": 8, "max": 8}))
+    scene.raw["spec"]["template"]["spec"]["deep"] = deep
+    assert scene.cycle() == []
+    assert not scene.step.checks
+    status, reason, message = scene.condition("Admitted")
+    assert (status, reason) == ("False", "InvalidSpec")
+    assert message == "spec.template is nested more than 64 levels deep, which no pod's template is"
+
+
 def test_a_job_that_is_made_at_once_is_not_asked_about_twice() -> None:
     scene = Scene()
     assert [type(action) for action in scene.cycle()] == [CreateIncarnation]
