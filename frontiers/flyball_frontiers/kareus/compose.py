@@ -18,7 +18,6 @@ from typing import Any
 
 from flyball_frontiers.frontier import Frontier, FrontierPoint
 from flyball_frontiers.kareus.schedule import KernelSchedule, Measurement
-from flyball_frontiers.kareus.search import PartitionSearch
 
 NOTHING = Measurement(0.0, 0.0)
 
@@ -30,11 +29,6 @@ class PartitionChoices:
     name: str
     count: int
     measured: Mapping[KernelSchedule, Measurement]
-
-    @classmethod
-    def of_search(cls, name: str, count: int, search: PartitionSearch) -> PartitionChoices:
-        """The choices that a search has measured."""
-        return cls(name, count, {sample.schedule: sample.measurement for sample in search.samples})
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ longest run of computations of the other nanobatch: all those between two commun
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -106,22 +105,6 @@ def _fused(first: Kernel, second: Kernel) -> Kernel:
         first.compute_seconds + second.compute_seconds,
         first.memory_seconds + second.memory_seconds,
     )
-
-
-def launches_that_can_hide(computation_seconds: Sequence[float], communication_seconds: float) -> tuple[int, ...]:
-    """The kernels that the communication may be launched with and still end before the computations do.
-
-    Appendix C leaves out launches "that always lead to exposed communication". `communication_seconds` is the least it
-    can take. The first kernel always remains. Raises ValueError without computations.
-    """
-    if not computation_seconds:
-        raise ValueError("a partition without computations has nothing to launch a communication with")
-    kept = [
-        index
-        for index in range(len(computation_seconds))
-        if math.fsum(computation_seconds[index:]) >= communication_seconds
-    ]
-    return tuple(kept) or (0,)
 
 
 def search_space(

@@ -99,7 +99,6 @@ class Journal:
         self.state = JournalState()
         self.degraded: str | None = None
         self.unreadable_records = 0
-        self.rewrites = 0
         self._max_bytes = max_bytes
         self._disk = disk or Disk()
         self._disk_seconds = disk_seconds
@@ -253,7 +252,6 @@ class Journal:
         self._descriptor, self._size = descriptor, os.fstat(descriptor).st_size
         self._unsynced = False
         self.degraded = None
-        self.rewrites += 1
 
     def _see_onto_disk(self, descriptor: int) -> None:
         self._disk.sync(descriptor)

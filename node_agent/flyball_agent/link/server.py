@@ -60,9 +60,6 @@ class EnforcerServer:
         self._uids = frozenset((agent_uid, os.getuid()))
         self._monotonic = monotonic
         self._writer: asyncio.StreamWriter | None = None
-        self.messages = 0
-        self.cut_lines = 0
-        self.skipped_snapshots = 0
         governor.listen(self._send_snapshot)
 
     async def serve(self) -> None:
@@ -83,7 +80,6 @@ class EnforcerServer:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         uid = _peer_uid(writer)
         if uid not in self._uids:
-            self.cut_lines += 1
             logger.error("agent refused", uid=uid, allowed=sorted(self._uids))
             writer.close()
             return
@@ -94,10 +90,8 @@ class EnforcerServer:
         try:
             await self._read(reader)
         except InvalidMessage as error:
-            self.cut_lines += 1
             logger.error("agent cut off", error=str(error))
         except Exception:  # a defect of ours in taking in a message must not end the enforcer
-            self.cut_lines += 1
             logger.exception("agent cut off")
         finally:
             if self._writer is writer:
@@ -113,7 +107,6 @@ class EnforcerServer:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         tokens, at = MESSAGE_BURST, self._monotonic()
         while (message := await read_to_enforcer(reader)) is not None:
-            self.messages += 1
             self._take(message)
             now = self._monotonic()
             tokens, at = min(MESSAGE_BURST, tokens + (now - at) * MESSAGES_PER_SECOND) - 1, now
@@ -144,7 +137,6 @@ class EnforcerServer:
         if self._writer is None:
             return
         if self._writer.transport.get_write_buffer_size() > MAX_WAITING_BYTES:
-            self.skipped_snapshots += 1
             return
         self._writer.write(packed(self._snapshot()))
 

@@ -22,7 +22,6 @@ Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 ROUNDING = 1e-9  # a limit is rounded up to whole watts, but not for the sake of a rounding error
-SAME_SECONDS = 1e-12  # relative: a clock that gains less than this gains nothing
 
 _CODES = {Objective.TIME: 0, Objective.BALANCED: 1, Objective.ENERGY: 2}
 

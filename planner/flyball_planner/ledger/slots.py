@@ -21,7 +21,6 @@ class Slots:
     """
 
     def __init__(self, pools: Sequence[Pool]) -> None:
-        self._pools = pools
         self._capacities = [pool.capacities for pool in pools]
         self.free = [list(pool.capacities) for pool in pools]
         self.open = [list(pool.capacities) for pool in pools]

@@ -111,19 +111,6 @@ class PaperPower:
             }
         )
 
-    def coefficients(self, part: str, top_megahertz: float) -> tuple[tuple[float, float], tuple[float, ...]]:
-        """Equation 13's or 14's own numbers, for `gradient` or `sync`: (a, b) of the line and (a, b, c, d) of the cubic."""
-        low, middle = getattr(self, f"{part}_at_zero"), getattr(self, f"{part}_at_break")
-        square, cube = getattr(self, f"{part}_square"), getattr(self, f"{part}_cube")
-        scale = self.sync_watts if part == "sync" else 1.0
-        width = max(top_megahertz - self.break_megahertz, 1e-9)
-        x = np.polynomial.Polynomial([-self.break_megahertz / width, 1 / width])
-        cubic = middle + (1 - middle) * ((1 - square - cube) * x + square * x**2 + cube * x**3)
-        upper = np.zeros(4)
-        upper[: len(cubic.coef)] = cubic.coef * scale
-        line = ((middle - low) / self.break_megahertz * scale, low * scale)
-        return line, tuple(float(value) for value in upper[::-1])
-
 
 PREFIX = "paper_"
 _FIELDS: tuple[str, ...] = tuple(field.name for field in fields(PaperPower))

@@ -17,7 +17,6 @@ from flyball_planner.models.job import JobModel
 REFERENCE_PRODUCT = "NVIDIA-A100-SXM4-40GB"
 REFERENCE_LOCAL_BATCH = 32  # where `busy_watts` of the table hold
 BATCH_SHIFT, BATCH_OFFSET = 1.0, 20.0  # power nearly flat over the batch: V100, 205..228 W from 8 samples up
-GENERIC_CLASS = "generic"
 
 
 @cache

@@ -18,18 +18,6 @@ def energy_time_cost(
     return energy_weight * energy_joules + (1.0 - energy_weight) * maximum_power_watts * time_seconds
 
 
-def epoch_cost(
-    average_power_watts: float, seconds_per_epoch: float, energy_weight: float, maximum_power_watts: float
-) -> float:
-    """What one epoch costs at one batch size and power limit, in joules (Zeus, section 4.1, inside equation 7).
-
-    The same number as `energy_time_cost` of one epoch, from a power and a throughput as a profile gives them.
-    """
-    return energy_time_cost(
-        average_power_watts * seconds_per_epoch, seconds_per_epoch, energy_weight, maximum_power_watts
-    )
-
-
 def check_weights(energy_weight: float, maximum_power_watts: float) -> None:
     """Raises ValueError where eta is outside [0, 1] or the maximum power is not a positive number."""
     if not 0.0 <= energy_weight <= 1.0:

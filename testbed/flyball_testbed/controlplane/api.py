@@ -35,8 +35,6 @@ PATCH_TYPES = {
 POLL_SECONDS = 0.05
 # How often an object that is awaited is asked for although its changes are watched: a condition may look elsewhere, too.
 WATCH_SECONDS = 2
-# How long after its end a watch is waited for.
-SILENCE_SECONDS = 5
 FIELD_MANAGER = "flyball-devcluster"
 
 

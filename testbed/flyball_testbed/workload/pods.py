@@ -29,11 +29,6 @@ IncarnationKey = tuple[str, int]
 _ANNOTATION = re.compile(r"metadata\.annotations\['(.+)'\]")
 
 
-def _from_gpus(resource: str) -> bool:
-    """Whether the units of an extended resource are GPUs, or parts of some."""
-    return resource.endswith(GPU_RESOURCE_SUFFIX) or resource == MIG_RESOURCE
-
-
 @dataclass(frozen=True, slots=True)
 class MountedConfigMap:
     """A ConfigMap in a container: where it is mounted, and its keys by the paths that they have there.

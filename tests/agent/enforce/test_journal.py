@@ -289,7 +289,6 @@ def test_the_file_stays_within_its_bound(tmp_path: Path) -> None:
         if number % 7 == 0:
             tidy(journal)
             assert journal.path.stat().st_size <= 4000
-    assert journal.rewrites > 2
     journal.close()
     again = Journal(tmp_path, "node-0")
     assert again.state.lease == GrantLease("boot-1", 499)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from flyball_frontiers.kareus import NOT_OVERLAPPED, Kernel, KernelSchedule, Measurement, Partition, find_partitions
-from flyball_frontiers.kareus.partition import launches_that_can_hide, search_space
+from flyball_frontiers.kareus.partition import search_space
 from flyball_frontiers.kareus.schedule import clock_choices, communication_sm_choices, encode, launch_timings
 from flyball_frontiers.kareus.search import SearchBudget
 from hypothesis import given
@@ -151,13 +151,6 @@ def test_the_search_space_of_an_a100_is_the_paper_s() -> None:
     assert {schedule.launch_kernel for schedule in space} == {NOT_OVERLAPPED, 0, 1, 2, 3, 4}
     with pytest.raises(ValueError, match="search space is empty"):
         search_space(clocks, (), range(5))
-
-
-def test_launches_that_always_expose_the_communication_are_left_out() -> None:
-    assert launches_that_can_hide([1.0, 2.0, 1.0, 0.5], communication_seconds=1.5) == (0, 1, 2)
-    assert launches_that_can_hide([1.0, 2.0], communication_seconds=9.0) == (0,)
-    with pytest.raises(ValueError, match="without computations"):
-        launches_that_can_hide([], 1.0)
 
 
 @pytest.mark.parametrize(("computations", "most"), [(1, 36 + 48), (2, 48 + 64), (3, 48 + 64), (5, 96 + 128)])

@@ -15,7 +15,6 @@ from flyball_frontiers.zeus import (
     would_save,
 )
 from flyball_frontiers.zeus.profile_table import read_profile
-from flyball_planner.recurrences.cost import energy_time_cost, epoch_cost
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,14 +109,6 @@ def test_the_frontier_keeps_the_limits_that_nothing_dominates() -> None:
     frontier = power_limit_frontier(PROFILE)
     assert [point.plan for point in frontier.points] == [250_000, 225_000, 200_000, 175_000, 150_000]
     assert frontier.at(3900.0).plan == 175_000
-
-
-@given(weights, st.floats(1, 500), st.floats(1, 1e4), st.floats(100, 700))
-def test_epoch_cost_is_equation_3_over_one_epoch(eta: float, watts: float, seconds: float, maximum: float) -> None:
-    assert math.isclose(
-        epoch_cost(watts, seconds, eta, maximum), (eta * watts + (1 - eta) * maximum) * seconds, rel_tol=1e-9
-    )
-    assert energy_time_cost(watts * seconds, seconds, 1.0, maximum) == watts * seconds
 
 
 @pytest.mark.parametrize(

@@ -276,17 +276,10 @@ def test_the_papers_form_contains_the_physical_one(model: JobModel, size: tuple[
 
 
 @given(paper_models())
-def test_the_papers_parameters_survive_a_round_trip_and_write_out_its_equations(model: JobModel) -> None:
+def test_the_papers_parameters_survive_a_round_trip(model: JobModel) -> None:
     parameters = model.parameters()
     assert tuple(parameters) == PARAMETER_NAMES + PAPER_PARAMETER_NAMES
     assert JobModel.from_parameters(model.gpu_model, parameters) == model
-    paper, top = model.paper, float(model.gpu_model.max_clock_megahertz)
-    assert paper is not None
-    (a, b), cubic = paper.coefficients("gradient", top)
-    assert a * paper.break_megahertz + b == pytest.approx(np.polyval(cubic, paper.break_megahertz), abs=1e-6)
-    assert np.polyval(cubic, top) == pytest.approx(1.0, abs=1e-6), "kappa is 1 at the highest clock"
-    _, watts = paper.coefficients("sync", top)
-    assert np.polyval(watts, top) == pytest.approx(paper.sync_watts, abs=1e-4)
 
 
 def test_the_energy_of_an_iteration_by_the_paper_by_hand() -> None:
