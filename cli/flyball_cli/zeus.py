@@ -89,6 +89,7 @@ def power_limit(
         typer.echo(json.dumps({"gpus": gpus, "selector": str(selector), **asdict(saving)}, indent=2))
         return
 
+    from flyball_api.units import MILLIWATTS_PER_WATT
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -99,7 +100,7 @@ def power_limit(
     largest = unlimited(measurements)
     for m in sorted(measurements, key=lambda m: -m.power_limit_milliwatts):
         table.add_row(
-            f"{m.power_limit_milliwatts / 1000:g}",
+            f"{m.power_limit_milliwatts / MILLIWATTS_PER_WATT:g}",
             f"{1000 * m.seconds_per_iteration:.1f}",
             f"{m.joules_per_iteration:.2f}",
             f"{m.average_power_watts:.1f}",
@@ -110,7 +111,8 @@ def power_limit(
     console = Console()
     console.print(table)
     console.print(
-        f"{selector}: {saving.power_limit_milliwatts / 1000:g} W saves {saving.energy_saved_fraction:.1%} of the energy "
+        f"{selector}: {saving.power_limit_milliwatts / MILLIWATTS_PER_WATT:g} W "
+        f"saves {saving.energy_saved_fraction:.1%} of the energy "
         f"for {saving.time_added_fraction:+.1%} time"
     )
 

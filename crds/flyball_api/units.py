@@ -27,6 +27,11 @@ def node_milliwatts(per_gpu: MilliwattsPerGpu, gpus: int) -> NodeMilliwatts:
     return NodeMilliwatts(per_gpu * gpus)
 
 
+def in_whole_watts(milliwatts: MilliwattsPerGpu) -> MilliwattsPerGpu:
+    """A limit rounded down to the whole watts that agents set."""
+    return MilliwattsPerGpu(milliwatts // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT)
+
+
 def allowed_milliwatts(watts: float) -> int:
     """Watts that something may draw in whole milliwatts, rounded down."""
     return math.floor((watts + WATT_TOLERANCE) * MILLIWATTS_PER_WATT)

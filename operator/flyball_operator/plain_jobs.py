@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
-from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_api.units import MILLIWATTS_PER_WATT, allowed_watts, held_watts
 from flyball_api.workloads import NO_NEEDS, Needs, PlainJob
 from flyball_planner.snapshot import JobDecision
 from msgspec.structs import replace
@@ -189,7 +189,7 @@ class _Room:
         rules = with_foreign_shares(caps.rules, limiting, nodes, self._state.cluster.wanted_gpus)
         pod = ForeignPod(job.namespace, job.name, job.gpus_per_pod, job.permille, job.labels)
         limits = [foreign_gpu_milliwatts(nodes[name], rules.get(name, NO_RULES), pod) for name in names]
-        watts = min(limits, default=0) // MILLIWATTS_PER_WATT
+        watts = allowed_watts(min(limits, default=0) / MILLIWATTS_PER_WATT)
         if names and watts < job.watts_per_gpu:
             return f"each of its GPUs would get {watts} W, and it asks for {job.watts_per_gpu} W", watts
         for state in caps.states:
@@ -200,7 +200,7 @@ class _Room:
             least = budget.counted_together(resting_bound(nodes[name], rules.get(name, NO_RULES)) for name in under)
             over = least - budget.budget_milliwatts
             if over > 0:
-                missing = -(-over // MILLIWATTS_PER_WATT)
+                missing = held_watts(over / MILLIWATTS_PER_WATT)
                 words = f"PowerCap {state.name} has no watts for {job.gpus} more GPUs at {watts} W"
                 return f"{words}: {missing} W are missing with all else at its smallest limits", watts
         return "", watts

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+from flyball_planner.ledger.caps import WATT_TOLERANCE
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.policies.energy_budget import EnergyBudget
 from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob, Policy
@@ -18,7 +19,7 @@ from flyball_planner.shifting import Signal, best_start
 
 from flyball_simulator.cluster.agenda import Agenda, Entry, Event
 from flyball_simulator.cluster.execution import Execution
-from flyball_simulator.cluster.meter import WATT_TOLERANCE, ConservationError, Meter
+from flyball_simulator.cluster.meter import ConservationError, Meter
 from flyball_simulator.cluster.node_switching import NodeSwitching
 from flyball_simulator.cluster.nodes import Nodes
 from flyball_simulator.cluster.runs import Phase, Run, restart_seconds

@@ -13,6 +13,7 @@ from flyball_api.units import (
     allowed_watts,
     held_milliwatts,
     held_watts,
+    in_whole_watts,
     node_milliwatts,
 )
 from hypothesis import given
@@ -39,6 +40,11 @@ def test_milliwatts_are_rounded_down_where_allowed_and_up_where_held(watts: floa
 )
 def test_whole_watts_are_rounded_likewise(watts: float, allowed: int, held: int) -> None:
     assert (allowed_watts(watts), held_watts(watts)) == (allowed, held)
+
+
+@pytest.mark.parametrize(("limit", "set_to"), [(250_000, 250_000), (250_999, 250_000), (999, 0), (0, 0)])
+def test_a_limit_is_set_in_whole_watts_below_it(limit: int, set_to: int) -> None:
+    assert in_whole_watts(MilliwattsPerGpu(limit)) == set_to
 
 
 @given(st.integers(0, 10**12))

@@ -15,11 +15,11 @@ from types import MappingProxyType
 
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant, GrantVersion, JobGrant
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, in_whole_watts
 
 from flyball_agent.enforce.clock_wishes import Wish
 from flyball_agent.enforce.gpu_state import UNLOCKED, ClockLock, GpuState, Holders, PodName, Purpose
-from flyball_agent.gpu.gpu import GpuLimits, in_whole_watts
+from flyball_agent.gpu.gpu import GpuLimits
 
 
 class Mode(StrEnum):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, in_whole_watts
 
 from flyball_agent.gpu.gpu import Gpu, GpuDriver, GpuError, GpuReading, InvalidArgument
 
@@ -72,7 +72,7 @@ def readings(gpu: Gpu, watch_seconds: float = 5.0) -> Iterator[Finding]:
         "default_milliwatts": limits.default_milliwatts,
         "max_milliwatts": limits.max_milliwatts,
     }
-    whole_watts = all(value % 1000 == 0 for value in (limits.min_milliwatts, limits.max_milliwatts))
+    whole_watts = all(value == in_whole_watts(value) for value in (limits.min_milliwatts, limits.max_milliwatts))
     yield Finding("the limits are in order, in whole watts", whole_watts, found)
     limit = gpu.read_power_limit()
     within = limits.min_milliwatts <= limit.requested_milliwatts <= limits.max_milliwatts
@@ -107,9 +107,9 @@ def changes(open_driver: Callable[[], GpuDriver], index: int, kept: Path) -> Gen
         _keep(kept, gpu.uuid, found)
         try:
             limits = gpu.limits
-            for outside in (limits.min_milliwatts - 1000, limits.max_milliwatts + 1000):
+            for outside in (limits.min_milliwatts - MILLIWATTS_PER_WATT, limits.max_milliwatts + MILLIWATTS_PER_WATT):
                 yield _refused(gpu, MilliwattsPerGpu(outside), found)
-            middle = MilliwattsPerGpu((limits.min_milliwatts + limits.max_milliwatts) // 2000 * 1000)
+            middle = in_whole_watts(MilliwattsPerGpu((limits.min_milliwatts + limits.max_milliwatts) // 2))
             for wanted in (middle, limits.min_milliwatts, limits.max_milliwatts):
                 yield _set_and_read_back(gpu, wanted)
             yield _granularity(gpu, limits.min_milliwatts)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeVar
 
-from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu
+from flyball_api.units import MilliwattsPerGpu, in_whole_watts
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -153,11 +153,6 @@ class ThrottleReason(IntFlag):
     HW_THERMAL = 0x40
     HW_POWER_BRAKE = 0x80
     DISPLAY_CLOCKS = 0x100
-
-
-def in_whole_watts(milliwatts: MilliwattsPerGpu) -> MilliwattsPerGpu:
-    """A limit rounded down."""
-    return MilliwattsPerGpu(milliwatts // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT)
 
 
 class GpuLimits(Struct, frozen=True):

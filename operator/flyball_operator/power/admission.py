@@ -19,7 +19,7 @@ from flyball_api.grant import (
     OtherGpuLimits,
     PowerBound,
 )
-from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, in_whole_watts, node_milliwatts
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -136,7 +136,7 @@ def _throttled(target: GrantTarget, share: float, cap: CapBudget, uids: Containe
         smallest = min(target.min_limit_milliwatts, each)
         kept = smallest + int((each - smallest) * share)
         # Agents set whole watts: what changes by less, as where a share follows from what stands, is no other grant.
-        cut = max(target.min_limit_milliwatts, kept // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT)
+        cut = max(target.min_limit_milliwatts, in_whole_watts(MilliwattsPerGpu(kept)))
         lowered = replace(job, power_limit_milliwatts=MilliwattsPerGpu(min(job.power_limit_milliwatts, cut)))
         jobs.append(lowered)
         limits = lowered.limit_milliwatts

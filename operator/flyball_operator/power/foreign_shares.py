@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from flyball_api.grant import PowerBound
 from flyball_api.power_cap import PowerCapSpec
-from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, node_milliwatts
+from flyball_api.units import MilliwattsPerGpu, in_whole_watts, node_milliwatts
 from flyball_api.workloads import PERMILLE
 from msgspec.structs import replace
 
@@ -65,7 +65,7 @@ def share_of_each_gpu(
             break
         left -= sum(each.min_limit_milliwatts * each.gpus for each in greedy)
         sharing = [each for each in sharing if each.min_limit_milliwatts * PERMILLE <= share * each.weight]
-    return ForeignShare(MilliwattsPerGpu(share // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT), weights)
+    return ForeignShare(in_whole_watts(MilliwattsPerGpu(share)), weights)
 
 
 def with_foreign_shares(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from flyball_api.gpu_node import GpuNode
 from flyball_api.grant import JobGrant, PowerBound
-from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, NodeMilliwatts, held_milliwatts
+from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, NodeMilliwatts, held_milliwatts, in_whole_watts
 from flyball_api.workloads import PodView
 from msgspec.structs import replace
 
@@ -103,7 +103,7 @@ class Ramps:
                 if key not in share.limits:
                     floor = max(target.min_limit_milliwatts, 0 if before is None else before.power_limit_milliwatts)
                     rise = int(max(0, job.power_limit_milliwatts - floor) * fraction)
-                    share.limits[key] = floor + rise // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT
+                    share.limits[key] = floor + in_whole_watts(MilliwattsPerGpu(rise))
         return share.limits
 
     def _room(self, cap: CapState, committed: int, rises: Sequence[int], monotonic: float) -> int:

@@ -12,10 +12,10 @@ from types import MappingProxyType
 from flyball_api.grant import PowerBound
 from flyball_api.power_cap import ForeignWeight, PowerCapSpec
 from flyball_api.units import (
-    MILLIWATTS_PER_WATT,
     MilliwattsPerGpu,
     NodeMilliwatts,
     held_milliwatts,
+    in_whole_watts,
     node_milliwatts,
 )
 from flyball_api.workloads import PERMILLE
@@ -58,7 +58,7 @@ class ForeignShare(Struct, frozen=True):
     def of(self, pod: ForeignPod | None) -> MilliwattsPerGpu:
         """What it comes to for each GPU of a foreign pod, in whole watts; None: one of weight 1000."""
         weight = PERMILLE if pod is None else self.weights.of(pod)
-        return MilliwattsPerGpu(self.milliwatts * weight // PERMILLE // MILLIWATTS_PER_WATT * MILLIWATTS_PER_WATT)
+        return in_whole_watts(MilliwattsPerGpu(self.milliwatts * weight // PERMILLE))
 
 
 class NodeRules(Struct, frozen=True):

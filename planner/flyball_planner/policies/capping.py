@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
+from flyball_planner.ledger.caps import WATT_TOLERANCE
 from flyball_planner.policies.view import Choice, ClusterView, JobView
-
-WATT_TOLERANCE = 1e-6
 
 
 def counted_watts(view: ClusterView, choices: Sequence[Choice]) -> float:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from flyball_planner.ledger.caps import WATT_TOLERANCE
+
 from flyball_simulator.cluster.runs import Phase, Run
 from flyball_simulator.settings import Sample
 
 RELATIVE_TOLERANCE = 1e-6
-WATT_TOLERANCE = 1e-6
 
 
 class ConservationError(AssertionError):

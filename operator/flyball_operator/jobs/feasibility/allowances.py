@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.units import held_watts
 from flyball_api.workloads import PodView
 
 from flyball_operator.jobs.feasibility.fitting import Fit, Fitting, held_gpus
@@ -82,6 +82,6 @@ def _gpu_watts(nodes: Iterable[NodeInfo]) -> GpuWatts | None:
     if not models:
         return None
     return GpuWatts(
-        math.ceil(max(model.min_power_limit_watts for model in models)),
-        math.ceil(max(model.default_power_limit_watts for model in models)),
+        held_watts(max(model.min_power_limit_watts for model in models)),
+        held_watts(max(model.default_power_limit_watts for model in models)),
     )
