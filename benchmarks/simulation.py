@@ -14,8 +14,10 @@ import time
 from pathlib import Path
 
 from flyball_planner.policies.registry import policy_names
+from flyball_planner.policies.view import Knob
 from flyball_simulator.engine import simulate
 from flyball_simulator.knowledge import forget_fits
+from flyball_simulator.outside_policies import policy_of
 from flyball_simulator.settings import SimulationSettings
 from flyball_simulator.workloads.source import WorkloadSource, gpus_for_load
 from flyball_simulator.workloads.traces import TraceError
@@ -47,8 +49,9 @@ def run(trace: str, policies: list[str], data: str | None, limit_seconds: float)
     gpus = gpus_for_load(jobs, 0.8, 8)
     slow = 0
     for policy in filter(None, policies):
+        knob = policy_of(policy).traits.knob
         settings = SimulationSettings(
-            policy=policy, gpus=gpus, power_off_empty_nodes=True, price=0.0003 if policy == "price" else None
+            policy=policy, gpus=gpus, power_off_empty_nodes=True, price=0.0003 if knob is Knob.PRICE else None
         )
         workload = source.workload(settings)
         forget_fits()

@@ -47,7 +47,7 @@ class Settings:
         metadata=option("govern; or observe: plan, and say of caps and jobs what would be done, without doing it."),
     )
     policy: str = field(
-        default="powerflow-strict",
+        default="powerflow-strict",  # the planner's DEFAULT_POLICY, which a test holds it against
         metadata=option("How GPUs and watts are shared out; every name of docs/operator.md."),
     )
     # A folder stands for the files that it has at the start: a mounted ConfigMap may change at any moment, a plan must not.

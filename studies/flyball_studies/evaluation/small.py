@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from flyball_planner.models.gpu import gpu_model_for
+from flyball_planner.policies.registry import policy_named
+from flyball_planner.policies.view import Knob
 from flyball_simulator.engine import simulate
 from flyball_simulator.knowledge import decision_clocks
 from flyball_simulator.measured.oracle import Oracle
@@ -82,14 +84,15 @@ def _trend(
         trace = [replace(job, submit_seconds=job.submit_seconds * stretch) for job in trace]
         jobs = workload_of(trace, oracle, seed, gpus)
         for policy in TREND_POLICIES:
+            knob = policy_named(policy).traits.knob
             settings = SimulationSettings(
                 policy=policy,
                 gpus=gpus,
                 seed=seed,
                 power_off_empty_nodes=True,
-                price=0.0003 if policy == "price" else None,
-                clock_megahertz=1170 if policy in ("afs", "tiresias") else None,
-                power_limit_fraction=0.4 if policy == "powerflow-paper" else None,
+                price=0.0003 if knob is Knob.PRICE else None,
+                clock_megahertz=1170 if knob is Knob.CLOCK else None,
+                power_limit_fraction=0.4 if knob is Knob.POWER_LIMIT else None,
             )
             means[policy].append(float(np.mean(list(simulate(jobs, settings).completion_seconds.values()))))
     return Trend(varied, value, {policy: float(np.mean(values)) for policy, values in means.items()})
