@@ -458,7 +458,7 @@ def test_what_just_fits_is_left_as_it_is() -> None:
 @pytest.fixture
 def watts_of_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The figures of these tests are whole watts as they are."""
-    monkeypatch.setattr(admission_module, "MILLIWATTS_PER_WATT", 1)
+    monkeypatch.setattr(admission_module, "in_whole_watts", lambda milliwatts: milliwatts)
 
 
 @given(budget=st.integers(450_000, 900_000))
