@@ -13,10 +13,11 @@ from flyball_api.units import NodeMilliwatts
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.cap_state import CapStates
 from flyball_operator.power.cap_tracker import CapTracker
-from flyball_operator.power.foreign_shares import share_of_each_gpu
+from flyball_operator.power.foreign_shares import share_of_each_gpu, with_foreign_shares
 from flyball_operator.power.node_info import ForeignPod, NodeInfo, read_nodes
 from flyball_operator.power.reservations import (
     ForeignWeights,
+    NodeRules,
     foreign_gpu_milliwatts,
     least_bound,
     node_rules,
@@ -74,12 +75,37 @@ def test_gpus_that_nobody_wants_take_their_smallest_limits_and_no_share() -> Non
 
 
 def test_what_cannot_be_lowered_is_taken_off_first() -> None:
-    assert share_under(3200, a=node("a"), b=node("b", away=1_600_000)) == 200_000
+    assert share_under(3200, a=node("a"), b=node("b", away=2_000_000)) == 150_000
+    assert share_under(3200, a=node("a"), b=node("b", away=2_000_000, foreign=4)) == 150_000
     assert share_under(1600, a=node("a", lost=2)) == (1_600_000 - 2 * DEFAULT) // 6 // 1000 * 1000
 
 
 def test_gpus_that_need_more_than_the_share_have_more_and_the_others_less() -> None:
     assert share_under(1200, a=node("a", gpus=4), b=node("b", gpus=4, smallest=180_000)) == 120_000
+
+
+def test_who_needs_just_the_share_is_not_passed_over_where_others_need_more() -> None:
+    """Its watts are as much gone as theirs: what is left of 1,200 W is 80 W for the last four."""
+    nodes = {f"n{smallest}": node(f"n{smallest}", gpus=4, smallest=smallest * 1000) for smallest in (180, 100, 50)}
+    assert share_under(1200, **nodes) == 20_000
+
+
+def test_a_node_that_nobody_has_read_takes_no_part() -> None:
+    nodes = {"a": node("a", foreign=4)}
+    budget = CapBudget("row", frozenset(["a", "unread"]), NodeMilliwatts(1_600_000))
+    assert share_of_each_gpu(budget, nodes).milliwatts == 200_000
+    found = with_foreign_shares({"a": NodeRules()}, [(PowerCapSpec(watts=1600), budget)], nodes)
+    assert [share.milliwatts for share in found["a"].foreign_shares] == [200_000]
+
+
+def test_shares_take_the_place_of_those_that_were_found_before() -> None:
+    nodes = {"a": node("a", foreign=4)}
+    rules = {"a": NodeRules()}
+    for watts in (1600, 2400):
+        budget = CapBudget("row", frozenset(nodes), NodeMilliwatts(watts * 1000))
+        rules = with_foreign_shares(rules, [(PowerCapSpec(watts=watts), budget)], nodes)
+    assert [share.milliwatts for share in rules["a"].foreign_shares] == [300_000]
+    assert with_foreign_shares(rules, [], nodes) == {"a": NodeRules()}
 
 
 def test_a_share_is_in_whole_watts_so_that_it_does_not_change_with_each_milliwatt() -> None:

@@ -155,6 +155,34 @@ def test_reports_that_a_restore_brings_back_are_no_clock_that_was_set_back() -> 
     assert beats.update({"a": made(5110.0)}, 210.0) == {}
 
 
+def test_nor_are_they_where_the_last_of_them_is_the_agents_own_last() -> None:
+    beats = Heartbeats(75.0)
+    beats.update({"a": made(5000.0)}, 100.0)
+    beats.update({"a": made(5030.0)}, 130.0)
+    for seconds, backup in ((180.0, 5010.0), (190.0, 5020.0), (200.0, 5030.0)):
+        beats.update({"a": made(backup)}, seconds)
+    assert beats.next_silence_seconds(200.0) == pytest.approx(130.0 + 75.0 + 0.1 * 70.0 - 200.0)
+
+
+def test_a_report_that_says_the_same_moment_again_is_no_sign_of_a_clock_that_was_set_back() -> None:
+    """Only a clock that goes on is one: what is said of one moment may be told in several reports."""
+    beats = Heartbeats(75.0)
+    beats.update({"a": made(5000.0)}, 100.0)
+    for energy, seconds in enumerate((150.0, 160.0, 170.0, 180.0)):
+        status = msgspec.structs.replace(made(4000.0).status, devices=reported(energy).status.devices)
+        beats.update({"a": replace(made(4000.0), status=status)}, seconds)
+    assert "a" in beats.update({"a": made(4000.0)}, 190.0), "none of them shows that it lived after 100"
+
+
+def test_a_report_that_was_made_after_the_silence_was_noticed_ends_it() -> None:
+    """However long it has been noticed at every look since: the doubt is as old as the first of them."""
+    beats = Heartbeats(75.0)
+    beats.update({"a": made(5000.0)}, 100.0)
+    for seconds in (175.5, 180.0, 185.0, 190.0):
+        assert "a" in beats.update({"a": made(5000.0)}, seconds)
+    assert beats.update({"a": made(5078.0)}, 191.0) == {}, "made at 178 or little later"
+
+
 def test_an_agent_that_says_nothing_of_its_rounds_is_alive_when_its_reports_are_seen() -> None:
     """An older one, in whose status stands still what the one before it had said."""
     beats = Heartbeats(75.0)

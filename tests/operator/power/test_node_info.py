@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.grant import PowerBound
+from flyball_api.names import STARTUP_TAINT
 from flyball_api.workloads import PodView, read_node
 from flyball_operator.jobs.feasibility.fitting import withheld_gpus
 from flyball_operator.power.gpu_facts import KnownGpus
-from flyball_operator.power.node_info import ForeignPod, NodeInfo, read_nodes
+from flyball_operator.power.node_info import ForeignPod, NodeInfo, former_labels, read_nodes, sign_of_a_boot
 from flyball_operator.settings import Settings
 from flyball_planner.models.gpu import LARGEST_DEFAULT_LIMIT_WATTS
 
@@ -21,6 +24,7 @@ from tests.support.operator_objects import (
     Json,
     gpu_node_view,
     grant,
+    job_grant,
     node_view,
     pod_view,
     raw_device,
@@ -144,6 +148,20 @@ def test_a_rebooted_node_may_draw_the_most_that_its_gpus_can() -> None:
     info = info_of(view)
     assert info.power.committed == PowerBound(8 * 450_000, 8 * 450_000)
     assert not info.commandable
+    assert info.proof_void
+    assert not ready_node("a").proof_void
+    assert not info_of(gpu_node_view("a", grant(8 * FLOOR))).proof_void, "nothing has been proven yet"
+
+
+def test_a_node_of_unknown_gpus_is_planned_without_though_its_grant_is_acknowledged() -> None:
+    """It stays at what it was granted: nobody can say what its jobs would draw, or what their limits may be."""
+    nonsense = [raw_device(index, minMilliwatts=0, maxMilliwatts=0, defaultMilliwatts=0) for index in range(8)]
+    view = gpu_node_view("a", grant(8 * FLOOR), devices=nonsense, limits=8 * FLOOR)
+    info = info_of(view, product="Unheard-Of")
+    assert info.gpu_model is None
+    assert info.acknowledged
+    assert not info.commandable
+    assert not info_of(view, product="Unheard-Of", silent=True).late
 
 
 BOOTED = {"status": {"nodeInfo": {"bootID": "boot-2"}}}
@@ -168,8 +186,9 @@ def doubted_info(node: Json | None, silent: float | None = None) -> NodeInfo:
         ({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, None, "its Node is not ready"),
         ({"status": {"conditions": []}}, None, "its Node is not ready"),
         (None, 80.2, "its agent has reported nothing for 80 s"),
+        (BOOTED, 80.2, "it has booted since its agent's last acknowledgement"),  # why the agent is silent
     ],
-    ids=["booted", "not ready", "unknown", "never said", "silent"],
+    ids=["booted", "not ready", "unknown", "never said", "silent", "booted and silent"],
 )
 def test_an_acknowledgement_that_may_not_be_true_any_more_counts_for_nothing(
     node: Json | None, silent: float | None, doubt: str
@@ -183,6 +202,15 @@ def test_an_acknowledgement_that_may_not_be_true_any_more_counts_for_nothing(
     assert not info.schedulable
 
 
+def test_no_doubt_lowers_what_was_read_back_above_the_largest_limits() -> None:
+    """What the agent read back before it fell silent is in force until somebody shows otherwise."""
+    read_back = 8 * DEFAULT + 100_000
+    view = gpu_node_view("a", grant(8 * FLOOR), limits=read_back)
+    info = read_nodes([node_view("a")], {"a": view}, [], frozenset(), silent={"a": 80.0})["a"]
+    assert info.doubt != ""
+    assert info.power.committed == PowerBound(read_back, read_back)
+
+
 @pytest.mark.parametrize("boot", ["boot-1", ""])
 def test_a_node_in_the_boot_of_its_acknowledgement_is_believed(boot: str) -> None:
     """So is one whose kubelet reports no boot."""
@@ -194,6 +222,10 @@ def test_a_node_in_the_boot_of_its_acknowledgement_is_believed(boot: str) -> Non
 def test_a_node_that_nothing_was_acknowledged_of_is_new_and_not_in_doubt() -> None:
     raw = raw_node("a", 8, ready=False)
     assert read_nodes([read_node(raw)], {}, [], frozenset())["a"].doubt == ""
+    view = gpu_node_view("a", grant(8 * FLOOR))
+    assert read_nodes([read_node(raw)], {"a": view}, [], frozenset(), silent={"a": 80.0})["a"].doubt == ""
+    assert sign_of_a_boot(read_node(raw), view) == ""
+    assert sign_of_a_boot(None, view) == ""
 
 
 def test_a_gpu_that_the_agent_does_not_see_is_lost_and_may_draw_the_most_that_it_can() -> None:
@@ -253,6 +285,13 @@ def test_foreign_pods(pods: list[PodView], foreign: int) -> None:
     assert read_nodes([node_view("a")], {}, pods, frozenset())["a"].foreign_gpus == foreign
 
 
+def test_foreign_pods_hold_no_more_gpus_together_than_the_node_has() -> None:
+    """In the order of their names: of a GPU that the first holds, nothing is left for the next."""
+    pods = [running_pod("second", "a", gpus=5), running_pod("first", "a", gpus=5), running_pod("third", "a", gpus=1)]
+    info = read_nodes([node_view("a")], {}, pods, frozenset())["a"]
+    assert [(pod.name, pod.gpus) for pod in info.foreign_pods] == [("first", 5), ("second", 3)]
+
+
 def test_a_node_that_vanished_counts_at_its_largest_limits_where_its_labels_were() -> None:
     """It may boot unseen: what Kubernetes would show of that is gone with the Node."""
     raw = raw_gpu_node("a", grant(8 * FLOOR), limits=8 * 250_000)
@@ -298,6 +337,30 @@ def test_a_silent_node_is_planned_around() -> None:
     info = info_of(gpu_node_view("a", grant(8 * FLOOR), limits=8 * FLOOR), silent=True)
     assert info.acknowledged
     assert not info.commandable
+
+
+@pytest.mark.parametrize(
+    ("pod", "uid", "expected"),
+    [("train-0", "uid-train", True), ("train-1", "uid-train", False), ("train-0", "uid-other", False)],
+)
+def test_on_a_node_that_has_turned_late_only_those_pods_may_come_that_it_was_granted(
+    pod: str, uid: str, expected: bool
+) -> None:
+    given = grant(8 * FLOOR, jobs=(job_grant("uid-first", FLOOR, 1), job_grant("uid-train", FLOOR, 2, pod="train-0")))
+    view = gpu_node_view("a", given, limits=8 * FLOOR)
+    late = info_of(view, silent=True)
+    assert late.late
+    assert not info_of(view).late
+    assert late.expects(pod_view(pod, uid=uid, gpus=2)) == expected
+    entry = late.granted(pod, uid)
+    assert (entry is not None and (entry.pod_name, entry.uid, entry.gpus) == (pod, uid, 2)) == expected
+    assert info_of(view).expects(pod_view(pod, uid=uid, gpus=2)), "grants sent there take effect"
+    booted = gpu_node_view("a", given, limits=8 * FLOOR, acknowledged_on=("boot-0", "driver-1"))
+    assert not info_of(booted).expects(pod_view(pod, uid=uid, gpus=2)), "nobody knows its limits"
+    for of_node in ({"gpus": 0}, {"unschedulable": True}):
+        (gone,) = read_nodes([node_view("a", **of_node)], {"a": view}, [], frozenset("a")).values()
+        assert gone.late
+        assert not gone.expects(pod_view(pod, uid=uid, gpus=2)), "no pod is placed there any more"
 
 
 def test_measured_watts_are_the_sum_of_the_devices() -> None:
@@ -406,6 +469,23 @@ def test_pods_on_parts_of_gpus_hold_the_boards_that_the_agent_sees_them_on() -> 
     assert read_nodes([read_node(raw)], {"a": given}, [], frozenset())["a"].foreign_gpus == 1
 
 
+def test_pods_with_gpus_of_their_own_hold_as_many_as_they_ask_for_whatever_the_agent_saw() -> None:
+    """Its report may be older than a pod's end, or than another's beginning."""
+    seen = [raw_device(index, pod=("team", "ended") if index < 4 else None) for index in range(8)]
+    given = gpu_node_view("a", grant(8 * FLOOR), devices=seen, limits=8 * FLOOR)
+    pods = [running_pod("begins", "a", gpus=2)]
+    assert read_nodes([node_view("a")], {"a": given}, pods, frozenset())["a"].foreign_pods == (
+        ForeignPod("team", "begins", 2),
+    )
+
+
+def test_pods_on_parts_of_gpus_hold_what_they_ask_for_until_the_agent_has_looked() -> None:
+    raw = raw_node("a", 32)
+    raw["metadata"]["labels"] |= {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "8"}
+    pods, unseen = [running_pod("notebook", "a", gpus=2)], gpu_node_view("a", grant(8 * FLOOR), devices=0)
+    assert read_nodes([read_node(raw)], {"a": unseen}, pods, frozenset())["a"].foreign_gpus == 2
+
+
 def test_on_a_node_of_whole_and_partitioned_gpus_neither_ours_nor_what_starts_is_missed() -> None:
     pods = [running_pod("ours", "a", gpus=1, uid="uid-train"), running_pod("starts", "a", gpus=2)]
     holders = [("team", "ours"), ("team", "slice"), None, None, None, None, None]
@@ -453,6 +533,27 @@ def test_a_node_that_offers_no_gpus_takes_no_pods() -> None:
     assert not info.schedulable
 
 
+def test_the_caps_of_a_node_are_those_that_its_grant_names() -> None:
+    assert info_of(gpu_node_view("a", grant(8 * FLOOR, caps=("hall", "row")))).named_caps == ("hall", "row")
+    assert info_of(gpu_node_view("a", grant(8 * FLOOR))).named_caps == ()
+    assert info_of(None).named_caps == ()
+
+
+def test_a_node_is_closed_while_it_has_its_startup_taint() -> None:
+    tainted = node_view("a", taints=[{"key": STARTUP_TAINT, "effect": "NoSchedule"}])
+    assert read_nodes([tainted], {}, [], frozenset())["a"].is_closed
+    assert not info_of(None).is_closed
+    assert not read_nodes([], {"a": STANDING}, [], frozenset())["a"].is_closed, "a Node that is gone keeps nobody away"
+
+
+def test_each_set_of_labels_that_a_node_had_is_kept_once() -> None:
+    now, before, earlier = {"row": "3"}, {"row": "2"}, {"row": "1"}
+    metadata = msgspec.structs.replace(STANDING.metadata, labels=before)
+    view = replace(STANDING, metadata=metadata, former_labels=(earlier, before, now, earlier))
+    assert former_labels(now, view) == (before, earlier)
+    assert former_labels(now, None) == ()
+
+
 def test_an_agent_follows_brakes_where_it_says_what_it_holds_its_limits_to() -> None:
     with_bound = raw_gpu_node("a", grant(8 * FLOOR), limits=8 * FLOOR)
     with_bound["status"]["acknowledged"]["boundMilliwatts"] = 8 * FLOOR
@@ -478,6 +579,7 @@ AS_IT_IS: Json = {
         {"nodes": [node_view("a", ready=False), AS_IT_IS["nodes"][1]]},
         {"nodes": [AS_IT_IS["nodes"][1]]},
         {"gpu_nodes": {"a": gpu_node_view("a", grant(8 * FLOOR, generation=2), limits=8 * FLOOR)}},
+        {"gpu_nodes": {"a": replace(STANDING, grant=grant(8 * FLOOR, generation=2))}},  # the same reports
         {"gpu_nodes": {}},
         {"pods": [running_pod("theirs", "a", uid="", gpus=2)]},
         {"unresponsive": frozenset(["a"])},
@@ -497,6 +599,9 @@ def test_only_a_node_of_which_something_has_changed_is_read_anew(change: Json) -
 
 def test_nothing_is_remembered_of_a_node_that_is_gone() -> None:
     memory: Json = {}
-    read_nodes(**AS_IT_IS, memory=memory)
-    read_nodes(**{**AS_IT_IS, "nodes": [], "gpu_nodes": {}}, memory=memory)
+    known = KnownGpus()
+    read_nodes(**AS_IT_IS, memory=memory, known=known)
+    facts = known.facts_of("b", node_view("b"), None)
+    read_nodes(**{**AS_IT_IS, "nodes": [], "gpu_nodes": {}}, memory=memory, known=known)
     assert memory == {}
+    assert known.facts_of("b", node_view("b"), None) is not facts
