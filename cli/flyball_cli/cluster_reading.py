@@ -86,7 +86,17 @@ async def look(
     if {POWER_CAPS.plural, GPU_NODES.plural, ENERGY_AWARE_JOBS.plural} <= missing.keys():
         raise ApiError(403, "Forbidden", missing[ENERGY_AWARE_JOBS.plural], "")
     now = datetime.now(UTC)
-    return read_overview(now, caps, gpu_nodes, jobs, nodes, lease, sightings=sightings, missing=missing)
+    return read_overview(
+        now,
+        caps,
+        gpu_nodes,
+        jobs,
+        nodes,
+        lease,
+        sightings=sightings,
+        missing=missing,
+        operator_namespace=operator_namespace,
+    )
 
 
 async def events_about(session: ApiSession, kind: str, name: str, namespace: str = "") -> Sequence[EventView]:

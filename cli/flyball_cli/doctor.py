@@ -147,7 +147,7 @@ async def gather(session: ApiSession, operator_namespace: str, watch_seconds: fl
     if overview is None:
         from datetime import UTC, datetime
 
-        overview = Overview(datetime.now(UTC))
+        overview = Overview(datetime.now(UTC), operator_namespace=operator_namespace)
     names = None if bound is None else frozenset(str(item["spec"].get("policyName")) for item in bound)
     return Facts(
         overview=overview,

@@ -188,13 +188,13 @@ def _policies(facts: Facts) -> Check:
 
 
 def _leader(facts: Facts) -> Check:
-    name, leader = "operator", facts.overview.leader
+    name, leader, namespace = "operator", facts.overview.leader, facts.overview.operator_namespace
     if leader is None:
         if "leases" in facts.overview.missing:
             return Check(name, Verdict.UNKNOWN, facts.overview.missing["leases"])
-        right = "install it; in another namespace than flyball-system say so by --operator-namespace"
+        right = f"install it; in another namespace than {namespace} say so by --operator-namespace"
         return Check(name, Verdict.FAIL, "none has led yet: there is no Lease flyball-operator", right)
-    right = "see its pods and their logs (kubectl -n flyball-system logs deploy/flyball-operator)"
+    right = f"see its pods and their logs (kubectl -n {namespace} logs deploy/flyball-operator)"
     if not leader.holder or facts.lease_moved is False:
         ago = age_words(leader.renewed, facts.overview.time)
         return Check(name, Verdict.FAIL, f"none leads: the Lease of {leader.holder or 'nobody'} is {ago} old", right)

@@ -31,6 +31,7 @@ class LiveCluster:
 
     def __init__(self, session: ApiSession, namespace: str | None, operator_namespace: str = DEFAULT_NAMESPACE) -> None:
         self._session = session
+        self._operator_namespace = operator_namespace
         self._wanted: tuple[tuple[Resource, str | None, dict[str, str]], ...] = (
             (POWER_CAPS, None, {}),
             (GPU_NODES, None, {}),
@@ -89,6 +90,7 @@ class LiveCluster:
             next(iter(of(LEASES)), None),
             sightings=self._sightings,
             missing=self._missing,
+            operator_namespace=self._operator_namespace,
         )
 
     async def events(self, kind: str, name: str, namespace: str) -> Sequence[EventView]:

@@ -87,6 +87,7 @@ class ClusterWatch:
             namespace=namespace,
             params={"fieldSelector": f"metadata.name={LEADER_LEASE}"},
         )
+        self._namespace = namespace
         self._lease_key = f"{namespace}/{LEADER_LEASE}"
         self._informers: dict[str, Informer[Any]] = {
             "PowerCaps": self._caps,
@@ -223,6 +224,7 @@ class ClusterWatch:
             missing={
                 name: "it has not been listed yet" for name, informer in self._informers.items() if not informer.synced
             },
+            operator_namespace=self._namespace,
         )
 
     def _leader(self) -> Leader | None:

@@ -114,6 +114,8 @@ def test_policies_are_those_that_the_chart_installs() -> None:
 def test_an_operator_that_does_not_lead() -> None:
     bad = [check for check in found(lease_moved=False) if check.verdict is Verdict.FAIL]
     assert [check.found for check in bad] == ["none leads: the Lease of operator-1 is 2s old"]
+    elsewhere = found(overview=shown(operator_namespace="power"), lease_moved=False)
+    assert ["-n power logs" in check.right for check in elsewhere if check.verdict is Verdict.FAIL] == [True]
     none = found(overview=shown(lease=None), lease_moved=None)
     assert [check.name for check in none if check.verdict is Verdict.FAIL] == ["operator"]
     hidden = shown(lease=None, missing={"leases": "you have no right to get leases"})

@@ -324,9 +324,10 @@ def test_a_node_in_trouble_the_gravest_first() -> None:
 def test_an_agent_that_fell_silent() -> None:
     sightings = Sightings()
     read_overview(NOW - timedelta(minutes=10), **{**cluster(), "lease": None}, sightings=sightings)
-    late = read_overview(NOW, **cluster(), sightings=sightings)
+    late = read_overview(NOW, **cluster(), sightings=sightings, operator_namespace="power")
     first = why_node(late, "node-a").reasons[0]
     assert (first.weight, "has reported nothing" in first.what) == (STOPS, True)
+    assert first.change.startswith("kubectl -n power get pods ")
     assert "spec.nodeName=node-a" in first.change
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.leader import Leader, read_leader
+from flyball_api.names import DEFAULT_NAMESPACE
 from flyball_api.power_cap import PowerCap, read_power_cap
 from flyball_api.reading import InvalidObject
 from flyball_api.workloads import NodeView, read_node
@@ -42,7 +43,8 @@ class Overview(Row, frozen=True):
     """What was seen at `time`, by the clock of whoever looked; `problems` names objects that cannot be read.
 
     Figures of caps and jobs are as the operator last wrote them: `leader` says who that is and when it last gave a sign
-    (None: nobody could ask). `missing` names the kinds that could not be read at all, and why.
+    (None: nobody could ask), and `operator_namespace` where it was looked for. `missing` names the kinds that could not be
+    read at all, and why.
     """
 
     time: datetime
@@ -53,6 +55,7 @@ class Overview(Row, frozen=True):
     totals: Totals = Totals()
     problems: tuple[str, ...] = ()
     missing: dict[str, str] = field(default_factory=dict)
+    operator_namespace: str = DEFAULT_NAMESPACE
 
 
 def overview(
@@ -67,6 +70,7 @@ def overview(
     row_labels: Sequence[str] = ROW_LABELS,
     problems: Iterable[str] = (),
     missing: Mapping[str, str] | None = None,
+    operator_namespace: str = DEFAULT_NAMESPACE,
 ) -> Overview:
     """The cluster as these objects say at `now`; rows in the order of their names, jobs in that of their namespaces too.
 
@@ -93,7 +97,15 @@ def overview(
     )
     job_rows = tuple(job_row(job) for job in sorted(jobs, key=lambda job: (job.namespace, job.name)))
     return Overview(
-        now, cap_rows, node_rows, job_rows, leader, _totals(node_rows, job_rows), tuple(problems), dict(missing or {})
+        now,
+        cap_rows,
+        node_rows,
+        job_rows,
+        leader,
+        _totals(node_rows, job_rows),
+        tuple(problems),
+        dict(missing or {}),
+        operator_namespace,
     )
 
 
@@ -108,6 +120,7 @@ def read_overview(
     sightings: Sightings | None = None,
     row_labels: Sequence[str] = ROW_LABELS,
     missing: Mapping[str, str] | None = None,
+    operator_namespace: str = DEFAULT_NAMESPACE,
 ) -> Overview:
     """The same from the objects' JSON; one that cannot be read is left out and named among the problems."""
     problems: list[str] = []
@@ -134,6 +147,7 @@ def read_overview(
         row_labels=row_labels,
         problems=problems,
         missing=missing,
+        operator_namespace=operator_namespace,
     )
 
 

@@ -119,7 +119,8 @@ def _agent(node: NodeRow, overview: Overview) -> list[Reason]:
             Reason(
                 Weight.STOPS,
                 f"its agent has reported nothing {since}: its GPUs count at their largest limits",
-                f"kubectl -n flyball-system get pods -o wide --field-selector spec.nodeName={node.name}, and their logs",
+                f"kubectl -n {overview.operator_namespace} get pods -o wide --field-selector spec.nodeName={node.name}, "
+                "and their logs",
                 node.reported,
             )
         )
