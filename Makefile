@@ -60,6 +60,7 @@ schedules: $(STAMP)  ## random schedules of faults over the real operator and ag
 
 gpu-check: $(STAMP)  ## what the agent takes for granted, on this machine's GPUs; reads only (GPU_CHECK_ARGS="--change")
 	$(BIN)/flyball agent check-gpu $(GPU_CHECK_ARGS)
+	$(if $(GPU_CHECK_ARGS),,FLYBALL_GPU_CHECK=1 $(BIN)/pytest -n0 tests/agent/gpu/test_real_gpu.py)
 
 lint: $(STAMP)  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .

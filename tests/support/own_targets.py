@@ -1,4 +1,4 @@
-"""Tests that `make test` leaves to a target of their own, for what they need takes long to fetch or to build, once."""
+"""Tests that `make test` leaves to a target of their own, for what they need takes long to get once, or is a GPU."""
 
 from __future__ import annotations
 
@@ -17,3 +17,4 @@ def _only_by(target: str, variable: str) -> list[pytest.MarkDecorator]:
 
 integrations = _only_by("test-integrations", "FLYBALL_INTEGRATIONS")
 training = _only_by("test-training", "FLYBALL_TRAINING")
+gpu_check = _only_by("gpu-check", "FLYBALL_GPU_CHECK")
