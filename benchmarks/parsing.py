@@ -1,6 +1,6 @@
 """What reading a list of objects costs: Flyball's structs, fields picked by hand, the official client's models.
 
-    .venv/bin/pip install -c constraints.txt -e '.[parsing]'
+    .venv/bin/pip install -c constraints.txt -e '.[parsing]'    # for the official client's, which are left out otherwise
     python benchmarks/parsing.py [--pods 2000] [--nodes 1000]
 
 Prints microseconds of CPU per object, from the bytes of a list to what is decided on, and the ratio to reading by hand:
