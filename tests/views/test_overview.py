@@ -138,6 +138,16 @@ def test_what_a_gpu_does_not_say_is_unknown_and_counted() -> None:
     assert node.cordoned is True
 
 
+def test_how_many_gpus_a_node_has_by_a_resource_of_another_name_is_not_known_before_its_agent_reports() -> None:
+    node, silent = cluster()["nodes"][0], serving_node()
+    node["status"]["capacity"]["example.com/gpu"] = node["status"]["capacity"].pop("nvidia.com/gpu")
+    node["metadata"]["labels"] = {}
+    del silent["status"]
+    shown_node = shown(gpu_nodes=[silent], nodes=[node]).nodes[0]
+    assert (shown_node.name, shown_node.gpus) == ("node-a", None)
+    assert shown(nodes=[node]).nodes[0].gpus == 2
+
+
 def test_a_node_without_a_gpu_node_and_one_without_a_node() -> None:
     only_node = shown(gpu_nodes=[]).nodes
     assert [node.name for node in only_node] == ["node-a", "node-b"]  # the control plane has no GPUs

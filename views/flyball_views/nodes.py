@@ -47,7 +47,8 @@ class GpuRow(Row, frozen=True):
 class NodeRow(Row, frozen=True):
     """One node, in watts, all GPUs together.
 
-    `gpus` is how many its agent reports, or where it reports none how many its Node offers (None: nobody says).
+    `gpus` is how many its agent reports, or where it reports none how many its Node offers (None: nobody says, or only by
+    a resource that the operator was told to count, which is not known here).
     `measured_watts` adds up the GPUs that say what they draw; `unread_gpus` is how many do not. `limit_watts` is what the
     limits add up to as read back, `granted_watts` what the operator allows it, `committed_watts` the most that it may
     still be holding. `acknowledged` is when it applied the grant that stands (`acknowledged_current`) or an earlier one,
@@ -119,7 +120,7 @@ def node_row(
         product=labels.get(LABEL_GPU_PRODUCT) or next((device.model for device in devices if device.model), ""),
         mode="" if gpu_node is None else gpu_node.status.mode,
         agent_version="" if gpu_node is None else gpu_node.status.agent_version,
-        gpus=len(devices) or (None if node is None else node.gpus or node.hidden_gpus),
+        gpus=len(devices) or (None if node is None else node.gpus or node.hidden_gpus or None),
         devices=devices,
         unread_gpus=len(devices) - len(known),
         measured_watts=sum(known) if known else None,

@@ -231,12 +231,13 @@ def _closed_nodes(overview: Overview) -> list[Reason]:
     if not closed:
         return []
     gpus = sum(node.gpus or 0 for node, _ in closed)
+    known = counted(gpus, "GPU") if gpus else "GPUs"  # of some nodes nobody may say how many
     named = "; ".join(f"{node.name}: {trouble.what}" for node, trouble in closed[:3])
     more = f"; and {len(closed) - 3} more" if len(closed) > 3 else ""
     return [
         Reason(
             Weight.STOPS,
-            f"{counted(gpus, 'GPU')} on {counted(len(closed), 'node')} cannot be used now ({named}{more})",
+            f"{known} on {counted(len(closed), 'node')} cannot be used now ({named}{more})",
             f"kubectl flyball why node {closed[0][0].name}",
         )
     ]

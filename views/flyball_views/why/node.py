@@ -69,7 +69,8 @@ def node_troubles(node: NodeRow, overview: Overview) -> list[Reason]:
 def _headline(node: NodeRow) -> str:
     drawn = f"{watts_words(node.measured_watts)} of {watts_words(node.limit_watts)} that its limits allow"
     serving = "serves" if node.ready.status else "does not serve" if node.ready.status is False else "is not heard"
-    return f"{serving}: {drawn}, {counted(node.gpus or 0, 'GPU')}, {counted(len(node.jobs), 'job')}"
+    gpus = "GPUs not known" if node.gpus is None else counted(node.gpus, "GPU")
+    return f"{serving}: {drawn}, {gpus}, {counted(len(node.jobs), 'job')}"
 
 
 def _presence(node: NodeRow, overview: Overview) -> list[Reason]:
