@@ -161,7 +161,7 @@ class SliceProfiler:
         return would_save(self.measurements, self.selector)
 
     def current(self) -> PowerLimitMeasurement | None:
-        """What the job runs at once done: the selected measurement, the largest for an observer; None before."""
+        """The measurement to run by after profiling: the chosen one, or an observer's, without a limit; None before."""
         if not self.done or not self.measurements:
             return None
         return unlimited(self.measurements) if self.observe_only else self.selector.select(self.measurements)

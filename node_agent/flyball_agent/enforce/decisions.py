@@ -34,7 +34,7 @@ class Mode(StrEnum):
 
     @property
     def lapsed(self) -> bool:
-        """No operator is known to stand behind the grant any more, so that nothing may be raised by it."""
+        """Whether the grant's lease has ended; then nothing is raised by it."""
         return self in (Mode.HOLDING, Mode.FAILSAFE)
 
 

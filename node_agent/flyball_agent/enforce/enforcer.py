@@ -384,7 +384,7 @@ class Enforcer:
                 self.state.put(gpu.changed(purpose=target.purpose))
 
     def forget(self, uuids: Iterable[str]) -> None:
-        """Count GPUs no more that were here once and are gone for good; one that the driver shows is not forgotten."""
+        """Stop counting GPUs that were taken out; one that the driver still lists is kept."""
         gone = [uuid for uuid in uuids if uuid in self.state.gpus and uuid not in self._access.gpus]
         for uuid in gone:
             del self.state.gpus[uuid]

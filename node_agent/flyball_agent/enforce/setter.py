@@ -1,4 +1,4 @@
-"""The sets: power limits, journaled before and read back after, clock locks, persistence mode."""
+"""Sets power limits (journaled before, read back after), clock locks and persistence mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much energy a job's pods can have used, by what they had used before: no agent's word may spend a job's budget.
+"""Bounds the energy that agents may report for a job by what it used before: a false report cannot spend its budget.
 
 A node's GPUs draw their largest limits at most, so that a total rises no faster. A total above that counts as far as it
 is possible, and the rest as it becomes so. A new leader goes on from the totals in the job's status, which may be as old as

@@ -1,6 +1,6 @@
-"""In which turn statuses are written: what happens to a job queues up behind no others.
+"""Puts status writes into lanes, so that a change of state never queues behind routine figures.
 
-Not behind ten thousand that wait, nor behind the new limits of all that run, nor behind figures.
+Nor does it behind ten thousand jobs that wait, or behind the new limits of all that run.
 """
 
 from __future__ import annotations

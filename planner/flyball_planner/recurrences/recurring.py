@@ -182,7 +182,7 @@ class RecurringJob:
         return replace(self, decisions=self.decisions + 1, pending=(*self.pending, decision)), decision
 
     def finish(self, number: int, cost_joules: float, reached: bool, epochs: float) -> RecurringJob:
-        """The job after the run of decision `number` ended, in whatever order runs end.
+        """The search with the result of the run of decision `number` added; runs may end in any order.
 
         `cost_joules` is the energy-time cost of what ran; `reached` whether the target metric was; `epochs` how many it
         ran. Raises KeyError where that decision is not out, ValueError on a cost that is not positive.

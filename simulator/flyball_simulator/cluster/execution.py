@@ -151,7 +151,7 @@ class Execution:
         run.move(phase, iterations_per_second, watts)
 
     def _is_new(self, run: Run) -> bool:
-        """Whether the job's size is to be run through the clocks: of its kind nobody has been, or is."""
+        """Whether this size is to be measured at every clock: no job of this kind was, or is being, measured at it."""
         if self._settings.measure_every_job:
             return run.gpus not in run.measured
         kind = _kind(run)

@@ -175,7 +175,7 @@ def _gpus(node: NodeRow) -> list[Reason]:
 
 
 def _from_events(events: Sequence[EventView], overview: Overview) -> list[Reason]:
-    """What is said in events alone."""
+    """Reasons that only the node's Events give."""
     changes = (
         (
             "NodeUnresponsive",

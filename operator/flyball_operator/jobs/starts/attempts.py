@@ -111,7 +111,7 @@ class Attempts:
     def take_in(
         self, job: EnergyAwareJob, incarnations: Sequence[IncarnationView], pods: Sequence[PodView], monotonic: float
     ) -> None:
-        """Note what stands before the next step is decided on."""
+        """Raise the highest incarnation seen to what status, batch Jobs and pods show, and drop pauses that are over."""
         numbers = [
             job.last_incarnation,
             *(item.incarnation for item in incarnations),
