@@ -252,8 +252,8 @@ class GpuNode:
         if stored.boottime_nanoseconds > last.boottime_nanoseconds:
             return NodeMilliwatts(0)
         found = last.limits_milliwatts
-        if sum([gpu.limits.held_milliwatts for gpu in status.devices]) > stored.limits_milliwatts:
-            # What was acknowledged of those that cannot be read is not known by itself.
+        if sum([gpu.limits.held_milliwatts for gpu in status.devices]) >= stored.limits_milliwatts:
+            # What was acknowledged of those that cannot be read is not known by itself, only that it was more than nothing.
             most = sum([gpu.limits.held_milliwatts or gpu.limits.max_milliwatts for gpu in status.devices])
             found = max(found, NodeMilliwatts(most))
         return found if found > stored.limits_milliwatts else NodeMilliwatts(0)

@@ -126,6 +126,12 @@ def devices(*limits: tuple[int | None, int | None]) -> list[dict[str, Any]]:
         ("a limit that was raised and is not enforced yet", [(300, 100), (100, 100)], (20, "2.0"), 400),
         ("what cannot be read beside more", [(300, 300), (None, None)], (20, "2.0"), 700),
         ("what cannot be read beside less", [(100, 100), (None, None)], (20, "2.0"), 0),
+        (
+            "as much as all that was acknowledged, beside what cannot be read",
+            [(200, 200), (None, None)],
+            (20, "2.0"),
+            600,
+        ),
         ("read before the acknowledgement, which is of a brake", [(300, 300), (100, 100)], (9, "2.0"), 0),
         ("by an agent that another one has followed", [(300, 300), (100, 100)], (20, "1.0"), 0),
         ("by one that does not say when", [(300, 300), (100, 100)], None, 0),
