@@ -54,6 +54,7 @@ def test_the_later_one_counts() -> None:
         ({}, {"driver_load": "driver-0"}),
         ({}, {"bound_by": "1.0"}),  # of an agent that another version has replaced
         ({"bootID": "boot-0"}, {}),  # nothing is acknowledged in this session yet
+        ({"driverSession": "driver-0"}, {"driver_load": "driver-0"}),  # the driver has been loaded anew since both
     ],
 )
 def test_any_other_one_does_not(own: dict[str, Any], other: dict[str, Any]) -> None:
@@ -62,5 +63,6 @@ def test_any_other_one_does_not(own: dict[str, Any], other: dict[str, Any]) -> N
 
 
 def test_a_node_without_an_acknowledgement_of_its_own_gets_none() -> None:
-    node = read_gpu_node({"metadata": {"name": "n"}, "spec": {}, "status": {"bootID": "boot-1"}})
+    session = {"bootID": "boot-1", "driverSession": "driver-1", "agentVersion": "2.0"}
+    node = read_gpu_node({"metadata": {"name": "n"}, "spec": {}, "status": session})
     assert node.with_acknowledgement(BRAKED) is node

@@ -164,6 +164,65 @@ def test_the_higher_of_two_bounds_takes_each_figure_by_itself() -> None:
     assert not bound(5, 2).covers(bound(6, 0))
 
 
+def share(number: int, limit: int, gpus: int) -> JobGrant:
+    return JobGrant("team", f"j{number}", f"u{number}", 1, f"p{number}", gpus, MilliwattsPerGpu(limit))
+
+
+def over_jobs(beside: int, *shares: tuple[int, int]) -> Grant:
+    """Of jobs with so many milliwatts for each of so many GPUs, whose smallest limit is 100 W."""
+    jobs = tuple(share(number, *of) for number, of in enumerate(shares))
+    limits = sum(job.limit_milliwatts for job in jobs) + beside
+    return Grant(1, 2, 60, bound(limits, limits), jobs=jobs, min_power_limit_milliwatts=MilliwattsPerGpu(100_000))
+
+
+@pytest.mark.parametrize(
+    ("milliwatts", "limits"),
+    [
+        (1_300_000, (300_000, 100_000)),  # as much as it comes to
+        (2_000_000, (300_000, 100_000)),  # more raises nothing
+        (1_100_000, (200_000, 100_000)),  # half of the 400 W above the smallest limits
+        (1_000_000, (150_000, 100_000)),
+        (900_000, (100_000, 100_000)),
+        (0, (100_000, 100_000)),  # no GPU goes below its smallest
+    ],
+)
+def test_a_grant_within_less_lowers_its_jobs_by_one_share_down_to_the_smallest_limits(
+    milliwatts: int, limits: tuple[int, int]
+) -> None:
+    grant = over_jobs(600_000, (300_000, 2), (100_000, 1))
+    within = grant.within(milliwatts)
+    assert tuple(job.power_limit_milliwatts for job in within.jobs) == limits
+    assert within.bound.limit_milliwatts == 600_000 + 2 * limits[0] + limits[1]
+
+
+def test_a_grant_without_anything_above_the_smallest_limits_is_within_anything_as_it_is() -> None:
+    for grant in (over_jobs(500_000), over_jobs(0, (100_000, 2)), over_jobs(0, (80_000, 1))):
+        assert grant.within(0) == grant
+
+
+@given(
+    shares=st.lists(st.tuples(st.integers(1, 700_000), st.integers(1, 8)), max_size=4),
+    beside=st.integers(0, 10**6),
+    milliwatts=st.integers(0, 10**7),
+)
+def test_what_can_come_within_a_bound_does_and_nothing_is_raised(
+    shares: list[tuple[int, int]], beside: int, milliwatts: int
+) -> None:
+    grant = over_jobs(beside, *shares)
+    within = grant.within(milliwatts)
+    assert within.bound.limit_milliwatts <= max(milliwatts, grant.lowered(0).bound.limit_milliwatts)
+    assert grant.bound.covers(within.bound)
+    for was, now in zip(grant.jobs, within.jobs, strict=True):
+        assert min(was.power_limit_milliwatts, 100_000) <= now.power_limit_milliwatts <= was.power_limit_milliwatts
+
+
+def test_a_foreign_pod_has_its_own_limit_by_both_its_names_or_that_of_all() -> None:
+    own = ForeignPodLimit("web", "server", MilliwattsPerGpu(250_000))
+    others = OtherGpuLimits(foreign_power_limit_milliwatts=MilliwattsPerGpu(180_000), foreign_pods=(own,))
+    assert others.foreign_limit_of("web", "server") == 250_000
+    assert others.foreign_limit_of("web", "client") == others.foreign_limit_of("shop", "server") == 180_000
+
+
 def test_grants_of_other_versions_can_ask_the_same() -> None:
     given = read_grant(spec(jobs=[job()]))
     later = read_grant(spec(epoch=9, committedMilliwatts=8, jobs=[job()]))
@@ -181,5 +240,8 @@ def test_a_digest_tells_grants_of_the_same_version_apart_and_survives_the_way() 
     other = read_grant(spec(jobs=[job(powerLimitMilliwatts=2)]))
     assert given.digest == ""
     assert given.sealed().digest == given.sealed().sealed().digest != other.sealed().digest
+    foreign = {"namespace": "web", "podName": "server", "powerLimitMilliwatts": 7}
+    with_foreign = read_grant(spec(jobs=[job()], otherGpus={"foreignPods": [foreign]}))
+    assert with_foreign.sealed().digest != given.sealed().digest
     assert read_grant(grant_spec(given.sealed())) == given.sealed()
     assert given.same_content(given.sealed())

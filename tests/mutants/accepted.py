@@ -65,4 +65,13 @@ ACCEPTED: dict[str, str] = {
     "flyball_agent.enforce.decisions:lock_worth_setting: now_ns - gpu.lock_set_ns >= _pause_ns(gpu.lock_drifts) -> Gt": (
         _NANOSECOND
     ),
+    "flyball_api.grant:Grant.lowered: job.power_limit_milliwatts > smallest -> GtE": (
+        "a shortcut: a limit that is the smallest keeps nothing above it, and comes out as it is"
+    ),
+    "flyball_api.gpu_node:GpuNode.acknowledged_current: acknowledged is not None and acknowledged.is_of(self.grant)"
+    " -> without 'acknowledged is not None'": (
+        "what was acknowledged since the driver's load is there; both are asked for the types' sake"
+    ),
+    "flyball_api.gpu_node:GpuNode.braked_milliwatts: self.grant is None or bound is None or (not self.acknowledged_current)"
+    " -> without 'self.grant is None'": ("what is current is of a grant; both are asked for the types' sake"),
 }

@@ -31,11 +31,13 @@ from tests.mutants.order import Order
 from tests.mutants.swap import swap
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = {"flyball_operator": "operator", "flyball_agent": "node_agent", "flyball_api": "crds"}
 PROTOCOL = "tests/operator/power/test_power_protocol.py"
 OPERATOR = ("tests/operator/power", "tests/operator/test_gpu_resources.py")
 DECISIONS = ("adoption", "brakes", "clock_wishes", "decisions", "enforcer", "grant", "lock_drift")
 ENFORCE = tuple(f"tests/agent/enforce/test_{name}.py" for name in DECISIONS)
 AGENT = (*ENFORCE, PROTOCOL)
+CONTRACT = tuple(f"tests/api/test_{name}.py" for name in ("brake_acknowledgement", "gpu_node", "grant"))
 # A mutant is killed where it computes so much longer than its tests do without a mistake, waits so long, or takes so much.
 PROCESSOR_SECONDS = 20.0
 TIMES_THE_PROCESSOR_SECONDS = 5.0
@@ -59,8 +61,7 @@ class Target:
 
     @property
     def path(self) -> Path:
-        root = {"flyball_operator": "operator", "flyball_agent": "node_agent"}[self.module.split(".")[0]]
-        return ROOT / root / Path(*self.module.split(".")).with_suffix(".py")
+        return ROOT / FOLDERS[self.module.split(".")[0]] / Path(*self.module.split(".")).with_suffix(".py")
 
     @property
     def source(self) -> str:
@@ -89,6 +90,8 @@ TARGETS = (
     Target("flyball_agent.enforce.brakes", ENFORCE),
     Target("flyball_agent.enforce.adoption", ENFORCE),
     Target("flyball_agent.enforce.clock_wishes", ENFORCE),
+    Target("flyball_api.grant", (*CONTRACT, "tests/agent/enforce/test_brakes.py")),
+    Target("flyball_api.gpu_node", CONTRACT),
 )
 
 
