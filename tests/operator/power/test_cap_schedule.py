@@ -43,7 +43,10 @@ def test_the_base_is_the_watts_or_the_share_of_the_largest_limits_and_the_overhe
     effective = at(PowerCapSpec(permille_of_max=600, static_overhead_watts=500))
     assert effective.watts == 0.6 * MAX_WATTS + 500
     assert effective.next_change_seconds == math.inf
-    assert "600 permille of the 16000 W" in effective.reason
+    assert effective.reason.endswith(
+        "600 permille of the 16000 W of all GPUs at their largest limits and 500 W of overhead"
+    )
+    assert "overhead" not in at(PowerCapSpec(permille_of_max=600)).reason
 
 
 @pytest.mark.parametrize(
@@ -106,6 +109,26 @@ def test_a_cron_that_cannot_be_read_counts_all_the_time_and_is_reported(cron: st
     assert at(spec, NOON + timedelta(minutes=30)).watts == 2000
 
 
+@pytest.mark.parametrize(
+    "half",
+    [
+        CapSchedule("half", 3500),
+        CapSchedule("half", 3500, cron="0 3 * * *"),
+        CapSchedule("half", 3500, duration_seconds=60),
+        CapSchedule("half", 3500, start=NOON + timedelta(hours=1)),
+        CapSchedule("half", 3500, end=NOON - timedelta(hours=1)),
+    ],
+    ids=["nothing", "cron", "duration", "start", "end"],
+)
+def test_an_entry_that_says_only_half_of_when_counts_all_the_time_and_is_reported(half: CapSchedule) -> None:
+    """The API server refuses it; one that is stored all the same ends no evaluation and frees no watts."""
+    effective = at(PowerCapSpec(watts=5000, schedule=(half,)))
+    assert effective.watts == 3500
+    (problem,) = effective.problems
+    assert problem.reason == "CronUnreadable"
+    assert "neither cron and durationSeconds, nor start and end" in problem.message
+
+
 def test_a_budget_is_spread_over_what_is_left_of_its_period() -> None:
     budget = EnergyBudget(kilojoules=3600, period_seconds=3600)
     spec = PowerCapSpec(watts=5000, static_overhead_watts=100, energy_budget=budget)
@@ -122,6 +145,11 @@ def test_a_budget_is_spread_over_what_is_left_of_its_period() -> None:
     assert at(spec, NOON + timedelta(hours=1), spent).watts == 1100
 
 
+def test_a_budget_of_a_long_period_is_looked_at_every_minute_all_the_same() -> None:
+    spec = PowerCapSpec(watts=5000, energy_budget=EnergyBudget(kilojoules=86_400, period_seconds=86_400))
+    assert at(spec).next_change_seconds == 60
+
+
 def test_energy_drawn_across_the_edge_of_a_period_is_shared() -> None:
     budget = EnergyBudget(3600, 3600)
     before = EnergyPeriod(NOON - timedelta(hours=1), 1000)
@@ -129,6 +157,8 @@ def test_energy_drawn_across_the_edge_of_a_period_is_shared() -> None:
     assert charge_energy(budget, EnergyPeriod(NOON, 1000), NOON + timedelta(seconds=20), 500, 100) == EnergyPeriod(
         NOON, 1500
     )
+    # Nothing is lost of what comes at once, either, such as what a counter says in its first moment.
+    assert charge_energy(budget, before, NOON, 500, 0) == EnergyPeriod(NOON, 500)
     # The operator was away for a day: what one period of it can have used is what its length gives.
     assert charge_energy(budget, EnergyPeriod(NOON - timedelta(days=1)), NOON, 86_400, 86_400).consumed_joules == 0
     for joules, seconds in ((-1.0, 1.0), (math.nan, 1.0), (1.0, -1.0), (math.inf, 1.0)):
@@ -140,6 +170,7 @@ def test_a_clock_set_back_does_not_give_the_budget_again() -> None:
     budget = EnergyBudget(3600, 3600)
     known = EnergyPeriod(NOON, 3_000_000)
     assert current_period(budget, known, NOON - timedelta(seconds=1)) == known
+    assert current_period(budget, known, NOON - timedelta(hours=1)) == known, "by one whole period"
     assert current_period(budget, known, NOON - timedelta(days=300)).consumed_joules == 3_000_000
     # ... and a clock that had been a year ahead does not leave the watts of an hour to be spread over a year.
     spec = PowerCapSpec(watts=5000, energy_budget=budget)
@@ -302,6 +333,9 @@ def test_it_is_known_that_what_a_period_saved_is_gone_with_it() -> None:
     late = at(spec, NOON + timedelta(minutes=50), saved)
     assert late.watts == 5000
     assert late.falls_in_seconds == 600  # to 1100 W
+    # A cap that is no higher than the next period's watts, overhead included, does not fall.
+    low = PowerCapSpec(watts=1050, static_overhead_watts=100, energy_budget=EnergyBudget(3600, 3600))
+    assert at(low, NOON + timedelta(minutes=50), saved).falls_in_seconds == math.inf
     spent = LastEvaluation(energy_period=EnergyPeriod(NOON, 3_500_000))
     assert at(spec, NOON + timedelta(minutes=30), spent).falls_in_seconds == math.inf
 
@@ -321,6 +355,25 @@ def test_a_cron_follows_the_clocks_of_its_zone(begins: datetime, hour: int) -> N
     open_at = {minutes: at(spec, begins + timedelta(minutes=minutes)).watts == 2000 for minutes in (-1, 0, 60, 89, 90)}
     assert open_at == {-1: False, 0: True, 60: True, 89: True, 90: False}
     assert at(spec, begins - timedelta(minutes=1)).next_change_seconds == 60
+
+
+@pytest.mark.parametrize(
+    ("zone", "cron", "begins"),
+    [
+        (BERLIN, "30 2 * * *", utc("2026-10-25T02:30:00+02:00")),
+        ("Australia/Lord_Howe", "45 1 * * *", utc("2026-04-05T01:45:00+11:00")),  # its clocks are put back half an hour
+    ],
+)
+def test_a_window_goes_on_while_the_clocks_show_the_time_before_its_beginning_again(
+    zone: str, cron: str, begins: datetime
+) -> None:
+    """It has begun already, and begins no second time that night."""
+    spec = PowerCapSpec(watts=5000, schedule=(CapSchedule("night", 2000, cron, 3600, time_zone=zone),))
+    for minutes in (0, 16, 20, 40, 59):
+        effective = at(spec, begins + timedelta(minutes=minutes))
+        assert (effective.watts, effective.next_change_seconds) == (2000, (60 - minutes) * 60)
+    assert at(spec, begins + timedelta(minutes=60)).watts == 5000
+    assert at(spec, begins + timedelta(minutes=75)).watts == 5000
 
 
 @pytest.mark.parametrize("name", ["Europe/Berlyn", "../../etc/passwd", "Europe", "/UTC", "a" * 64])

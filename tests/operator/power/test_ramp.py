@@ -11,6 +11,7 @@ from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import PodView
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.admission import GrantTarget
+from flyball_operator.power.bound import NodePower
 from flyball_operator.power.cap_state import CapState
 from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.controller import PowerController, PowerSettings
@@ -269,6 +270,53 @@ def test_a_rise_that_cannot_be_had_in_parts_comes_once_it_has_been_waited_for() 
     assert rooms == [0, 500, 1000, 1500, 1600, 1600, 1600]
 
 
+def aimed(node: str, **watts: int) -> GrantTarget:
+    """What a node with jobs of four GPUs each should be granted: the limits of each job's GPUs, by its uid."""
+    jobs = tuple(job_grant(uid, each * 1000, 4) for uid, each in watts.items())
+    bounds = tuple(PowerBound(job.limit_milliwatts, job.limit_milliwatts) for job in jobs)
+    rest = NodeMilliwatts((8 - 4 * len(jobs)) * FLOOR)
+    return GrantTarget(node, OtherGpuLimits(), 60, jobs, bounds, PowerBound(rest, rest), MilliwattsPerGpu(FLOOR))
+
+
+def standing(*targets: GrantTarget) -> dict[str, NodePower]:
+    """The nodes with grants of these targets, acknowledged."""
+    return {each.node: NodePower(grant(each.bound.limit_milliwatts, jobs=each.jobs), each.bound) for each in targets}
+
+
+def limits_of(targets: list[GrantTarget]) -> dict[str, dict[str, int]]:
+    """In watts, by node and job."""
+    return {each.node: {job.uid: job.power_limit_milliwatts // 1000 for job in each.jobs} for each in targets}
+
+
+def test_a_jobs_cut_waits_for_no_ramp_where_another_job_of_its_node_rises() -> None:
+    caps, _ = ramped()
+    power, ramps = standing(aimed("a", x=100, y=200)), Ramps()
+    wanted = [aimed("a", x=400, y=150)]
+    ramps.apply(wanted, power, caps, 0.0)
+    targets, _ = ramps.apply(wanted, power, caps, STEP_SECONDS)
+    assert limits_of(targets) == {"a": {"x": 100 + 300 * 500 // 1000, "y": 150}}
+
+
+def test_a_node_that_rises_by_nothing_in_all_waits_for_no_ramp() -> None:
+    """Its jobs change places, while another node waits for its watts."""
+    caps, _ = ramped()
+    power, ramps = standing(aimed("a", x=100, y=200), aimed("b", z=100)), Ramps()
+    targets, _ = ramps.apply([aimed("a", x=200, y=100), aimed("b", z=400)], power, caps, 0.0)
+    assert limits_of(targets) == {"a": {"x": 200, "y": 100}, "b": {"z": 100}}
+
+
+def test_what_there_is_is_shared_out_anew_once_it_has_been_enough_for_all() -> None:
+    caps, _ = ramped()
+    power, ramps = standing(aimed("a", x=100), aimed("b", y=100)), Ramps()
+    seen = {
+        seconds: limits_of(ramps.apply([aimed("a", x=x), aimed("b", y=y)], power, caps, seconds)[0])
+        for seconds, x, y in ((0.0, 400, 100), (5.0, 400, 100), (6.0, 400, 300), (7.0, 150, 100), (8.0, 300, 300))
+    }
+    assert seen[5.0] == {"a": {"x": 225}, "b": {"y": 100}}
+    assert seen[6.0] == {"a": {"x": 225}, "b": {"y": 100}}, "who wants more between two steps waits for the next"
+    assert seen[8.0] == {"a": {"x": 162}, "b": {"y": 162}}
+
+
 def test_a_ramp_that_is_taken_away_and_comes_back_begins_anew() -> None:
     caps, nodes = ramped()
     power = {name: info.power for name, info in nodes.items()}
@@ -324,6 +372,22 @@ def test_jobs_start_one_after_the_other_each_when_the_last_step_is_paid_off() ->
     assert turns.allowed(jobs[1:], caps, nodes, step_seconds + 0.1) == {("y", 1)}
     assert turns.allowed(jobs[2:], caps, nodes, 2 * step_seconds - 0.1) == frozenset()
     assert turns.allowed(jobs[2:], caps, nodes, 2 * step_seconds + 0.2) == {("z", 1)}
+
+
+def test_a_step_counts_under_the_caps_over_its_nodes_and_for_those_nodes_alone() -> None:
+    nodes = {name: ready_node(name) for name in NODES}
+    hosts = {name: {"matchLabels": {"kubernetes.io/hostname": name}} for name in NODES}
+    caps = [cap_view(f"row-{name}", watts=10_000, rampWattsPerSecond=1, nodeSelector=hosts[name]) for name in "ab"]
+    states = CapTracker().read(caps, nodes, NOW, 0.0).states
+    idle = catalogue()[A100].idle_power_watts
+    assert [job("x", "a", "c").milliwatts(state, nodes) for state in states] == [8 * (150 - idle) * 1000, 0]
+    without_a = {name: info for name, info in nodes.items() if name != "a"}
+    assert job("x", "a", "b").milliwatts(states[0], without_a) == 0, "of a node that nobody reads nothing is known"
+    turns = Turns()
+    assert turns.allowed([job("x", "a")], states, nodes, 0.0) == {("x", 1)}
+    # The cap over the first node is owed for minutes; the others have nothing to do with it.
+    waiting = [job("x", "a"), job("y", "a"), job("z", "b"), job("zz", "c")]
+    assert turns.allowed(waiting, states, nodes, 1.0) == {("x", 1), ("z", 1), ("zz", 1)}
 
 
 def test_a_job_larger_than_any_step_starts_as_soon_as_nothing_is_owed() -> None:
@@ -394,6 +458,7 @@ def test_a_cap_that_is_breached_holds_up_no_stop() -> None:
     nodes = {name: ready_node(name) for name in NODES}
     (state,) = CapTracker().read([cap_view("row", watts=10_000, rampWattsPerSecond=RAMP)], nodes, NOW, 0.0).states
     assert holds_up_stops(state)
+    assert holds_up_stops(replace(state, measured_milliwatts=NodeMilliwatts(10_000_000)))
     assert not holds_up_stops(replace(state, measured_milliwatts=NodeMilliwatts(10_000_001)))
     assert not holds_up_stops(replace(state, committed_milliwatts=NodeMilliwatts(10_000_001)))
     assert not holds_up_stops(replace(state, least_milliwatts=NodeMilliwatts(10_000_001)))
@@ -420,6 +485,12 @@ def test_only_what_runs_under_a_grant_has_to_wait_for_its_stop() -> None:
     everything = {("uid-x", 1), ("uid-y", 1), ("uid-z", 1)}
     assert waiting_stops(pods, gpu_nodes, everything) == [LoadStep("uid-x", 1, (("a", 8, MilliwattsPerGpu(150_000)),))]
     assert waiting_stops(pods, gpu_nodes, {("uid-x", 2)}) == []
+    for gone in (
+        pod_view("x-a", uid="uid-x", gpus=8, gated=True),
+        running_pod("x-a", "a", uid="uid-x", gpus=8, deleting=True),
+        pod_view("x-a", uid="uid-x", gpus=8, node="a", phase="Succeeded"),
+    ):
+        assert waiting_stops([gone], gpu_nodes, everything) == [], "it draws nothing that its stop would take away"
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -456,14 +527,18 @@ def test_without_a_ramp_all_start_at_once() -> None:
 
 
 def test_only_a_job_all_of_whose_pods_are_reserved_waits_for_its_start() -> None:
-    def views(*granted: str) -> list[LoadStep]:
-        pods = [pod_view(f"x-{name}", uid="uid-x", gated=True, gpus=8) for name in "ab"]
+    def views(*granted: str, reserved: str = "ab", beside: tuple[PodView, ...] = ()) -> list[LoadStep]:
+        pods = [*(pod_view(f"x-{name}", uid="uid-x", gated=True, gpus=8) for name in "ab"), *beside]
         gpu_nodes = {
             name: gpu_node_view(name, grant(800_000, jobs=(job_grant("uid-x", 100_000, 8, pod=f"x-{name}"),)))
             for name in granted
         }
-        return waiting_starts(pods, gpu_nodes, {(f"x-{name}", "uid-x") for name in granted})
+        return waiting_starts(pods, gpu_nodes, {(f"x-{name}", "uid-x") for name in granted if name in reserved})
 
     assert views("a") == []
     assert views("a", "b") == [job("uid-x", "a", "b", watts=100)]
+    assert views("a", "b", reserved="a") == [], "one has a grant, but not the one that it should have"
+    deleting = pod_view("x-c", uid="uid-x", gated=True, gpus=8, deleting=True)
+    failed = pod_view("x-d", uid="uid-x", gated=True, gpus=8, phase="Failed")
+    assert views("a", "b", beside=(deleting, failed)) == [job("uid-x", "a", "b", watts=100)], "nobody waits for those"
     assert waiting_starts([running_pod("x-a", "a", uid="uid-x")], {}, set()) == []
