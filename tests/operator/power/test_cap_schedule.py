@@ -150,6 +150,25 @@ def test_a_budget_of_a_long_period_is_looked_at_every_minute_all_the_same() -> N
     assert at(spec).next_change_seconds == 60
 
 
+@pytest.mark.parametrize(
+    ("held", "age_seconds", "watts", "next_change_seconds"),
+    [(900, 10, 900, 26), (900, 36, 1000, 36), (1100, 10, 1000, 36), (1000, 10, 1000, 36), (None, 10, 1000, 36)],
+    ids=["held", "for a step", "less at once", "the same", "at first"],
+)
+def test_what_a_budget_comes_to_rises_once_a_step_and_falls_at_once(
+    held: float | None, age_seconds: float, watts: float, next_change_seconds: float
+) -> None:
+    """Each rise is a grant to every node."""
+    spec = PowerCapSpec(watts=5000, energy_budget=EnergyBudget(kilojoules=3600, period_seconds=3600))
+    last = LastEvaluation(energy_period=EnergyPeriod(NOON), budget_watts=held, budget_age_seconds=age_seconds)
+    effective = at(spec, last=last)
+    assert (effective.watts, effective.budget_watts, effective.next_change_seconds) == (
+        watts,
+        watts,
+        next_change_seconds,
+    )
+
+
 def test_energy_drawn_across_the_edge_of_a_period_is_shared() -> None:
     budget = EnergyBudget(3600, 3600)
     before = EnergyPeriod(NOON - timedelta(hours=1), 1000)
@@ -161,7 +180,7 @@ def test_energy_drawn_across_the_edge_of_a_period_is_shared() -> None:
     assert charge_energy(budget, before, NOON, 500, 0) == EnergyPeriod(NOON, 500)
     # The operator was away for a day: what one period of it can have used is what its length gives.
     assert charge_energy(budget, EnergyPeriod(NOON - timedelta(days=1)), NOON, 86_400, 86_400).consumed_joules == 0
-    for joules, seconds in ((-1.0, 1.0), (math.nan, 1.0), (1.0, -1.0), (math.inf, 1.0)):
+    for joules, seconds in ((-1.0, 1.0), (math.nan, 1.0), (1.0, -1.0), (math.inf, 1.0), (1.0, math.inf)):
         with pytest.raises(ValueError, match="cannot be charged"):
             charge_energy(budget, None, NOON, joules, seconds)
 
@@ -200,6 +219,10 @@ def test_a_rise_is_ramped_and_a_cut_is_not() -> None:
     assert "rising by 100 W/s towards 5000 W" in waits.reason
     rising = at(spec, last=LastEvaluation(2000, 6))
     assert (rising.watts, rising.target_watts, rising.next_change_seconds) == (2600, 5000, 5)
+    stepped = at(spec, last=LastEvaluation(2000, 5))
+    assert (stepped.watts, stepped.next_change_seconds) == (2500, 5)
+    last_step = at(spec, last=LastEvaluation(2000, 28))
+    assert (last_step.watts, last_step.next_change_seconds) == (4800, 2)
     nearly = at(spec, last=LastEvaluation(4800, 1))
     assert (nearly.watts, nearly.next_change_seconds) == (4800, 1)
     arrived = at(spec, last=LastEvaluation(4900, 1))
@@ -326,6 +349,29 @@ def test_a_window_with_dates_comes_once(minutes: float, watts: float, next_chang
     assert effective.falls_in_seconds == (60 if minutes < 0 else math.inf)
 
 
+@pytest.mark.parametrize(("watts", "falls_in_seconds"), [(3000, math.inf), (3001, 3600), (2999, math.inf)])
+def test_a_cap_falls_only_where_a_window_below_it_begins(watts: int, falls_in_seconds: float) -> None:
+    assert (
+        at(PowerCapSpec(watts=watts, schedule=(LUNCH,)), NOON - timedelta(hours=1)).falls_in_seconds == falls_in_seconds
+    )
+
+
+def test_the_reason_says_until_when_a_window_is_open() -> None:
+    assert (
+        at(PowerCapSpec(watts=5000, schedule=(LUNCH,))).reason == "3000 W: schedule lunch until 2026-03-02 13:00:00 UTC"
+    )
+
+
+@pytest.mark.parametrize(("zone", "told"), [(None, "UTC"), ("Europe/Berlin", "Europe/Berlin")])
+def test_a_cron_that_cannot_be_read_is_reported_with_what_is_wrong_and_in_which_zone_it_is_read(
+    zone: str | None, told: str
+) -> None:
+    window = CapSchedule("bad", 3500, "0 12 * *", 60, time_zone=zone)
+    (problem,) = at(PowerCapSpec(watts=5000, schedule=(window,))).problems
+    assert problem.message.startswith("schedule bad: cron '0 12 * *': it has 4 fields (five fields: ")
+    assert f"day of week, in {told})" in problem.message
+
+
 def test_it_is_known_that_what_a_period_saved_is_gone_with_it() -> None:
     """Nothing is held beyond that without an operator, as beyond the beginning of a window."""
     spec = PowerCapSpec(watts=5000, static_overhead_watts=100, energy_budget=EnergyBudget(3600, 3600))
@@ -334,8 +380,9 @@ def test_it_is_known_that_what_a_period_saved_is_gone_with_it() -> None:
     assert late.watts == 5000
     assert late.falls_in_seconds == 600  # to 1100 W
     # A cap that is no higher than the next period's watts, overhead included, does not fall.
-    low = PowerCapSpec(watts=1050, static_overhead_watts=100, energy_budget=EnergyBudget(3600, 3600))
-    assert at(low, NOON + timedelta(minutes=50), saved).falls_in_seconds == math.inf
+    for watts in (1050, 1100):
+        low = PowerCapSpec(watts=watts, static_overhead_watts=100, energy_budget=EnergyBudget(3600, 3600))
+        assert at(low, NOON + timedelta(minutes=50), saved).falls_in_seconds == math.inf
     spent = LastEvaluation(energy_period=EnergyPeriod(NOON, 3_500_000))
     assert at(spec, NOON + timedelta(minutes=30), spent).falls_in_seconds == math.inf
 
@@ -374,6 +421,12 @@ def test_a_window_goes_on_while_the_clocks_show_the_time_before_its_beginning_ag
         assert (effective.watts, effective.next_change_seconds) == (2000, (60 - minutes) * 60)
     assert at(spec, begins + timedelta(minutes=60)).watts == 5000
     assert at(spec, begins + timedelta(minutes=75)).watts == 5000
+
+
+def test_a_window_that_began_hours_before_the_clocks_were_put_back_is_still_open() -> None:
+    begins = utc("2026-10-25T02:30:00+02:00")
+    spec = PowerCapSpec(watts=5000, schedule=(CapSchedule("night", 2000, "30 2 * * *", 18_000, time_zone=BERLIN),))
+    assert [at(spec, begins + timedelta(hours=hours)).watts for hours in range(6)] == [2000] * 5 + [5000]
 
 
 @pytest.mark.parametrize("name", ["Europe/Berlyn", "../../etc/passwd", "Europe", "/UTC", "a" * 64])
@@ -424,6 +477,10 @@ def test_the_next_change_is_the_first_edge_that_changes_anything() -> None:
     ends = next_scheduled_change(PowerCapSpec(watts=5000, schedule=(LUNCH, inside)), NOON, MAX_WATTS)
     assert ends.change == ScheduledChange(NOON + timedelta(hours=1), 5000, None)
     assert next_scheduled_change(PowerCapSpec(watts=5000), NOON, MAX_WATTS) == KnownChange()
+    # What has been found is not looked for again.
+    assert ends.final
+    assert next_scheduled_change(PowerCapSpec(watts=5000), NOON, MAX_WATTS, ends) is ends
+    assert KnownChange().final
 
 
 def test_what_never_changes_is_looked_at_a_few_edges_at_once_and_then_no_more() -> None:
