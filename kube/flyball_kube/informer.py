@@ -92,6 +92,7 @@ class Informer(Generic[T]):
         self._seen_version = 0  # the highest of any list or watch
         self._empty_watches = 0
         self._watching: asyncio.Task[bool] | None = None
+        self._listing: asyncio.Task[None] | None = None
         self._refreshes: list[asyncio.Future[None]] = []  # asked for and not begun
         self._asked = asyncio.Event()
         self._fresh_at: float | None = None
@@ -126,8 +127,10 @@ class Informer(Generic[T]):
         done = asyncio.get_running_loop().create_future()
         self._refreshes.append(done)
         self._asked.set()
-        if self._watching is not None:
-            self._watching.cancel()
+        # A list that began before this call may hang, and would not count.
+        for under_way in (self._watching, self._listing):
+            if under_way is not None:
+                under_way.cancel()
         await done
 
     def age_seconds(self) -> float:
@@ -139,8 +142,8 @@ class Informer(Generic[T]):
         backoff = Backoff(last_seconds=LAST_PAUSE_SECONDS)
         while True:
             try:
-                if not self._resource_version or self._refreshes:
-                    await self._relist()
+                if (not self._resource_version or self._refreshes) and not await self._relist():
+                    continue
                 if await self._watch_until_refresh():
                     backoff.reset()
                     continue
@@ -206,17 +209,28 @@ class Informer(Generic[T]):
             self._log.warning("the API server has no such resource: its definition is not applied", error=str(error))
         return True
 
-    async def _relist(self) -> None:
+    async def _relist(self) -> bool:
+        """List everything; False where a refresh was asked for before the list was complete."""
         asked, self._refreshes = self._refreshes, []
         self._asked.clear()
+        self._listing = asyncio.create_task(self._list())
+        listed = False
         try:
-            await self._list()
-        except BaseException:
-            self._refreshes += asked
-            raise
+            await asyncio.wait([self._listing])
+            if self._listing.cancelled():
+                return False
+            self._listing.result()
+            listed = True
+        finally:
+            self._listing.cancel()
+            await asyncio.gather(self._listing, return_exceptions=True)
+            self._listing = None
+            if not listed:
+                self._refreshes += asked
         for done in asked:
             if not done.done():
                 done.set_result(None)
+        return True
 
     async def _list(self) -> None:
         seen: set[str] = set()

@@ -20,15 +20,19 @@ from tests.support.waiting import until
 
 
 class BehindSession:
-    """An API server whose lists are right, and whose watches bring nothing at all; `failures` lists fail first."""
+    """An API server whose lists are right, and whose watches bring nothing at all; `failures` lists fail first, `hanging`
+    ones are never answered."""
 
     def __init__(self) -> None:
         self.names = ["a"]
         self.version = 10
-        self.lists = self.watches = self.failures = 0
+        self.lists = self.watches = self.failures = self.hanging = 0
 
     async def get(self, path: str, **params: str) -> JsonObject:
         self.lists += 1
+        if self.hanging:
+            self.hanging -= 1
+            await asyncio.Event().wait()
         if self.failures:
             self.failures -= 1
             raise ApiUnreachable("cut off by the test")
@@ -68,6 +72,20 @@ async def test_a_refresh_lasts_until_a_list_has_come() -> None:
     assert dict(informer.items()) == {"a": "20"}
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_refresh_waits_for_no_list_that_hangs() -> None:
+    session: Any = BehindSession()
+    session.hanging = 1
+    informer: Informer[str] = Informer(session, NODES, lambda raw: str(raw["metadata"]["resourceVersion"]))
+    running = asyncio.create_task(informer.run())
+    await until(lambda: session.lists == 1)
+    async with asyncio.timeout(5.0):
+        await informer.refresh()
+    assert dict(informer.items()) == {"a": "10"}
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert running.cancelled()
 
 
 def test_a_refresh_waits_for_no_pause_after_failures() -> None:

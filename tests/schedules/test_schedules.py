@@ -289,6 +289,17 @@ def test_a_store_put_back_by_less_than_a_second_is_noticed() -> None:
     )
 
 
+def test_a_new_term_waits_for_no_list_that_hangs() -> None:
+    """The leader was cut off, with a request under way, and comes back to an older store and a node that boots."""
+    assert not violation_of(
+        fault(2.29, "etcd is restored from a backup", "all", 1.52, 765),
+        fault(3.21, "cut off", "0", 3.95, 420),
+        fault(5.56, "reboot", "c", 5.35, 657),
+        beginning=schedule_of(3202154).beginning,
+        seed=3202154,
+    )
+
+
 def test_a_cap_that_rises_by_a_ramp_is_no_storm_of_grants() -> None:
     """What a node acknowledges wakes the operator, and would find the ramp a watt higher."""
     assert not violation_of(
