@@ -14,10 +14,12 @@ from typing import Any
 
 from flyball_planner.snapshot import ClusterSnapshot, JobDecision
 
-from flyball_operator.job_execution import JobExecution
+from flyball_operator.execution.jobs import JobExecution
+from flyball_operator.execution.power import PowerExecution
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.jobs.lifecycle import Phase
+from flyball_operator.jobs.plain_jobs import PlainJobs, Verdict
 from flyball_operator.learning.exploration import Explorations, Running, acknowledged_limit
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.power_limits import PowerLimitProfiles
@@ -25,14 +27,12 @@ from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.grid_signal import SignalFile, emitted_grams_per_kilowatt_hour
 from flyball_operator.meters.meters import Meters
 from flyball_operator.outcome import WriteResult
-from flyball_operator.plain_jobs import PlainJobs, Verdict
 from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.snapshot import JobStates, build_snapshot
 from flyball_operator.power.controller import PowerController
 from flyball_operator.power.cycle import PlanInForce, PowerInstructions, PowerState
 from flyball_operator.power.observing import ObservingController
 from flyball_operator.power.patience import PLAN_GRACE_SECONDS
-from flyball_operator.power_execution import PowerExecution
 from flyball_operator.report.energy_reports import EnergyReports
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter

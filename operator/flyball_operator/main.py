@@ -24,9 +24,9 @@ from flyball_kube.server_version import require_ordered_versions
 from flyball_kube.session import ApiSession
 from flyball_planner.models.gpu import catalogue
 
-from flyball_operator.kopf_login import Connection, EndlessPauses, connection
 from flyball_operator.loop import Operator
-from flyball_operator.probes import NotServingError, ProbeServer
+from flyball_operator.process.kopf_login import Connection, EndlessPauses, connection
+from flyball_operator.process.probes import NotServingError, ProbeServer
 from flyball_operator.report.events import EventRecorder
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.settings import Settings

@@ -16,6 +16,7 @@ from flyball_api.grant import Grant
 from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.workloads import IncarnationView, NodeView, PlainJob, PodView, read_plain_job
+from flyball_operator.execution.power import HOUSEKEEPING_AT_ONCE
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep, LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase, StopIncarnation
 from flyball_operator.jobs.memory import JobMemory
@@ -34,7 +35,6 @@ from flyball_operator.power.cycle import PowerInstructions
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo, read_nodes
-from flyball_operator.power_execution import HOUSEKEEPING_AT_ONCE
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import Settings

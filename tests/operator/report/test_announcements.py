@@ -22,11 +22,11 @@ from flyball_api.energy_aware_job import (
 from flyball_api.power_cap import PowerCapStatus
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.plain_jobs import REASONS
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.queue import QueuePlace
 from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES, StartObstacle
 from flyball_operator.jobs.status import JobFacts, job_status
-from flyball_operator.plain_jobs import REASONS
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import read_nodes

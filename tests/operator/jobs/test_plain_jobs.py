@@ -10,8 +10,8 @@ from unittest.mock import patch
 import pytest
 from flyball_api.power_cap import PowerCap
 from flyball_api.workloads import PlainJob, PodView, read_plain_job
-from flyball_operator import plain_jobs
-from flyball_operator.plain_jobs import BELIEVED_SECONDS, MAX_JUDGED, TELL_AGAIN_SECONDS, PlainJobs, Verdict
+from flyball_operator.jobs import plain_jobs
+from flyball_operator.jobs.plain_jobs import BELIEVED_SECONDS, MAX_JUDGED, TELL_AGAIN_SECONDS, PlainJobs, Verdict
 from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.cycle import PowerState
 from flyball_operator.watches import ClusterState

@@ -13,7 +13,7 @@ import pytest
 import trustme
 from flyball_kube import credentials
 from flyball_operator import main
-from flyball_operator.kopf_login import LAST_PAUSE_SECONDS, EndlessPauses, connection
+from flyball_operator.process.kopf_login import LAST_PAUSE_SECONDS, EndlessPauses, connection
 from flyball_operator.settings import Settings
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from flyball_operator.main import STALE_COPY_SECONDS, STUCK_INTERVALS, OperatorProcess
-from flyball_operator.probes import NotServingError, ProbeServer
+from flyball_operator.process.probes import NotServingError, ProbeServer
 from flyball_operator.settings import Settings
 
 

@@ -1,0 +1,1 @@
+"""What the operator is as a process: its probes, and its login for kopf."""
