@@ -233,8 +233,8 @@ def _window_edges(window: CapSchedule, now: datetime) -> tuple[float | None, flo
     except (CronSimError, AssertionError, ValueError, OverflowError) as error:
         raise UnreadableEntry(
             "CronUnreadable",
-            f"cron {window.cron!r}: {error or 'it cannot be read'} (five fields: minute, hour, day of month, month, day of "
-            f"week, in {window.time_zone or 'UTC'})",
+            f"cron {window.cron!r}: {str(error) or 'it cannot be read'} (five fields: minute, hour, day of month, month, "
+            f"day of week, in {window.time_zone or 'UTC'})",
         ) from error
     begins_in = math.inf if begin is None else (begin - now).total_seconds()
     ends_in = -1.0 if last is None else window.duration_seconds - (now - last).total_seconds()

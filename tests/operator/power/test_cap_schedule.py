@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec
+from flyball_operator.power import cap_schedule
 from flyball_operator.power.cap_schedule import (
     EDGES_AT_ONCE,
     EDGES_LOOKED_AT,
@@ -370,6 +371,15 @@ def test_a_cron_that_cannot_be_read_is_reported_with_what_is_wrong_and_in_which_
     (problem,) = at(PowerCapSpec(watts=5000, schedule=(window,))).problems
     assert problem.message.startswith("schedule bad: cron '0 12 * *': it has 4 fields (five fields: ")
     assert f"day of week, in {told})" in problem.message
+
+
+def test_a_cron_over_which_its_library_stumbles_without_a_word_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stumble(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(cap_schedule, "CronSim", stumble)
+    (problem,) = at(PowerCapSpec(watts=5000, schedule=(LUNCH,))).problems
+    assert problem.message.startswith("schedule lunch: cron '0 12 * * 1-5': it cannot be read (five fields: ")
 
 
 def test_it_is_known_that_what_a_period_saved_is_gone_with_it() -> None:
