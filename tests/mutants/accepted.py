@@ -9,6 +9,11 @@ _NOT_ABOVE = "a shortcut: nothing above the target limit is set"
 _METER = "a cap with a meter has a state of it, and no other cap has one; both are asked for the types' sake"
 _PERIODS = "under the same spec there is a period both times or at neither; both are asked for the types' sake"
 _COUNTED = "the sum and what it is of are written together; both are asked for the types' sake"
+_NO_RISE = "where nothing rises, what the ramp allows is what the cap comes to"
+_BUDGET = "a cap with a budget has a period of it, and no other cap has one; both are asked for the types' sake"
+_CLOCK = "a report has a clock where it says when it was made; both are asked for the types' sake"
+_SHARES = "the shares of a step that is over are made anew: only memory is kept"
+_RAMP = "only caps with a ramp come here; asked for the type's sake"
 
 ACCEPTED: dict[str, str] = {
     "flyball_operator.power.admission:_Admitter.allowed_part: standing is not None and braked is not None"
@@ -49,6 +54,63 @@ ACCEPTED: dict[str, str] = {
     "flyball_operator.power.controller:_unpublished: admission.committed[cap.name] > published -> GtE": _SHORTCUT,
     "flyball_operator.power.late_nodes:throttled: if not late: -> if False": (
         "a shortcut: where no node is late, both ways come to the same targets"
+    ),
+    "flyball_operator.power.cap_schedule:_beginnings:"
+    " if (now - CLOCKS_PUT_BACK).astimezone(zone).utcoffset() == (now + CLOCKS_PUT_BACK).astimezone(zone)."
+    " -> if False": "a shortcut: away from a change of clocks, the walk from one beginning to the next finds the same",
+    "flyball_operator.power.cap_schedule:effective_cap:"
+    " ramp is not None and before is not None and (least.watts > before) -> without 'least.watts > before'": _NO_RISE,
+    "flyball_operator.power.cap_schedule:effective_cap: least.watts > before -> GtE": _NO_RISE,
+    "flyball_operator.power.cap_schedule:effective_cap:"
+    " spec.energy_budget is not None and period is not None and (_from_next_period(spec, spec.energy_budge"
+    " -> without 'spec.energy_budget is not None'": _BUDGET,
+    "flyball_operator.power.cap_schedule:effective_cap:"
+    " spec.energy_budget is not None and period is not None and (_from_next_period(spec, spec.energy_budge"
+    " -> without 'period is not None'": _BUDGET,
+    "flyball_operator.power.cap_schedule:next_scheduled_change: known.final or known.until is None"
+    " -> without 'known.until is None'": "what is known without an `until` is final; asked for the type's sake",
+    "flyball_operator.power.cap_schedule:_base: spec.permille_of_max or 0 -> without '0'": (
+        "a cap without watts has permille; asked for the type's sake"
+    ),
+    "flyball_operator.power.heartbeats:_take_in: clock is not None and gpu_node.alive_nanoseconds is not None"
+    " -> without 'clock is not None'": _CLOCK,
+    "flyball_operator.power.heartbeats:_take_in: clock is not None and gpu_node.alive_nanoseconds is not None"
+    " -> without 'gpu_node.alive_nanoseconds is not None'": _CLOCK,
+    "flyball_operator.power.heartbeats:Heartbeats.update:"
+    " heard.status is not gpu_node.status and heard.status != gpu_node.status"
+    " -> without 'heard.status is not gpu_node.status'": "a shortcut: a status is equal to itself",
+    "flyball_operator.power.node_info:NodeInfo._open:"
+    " self.node is not None and self.node.gpus > 0 and (not self.node.cordoned)"
+    " -> without 'self.node is not None'": (
+        "asked only of a node that is believed, which none is whose Node is gone; asked for the type's sake"
+    ),
+    "flyball_operator.power.node_info:_Facts.same:"
+    " self.node is other.node and self.gpu_node is other.gpu_node and (self.gpus is other.gpus) and (self["
+    " -> without 'self.gpus is other.gpus'": "of the same Node and GPUNode the facts of their GPUs are the same",
+    "flyball_operator.power.node_info:read_nodes: pod.gpus and pod.node and (not pod.finished) -> without 'pod.gpus'": (
+        "a shortcut: the observed pods outside Flyball have GPUs, and who holds none is left out in the end"
+    ),
+    "flyball_operator.power.node_info:read_nodes: pod.gpus and pod.node and (not pod.finished)"
+    " -> without 'pod.node'": "a shortcut: nobody asks for the pods of a node without a name",
+    "flyball_operator.power.node_reserve:reserve_of: if not nodes: -> if False": (
+        "a shortcut: the largest none of the distances come to nothing"
+    ),
+    "flyball_operator.power.node_reserve:reserve_of:  for info in under.values() if not info.proof_void"
+    " -> without 'if not info.proof_void'": (
+        "a shortcut: a node whose proof is void counts at its largest limits, and its distance to them is nothing"
+    ),
+    "flyball_operator.power.ramp:Ramps.apply:"
+    " self._shares = {uid: known for uid, known in self._shares.items() if uid in uids} -> forgotten": _SHARES,
+    "flyball_operator.power.ramp:Ramps.apply:  for uid, known in self._shares.items() if uid in uids"
+    " -> without 'if uid in uids'": _SHARES,
+    "flyball_operator.power.ramp:Ramps._room: cap.spec.ramp_watts_per_second or 0 -> without '0'": _RAMP,
+    "flyball_operator.power.ramp:Turns.allowed: cap.spec.ramp_watts_per_second or 0 -> without '0'": _RAMP,
+    "flyball_operator.power.ramp:_raised_to: job.power_limit_milliwatts > most -> GtE": (
+        "a limit that is replaced by itself"
+    ),
+    "flyball_operator.power.ramp:waiting_starts:"
+    " pod.gated and pod.job_uid and (not pod.deleting) and (not pod.finished) -> without 'pod.job_uid'": (
+        "a shortcut: no grant has an entry for a pod of no job"
     ),
     "flyball_agent.enforce.decisions:judge: if (since, stays) != (gpu.above_since_ns, gpu.stays_above): -> if True": (
         "a shortcut: a copy of a GPU's state with nothing changed is equal to it"

@@ -63,6 +63,12 @@ def test_nothing_else_is_mistaken() -> None:
     assert {item.function for item in mutants("module", SOURCE)} == {"guarded"}
 
 
+def test_a_call_of_the_base_class_is_not_forgotten() -> None:
+    """The function without it could not be put in the place of the one with it."""
+    source = "class Error(ValueError):\n    def __init__(self):\n        super().__init__('x')\n        self.note()\n"
+    assert [mutant.original for mutant in mutants("module", source)] == ["self.note()"]
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.module)
 def test_mutants_can_be_compiled_and_differ_from_what_is_there(target: Target) -> None:
     source = ast.unparse(ast.parse(target.path.read_text(encoding="utf-8")))
