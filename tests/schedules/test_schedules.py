@@ -300,6 +300,18 @@ def test_a_new_term_waits_for_no_list_that_hangs() -> None:
     )
 
 
+def test_what_a_driver_has_done_is_excused_while_lowered_limits_settle_and_are_shared_anew() -> None:
+    """No limit was above what the driver's load had made of it, and none rose, when the agent's second grant came."""
+    assert not violation_of(
+        fault(7.42, "cap changes", "hall", 0.10, 147),
+        fault(10.85, "limits settle late", "a", 1.81, 839),
+        fault(11.60, "driver reload while the agent is away", "a", 0.89, 304),
+        fault(12.44, "the plan changes", "all", 0.10, 6),
+        beginning=schedule_of(3307203).beginning,
+        seed=3307203,
+    )
+
+
 def test_a_cap_that_rises_by_a_ramp_is_no_storm_of_grants() -> None:
     """What a node acknowledges wakes the operator, and would find the ramp a watt higher."""
     assert not violation_of(

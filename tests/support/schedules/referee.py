@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -47,7 +47,8 @@ class Excuse:
     `node_milliwatts` is what the whole node came to before: while its agent shares that out anew, one GPU after the other,
     some count as they were before and others as they are. Until `settled` the limit may not be there yet. Where the agent
     has set the GPU `lowered` to more than was before, it counts at that; what the node comes to is excused all the same
-    until the agent raises a limit on it, reports, or has had the seconds allowed.
+    until the agent raises a limit on it, reports, or has had the seconds allowed. From then on what its GPUs were commanded
+    counts, where that is more.
     """
 
     cause: str
@@ -165,10 +166,7 @@ class Referee:
         if raised:
             self._end_lowering(self._beside(device))
         if excuse is not None and asked > excuse.before_milliwatts:
-            if _limit(device) > asked:
-                self._allow_more(device, asked - excuse.before_milliwatts)
-                excuse.before_milliwatts = asked
-            elif not raised and excuse.node_milliwatts is not None:
+            if not raised and excuse.node_milliwatts is not None:
                 self._advance()
                 ends = self._office + SECONDS_ALLOWED
                 excuse.ends = ends if excuse.ends is None else min(ends, excuse.ends)
@@ -177,15 +175,13 @@ class Referee:
                 del self._excuses[device.uuid]
         self.look()
 
-    def _allow_more(self, device: VirtualDevice, milliwatts: int) -> None:
-        """What the device's node comes to with nobody's doing left out is so much more now."""
-        for excuse in filter(None, (self._excuses.get(other.uuid) for other in self._beside(device))):
-            if excuse.node_milliwatts is not None:
-                excuse.node_milliwatts += milliwatts
-
-    def _end_lowering(self, devices: Iterable[VirtualDevice]) -> None:
+    def _end_lowering(self, devices: Collection[VirtualDevice]) -> None:
+        """The agent has done with a node whose GPUs it had to lower: it answers for what it has commanded there."""
+        commanded = sum(self._asked.get(device.uuid, 0) for device in devices)
         for excuse in filter(None, (self._excuses.get(device.uuid) for device in devices)):
             excuse.lowered = False
+            if excuse.node_milliwatts is not None:
+                excuse.node_milliwatts = max(excuse.node_milliwatts, commanded)
 
     def _beside(self, device: VirtualDevice) -> list[VirtualDevice]:
         """All GPUs of the device's node, itself among them."""
