@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from flyball_api.reading import MAX_INTEGER, ApiStruct, Count, InvalidObject, JsonObject, Name, _without_nulls, describe
+from flyball_api.reading import MAX_INTEGER, ApiStruct, Count, InvalidObject, JsonObject, Name, describe, without_nulls
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
 
 MAX_JOBS = 256
@@ -300,7 +300,7 @@ def read_grant(spec: Any) -> Grant:
         return convert(spec, GrantSpec).grant()
     except ValidationError:
         try:  # a null stands for a missing field, as it does for the API server
-            return convert(_without_nulls(spec), GrantSpec).grant()
+            return convert(without_nulls(spec), GrantSpec).grant()
         except (ValidationError, RecursionError) as error:
             raise InvalidObject(describe("spec", error)) from error
 

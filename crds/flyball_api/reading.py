@@ -81,7 +81,7 @@ def read_object(kind: str, raw: Mapping[str, Any], to: type[T]) -> T:
         return convert(raw, to)
     except ValidationError:
         try:
-            return convert(_without_nulls(raw), to)
+            return convert(without_nulls(raw), to)
         except ValidationError as error:
             metadata = raw.get("metadata") if isinstance(raw, Mapping) else None
             name = metadata.get("name") if isinstance(metadata, Mapping) else None
@@ -95,7 +95,7 @@ def read_spec(kind: str, metadata: ObjectMeta, raw: Mapping[str, Any], to: type[
         return convert({} if spec is None else spec, to)
     except ValidationError:
         try:  # a null stands for a missing field, as it does for the API server
-            return convert(_without_nulls(spec), to)
+            return convert(without_nulls(spec), to)
         except ValidationError as error:
             raise InvalidObject(f"{kind} {metadata.key}: {describe('spec', error)}") from error
 
@@ -120,7 +120,7 @@ def read_status(raw: Mapping[str, Any], to: type[T]) -> tuple[T, tuple[str, ...]
     try:
         return convert({} if status is None else status, to), ()
     except ValidationError:
-        left = _Remains(_without_nulls(status))
+        left = _Remains(without_nulls(status))
     problems: dict[str, None] = {}
     while True:
         try:
@@ -142,7 +142,7 @@ def to_patch(status: Struct) -> JsonObject:
 
 def to_json(spec: Struct) -> JsonObject:
     """A spec as an object has it: what is None is left out."""
-    written: JsonObject = _without_nulls(to_builtins(spec))
+    written: JsonObject = without_nulls(to_builtins(spec))
     return written
 
 
@@ -150,7 +150,7 @@ def _with_whole_lists(value: JsonObject) -> JsonObject:
     return {
         key: _with_whole_lists(item)
         if isinstance(item, dict)
-        else _without_nulls(item)
+        else without_nulls(item)
         if isinstance(item, _LISTS)
         else item
         for key, item in value.items()
@@ -224,15 +224,15 @@ class _Remains:
         return original
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
     """A copy without the fields that are null."""
     # Most of what is in an object are scalars: a call for each of them would be most of the work.
     if isinstance(value, dict):
         return {
-            key: _without_nulls(item) if isinstance(item, _CONTAINERS) else item
+            key: without_nulls(item) if isinstance(item, _CONTAINERS) else item
             for key, item in value.items()
             if item is not None
         }
     if isinstance(value, _LISTS):
-        return [_without_nulls(item) if isinstance(item, _CONTAINERS) else item for item in value]
+        return [without_nulls(item) if isinstance(item, _CONTAINERS) else item for item in value]
     return value
