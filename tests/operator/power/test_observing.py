@@ -16,8 +16,9 @@ from flyball_api.power_cap import PowerCap
 from flyball_api.reading import ObjectMeta
 from flyball_operator.outcome import Outcome
 from flyball_operator.power.controller import PowerController, PowerSettings
-from flyball_operator.power.cycle import Answered, PlanInForce, PowerInstructions
+from flyball_operator.power.cycle import Answered, PlanInForce, PowerInstructions, PowerState
 from flyball_operator.power.holds import HoldAction
+from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.observing import ObservingController
 from flyball_operator.watches import ClusterState
 from hypothesis import given, settings
@@ -145,6 +146,81 @@ def test_it_comes_to_what_a_governing_operator_comes_to() -> None:
     bounds = {name: item.grant.bound for name, item in governing.gpu_nodes.items() if item.grant is not None}
     assert {name: info.power.grant.bound for name, info in state.nodes.items() if info.power.grant} == bounds
     assert sum(bound.limit_milliwatts for bound in bounds.values()) > 2 * GPUS * FLOOR
+
+
+def test_it_follows_a_cap_that_changes_again() -> None:
+    """Each grant that it imagines has arrived, so that the next is imagined too."""
+    bench = Bench()
+    bench.reports("a", "b")
+    would_come_to = []
+    for watts in (3000, 6000, 2000):
+        cap = cap_view(watts=watts, foreignPods="Limit")
+        bench.settled(cap)
+        state = bench.controller.planned_on(bench.controller.observe(bench.cluster(cap), NOW, bench.time))
+        assert not any(info.power.unsettled for info in state.nodes.values())
+        would_come_to.append(sum(info.power.committed.limit_milliwatts for info in state.nodes.values()) // 1000)
+    assert would_come_to[0] <= 3000 < would_come_to[1] <= 6000
+    assert would_come_to[2] <= 2000
+
+
+def imagined(bench: Bench, node: str = "a") -> NodeInfo:
+    """The node as it would be, were it governed."""
+    state: PowerState = bench.controller.observe(bench.cluster(), NOW + timedelta(seconds=bench.time), bench.time)
+    planned_on: PowerState = bench.controller.planned_on(state)
+    return planned_on.nodes[node]
+
+
+def test_a_node_counts_at_the_grant_that_stands_until_another_would_have_been_sent() -> None:
+    bench = Bench()
+    standing = grant(GPUS * 250_000)
+    bench.gpu_nodes["a"] = gpu_node_view("a", standing)
+    assert imagined(bench).power.grant == standing
+    assert imagined(bench).power.committed == standing.bound
+
+
+def test_a_node_whose_grant_is_gone_is_granted_one_as_if_it_were_new() -> None:
+    bench = Bench()
+    bench.gpu_nodes["a"] = gpu_node_view("a", None)
+    assert imagined(bench).power.grant is None
+    bench.settled()
+    assert imagined(bench).acknowledged
+
+
+@pytest.mark.parametrize("later", [(2, 1), None], ids=["by a later leader", "of the same version"])
+def test_a_grant_that_somebody_has_written_counts_for_more_than_an_imagined_one(later: tuple[int, int] | None) -> None:
+    bench = Bench()
+    bench.reports("a", "b")
+    bench.settled()
+    before = imagined(bench).power.grant
+    assert before is not None
+    assert before.version > (1, 1)
+    epoch, generation = later or before.version
+    written = grant(GPUS * 150_000, epoch=epoch, generation=generation)
+    bench.gpu_nodes["a"] = gpu_node_view("a", written)
+    assert imagined(bench).power.grant == written
+
+
+def test_what_was_imagined_of_a_gpunode_that_is_gone_is_not_said_of_a_new_one() -> None:
+    bench = Bench()
+    bench.reports("a", "b")
+    bench.settled()
+    standing = grant(GPUS * FLOOR)
+    assert imagined(bench).power.grant != standing
+    del bench.gpu_nodes["a"]
+    bench.cycle()
+    bench.reports("a")
+    assert imagined(bench).power.grant == standing
+
+
+def test_no_status_waits_for_a_cut_that_nobody_makes() -> None:
+    cap = cap_view(watts=3000, foreignPods="Limit")
+    cutting = []
+    for controller in (PowerController(1, PowerSettings()), ObservingController(1, PowerSettings())):
+        bench = Bench(controller=controller)
+        for name in "ab":  # as an operator that governed has left them
+            bench.gpu_nodes[name] = gpu_node_view(name, grant(GPUS * DEFAULT), limits=GPUS * DEFAULT)
+        cutting.append(controller.observe(bench.cluster(cap), NOW, 0.0).cutting)
+    assert cutting == [True, False]
 
 
 def test_a_node_whose_agent_has_reported_nothing_counts_as_it_would_then() -> None:
