@@ -122,7 +122,9 @@ def _believable_min(product: str, known: GpuModel | None, reported: MilliwattsPe
 def _believable_power(product: str, known: GpuModel | None, report: GpuReport) -> int:
     """A GPU's measured power, at most what one can draw for a second at its largest limit: no word of one agent may stand
     for a breach by many, or use up what others share."""
-    power, largest = report.power_milliwatts or 0, report.limits.max_milliwatts
+    power = report.power_milliwatts or 0
+    # Who leaves the limit out is bounded by what such GPUs have.
+    largest = report.limits.max_milliwatts or (UNKNOWN if known is None else _from_watts(known.max_power_limit_watts))
     if not largest:
         return power
     return min(power, int(_believable_max(product, known, largest) * MOST_POWER_OVER_LIMIT))
