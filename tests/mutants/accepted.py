@@ -112,6 +112,12 @@ ACCEPTED: dict[str, str] = {
     " pod.gated and pod.job_uid and (not pod.deleting) and (not pod.finished) -> without 'pod.job_uid'": (
         "a shortcut: no grant has an entry for a pod of no job"
     ),
+    "flyball_operator.power.pod_gpus:PodsGpus.of:"
+    " found.drawn_milliwatts is not None and (info.doubt or found.gpus < pod.gpus)"
+    " -> without 'found.drawn_milliwatts is not None'": "a shortcut: a copy of what has no draw is equal to it",
+    "flyball_operator.power.pod_gpus:_sum_of: values and len(known) == len(values) -> without 'values'": (
+        "of a pod that holds fewer GPUs than it asks for no draw is known in any case"
+    ),
     "flyball_agent.enforce.decisions:judge: if (since, stays) != (gpu.above_since_ns, gpu.stays_above): -> if True": (
         "a shortcut: a copy of a GPU's state with nothing changed is equal to it"
     ),

@@ -61,6 +61,22 @@ def test_limits_are_those_read_back(acknowledged: bool) -> None:
     assert (found.highest_milliwatts, found.acknowledged) == (250_001, acknowledged)
 
 
+def test_a_limit_that_cannot_be_read_back_leaves_those_of_the_others() -> None:
+    lost = of_pod(1, 120_000)
+    del lost["limits"]["enforcedMilliwatts"]
+    gpus = PodsGpus()
+    gpus.observe({"a": node(of_pod(0, 100_000), lost)})
+    assert gpus.of(POD).highest_milliwatts == 250_000
+
+
+def test_nothing_is_known_of_a_pod_whose_node_has_no_gpunode_any_more() -> None:
+    gpus, info = PodsGpus(), node(of_pod(0, 100_000), of_pod(1, 120_000))
+    gpus.observe({"a": info})
+    assert gpus.of(POD) != NO_GPUS
+    gpus.observe({"a": replace(info, gpu_node=None)})
+    assert gpus.of(POD) == NO_GPUS
+
+
 def test_each_report_is_looked_through_once_and_what_is_gone_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
     by_pod = PodsGpus.of.__globals__["_by_pod"]
