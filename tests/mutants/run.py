@@ -94,6 +94,7 @@ TARGETS = (
     Target("flyball_operator.power.observing", OPERATOR),
     Target("flyball_operator.power.pod_gpus", OPERATOR),
     Target("flyball_operator.power.overhead", OPERATOR),
+    Target("flyball_operator.power.gpu_facts", OPERATOR),
     Target("flyball_agent.enforce.decisions", AGENT),
     Target("flyball_agent.enforce.grant", AGENT),
     Target("flyball_agent.enforce.brakes", ENFORCE),
