@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from flyball_frontiers.pipeline import ComputationGraph, PipelineProfile
 
 
+# More points than clocks could tell apart: what was meant is another number.
+MOST_POINTS = 10_000
 SAID_FROM_SECONDS = 20.0
 """Work that is estimated to take longer is announced."""
 
@@ -47,7 +49,9 @@ def frontier(
     blocking_power: Annotated[
         float, typer.Option(min=0.0, help="Watts that a GPU draws while it waits for others.")
     ] = 0.0,
-    points: Annotated[int, typer.Option(min=2, help="How many points, from the fastest time to T*.")] = 200,
+    points: Annotated[
+        int, typer.Option(min=2, max=MOST_POINTS, help="How many points, from the fastest time to T*.")
+    ] = 200,
     output: Annotated[Path | None, typer.Option(help="Where the JSON goes; without it, to standard output.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the frontier into this PNG.")] = None,
     at: Annotated[

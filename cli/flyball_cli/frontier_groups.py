@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flyball_cli.files import check_output_file, read_text, refuse
-from flyball_cli.frontier import SAID_FROM_SECONDS, progress_bar
+from flyball_cli.frontier import MOST_POINTS, SAID_FROM_SECONDS, progress_bar
 
 if TYPE_CHECKING:
     from flyball_frontiers.pipeline import PipelineProfile
@@ -22,7 +22,9 @@ def register(root: typer.Typer) -> None:
 
 def frontier_groups(
     layout: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="JSON that lists the groups.")],
-    points: Annotated[int, typer.Option(min=2, help="How many points, from the fastest time to T*.")] = 60,
+    points: Annotated[
+        int, typer.Option(min=2, max=MOST_POINTS, help="How many points, from the fastest time to T*.")
+    ] = 60,
     output: Annotated[Path | None, typer.Option(help="Where the JSON goes; without it, to standard output.")] = None,
     at: Annotated[
         float | None, typer.Option(help="The iteration time in seconds to plan for; without it, the fastest.")

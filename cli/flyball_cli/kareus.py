@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flyball_cli.files import check_output_folder, read_text
+from flyball_cli.frontier import MOST_POINTS
 
 if TYPE_CHECKING:
     from flyball_frontiers.kareus.search import SearchBudget
@@ -114,12 +115,12 @@ def replay(
 
 @app.command()
 def pipeline(
-    stages: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 4,
+    stages: Annotated[int, typer.Option(min=1, max=64, help="Pipeline stages.")] = 4,
     blocks: Annotated[
         int, typer.Option(min=2, help="Transformer blocks on each stage; the last has the head and one block less.")
     ] = 7,
-    microbatches: Annotated[int, typer.Option(min=1, help="Microbatches in an iteration.")] = 8,
-    points: Annotated[int, typer.Option(min=2, help="Points of each frontier.")] = 60,
+    microbatches: Annotated[int, typer.Option(min=1, max=1024, help="Microbatches in an iteration.")] = 8,
+    points: Annotated[int, typer.Option(min=2, max=MOST_POINTS, help="Points of each frontier.")] = 60,
     effort: Annotated[
         float, typer.Option(min=0.1, max=1.0, help="How much each search may measure, of appendix C's sample sizes.")
     ] = 1.0,

@@ -305,3 +305,10 @@ def test_clocks_that_lag_are_planned_for(tmp_path: Path) -> None:
     )
     assert result.exit_code == 2
     assert "--clock-lag is for perseus" in result.output
+
+
+@pytest.mark.parametrize("command", [["frontier", "p.csv"], ["frontier-groups", "p.json"], ["kareus", "pipeline"]])
+def test_a_number_of_points_that_nobody_can_mean_is_refused_at_once(command: list[str]) -> None:
+    result = CliRunner().invoke(build_app(), [*command, "--points", "100000000"])
+    assert result.exit_code == 2
+    assert "Input should be less than or equal to 10000" in " ".join(re.sub("[│╭╰─]", " ", result.output).split())
