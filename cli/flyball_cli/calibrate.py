@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from flyball_cli.files import check_output_file, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,11 +75,13 @@ def calibrate(
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        _refuse(str(error))
+        refuse(str(error))
+    check_output_file("--output", output)
+    check_output_file("--plot", plot)
     try:
         series = read_measurements(measurements.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        _refuse(f"{measurements}: {error}")
+        refuse(f"{measurements}: {error}")
     try:
         board = _board(product or measurements.stem, known, limits, clocks, speed, series)
         result = fitted(
@@ -86,7 +90,7 @@ def calibrate(
         document = _document(board, result, measurements.name)
         output.write_text(document, encoding="utf-8")
     except (ValueError, OSError) as error:
-        _refuse(str(error))
+        refuse(str(error))
     typer.echo(summary(result, board))
     typer.echo(f"wrote {output}")
     if not product:
@@ -99,11 +103,6 @@ def calibrate(
 
         plot.write_bytes(calibration_png(series, board, result))
         typer.echo(f"wrote {plot}")
-
-
-def _refuse(message: str) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(2)
 
 
 def _progress_to_terminal() -> Any:

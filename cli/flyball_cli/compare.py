@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flyball_cli.files import check_output_folder
 from flyball_cli.simulation_options import cluster_gpus, find_modules_here, refuse, settings_of, tell_cut_jobs, workload
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def compare(
     from flyball_simulator.experiments.matrix import run_matrix
     from flyball_simulator.experiments.sweeps import cells_of, default_sweeps, parse_sweeps
 
+    check_output_folder("--output", output)
     try:
         source = workload(trace, 0, data, first, trace_format)
         if gpus is None and load is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyball_cli.cluster_access import Access, Context, Kubeconfig, Namespace
+from flyball_cli.files import check_output_file
 from flyball_cli.pictures import bars
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def register(app: typer.Typer) -> None:
         from flyball_cli.cluster_access import fail, on_cluster
         from flyball_cli.would_have import draw_would_have, printed_would_have
 
+        check_output_file("--png", png)
         try:
             prices = Prices(price, co2, pue)
             access = Access(kubeconfig, context, namespace)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flyball_cli.files import check_output_folder
 from flyball_cli.simulation_options import (
     cluster_gpus,
     find_modules_here,
@@ -102,6 +103,7 @@ def simulate(
     from flyball_simulator.cluster.meter import ConservationError
     from flyball_simulator.engine import simulate as run
 
+    check_output_folder("--output", output)
     try:
         find_modules_here([policy])
         source = workload(trace, seed, data, first, trace_format)

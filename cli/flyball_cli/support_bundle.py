@@ -16,6 +16,7 @@ import typer
 from flyball_api.names import DEFAULT_NAMESPACE
 
 from flyball_cli.cluster_access import Access, Context, Kubeconfig, on_cluster, refusal
+from flyball_cli.files import check_output_file
 
 if TYPE_CHECKING:
     from flyball_kube.session import ApiSession
@@ -216,6 +217,7 @@ def register(app: typer.Typer) -> None:
         if target.exists():
             typer.echo(f"flyball support-bundle: {target} is there already", err=True)
             raise typer.Exit(1)
+        check_output_file("--output", target)
 
         async def work(session: ApiSession, _namespace: str) -> Bundle:
             return await gather(session, namespace)

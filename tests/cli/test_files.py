@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 from flyball_cli.files import check_output_file, check_output_folder
+from flyball_cli.main import build_app
+from typer.testing import CliRunner
 
 NOWHERE = Path("/proc/flyball")  # nobody can make anything here, and the folder's mode lets root
 
@@ -46,3 +48,24 @@ def test_a_file_where_a_folder_is_wanted_and_the_other_way_round(
         "that is a folder; wanted the name of a file in it",
         f"there is no folder {tmp_path / 'missing'}; make it first (mkdir -p {tmp_path / 'missing'})",
     ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "simulate --trace {csv} --policy fifo --gpus 8 --output",
+        "compare --trace {csv} --policies fifo --gpus 8 --output",
+        "report --png",
+        "support-bundle --output",
+        "calibrate {csv} --limits 100,250,250 --output",
+        "calibrate {csv} --limits 100,250,250 --output {csv}.yaml --plot",
+    ],
+)
+def test_a_command_refuses_the_place_before_it_reads_its_input(arguments: str, tmp_path: Path) -> None:
+    (tmp_path / "input.csv").write_text("read too early\n")
+    words = arguments.format(csv=tmp_path / "input.csv").split()
+    ended = CliRunner().invoke(build_app(), [*words, str(NOWHERE)])
+    assert ended.exit_code == 2, ended.output
+    assert f"{words[-1]} {NOWHERE}: " in ended.output
+    assert "may not be written" in ended.output
+    assert "read too early" not in ended.output
