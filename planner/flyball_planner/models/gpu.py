@@ -154,14 +154,14 @@ def catalogue(*files: Path) -> Mapping[str, GpuModel]:
     return MappingProxyType({model.product: model for model in found})
 
 
-def gpu_models_from_file(path: Path) -> list[GpuModel]:
+def gpu_models_from_file(path: Path | str) -> list[GpuModel]:
     """The models in a YAML or JSON file: one model, or several under `models`, with the catalogue's keys.
 
     Raises OSError if it cannot be read and ValueError, naming the file and the key, if it is not as it should be.
     """
     import yaml  # only who has such a file needs it
 
-    with path.open("rb") as file:
+    with Path(path).open("rb") as file:
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
         raise ValueError(f"{path}: larger than {MAX_FILE_BYTES} bytes, which no list of GPU models is")
@@ -181,7 +181,7 @@ def gpu_models_from_file(path: Path) -> list[GpuModel]:
     return found
 
 
-def gpu_model_from_file(path: Path) -> GpuModel:
+def gpu_model_from_file(path: Path | str) -> GpuModel:
     """The one model of a file; raises ValueError if it holds several, and as `gpu_models_from_file`."""
     found = gpu_models_from_file(path)
     if len(found) != 1:

@@ -212,3 +212,11 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     path.write_text("a: [", encoding="utf-8")
     with pytest.raises(ValueError, match="not YAML"):
         gpu_models_from_file(path)
+
+
+def test_a_file_may_be_named_by_a_path_or_a_string(tmp_path: Path) -> None:
+    path = tmp_path / "l4.yaml"
+    path.write_text(
+        "product: L4\nlimits: [40, 72, 72]\nidle: 12\nclocks: [210, 2040, 15]\nknee: 1200\nslope: 1\n", encoding="utf-8"
+    )
+    assert gpu_model_from_file(str(path)) == gpu_model_from_file(path)
