@@ -53,8 +53,12 @@ def power_limit(
         float, typer.Option(min=1.0, help="For slowdown: 1.1 allows ten per cent more time than the largest limit.")
     ] = 1.1,
     iterations: Annotated[
-        float, typer.Option(min=1.0, help="Iterations in each window, where the file does not say.")
-    ] = 40.0,
+        float | None,
+        typer.Option(
+            min=1.0,
+            help="Iterations in each row, where the file does not say; by default 40 in Zeus's windows, else 1.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Choose a job's power limit from a few seconds of measurement at each.

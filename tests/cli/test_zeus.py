@@ -117,3 +117,14 @@ def test_another_seed_draws_otherwise_and_the_same_one_the_same(tables: Path, tm
 
     assert regrets(7, 1) == regrets(6, 2)[1:]
     assert regrets(7, 1) != regrets(6, 1)
+
+
+def test_iterations_count_where_the_file_does_not_say(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.csv"
+    profile.write_text("power_limit_watts,time_seconds,energy_joules,iterations\n250,10,2200,\n200,10.4,1900,20\n")
+    shown = CliRunner().invoke(build_app(), ["zeus", "power-limit", str(profile), "--iterations", "10"])
+    assert shown.exit_code == 0, shown.output
+    assert [line.split()[1] for line in shown.output.splitlines() if line.split()[:1] in (["250"], ["200"])] == [
+        "1000.0",
+        "520.0",
+    ]

@@ -18,21 +18,23 @@ ITERATIONS_PER_WINDOW = 40.0
 
 
 def read_profile(
-    lines: Iterable[str], iterations_per_window: float = ITERATIONS_PER_WINDOW
+    lines: Iterable[str], iterations_per_window: float | None = None
 ) -> tuple[tuple[PowerLimitMeasurement, ...], int]:
     """The measurements of a profile in either layout, and how many GPUs they sum over (1 where it does not say).
 
+    `iterations_per_window` counts where the file does not say; by default a window has 40, and a row of the other layout 1.
     Raises ValueError that names the line, where a column is missing or a number is wrong.
     """
     reader = csv.DictReader(lines)
     columns = reader.fieldnames or []
     gpu_columns = [name for name in columns if name.startswith("gpu") and name.endswith("_energy")]
     if {"power_limit_watts", "time_seconds", "energy_joules"} <= set(columns):
-        measured = [_ours(number, row) for number, row in enumerate(reader, start=2)]
+        measured = [_ours(number, row, iterations_per_window or 1.0) for number, row in enumerate(reader, start=2)]
         return tuple(measured), 1
     if {"window_name", "elapsed_time"} <= set(columns) and gpu_columns:
         windows = [
-            _window(number, row, gpu_columns, iterations_per_window) for number, row in enumerate(reader, start=2)
+            _window(number, row, gpu_columns, iterations_per_window or ITERATIONS_PER_WINDOW)
+            for number, row in enumerate(reader, start=2)
         ]
         return tuple(windows), len(gpu_columns)
     raise ValueError(
@@ -41,13 +43,13 @@ def read_profile(
     )
 
 
-def _ours(number: int, row: dict[str, str]) -> PowerLimitMeasurement:
+def _ours(number: int, row: dict[str, str], iterations: float) -> PowerLimitMeasurement:
     try:
         return PowerLimitMeasurement(
             round(1000 * float(row["power_limit_watts"])),
             float(row["time_seconds"]),
             float(row["energy_joules"]),
-            float(row.get("iterations") or 1.0),
+            float(row.get("iterations") or iterations),
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"line {number}: {error}") from error
