@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from flyball_planner.models.calibration import Calibration
     from flyball_planner.models.gpu import GpuModel
     from flyball_planner.models.measurements import Series
+
+LARGE_MEAN_ERROR = 0.2  # a fit that is good errs by a few per cent
 
 
 def register(root: typer.Typer) -> None:
@@ -84,6 +87,8 @@ def calibrate(
         refuse(f"{measurements}: {error}")
     try:
         board = _board(product or measurements.stem, known, limits, clocks, speed, series)
+        if idle_watts is not None:
+            _check_idle(board, idle_watts)
         result = fitted(
             series, board.max_clock_megahertz, board.max_power_limit_watts, idle_watts, progress=_progress_to_terminal()
         )
@@ -172,6 +177,14 @@ def _board(
     )
 
 
+def _check_idle(board: GpuModel, idle_watts: float) -> None:
+    """Raises ValueError for an idle power that no reader of the file would take."""
+    try:
+        replace(board, idle_power_watts=idle_watts)
+    except ValueError as error:
+        raise ValueError(f"--idle-watts: {error}") from error
+
+
 def _document(board: GpuModel, result: Calibration, measured: str) -> str:
     """The YAML: the catalogue's keys, and how well each fitted number is known."""
     from itertools import pairwise
@@ -223,9 +236,16 @@ def summary(result: Calibration, board: GpuModel) -> str:
             f"up to {result.most_watts:.0f} W were drawn, and the largest limit is {board.max_power_limit_watts:g} W: the "
             "measured GPU had another one, and all points were used"
         )
+    misfit = result.mean_error > LARGE_MEAN_ERROR
+    if misfit:
+        lines.append(
+            f"warning: the fit misses the points by {result.mean_error:.1%} in the mean, and a good one by a few per cent: "
+            "do not plan with it before the CSV's units, --limits and --idle-watts are right"
+        )
     if result.knee_is_weak:
         lines.append(
             "the knee is weakly identified: knees within the interval fit about as well. More clocks on both sides of it, "
-            "an idle sweep, or --idle-watts would narrow it; predictions between the measured clocks are good all the same"
+            "an idle sweep, or --idle-watts would narrow it"
+            + ("" if misfit else "; predictions between the measured clocks are good all the same")
         )
     return "\n".join(lines)

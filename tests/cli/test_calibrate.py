@@ -76,3 +76,23 @@ def test_what_is_missing_or_wrong_is_said(tmp_path: Path) -> None:
     assert code == 2
     assert "bad.csv: line 2, column 'power': 'fast' must be a number above 0" in text
     assert not output.exists()
+
+
+def test_an_idle_power_above_the_limits_is_refused(tmp_path: Path) -> None:
+    output = tmp_path / "model.yaml"
+    code, text = run(
+        write_sweep(tmp_path), "--limits", "100,250,250", "--idle-watts", 5000, "--product", "X1", "--output", output
+    )
+    assert code == 2
+    assert text == "--idle-watts: GPU model X1: idle 5000.0 W is not within 0 and 250.0 W\n"
+    assert not output.exists()
+
+
+def test_a_fit_that_misses_its_points_warns_and_comforts_nobody(tmp_path: Path) -> None:
+    sweep, output = write_sweep(tmp_path), tmp_path / "model.yaml"
+    code, text = run(sweep, "--limits", "100,250,250", "--idle-watts", 240, "--output", output)
+    assert code == 0, text
+    assert "warning: the fit misses the points by" in text
+    assert "good all the same" not in text
+    code, text = run(sweep, "--limits", "100,250,250", "--output", output)
+    assert "warning" not in text
