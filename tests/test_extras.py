@@ -94,16 +94,20 @@ def test_a_component_needs_its_extra_alone(extra: str) -> None:
 @pytest.mark.slow
 def test_the_terminal_view_needs_its_extra_alone() -> None:
     packages = ["flyball_api", "flyball_views", "flyball_cli.live_cluster", "flyball_cli.terminal_view"]
-    commands = (["top"], ["why", "job"], ["doctor"], ["report"], ["logs", "job"], ["emergency", "--cap", "hall"])
+    commands = (["top"], ["why", "train"], ["doctor"], ["report"], ["logs", "job"], ["emergency", "--cap", "hall"])
+    benches = (["demo"], ["devcluster", "up"], ["devcluster", "status"])
     planning = ["whatif", "pcap", "hall", "--watts", "5"]
     asked = [[*command, "--kubeconfig", "/nonexistent"] for command in (*commands, planning)]
-    *answers, (status, _, errors) = run_with("view", packages, *asked)
+    *answers, (status, _, errors), demo, up, inspected = run_with("view", packages, *asked, *benches)
     assert len(answers) == len(commands)
     for answer in answers:
         assert (answer[0], answer[2].count("\n")) == (1, 1), answer
         assert "/nonexistent: No such file" in answer[2]
     assert status == 1
     assert "install flyball[operator]" in errors
+    for answer in (demo, up, inspected):
+        assert (answer[0], answer[2].count("\n")) == (2, 1), answer
+        assert "install flyball[testbed]" in answer[2]
 
 
 @pytest.mark.parametrize("extra", COMPONENTS)

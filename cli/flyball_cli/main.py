@@ -44,6 +44,7 @@ EXTRAS = {
     "uvicorn": "page",
     "grpc": "agent",
     "trustme": "testbed",
+    "urllib3": "testbed",
     "textual": "view",
     "aiohttp": "cli",
     # The container images leave these out.
