@@ -44,7 +44,9 @@ def cluster_gpus(source: WorkloadSource, gpus: int | None, load: float | None, g
     """The GPUs given, or those that give the load. Raises ValueError unless exactly one of the two is given."""
     from flyball_simulator.workloads.source import gpus_for_load
 
-    if (gpus is None) == (load is None):
+    if gpus is not None and load is not None:
+        raise ValueError(f"--gpus {gpus} and --load {load:g} both say how large the cluster is: give one of them")
+    if gpus is None and load is None:
         raise ValueError(
             "say how large the cluster is: either --gpus N or --load FRACTION (of the time GPUs are wanted)"
         )

@@ -9,6 +9,7 @@ from enum import StrEnum
 from flyball_planner.snapshot import Objective
 
 REFERENCE_GPU = "NVIDIA-A100-SXM4-40GB"  # what the measured throughputs were taken on
+MAX_GPUS = 1 << 20  # more than any cluster has; a number that was mistyped must not become arrays of terabytes
 
 
 class Knowledge(StrEnum):
@@ -85,6 +86,8 @@ class SimulationSettings:
         per_node = self.gpus_per_node
         if per_node < 1 or per_node & (per_node - 1):
             raise ValueError(f"gpus per node is {per_node}, and must be a power of two")
+        if self.gpus > MAX_GPUS:
+            raise ValueError(f"gpus is {self.gpus}, and must be at most {MAX_GPUS}")
         if self.gpus < per_node or self.gpus % per_node:
             raise ValueError(f"gpus is {self.gpus}, and must be a multiple of the {per_node} GPUs of a node")
         if self.power_limit_fraction is not None and not 0 < self.power_limit_fraction <= 1:

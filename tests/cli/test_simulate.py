@@ -68,7 +68,12 @@ def test_bad_input_is_refused_in_one_line(trace: Path, tmp_path: Path) -> None:
     for arguments, said in (
         (("--policy", "nonesuch", "--gpus", 8), "'nonesuch' is unknown"),
         (("--policy", "fifo"), "either --gpus N or --load"),
-        (("--policy", "fifo", "--gpus", 8, "--load", 1.0), "either --gpus N or --load"),
+        (
+            ("--policy", "fifo", "--gpus", 8, "--load", 1.0),
+            "--gpus 8 and --load 1 both say how large the cluster is",
+        ),
+        (("--policy", "fifo", "--gpus", 8_000_000_000_000), "gpus is 8000000000000, and must be at most 1048576"),
+        (("--policy", "fifo", "--load", 1e-9), "load is 1e-09, which takes more than the 1048576 GPUs"),
         (("--policy", "fifo", "--gpus", 9), "multiple of the 8"),
         (("--policy", "fifo", "--gpus", 8, "--model", "perfect"), "none of ideal, fitted, noisy"),
         (("--policy", "fifo", "--gpus", 8, "--clock", 99999), "clock 99999 MHz is outside"),

@@ -12,7 +12,7 @@ from flyball_planner.models.gpu import gpu_model_for
 
 from flyball_simulator.knowledge import decision_clocks
 from flyball_simulator.measured.oracle import Oracle
-from flyball_simulator.settings import SimulationSettings
+from flyball_simulator.settings import MAX_GPUS, SimulationSettings
 from flyball_simulator.workloads.trace_library import is_named, named_trace
 from flyball_simulator.workloads.traces import TraceJob, load_trace
 from flyball_simulator.workloads.workload import SimulatedJob, workload_of
@@ -58,8 +58,8 @@ class WorkloadSource:
 def gpus_for_load(jobs: Sequence[TraceJob], load: float, gpus_per_node: int) -> int:
     """GPUs, in whole nodes, that the jobs as traced would keep busy to the share `load` of the time of the submissions.
 
-    Above 1, jobs pile up while they are submitted. Raises ValueError for a load that is not positive, or jobs that were
-    all submitted at once.
+    Above 1, jobs pile up while they are submitted. Raises ValueError for a load that is not positive, or takes
+    more GPUs than can be simulated, and for jobs that were all submitted at once.
     """
     if not (load > 0 and math.isfinite(load)):
         raise ValueError(f"load is {load}, and must be a number above 0")
@@ -68,6 +68,11 @@ def gpus_for_load(jobs: Sequence[TraceJob], load: float, gpus_per_node: int) -> 
     if span <= 0:
         raise ValueError("the jobs were all submitted at once: their load says nothing of a number of GPUs")
     busy = sum(job.gpus * job.duration_seconds for job in jobs) / span
+    if busy > load * MAX_GPUS:
+        raise ValueError(
+            f"load is {load:g}, which takes more than the {MAX_GPUS} GPUs that can be simulated; these jobs need a load of "
+            f"at least {busy / MAX_GPUS:.2g}"
+        )
     return max(1, round(busy / load / gpus_per_node)) * gpus_per_node
 
 
