@@ -117,6 +117,15 @@ def test_a_target_says_no_other_namespace_than_the_option() -> None:
         split_target("research/train", None, "prod")
 
 
+@pytest.mark.parametrize("kind", ["cap", "pcap", "node", "job"])
+def test_a_kind_alone_asks_for_the_name(kind: str) -> None:
+    with pytest.raises(typer.BadParameter, match=f"say {kind} NAME; of a job that is called so: job/{kind}"):
+        split_target(kind, None)
+    with pytest.raises(typer.BadParameter, match=f"say {kind} NAME$"):
+        split_target(f"{kind}/", None)
+    assert split_target(f"job/{kind}", None) == ("EnergyAwareJob", kind, None)
+
+
 def test_a_kind_that_is_none() -> None:
     with pytest.raises(typer.BadParameter, match="none of job"):
         kind_of("pods")
