@@ -1,4 +1,4 @@
-"""The service as a process, its workers, and the client in ten lines."""
+"""The service as a process, its workers, and the short client."""
 
 from __future__ import annotations
 
@@ -116,22 +116,35 @@ def service(folder: Path, *arguments: str) -> Iterator[str]:
         process.wait()
 
 
-def test_the_client_in_ten_lines_gets_a_plan(tmp_path: Path) -> None:
+def ask(tmp_path: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The short client, with a service's address in its environment."""
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples/python/ask_the_planner.py"), *arguments],
+        env={**os.environ, **environment},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+def test_the_short_client_gets_a_plan_or_says_what_is_wrong(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length")
     with service(tmp_path, "--token-file", str(token)) as address:
-        environment = {**os.environ, "FLYBALL_PLANNER": address, "FLYBALL_PLANNER_TOKEN": token.read_text()}
-        command = [sys.executable, str(ROOT / "examples/python/ask_the_planner.py"), str(PROFILE), "4", "70.38"]
-        answer = subprocess.run(
-            command,
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
+        environment = {"FLYBALL_PLANNER": address, "FLYBALL_PLANNER_TOKEN": token.read_text()}
+        answer = ask(tmp_path, environment, str(PROFILE), "4", "70.38")
         assert answer.returncode == 0, answer.stderr
+        refused = ask(tmp_path, environment, str(PROFILE), "0", "70.38")
+        assert refused.returncode == 1
+        assert refused.stderr.startswith(f"{address} refused with 422 Unprocessable")
+        assert '{"reason":"' in refused.stderr
+        assert refused.stderr.count("\n") == 1
+    for arguments in ((), (str(PROFILE), "four", "70.38"), ("missing.csv", "4", "70.38")):
+        wrong = ask(tmp_path, {}, *arguments)
+        assert (wrong.returncode, wrong.stderr.count("\n")) == (1, 1), wrong.stderr
+        assert "wanted" in wrong.stderr
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan["gpus"] == 4
     assert len(plan["points"]) > 10
