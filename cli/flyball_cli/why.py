@@ -50,8 +50,8 @@ def split_target(first: str, second: str | None, namespace: str | None = None) -
         return Target(kind_of(first), second, namespace)
     prefix, slash, name = first.partition("/")
     if (kind := _known_kind(prefix)) and not name:
-        of_that_name = "" if slash else f"; of a job that is called so: job/{first}"
-        raise typer.BadParameter(f"{first!r} is a kind, and its name is missing: say {prefix} NAME{of_that_name}")
+        of_that_name = "" if slash else f"; of a job that is called so: why job/{first}"
+        raise typer.BadParameter(f"{first!r} is a kind, and its name is missing: say why {prefix} NAME{of_that_name}")
     if not slash:
         return Target("EnergyAwareJob", first, namespace)
     if kind:

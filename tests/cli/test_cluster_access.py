@@ -119,9 +119,9 @@ def test_a_target_says_no_other_namespace_than_the_option() -> None:
 
 @pytest.mark.parametrize("kind", ["cap", "pcap", "node", "job"])
 def test_a_kind_alone_asks_for_the_name(kind: str) -> None:
-    with pytest.raises(typer.BadParameter, match=f"say {kind} NAME; of a job that is called so: job/{kind}"):
+    with pytest.raises(typer.BadParameter, match=f"say why {kind} NAME; of a job that is called so: why job/{kind}"):
         split_target(kind, None)
-    with pytest.raises(typer.BadParameter, match=f"say {kind} NAME$"):
+    with pytest.raises(typer.BadParameter, match=f"say why {kind} NAME$"):
         split_target(f"{kind}/", None)
     assert split_target(f"job/{kind}", None) == ("EnergyAwareJob", kind, None)
 
