@@ -63,4 +63,8 @@ def test_the_tutorial_works_line_by_line(environment: dict[str, str]) -> None:
     assert re.search(r"^cluster\b.*\b9000\b.*True", parts[1], re.MULTILINE), parts[1]
     assert re.search(r"^first\b.*Running", parts[2], re.MULTILINE), parts[2]
     assert re.search(r"\d+ GPUs?\b.* MHz", parts[3]), parts[3]
-    assert re.search(r"^cluster\b.*\b4000\b.*True", parts[4], re.MULTILINE), parts[4]
+    before, after = (re.search(rf"^cluster +{cap} +(\d+) .*True", parts[4], re.MULTILINE) for cap in (9000, 3500))
+    assert before is not None, parts[4]
+    assert after is not None, parts[4]
+    assert int(after[1]) <= 3500 < int(before[1]), "the lower cap takes watts from the job"
+    assert parts[4].splitlines()[-1] != parts[3].splitlines()[0], "and the job says so"
