@@ -75,7 +75,7 @@ def test_policies_are_the_planners() -> None:
     allowed = set(SCHEMA["properties"]["operator"]["properties"]["policy"]["enum"])
     for name in allowed:
         policy_named(name)
-    assert set(policy_names()) <= allowed
+    assert set(policy_names()) <= allowed, "name it in values.schema.json, under operator.policy"
 
 
 def test_the_chart_has_the_projects_version() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from flyball_cli.main import build_app
+from flyball_planner.policies.registry import policy_names
 from flyball_testbed.demo.command import FIRST_CAP, HIGH_CAP, LOW_CAP
 from rich.text import Text
 from typer.main import get_command
@@ -48,3 +49,10 @@ def test_every_command_stands_under_a_heading() -> None:
 def test_the_demos_help_names_its_caps() -> None:
     text = COMMANDS["flyball demo"].help or ""
     assert re.findall(r"(\d+) %", text) == [f"{100 * cap:.0f}" for cap in (FIRST_CAP, LOW_CAP, HIGH_CAP)]
+
+
+def test_simulate_names_every_policy() -> None:
+    """The names are written there once more: to import the policies would have help load the planner."""
+    (policy,) = (each for each in COMMANDS["flyball simulate"].params if each.name == "policy")
+    told = re.split(r",\s*", policy.help.partition(", or ")[0])
+    assert told == list(policy_names()), "name it in the help of --policy, cli/flyball_cli/simulate.py"
