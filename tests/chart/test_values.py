@@ -71,6 +71,11 @@ def test_a_typo_is_refused_and_named(chart: Chart, typo: str) -> None:
     assert "schema" in str(refused.value)
 
 
+def test_an_empty_registry_is_none_given(chart: Chart) -> None:
+    """It is what `--set image.registry=$REGISTRY` says where the shell's variable is not set."""
+    assert chart.render("image.registry=") == chart.render()
+
+
 def test_policies_are_the_planners() -> None:
     allowed = set(SCHEMA["properties"]["operator"]["properties"]["policy"]["enum"])
     for name in allowed:

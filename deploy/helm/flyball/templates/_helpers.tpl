@@ -15,7 +15,7 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end }}
 
-{{/* The image of a component. */}}
+{{/* The image of a component. An empty registry, as of a shell's variable that is not set, is none given. */}}
 {{- define "flyball.image" -}}
-{{ .root.Values.image.registry }}/flyball-{{ .component }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
+{{ .root.Values.image.registry | default "localhost" }}/flyball-{{ .component }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
 {{- end }}
