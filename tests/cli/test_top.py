@@ -179,6 +179,15 @@ async def test_why_of_a_cap_and_of_a_node() -> None:
         assert "GPUNode node-b" in app.screen.text  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("before", [(), ("slash", "t"), ("question_mark",)])
+async def test_ctrl_c_quits_wherever_one_is(before: tuple[str, ...]) -> None:
+    async with running(FakeSource(small())) as (app, pilot):
+        await pilot.press(*before)
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: not app.is_running)
+    assert app.return_code == 0
+
+
 async def test_help_opens_and_closes() -> None:
     async with running(FakeSource(small())) as (app, pilot):
         await pilot.press("question_mark")

@@ -75,6 +75,8 @@ class FlyballTop(App[None]):
         Binding("space", "hold", "Hold"),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
+        # As everywhere in a terminal, also while words are typed; Textual would only name the key that quits.
+        Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
     ]
 
     def __init__(

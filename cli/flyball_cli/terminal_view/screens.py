@@ -23,7 +23,7 @@ HELP = """flyball top
   up down       and page up, page down, home (g), end (G)
   space         hold the picture still, and go on
   ?             this help
-  q             quit
+  q, Ctrl-C     quit
 
 Watts of caps and jobs are as the operator last wrote them; the first line says
 who leads and since when nothing was heard. A ">" before a node's watts: some of
