@@ -122,12 +122,23 @@ def _collections(namespace: str) -> dict[str, tuple[str, dict[str, str]]]:
 
 
 async def gather(source: Source, namespace: str) -> Bundle:
-    """A bundle of the installation in `namespace`; what the API server refuses is noted, and is not the end."""
+    """A bundle of the installation in `namespace`; what the API server refuses is noted, and is not the end.
+
+    Raises ApiUnreachable where it does not answer the first question, and ApiError where it does not know who asks: then
+    nothing can be had.
+    """
     from flyball_kube.errors import ApiError, ApiUnreachable
     from flyball_kube.logs import redact
     from flyball_kube.package import package_version
 
     bundle = Bundle()
+    server: Json | None = None
+    try:
+        server = await source.get("/version")
+    except ApiError as error:
+        if error.status == 401:
+            raise
+        bundle.missing["versions.json"] = refusal(error)
 
     async def listed(name: str, path: str, parameters: Mapping[str, str]) -> list[Json]:
         try:
@@ -154,13 +165,8 @@ async def gather(source: Source, namespace: str) -> Bundle:
             bundle.put(name, redact(said))  # of a sidecar's, too, which knows nothing of our loggers
         except (ApiError, ApiUnreachable) as error:
             bundle.missing[name] = str(error)
-    try:
-        bundle.put(
-            "versions.json",
-            {"server": await source.get("/version"), "images": _images(pods), "client": package_version()},
-        )
-    except (ApiError, ApiUnreachable) as error:
-        bundle.missing["versions.json"] = str(error)
+    if server is not None:
+        bundle.put("versions.json", {"server": server, "images": _images(pods), "client": package_version()})
     bundle.put("missing.json", bundle.missing)
     return bundle
 

@@ -158,6 +158,50 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
     assert target.read_text() == "mine"
 
 
+def test_without_a_cluster_there_is_one_line_and_no_file(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "current-context": "here",
+                "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+                "clusters": [{"name": "here", "cluster": {"server": "http://127.0.0.1:1"}}],
+                "users": [{"name": "me", "user": {"token": "x"}}],
+            }
+        )
+    )
+    target = tmp_path / "bundle.tar.gz"
+    answer = CliRunner().invoke(
+        build_app(), ["support-bundle", "--output", str(target), "--kubeconfig", str(kubeconfig)]
+    )
+    assert answer.exit_code == 1
+    (line,) = answer.output.splitlines()
+    assert "support-bundle: no answer from http://127.0.0.1:1" in line
+    assert not target.exists()
+
+
+async def test_whom_the_api_server_does_not_know_gets_no_bundle() -> None:
+    class Stranger(Cluster):
+        async def get(self, path: str, **params: str) -> Json:
+            raise ApiError(401, "Unauthorized", "Unauthorized", f"GET {path}")
+
+    with pytest.raises(ApiError):
+        await gather(Stranger(), NAMESPACE)
+
+
+async def test_a_version_that_is_refused_is_noted_and_not_the_end() -> None:
+    class Shy(Cluster):
+        async def get(self, path: str, **params: str) -> Json:
+            if path == "/version":
+                raise ApiError(403, "Forbidden", "not for you", "GET /version")
+            return await super().get(path, **params)
+
+    bundle = await gather(Shy(pod("operator-1")), NAMESPACE)
+    assert bundle.missing["versions.json"] == "not for you"
+    assert "versions.json" not in bundle.files
+    assert "logs/operator-1.operator.log" in bundle.files
+
+
 def test_it_is_gathered_from_a_real_api_server(cluster: IsolatedCluster, tmp_path: Path) -> None:
     cap = {
         "apiVersion": "flyball.dev/v1alpha1",
