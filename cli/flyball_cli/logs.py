@@ -93,10 +93,15 @@ async def show(
     say: Callable[[str], None],
     notice: Callable[[str], None],
 ) -> None:
-    """Say the lines that are wanted, and notice what is missing of them; raises CommandError, ApiError, ApiUnreachable."""
+    """Say the lines that are wanted, and notice what is missing of them; raises CommandError, ApiError, ApiUnreachable.
+
+    Where not one rank's log can be had, that is an error, too: who only looks at the status would take it for silence.
+    """
     import asyncio
 
-    from flyball_cli.printing import harmless
+    from flyball_kube.errors import ApiError
+
+    from flyball_cli.printing import harmless, in_one_line
 
     current, pods = await ranks_of(session, namespace, job)
     chosen = choose(pods, current, wanted)
@@ -109,17 +114,26 @@ async def show(
         notice(f"# the first {MOST_STREAMS} of {len(chosen)} ranks; --rank N chooses others")
         chosen = chosen[:MOST_STREAMS]
 
-    async def one(pod: RankPod) -> None:
-        async for line in lines_of(session, namespace, pod, wanted, notice):
-            # A progress bar is drawn over itself; over its prefix it would be another rank's.
-            for part in line.removesuffix("\r").split("\r"):
-                say(pod.prefix + harmless(part))
+    async def one(pod: RankPod) -> bool:
+        """Whether the rank's log could be read; where not, the reason is noticed and the others go on."""
+        try:
+            async for line in lines_of(session, namespace, pod, wanted):
+                # A progress bar is drawn over itself; over its prefix it would be another rank's.
+                for part in line.removesuffix("\r").split("\r"):
+                    say(pod.prefix + harmless(part))
+        except ApiError as error:
+            if error.status == 403:
+                raise
+            notice(in_one_line(f"# {pod.prefix}{pod.name} ({pod.phase}): {error.message or error.reason}"))
+            return False
+        return True
 
     if wanted.follow:
-        await asyncio.gather(*(one(pod) for pod in chosen))
-        return
-    for pod in chosen:  # one after the other: each rank's lines stand together
-        await one(pod)
+        read = await asyncio.gather(*(one(pod) for pod in chosen))
+    else:
+        read = [await one(pod) for pod in chosen]  # one after the other: each rank's lines stand together
+    if not any(read):
+        raise CommandError(f"no rank's log of {job} could be read")
 
 
 async def ranks_of(session: ApiSession, namespace: str, job: str) -> tuple[int, list[RankPod]]:
@@ -160,14 +174,9 @@ def choose(pods: Iterable[RankPod], current: int, wanted: Wanted) -> list[RankPo
     return [pod for pod in chosen if pod.incarnation == current]
 
 
-async def lines_of(
-    session: ApiSession, namespace: str, pod: RankPod, wanted: Wanted, notice: Callable[[str], None]
-) -> AsyncIterator[str]:
-    """A rank's lines; of one that has none to give, the reason is noticed and the others go on."""
-    from flyball_kube.errors import ApiError
+async def lines_of(session: ApiSession, namespace: str, pod: RankPod, wanted: Wanted) -> AsyncIterator[str]:
+    """A rank's lines; raises ApiError where it has none to give."""
     from flyball_kube.resources import PODS
-
-    from flyball_cli.printing import in_one_line
 
     params = {"container": pod.container} if pod.container else {}
     if wanted.follow:
@@ -178,13 +187,8 @@ async def lines_of(
         params["timestamps"] = "true"
     if wanted.previous and pod.restarts:
         params["previous"] = "true"
-    try:
-        async for line in session.text_lines(PODS.path(namespace, pod.name, "log"), params):
-            yield line
-    except ApiError as error:
-        if error.status == 403:
-            raise
-        notice(in_one_line(f"# {pod.prefix}{pod.name} ({pod.phase}): {error.message or error.reason}"))
+    async for line in session.text_lines(PODS.path(namespace, pod.name, "log"), params):
+        yield line
 
 
 def _nothing(job: str, namespace: str, current: int, pods: Sequence[RankPod], wanted: Wanted) -> str:

@@ -122,6 +122,22 @@ async def test_a_rank_that_has_none_yet_does_not_hide_the_others(server: FakeSer
     assert notices == ["# [2/0] train-2-0 (Running): container is waiting to start"]
 
 
+@pytest.mark.parametrize("follow", [False, True])
+async def test_it_fails_where_no_log_at_all_could_be_read(server: FakeServer, follow: bool) -> None:
+    server.add(2, 0, 400)
+    server.add(2, 1, 500)
+    notices: list[str] = []
+    async with ApiSession(Configuration(server.url)) as session:
+        with pytest.raises(CommandError, match="no rank's log of train could be read"):
+            await show(session, "team", "train", Wanted(follow=follow), pytest.fail, notices.append)
+    assert len(notices) == 2, "each rank's own reason is said before"
+
+
+async def test_a_log_that_is_empty_yet_was_read(server: FakeServer) -> None:
+    server.add(2, 0, b"")
+    assert await said(server) == ([], [])
+
+
 async def test_a_missing_right_ends_it(server: FakeServer) -> None:
     server.add(2, 0, 403)
     with pytest.raises(ApiError):
