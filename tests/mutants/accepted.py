@@ -77,8 +77,8 @@ ACCEPTED: dict[str, str] = {
     "flyball_operator.power.heartbeats:_take_in: clock is not None and gpu_node.alive_nanoseconds is not None"
     " -> without 'gpu_node.alive_nanoseconds is not None'": _CLOCK,
     "flyball_operator.power.heartbeats:Heartbeats.update:"
-    " heard.status is not gpu_node.status and heard.status != gpu_node.status"
-    " -> without 'heard.status is not gpu_node.status'": "a shortcut: a status is equal to itself",
+    " pulse.status is not gpu_node.status and pulse.status != gpu_node.status"
+    " -> without 'pulse.status is not gpu_node.status'": "a shortcut: a status is equal to itself",
     "flyball_operator.power.node_info:NodeInfo._open:"
     " self.node is not None and self.node.gpus > 0 and (not self.node.cordoned)"
     " -> without 'self.node is not None'": (
@@ -99,12 +99,12 @@ ACCEPTED: dict[str, str] = {
     " -> without 'if not info.proof_void'": (
         "a shortcut: a node whose proof is void counts at its largest limits, and its distance to them is nothing"
     ),
-    "flyball_operator.power.ramp:Ramps.apply:"
+    "flyball_operator.power.ramp:Ramps.step:"
     " self._shares = {uid: known for uid, known in self._shares.items() if uid in uids} -> forgotten": _SHARES,
-    "flyball_operator.power.ramp:Ramps.apply:  for uid, known in self._shares.items() if uid in uids"
+    "flyball_operator.power.ramp:Ramps.step:  for uid, known in self._shares.items() if uid in uids"
     " -> without 'if uid in uids'": _SHARES,
-    "flyball_operator.power.ramp:Ramps._room: cap.spec.ramp_watts_per_second or 0 -> without '0'": _RAMP,
-    "flyball_operator.power.ramp:Turns.allowed: cap.spec.ramp_watts_per_second or 0 -> without '0'": _RAMP,
+    "flyball_operator.power.ramp:Ramps._update_allowance: cap.spec.ramp_watts_per_second or 0 -> without '0'": _RAMP,
+    "flyball_operator.power.ramp:Turns.update: cap.spec.ramp_watts_per_second or 0 -> without '0'": _RAMP,
     "flyball_operator.power.ramp:_raised_to: job.power_limit_milliwatts > most -> GtE": (
         "a limit that is replaced by itself"
     ),

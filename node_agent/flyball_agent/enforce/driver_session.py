@@ -58,8 +58,8 @@ class DriverSessionTracker:
         self._counters_millijoules.clear()
         self._write()
 
-    def fell_back(self, uuid: str, counter_millijoules: int) -> bool:
-        """Note a GPU's energy counter; True where it is below what it was, which begins a new session."""
+    def note_counter(self, uuid: str, counter_millijoules: int) -> bool:
+        """Note a GPU's energy counter; True where it has fallen below what it was, which begins a new session."""
         last = self._counters_millijoules.get(uuid)
         self._counters_millijoules[uuid] = counter_millijoules
         if last is None or counter_millijoules >= last:

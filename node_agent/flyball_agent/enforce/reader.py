@@ -94,7 +94,7 @@ class GpuReader:
 
     def _with_counter(self, gpu: GpuState, reading: GpuReading) -> GpuState:
         counter = reading.energy_millijoules
-        if counter is None or not self._access.session.fell_back(gpu.uuid, counter):
+        if counter is None or not self._access.session.note_counter(gpu.uuid, counter):
             return gpu
         self._state.counts.counter_resets += 1
         self._log.warning("energy counter fell back", uuid=gpu.uuid)

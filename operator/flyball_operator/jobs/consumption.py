@@ -92,7 +92,7 @@ class Consumptions:
                     reports.setdefault(report.uid, []).append((name, report))
         for uid, found in reports.items():
             known = self._known[uid]
-            known.progress = add_energy(known.progress, self._energy.believed(known.job, found, nodes, monotonic))
+            known.progress = add_energy(known.progress, self._energy.believe(known.job, found, nodes, monotonic))
             known.consumption = None
 
 

@@ -30,7 +30,7 @@ from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, withheld_g
 from flyball_operator.jobs.feasibility.put_off import put_off
 from flyball_operator.jobs.frontier import LargestNode
 from flyball_operator.jobs.job_statuses import JobStatuses
-from flyball_operator.jobs.jobs_step import JobAction, JobsStep, LiveJob
+from flyball_operator.jobs.jobs_step import NO_RUNS, JobAction, JobsCycle, JobsStep, LiveJob
 from flyball_operator.jobs.lifecycle import (
     Action,
     CreateIncarnation,
@@ -68,7 +68,6 @@ logger = get_logger(__name__)
 
 # Before it is worked out anew when a job that can wait should start.
 LOOK_SECONDS = 15.0
-NO_RUNS: Mapping[str, RecurringRun] = {}
 
 
 class JobController:
@@ -96,9 +95,7 @@ class JobController:
         self._models = models
         self._largest_node = LargestNode()
         self._fitting = Allowances(gpu_resources)
-        self._monotonic = 0.0
-        self._signal: Signal | None = None
-        self._runs = NO_RUNS
+        self._monotonic = 0.0  # at the last step
         self._statuses = JobStatuses(status_interval_seconds, models, observe=observe)
         self._records: dict[str, JobRecord] = {}
         self._energy = EnergyHistories()  # of ended jobs, too
@@ -128,8 +125,8 @@ class JobController:
         and none of a job or a quota in `status_writes`, whose last one is still being written. `runs` are those that
         recurring jobs are to be, by uid: they begin once their statuses have them.
         """
-        self._monotonic, self._signal, self._runs = monotonic, signal, runs
-        jobs = self._live_jobs(cluster, nodes, decisions, now, monotonic)
+        self._monotonic = monotonic
+        jobs = self._live_jobs(JobsCycle(cluster, nodes, decisions, now, monotonic, signal, runs))
         progress = {uid: job.memory.progress for uid, job in jobs.items()}
         consumptions = self._consumptions.observe(cluster, progress, nodes, monotonic)
         self._quotas.charge(cluster.energy_quotas, consumptions, now)
@@ -137,18 +134,19 @@ class JobController:
         gates: list[tuple[EnergyAwareJob, OpenGates]] = []
         acted_on = [(uid, job) for uid, job in jobs.items() if job.step.actions or job.step.gates is not None]
         for uid, job in sorted(acted_on, key=lambda item: (item[1].view.created, item[0])):
-            actions += [JobAction(job.view, action) for action in self._actions(job, planned=uid in decisions)]
+            taken = self._take_actions(job, monotonic, planned=uid in decisions)
+            actions += [JobAction(job.view, action) for action in taken]
             if job.step.gates is not None and not self._records[uid].attempts.holds_back(OpenGates, monotonic):
                 gates.append((job.view, job.step.gates))
         acting = {item.job.uid for item in actions}
-        checks = self._checks.due(jobs.values(), self._records, acting, monotonic)
+        checks = self._checks.step(jobs.values(), self._records, acting, monotonic)
         statuses: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
         lanes: Mapping[str, Lane] = {}
         late_energy: list[tuple[EnergyAwareJob, EnergyAwareJobStatus]] = []
         expired: list[EnergyAwareJob] = []
         quotas: list[tuple[EnergyQuota, EnergyQuotaStatus]] = []
         if not statuses_wait:
-            statuses, lanes = self._statuses.due(
+            statuses, lanes = self._statuses.step(
                 jobs.values(),
                 self._records,
                 decisions,
@@ -162,8 +160,8 @@ class JobController:
             late_energy = [
                 item for item in self._ended.late_energy(cluster, nodes, monotonic) if item[0].uid not in status_writes
             ]
-            expired = self._ended.expired(cluster.jobs.values(), now)
-            quotas = self._quotas.due(cluster.energy_quotas, jobs.values(), now, monotonic, status_writes)
+            expired = self._ended.take_expired(cluster.jobs.values(), now)
+            quotas = self._quotas.step(cluster.energy_quotas, jobs.values(), now, monotonic, status_writes)
         shown = JobsStep(
             jobs,
             (),
@@ -234,23 +232,16 @@ class JobController:
 
     # --- one job -----------------------------------------------------------------------------------------------------
 
-    def _live_jobs(
-        self,
-        cluster: ClusterState,
-        nodes: Mapping[str, NodeInfo],
-        decisions: Mapping[str, JobDecision],
-        now: datetime,
-        monotonic: float,
-    ) -> dict[str, LiveJob]:
+    def _live_jobs(self, cycle: JobsCycle) -> dict[str, LiveJob]:
         jobs = {}
-        fits = self._fits(cluster, nodes, now)
+        cluster = cycle.cluster
+        fits = self._fits(cluster, cycle.nodes, cycle.now)
         for uid, job in cluster.jobs.items():
             if job.finished or job.deleting or not job.managed_by_flyball:
                 continue  # of a job that another controller manages, not one word is ours
             try:
-                reports = self._energy.believed(job, cluster.reports_of.get(uid, ()), nodes, monotonic)
-                fit = fits.get(uid, NO_BOUNDS)
-                jobs[uid] = self._live_job(job, cluster, nodes, reports, fit, decisions.get(uid), now, monotonic)
+                reports = self._energy.believe(job, cluster.reports_of.get(uid, ()), cycle.nodes, cycle.monotonic)
+                jobs[uid] = self._live_job(cycle, job, reports, fits.get(uid, NO_BOUNDS))
             except Exception:
                 # One job that cannot be understood must not end the cycle that holds the caps for everybody.
                 logger.exception("job left out of this cycle", job=job.key)
@@ -284,31 +275,24 @@ class JobController:
             record.budget_checked = (job.generation, found)
         return found if generation == job.generation or nodes else None
 
-    def _put_off(
-        self, record: JobRecord, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo], now: datetime
-    ) -> Refusal | None:
+    def _put_off(self, cycle: JobsCycle, record: JobRecord, job: EnergyAwareJob) -> Refusal | None:
         """`put_off`, looked at now and then, and for each generation and signal."""
-        if job.spec.flexible_until is None or self._signal is None:
+        signal, nodes = cycle.signal, cycle.nodes
+        if job.spec.flexible_until is None or signal is None:
             return None
         known = record.put_off
-        looked_for = (job.generation, self._signal)
-        if known is None or known[0] != looked_for or self._monotonic - known[1] >= LOOK_SECONDS:
+        looked_for = (job.generation, signal)
+        if known is None or known[0] != looked_for or cycle.monotonic - known[1] >= LOOK_SECONDS:
             per_node = self._largest_node.gpus_of(nodes)
-            found = put_off(job, record.progress.iterations, nodes, self._models, per_node, self._signal, now)
-            known = record.put_off = (looked_for, self._monotonic, found)
+            found = put_off(job, record.progress.iterations, nodes, self._models, per_node, signal, cycle.now)
+            known = record.put_off = (looked_for, cycle.monotonic, found)
         return known[2]
 
     def _live_job(
-        self,
-        job: EnergyAwareJob,
-        cluster: ClusterState,
-        nodes: Mapping[str, NodeInfo],
-        reports: Sequence[tuple[str, PodReport]],
-        fit: Fit,
-        decision: JobDecision | None,
-        now: datetime,
-        monotonic: float,
+        self, cycle: JobsCycle, job: EnergyAwareJob, reports: Sequence[tuple[str, PodReport]], fit: Fit
     ) -> LiveJob:
+        cluster, nodes, now, monotonic = cycle.cluster, cycle.nodes, cycle.now, cycle.monotonic
+        decision = cycle.decisions.get(job.uid)
         record = self._records.get(job.uid)
         if record is None:
             record = self._records[job.uid] = JobRecord.of(job, self._rules, now, monotonic)
@@ -338,7 +322,7 @@ class JobController:
             or fit.refusal
             or without_batch_size(job)
             or (None if begun else self._budget_too_small(record, job, nodes))
-            or (None if begun else self._put_off(record, job, nodes, now))
+            or (None if begun else self._put_off(cycle, record, job))
         )
         wanted = wants_gpus(job, record.progress, refusal) and not attempts.gives_back
         if refusal is not None:
@@ -378,28 +362,29 @@ class JobController:
             eligible_nodes=on_gpu_model(fit.eligible_nodes, job.run, nodes),
             gpus_max=fit.gpus_max,
             watts_per_gpu=fit.watts_per_gpu,
-            run=job.run or self._runs.get(job.uid),
+            run=job.run or cycle.runs.get(job.uid),
         )
         live = LiveJob(job, memory, step, pods)
         record.note_waiting(live, decision, fit, untouched=untouched)
         return live
 
-    def _actions(self, job: LiveJob, *, planned: bool) -> list[Action]:
+    def _take_actions(self, job: LiveJob, monotonic: float, *, planned: bool) -> list[Action]:
+        """What is to be done for the job now, each new start in a place of those that there are."""
         step, attempts = job.step, self._records[job.view.uid].attempts
         if step.phase == Phase.FAILED:
             if out_of_restarts(job, attempts) or not failure_is_recorded(job):
                 return []  # without a restart its pods stay, with their logs
             if attempts.pause is not None and not job.view.spec.suspend:
                 return []  # and so they do until the next start is due
-        return [action for action in step.actions if self._may_act(job, action, planned=planned)]
+        return [action for action in step.actions if self._take(job, action, monotonic, planned=planned)]
 
-    def _may_act(self, job: LiveJob, action: Action, *, planned: bool) -> bool:
-        if self._records[job.view.uid].attempts.holds_back(type(action), self._monotonic):
+    def _take(self, job: LiveJob, action: Action, monotonic: float, *, planned: bool) -> bool:
+        if self._records[job.view.uid].attempts.holds_back(type(action), monotonic):
             return False
         if not isinstance(action, CreateIncarnation):
             return True
         # A new leader starts nothing before its first plan.
-        return planned and self._creates.allows(job.view.namespace, self._monotonic)
+        return planned and self._creates.take(job.view.namespace, monotonic)
 
 
 def on_gpu_model(

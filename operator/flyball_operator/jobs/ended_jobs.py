@@ -31,12 +31,12 @@ class EndedJobs:
             if job is None or not job.finished or job.deleting or not job.managed_by_flyball:
                 continue
             before = recorded_progress(job)
-            progress = add_energy(before, self._energy.believed(job, reports, nodes, monotonic))
+            progress = add_energy(before, self._energy.believe(job, reports, nodes, monotonic))
             if progress.consumed_millijoules != before.consumed_millijoules:
                 yield job, energy_status(job, progress)
 
-    def expired(self, jobs: Iterable[EnergyAwareJob], now: datetime) -> list[EnergyAwareJob]:
-        """Finished jobs whose time to live is over; looked for once per status interval, as there can be thousands."""
+    def take_expired(self, jobs: Iterable[EnergyAwareJob], now: datetime) -> list[EnergyAwareJob]:
+        """Look for finished jobs whose time to live is over, once per status interval: there can be thousands."""
         interval = timedelta(seconds=self._interval_seconds)
         if self._expiry_checked is not None and now - self._expiry_checked < interval:
             return []

@@ -42,10 +42,10 @@ class EnergyHistory:
         self._doubted: set[str] = set()
         self._counted: dict[str, dict[int, int]] = {}  # since then, by node and incarnation
 
-    def believed(
+    def believe(
         self, reports: Iterable[tuple[str, PodReport]], largest: Mapping[str, NodeMilliwatts], monotonic: float
     ) -> list[tuple[str, PodReport]]:
-        """The `reports` of `(node, report)`, with no more energy than is possible.
+        """Take in the `reports` of `(node, report)` and give them back with no more energy than is possible.
 
         `largest` has what the GPUs of each node come to at their largest limits; of a node without an entry nobody knows.
         """
@@ -84,14 +84,14 @@ class EnergyHistories:
     def __init__(self) -> None:
         self._of: dict[str, EnergyHistory] = {}  # by the job's uid
 
-    def believed(
+    def believe(
         self,
         job: EnergyAwareJob,
         reports: Sequence[tuple[str, PodReport]],
         nodes: Mapping[str, NodeInfo],
         monotonic: float,
     ) -> list[tuple[str, PodReport]]:
-        """What agents report of the job, by node, with no more energy than their GPUs can have used."""
+        """Take in what agents report of the job, by node; gives it back with no more energy than their GPUs can have used."""
         history = self._of.get(job.uid)
         if history is None:
             recorded = recorded_progress(job).open_millijoules
@@ -99,7 +99,7 @@ class EnergyHistories:
         if not reports:
             return []
         largest = {name: nodes[name].max_limits_milliwatts for name, _ in reports if name in nodes}
-        return history.believed(reports, largest, monotonic)
+        return history.believe(reports, largest, monotonic)
 
     def forget_all_but(self, uids: Collection[str]) -> None:
         """Drop what is remembered of jobs that are gone."""

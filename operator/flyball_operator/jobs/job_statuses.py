@@ -50,7 +50,7 @@ class JobStatuses:
         self._lanes = Lanes()
         self.next_seconds = float("inf")
 
-    def due(
+    def step(
         self,
         jobs: Iterable[LiveJob],
         records: Mapping[str, JobRecord],
@@ -135,7 +135,7 @@ class JobStatuses:
                 self.next_seconds = min(self.next_seconds, self._updates.seconds_to_power(history, monotonic))
         found: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
         lane_of: dict[str, Lane] = {}
-        for lane, room in self._lanes.rooms(writes).items():
+        for lane, room in self._lanes.step(writes).items():
             begun = 0
             for _, job, record, facts in sorted(waiting[lane], key=itemgetter(0)):
                 if begun >= room or len(found) + len(writes) >= STATUSES_AT_ONCE:

@@ -1,19 +1,43 @@
-"""What follows from one cycle for all jobs: the actions to take, the statuses to write."""
+"""One cycle for all jobs: what the decisions are made on, and what follows: the actions to take, the statuses to write."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
-from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, RecurringRun
 from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.workloads import PodView
+from flyball_planner.shifting import Signal
+from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.lifecycle import Action, JobStep, OpenGates, StopIncarnation
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.pipeline_points import TellPoint
 from flyball_operator.jobs.status_lanes import Lane
+from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.watches import ClusterState
+
+NO_RUNS: Mapping[str, RecurringRun] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class JobsCycle:
+    """What one cycle of the job decisions is made on; `now` is the wall clock's instant, `monotonic` in seconds.
+
+    `decisions` is the plan in force, by the job's uid; empty before a leader's first plan. By the `signal` jobs that can
+    wait are put off. `runs` are those that recurring jobs are to be, by uid: they begin once their statuses have them.
+    """
+
+    cluster: ClusterState
+    nodes: Mapping[str, NodeInfo]
+    decisions: Mapping[str, JobDecision]
+    now: datetime
+    monotonic: float
+    signal: Signal | None = None
+    runs: Mapping[str, RecurringRun] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,18 +51,18 @@ class Verdict:
 
 
 class PlainJobs:
-    """Judges the Jobs that wait in each cycle, and remembers which were let run a moment ago and what was told."""
+    """Judges the Jobs that wait in each cycle, and remembers which were let run a moment ago and what was shown of them."""
 
     def __init__(self) -> None:
         self._admitted: dict[str, float] = {}  # when, by uid
-        self._told: dict[str, tuple[str, float]] = {}
+        self._shown: dict[str, tuple[str, float]] = {}
         self.waiting: Mapping[str, int] = {}
         """How many were judged in the last step and go on waiting, by the reason."""
 
     def step(self, state: PowerState, decisions: Mapping[str, JobDecision], monotonic: float) -> list[Verdict]:
         """Which Jobs may run now, and what is to be told of those that may not; the same is not told in each cycle."""
         jobs = {job.uid: job for job in state.cluster.plain_jobs}
-        self._told = {uid: told for uid, told in self._told.items() if uid in jobs}
+        self._shown = {uid: shown for uid, shown in self._shown.items() if uid in jobs}
         self._admitted = {
             uid: at for uid, at in self._admitted.items() if uid in jobs and monotonic - at < BELIEVED_SECONDS
         }
@@ -77,13 +77,14 @@ class PlainJobs:
         for verdict in verdicts:
             if verdict.admitted:
                 self._admitted[verdict.job.uid] = monotonic
-        return [verdict for verdict in verdicts if verdict.admitted or self._is_news(verdict, monotonic)]
+        return [verdict for verdict in verdicts if verdict.admitted or self._take_news(verdict, monotonic)]
 
-    def _is_news(self, verdict: Verdict, monotonic: float) -> bool:
-        before = self._told.get(verdict.job.uid)
+    def _take_news(self, verdict: Verdict, monotonic: float) -> bool:
+        """Whether users are to be shown this verdict now; it counts as shown from here on."""
+        before = self._shown.get(verdict.job.uid)
         if before is not None and before[0] == verdict.message and monotonic - before[1] < TELL_AGAIN_SECONDS:
             return False
-        self._told[verdict.job.uid] = verdict.message, monotonic
+        self._shown[verdict.job.uid] = verdict.message, monotonic
         return True
 
 

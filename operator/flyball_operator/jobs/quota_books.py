@@ -111,7 +111,7 @@ class QuotaBooks:
                 book.period = charged(quota.spec.energy_budget, book.period, used_in.get(quota.namespace, ()), now)
         self._books = {quota.uid: self._book(quota) for quota in quotas}
 
-    def due(
+    def step(
         self,
         quotas: Iterable[EnergyQuota],
         jobs: Iterable[LiveJob],

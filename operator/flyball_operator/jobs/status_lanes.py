@@ -36,8 +36,8 @@ class _Room:
         self._at_once = FEWEST_FIGURES_AT_ONCE
         self.begun = 0
 
-    def beside(self, left: int) -> int:
-        """How many may be begun beside those that are `left` from before."""
+    def step(self, left: int) -> int:
+        """Find how many may be begun beside those that are `left` from before."""
         if not left and self.begun >= self._at_once:
             self._at_once = min(MOST_FIGURES_AT_ONCE, 2 * self._at_once)
         elif 2 * left > self._at_once:
@@ -52,12 +52,12 @@ class Lanes:
         self._lane_of: dict[str, Lane] = {}  # of each job whose status is being written, by uid
         self._rooms = {Lane.POWER: _Room(), Lane.FIGURES: _Room()}
 
-    def rooms(self, under_way: Collection[str]) -> dict[Lane, int]:
-        """How many more may be begun beside those `under_way` (uids)."""
+    def step(self, under_way: Collection[str]) -> dict[Lane, int]:
+        """Find how many more may be begun beside those `under_way` (uids)."""
         self._lane_of = {uid: lane for uid, lane in self._lane_of.items() if uid in under_way}
         left = Counter(self._lane_of.values())
         room = max(0, STATUSES_AT_ONCE - len(under_way))
-        of_lane = {lane: each.beside(left[lane]) for lane, each in self._rooms.items()}
+        of_lane = {lane: each.step(left[lane]) for lane, each in self._rooms.items()}
         others = len(under_way) - left[Lane.FIGURES]
         return {
             Lane.NEWS: room,

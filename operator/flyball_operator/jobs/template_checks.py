@@ -29,7 +29,7 @@ class TemplateChecks:
     def __init__(self) -> None:
         self._passed: OrderedDict[bytes, float] = OrderedDict()  # what was taken, and when; the oldest first
 
-    def due(
+    def step(
         self, jobs: Iterable[LiveJob], records: Mapping[str, JobRecord], acting: Collection[str], monotonic: float
     ) -> list[EnergyAwareJob]:
         """Jobs whose templates nobody has looked at yet, and which are not about to be made anyway (`acting`, by uid)."""

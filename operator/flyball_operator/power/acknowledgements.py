@@ -20,17 +20,23 @@ class Acknowledgements:
         self._timeout_seconds = timeout_seconds
         # The first grant that is not acknowledged, and since when.
         self._owed: dict[str, tuple[GrantVersion, float]] = {}
+        self._unresponsive: frozenset[str] = frozenset()
+
+    @property
+    def unresponsive(self) -> frozenset[str]:
+        """Nodes that have owed an acknowledgement beyond the timeout.
+
+        Agents that never acknowledged anything are not among them: `NodeInfo.acknowledged` is already False for them.
+        """
+        return self._unresponsive
 
     @property
     def owing(self) -> Set[str]:
         """Nodes whose agents have yet to acknowledge the grant that stands."""
         return self._owed.keys()
 
-    def update(self, gpu_nodes: Mapping[str, GpuNode], monotonic: float) -> frozenset[str]:
-        """Take in the GPUNodes as they are now; returns the nodes that have owed an acknowledgement beyond the timeout.
-
-        Agents that never acknowledged anything are not among them: `NodeInfo.acknowledged` is already False for them.
-        """
+    def update(self, gpu_nodes: Mapping[str, GpuNode], monotonic: float) -> None:
+        """Take in the GPUNodes as they are now."""
         unresponsive = set()
         for name, gpu_node in gpu_nodes.items():
             if gpu_node.grant is None or gpu_node.acknowledged_current:
@@ -44,4 +50,4 @@ class Acknowledgements:
                 unresponsive.add(name)
         for name in self._owed.keys() - gpu_nodes.keys():
             del self._owed[name]
-        return frozenset(unresponsive)
+        self._unresponsive = frozenset(unresponsive)

@@ -93,8 +93,8 @@ class Brakes:
         names = sorted({*caps, *held})[:MAX_CAPS_OVER_NODE]
         return tuple(CapOverNode(name, self.known(name)) for name in names)
 
-    def due(self, caps: Iterable[CapState], nodes: Mapping[str, NodeInfo], monotonic: float) -> tuple[SendBrake, ...]:
-        """The brakes to write now; they count as sent from here on."""
+    def step(self, caps: Iterable[CapState], nodes: Mapping[str, NodeInfo], monotonic: float) -> tuple[SendBrake, ...]:
+        """Decide which brakes to write now; they count as sent from here on."""
         caps = tuple(caps)
         self._late = frozenset(name for name, info in nodes.items() if info.late)
         sends = self._sends(caps, nodes, monotonic)

@@ -295,7 +295,7 @@ class CapStatuses:
         self._interval_seconds = interval_seconds
         self._written_at: dict[str, float] = {}  # by the cap's uid
 
-    def due(
+    def step(
         self,
         caps: CapStates,
         infeasible: Collection[str],

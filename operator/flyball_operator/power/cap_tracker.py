@@ -65,7 +65,7 @@ class CapTracker:
         self._memory: dict[str, _Memory] = {}
         self._counters = EnergyCounters()
 
-    def read(
+    def step(
         self,
         caps: Iterable[PowerCap],
         nodes: Mapping[str, NodeInfo],
@@ -75,7 +75,7 @@ class CapTracker:
         readings: Mapping[str, MeterReading] | None = None,
         wanted_gpus: int | None = None,
     ) -> CapStates:
-        """All caps as of the wall clock's `now`; `monotonic` gives the seconds since the last call.
+        """Evaluate all caps as of the wall clock's `now`; `monotonic` gives the seconds since the last call.
 
         `brakes` are the PowerBrakes by the names of their caps. An emergency is for the nodes under its cap now and for
         those whose grant says that they were: it outlasts a change of labels, and its cap. `readings` has what the caps'

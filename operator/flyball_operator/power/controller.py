@@ -104,21 +104,29 @@ class PowerController:
         `readings` has what the caps' meters said last, by the caps' uids.
         """
         self._now = monotonic
-        unresponsive = self._acknowledgements.update(cluster.gpu_nodes, monotonic)
+        self._acknowledgements.update(cluster.gpu_nodes, monotonic)
         views = {view.name: view for view in cluster.nodes}
         signs = {name for name, item in cluster.gpu_nodes.items() if sign_of_a_boot(views.get(name), item)}
-        silent = self._heartbeats.update(cluster.gpu_nodes, monotonic, signs)
+        self._heartbeats.update(cluster.gpu_nodes, monotonic, signs)
         nodes = read_nodes(
-            cluster.nodes, cluster.gpu_nodes, cluster.pods, unresponsive, silent, self._known_gpus, self._nodes
+            cluster.nodes,
+            cluster.gpu_nodes,
+            cluster.pods,
+            self._acknowledgements.unresponsive,
+            self._heartbeats.silent_seconds(monotonic),
+            self._known_gpus,
+            self._nodes,
         )
-        nodes = self._writes.counted(nodes, cluster.gpu_nodes)
+        self._writes.update(nodes, cluster.gpu_nodes)
+        nodes = self._writes.counted(nodes)
         self._brakes.update(cluster.brakes)
-        caps = self._caps.read(cluster.caps, nodes, now, monotonic, cluster.brakes, readings, cluster.wanted_gpus)
+        caps = self._caps.step(cluster.caps, nodes, now, monotonic, cluster.brakes, readings, cluster.wanted_gpus)
+        self._cut_yield.update(caps.states, monotonic)
         return PowerState(
             cluster,
             nodes,
             caps,
-            self._cut_yield.is_cutting(caps.states, monotonic),
+            self._cut_yield.is_cutting(monotonic),
             self._heartbeats.next_silence_seconds(monotonic),
         )
 
@@ -140,23 +148,27 @@ class PowerController:
         `status_writes` has the uids of the caps whose statuses are being written, `stopping` the incarnations (by job uid
         and number) that are to be stopped.
         """
-        held_up = self._starts_and_stops.held_up(state, stopping, monotonic)
-        plan = self._starts_and_stops.with_held_up(plan, state.cluster, held_up)
-        leaving = self._memberships.to_be_lowered(state.caps, state.nodes, monotonic)
-        brakes = self._brakes.due(state.caps.states, state.nodes, monotonic) if self._settings.brakes else ()
+        turns = self._starts_and_stops
+        turns.update_stops(state, stopping, monotonic)
+        plan = turns.with_held_up(plan)
+        turns.follow(plan, state.cluster)
+        self._memberships.update(state.caps, state.nodes, monotonic)
+        leaving = self._memberships.to_be_lowered(monotonic)
+        brakes = self._brakes.step(state.caps.states, state.nodes, monotonic) if self._settings.brakes else ()
         sends, grants = self._grants(state, plan, leaving, monotonic)
+        turns.update_starts(state, monotonic)
         instructions = PowerInstructions(
             brakes=brakes,
             sends=sends,
             untaint=tuple(info for info in state.nodes.values() if _to_be_opened(info)),
             taint=tuple(info for info in state.nodes.values() if _to_be_closed(info)),
-            cap_statuses=self._cap_statuses.due(state.caps, plan.infeasible, grants, now, monotonic, status_writes),
-            reserved=self._starts_and_stops.may_start(state, monotonic),
-            held_up=held_up,
+            cap_statuses=self._cap_statuses.step(state.caps, plan.infeasible, grants, now, monotonic, status_writes),
+            reserved=turns.may_start,
+            held_up=turns.held_up,
             owing=len(self._acknowledgements.owing),
             label_syncs=self._label_syncs(state, leaving, {send.node.name for send in sends}),
             holds=tuple(
-                self._holds.due(
+                self._holds.step(
                     state.cluster.caps,
                     state.cluster.gpu_nodes.values(),
                     monotonic,
@@ -198,9 +210,10 @@ class PowerController:
         priorities = {uid: job.spec.priority for uid, job in state.cluster.jobs.items()} if metered else {}
         fitting, fits = throttled(targets, state.nodes, budgets, priorities)
         fits = fits or bool(metered)  # no plan knows of meters: what they ask for waits for none
-        if self._plan_grace.waits(fits, plan.next_is_near, state.caps.states, state.nodes, monotonic):
+        self._plan_grace.update(fits, monotonic)
+        if self._plan_grace.waits(plan.next_is_near, state.caps.states, state.nodes, monotonic):
             return (), GrantsUnderWay(len(owing), unheard, state.cluster.unread)
-        fitting, ramps = self._ramps.apply(fitting, power, state.caps.states, monotonic)
+        fitting, ramps = self._ramps.step(fitting, power, state.caps.states, monotonic)
         budgets += ramps
         self._starts_and_stops.aim_at(fitting)
         may_raise = self._may_raise(state) and not unadopted
@@ -221,7 +234,9 @@ class PowerController:
             SendGrant(state.nodes[node], grant, node in admission.waiting)
             for node, grant in self._writes.sendable(admission, power, held_back)
         )
-        self._small_raises.sent((send.node.name for send in sends), monotonic)
+        sent = {send.node.name for send in sends}
+        self._repetitions.sent(sent, admission.grants, power, monotonic)
+        self._small_raises.sent(sent, monotonic)
         waiting = len(owing | admission.grants.keys() | set(admission.waiting))
         return sends, GrantsUnderWay(waiting, unheard, state.cluster.unread, wished.committed)
 

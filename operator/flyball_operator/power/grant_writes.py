@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from flyball_api.gpu_node import GpuNode
@@ -46,17 +46,20 @@ class GrantWrites:
         """The nodes whose last grant has no answer yet."""
         return self._under_way.keys()
 
-    def counted(self, nodes: Mapping[str, NodeInfo], gpu_nodes: Mapping[str, GpuNode]) -> dict[str, NodeInfo]:
-        """Every node with what was attempted there, as long as nobody knows whether it arrived.
+    def update(self, nodes: Collection[str], gpu_nodes: Mapping[str, GpuNode]) -> None:
+        """Take in the nodes and GPUNodes as they are now: what shows whether an attempt arrived ends it.
 
         A GPUNode that cannot be read now, or is gone while its Node is there, shows nothing of that.
         """
-        counted = dict(nodes)
         for name, attempt in list(self._attempts.items()):
             seen = gpu_nodes.get(name)
             if name not in nodes or (seen is not None and seen.metadata.resource_version != attempt.replaced):
                 del self._attempts[name]
-                continue
+
+    def counted(self, nodes: Mapping[str, NodeInfo]) -> dict[str, NodeInfo]:
+        """Every node with what was attempted there, as long as nobody knows whether it arrived."""
+        counted = dict(nodes)
+        for name, attempt in self._attempts.items():
             power = nodes[name].power
             # The attempt covers what was committed then; a doubt of the node can be younger.
             power = replace(power, committed=power.committed | attempt.committed, unsettled=True)

@@ -43,8 +43,8 @@ class _NodeClock(Struct, frozen=True):
         return _NodeClock(boot_id, offset, monotonic, max(alive, self.latest), alive, below)
 
 
-class _Heard(Struct):
-    """What was heard of one agent: its last status, and by our clock when it was last alive.
+class _Pulse(Struct):
+    """What is known of one agent: its last status, and by our clock when it was last alive.
 
     `doubted_at` is when there last was a reason to doubt that it lives, or that its node has not booted; None: there is
     none.
@@ -72,45 +72,42 @@ class Heartbeats:
 
     def __init__(self, timeout_seconds: float) -> None:
         self._timeout_seconds = timeout_seconds
-        self._heard: dict[str, _Heard] = {}
+        self._pulses: dict[str, _Pulse] = {}
 
-    def update(
-        self, gpu_nodes: Mapping[str, GpuNode], monotonic: float, signs: Collection[str] = ()
-    ) -> dict[str, float]:
-        """Take in the GPUNodes as they are now, and which nodes show a sign of a boot.
-
-        Returns the nodes without a report for too long or since their last sign, with the seconds since the last one.
-        """
-        silent = {}
+    def update(self, gpu_nodes: Mapping[str, GpuNode], monotonic: float, signs: Collection[str] = ()) -> None:
+        """Take in the GPUNodes as they are now, and which nodes show a sign of a boot."""
         for name, gpu_node in gpu_nodes.items():
-            heard = self._heard.get(name)
-            if heard is None:
-                heard = self._heard[name] = _Heard(gpu_node.status, monotonic, _clock(None, gpu_node, monotonic))
-            elif heard.status is not gpu_node.status and heard.status != gpu_node.status:
-                _take_in(heard, gpu_node, monotonic)
-            if name in signs or (heard.doubted_at is None and monotonic - heard.alive_at > self._timeout_seconds):
-                heard.doubted_at = monotonic
-            if heard.doubted_at is not None:
-                silent[name] = monotonic - heard.alive_at
-        for name in self._heard.keys() - gpu_nodes.keys():
-            del self._heard[name]
-        return silent
+            pulse = self._pulses.get(name)
+            if pulse is None:
+                pulse = self._pulses[name] = _Pulse(gpu_node.status, monotonic, _clock(None, gpu_node, monotonic))
+            elif pulse.status is not gpu_node.status and pulse.status != gpu_node.status:
+                _take_in(pulse, gpu_node, monotonic)
+            if name in signs or (pulse.doubted_at is None and monotonic - pulse.alive_at > self._timeout_seconds):
+                pulse.doubted_at = monotonic
+        for name in self._pulses.keys() - gpu_nodes.keys():
+            del self._pulses[name]
+
+    def silent_seconds(self, monotonic: float) -> dict[str, float]:
+        """The nodes without a report for too long or since their last sign, with the seconds since the last one."""
+        return {
+            name: monotonic - pulse.alive_at for name, pulse in self._pulses.items() if pulse.doubted_at is not None
+        }
 
     def next_silence_seconds(self, monotonic: float) -> float:
         """Seconds until the next agent will have been silent for too long, where none reports before; infinite for none."""
-        last = min([heard.alive_at for heard in self._heard.values() if heard.doubted_at is None], default=math.inf)
+        last = min([pulse.alive_at for pulse in self._pulses.values() if pulse.doubted_at is None], default=math.inf)
         return last + self._timeout_seconds - monotonic
 
 
-def _take_in(heard: _Heard, gpu_node: GpuNode, monotonic: float) -> None:
+def _take_in(pulse: _Pulse, gpu_node: GpuNode, monotonic: float) -> None:
     """Take in another status of an agent than before."""
-    alive_at, clock = monotonic, _clock(heard.clock, gpu_node, monotonic)
+    alive_at, clock = monotonic, _clock(pulse.clock, gpu_node, monotonic)
     if clock is not None and gpu_node.alive_nanoseconds is not None:
         alive_at = gpu_node.alive_nanoseconds / NANOSECONDS + clock.offset
-    heard.status, heard.clock = gpu_node.status, clock
-    heard.alive_at = max(heard.alive_at, alive_at)
-    if heard.doubted_at is not None and alive_at >= heard.doubted_at:
-        heard.doubted_at = None
+    pulse.status, pulse.clock = gpu_node.status, clock
+    pulse.alive_at = max(pulse.alive_at, alive_at)
+    if pulse.doubted_at is not None and alive_at >= pulse.doubted_at:
+        pulse.doubted_at = None
 
 
 def _clock(known: _NodeClock | None, gpu_node: GpuNode, monotonic: float) -> _NodeClock | None:

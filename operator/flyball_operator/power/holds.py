@@ -41,7 +41,7 @@ class Holds:
     def __init__(self) -> None:
         self._deleted_at: dict[str, float] = {}  # by the cap's UID
 
-    def due(
+    def step(
         self, caps: Iterable[PowerCap], gpu_nodes: Iterable[GpuNode], monotonic: float, may_release: bool
     ) -> list[HoldChange]:
         """The finalizers to write now; `may_release`: the copies are fresh, so that no annotation was missed."""

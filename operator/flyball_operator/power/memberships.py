@@ -44,8 +44,8 @@ class Memberships:
         self._settle_seconds = settle_seconds
         self._leaving: dict[str, tuple[frozenset[str], Labels, float]] = {}  # caps, labels of now, since when
 
-    def to_be_lowered(self, caps: CapStates, nodes: Mapping[str, NodeInfo], monotonic: float) -> frozenset[str]:
-        """Take in what stands now; returns the nodes that are to go to the smallest limits, so that they can leave."""
+    def update(self, caps: CapStates, nodes: Mapping[str, NodeInfo], monotonic: float) -> None:
+        """Take in what stands now."""
         leaving = leaving_caps(caps.states)
         for name in self._leaving.keys() - leaving.keys():
             del self._leaving[name]
@@ -53,6 +53,9 @@ class Memberships:
             before = self._leaving.get(name)
             if before is None or before[:2] != (left, nodes[name].labels):
                 self._leaving[name] = left, nodes[name].labels, monotonic
+
+    def to_be_lowered(self, monotonic: float) -> frozenset[str]:
+        """The nodes that are to go to the smallest limits, so that they can leave."""
         return frozenset(
             name for name, (_, _, since) in self._leaving.items() if monotonic - since >= self._settle_seconds
         )

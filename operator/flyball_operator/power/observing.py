@@ -77,10 +77,10 @@ class ObservingController:
                 self._imagined.handle(Answered(send.node.name, Outcome.DONE))
         grants = GrantsUnderWay(unread=state.cluster.unread)
         fresh = self._settings.is_fresh(state.cluster)
-        holds = self._holds.due(state.cluster.caps, state.cluster.gpu_nodes.values(), monotonic, fresh)
+        holds = self._holds.step(state.cluster.caps, state.cluster.gpu_nodes.values(), monotonic, fresh)
         return PowerInstructions(
             sends=missing,
-            cap_statuses=self._cap_statuses.due(state.caps, plan.infeasible, grants, now, monotonic, status_writes),
+            cap_statuses=self._cap_statuses.step(state.caps, plan.infeasible, grants, now, monotonic, status_writes),
             # What a governing operator kept from being deleted must not stay for ever.
             holds=tuple(change for change in holds if change.action is not HoldAction.HOLD),
         )

@@ -3,7 +3,7 @@ rest of a raise of which there is only a watt or two."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from flyball_api.grant import Grant
 from msgspec.structs import replace
@@ -35,23 +35,22 @@ class PlanGrace:
     def __init__(self) -> None:
         self._unfitting_since: float | None = None
 
+    def update(self, fits: bool, monotonic: float) -> None:
+        """Take in whether the plan in force fits the caps."""
+        if fits:
+            self._unfitting_since = None
+        elif self._unfitting_since is None:
+            self._unfitting_since = monotonic
+
     def waits(
-        self,
-        fits: bool,
-        next_is_near: bool,
-        caps: Iterable[CapState],
-        nodes: Mapping[str, NodeInfo],
-        monotonic: float,
+        self, next_is_near: bool, caps: Iterable[CapState], nodes: Mapping[str, NodeInfo], monotonic: float
     ) -> bool:
         """Whether a plan that fits the caps is so near that a cut of this one is not worth its own wave of grants.
 
         Where brakes hold every cap already, that can take its time.
         """
-        if fits:
-            self._unfitting_since = None
-            return False
         if self._unfitting_since is None:
-            self._unfitting_since = monotonic
+            return False
         braked = any(info.power.braked_milliwatts is not None for info in nodes.values())
         held = braked and all(cap.enforced for cap in caps)
         grace = BRAKED_PLAN_GRACE_SECONDS if held else PLAN_GRACE_SECONDS
@@ -64,14 +63,16 @@ class CutYield:
     def __init__(self) -> None:
         self._cutting_since: float | None = None
 
-    def is_cutting(self, caps: Iterable[CapState], monotonic: float) -> bool:
-        """Whether a cap is on its way down; only for a moment, as a cap may stay unmet for ever."""
+    def update(self, caps: Iterable[CapState], monotonic: float) -> None:
+        """Take in the caps as they stand."""
         if all(cap.enforced or not cap.attainable for cap in caps):
             self._cutting_since = None
-            return False
-        if self._cutting_since is None:
+        elif self._cutting_since is None:
             self._cutting_since = monotonic
-        return monotonic - self._cutting_since < CUT_YIELD_SECONDS
+
+    def is_cutting(self, monotonic: float) -> bool:
+        """Whether a cap is on its way down; only for a moment, as a cap may stay unmet for ever."""
+        return self._cutting_since is not None and monotonic - self._cutting_since < CUT_YIELD_SECONDS
 
 
 class Repetitions:
@@ -88,22 +89,28 @@ class Repetitions:
     def held_back(
         self, grants: Mapping[str, Grant], power: Mapping[str, NodePower], monotonic: float
     ) -> frozenset[str]:
-        """The nodes whose grant is a repetition that can wait; the others' count as sent."""
+        """The nodes whose grant is a repetition that can wait."""
+        return frozenset(
+            name
+            for name, (_, due) in self._sent.items()
+            if monotonic < due and name in grants and _is_repetition(grants[name], power[name])
+        )
+
+    def sent(
+        self, nodes: Container[str], grants: Mapping[str, Grant], power: Mapping[str, NodePower], monotonic: float
+    ) -> None:
+        """Take in to which nodes their grant is sent now; `grants` has those of the others, too."""
         repeated = {name for name, grant in grants.items() if _is_repetition(grant, power[name])}
         self._sent = {
             name: sent
             for name, sent in self._sent.items()
             if name in repeated or (name in power and name not in grants and not _is_followed(power[name]))
         }
-        waiting = set()
         for name in repeated:
-            count, due = self._sent.get(name, (0, monotonic))
-            if monotonic < due:
-                waiting.add(name)
-                continue
-            pause = min(FIRST_REPETITION_SECONDS * 2 ** min(count, 10), LONGEST_REPETITION_SECONDS)
-            self._sent[name] = count + 1, monotonic + pause
-        return frozenset(waiting)
+            if name in nodes:
+                count, _ = self._sent.get(name, (0, monotonic))
+                pause = min(FIRST_REPETITION_SECONDS * 2 ** min(count, 10), LONGEST_REPETITION_SECONDS)
+                self._sent[name] = count + 1, monotonic + pause
 
 
 class SmallRaises:
@@ -121,11 +128,15 @@ class SmallRaises:
         self, grants: Mapping[str, Grant], power: Mapping[str, NodePower], monotonic: float
     ) -> frozenset[str]:
         """The nodes whose grant can wait for that."""
-        self._granted = {name: at for name, at in self._granted.items() if monotonic - at < SMALL_RAISE_SECONDS}
-        return frozenset(name for name in self._granted.keys() & grants if _is_small_raise(grants[name], power[name]))
+        return frozenset(
+            name
+            for name, at in self._granted.items()
+            if monotonic - at < SMALL_RAISE_SECONDS and name in grants and _is_small_raise(grants[name], power[name])
+        )
 
     def sent(self, nodes: Iterable[str], monotonic: float) -> None:
         """Take in which nodes are granted something now."""
+        self._granted = {name: at for name, at in self._granted.items() if monotonic - at < SMALL_RAISE_SECONDS}
         self._granted |= dict.fromkeys(nodes, monotonic)
 
 

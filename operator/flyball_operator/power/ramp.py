@@ -50,7 +50,7 @@ class Ramps:
         self._allowances: dict[str, _Allowance] = {}  # by the cap's uid
         self._shares: dict[str, _Share] = {}  # by the cap's uid, where more is wanted than may rise
 
-    def apply(
+    def step(
         self, targets: Sequence[GrantTarget], power: Mapping[str, NodePower], caps: Iterable[CapState], monotonic: float
     ) -> tuple[list[GrantTarget], list[CapBudget]]:
         """The targets with raises as far as the ramps allow now, and the budgets that hold them there."""
@@ -68,10 +68,12 @@ class Ramps:
                 for target in under
             }
             committed = int(counts.committed(power))
-            room, wanted = self._room(cap, committed, list(rises.values()), monotonic), sum(rises.values())
+            self._update_allowance(cap, committed, list(rises.values()), monotonic)
+            room, wanted = self._allowances[cap.cap.uid].milliwatts, sum(rises.values())
             if wanted > room:
                 rising = [target for target in under if rises[target.node]]
-                limits = self._limits(cap, rising, power, room / wanted)
+                self._update_share(cap, rising, power, room / wanted)
+                limits = self._shares[cap.cap.uid].limits
                 by_node |= {target.node: _raised_to(target, limits) for target in rising}
             else:
                 self._shares.pop(cap.cap.uid, None)
@@ -80,10 +82,10 @@ class Ramps:
             )
         return list(by_node.values()), budgets
 
-    def _limits(
+    def _update_share(
         self, cap: CapState, rising: Iterable[GrantTarget], power: Mapping[str, NodePower], fraction: float
-    ) -> Mapping[tuple[str, str, str], int]:
-        """How high each job's limits may be: by `fraction` of its rise, until the cap's next step.
+    ) -> None:
+        """Share out how high each job's limits may be: by `fraction` of its rise, until the cap's next step.
 
         What is left over, because another's rise cannot be had now, waits for that step. Shared out at every look it would
         be a grant each time, of half as much as the one before. A job that begins does so from the smallest limit: its pods
@@ -104,10 +106,9 @@ class Ramps:
                     floor = max(target.min_limit_milliwatts, 0 if before is None else before.power_limit_milliwatts)
                     rise = int(max(0, job.power_limit_milliwatts - floor) * fraction)
                     share.limits[key] = floor + in_whole_watts(MilliwattsPerGpu(rise))
-        return share.limits
 
-    def _room(self, cap: CapState, committed: int, rises: Sequence[int], monotonic: float) -> int:
-        """By how many milliwatts what is committed may rise now, where that much of a rise is wanted on each node.
+    def _update_allowance(self, cap: CapState, committed: int, rises: Sequence[int], monotonic: float) -> None:
+        """Take in what is committed now, and by how many milliwatts it is wanted to rise on each node.
 
         While nothing is wanted, nothing is saved up; else as much as the largest rise of one node, as one that cannot be
         had in parts (a foreign pod's reservation, say) must come at some time.
@@ -122,7 +123,6 @@ class Ramps:
             most = max(int(per_second * STEP_SECONDS), *rises)
             left, since = min(left + int(per_second * elapsed), most), monotonic
         self._allowances[cap.cap.uid] = _Allowance(left, since, committed)
-        return left
 
 
 def _raised_to(target: GrantTarget, limits: Mapping[tuple[str, str, str], int]) -> GrantTarget:
@@ -217,14 +217,19 @@ class Turns:
         self._at: float | None = None
         self._taken: set[tuple[str, int]] = set()
 
-    def allowed(
+    @property
+    def allowed(self) -> frozenset[tuple[str, int]]:
+        """The jobs, by uid and incarnation, that may take their step now; one goes on being allowed until it has."""
+        return frozenset(self._taken)
+
+    def update(
         self,
         waiting: Iterable[LoadStep],
         caps: Iterable[CapState],
         nodes: Mapping[str, NodeInfo],
         monotonic: float,
-    ) -> frozenset[tuple[str, int]]:
-        """The jobs, by uid and incarnation, that may take their step now; one goes on being allowed until it has."""
+    ) -> None:
+        """Take in the jobs that wait to take a step of load, and let those take it whose turn it is."""
         elapsed = 0.0 if self._at is None else monotonic - self._at
         self._at = monotonic
         ramped = [cap for cap in caps if cap.spec.ramp_watts_per_second is not None]
@@ -245,4 +250,3 @@ class Turns:
             self._taken.add(job.key)
             for cap in over:
                 self._owed[cap.cap.uid] += job.milliwatts(cap, nodes)
-        return frozenset(self._taken)

@@ -22,30 +22,43 @@ class StartsAndStops:
         self._starts, self._stops = Turns(), Turns()
         self._pod_limits: dict[tuple[str, str], MilliwattsPerGpu] = {}  # as they should be, by pod name and job uid
         self._running: dict[tuple[str, int], JobDecision] = {}  # by which each incarnation was granted its watts last
+        self._held_up: frozenset[tuple[str, int]] = frozenset()
+        self._may_start: frozenset[tuple[str, str]] = frozenset()
 
-    def held_up(
-        self, state: PowerState, stopping: Collection[tuple[str, int]], monotonic: float
-    ) -> frozenset[tuple[str, int]]:
+    @property
+    def held_up(self) -> frozenset[tuple[str, int]]:
         """The incarnations whose stop has to wait for a ramp."""
+        return self._held_up
+
+    @property
+    def may_start(self) -> frozenset[tuple[str, str]]:
+        """The reserved pods (by name and job uid), without those of jobs whose start has to wait for a ramp."""
+        return self._may_start
+
+    def update_stops(self, state: PowerState, stopping: Collection[tuple[str, int]], monotonic: float) -> None:
+        """Take in which incarnations are to be stopped."""
         waiting = waiting_stops(state.cluster.pods, state.cluster.gpu_nodes, stopping)
         caps = [cap for cap in state.caps.states if holds_up_stops(cap)]
-        return frozenset(job.key for job in waiting) - self._stops.allowed(waiting, caps, state.nodes, monotonic)
+        self._stops.update(waiting, caps, state.nodes, monotonic)
+        self._held_up = frozenset(job.key for job in waiting) - self._stops.allowed
 
-    def with_held_up(
-        self, plan: PlanInForce, cluster: ClusterState, held_up: Collection[tuple[str, int]]
-    ) -> PlanInForce:
+    def with_held_up(self, plan: PlanInForce) -> PlanInForce:
         """The plan, but for incarnations whose stop has to wait as it was: their load is to stay until their turn."""
-        kept = {key: self._running[key] for key in held_up if key in self._running}
-        decisions = {**plan.decisions, **{uid: decision for (uid, _), decision in kept.items()}}
+        kept = {key: self._running[key] for key in self._held_up if key in self._running}
+        return (
+            replace(plan, decisions={**plan.decisions, **{uid: of for (uid, _), of in kept.items()}}) if kept else plan
+        )
+
+    def follow(self, plan: PlanInForce, cluster: ClusterState) -> None:
+        """Take in by which decisions incarnations are granted their watts from now on."""
         self._running = {
             (item.job_uid, item.incarnation): decision
             for of_job in cluster.incarnations.values()
             for item in of_job
-            if (decision := decisions.get(item.job_uid)) is not None
+            if (decision := plan.decisions.get(item.job_uid)) is not None
             and decision.allocation is not None
             and decision.allocation.nodes == item.nodes
         }
-        return replace(plan, decisions=decisions) if kept else plan
 
     def aim_at(self, targets: Iterable[GrantTarget]) -> None:
         """Take in what every pod should be granted."""
@@ -53,13 +66,13 @@ class StartsAndStops:
             (job.pod_name, job.uid): job.power_limit_milliwatts for target in targets for job in target.jobs
         }
 
-    def may_start(self, state: PowerState, monotonic: float) -> frozenset[tuple[str, str]]:
-        """The reserved pods (by name and job uid), without those of jobs whose start has to wait for a ramp."""
+    def update_starts(self, state: PowerState, monotonic: float) -> None:
+        """Take in which pods are reserved, and so wait to start."""
         reserved = self._reserved(state.cluster.gpu_nodes)
         waiting = waiting_starts(state.cluster.pods, state.cluster.gpu_nodes, reserved)
-        allowed = self._starts.allowed(waiting, state.caps.states, state.nodes, monotonic)
-        held_back = {job.uid for job in waiting if job.key not in allowed}
-        return frozenset(pod for pod in reserved if pod[1] not in held_back)
+        self._starts.update(waiting, state.caps.states, state.nodes, monotonic)
+        held_back = {job.uid for job in waiting if job.key not in self._starts.allowed}
+        self._may_start = frozenset(pod for pod in reserved if pod[1] not in held_back)
 
     def _reserved(self, gpu_nodes: Mapping[str, GpuNode]) -> frozenset[tuple[str, str]]:
         """The pods whose grant, as the API server has it, gives them the limit that they should have."""

@@ -18,7 +18,7 @@ LIE = 10**15
 
 def believed(history: EnergyHistory, millijoules: int, seconds: float, incarnation: int = 1, node: str = "a") -> int:
     report = msgspec.convert(raw_report("uid", incarnation, millijoules), PodReport)
-    ((of, found),) = history.believed([(node, report)], LARGEST, seconds)
+    ((of, found),) = history.believe([(node, report)], LARGEST, seconds)
     assert of == node
     assert msgspec.structs.replace(found, energy_millijoules=millijoules) == report
     return found.energy_millijoules

@@ -75,7 +75,7 @@ def state(
     listed = [cap_view("row", watts=watts, **cap)] if caps is None else list(caps)
     views = [info.node for info in infos.values() if info.node is not None]
     cluster = ClusterState({}, listed, {}, views, list(pods), {}, {}, {}, (), 0.0, plain_jobs=list(jobs))
-    read = CapTracker().read(listed, infos, NOW + timedelta(seconds=1), 1.0, wanted_gpus=cluster.wanted_gpus)
+    read = CapTracker().step(listed, infos, NOW + timedelta(seconds=1), 1.0, wanted_gpus=cluster.wanted_gpus)
     return PowerState(cluster, infos, read)
 
 

@@ -99,14 +99,14 @@ def test_the_next_leader_goes_on_from_the_status() -> None:
     books = QuotaBooks(10.0)
     books.charge([quota()], [], START)
     books.charge([quota()], [used("job", 6_000_000)], after(10))
-    ((_, status),) = books.due([quota()], [], after(10), 0.0, ())
+    ((_, status),) = books.step([quota()], [], after(10), 0.0, ())
     assert [(item.status, item.reason) for item in status.conditions] == [("True", "WithinQuota")]
     stored = quota(as_stored(status))
     successor = QuotaBooks(10.0)
     assert successor.spent([stored]) == {}
     successor.charge([stored], [used("job", 11_000_000)], after(60))
     assert list(successor.spent([stored])) == ["uid-quota"]
-    ((_, status),) = successor.due([stored], [], after(60), 0.0, ())
+    ((_, status),) = successor.step([stored], [], after(60), 0.0, ())
     assert [(item.status, item.reason) for item in status.conditions] == [("False", "EnergySpent")]
     # Before it has charged anything, too: a new leader gives nobody a start in the meantime.
     assert list(QuotaBooks(10.0).spent([quota(as_stored(status))])) == ["uid-quota"]
@@ -115,19 +115,19 @@ def test_the_next_leader_goes_on_from_the_status() -> None:
 def test_figures_are_written_now_and_then_and_nothing_while_a_write_is_under_way() -> None:
     books = QuotaBooks(10.0)
     books.charge([quota()], [], START)
-    ((_, status),) = books.due([quota()], [], START, 0.0, ())
+    ((_, status),) = books.step([quota()], [], START, 0.0, ())
     stored = quota(as_stored(status))
     books.charge([stored], [used("job", 1)], after(1))
-    assert books.due([stored], [], after(1), 1.0, ()) == []
-    assert books.due([stored], [], after(10), 10.0, ["uid-quota"]) == []
-    assert len(books.due([stored], [], after(10), 10.0, ())) == 1
+    assert books.step([stored], [], after(1), 1.0, ()) == []
+    assert books.step([stored], [], after(10), 10.0, ["uid-quota"]) == []
+    assert len(books.step([stored], [], after(10), 10.0, ())) == 1
 
 
 def test_a_quota_without_a_budget_keeps_no_book() -> None:
     bare = read_energy_quota({"metadata": {"name": "t", "namespace": "team", "uid": "u"}, "spec": {"gpus": 4}})
     books = QuotaBooks(10.0)
     books.charge([bare], [used("job", 5)], START)
-    ((_, status),) = books.due([bare], [], START, 0.0, ())
+    ((_, status),) = books.step([bare], [], START, 0.0, ())
     assert status.energy_period is None
     assert quota_status(bare, None, QuotaAllocation(4, 1600, 1), START).allocated == QuotaAllocation(4, 1600, 1)
 
@@ -139,7 +139,7 @@ def test_more_jobs_than_a_status_can_name_are_each_counted_once() -> None:
     books.charge([quota()], [], START)
     for second in (1, 2, 3):
         books.charge([quota()], jobs, after(second))
-        ((_, status),) = books.due([quota()], [], after(second), 20.0 * second, ())
+        ((_, status),) = books.step([quota()], [], after(second), 20.0 * second, ())
         assert status.energy_period is not None
         assert status.energy_period.consumed_millijoules == together
         assert len(status.energy_period.jobs) == MAX_COUNTED_JOBS
@@ -148,7 +148,7 @@ def test_more_jobs_than_a_status_can_name_are_each_counted_once() -> None:
     successor.charge([stored], jobs, after(20))
     jobs[0] = replace(jobs[0], millijoules=jobs[0].millijoules + 7)
     successor.charge([stored], [*jobs, used("later", 50, created=after(19))], after(30))
-    ((_, status),) = successor.due([stored], [], after(30), 100.0, ())
+    ((_, status),) = successor.step([stored], [], after(30), 100.0, ())
     assert status.energy_period is not None
     assert status.energy_period.consumed_millijoules == together + 57
 

@@ -22,9 +22,9 @@ def names(prefix: str, count: int) -> list[str]:
 
 def test_thousands_that_wait_leave_room_for_what_happens() -> None:
     lanes = Lanes()
-    waiting = names("waits", lanes.rooms(())[Lane.WAITING])
+    waiting = names("waits", lanes.step(())[Lane.WAITING])
     lanes.begun(dict.fromkeys(waiting, Lane.WAITING))
-    rooms = lanes.rooms(waiting)
+    rooms = lanes.step(waiting)
     assert rooms[Lane.WAITING] == 0
     assert rooms[Lane.NEWS] == STATUSES_AT_ONCE - WAITING_AT_ONCE
     assert rooms[Lane.FIGURES] == 0, "while so many others wait for their turn"
@@ -33,32 +33,32 @@ def test_thousands_that_wait_leave_room_for_what_happens() -> None:
 def test_as_many_figures_are_begun_as_get_written() -> None:
     lanes, begun = Lanes(), []
     for _ in range(4):
-        begun.append(lanes.rooms(())[Lane.FIGURES])
+        begun.append(lanes.step(())[Lane.FIGURES])
         lanes.begun(dict.fromkeys(names("runs", begun[-1]), Lane.FIGURES))
     assert begun == [FEWEST_FIGURES_AT_ONCE, 64, MOST_FIGURES_AT_ONCE, MOST_FIGURES_AT_ONCE]
     left = names("runs", MOST_FIGURES_AT_ONCE - 10)
-    assert lanes.rooms(left)[Lane.FIGURES] == 0, "most of them still wait for their turn"
+    assert lanes.step(left)[Lane.FIGURES] == 0, "most of them still wait for their turn"
     lanes.begun({})
-    assert lanes.rooms(left[:40])[Lane.FIGURES] == 0
+    assert lanes.step(left[:40])[Lane.FIGURES] == 0
     lanes.begun({})
-    assert lanes.rooms(())[Lane.FIGURES] == 64, "all of them have been written"
+    assert lanes.step(())[Lane.FIGURES] == 64, "all of them have been written"
 
 
 def test_new_limits_of_all_jobs_hold_up_nobody_else() -> None:
     lanes = Lanes()
-    limits = names("runs", lanes.rooms(())[Lane.POWER])
+    limits = names("runs", lanes.step(())[Lane.POWER])
     lanes.begun(dict.fromkeys(limits, Lane.POWER))
-    rooms = lanes.rooms(limits)
+    rooms = lanes.step(limits)
     assert rooms[Lane.POWER] == 0, "the others' are begun as those get written"
     assert rooms[Lane.NEWS] == STATUSES_AT_ONCE - len(limits)
     assert rooms[Lane.FIGURES] == 0, "which are worth less"
-    assert lanes.rooms(())[Lane.POWER] == 2 * len(limits)
+    assert lanes.step(())[Lane.POWER] == 2 * len(limits)
 
 
 def test_few_figures_are_no_reason_for_more() -> None:
     lanes = Lanes()
     for _ in range(4):
-        assert lanes.rooms(())[Lane.FIGURES] == FEWEST_FIGURES_AT_ONCE
+        assert lanes.step(())[Lane.FIGURES] == FEWEST_FIGURES_AT_ONCE
         lanes.begun(dict.fromkeys(names("runs", 5), Lane.FIGURES))
 
 
@@ -69,7 +69,7 @@ def test_no_room_is_ever_less_than_none_and_never_is_too_much_under_way(
 ) -> None:
     lanes, under_way = Lanes(), list[str]()
     for count, (lane, wanted, written) in enumerate(cycles):
-        rooms = lanes.rooms(under_way)
+        rooms = lanes.step(under_way)
         assert all(room >= 0 for room in rooms.values())
         begun = names(f"cycle-{count}", min(wanted, rooms[lane]))
         lanes.begun(dict.fromkeys(begun, lane))

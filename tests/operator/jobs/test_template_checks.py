@@ -35,7 +35,7 @@ class Asked:
     def due(self) -> list[str]:
         memory = JobMemory(JobProgress(), None, running=False)
         live = [LiveJob(job, memory, JobStep(Phase.WAITING), ()) for job in self.jobs]
-        return [job.name for job in self.checks.due(live, self.records, (), self.now)]
+        return [job.name for job in self.checks.step(live, self.records, (), self.now)]
 
     def answer(self, name: str, result: WriteResult) -> None:
         job = next(job for job in self.jobs if job.name == name)

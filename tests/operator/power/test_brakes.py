@@ -213,7 +213,7 @@ def test_of_very_many_nodes_the_grants_wait_longer_for_their_acknowledgements() 
     (cap,), few = bench.state.caps.states, bench.state.nodes
     many = {f"{name}-{number}": few[name] for name in few for number in range(100)}
     wide = msgspec.structs.replace(cap, nodes=frozenset(many))
-    assert brakes.due((wide,), many, 0.0)
+    assert brakes.step((wide,), many, 0.0)
     seconds = HOLD_BACK_SECONDS_EACH * len(many)
     assert seconds > HOLD_BACK_SECONDS
     assert brakes.held_back(seconds - 0.1) == frozenset(many)
@@ -266,8 +266,8 @@ def test_a_cap_that_falls_all_the_time_holds_no_grant_back_for_ever() -> None:
 def test_a_brake_of_a_cap_that_is_gone_holds_its_nodes_back_no_longer_than_any_other() -> None:
     bench, brakes = Bench(), Brakes(1)
     bench.step(9600)
-    assert brakes.due(bench.state.caps.states, bench.state.nodes, 0.0)
-    assert brakes.due((), bench.state.nodes, HOLD_BACK_SECONDS / 2) == ()
+    assert brakes.step(bench.state.caps.states, bench.state.nodes, 0.0)
+    assert brakes.step((), bench.state.nodes, HOLD_BACK_SECONDS / 2) == ()
     assert brakes.held_back(HOLD_BACK_SECONDS / 2) == frozenset(NODES)
     assert brakes.held_back(HOLD_BACK_SECONDS) == frozenset()
 
@@ -278,10 +278,10 @@ def test_a_brake_of_a_cap_that_is_gone_holds_its_nodes_back_no_longer_than_any_o
 def test_grants_have_their_turn_before_the_next_brake_holds_them_back(seconds: float, held: str) -> None:
     bench, brakes = Bench(), Brakes(1)
     bench.step(9600)
-    assert brakes.due(bench.state.caps.states, bench.state.nodes, 100.0)
+    assert brakes.step(bench.state.caps.states, bench.state.nodes, 100.0)
     brakes.answered("row", done=True, monotonic=100.0)
     bench.step(8000)
-    assert brakes.due(bench.state.caps.states, bench.state.nodes, 100.0 + seconds)
+    assert brakes.step(bench.state.caps.states, bench.state.nodes, 100.0 + seconds)
     assert brakes.held_back(100.0 + seconds) == frozenset(held)
 
 
@@ -298,7 +298,7 @@ def test_grants_of_very_many_nodes_have_their_turn_for_as_long_as_they_were_held
 
     seconds = HOLD_BACK_TURN * HOLD_BACK_SECONDS_EACH * len(many)
     for time, watts, held in ((0.0, 960_000, frozenset(many)), (seconds - 0.1, 800_000, frozenset())):
-        assert brakes.due((of(watts),), many, time)
+        assert brakes.step((of(watts),), many, time)
         assert brakes.held_back(time) == held
         brakes.answered("row", done=True, monotonic=time)
 

@@ -79,7 +79,7 @@ class Site:
     def read(self, seconds: float = 0.0) -> CapState:
         self.now += timedelta(seconds=seconds)
         self.monotonic += seconds
-        caps = self.tracker.read([self.view], self.nodes, self.now, self.monotonic)
+        caps = self.tracker.step([self.view], self.nodes, self.now, self.monotonic)
         assert caps.problems == []
         (state,) = caps.states
         return state
@@ -177,7 +177,7 @@ def test_the_least_with_foreign_pods(foreign: str, floor: int) -> None:
 def test_another_caps_word_on_foreign_pods_counts_for_a_node_under_both() -> None:
     info = ready_node("a", pods=(running_pod("theirs", "a", gpus=2),))
     caps = [cap_view("row", watts=5000), cap_view("rack", watts=5000, foreignPods="Limit")]
-    states = CapTracker().read(caps, {"a": info}, NOW, 0.0).states
+    states = CapTracker().step(caps, {"a": info}, NOW, 0.0).states
     assert [state.least_watts for state in states] == [800.0, 800.0]
 
 
@@ -724,11 +724,11 @@ def test_caps_are_read_in_the_order_of_their_names_each_with_a_memory_of_its_own
     caps = [cap_view("b", watts=10, rampWattsPerSecond=1), cap_view("a", watts=20)]
     tracker = CapTracker()
     nodes = {"n": holding("n", 800)}
-    first = tracker.read(caps, nodes, NOW, 0.0).states
+    first = tracker.step(caps, nodes, NOW, 0.0).states
     assert [state.name for state in first] == ["a", "b"]
-    tracker.read([caps[1]], nodes, NOW, 1.0)
+    tracker.step([caps[1]], nodes, NOW, 1.0)
     faster = cap_view("b", watts=50, rampWattsPerSecond=1)
-    later = tracker.read([faster], nodes, NOW, 2.0).states
+    later = tracker.step([faster], nodes, NOW, 2.0).states
     assert later[0].effective.watts == 50.0  # a cap that was gone and came back is a new one
 
 
@@ -743,7 +743,7 @@ def test_caps_are_read_in_the_order_of_their_names_each_with_a_memory_of_its_own
 )
 def test_a_cap_that_cannot_be_read_has_unknown_conditions_and_keeps_its_figures(spec: Json) -> None:
     before = cap_view(status={"effectiveWatts": 10, "conditions": [{"type": "Enforced", "status": "True"}]}, **spec)
-    caps = CapTracker().read([before, cap_view("good", watts=5000)], {"a": holding("a", 800)}, NOW, 0.0)
+    caps = CapTracker().step([before, cap_view("good", watts=5000)], {"a": holding("a", 800)}, NOW, 0.0)
     assert [state.name for state in caps.states] == ["good"]
     assert caps.unreadable == (before,)
     assert caps.problems == [before.refusal]
@@ -760,7 +760,7 @@ def test_a_cap_that_cannot_be_read_has_unknown_conditions_and_keeps_its_figures(
 def rules(*specs: Mapping[str, Any]) -> NodeRules:
     """What caps over one node ask of it together."""
     caps = [cap_view(str(index), **{"watts": 9000, **spec}) for index, spec in enumerate(specs)]
-    return CapTracker(grant_lease_seconds=60).read(caps, {"a": holding("a", 800)}, NOW, 0.0).rules["a"]
+    return CapTracker(grant_lease_seconds=60).step(caps, {"a": holding("a", 800)}, NOW, 0.0).rules["a"]
 
 
 def test_the_strictest_of_each_rule_counts() -> None:
@@ -810,7 +810,7 @@ def test_the_reference_lists_the_same_reasons() -> None:
 
 def test_states_are_taken_with_a_time_zone() -> None:
     with pytest.raises(ValueError, match="time zone"):
-        CapTracker().read([cap_view(watts=1)], {}, datetime(2030, 1, 1), 0.0)
+        CapTracker().step([cap_view(watts=1)], {}, datetime(2030, 1, 1), 0.0)
 
 
 def test_a_cap_that_is_whole_but_for_floating_point_is_said_whole() -> None:

@@ -53,7 +53,7 @@ def node(
 
 
 def read(*caps: PowerCap, **nodes: NodeInfo) -> CapStates:
-    return CapTracker().read(caps, nodes, NOW + timedelta(seconds=1), 1.0)
+    return CapTracker().step(caps, nodes, NOW + timedelta(seconds=1), 1.0)
 
 
 def share_under(watts: int, wanted_gpus: int | None = None, **nodes: NodeInfo) -> int:
@@ -290,7 +290,7 @@ def test_shares_fit_wherever_the_smallest_limits_do(
     }
     if away:
         infos["silent"] = node("silent", away=away)
-    caps = CapTracker().read([cap_view("row", watts=watts)], infos, NOW + timedelta(seconds=1), 1.0, wanted_gpus=wanted)
+    caps = CapTracker().step([cap_view("row", watts=watts)], infos, NOW + timedelta(seconds=1), 1.0, wanted_gpus=wanted)
     (state,) = caps.states
     rest = sum(resting_bound(info, caps.rules[name]).limit_milliwatts for name, info in infos.items())
     least = sum(least_bound(info, caps.rules[name]).limit_milliwatts for name, info in infos.items())

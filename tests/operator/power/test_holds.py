@@ -29,7 +29,7 @@ def gpu_node(metadata: Json) -> GpuNode:
 def actions(holds: Holds, *items: PowerCap | GpuNode, at: float = 0.0, may_release: bool = True) -> list[HoldAction]:
     caps = [item for item in items if isinstance(item, PowerCap)]
     nodes = [item for item in items if isinstance(item, GpuNode)]
-    return [change.action for change in holds.due(caps, nodes, at, may_release)]
+    return [change.action for change in holds.step(caps, nodes, at, may_release)]
 
 
 def test_caps_and_gpu_nodes_are_held_from_the_first_look() -> None:

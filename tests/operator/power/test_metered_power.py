@@ -130,7 +130,7 @@ def status_of(
     nodes = {"a": ready_node("a", gpus=2)}
     at = 0.0
     while True:
-        (state,) = tracker.read([cap], nodes, NOW, at, readings={cap.uid: reading(at)}).states
+        (state,) = tracker.step([cap], nodes, NOW, at, readings={cap.uid: reading(at)}).states
         if at >= seconds:
             break
         at += 1.0
@@ -165,7 +165,7 @@ def test_what_is_drawn_outside_the_gpus_is_known_by_new_readings_of_a_meter_that
 
     def overhead(at: float, nodes: dict[str, NodeInfo], watts: float, read_at: float) -> int | None:
         reading = {cap.uid: MeterReading(watts, read_at, NOW, "")}
-        return tracker.read([cap], nodes, NOW, at, readings=reading).states[0].overhead.watts
+        return tracker.step([cap], nodes, NOW, at, readings=reading).states[0].overhead.watts
 
     for at in range(101):
         overhead(at, few, 500.0, at)
@@ -206,7 +206,7 @@ def test_what_a_node_reported_before_it_went_away_makes_no_meter_implausible() -
         tracker, nodes = CapTracker(), {"a": ready_node("a", gpus=2, ready=ready)}
         for at in range(0, 101, 2):
             reading = MeterReading(10.0, float(at), NOW, "")
-            (state,) = tracker.read([cap], nodes, NOW, float(at), readings={cap.uid: reading}).states
+            (state,) = tracker.step([cap], nodes, NOW, float(at), readings={cap.uid: reading}).states
         assert state.meter is not None
         assert state.meter.silence is silence
         assert (state.overhead.watts is None) == bool(state.doubts)
@@ -214,7 +214,7 @@ def test_what_a_node_reported_before_it_went_away_makes_no_meter_implausible() -
 
 def test_a_cap_without_a_meter_says_so() -> None:
     tracker = CapTracker()
-    (state,) = tracker.read([cap_view("row", watts=1000)], {"a": ready_node("a")}, NOW, 0.0).states
+    (state,) = tracker.step([cap_view("row", watts=1000)], {"a": ready_node("a")}, NOW, 0.0).states
     stored = as_stored(cap_status(state, True, [], GrantsUnderWay(), NOW))
     assert condition(stored, "MeterSilent")[:2] == ("False", "NoMeter")
     assert "meter" not in stored

@@ -29,7 +29,7 @@ def node(name: str, watts: int, *, booted: bool = False, arrived: bool = False) 
 
 def state_of(watts: int, reserve: int, nodes: Mapping[str, NodeInfo], **spec: str) -> CapState:
     cap = cap_view("row", watts=watts, reserveNodes=reserve, **spec)
-    (state,) = CapTracker().read([cap], nodes, NOW, 0.0).states
+    (state,) = CapTracker().step([cap], nodes, NOW, 0.0).states
     return state
 
 

@@ -32,8 +32,9 @@ def sent_at(*asked: tuple[float, Grant | None, NodePower]) -> list[float]:
     repetitions, sent = Repetitions(), []
     for time, given, power in asked:
         grants = {} if given is None else {"a": given}
-        if "a" not in repetitions.held_back(grants, {"a": power}, time) and given is not None:
-            sent.append(time)
+        nodes = grants.keys() - repetitions.held_back(grants, {"a": power}, time)
+        repetitions.sent(nodes, grants, {"a": power}, time)
+        sent += [time for _ in nodes]
     return sent
 
 
@@ -97,9 +98,22 @@ def test_what_was_asked_otherwise_in_between_begins_anew() -> None:
 
 def test_a_node_that_is_gone_is_forgotten() -> None:
     repetitions = Repetitions()
-    assert repetitions.held_back({"a": AGAIN}, {"a": BRAKED}, 0.0) == frozenset()
-    assert repetitions.held_back({}, {}, SOON / 2) == frozenset()
+    repetitions.sent(["a"], {"a": AGAIN}, {"a": BRAKED}, 0.0)
+    assert repetitions.held_back({"a": AGAIN}, {"a": BRAKED}, SOON) == {"a"}
+    repetitions.sent([], {}, {}, SOON / 2)
     assert repetitions.held_back({"a": AGAIN}, {"a": BRAKED}, SOON) == frozenset()
+
+
+def test_what_was_kept_from_being_sent_does_not_count() -> None:
+    repetitions = Repetitions()
+    repetitions.sent([], {"a": AGAIN}, {"a": BRAKED}, 0.0)  # another write of its node had no answer yet, say
+    assert repetitions.held_back({"a": AGAIN}, {"a": BRAKED}, SOON) == frozenset()
+
+
+def test_asking_changes_nothing() -> None:
+    repetitions = Repetitions()
+    assert repetitions.held_back({"a": AGAIN}, {"a": BRAKED}, 0.0) == frozenset()
+    assert repetitions.held_back({"a": AGAIN}, {"a": BRAKED}, 0.0) == frozenset()
 
 
 # --- small raises --------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from flyball_api.gpu_node import GpuNode, read_gpu_node
@@ -52,6 +53,18 @@ from tests.support.operator_objects import (
 
 NODES = "abc"
 RAMP = 100  # watts a second
+
+
+def allowed_after(
+    turns: Turns,
+    waiting: Iterable[LoadStep],
+    caps: Iterable[CapState],
+    nodes: Mapping[str, NodeInfo],
+    monotonic: float,
+) -> frozenset[tuple[str, int]]:
+    """Who may take a step of load, once these jobs wait for it."""
+    turns.update(waiting, caps, nodes, monotonic)
+    return turns.allowed
 
 
 class Row:
@@ -265,7 +278,7 @@ def test_a_rise_that_cannot_be_had_in_parts_comes_once_it_has_been_waited_for() 
     target = GrantTarget("a", OtherGpuLimits(), 60, (), (), rest, MilliwattsPerGpu(FLOOR))
     ramps, rooms = Ramps(), []
     for seconds in range(0, 31, 5):
-        _, (budget,) = ramps.apply([target], power, caps, float(seconds))
+        _, (budget,) = ramps.step([target], power, caps, float(seconds))
         rooms.append((budget.budget_milliwatts - budget.committed(power)) // 1000)
     assert rooms == [0, 500, 1000, 1500, 1600, 1600, 1600]
 
@@ -292,8 +305,8 @@ def test_a_jobs_cut_waits_for_no_ramp_where_another_job_of_its_node_rises() -> N
     caps, _ = ramped()
     power, ramps = standing(aimed("a", x=100, y=200)), Ramps()
     wanted = [aimed("a", x=400, y=150)]
-    ramps.apply(wanted, power, caps, 0.0)
-    targets, _ = ramps.apply(wanted, power, caps, STEP_SECONDS)
+    ramps.step(wanted, power, caps, 0.0)
+    targets, _ = ramps.step(wanted, power, caps, STEP_SECONDS)
     assert limits_of(targets) == {"a": {"x": 100 + 300 * 500 // 1000, "y": 150}}
 
 
@@ -301,7 +314,7 @@ def test_a_node_that_rises_by_nothing_in_all_waits_for_no_ramp() -> None:
     """Its jobs change places, while another node waits for its watts."""
     caps, _ = ramped()
     power, ramps = standing(aimed("a", x=100, y=200), aimed("b", z=100)), Ramps()
-    targets, _ = ramps.apply([aimed("a", x=200, y=100), aimed("b", z=400)], power, caps, 0.0)
+    targets, _ = ramps.step([aimed("a", x=200, y=100), aimed("b", z=400)], power, caps, 0.0)
     assert limits_of(targets) == {"a": {"x": 200, "y": 100}, "b": {"z": 100}}
 
 
@@ -309,7 +322,7 @@ def test_what_there_is_is_shared_out_anew_once_it_has_been_enough_for_all() -> N
     caps, _ = ramped()
     power, ramps = standing(aimed("a", x=100), aimed("b", y=100)), Ramps()
     seen = {
-        seconds: limits_of(ramps.apply([aimed("a", x=x), aimed("b", y=y)], power, caps, seconds)[0])
+        seconds: limits_of(ramps.step([aimed("a", x=x), aimed("b", y=y)], power, caps, seconds)[0])
         for seconds, x, y in ((0.0, 400, 100), (5.0, 400, 100), (6.0, 400, 300), (7.0, 150, 100), (8.0, 300, 300))
     }
     assert seen[5.0] == {"a": {"x": 225}, "b": {"y": 100}}
@@ -323,9 +336,9 @@ def test_a_ramp_that_is_taken_away_and_comes_back_begins_anew() -> None:
     rest = PowerBound(NodeMilliwatts(2_400_000), NodeMilliwatts(2_400_000))
     target = GrantTarget("a", OtherGpuLimits(), 60, (), (), rest, MilliwattsPerGpu(FLOOR))
     ramps = Ramps()
-    ramps.apply([target], power, caps, 0.0)
-    assert ramps.apply([target], power, [], 1.0) == ([target], [])
-    _, (budget,) = ramps.apply([target], power, caps, 1000.0)
+    ramps.step([target], power, caps, 0.0)
+    assert ramps.step([target], power, [], 1.0) == ([target], [])
+    _, (budget,) = ramps.step([target], power, caps, 1000.0)
     assert budget.budget_milliwatts == budget.committed(power)
 
 
@@ -355,7 +368,7 @@ def test_pods_start_at_the_smallest_limit_in_turn_and_their_limits_rise_then() -
 def ramped(ramp: int = RAMP) -> tuple[list[CapState], dict[str, NodeInfo]]:
     nodes = {name: ready_node(name) for name in NODES}
     caps = [cap_view("row", watts=10_000, rampWattsPerSecond=ramp)]
-    return list(CapTracker().read(caps, nodes, NOW, 0.0).states), nodes
+    return list(CapTracker().step(caps, nodes, NOW, 0.0).states), nodes
 
 
 def job(uid: str, *nodes: str, watts: int = 150) -> LoadStep:
@@ -367,32 +380,32 @@ def test_jobs_start_one_after_the_other_each_when_the_last_step_is_paid_off() ->
     (idle,) = {info.gpu_model.idle_power_watts for info in nodes.values() if info.gpu_model is not None}
     step_seconds = 8 * (150 - idle) / RAMP
     turns, jobs = Turns(), [job("x", "a"), job("y", "b"), job("z", "c")]
-    assert turns.allowed(jobs, caps, nodes, 0.0) == {("x", 1)}
-    assert turns.allowed(jobs, caps, nodes, step_seconds - 0.1) == {("x", 1)}  # it goes on being allowed
-    assert turns.allowed(jobs[1:], caps, nodes, step_seconds + 0.1) == {("y", 1)}
-    assert turns.allowed(jobs[2:], caps, nodes, 2 * step_seconds - 0.1) == frozenset()
-    assert turns.allowed(jobs[2:], caps, nodes, 2 * step_seconds + 0.2) == {("z", 1)}
+    assert allowed_after(turns, jobs, caps, nodes, 0.0) == {("x", 1)}
+    assert allowed_after(turns, jobs, caps, nodes, step_seconds - 0.1) == {("x", 1)}  # it goes on being allowed
+    assert allowed_after(turns, jobs[1:], caps, nodes, step_seconds + 0.1) == {("y", 1)}
+    assert allowed_after(turns, jobs[2:], caps, nodes, 2 * step_seconds - 0.1) == frozenset()
+    assert allowed_after(turns, jobs[2:], caps, nodes, 2 * step_seconds + 0.2) == {("z", 1)}
 
 
 def test_a_step_counts_under_the_caps_over_its_nodes_and_for_those_nodes_alone() -> None:
     nodes = {name: ready_node(name) for name in NODES}
     hosts = {name: {"matchLabels": {"kubernetes.io/hostname": name}} for name in NODES}
     caps = [cap_view(f"row-{name}", watts=10_000, rampWattsPerSecond=1, nodeSelector=hosts[name]) for name in "ab"]
-    states = CapTracker().read(caps, nodes, NOW, 0.0).states
+    states = CapTracker().step(caps, nodes, NOW, 0.0).states
     idle = catalogue()[A100].idle_power_watts
     assert [job("x", "a", "c").milliwatts(state, nodes) for state in states] == [8 * (150 - idle) * 1000, 0]
     without_a = {name: info for name, info in nodes.items() if name != "a"}
     assert job("x", "a", "b").milliwatts(states[0], without_a) == 0, "of a node that nobody reads nothing is known"
     turns = Turns()
-    assert turns.allowed([job("x", "a")], states, nodes, 0.0) == {("x", 1)}
+    assert allowed_after(turns, [job("x", "a")], states, nodes, 0.0) == {("x", 1)}
     # The cap over the first node is owed for minutes; the others have nothing to do with it.
     waiting = [job("x", "a"), job("y", "a"), job("z", "b"), job("zz", "c")]
-    assert turns.allowed(waiting, states, nodes, 1.0) == {("x", 1), ("z", 1), ("zz", 1)}
+    assert allowed_after(turns, waiting, states, nodes, 1.0) == {("x", 1), ("z", 1), ("zz", 1)}
 
 
 def test_a_job_larger_than_any_step_starts_as_soon_as_nothing_is_owed() -> None:
     caps, nodes = ramped(ramp=1)
-    assert Turns().allowed([job("x", *NODES)], caps, nodes, 0.0) == {("x", 1)}
+    assert allowed_after(Turns(), [job("x", *NODES)], caps, nodes, 0.0) == {("x", 1)}
 
 
 def test_jobs_that_are_stopped_go_in_turn_and_keep_their_limits_until_then() -> None:
@@ -456,7 +469,7 @@ def test_a_cap_that_falls_holds_up_no_stop() -> None:
 
 def test_a_cap_that_is_breached_holds_up_no_stop() -> None:
     nodes = {name: ready_node(name) for name in NODES}
-    (state,) = CapTracker().read([cap_view("row", watts=10_000, rampWattsPerSecond=RAMP)], nodes, NOW, 0.0).states
+    (state,) = CapTracker().step([cap_view("row", watts=10_000, rampWattsPerSecond=RAMP)], nodes, NOW, 0.0).states
     assert holds_up_stops(state)
     assert holds_up_stops(replace(state, measured_milliwatts=NodeMilliwatts(10_000_000)))
     assert not holds_up_stops(replace(state, measured_milliwatts=NodeMilliwatts(10_000_001)))
@@ -509,7 +522,7 @@ def test_no_stretch_of_time_sees_more_steps_than_the_ramp_and_one(
     turns, taken = Turns(), list[tuple[int, int]]()
     for second in range(2000):
         waiting = [item for at, item in jobs.values() if at <= second]
-        for uid, _ in turns.allowed(waiting, caps, nodes, float(second)):
+        for uid, _ in allowed_after(turns, waiting, caps, nodes, float(second)):
             taken.append((second, jobs.pop(uid)[1].milliwatts(cap, nodes)))
         if not jobs:
             break
@@ -522,8 +535,8 @@ def test_no_stretch_of_time_sees_more_steps_than_the_ramp_and_one(
 
 def test_without_a_ramp_all_start_at_once() -> None:
     nodes = {name: ready_node(name) for name in NODES}
-    states = CapTracker().read([cap_view("row", watts=10_000)], nodes, NOW, 0.0).states
-    assert Turns().allowed([job("x", "a"), job("y", "b")], states, nodes, 0.0) == {("x", 1), ("y", 1)}
+    states = CapTracker().step([cap_view("row", watts=10_000)], nodes, NOW, 0.0).states
+    assert allowed_after(Turns(), [job("x", "a"), job("y", "b")], states, nodes, 0.0) == {("x", 1), ("y", 1)}
 
 
 def test_only_a_job_all_of_whose_pods_are_reserved_waits_for_its_start() -> None:

@@ -89,8 +89,8 @@ class Site:
         now = NOW + timedelta(seconds=self.monotonic)
         before = len(self.executor.caps)
         cap = replace(cap_view(**self.spec), status=self.status)
-        caps = self.tracker.read([cap], {"a": self.info}, now, self.monotonic)
-        for write in self.statuses.due(caps, self.infeasible, GrantsUnderWay(1), now, self.monotonic):
+        caps = self.tracker.step([cap], {"a": self.info}, now, self.monotonic)
+        for write in self.statuses.step(caps, self.infeasible, GrantsUnderWay(1), now, self.monotonic):
             await self.reporter.write_cap(write)
         written = self.executor.caps[before:]
         if written and self.executor.works:

@@ -16,8 +16,8 @@ class CreateLimit:
         self._tokens = BURST
         self._filled_at = 0.0
 
-    def allows(self, namespace: str, monotonic: float) -> bool:
-        """Whether a Job may be made there now; counts as having been made where there is a limit."""
+    def take(self, namespace: str, monotonic: float) -> bool:
+        """Take a place for a Job that is made there now; False where there is none. Without a limit there always is."""
         if monotonic - self._denied_at.get(namespace, float("-inf")) >= DENIED_SECONDS:
             return True
         self._tokens = min(BURST, self._tokens + (monotonic - self._filled_at) * CREATES_PER_SECOND)
