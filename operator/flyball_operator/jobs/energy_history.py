@@ -91,7 +91,7 @@ class EnergyHistories:
         nodes: Mapping[str, NodeInfo],
         monotonic: float,
     ) -> list[tuple[str, PodReport]]:
-        """Take in what agents report of the job, by node; gives it back with no more energy than their GPUs can have used."""
+        """Take in what agents report of the job, by node; gives it back with no more energy than is possible."""
         history = self._of.get(job.uid)
         if history is None:
             recorded = recorded_progress(job).open_millijoules

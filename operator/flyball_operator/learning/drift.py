@@ -35,8 +35,8 @@ class Drift:
     before: dict[Point, Summary] = field(default_factory=dict)
     windows: list[Measured] = field(default_factory=list)
 
-    def takes(self, profile: Profile, window: Measured) -> Sequence[Measured]:
-        """The windows that are all that still holds, this one being the last of enough in a row; none while it is not.
+    def take_in(self, profile: Profile, window: Measured) -> Sequence[Measured]:
+        """Take in one more window; returns the windows that are all that still holds, this one being the last of enough in a row; none while it is not.
 
         `profile` is that before this window. A window where nothing was measured before says nothing.
         """

@@ -205,12 +205,12 @@ class Learner:
             return  # the window is not whole yet
         track.reported = reported
         window = read_window(own, incarnation, nodes)
-        if window is None or not track.takes(window):
+        if window is None or not track.take_in(window):
             return
         entry = self._entry(ProfileKey(job.namespace, job.profile_key, window.gpu_model.product))
         last = max(at for at in reported.values() if at is not None)
         measured = Measured(window.point, window.seconds, window.joules, last)
-        anew = entry.drift.takes(entry.profile, measured)
+        anew = entry.drift.take_in(entry.profile, measured)
         entry.profile = measured_anew(entry.profile, anew) if anew else entry.profile.with_window(*measured)
         if anew:
             logger.info("measured anew: it has become another job", profile=entry.profile.key.path, windows=len(anew))

@@ -82,8 +82,8 @@ class Track:
     clock_megahertz: int = 0
     last: Window | None = None  # None: it measures nothing
 
-    def takes(self, window: Window) -> bool:
-        """Whether this next window measures something: after the warm-up, at a clock like the last one's."""
+    def take_in(self, window: Window) -> bool:
+        """Take in the next window; True where it measures something: after the warm-up, at a clock like the last one's."""
         settled = abs(window.point.clock_megahertz - self.clock_megahertz) <= SETTLED_MEGAHERTZ
         self.clock_megahertz = window.point.clock_megahertz
         self.windows += 1

@@ -34,7 +34,7 @@ class Afs:
         candidates = [_Candidate(job, _speeds(view, job)) for job in view.jobs if job.resizable or not job.gpus]
         candidates.sort(key=_remaining)
         line = _Line(candidates)
-        while (place := line.winner(free)) is not None:
+        while (place := line.find_winner(free)) is not None:
             free -= line.candidate_at(place).step
             line.grow(place)
         shares = [(job, job.gpus) for job in fixed]
@@ -95,7 +95,7 @@ class _Line:
         self._as_longer: Array = np.full(len(candidates), EVERYTHING)
         self._steps: Array = np.array([candidate.step for candidate in candidates], dtype=np.float64)
 
-    def winner(self, free: int) -> int | None:
+    def find_winner(self, free: int) -> int | None:
         """The place of who wins all pairs, from the first to end on; None where nobody gains by what is free."""
         if not self._candidates:
             return None
