@@ -17,12 +17,12 @@ from datetime import timedelta
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_kube.session import JsonObject
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.jobs.queue import JobQueue
 from flyball_operator.learning.learner import Learner
 from flyball_operator.planning.snapshot import JobStates, build_snapshot
-from flyball_operator.watches import ClusterState
 from flyball_planner.snapshot import Admission, ClusterSnapshot, JobDecision, Queue
 
 from tests.support.operator_objects import NOW, as_stored, raw_job, ready_node

@@ -31,11 +31,10 @@ from flyball_api.names import ANNOTATION_CONFIRM_WATTS
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_kube.log_settings import LogSettings
 from flyball_kube.logs import configure_logging
+from flyball_operator.cluster.watches import Watches
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.leader import LeaderTerm
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.recurrences import Recurrences
-from flyball_operator.loop import LONGEST_REST_SECONDS, MAX_CYCLE_SHARE
 from flyball_operator.main import GARBAGE_THRESHOLDS
 from flyball_operator.meters.meters import Meters
 from flyball_operator.planning.plans import Plans
@@ -44,7 +43,8 @@ from flyball_operator.report.energy_reports import EnergyReports
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import Settings
-from flyball_operator.watches import Watches
+from flyball_operator.term.leader_term import LeaderTerm
+from flyball_operator.term.pace import LONGEST_REST_SECONDS, MAX_CYCLE_SHARE
 from flyball_operator.writes.background import Background
 from flyball_operator.writes.executor import Executor
 from flyball_planner.planner import plan

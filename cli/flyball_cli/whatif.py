@@ -84,9 +84,9 @@ async def _ask(session: ApiSession, settings: PlanningSettings, cap: str, watts:
     import asyncio
 
     from flyball_kube.resources import ENERGY_AWARE_JOBS, GPU_NODES, JOBS, NODES, PODS, POWER_BRAKES, POWER_CAPS
+    from flyball_operator.cluster.watches import Watches
     from flyball_operator.learning.learner import Learner
     from flyball_operator.planning.what_if import what_if
-    from flyball_operator.watches import Watches
 
     for resource in (POWER_CAPS, GPU_NODES, ENERGY_AWARE_JOBS, POWER_BRAKES, NODES, PODS, JOBS):
         await session.get(resource.path(), limit="1")  # what may not be read is said at once, with the right

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.workloads import IncarnationView, PodView, read_incarnation, read_node, read_pod
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.jobs.lifecycle import CreateIncarnation, OpenGates
@@ -14,7 +15,6 @@ from flyball_operator.jobs.manifests import incarnation_job
 from flyball_operator.planning.snapshot import build_snapshot
 from flyball_operator.power.node_info import read_nodes
 from flyball_operator.power.targets import grant_targets
-from flyball_operator.watches import ClusterState
 from flyball_planner import plan
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.job import JobModel

@@ -48,7 +48,8 @@ from flyball_api.power_cap import ForeignWeight, PodWeight, PowerCap, PowerCapSp
 from flyball_api.reading import ObjectMeta
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import IncarnationView, NodeView, PodView
-from flyball_operator.outcome import Outcome
+from flyball_operator.cluster.outcome import Outcome
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power import brakes as brakes_module
 from flyball_operator.power import grant_writes as grant_writes_module
 from flyball_operator.power.bound import committed_bound
@@ -58,7 +59,6 @@ from flyball_operator.power.cycle import Answered, BrakeAnswered, PlanInForce, S
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.reservations import NO_RULES, least_bound
-from flyball_operator.watches import ClusterState
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.snapshot import JobDecision
 

@@ -21,6 +21,8 @@ from flyball_kube.logs import get_logger
 from flyball_planner.shifting import Signal
 from flyball_planner.snapshot import Admission, JobDecision
 
+from flyball_operator.cluster.outcome import Outcome, WriteResult
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.consumption import Consumptions
 from flyball_operator.jobs.ended_jobs import EndedJobs
 from flyball_operator.jobs.energy_history import EnergyHistories
@@ -60,9 +62,7 @@ from flyball_operator.jobs.starts.obstacles import lost_nodes_of
 from flyball_operator.jobs.status.updates import PaceSource
 from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.jobs.template_checks import TemplateChecks
-from flyball_operator.outcome import Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.watches import ClusterState
 
 logger = get_logger(__name__)
 

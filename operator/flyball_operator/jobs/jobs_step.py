@@ -12,13 +12,13 @@ from flyball_api.workloads import PodView
 from flyball_planner.shifting import Signal
 from flyball_planner.snapshot import JobDecision
 
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.lifecycle import Action, JobStep, OpenGates, StopIncarnation
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.pipeline_points import TellPoint
 from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.watches import ClusterState
 
 NO_RUNS: Mapping[str, RecurringRun] = {}
 

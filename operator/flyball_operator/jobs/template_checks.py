@@ -12,9 +12,9 @@ from hashlib import blake2b
 import msgspec
 from flyball_api.energy_aware_job import EnergyAwareJob
 
+from flyball_operator.cluster.outcome import Outcome, WriteResult
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.record import JobRecord
-from flyball_operator.outcome import Outcome, WriteResult
 
 # Before the API server is asked again about a template, where it gave no answer.
 CHECK_AGAIN_SECONDS = 5.0

@@ -36,7 +36,7 @@ class Drift:
     windows: list[Measured] = field(default_factory=list)
 
     def take_in(self, profile: Profile, window: Measured) -> Sequence[Measured]:
-        """Take in one more window; returns the windows that are all that still holds, this one being the last of enough in a row; none while it is not.
+        """Take in one more window; returns those that are all that still holds, where it is the last of enough in a row.
 
         `profile` is that before this window. A window where nothing was measured before says nothing.
         """

@@ -147,8 +147,8 @@ class Explorations:
                 changed[uid] = replace(decision, allocation=replace(allocation, clock_megahertz=clock))
         return {**decisions, **changed} if changed else decisions
 
-    def told(self, decisions: Mapping[str, JobDecision]) -> Mapping[str, JobDecision]:
-        """The decisions with a word on what is tried: for the statuses."""
+    def explained(self, decisions: Mapping[str, JobDecision]) -> Mapping[str, JobDecision]:
+        """The decisions with an explanation of what is tried: for the statuses."""
         changed = {
             uid: replace(
                 decision, explanation=f"{decision.explanation} For a moment at {clock} MHz, to learn it.".strip()

@@ -29,6 +29,8 @@ from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import REFERENCE_PRODUCT, model_class_prior
 
+from flyball_operator.cluster.outcome import WriteResult
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.learning.confidence import PaceBands, job_ratios
 from flyball_operator.learning.drift import Measured, measured_anew
 from flyball_operator.learning.fitted_models import as_fit, fitted_model
@@ -53,9 +55,7 @@ from flyball_operator.learning.records import (
     ProfileWrite,
 )
 from flyball_operator.learning.windows import Track, Window, observations, read_window
-from flyball_operator.outcome import WriteResult
 from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.watches import ClusterState
 
 logger = get_logger(__name__)
 

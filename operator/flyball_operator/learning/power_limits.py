@@ -178,8 +178,8 @@ class PowerLimitProfiles:
                 changed[uid] = replace(decision, allocation=replace(allocation, power_limit_watts=limit))
         return {**decisions, **changed} if changed else decisions
 
-    def told(self, decisions: Mapping[str, JobDecision]) -> Mapping[str, JobDecision]:
-        """The decisions with a word on their limits: for the statuses."""
+    def explained(self, decisions: Mapping[str, JobDecision]) -> Mapping[str, JobDecision]:
+        """The decisions with an explanation of their limits: for the statuses."""
         changed = {}
         for uid, decision, limit, profiled in self._limited(decisions):
             why = "for a moment, to learn it" if profiled.under_way else "the cheapest of those that were tried"

@@ -16,11 +16,11 @@ from flyball_api.power_cap import PowerCap
 from flyball_planner.planner import plan
 from flyball_planner.snapshot import ClusterSnapshot, JobDecision, JobState, Plan
 
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.learning.learner import Learner
 from flyball_operator.planning.snapshot import EVACUATE_AFTER_SECONDS, build_snapshot
 from flyball_operator.power.controller import PowerController, PowerSettings
-from flyball_operator.watches import ClusterState
 
 # A term that is none: nothing that it decides is ever sent.
 NO_EPOCH = 0

@@ -15,7 +15,8 @@ from datetime import datetime
 from flyball_planner.models.gpu import GpuModel
 from msgspec.structs import replace
 
-from flyball_operator.outcome import Outcome
+from flyball_operator.cluster.outcome import Outcome
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.acknowledgements import Acknowledgements
 from flyball_operator.power.admission import Admission, GrantTarget, admit_grants, at_smallest_limits
 from flyball_operator.power.bound import NodePower
@@ -43,7 +44,6 @@ from flyball_operator.power.patience import CutYield, PlanGrace, Repetitions, Sm
 from flyball_operator.power.ramp import Ramps
 from flyball_operator.power.starts_and_stops import StartsAndStops
 from flyball_operator.power.targets import grant_targets
-from flyball_operator.watches import ClusterState
 
 
 @dataclass(frozen=True, slots=True)

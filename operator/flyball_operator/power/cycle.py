@@ -10,7 +10,8 @@ from flyball_api.grant import Grant
 from flyball_api.workloads import PodView
 from flyball_planner.snapshot import JobDecision
 
-from flyball_operator.outcome import Outcome
+from flyball_operator.cluster.outcome import Outcome
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.cap_state import CapStates
@@ -18,7 +19,6 @@ from flyball_operator.power.cap_status import CapStatusWrite
 from flyball_operator.power.holds import HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.watches import ClusterState
 
 
 @dataclass(frozen=True, slots=True)

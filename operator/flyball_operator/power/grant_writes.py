@@ -9,7 +9,7 @@ from flyball_api.gpu_node import GpuNode
 from flyball_api.grant import Grant, JobGrant, PowerBound
 from msgspec.structs import replace
 
-from flyball_operator.outcome import Outcome
+from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.power.admission import Admission, GrantTarget, without_entries
 from flyball_operator.power.bound import NodePower
 from flyball_operator.power.cycle import Answered, SendGrant

@@ -25,7 +25,7 @@ from flyball_kube.logs import get_logger
 from flyball_kube.resources import ENERGY_REPORTS
 from flyball_kube.session import ApiSession, JsonObject
 
-from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
+from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.report.energy_books import EnergyBooks, Owner, Seen
 
 logger = get_logger(__name__)

@@ -29,8 +29,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
-from flyball_operator.outcome import Outcome
 from flyball_operator.report.cap_series import ObservedCap, cap_families
 from flyball_operator.report.job_series import ObservedJobs
 from flyball_operator.report.quota_series import quota_families

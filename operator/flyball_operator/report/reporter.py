@@ -11,9 +11,9 @@ from flyball_api.gpu_node import GpuNode, GpuReport
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.units import MILLIWATTS_PER_WATT
 
+from flyball_operator.cluster.outcome import WriteResult
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.plain_jobs import REASONS, Verdict
-from flyball_operator.outcome import WriteResult
 from flyball_operator.power.cap_status import CapStatusWrite
 from flyball_operator.power.holds import HoldChange, is_held
 from flyball_operator.power.memberships import LabelSync

@@ -12,7 +12,7 @@ from typing import Any
 
 from flyball_kube.logs import get_logger
 
-from flyball_operator.outcome import UNKNOWN, WriteResult
+from flyball_operator.cluster.outcome import UNKNOWN, WriteResult
 from flyball_operator.writes.lease import LeadershipLost
 
 logger = get_logger(__name__)

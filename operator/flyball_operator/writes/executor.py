@@ -51,10 +51,10 @@ from flyball_kube.resources import (
 )
 from flyball_kube.session import JSON_PATCH, ApiSession, JsonObject
 
+from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult, combined
 from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
 from flyball_operator.jobs.pipeline_points import TellPoint
-from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult, combined
 from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync

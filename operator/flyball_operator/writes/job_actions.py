@@ -8,9 +8,9 @@ from typing import Protocol
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_kube.logs import get_logger
 
+from flyball_operator.cluster.outcome import WriteResult
 from flyball_operator.jobs.jobs_step import JobAction
 from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, RemovePods, StopIncarnation
-from flyball_operator.outcome import WriteResult
 
 logger = get_logger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from flyball_operator.cluster.outcome import WriteResult, combined
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.records import ProfileWrite
-from flyball_operator.outcome import WriteResult, combined
 from flyball_operator.writes.executor import Executor
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.consumption import DEPARTED_SECONDS, Consumptions
 from flyball_operator.jobs.energy_history import EnergyHistories
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.power.node_info import read_nodes
-from flyball_operator.watches import ClusterState
 
 from tests.support.operator_objects import gpu_node_view, grant, job_view, node_view, raw_report
 

@@ -19,6 +19,8 @@ from flyball_api.energy_aware_job import (
 )
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodView
+from flyball_operator.cluster.outcome import DONE, Outcome, WriteResult
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.job_statuses import PLANNING_SECONDS
 from flyball_operator.jobs.jobs_step import JobsStep
@@ -32,9 +34,7 @@ from flyball_operator.jobs.lifecycle import (
 )
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.status.updates import POWER_SETTLES_SECONDS
-from flyball_operator.outcome import DONE, Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, read_nodes
-from flyball_operator.watches import ClusterState
 from flyball_operator.writes.job_actions import take_action
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.job import JobModel

@@ -11,13 +11,13 @@ from typing import Any
 import hypothesis.strategies as st
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodView
+from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobAction
 from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.starts.attempts import RestartRules
-from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, read_nodes
-from flyball_operator.watches import ClusterState
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import model_class_prior

@@ -10,11 +10,11 @@ from unittest.mock import patch
 import pytest
 from flyball_api.power_cap import PowerCap
 from flyball_api.workloads import PlainJob, PodView, read_plain_job
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs import plain_jobs
 from flyball_operator.jobs.plain_jobs import BELIEVED_SECONDS, MAX_JUDGED, TELL_AGAIN_SECONDS, PlainJobs, Verdict
 from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.cycle import PowerState
-from flyball_operator.watches import ClusterState
 from flyball_planner.snapshot import JobDecision
 from hypothesis import given
 from hypothesis import strategies as st

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView
+from flyball_operator.cluster.outcome import Outcome, WriteResult
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs import controller
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.job_statuses import PLANNING_SECONDS, JobStatuses
@@ -26,8 +28,6 @@ from flyball_operator.jobs.status.updates import (
     StatusUpdates,
 )
 from flyball_operator.jobs.status_lanes import FEWEST_FIGURES_AT_ONCE, WAITING_AT_ONCE
-from flyball_operator.outcome import Outcome, WriteResult
-from flyball_operator.watches import ClusterState
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import model_class_prior

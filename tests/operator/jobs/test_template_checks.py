@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import JobMemory
@@ -12,7 +13,6 @@ from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.record import JobRecord
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.template_checks import CHECK_AGAIN_SECONDS, MAX_PASSED, PASSED_SECONDS, TemplateChecks
-from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
 
 from tests.support.operator_objects import NOW, job_view
 

@@ -60,7 +60,7 @@ class Trial:
             return None
         decisions = {item.job.uid: item.decision}
         changed = self.explorations.granted(decisions)[item.job.uid]
-        told = self.explorations.told(decisions)[item.job.uid]
+        explained = self.explorations.explained(decisions)[item.job.uid]
         before, after = item.decision.allocation, changed.allocation
         assert before is not None
         assert after is not None
@@ -69,7 +69,7 @@ class Trial:
         if after == before:
             return None
         assert after.clock_megahertz < before.clock_megahertz
-        assert f"{after.clock_megahertz} MHz" in told.explanation
+        assert f"{after.clock_megahertz} MHz" in explained.explanation
         return after.clock_megahertz
 
 
@@ -202,4 +202,4 @@ async def test_what_is_tried_tells_what_the_class_could_not() -> None:
 def test_only_decisions_of_who_is_tried_are_others() -> None:
     decisions: dict[str, JobDecision] = {"x": decision("x", ("n1", 4))}
     explorations = Explorations(Measured(), 100)
-    assert explorations.granted(decisions) is explorations.told(decisions) is decisions
+    assert explorations.granted(decisions) is explorations.explained(decisions) is decisions

@@ -20,6 +20,8 @@ from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView
 from flyball_kube.credentials import Configuration, load_configuration
 from flyball_kube.resources import ENERGY_AWARE_JOBS, ENERGY_PROFILES
 from flyball_kube.session import ApiSession, JsonObject
+from flyball_operator.cluster.outcome import DONE
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.learning import learner as learner_module
 from flyball_operator.learning.drift import DRIFT_WINDOWS
 from flyball_operator.learning.frontiers import MAX_CHOICES, iteration_choices
@@ -38,9 +40,7 @@ from flyball_operator.learning.profiles import (
 )
 from flyball_operator.learning.records import MAX_BOUNDS
 from flyball_operator.learning.windows import Window, nearest_clock, observations, read_window
-from flyball_operator.outcome import DONE
 from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.watches import ClusterState
 from flyball_operator.writes.executor import Executor
 from flyball_operator.writes.lease import LeadershipLost
 from flyball_operator.writes.profiles import write_profiles

@@ -83,7 +83,7 @@ class Trial:
         self.gpu_seconds += self.profiles.step([held], {UID}, self.now)
         decisions = {item.job.uid: item.decision}
         granted = self.profiles.granted(decisions)[item.job.uid].allocation
-        self.explanation = self.profiles.told(decisions)[item.job.uid].explanation
+        self.explanation = self.profiles.explained(decisions)[item.job.uid].explanation
         assert granted is not None
         assert replace(granted, power_limit_watts=allocation.power_limit_watts) == allocation, "nothing else changes"
         assert A100.min_power_limit_watts <= granted.power_limit_watts <= allocation.power_limit_watts

@@ -11,6 +11,7 @@ import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, RecurringRun, read_energy_aware_job
 from flyball_api.energy_profile import EndedRun, EnergyProfileStatus, read_energy_profile
 from flyball_api.reading import to_patch
+from flyball_operator.cluster.outcome import DONE
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.profiles import (
     MAX_EXPLORED,
@@ -23,7 +24,6 @@ from flyball_operator.learning.profiles import (
     profile_status,
 )
 from flyball_operator.learning.recurrences import CHOICES_AT_ONCE, Recurrences, search_of, seed_of
-from flyball_operator.outcome import DONE
 from flyball_operator.power.node_info import NodeInfo
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_studies.zeus.replay import ReplayedCluster

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from flyball_api.reading import JsonObject
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.learning.learner import Learner
 from flyball_operator.planning.what_if import CannotAsk, PlanningSettings, WhatIf, what_if, with_watts
-from flyball_operator.watches import ClusterState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -14,7 +14,8 @@ from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.power_cap import PowerCap
 from flyball_api.reading import ObjectMeta
 from flyball_api.units import NodeMilliwatts
-from flyball_operator.outcome import Outcome
+from flyball_operator.cluster.outcome import Outcome
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.brakes import (
     HOLD_BACK_SECONDS,
     HOLD_BACK_SECONDS_EACH,
@@ -26,7 +27,6 @@ from flyball_operator.power.brakes import (
 from flyball_operator.power.cap_state import CapState
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, BrakeAnswered, PlanInForce, PowerInstructions
-from flyball_operator.watches import ClusterState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

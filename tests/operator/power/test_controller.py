@@ -15,14 +15,14 @@ from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.power_cap import PowerCap
 from flyball_api.workloads import read_node
-from flyball_operator.outcome import Outcome
+from flyball_operator.cluster.outcome import Outcome
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, PlanInForce, PowerInstructions, PowerState
 from flyball_operator.power.grant_writes import MAX_GRANTS_AT_ONCE
 from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.patience import BRAKED_PLAN_GRACE_SECONDS, CUT_YIELD_SECONDS, PLAN_GRACE_SECONDS
 from flyball_operator.settings import Settings
-from flyball_operator.watches import ClusterState
 from flyball_planner.snapshot import JobDecision
 
 from tests.support.operator_objects import (

@@ -19,11 +19,11 @@ from flyball_api.grant import Grant
 from flyball_api.power_cap import PowerCap
 from flyball_api.reading import InvalidObject
 from flyball_api.workloads import NodeView
-from flyball_operator.outcome import Outcome
+from flyball_operator.cluster.outcome import Outcome
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, PlanInForce, PowerInstructions
 from flyball_operator.power.memberships import MAX_LOSSES, Memberships
-from flyball_operator.watches import ClusterState
 from hypothesis import given
 from hypothesis import strategies as st
 

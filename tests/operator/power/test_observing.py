@@ -14,13 +14,13 @@ from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.power_cap import PowerCap
 from flyball_api.reading import ObjectMeta
-from flyball_operator.outcome import Outcome
+from flyball_operator.cluster.outcome import Outcome
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, PlanInForce, PowerInstructions, PowerState
 from flyball_operator.power.holds import HoldAction
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.observing import ObservingController
-from flyball_operator.watches import ClusterState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,7 +10,8 @@ from flyball_api.grant import OtherGpuLimits, PowerBound
 from flyball_api.power_cap import PowerCap
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import PodView
-from flyball_operator.outcome import Outcome
+from flyball_operator.cluster.outcome import Outcome
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.admission import GrantTarget
 from flyball_operator.power.bound import NodePower
 from flyball_operator.power.cap_state import CapState
@@ -27,7 +28,6 @@ from flyball_operator.power.ramp import (
     waiting_starts,
     waiting_stops,
 )
-from flyball_operator.watches import ClusterState
 from flyball_planner.models.gpu import catalogue
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -17,12 +17,12 @@ from flyball_api.energy_quota import EnergyQuota, read_energy_quota
 from flyball_api.power_cap import read_power_cap
 from flyball_api.units import NodeMilliwatts
 from flyball_api.workloads import IncarnationView
+from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.queue import JobQueue
-from flyball_operator.outcome import Outcome
 from flyball_operator.power.cap_schedule import EffectiveCap
 from flyball_operator.power.cap_state import CapState
 from flyball_operator.power.meter import MeterState

@@ -9,12 +9,12 @@ from datetime import timedelta
 import msgspec
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.power_cap import PowerCap, PowerCapStatus
+from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.status import JobFacts, job_status
-from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.power.cap_status import CapStatuses, GrantsUnderWay
 from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.holds import HoldAction, HoldChange

@@ -15,6 +15,7 @@ from flyball_api.energy_report import EnergyRates, EnergyReportSpec, ObservedUse
 from flyball_api.gpu_node import PodReport
 from flyball_api.reading import to_json
 from flyball_api.workloads import IncarnationView
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase
@@ -28,7 +29,6 @@ from flyball_operator.planning.snapshot import build_snapshot
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.energy_books import EnergyBooks, Seen
 from flyball_operator.report.would_have import Comparison, comparisons, observed_use
-from flyball_operator.watches import ClusterState
 from flyball_planner.fitting.uncertainty import Band, Place, Ratios, prior_covariance
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.models.job import JobModel

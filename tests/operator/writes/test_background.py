@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
+from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.writes.background import RETRY_SECONDS, Background
 from flyball_operator.writes.lease import LeadershipLost
 

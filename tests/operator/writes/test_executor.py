@@ -15,9 +15,9 @@ from flyball_api.reading import to_json
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import GPU_NODES, PODS, Resource
+from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.pipeline_points import TellPoint
-from flyball_operator.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo, read_nodes

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,10 +38,11 @@ from flyball_kube.resources import (
 )
 from flyball_kube.resources import NAMESPACES as ALL_NAMESPACES
 from flyball_kube.session import ApiSession
+from flyball_operator.cluster.state import ClusterState
+from flyball_operator.cluster.watches import Watches
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
-from flyball_operator.leader import LeaderTerm
 from flyball_operator.learning.learner import Learner
 from flyball_operator.loop import Operator
 from flyball_operator.planning.plans import Plans
@@ -48,7 +50,8 @@ from flyball_operator.planning.worker import PlanWorker
 from flyball_operator.power.cycle import PlanInForce
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.settings import Settings
-from flyball_operator.watches import ClusterState, Watches
+from flyball_operator.term.leader_term import LeaderTerm
+from flyball_operator.term.parts import Lasting, new_term
 from flyball_operator.writes.lease import LeaderLease
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.snapshot import JobDecision
@@ -199,19 +202,20 @@ class PowerOperator(Operator):
             settings,
             cast(OperatorMetrics, _NoMetrics()),
             learner=cast(Learner, _NoLearner()),
+            worker=cast(PlanWorker, _NoWorker()),
+            make_watches=lambda session, wake, *_, **__: _PowerWatches(session, wake, intended),
+            make_term=partial(_power_term, intended),
             monotonic=monotonic,
             wall_clock=wall_clock,
             work_seconds=lambda: 0.0,
         )
-        self._intended = intended
-        self._watches = _PowerWatches(session, self._wake.set, intended)
-        self._worker = cast(PlanWorker, _NoWorker())
 
-    def _term(self, epoch: int) -> LeaderTerm:
-        term = super()._term(epoch)
-        term._jobs = cast(JobController, _NoJobs())
-        term._plans = cast(Plans, _IntendedPlans(self._intended))
-        return term
+
+def _power_term(intended: Intended, epoch: int, lasting: Lasting, check: Callable[[], None]) -> LeaderTerm:
+    term = new_term(epoch, lasting, check)
+    term._jobs = cast(JobController, _NoJobs())
+    term._plans = cast(Plans, _IntendedPlans(intended))
+    return term
 
 
 class OperatorProcess:

@@ -61,18 +61,17 @@ class WholeOperatorProcess(OperatorProcess):
         monotonic: Callable[[], float],
         wall_clock: Callable[[], datetime],
     ) -> Operator:
-        operator = Operator(
+        self.planner = InlinePlanner()
+        return Operator(
             session,
             self.lease,
             self.settings,
             OperatorMetrics(),
+            worker=cast(PlanWorker, self.planner),
             monotonic=monotonic,
             wall_clock=wall_clock,
             work_seconds=lambda: 0.0,
         )
-        self.planner = InlinePlanner()
-        operator._worker = cast(PlanWorker, self.planner)
-        return operator
 
 
 class Workloads:

@@ -9,10 +9,10 @@ from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.units import held_watts
 from flyball_api.workloads import PodView
 
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.feasibility.fitting import Fit, Fitting, held_gpus
 from flyball_operator.jobs.feasibility.quotas import GpuWatts, energy_quota_bounds, resource_quota_bounds
 from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.watches import ClusterState
 
 
 class Allowances:

@@ -13,6 +13,7 @@ from flyball_api.energy_aware_job import BackOff, EnergyAwareJob, IncarnationFai
 from flyball_api.times import whole_second
 from flyball_api.workloads import IncarnationView, PodView
 
+from flyball_operator.cluster.outcome import Outcome, WriteResult
 from flyball_operator.jobs.endings import Ending, Evidence, gathered
 from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, JobStep, Phase
 from flyball_operator.jobs.starts.obstacles import NO_NODES, NodeLoss, StartObstacle, refused_action, start_obstacle
@@ -27,7 +28,6 @@ from flyball_operator.jobs.starts.pauses import (
     Pause,
     pause_seconds,
 )
-from flyball_operator.outcome import Outcome, WriteResult
 
 FAILURES_SHOWN = 5
 # The scheduler's cache may be a moment behind the pods that have left: what passes at once is not worth a word.

@@ -11,14 +11,14 @@ import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, NodeView, PodView
+from flyball_operator.cluster.outcome import DONE, Outcome, WriteResult
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, CreateService, OpenGates, StopIncarnation
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.starts.pauses import LONGEST_OF_FIRST
-from flyball_operator.outcome import DONE, Outcome, WriteResult
 from flyball_operator.power.node_info import NodeInfo, read_nodes
-from flyball_operator.watches import ClusterState
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import model_class_prior

@@ -6,27 +6,21 @@ and one that takes over all lead to the same end. What the controllers remember 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
 
-from flyball_planner.snapshot import ClusterSnapshot, JobDecision
+from flyball_planner.snapshot import ClusterSnapshot
 
-from flyball_operator.execution.jobs import JobExecution
-from flyball_operator.execution.power import PowerExecution
+from flyball_operator.cluster.state import ClusterState
+from flyball_operator.cluster.watches import Watches
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobsStep
-from flyball_operator.jobs.lifecycle import Phase
-from flyball_operator.jobs.plain_jobs import PlainJobs, Verdict
-from flyball_operator.learning.exploration import Explorations, Running, acknowledged_limit
 from flyball_operator.learning.learner import Learner
-from flyball_operator.learning.power_limits import PowerLimitProfiles
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.grid_signal import SignalFile, emitted_grams_per_kilowatt_hour
 from flyball_operator.meters.meters import Meters
-from flyball_operator.outcome import WriteResult
 from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.snapshot import JobStates, build_snapshot
 from flyball_operator.power.controller import PowerController
@@ -38,7 +32,11 @@ from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.report.seen import energy_seen
 from flyball_operator.settings import OBSERVE, Settings
-from flyball_operator.watches import ClusterState, Watches
+from flyball_operator.term.energy_book_keeping import EnergyBookKeeping
+from flyball_operator.term.job_execution import JobExecution
+from flyball_operator.term.plain_job_execution import PlainJobExecution
+from flyball_operator.term.power_execution import PowerExecution
+from flyball_operator.term.trials import Trials
 from flyball_operator.writes.background import Background
 from flyball_operator.writes.executor import Executor
 from flyball_operator.writes.profiles import write_profiles
@@ -69,7 +67,6 @@ class LeaderTerm:
     ) -> None:
         self._epoch = epoch
         self._energy_reports = energy_reports
-        self._plain_jobs = PlainJobs()
         self._signal = SignalFile(settings.signal_file)
         self._settings = settings
         self._watches = watches
@@ -79,18 +76,16 @@ class LeaderTerm:
         self._job_states = JobStates()
         self._learner = learner
         self._recurrences = recurrences
-        # Who sets nothing tries nothing.
-        sets = settings.mode != OBSERVE
-        self._explorations = Explorations(learner, settings.exploration_permille if sets else 0)
-        self._power_limits = PowerLimitProfiles(learner, settings.profiled_power_limits if sets else 0)
+        self._trials = Trials(learner, settings)
         self._executor = executor
         self._reporter = reporter
         self._metrics = metrics
         self._background = background
         self._meters = meters
-        self._wall_clock = wall_clock
         self._power_execution = PowerExecution(power, executor, reporter, background)
         self._job_execution = JobExecution(jobs, recurrences, executor, reporter, background, wall_clock)
+        self._plain_job_execution = PlainJobExecution(executor, reporter, background)
+        self._energy_book_keeping = EnergyBookKeeping(energy_reports, executor, background, wall_clock)
         self._stopping: Collection[tuple[str, int]] = ()  # of the last cycle in which jobs were decided on
         self.soonest_change_seconds = 0.0  # until power has to be decided on again; 0 while limits are being lowered
         self.power_decided = False  # in the last cycle, also where it failed
@@ -113,7 +108,8 @@ class LeaderTerm:
         try:
             jobs = self._decide_on_jobs(cluster, state, now, monotonic)
             plan = self._plans.in_force
-            plan = replace(plan, decisions=self._tried(plan.decisions, cluster, jobs, state, monotonic))
+            self._metrics.count_explored(self._trials.step(plan.decisions, cluster, jobs, state, monotonic))
+            plan = replace(plan, decisions=self._trials.granted(plan.decisions))
         except Exception:
             # A mistake about jobs is no reason to let a cap wait: power is decided on by what was planned before it.
             self._decide_on_power(cluster, state, self._plans.in_force, self._stopping, now, monotonic)
@@ -129,7 +125,8 @@ class LeaderTerm:
             if profiles:
                 self._background.start("profiles", write_profiles(self._executor, self._learner, profiles))
         self._keep_energy_books(cluster, state, jobs, now, monotonic)
-        self._admit_plain_jobs(state, monotonic)
+        if not state.cutting and self._settings.mode != OBSERVE:  # behind everything that cuts
+            self._plain_job_execution.start(state, self._plans.in_force.decisions, monotonic)
         self._reporter.announce_nodes(state.nodes)
         self._reporter.announce_problems(cluster.gpu_nodes.values())
         self._reporter.announce_gpus(cluster.gpu_nodes)
@@ -149,7 +146,7 @@ class LeaderTerm:
         jobs = self._jobs.step(
             cluster,
             state.nodes,
-            self._power_limits.told(self._explorations.told(self._plans.in_force.decisions)),
+            self._trials.explained(self._plans.in_force.decisions),
             epoch=self._epoch,
             now=now,
             monotonic=monotonic,
@@ -207,77 +204,20 @@ class LeaderTerm:
             timeless=self._job_states if timeless else None,
         )
 
-    def _tried(
-        self,
-        decisions: Mapping[str, JobDecision],
-        cluster: ClusterState,
-        jobs: JobsStep,
-        state: PowerState,
-        monotonic: float,
-    ) -> Mapping[str, JobDecision]:
-        """The decisions with the lower limits and clocks that jobs are tried at, so that they become known."""
-        running = list(self._running(jobs, state))
-        tried = self._power_limits.step(running, cluster.jobs, monotonic)
-        others = [item for item in running if not self._power_limits.under_way(item)]
-        tried += self._explorations.step(others, cluster.jobs, monotonic)
-        self._metrics.count_explored(tried)
-        return self._explorations.granted(self._power_limits.granted(decisions))
-
-    def _running(self, jobs: JobsStep, state: PowerState) -> Iterator[Running]:
-        """The jobs all of whose pods run as planned, with what they run on."""
-        decisions = self._plans.in_force.decisions
-        for uid, job in jobs.jobs.items():
-            current, decision = job.step.current, decisions.get(uid)
-            if current is not None and decision is not None and job.step.phase is Phase.RUNNING:
-                info = state.nodes.get(current.nodes[0][0])
-                if info is not None and info.gpu_model is not None:
-                    limit = acknowledged_limit(uid, current, state.nodes)
-                    yield Running(job.view, current, decision, info.gpu_model, limit)
-
     def _keep_energy_books(
         self, cluster: ClusterState, state: PowerState, jobs: JobsStep, now: datetime, monotonic: float
     ) -> None:
         """Count what every GPU has used; the book is written behind everything else."""
-        reports, key = self._energy_reports, "energy-report"
-        busy = self._background.busy(key)
-        if reports.unread:
-            if not busy and reports.load_due(monotonic):
-                self._background.start(key, reports.load(now, monotonic))
-            return
         emitted = emitted_grams_per_kilowatt_hour(self._signal.read(monotonic), now)
         decisions, everything = self._plans.in_force.decisions, self._settings.mode == OBSERVE
-        reports.observe(
+        self._energy_book_keeping.start(
             lambda: energy_seen(
                 cluster, state, jobs, decisions, self._learner, emitted, everything_observed=everything
             ),
             now,
+            monotonic,
+            may_write=not state.cutting,
         )
-        self._metrics.observe_owners(reports.largest_owners())
-        write = None if busy or state.cutting else reports.due(now, monotonic)
-        if write is None:
-            return
-        stored: dict[str, Any] = {}
-        self._background.start(
-            key,
-            self._executor.write_energy_report(write.day, write.body, write.resource_version, stored.update),
-            lambda result: reports.answered(write, result, stored, self._wall_clock(), monotonic),
-        )
-
-    def _admit_plain_jobs(self, state: PowerState, monotonic: float) -> None:
-        """Let batch Jobs run that wait for watts, behind everything that cuts; say why the others wait."""
-        if state.cutting or self._settings.mode == OBSERVE:
-            return
-        for verdict in self._plain_jobs.step(state, self._plans.in_force.decisions, monotonic):
-            key = ("plain-job", verdict.job.uid)
-            if not verdict.admitted:
-                self._reporter.announce_plain_job(verdict)
-            elif not self._background.busy(key):
-                announce = partial(self._tell_admitted, verdict)
-                self._background.start(key, self._executor.admit_plain_job(verdict.job), announce)
-
-    def _tell_admitted(self, verdict: Verdict, result: WriteResult) -> None:
-        if result.done:
-            self._reporter.announce_plain_job(verdict)
 
     def _observe(
         self, cluster: ClusterState, state: PowerState, jobs: JobsStep, instructions: PowerInstructions
@@ -290,8 +230,10 @@ class LeaderTerm:
             lambda job: self._learner.model_for(job, state.nodes),
             self._plans.queue,
         )
+        if not self._energy_reports.unread:
+            self._metrics.observe_owners(self._energy_reports.largest_owners())
         self._metrics.observe_quotas(cluster.energy_quotas)
-        self._metrics.observe_waiting_batch_jobs(self._plain_jobs.waiting)
+        self._metrics.observe_waiting_batch_jobs(self._plain_job_execution.waiting)
         self._metrics.observe_nodes(state.nodes.values())
         self._metrics.observe_ages(self._watches.ages())
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any
 
+from flyball_operator.cluster.outcome import WriteResult, combined
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import CreateIncarnation
 from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.learning.recurrences import Recurrences
-from flyball_operator.outcome import WriteResult, combined
 from flyball_operator.power.cycle import PowerInstructions
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.reporter import Reporter

@@ -16,19 +16,18 @@ from flyball_api.grant import Grant
 from flyball_api.names import HOLD_FINALIZER
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.workloads import IncarnationView, NodeView, PlainJob, PodView, read_plain_job
-from flyball_operator.execution.power import HOUSEKEEPING_AT_ONCE
+from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
+from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep, LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase, StopIncarnation
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import recorded_progress
 from flyball_operator.jobs.status_lanes import Lane
-from flyball_operator.leader import SHORTEST_PAUSE_SECONDS, LeaderTerm
 from flyball_operator.learning.exploration import LONGEST_SECONDS
 from flyball_operator.learning.profiles import Point, Profile, ProfileKey, Summary
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.learning.windows import Window
 from flyball_operator.meters.meters import Meters
-from flyball_operator.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.planning.plans import Plans
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import PowerInstructions
@@ -38,7 +37,8 @@ from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import Settings
-from flyball_operator.watches import ClusterState
+from flyball_operator.term.leader_term import SHORTEST_PAUSE_SECONDS, LeaderTerm
+from flyball_operator.term.power_execution import HOUSEKEEPING_AT_ONCE
 from flyball_operator.writes.background import Background
 from flyball_operator.writes.lost_answers import LOST_AFTER_SECONDS
 from flyball_operator.writes.slots import SLOW_SECONDS, PacedSlots

@@ -8,7 +8,7 @@ from flyball_api.gpu_node import GpuNode
 from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_kube.logs import get_logger
 
-from flyball_operator.outcome import WriteResult
+from flyball_operator.cluster.outcome import WriteResult
 from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.controller import PowerController
 from flyball_operator.power.cycle import Answered, BrakeAnswered, PowerInstructions, SendGrant

@@ -24,7 +24,8 @@ from flyball_kube.resources import (
     RESOURCE_QUOTAS,
     Resource,
 )
-from flyball_operator.watches import ClusterState, Watches, logging_problems
+from flyball_operator.cluster.state import ClusterState
+from flyball_operator.cluster.watches import Watches, logging_problems
 
 from tests.support.operator_objects import (
     FLOOR,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
 from flyball_api.brake_acknowledgement import BrakeAcknowledgement, read_brake_acknowledgement
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.energy_quota import EnergyQuota, read_energy_quota
@@ -17,14 +16,9 @@ from flyball_api.names import LABEL_ADMISSION, LABEL_JOB_UID, LABEL_MODE, MODE_O
 from flyball_api.power_brake import PowerBrake, read_power_brake
 from flyball_api.power_cap import PowerCap, read_power_cap
 from flyball_api.workloads import (
-    NO_NEEDS,
     PODS_REFUSED_SELECTOR,
-    GpuQuota,
     IncarnationView,
-    Needs,
     NodeView,
-    PlainJob,
-    PodsRefused,
     PodView,
     read_gpu_quotas,
     read_incarnation,
@@ -54,9 +48,13 @@ from flyball_kube.resources import (
 )
 from flyball_kube.session import ApiSession, JsonObject
 
-from flyball_operator.ownership import PodOwners, highest_incarnation, is_of_living_job, nodes_of_job
+from flyball_operator.cluster.ownership import PodOwners, highest_incarnation, is_of_living_job, nodes_of_job
+from flyball_operator.cluster.state import ClusterState, latest_refusals, used_by_others, within_priorities
 
 logger = get_logger(__name__)
+
+# A backup from which the API server is restored is at most so many changes of leaders old.
+MAX_EPOCHS_LOST = 1000
 
 T = TypeVar("T", EnergyAwareJob, EnergyQuota, PowerCap, GpuNode)
 Watched = TypeVar("Watched")
@@ -78,39 +76,6 @@ def logging_problems(read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mappin
         return found
 
     return reading
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterState:
-    """What the API server has, as of one cycle; `unread` names the caps, brakes and GPUNodes that cannot be read.
-
-    `age_seconds` is how long ago the oldest of the copies of caps, brakes, Nodes and GPUNodes was last proven fresh.
-    """
-
-    jobs: dict[str, EnergyAwareJob]  # by uid
-    caps: list[PowerCap]
-    gpu_nodes: dict[str, GpuNode]
-    nodes: list[NodeView]
-    pods: list[PodView]  # those that hold or want GPUs
-    incarnations: dict[str, list[IncarnationView]]  # by the job's uid
-    pods_of: dict[str, list[PodView]]  # by the job's uid
-    reports_of: dict[
-        str, list[tuple[str, PodReport]]
-    ]  # by a living job's uid, with the node, which is one of the job's
-    unread: tuple[str, ...]
-    age_seconds: float
-    brakes: Mapping[str, PowerBrake] = field(default_factory=dict)  # by the cap's name
-    services_of: Mapping[str, Collection[str]] = field(default_factory=dict)  # their names, by the job's uid
-    used: Mapping[str, Needs] = field(default_factory=dict)  # by pods that are not Flyball's, by the node's name
-    gpu_quotas: Sequence[GpuQuota] = ()
-    energy_quotas: Sequence[EnergyQuota] = ()
-    pods_refused: Mapping[str, str] = field(default_factory=dict)  # the Job controller's words, by the batch Job's uid
-    plain_jobs: Sequence[PlainJob] = ()  # batch Jobs that are let run by watts
-
-    @property
-    def wanted_gpus(self) -> int:
-        """The most that all jobs together ask for."""
-        return sum(job.spec.gpus.max for job in self.jobs.values() if job.wants_gpus)
 
 
 def _asked_of_cap(cap: PowerCap) -> object:
@@ -295,6 +260,18 @@ class Watches:
             self._observed[job.uid] = job, observed
             yield observed
 
+    def highest_epoch(self) -> int:
+        """The highest epoch under which any node was ever commanded, as far as the local copy knows.
+
+        After the API server's store was restored from a backup only the agents know of the epochs since. What they report
+        counts within reason: epochs are 32-bit numbers in the Lease, and no single node may use them up.
+        """
+        gpu_nodes = list(self.gpu_nodes)
+        granted = max((item.grant.epoch for item in gpu_nodes if item.grant is not None), default=0)
+        acknowledged = (item.acknowledged.epoch for item in gpu_nodes if item.acknowledged is not None)
+        braked = max((item.spec.epoch for item in self.brakes), default=0)
+        return max(granted, braked, *(epoch for epoch in acknowledged if epoch <= granted + MAX_EPOCHS_LOST), 0)
+
     def cluster(self) -> ClusterState:
         """One view of all of them; nothing in it changes afterwards."""
         energy_quotas = sorted(self.energy_quotas, key=lambda quota: quota.metadata.key)
@@ -340,45 +317,9 @@ class Watches:
             age_seconds=max(copy.age_seconds() for copy in (self.gpu_nodes, self.caps, self.brakes, self.nodes)),
             brakes=dict(self.brakes.items()),
             services_of=services_of,
-            used=_used_by_others(self.pods, pods),
+            used=used_by_others(self.pods, pods),
             gpu_quotas=[quota for quotas in self.quotas for quota in quotas],
             energy_quotas=energy_quotas,
-            pods_refused={uid: item.message for uid, item in _latest(self.pods_refused, by_uid).items()},
+            pods_refused={uid: item.message for uid, item in latest_refusals(self.pods_refused, by_uid).items()},
             plain_jobs=list(self.plain_jobs),
         )
-
-
-def within_priorities(jobs: Iterable[EnergyAwareJob], quotas: Iterable[EnergyQuota]) -> Iterator[EnergyAwareJob]:
-    """The jobs, none with a higher priority than the quotas of its namespace allow, however it came by it."""
-    highest: dict[str, int] = {}
-    for quota in quotas:
-        bound = quota.spec.highest_priority
-        if bound is not None:
-            highest[quota.namespace] = min(bound, highest.get(quota.namespace, bound))
-    for job in jobs:
-        most = highest.get(job.namespace)
-        if most is None or job.spec.priority <= most:
-            yield job
-        else:
-            yield replace(job, spec=msgspec.structs.replace(job.spec, priority=most))
-
-
-def _used_by_others(all_pods: Iterable[PodView], attributed: Iterable[PodView]) -> dict[str, Needs]:
-    """What pods that are not Flyball's have of each node beside GPUs; `attributed` are those with GPUs or of jobs."""
-    foreign = [pod for pod in attributed if not pod.job_uid]
-    foreign += [pod for pod in all_pods if not pod.gpus and not pod.job_uid]
-    used: dict[str, Needs] = {}
-    for pod in foreign:
-        if pod.node and not pod.finished and pod.needs is not NO_NEEDS:
-            used[pod.node] = used.get(pod.node, NO_NEEDS) + pod.needs
-    return used
-
-
-def _latest(words: Iterable[PodsRefused], batch_uids: Collection[str]) -> dict[str, PodsRefused]:
-    """The Job controller's last word on each batch Job of `batch_uids`."""
-    latest: dict[str, PodsRefused] = {}
-    for item in words:
-        known = latest.get(item.batch_uid)
-        if item.batch_uid in batch_uids and (known is None or item.time >= known.time):
-            latest[item.batch_uid] = item
-    return latest
