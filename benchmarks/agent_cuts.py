@@ -23,7 +23,7 @@ from typing import Any
 
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.simulated import SimulatedDriver
-from flyball_agent.pods.resources import PodGpus
+from flyball_agent.pods.resources import PodDevices
 from flyball_agent.process.single import SingleProcessAgent
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.reading import ObjectMeta
@@ -44,9 +44,9 @@ class Held:
     """One job's pod has all GPUs of the node."""
 
     def __init__(self, gpus: tuple[str, ...]) -> None:
-        self._pods = [PodGpus("bench", "pod", "uid", gpus)]
+        self._pods = [PodDevices("bench", "pod", "uid", gpus)]
 
-    async def list(self) -> Sequence[PodGpus]:
+    async def list(self) -> Sequence[PodDevices]:
         return self._pods
 
     async def close(self) -> None:

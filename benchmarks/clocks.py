@@ -26,7 +26,7 @@ from pathlib import Path
 from flyball.clocks import Clock
 from flyball_agent.link.client import EnforcerLink
 from flyball_agent.node.agent import NodeAgent
-from flyball_agent.pods.resources import PodGpus, PodResources
+from flyball_agent.pods.resources import PodDevices, PodResources
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.hardware_file import create_node_file
 from flyball_simulated_gpu.shared import SimulatedDevice, SimulatedNode
@@ -42,9 +42,9 @@ class OnePod(PodResources):
     """One pod that holds every GPU."""
 
     def __init__(self, gpus: list[str]) -> None:
-        self._pod = PodGpus("research", POD, "uid-1", tuple(gpus))
+        self._pod = PodDevices("research", POD, "uid-1", tuple(gpus))
 
-    async def list(self) -> list[PodGpus]:
+    async def list(self) -> list[PodDevices]:
         return [self._pod]
 
     async def close(self) -> None:

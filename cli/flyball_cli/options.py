@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from flyball_kube.options import Option, options
+from flyball_kube.options import OptionText, options
 
 ENVIRONMENT = (
     "Each option may come from the environment too: --log-level as FLYBALL_LOG_LEVEL, the others likewise. The command "
@@ -59,7 +59,7 @@ def _parameters(kind: type[Any]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def _typer_option(annotation: Any, given: Option) -> Any:
+def _typer_option(annotation: Any, given: OptionText) -> Any:
     flags = f"{given.flag}/--no-{given.flag[2:]}" if annotation is bool else given.flag
     return typer.Option(
         flags,

@@ -13,7 +13,7 @@ from msgspec import field
 from flyball_api.reading import ApiStruct
 
 
-class Operator(StrEnum):
+class SelectorOperator(StrEnum):
     """How a requirement relates a label's key to its values."""
 
     IN = "In"
@@ -26,24 +26,24 @@ class Requirement(ApiStruct, frozen=True):
     """One requirement on an object's labels; raises ValueError where operator and values do not go together."""
 
     key: str
-    operator: Operator
+    operator: SelectorOperator
     values: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        if (self.operator in (Operator.IN, Operator.NOT_IN)) != bool(self.values):
+        if (self.operator in (SelectorOperator.IN, SelectorOperator.NOT_IN)) != bool(self.values):
             wanted = "no values" if self.values else "at least one value"
             raise ValueError(f"requirement on label {self.key!r}: operator {self.operator} needs {wanted}")
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether `labels` meet it; an absent label is not in any set of values, and so meets NotIn."""
         match self.operator:
-            case Operator.IN:
+            case SelectorOperator.IN:
                 return labels.get(self.key) in self.values
-            case Operator.NOT_IN:
+            case SelectorOperator.NOT_IN:
                 return labels.get(self.key) not in self.values
-            case Operator.EXISTS:
+            case SelectorOperator.EXISTS:
                 return self.key in labels
-            case Operator.DOES_NOT_EXIST:
+            case SelectorOperator.DOES_NOT_EXIST:
                 return self.key not in labels
 
 

@@ -23,7 +23,7 @@ _KEY = "flyball_option"
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class OptionText:
     """How a field is given: what it is in one sentence (`help`), what it counts (`unit`), its limits and its names.
 
     Of the environment `variables` the first that is set counts.
@@ -55,15 +55,15 @@ def option(
     variables: tuple[str, ...] = (),
 ) -> Mapping[str, Any]:
     """A field's metadata, from which its option is made; `name` and `variables` where they are not the field's own."""
-    return {_KEY: Option(name, help, unit, minimum, maximum, variables)}
+    return {_KEY: OptionText(name, help, unit, minimum, maximum, variables)}
 
 
-def options(settings: type[Any]) -> dict[str, Option]:
+def options(settings: type[Any]) -> dict[str, OptionText]:
     """The option of each field of a dataclass, by the field's name; raises TypeError for a field without one."""
     found = {}
     for field in dataclasses.fields(settings):
         given = field.metadata.get(_KEY)
-        if not isinstance(given, Option):
+        if not isinstance(given, OptionText):
             raise TypeError(f"{settings.__name__}.{field.name} says nothing of its option: metadata=option(...)")
         name = given.name or field.name
         unit = given.unit or next((unit for unit in UNITS if field.name.endswith(f"_{unit}")), "")

@@ -20,7 +20,7 @@ from flyball_operator.report.events import EventRecorder
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.settings import Settings
 from flyball_operator.term.leader_term import LeaderTerm
-from flyball_operator.term.pace import Pace, rest_seconds
+from flyball_operator.term.pace import CyclePace, rest_seconds
 from flyball_operator.term.parts import Lasting, new_term
 from flyball_operator.writes.lease import LeaderLease, LeadershipLost
 
@@ -57,7 +57,7 @@ class Operator:
         self._monotonic = monotonic
         self._wall_clock = wall_clock
         self._work_seconds = work_seconds
-        self._pace = pace = Pace(settings.coalesce_seconds)
+        self._pace = pace = CyclePace(settings.coalesce_seconds)
         self._watches = make_watches(
             session,
             pace.wake,

@@ -15,7 +15,7 @@ from flyball_agent.process.options import AgentOptions
 from flyball_cli.main import build_app
 from flyball_cli.options import takes
 from flyball_kube.log_settings import LogSettings
-from flyball_kube.options import Option, option, options
+from flyball_kube.options import OptionText, option, options
 from flyball_operator.settings import Settings
 from flyball_planner.planner import DEFAULT_POLICY
 from typer.testing import CliRunner
@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[type[Any], ...]] = {
 BESIDE: dict[type[Any], dict[str, str]] = {AgentOptions: {"hardware_dir": "hw", "socket_dir": "s"}}
 
 
-def every_field() -> list[tuple[type[Any], dataclasses.Field[Any], Option]]:
+def every_field() -> list[tuple[type[Any], dataclasses.Field[Any], OptionText]]:
     kinds = dict.fromkeys(kind for kinds in COMMANDS.values() for kind in kinds)
     return [(kind, one, options(kind)[one.name]) for kind in kinds for one in dataclasses.fields(kind)]
 
@@ -85,7 +85,7 @@ def another_value(kind: type[Any], one: dataclasses.Field[Any], folder: Path) ->
 
 @pytest.mark.parametrize(("kind", "one", "given"), every_field(), ids=lambda value: getattr(value, "name", None))
 def test_every_setting_is_given_by_option_and_by_environment(
-    kind: type[Any], one: dataclasses.Field[Any], given: Option, tmp_path: Path
+    kind: type[Any], one: dataclasses.Field[Any], given: OptionText, tmp_path: Path
 ) -> None:
     text, value = another_value(kind, one, tmp_path)
     assert value != one.default

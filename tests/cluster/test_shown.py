@@ -19,7 +19,7 @@ from flyball_api.frontier import FrontierPoint, Tradeoff
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.jobs.queue import QueuePlace
+from flyball_operator.jobs.queue import PlanPlace
 from flyball_operator.jobs.starts.obstacles import StartObstacle
 from flyball_operator.jobs.status import JobFacts, job_status
 from flyball_planner.snapshot import Admission, JobDecision
@@ -69,8 +69,8 @@ TIMED_OUT = BackOff(
 )
 
 
-NEXT = QueuePlace(2, 17, NOW + timedelta(minutes=25), "when 2 jobs have ended, the last of them team/bert", NOW)
-UNKNOWN = QueuePlace(
+NEXT = PlanPlace(2, 17, NOW + timedelta(minutes=25), "when 2 jobs have ended, the last of them team/bert", NOW)
+UNKNOWN = PlanPlace(
     17, 17, None, "1 job with GPUs has no end that is known (spec.training.iterations, or too far away)", NOW
 )
 

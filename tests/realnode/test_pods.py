@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 from flyball_agent.pods.kubelet import KubeletPodResources
-from flyball_agent.pods.resources import PodGpus
+from flyball_agent.pods.resources import PodDevices
 from flyball_api.names import GPU_RESOURCE, LABEL_GPU_PRODUCT
 from flyball_kube.errors import ApiError
 from flyball_simulated_gpu.device import DeviceFault
@@ -27,10 +27,10 @@ def uuids(cluster: RealCluster) -> set[str]:
         return {device.uuid for device in node.devices}
 
 
-def holders(cluster: RealCluster) -> dict[str, PodGpus]:
+def holders(cluster: RealCluster) -> dict[str, PodDevices]:
     """What the kubelet says of who holds which GPUs, as the node agent asks it."""
 
-    async def ask() -> dict[str, PodGpus]:
+    async def ask() -> dict[str, PodDevices]:
         async with KubeletPodResources(cluster.nodes["real-1"].pod_resources_socket, timeout_seconds=10) as kubelet:
             return {pod.name: pod for pod in await kubelet.list()}
 

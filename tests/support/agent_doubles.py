@@ -9,7 +9,7 @@ from typing import Any
 
 from flyball_agent.enforce.journal import Disk
 from flyball_agent.gpu.gpu import GpuDriver
-from flyball_agent.pods.resources import PodGpus, PodResourcesError
+from flyball_agent.pods.resources import PodDevices, PodResourcesError
 
 SECOND = 1_000_000_000
 
@@ -40,11 +40,11 @@ class VirtualClock:
 class Pods:
     """Who holds what, as the test says; `broken` while the kubelet does not answer."""
 
-    def __init__(self, *pods: PodGpus) -> None:
-        self.pods: Sequence[PodGpus] = pods
+    def __init__(self, *pods: PodDevices) -> None:
+        self.pods: Sequence[PodDevices] = pods
         self.broken = False
 
-    async def list(self) -> Sequence[PodGpus]:
+    async def list(self) -> Sequence[PodDevices]:
         if self.broken:
             raise PodResourcesError("kubelet.sock: UNAVAILABLE")
         return self.pods

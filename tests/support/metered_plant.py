@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flyball_api.power_cap import CapMeter
-from flyball_operator.power.meter import NEVER_READ, MeteredLoad, MeterReading, MeterState, Phase, follow_meter
+from flyball_operator.power.meter import NEVER_READ, MeteredLoad, MeterPhase, MeterReading, MeterState, follow_meter
 
 STEP_SECONDS = 1.0
 ACKNOWLEDGED_SECONDS = 1.0
@@ -28,7 +28,7 @@ class Sample:
     allowed: float
     drawn: float
     read: float | None
-    phase: Phase
+    phase: MeterPhase
     silent: bool
 
 
@@ -55,7 +55,7 @@ class Plant:
     def run(self, seconds: float) -> list[Sample]:
         """The samples of a run of so many seconds."""
         noise = random.Random(self.seed)
-        state = MeterState(Phase.WITHIN, 0.0)
+        state = MeterState(MeterPhase.WITHIN, 0.0)
         reading, limits = NEVER_READ, min(self.cap(0.0), self.wanted(0.0))
         pending: list[tuple[float, float]] = []
         drawn: list[float] = []
@@ -65,7 +65,7 @@ class Plant:
             cap = self.cap(now)
             if restarts and now >= restarts[0]:
                 restarts.pop(0)
-                phase = Phase.WITHIN if state.allowed_watts is None else state.phase
+                phase = MeterPhase.WITHIN if state.allowed_watts is None else state.phase
                 state = MeterState(phase, now, state.allowed_watts, changed_at=now)
             drawn.append(min(max(self.wanted(now), self.least_watts), limits) + self.hidden(now))
             if now >= next_read:

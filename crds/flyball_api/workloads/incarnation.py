@@ -11,13 +11,13 @@ import msgspec
 
 from flyball_api.names import ANNOTATION_ALLOCATION, GROUP, LABEL_INCARNATION, LABEL_JOB_NAME, LABEL_JOB_UID
 from flyball_api.reading import ApiStruct, read_object
-from flyball_api.workloads.metadata import Condition, Metadata
+from flyball_api.workloads.metadata import Metadata, ObjectCondition
 from flyball_api.workloads.pod import PodView
 from flyball_api.workloads.resources import count
 
 
 class _JobStatus(ApiStruct, frozen=True):
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[ObjectCondition, ...] = ()
 
 
 class _Job(ApiStruct, frozen=True):

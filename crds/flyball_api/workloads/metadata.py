@@ -63,7 +63,7 @@ class Metadata(ApiStruct, frozen=True):
         return ""
 
 
-class Condition(ApiStruct, frozen=True):
+class ObjectCondition(ApiStruct, frozen=True):
     type: str = ""
     status: str = ""
     reason: str = ""
@@ -71,7 +71,7 @@ class Condition(ApiStruct, frozen=True):
     last_transition_time: str = ""  # read where it is needed: most conditions are of pods, and nobody asks them for it
 
 
-def holds(conditions: Iterable[Condition], kind: str) -> bool:
+def holds(conditions: Iterable[ObjectCondition], kind: str) -> bool:
     for condition in conditions:
         if condition.type == kind:
             return condition.status == "True"

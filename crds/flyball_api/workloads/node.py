@@ -19,7 +19,7 @@ from flyball_api.names import (
     STARTUP_TAINT,
 )
 from flyball_api.reading import ApiStruct, read_object
-from flyball_api.workloads.metadata import Condition, Metadata, holds
+from flyball_api.workloads.metadata import Metadata, ObjectCondition, holds
 from flyball_api.workloads.resources import DEFAULT_GPU_RESOURCES, Needs, Quantities, count, read_needs
 
 # Extended resources that are served from GPUs, whatever a unit of theirs is: time slices, MIG instances.
@@ -54,7 +54,7 @@ class _NodeInfo(ApiStruct, frozen=True):
 class _NodeStatus(ApiStruct, frozen=True):
     capacity: Quantities = field(default_factory=dict)
     allocatable: Quantities | None = None
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[ObjectCondition, ...] = ()
     node_info: _NodeInfo = _NodeInfo()
 
 
@@ -147,7 +147,7 @@ def read_node(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_G
     )
 
 
-def _not_ready_since(conditions: Iterable[Condition]) -> datetime | None:
+def _not_ready_since(conditions: Iterable[ObjectCondition]) -> datetime | None:
     for condition in conditions:
         if condition.type == "Ready" and condition.status != "True":
             try:

@@ -9,7 +9,7 @@ from msgspec import field
 
 from flyball_api.names import ADMISSION_BY_POWER, ANNOTATION_WATTS_PER_GPU, LABEL_ADMISSION, LABEL_KUEUE_QUEUE
 from flyball_api.reading import ApiStruct, read_object
-from flyball_api.workloads.metadata import Condition, Metadata, holds
+from flyball_api.workloads.metadata import Metadata, ObjectCondition, holds
 from flyball_api.workloads.pod import Labels, gpus_of_template, labels_of_template, power_permille_of_template
 from flyball_api.workloads.resources import DEFAULT_GPU_RESOURCES
 
@@ -25,7 +25,7 @@ class _Spec(ApiStruct, frozen=True):
 
 
 class _Status(ApiStruct, frozen=True):
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[ObjectCondition, ...] = ()
     succeeded: int = 0
 
 

@@ -18,7 +18,7 @@ from flyball_api.names import (
     PLACEMENT_GATE,
 )
 from flyball_api.reading import ApiStruct, read_object
-from flyball_api.workloads.metadata import Condition, Metadata, holds
+from flyball_api.workloads.metadata import Metadata, ObjectCondition, holds
 from flyball_api.workloads.resources import DEFAULT_GPU_RESOURCES, NO_NEEDS, Needs, Quantities, count, read_needs
 
 
@@ -70,7 +70,7 @@ class _PodStatus(ApiStruct, frozen=True):
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[ObjectCondition, ...] = ()
     container_statuses: tuple[_ContainerStatus, ...] = ()
     init_container_statuses: tuple[_ContainerStatus, ...] = ()
 
@@ -267,7 +267,7 @@ def _waiting(status: _PodStatus) -> Obstacle | None:
     return None
 
 
-def _unscheduled(conditions: Iterable[Condition]) -> Obstacle | None:
+def _unscheduled(conditions: Iterable[ObjectCondition]) -> Obstacle | None:
     for condition in conditions:
         if condition.type == "PodScheduled" and condition.status == "False":
             return Obstacle(condition.reason, condition.message)

@@ -18,7 +18,7 @@ from flyball_api.grant import Grant, GrantVersion, JobGrant
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, in_whole_watts
 
 from flyball_agent.enforce.clock_wishes import Wish
-from flyball_agent.enforce.gpu_state import UNLOCKED, ClockLock, GpuState, Holders, PodName, Purpose
+from flyball_agent.enforce.gpu_state import UNLOCKED, ClockLock, GpuState, Holders, PodName, TargetPurpose
 from flyball_agent.gpu.gpu import GpuLimits
 
 
@@ -43,7 +43,7 @@ class Target:
     """What one GPU should be set to; None: as it is."""
 
     uuid: str
-    purpose: Purpose
+    purpose: TargetPurpose
     limit_milliwatts: MilliwattsPerGpu | None = None
     lock: ClockLock | None = None
 
@@ -101,18 +101,18 @@ def targets_of(
         jobs = [granted[pod] for pod in gpu.pods if pod in granted]
         limit: MilliwattsPerGpu | None
         if gpu.holders is Holders.NOT_LISTED:
-            purpose, limit, lock = Purpose.UNKNOWN, kept_milliwatts.get(gpu.uuid), None
+            purpose, limit, lock = TargetPurpose.UNKNOWN, kept_milliwatts.get(gpu.uuid), None
         elif not gpu.pods and gpu.holders is Holders.KNOWN:
-            purpose, limit, lock = Purpose.IDLE, others.idle_power_limit_milliwatts, _lock_for(limits, None)
+            purpose, limit, lock = TargetPurpose.IDLE, others.idle_power_limit_milliwatts, _lock_for(limits, None)
         elif gpu.pods and len(jobs) == len(gpu.pods):
-            purpose, limit = Purpose.JOB, min(job.power_limit_milliwatts for job in jobs)
+            purpose, limit = TargetPurpose.JOB, min(job.power_limit_milliwatts for job in jobs)
             lock = _lock_for(limits, jobs[0], _wish_for(gpu, clock_wishes))
         elif foreign_left > 0:
             foreign_left -= 1
-            purpose, limit = Purpose.FOREIGN, _foreign_limit(grant, gpu)
+            purpose, limit = TargetPurpose.FOREIGN, _foreign_limit(grant, gpu)
             lock = _own_lock_removed(gpu)
         else:
-            purpose, limit, lock = Purpose.UNTOUCHED, None, _own_lock_removed(gpu)
+            purpose, limit, lock = TargetPurpose.UNTOUCHED, None, _own_lock_removed(gpu)
         if limit is not None:
             # What it has needs no set, and so no rounding.
             limit = limit if limit == gpu.requested_milliwatts else limits.clamp_limit(limit)
@@ -262,7 +262,7 @@ def drift_of(gpu: GpuState) -> str | None:
     requested, ours = gpu.requested_milliwatts, gpu.ours_milliwatts
     if requested is None or ours is None or requested == ours:
         return None
-    if gpu.purpose in (Purpose.UNTOUCHED, Purpose.UNKNOWN):
+    if gpu.purpose in (TargetPurpose.UNTOUCHED, TargetPurpose.UNKNOWN):
         return None
     return f"{gpu.uuid}: limit {ours} mW was changed to {requested} mW"
 

@@ -38,7 +38,7 @@ from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.reader import GpuReader
 from flyball_agent.enforce.records import (
     Accepted,
-    Brakes,
+    BrakesFollowed,
     DriverSeen,
     Forgotten,
     GrantLease,
@@ -200,7 +200,7 @@ class Enforcer:
         state = self.state
         if followed != state.brakes:
             with contextlib.suppress(JournalError):
-                self._journal.note(Brakes(tuple(followed.values())))
+                self._journal.note(BrakesFollowed(tuple(followed.values())))
         state.brakes, state.in_force = followed, braked(grant, followed)
         for gpu in state.gpus.values():
             if gpu.above_since_ns is not None:

@@ -38,7 +38,7 @@ class ClockLock(Struct, frozen=True):
 UNLOCKED = ClockLock(0, 0)
 
 
-class Purpose(StrEnum):
+class TargetPurpose(StrEnum):
     """Why a GPU has its target."""
 
     JOB = "job"
@@ -69,7 +69,7 @@ class GpuFailure:
         return cls(error.reason, str(error), error.keeps_limits)
 
 
-class Refusal(Struct, frozen=True):
+class LimitRefusal(Struct, frozen=True):
     """A GPU did not take a limit: how many times in a row it was asked, and when last."""
 
     limit_milliwatts: MilliwattsPerGpu
@@ -98,10 +98,10 @@ class GpuState(Struct, frozen=True):
     lock_refused: str | None = None
     pods: tuple[PodName, ...] = ()
     holders: Holders = Holders.KNOWN
-    purpose: Purpose = Purpose.UNTOUCHED
+    purpose: TargetPurpose = TargetPurpose.UNTOUCHED
     failure: GpuFailure | None = None
     set_error: str | None = None
-    refusal: Refusal | None = None
+    refusal: LimitRefusal | None = None
     ours_milliwatts: MilliwattsPerGpu | None = None
     before_drift_milliwatts: MilliwattsPerGpu | None = None
     above_since_ns: int | None = None  # since when it holds more than its target
@@ -163,7 +163,7 @@ class GpuState(Struct, frozen=True):
         return replace(
             self,
             set_error=set_error,
-            refusal=None if taken else Refusal(new_milliwatts, times, now_ns),
+            refusal=None if taken else LimitRefusal(new_milliwatts, times, now_ns),
             limit=read_back,
             held_milliwatts=read_back.held_milliwatts,
             ours_milliwatts=new_milliwatts if taken else None,

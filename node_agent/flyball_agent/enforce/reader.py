@@ -13,7 +13,7 @@ from flyball_agent.enforce.driver_access import DriverAccess
 from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.records import FoundGpu, found_gpus
-from flyball_agent.enforce.state import Drift, EnforcerState
+from flyball_agent.enforce.state import EnforcerState, LimitDrift
 from flyball_agent.gpu.gpu import XID_MEANINGS, GpuError, GpuReading
 
 # After so many rounds in which every GPU failed the way a restart may mend, the driver is opened anew.
@@ -113,19 +113,19 @@ class GpuReader:
                 message = decisions.drift_of(gpu)
                 if message is not None:
                     counts.drift_corrections += 1
-                    self._note_drift(gpu, Drift(now_ns, message))
+                    self._note_drift(gpu, LimitDrift(now_ns, message))
                     gpu = gpu.changed(before_drift_milliwatts=gpu.ours_milliwatts)
                 gpu = gpu.changed(ours_milliwatts=None)
             message = decisions.lock_drift_of(gpu, now_ns)
             if message is not None and decisions.lock_worth_setting(gpu, now_ns):
                 counts.lock_drift_corrections += 1
-                self._note_drift(gpu, Drift(now_ns, message, "ClocksChanged"))
+                self._note_drift(gpu, LimitDrift(now_ns, message, "ClocksChanged"))
                 gpu = gpu.changed(lock=None, lock_drifts=gpu.lock_drifts + 1)
             elif message is None and gpu.lock_drifts and now_ns - gpu.lock_set_ns >= decisions.LOCK_SETTLE_NS:
                 gpu = gpu.changed(lock_drifts=0)
             self._state.put(gpu)
 
-    def _note_drift(self, gpu: GpuState, drift: Drift) -> None:
+    def _note_drift(self, gpu: GpuState, drift: LimitDrift) -> None:
         last = self._state.last_drift
         if last is None or last.found_ns != drift.found_ns:  # of several in one round, the first is shown
             self._state.last_drift = drift

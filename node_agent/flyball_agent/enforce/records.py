@@ -53,7 +53,7 @@ class FollowedBrake(Struct, frozen=True, array_like=True):
     everything: bool
 
 
-class Brakes(Struct, frozen=True, tag_field="t", tag="brakes"):
+class BrakesFollowed(Struct, frozen=True, tag_field="t", tag="brakes"):
     """All PowerBrakes that are followed now."""
 
     followed: tuple[FollowedBrake, ...]
@@ -125,7 +125,7 @@ class EnergyTotals(Struct, frozen=True, tag_field="t", tag="energy"):
     energy: dict[str, Any]
 
 
-Record = Accepted | Brakes | GrantLease | Intents | FoundGpus | Forgotten | OfNode | DriverSeen | EnergyTotals
+Record = Accepted | BrakesFollowed | GrantLease | Intents | FoundGpus | Forgotten | OfNode | DriverSeen | EnergyTotals
 
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 _KINDS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Record))
@@ -153,7 +153,7 @@ class JournalState:
             case Accepted():
                 self.grant = accepted_grant(record.spec)
                 self.lease = GrantLease(record.boot_id, record.deadline_ns)
-            case Brakes():
+            case BrakesFollowed():
                 self.brakes = record.followed
             case GrantLease():
                 self.lease = record
@@ -183,7 +183,7 @@ class JournalState:
         if self.grant is not None and self.lease is not None:
             records.append(Accepted.of(self.grant, self.lease))
         if self.brakes:
-            records.append(Brakes(self.brakes))
+            records.append(BrakesFollowed(self.brakes))
         if self.intents:
             records.append(Intents(*self.intent_version, tuple(self.intents.values())))
         if self.energy:

@@ -33,7 +33,7 @@ class EnforcementCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class LimitDrift:
     """Somebody else changed a limit, or a clock lock, that the agent had set; found at `found_ns` of CLOCK_BOOTTIME."""
 
     found_ns: int
@@ -65,7 +65,7 @@ class EnforcerState:
     acknowledged: Acknowledgement | None = None
     invalid_grant: str | None = None
     stale_grant: str | None = None
-    last_drift: Drift | None = None
+    last_drift: LimitDrift | None = None
     settling: bool = False
     journal_error: str | None = None
     must_exit: str | None = None

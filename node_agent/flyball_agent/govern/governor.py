@@ -30,7 +30,7 @@ from flyball_agent.enforce.requests import Requests
 from flyball_agent.govern.driver_keeper import DriverKeeper
 from flyball_agent.gpu.calls import DriverCalls
 from flyball_agent.gpu.gpu import GpuDriver
-from flyball_agent.pods.resources import PodGpus
+from flyball_agent.pods.resources import PodDevices
 from flyball_agent.state import AgentState, EndedPod
 
 TICK_SECONDS = 1.0
@@ -78,7 +78,7 @@ class Governor:
         self._wake = asyncio.Event()
         self._told_of_pods = asyncio.Event()
         self._operator_may_renew = False
-        self._pods: Sequence[PodGpus] = ()
+        self._pods: Sequence[PodDevices] = ()
         self._other_ids: dict[str, tuple[str, ...]] = {}  # by which each GPU, or a part of it, is handed out
         self._journalled_ns = 0
         self._setting_clocks: asyncio.Task[None] | None = None
@@ -125,7 +125,7 @@ class Governor:
         if self.enforcer.take_brakes(seen):
             self._wake.set()
 
-    def take_pods(self, found: Sequence[PodGpus]) -> None:
+    def take_pods(self, found: Sequence[PodDevices]) -> None:
         """These pods hold GPUs now, and no others."""
         self._pods = found
         self.state.pods_listed = True
@@ -221,7 +221,7 @@ class Governor:
         for listener in self._listeners:
             listener()
 
-    def _hand_out(self, found: Sequence[PodGpus]) -> bool:
+    def _hand_out(self, found: Sequence[PodDevices]) -> bool:
         """Give the GPUs to the pods that hold them; True where that changed."""
         if not self.state.pods_listed:
             return False
@@ -248,7 +248,7 @@ class Governor:
         self.state.pods = pods
         return self.enforcer.set_pods(holders, all_resolved=self.state.pods_unresolved is None)
 
-    def _resolved(self, pod: PodGpus) -> PodGpus:
+    def _resolved(self, pod: PodDevices) -> PodDevices:
         """The pod with the GPUs of the MIG devices and claims that it holds, as far as GPUs show them."""
         if not pod.unresolved:
             return pod
@@ -257,7 +257,7 @@ class Governor:
         gpus = dict.fromkeys((*pod.gpus, *(uuid for uuid in ids.values() if uuid is not None)))
         return replace(pod, gpus=tuple(gpus), unresolved=tuple(device for device, uuid in ids.items() if uuid is None))
 
-    def _note_unresolved(self, found: Sequence[PodGpus]) -> None:
+    def _note_unresolved(self, found: Sequence[PodDevices]) -> None:
         unresolved = [f"{pod.namespace}/{pod.name}: {', '.join(pod.unresolved)}" for pod in found if pod.unresolved]
         message = None
         if unresolved:
@@ -267,7 +267,7 @@ class Governor:
             self._log.warning("GPUs without a known holder are left alone", detail=message)
         self.state.pods_unresolved = message
 
-    def _pod_on_gpus(self, name: PodName, pod: PodGpus, uid: str | None, devices: frozenset[str]) -> PodOnGpus:
+    def _pod_on_gpus(self, name: PodName, pod: PodDevices, uid: str | None, devices: frozenset[str]) -> PodOnGpus:
         known = self.state.pods.get(name)
         if known is not None and (known.uid == uid if known.uid and uid else known.devices == devices):
             known.gpus, known.uid, known.devices = len(pod.gpus), uid or known.uid, devices

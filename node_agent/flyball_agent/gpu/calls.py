@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from flyball_agent.gpu.gpu import CallTimedOut, GpuDriver, GpuError
-from flyball_agent.gpu.lane import Lane
+from flyball_agent.gpu.lane import CallLane
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def _read_error(answer: asyncio.Future[Any]) -> None:
         answer.exception()
 
 
-class _FutureLane(Lane):
+class _FutureLane(CallLane):
     """A lane whose calls have results; `abandoned` is the one that did not return in time, while it has not."""
 
     abandoned: Future[Any] | None = None

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 
-class Lane:
+class CallLane:
     """One GPU's thread. Daemonic: a call that never returns must not hold the process."""
 
     def __init__(self, uuid: str) -> None:

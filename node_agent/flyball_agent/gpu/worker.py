@@ -24,7 +24,7 @@ from flyball_agent.gpu.gpu import (
     PowerLimitReading,
     UnknownDriverError,
 )
-from flyball_agent.gpu.lane import Lane
+from flyball_agent.gpu.lane import CallLane
 from flyball_agent.gpu.messages import (
     Answer,
     Done,
@@ -45,7 +45,7 @@ class _Worker:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._sending = threading.Lock()
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, CallLane] = {}
 
     def answer(self, answer: Answer) -> None:
         try:
@@ -64,7 +64,7 @@ class _Worker:
             if gpu is None:
                 self.answer(Failed(request.number, GpuNotFound("find", request.uuid)))
                 continue
-            lane = self._lanes.get(request.uuid) or self._lanes.setdefault(request.uuid, Lane(request.uuid))
+            lane = self._lanes.get(request.uuid) or self._lanes.setdefault(request.uuid, CallLane(request.uuid))
             lane.submit(lambda gpu=gpu, request=request: self._make(gpu, request))  # type: ignore[misc]
 
     def _make(self, gpu: Gpu, request: Request) -> None:

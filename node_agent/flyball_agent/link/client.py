@@ -38,7 +38,7 @@ from flyball_agent.link.messages import (
     packed,
     read_snapshot,
 )
-from flyball_agent.pods.resources import PodGpus
+from flyball_agent.pods.resources import PodDevices
 from flyball_agent.state import AgentState, EndedPod
 from flyball_agent.wire.token_bucket import TokenBucket
 
@@ -109,7 +109,7 @@ class EnforcerLink:
     def take_brakes(self, seen: Seen) -> None:
         self._tell(BrakesSeen(dict(seen)))
 
-    def take_pods(self, found: Sequence[PodGpus]) -> None:
+    def take_pods(self, found: Sequence[PodDevices]) -> None:
         self._pods = PodsListed(tuple(found))
         self._tell(self._pods)
 

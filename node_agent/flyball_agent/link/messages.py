@@ -20,7 +20,7 @@ from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.enforce.state import EnforcerState
 from flyball_agent.gpu.gpu import GpuError
 from flyball_agent.gpu.messages import decode_error, encode_error
-from flyball_agent.pods.resources import PodGpus
+from flyball_agent.pods.resources import PodDevices
 from flyball_agent.state import RoundCounts
 
 LENGTH_BYTES = 4
@@ -57,7 +57,7 @@ class BrakesSeen(Struct, frozen=True, tag=True):
 class PodsListed(Struct, frozen=True, tag=True):
     """Which pods hold which GPUs: all of them."""
 
-    pods: tuple[PodGpus, ...]
+    pods: tuple[PodDevices, ...]
 
 
 class StepsReported(Struct, frozen=True, tag=True):

@@ -22,7 +22,7 @@ from flyball_agent.energy.observations import ClockAsked, StepReport
 from flyball_agent.enforce.brakes import Seen
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.node.status import node_status, significant_fields
-from flyball_agent.pods.resources import PodGpus, PodResources, PodResourcesError
+from flyball_agent.pods.resources import PodDevices, PodResources, PodResourcesError
 from flyball_agent.state import AgentState
 from flyball_agent.training.sockets import TrainingSockets
 
@@ -46,7 +46,7 @@ class Governing(Protocol):
 
     def take_brakes(self, seen: Seen) -> None: ...
 
-    def take_pods(self, found: Sequence[PodGpus]) -> None: ...
+    def take_pods(self, found: Sequence[PodDevices]) -> None: ...
 
     def report_steps(self, pod: PodName, report: StepReport) -> None: ...
 
@@ -93,7 +93,7 @@ class NodeAgent:
         self._clock_ns = clock_ns
         self._wall_seconds = wall_seconds
         self._look = asyncio.Event()
-        self._told: Sequence[PodGpus] | None = None
+        self._told: Sequence[PodDevices] | None = None
         self._last_spec: object = None
         self._sockets = None if socket_folder is None else TrainingSockets(self, socket_folder)
         self._socket_plugin = socket_plugin
@@ -190,7 +190,7 @@ class NodeAgent:
                 self._log.error("pods unknown", error=message, exc_info=not isinstance(error, PodResourcesError))
             self.state.pods_error = message
 
-    def _allocated(self, found: Sequence[PodGpus], asked_at: float) -> dict[str, PodName]:
+    def _allocated(self, found: Sequence[PodDevices], asked_at: float) -> dict[str, PodName]:
         """The folders that the plugin has made for these pods."""
         plugin = self._socket_plugin
         if plugin is None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from flyball_agent.gpu.gpu import claimed_device_id
-from flyball_agent.pods.resources import MAX_BYTES, PodGpus, PodResourcesError, pod_gpus
+from flyball_agent.pods.resources import MAX_BYTES, PodDevices, PodResourcesError, pod_gpus
 from flyball_agent.wire.unary_call import CallFailed, call
 
 LIST_METHOD = "/v1.PodResourcesLister/List"
@@ -123,7 +123,7 @@ class KubeletPodResources:
         self._socket = os.fspath(socket)
         self._timeout = timeout_seconds
 
-    async def list(self) -> Sequence[PodGpus]:
+    async def list(self) -> Sequence[PodDevices]:
         try:
             async with asyncio.timeout(self._timeout):
                 raw = await call(self._socket, LIST_METHOD, b"", MAX_BYTES)

@@ -32,7 +32,7 @@ class PodResourcesError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class PodGpus:
+class PodDevices:
     """One pod and the GPUs that it holds, by UUID in order; `uid` is None where the source does not give it.
 
     `unresolved` are ids of devices that it holds and that are GPUs, or slices of them, nobody knows which; `sockets` those
@@ -50,7 +50,7 @@ class PodGpus:
 class PodResources(Protocol):
     """A source of pods with GPUs."""
 
-    async def list(self) -> Sequence[PodGpus]:
+    async def list(self) -> Sequence[PodDevices]:
         """Every pod that holds a GPU. Raises PodResourcesError."""
         ...
 
@@ -74,7 +74,7 @@ def is_unresolved_gpu(device_id: str, resource: str = "") -> bool:
 
 def pod_gpus(
     namespace: str, name: str, uid: str | None, devices: Iterable[tuple[str, str]], claims: Iterable[str] = ()
-) -> PodGpus | None:
+) -> PodDevices | None:
     """A pod by its devices, each a resource's name and an id, and its claims of GPUs; None where it holds no GPU."""
     gpus: dict[str, None] = {}
     unresolved: dict[str, None] = {}
@@ -90,7 +90,7 @@ def pod_gpus(
     unresolved.update((claim, None) for claim in claims)
     if not gpus and not unresolved:
         return None
-    return PodGpus(namespace, name, uid, tuple(gpus), tuple(unresolved), tuple(sockets))
+    return PodDevices(namespace, name, uid, tuple(gpus), tuple(unresolved), tuple(sockets))
 
 
 class SimulatedPodResources:
@@ -99,12 +99,12 @@ class SimulatedPodResources:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._seen: tuple[int, int, int] | None = None
-        self._pods: Sequence[PodGpus] = ()
+        self._pods: Sequence[PodDevices] = ()
 
-    async def list(self) -> Sequence[PodGpus]:
+    async def list(self) -> Sequence[PodDevices]:
         return self.read()
 
-    def read(self) -> Sequence[PodGpus]:
+    def read(self) -> Sequence[PodDevices]:
         """Every pod in the file; no pod where there is no file yet. Raises PodResourcesError for one that is broken."""
         try:
             status = self.path.stat()
@@ -126,7 +126,7 @@ class SimulatedPodResources:
         """Nothing is held open."""
 
 
-def _parse(content: Mapping[str, Any]) -> Sequence[PodGpus]:
+def _parse(content: Mapping[str, Any]) -> Sequence[PodDevices]:
     pods = []
     for pod in content["pods"]:
         uid = pod.get("uid")

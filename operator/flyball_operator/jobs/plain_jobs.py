@@ -41,7 +41,7 @@ REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PlainJobVerdict:
     """What becomes of one Job that waits: `admitted`, or why it goes on waiting, one of REASONS and in a sentence."""
 
     job: PlainJob
@@ -59,7 +59,7 @@ class PlainJobs:
         self.waiting: Mapping[str, int] = {}
         """How many were judged in the last step and go on waiting, by the reason."""
 
-    def step(self, state: PowerState, decisions: Mapping[str, JobDecision], monotonic: float) -> list[Verdict]:
+    def step(self, state: PowerState, decisions: Mapping[str, JobDecision], monotonic: float) -> list[PlainJobVerdict]:
         """Which Jobs may run now, and what is to be told of those that may not; the same is not told in each cycle."""
         jobs = {job.uid: job for job in state.cluster.plain_jobs}
         self._shown = {uid: shown for uid, shown in self._shown.items() if uid in jobs}
@@ -79,7 +79,7 @@ class PlainJobs:
                 self._admitted[verdict.job.uid] = monotonic
         return [verdict for verdict in verdicts if verdict.admitted or self._take_news(verdict, monotonic)]
 
-    def _take_news(self, verdict: Verdict, monotonic: float) -> bool:
+    def _take_news(self, verdict: PlainJobVerdict, monotonic: float) -> bool:
         """Whether users are to be shown this verdict now; it counts as shown from here on."""
         before = self._shown.get(verdict.job.uid)
         if before is not None and before[0] == verdict.message and monotonic - before[1] < TELL_AGAIN_SECONDS:
@@ -129,12 +129,14 @@ class _Room:
                 name: free - (placed or Counter())[name] * job.gpus_per_pod for name, free in self._free.items()
             }
 
-    def judge(self, job: PlainJob) -> Verdict:
+    def judge(self, job: PlainJob) -> PlainJobVerdict:
         """Whether the Job may run now; its GPUs and watts are then taken."""
         if self._state.caps.unreadable or self._state.cluster.unread:
-            return Verdict(job, False, "CapsUnreadable", "nothing is let run while a cap or a GPUNode cannot be read")
+            return PlainJobVerdict(
+                job, False, "CapsUnreadable", "nothing is let run while a cap or a GPUNode cannot be read"
+            )
         if job.problem:
-            return Verdict(job, False, "InvalidRequest", job.problem)
+            return PlainJobVerdict(job, False, "InvalidRequest", job.problem)
         fitting, lacks = self._fitting(job)
         offered = (
             sum(self._views[name].allocatable_gpus // job.gpus_per_pod for name in fitting) if job.gpus else job.pods
@@ -142,20 +144,20 @@ class _Room:
         if offered < job.pods:
             listed = ", ".join(f"{count} with {lack}" for lack, count in lacks.most_common())
             words = f"{len(fitting)} of {len(self._views)} nodes fit its {_pods(job)}{f': {listed}' if listed else ''}"
-            return Verdict(job, False, "NoNodeFits", words)
+            return PlainJobVerdict(job, False, "NoNodeFits", words)
         placed = self._placed(job, job.pods, fitting)
         if placed is None:
             free = sum(max(0, self._free.get(name, 0)) for name in fitting)
             words = f"{_pods(job)} need {job.gpus} GPUs; {free} on nodes that fit are held and planned for by nobody"
-            return Verdict(job, False, "WaitingForGpus", words)
+            return PlainJobVerdict(job, False, "WaitingForGpus", words)
         nodes = _with_pods(self._nodes, job, placed)
         shortage, watts = self._short_of_watts(job, nodes, placed)
         if shortage:
-            return Verdict(job, False, "WaitingForWatts", shortage)
+            return PlainJobVerdict(job, False, "WaitingForWatts", shortage)
         self._nodes = nodes
         self._free = {name: free - placed[name] * job.gpus_per_pod for name, free in self._free.items()}
         words = f"{_pods(job)} may run; each of its GPUs may draw {watts} W now" if job.gpus else "it asks for no GPUs"
-        return Verdict(job, True, "Admitted", words)
+        return PlainJobVerdict(job, True, "Admitted", words)
 
     def _fitting(self, job: PlainJob) -> tuple[list[str], Counter[str]]:
         """The nodes that can take one of the Job's pods at some time, and what the others lack."""

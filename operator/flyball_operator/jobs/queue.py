@@ -10,7 +10,7 @@ from flyball_planner.snapshot import Queue
 
 
 @dataclass(frozen=True, slots=True)
-class QueuePlace:
+class PlanPlace:
     """One job's place among the `waiting`, from 1; `start` is None where it is not known, and `basis` says why or why then.
 
     `planned_at` is the moment for which all this was found.
@@ -42,7 +42,7 @@ class JobQueue:
         """The place of a job, from 1; None where it has none."""
         return self._positions.get(uid)
 
-    def place_of(self, uid: str) -> QueuePlace | None:
+    def place_of(self, uid: str) -> PlanPlace | None:
         """The place of a job; None where it does not wait for GPUs or watts, or no plan has seen it yet."""
         position = self._positions.get(uid)
         if position is None or self.planned_at is None:
@@ -50,7 +50,7 @@ class JobQueue:
         found = self._starts.get(uid)
         start = None if found is None else self.planned_at + timedelta(seconds=found[0])
         basis = self.queue.unknown if found is None else found[1]
-        return QueuePlace(position, len(self._positions), start, basis, self.planned_at)
+        return PlanPlace(position, len(self._positions), start, basis, self.planned_at)
 
 
 NO_QUEUE = JobQueue()

@@ -16,8 +16,8 @@ from flyball_planner.fitting.uncertainty import (
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import model_class_prior
 
-from flyball_operator.learning.profiles import Fit
-from flyball_operator.learning.records import Entry, Pace, PaceBand
+from flyball_operator.learning.profiles import FittedParameters
+from flyball_operator.learning.records import AskedPace, PaceBand, ProfileEntry
 
 logger = get_logger(__name__)
 
@@ -35,15 +35,17 @@ class PaceBands:
     """
 
     def __init__(self) -> None:
-        self._of_classes: dict[tuple[str, Pace], PaceBand | None] = {}
+        self._of_classes: dict[tuple[str, AskedPace], PaceBand | None] = {}
 
-    def of_fit(self, entry: Entry, learned: Fit, model: JobModel, model_class: str, pace: Pace) -> PaceBand | None:
+    def of_fit(
+        self, entry: ProfileEntry, learned: FittedParameters, model: JobModel, model_class: str, pace: AskedPace
+    ) -> PaceBand | None:
         """The band of a job that was measured; None where its model has no answer at the place."""
         if pace not in entry.bands:
             entry.bands[pace] = self._of_fit(entry, learned, model, model_class, pace)
         return entry.bands[pace]
 
-    def of_class(self, model_class: str, pace: Pace) -> PaceBand | None:
+    def of_class(self, model_class: str, pace: AskedPace) -> PaceBand | None:
         """The band of a job of which nothing is known but its class."""
         of_class = (model_class, pace)
         if of_class not in self._of_classes:
@@ -53,7 +55,9 @@ class PaceBands:
             self._of_classes[of_class] = pace_band(prior, prior_covariance(prior), pace)
         return self._of_classes[of_class]
 
-    def _of_fit(self, entry: Entry, learned: Fit, model: JobModel, model_class: str, pace: Pace) -> PaceBand | None:
+    def _of_fit(
+        self, entry: ProfileEntry, learned: FittedParameters, model: JobModel, model_class: str, pace: AskedPace
+    ) -> PaceBand | None:
         """By the fit's covariance; without that by its error where it was measured, and by the class where it was not."""
         covariance = entry.fit.covariance(learned)
         if covariance is not None:
@@ -67,7 +71,7 @@ class PaceBands:
         return None if band is None else (min(band[0], 1.0 / least), max(band[1], least))
 
 
-def pace_band(model: JobModel, covariance: Covariance, pace: Pace) -> PaceBand | None:
+def pace_band(model: JobModel, covariance: Covariance, pace: AskedPace) -> PaceBand | None:
     """The band at one place by one covariance; None where the model has no answer there."""
     try:
         at = (pace.gpus, pace.nodes, pace.global_batch_size, [pace.clock_megahertz])
@@ -80,7 +84,12 @@ def pace_band(model: JobModel, covariance: Covariance, pace: Pace) -> PaceBand |
 
 
 def job_ratios(
-    model: JobModel, covariance: Covariance, learned: Fit, ran: Place, instead: Place, global_batch_size: int
+    model: JobModel,
+    covariance: Covariance,
+    learned: FittedParameters,
+    ran: Place,
+    instead: Place,
+    global_batch_size: int,
 ) -> Ratios | None:
     """`ratios`, with nine chances in ten, with the fit's own error; None where the model has no answer, or none that says
     anything."""

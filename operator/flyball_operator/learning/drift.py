@@ -29,7 +29,7 @@ class Measured(NamedTuple):
 
 
 @dataclass(slots=True)
-class Drift:
+class ProfileDrift:
     """The last windows of a profile in a row that were off, and what had been measured there before the first of them."""
 
     before: dict[Point, Summary] = field(default_factory=dict)

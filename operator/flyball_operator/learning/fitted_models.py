@@ -12,8 +12,8 @@ from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import model_class_prior
 
-from flyball_operator.learning.profiles import Fit, Profile
-from flyball_operator.learning.records import Entry, Origin
+from flyball_operator.learning.profiles import FittedParameters, Profile
+from flyball_operator.learning.records import Origin, ProfileEntry
 from flyball_operator.learning.windows import observations
 
 logger = get_logger(__name__)
@@ -22,7 +22,7 @@ logger = get_logger(__name__)
 SAME_ERROR = 0.01
 
 
-def fitted_model(entry: Entry, gpu_model: GpuModel, model_class: str) -> JobModel | None:
+def fitted_model(entry: ProfileEntry, gpu_model: GpuModel, model_class: str) -> JobModel | None:
     """The model that a profile's fit gives on these GPUs; None without one.
 
     A fit that no model can be made of is left out, and one that was made for other GPUs is made again.
@@ -48,7 +48,7 @@ def fitted_model(entry: Entry, gpu_model: GpuModel, model_class: str) -> JobMode
     return model
 
 
-def _was_made_for_another_gpu(model: JobModel, learned: Fit, profile: Profile) -> bool:
+def _was_made_for_another_gpu(model: JobModel, learned: FittedParameters, profile: Profile) -> bool:
     """Whether a stored fit predicts its own observations otherwise than it did when it was made.
 
     Watts are fitted over the GPU model's voltage, so that with another knee, slope or idle power the same parameters
@@ -71,13 +71,13 @@ def _was_made_for_another_gpu(model: JobModel, learned: Fit, profile: Profile) -
     return True
 
 
-def as_fit(fitted: FittedModel, samples: int, now: datetime) -> Fit:
+def as_fit(fitted: FittedModel, samples: int, now: datetime) -> FittedParameters:
     """A fit as it is kept in a profile."""
 
     def known(error: float) -> float:
         return error if math.isfinite(error) else 0.0
 
-    return Fit(
+    return FittedParameters(
         fitted.model.parameters(),
         fitted.standard_errors,
         known(fitted.errors.time_mape),

@@ -46,12 +46,12 @@ from flyball_operator.learning.profiles import (
 )
 from flyball_operator.learning.records import (
     SIGNIFICANT_SHARE,
-    Entry,
+    AskedPace,
     FitState,
     ObjectState,
     Origin,
-    Pace,
     PaceBand,
+    ProfileEntry,
     ProfileWrite,
 )
 from flyball_operator.learning.windows import Track, Window, observations, read_window
@@ -93,7 +93,7 @@ class Learner:
         self._on_change = on_change
         self._wall_clock = wall_clock
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
-        self._entries: dict[ProfileKey, Entry] = {}
+        self._entries: dict[ProfileKey, ProfileEntry] = {}
         self._tracks: dict[str, Track] = {}
         self._fitting: asyncio.Task[None] | None = None
         self._cluster_of: Mapping[str, NodeInfo] | None = None
@@ -167,9 +167,9 @@ class Learner:
         if entry.profile.fit is not None and not entry.fit.points:
             entry.fit.points = loaded.points
 
-    def _entry(self, key: ProfileKey) -> Entry:
+    def _entry(self, key: ProfileKey) -> ProfileEntry:
         """The entry of a key, made if need be; beyond MAX_PROFILES, the one that was used longest ago is forgotten."""
-        entry = self._entries.pop(key) if key in self._entries else Entry(Profile(key))
+        entry = self._entries.pop(key) if key in self._entries else ProfileEntry(Profile(key))
         self._entries[key] = entry
         if len(self._entries) > MAX_PROFILES:
             del self._entries[next(iter(self._entries))]
@@ -239,7 +239,7 @@ class Learner:
                 self._fitting = asyncio.create_task(self._fit(entry, entry.prior, entry.profile))
                 return
 
-    async def _fit(self, entry: Entry, prior: JobModel, profile: Profile) -> None:
+    async def _fit(self, entry: ProfileEntry, prior: JobModel, profile: Profile) -> None:
         of, last = entry.fit.last or (None, None)
         if of != prior:
             last = None  # under one key, another class or other GPUs
@@ -286,7 +286,7 @@ class Learner:
         training = job.spec.training
         # It hardly depends on the clock: near ones share what was found.
         clock = max(CLOCK_STEP_MEGAHERTZ, round(clock_megahertz / CLOCK_STEP_MEGAHERTZ) * CLOCK_STEP_MEGAHERTZ)
-        pace = Pace(gpu_model, gpus, nodes, training.global_batch_size, clock)
+        pace = AskedPace(gpu_model, gpus, nodes, training.global_batch_size, clock)
         entry = self._entries.get(ProfileKey(job.namespace, job.profile_key, gpu_model.product))
         model = None if entry is None else fitted_model(entry, gpu_model, training.model_class)
         if entry is None or model is None or entry.profile.fit is None:
@@ -344,18 +344,18 @@ class Learner:
         due.sort(key=lambda entry: entry.stored.attempted_at)
         return [self._write(entry, monotonic) for entry in due[:MAX_WRITES]]
 
-    def _write(self, entry: Entry, monotonic: float) -> ProfileWrite:
+    def _write(self, entry: ProfileEntry, monotonic: float) -> ProfileWrite:
         entry.stored.attempted_at = monotonic
         status = profile_status(entry.profile, entry.stored.status, self._wall_clock(), self._frontiers(entry))
         exists = entry.stored.state is not ObjectState.MISSING
         disowned = exists and entry.shared and entry.may_be_owned
         return ProfileWrite(entry.profile, profile_object(entry.profile.key, entry.owner), status, exists, disowned)
 
-    def _lacks_frontiers(self, entry: Entry) -> bool:
+    def _lacks_frontiers(self, entry: ProfileEntry) -> bool:
         """Whether its object lacks what time costs one of its jobs, and that is known."""
         return entry.stored.lacks_frontiers(entry.bounds) and self._fitted_here(entry) is not None
 
-    def _frontiers(self, entry: Entry) -> tuple[IterationFrontier, ...] | None:
+    def _frontiers(self, entry: ProfileEntry) -> tuple[IterationFrontier, ...] | None:
         """What time costs the jobs of a profile; as it was where the cluster has its GPUs no more."""
         model = self._fitted_here(entry)
         if model is None:
@@ -364,7 +364,7 @@ class Learner:
             IterationFrontier(bounds, iteration_choices(bounds, model, self._gpus_per_node)) for bounds in entry.bounds
         )
 
-    def _fitted_here(self, entry: Entry) -> JobModel | None:
+    def _fitted_here(self, entry: ProfileEntry) -> JobModel | None:
         product, learned = entry.profile.key.product, entry.profile.fit
         gpu_model = next((known for known in self._cluster if known.product == product), None)
         if gpu_model is None or learned is None:

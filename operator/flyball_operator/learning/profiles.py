@@ -100,7 +100,7 @@ class ProfileKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FittedParameters:
     """Parameters that were fitted, with their standard errors where known, and the mean relative errors of the fit."""
 
     parameters: Mapping[str, float]
@@ -123,7 +123,7 @@ class Profile:
 
     key: ProfileKey
     points: Mapping[Point, Summary] = field(default_factory=dict)
-    fit: Fit | None = None
+    fit: FittedParameters | None = None
     runs: Runs = field(default_factory=dict)
     drifted_at: datetime | None = None
 
@@ -241,7 +241,7 @@ def _observation(point: Point, summary: Summary) -> Observation:
     )
 
 
-def _parameter(name: str, value: float, fit: Fit) -> FittedParameter:
+def _parameter(name: str, value: float, fit: FittedParameters) -> FittedParameter:
     error = fit.standard_errors.get(name)
     known = error is not None and math.isfinite(error) and 0 <= error < 1e99
     return FittedParameter(name, decimal_string(value), decimal_string(error) if known and error is not None else None)
@@ -272,7 +272,7 @@ def profile_of(stored: EnergyProfile) -> Profile:
     return Profile(key, dict(newest), _fit_of(stored.status), {run.decision: run for run in search.runs})
 
 
-def _fit_of(status: EnergyProfileStatus) -> Fit | None:
+def _fit_of(status: EnergyProfileStatus) -> FittedParameters | None:
     quality, listed = status.fit or FitQuality(), status.parameters or ()
     try:
         parameters = {item.name: float(item.value) for item in listed}
@@ -281,7 +281,7 @@ def _fit_of(status: EnergyProfileStatus) -> Fit | None:
         return None
     if status.parameterisation != PARAMETERISATION or parameters.keys() != set(PARAMETER_NAMES) or quality.time is None:
         return None
-    return Fit(
+    return FittedParameters(
         parameters,
         errors,
         quality.time_error_permille / 1000,

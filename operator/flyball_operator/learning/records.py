@@ -16,8 +16,8 @@ from flyball_planner.fitting.uncertainty import Covariance, Place, Ratios
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import JobModel
 
-from flyball_operator.learning.drift import Drift
-from flyball_operator.learning.profiles import Fit, Point, Profile, Summary, moved
+from flyball_operator.learning.drift import ProfileDrift
+from flyball_operator.learning.profiles import FittedParameters, Point, Profile, Summary, moved
 
 # Between which shares of what is expected an iteration takes with nine chances in ten each.
 PaceBand = tuple[float, float]
@@ -54,7 +54,7 @@ class FitState:
     at: float = -math.inf
     last: tuple[JobModel, FittedModel] | None = None
 
-    def covariance(self, learned: Fit) -> Covariance | None:
+    def covariance(self, learned: FittedParameters) -> Covariance | None:
         """What the fit in force leaves uncertain; None where another process has made it, for profiles do not keep it."""
         if self.last is not None and self.last[1].model.parameters() == learned.parameters:
             return self.last[1].covariance
@@ -97,7 +97,7 @@ class ObjectRecord:
         return not {frontier.bounds for frontier in self.status.frontiers or ()}.issuperset(bounds)
 
 
-class Pace(NamedTuple):
+class AskedPace(NamedTuple):
     """Where the pace of a job is asked about."""
 
     gpu_model: GpuModel
@@ -108,7 +108,7 @@ class Pace(NamedTuple):
 
 
 @dataclass(slots=True)
-class Entry:
+class ProfileEntry:
     """One profile at work, with its fit's models by GPU model, and how uncertain they leave the paces asked about.
 
     `bounds` has those of the jobs that were measured, the latest last. It goes with its `owner`, the job of its key's name,
@@ -121,12 +121,12 @@ class Entry:
     shared: bool = False  # jobs have been measured that name its key
     may_be_owned: bool = True  # its object may have an owner that it was made with
     models: dict[GpuModel, JobModel] = field(default_factory=dict)
-    bands: dict[Pace, PaceBand | None] = field(default_factory=dict)
+    bands: dict[AskedPace, PaceBand | None] = field(default_factory=dict)
     ratios: dict[tuple[Place, Place, int], Ratios | None] = field(default_factory=dict)
     bounds: tuple[FrontierBounds, ...] = ()
     fit: FitState = field(default_factory=FitState)
     stored: ObjectRecord = field(default_factory=ObjectRecord)
-    drift: Drift = field(default_factory=Drift)
+    drift: ProfileDrift = field(default_factory=ProfileDrift)
 
     def note_bounds(self, bounds: FrontierBounds) -> None:
         """Note that a job with these has been measured."""

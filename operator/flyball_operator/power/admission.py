@@ -217,7 +217,7 @@ def _without_foreign_raise(wanted: OtherGpuLimits, before: OtherGpuLimits) -> Ot
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class GrantAdmission:
     """The grants to send now, by node, and the nodes whose raise waits for watts that others have yet to free.
 
     `committed` has what each cap's nodes may draw with them, by the cap's name.
@@ -234,7 +234,7 @@ def admit_grants(
     caps: Iterable[CapBudget],
     epoch: int,
     raises_allowed: bool = True,
-) -> Admission:
+) -> GrantAdmission:
     """Decide what to send now under leader epoch `epoch`, given every node's `power` and every cap's budget.
 
     Cuts always go. A raise goes only where, for each cap over its node, the sum of what all nodes may draw still fits with
@@ -252,7 +252,7 @@ def admit_grants(
         if grant is not None:
             grants[target.node] = grant
             admitter.commit(target.node, grant.committed)
-    return Admission(grants, tuple(waiting), admitter.committed)
+    return GrantAdmission(grants, tuple(waiting), admitter.committed)
 
 
 class _Admitter:

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from flyball_operator.power.cap_schedule import EnergyPeriod, ScheduledChange
 from flyball_operator.power.cap_state import Breach, CapState, CapStates
 from flyball_operator.power.energy_counters import MILLIJOULES_PER_JOULE, CounterSum
-from flyball_operator.power.meter import MeterState, Phase, Silence
+from flyball_operator.power.meter import MeterPhase, MeterState, Silence
 from flyball_operator.power.overhead import Overhead
 
 JOULES_PER_KILOJOULE = 1000
@@ -254,9 +254,9 @@ def _meters_doing(state: CapState) -> str:
     if state.meter is None or state.meter.allowed_watts is None or state.if_governed is not None:
         return ""
     doing = {
-        Phase.SHAPING: "limits are shaped",
-        Phase.CUT: "jobs are cut by priority",
-        Phase.SILENT: "limits are lowered",
+        MeterPhase.SHAPING: "limits are shaped",
+        MeterPhase.CUT: "jobs are cut by priority",
+        MeterPhase.SILENT: "limits are lowered",
     }[state.meter.phase]
     return f"; {doing}: they and the static overhead add up to {state.meter.allowed_watts:.0f} W at most"
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.acknowledgements import Acknowledgements
-from flyball_operator.power.admission import Admission, GrantTarget, admit_grants, at_smallest_limits
+from flyball_operator.power.admission import GrantAdmission, GrantTarget, admit_grants, at_smallest_limits
 from flyball_operator.power.bound import NodePower
 from flyball_operator.power.brakes import Brakes
 from flyball_operator.power.cap_state import CapState, CapStates
@@ -298,13 +298,13 @@ def _to_be_closed(info: NodeInfo) -> bool:
     return info.proof_void and info.node is not None and not info.is_closed
 
 
-def _unpublished(cap: CapState, admission: Admission) -> bool:
+def _unpublished(cap: CapState, admission: GrantAdmission) -> bool:
     """Whether more would be committed under the cap than its status says."""
     published = cap.published_milliwatts
     return published is not None and admission.committed[cap.name] > published
 
 
-def _unrecorded_raises(caps: CapStates, admission: Admission, power: Mapping[str, NodePower]) -> frozenset[str]:
+def _unrecorded_raises(caps: CapStates, admission: GrantAdmission, power: Mapping[str, NodePower]) -> frozenset[str]:
     """The nodes whose raise waits until their GPUNode says under which labels it is: what is handed out under labels that
     only their Node has would count under no cap once that is gone."""
     unrecorded = frozenset(name for cap in caps.states for name in cap.unrecorded)

@@ -10,7 +10,7 @@ from flyball_api.grant import Grant, JobGrant, PowerBound
 from msgspec.structs import replace
 
 from flyball_operator.cluster.outcome import Outcome
-from flyball_operator.power.admission import Admission, GrantTarget, without_entries
+from flyball_operator.power.admission import GrantAdmission, GrantTarget, without_entries
 from flyball_operator.power.bound import NodePower
 from flyball_operator.power.cycle import Answered, SendGrant
 from flyball_operator.power.node_info import NodeInfo
@@ -71,7 +71,7 @@ class GrantWrites:
         return without_entries(target) if self._refused_entries.get(target.node) == _entries(target.jobs) else target
 
     def sendable(
-        self, admission: Admission, power: Mapping[str, NodePower], held_back: frozenset[str]
+        self, admission: GrantAdmission, power: Mapping[str, NodePower], held_back: frozenset[str]
     ) -> list[tuple[str, Grant]]:
         """The deepest cuts first, one write at a time for each node, and not too many at once; none to those held back.
 

@@ -38,7 +38,7 @@ PLAUSIBLE_SHARE = 0.8
 IMPLAUSIBLE_SECONDS = 90.0
 
 
-class Phase(StrEnum):
+class MeterPhase(StrEnum):
     """What limits are held to because of the meter (`PowerCap.status.meter.state`)."""
 
     WITHIN = "Within"
@@ -94,7 +94,7 @@ class MeterState:
     the meter is not believed (None: it is).
     """
 
-    phase: Phase
+    phase: MeterPhase
     watched_since: float
     allowed_watts: float | None = None
     silence: Silence | None = None
@@ -118,15 +118,15 @@ class MeterState:
     @property
     def by_priority(self) -> bool:
         """Whether jobs of low priority pay first."""
-        return self.phase is Phase.CUT
+        return self.phase is MeterPhase.CUT
 
 
 def first_state(status: PowerCapStatus, monotonic: float) -> MeterState:
     """Where a leader goes on: from what the cap's status says of the one before it."""
     known = status.meter
     if known is None or known.allowed_watts is None:
-        return MeterState(Phase.WITHIN, monotonic)
-    phase = Phase.CUT if known.state == Phase.CUT.value else Phase.SHAPING
+        return MeterState(MeterPhase.WITHIN, monotonic)
+    phase = MeterPhase.CUT if known.state == MeterPhase.CUT.value else MeterPhase.SHAPING
     return MeterState(phase, monotonic, float(known.allowed_watts), changed_at=monotonic)
 
 
@@ -144,14 +144,14 @@ def follow_meter(
     if watts is not None and _breach_lasts(meter, state, watts, load, now):
         state = _cut(meter, state, watts, aim, load, now)
     elif state.silence is not None:
-        state = _lowered_to(state, Phase.SILENT, load.cap_watts * meter.silent_permille / 1000, load, now)
+        state = _lowered_to(state, MeterPhase.SILENT, load.cap_watts * meter.silent_permille / 1000, load, now)
     elif watts is not None and new and now - max(state.changed_at, state.cap_fell_at) >= meter.settle_seconds:
         if state.above_target >= READINGS_ABOVE_TARGET:
             state = _shaped(state, watts, aim, load, now)
         elif _may_rise(meter, state, now):
             state = _raised(meter, state, watts, aim, load, now)
-    if state.phase is Phase.SILENT and state.silence is None:
-        state = replace(state, phase=Phase.SHAPING)
+    if state.phase is MeterPhase.SILENT and state.silence is None:
+        state = replace(state, phase=MeterPhase.SHAPING)
     return state
 
 
@@ -186,7 +186,7 @@ def _noted(
         if new:
             above = state.above_target + 1 if watts > target else 0
             state = replace(state, read_at=reading.seen_at, above_target=above)
-    if state.phase is Phase.WITHIN and now - state.changed_at > meter.release_seconds * 2**MOST_BACKOFF:
+    if state.phase is MeterPhase.WITHIN and now - state.changed_at > meter.release_seconds * 2**MOST_BACKOFF:
         state = replace(state, backoff=0)
     silence = _silence(meter, state, now)
     return replace(state, silence=silence, below_since=state.below_since if silence is None else None)
@@ -214,12 +214,12 @@ def _breach_lasts(meter: CapMeter, state: MeterState, watts: float, load: Metere
 
 def _cut(meter: CapMeter, state: MeterState, watts: float, aim: float, load: MeteredLoad, now: float) -> MeterState:
     """By priority, as much as should do; where it did not once it could be seen, everything to the smallest limits."""
-    if state.phase is Phase.CUT:
+    if state.phase is MeterPhase.CUT:
         if now - state.changed_at < meter.settle_seconds:
             return state
-        return replace(_lowered_to(state, Phase.CUT, load.least_watts, load, now), changed_at=now)
+        return replace(_lowered_to(state, MeterPhase.CUT, load.least_watts, load, now), changed_at=now)
     base = _base(state, load)
-    return _lowered_to(state, Phase.CUT, min(base, watts) - BREACH_FACTOR * (watts - aim), load, now)
+    return _lowered_to(state, MeterPhase.CUT, min(base, watts) - BREACH_FACTOR * (watts - aim), load, now)
 
 
 def _shaped(state: MeterState, watts: float, aim: float, load: MeteredLoad, now: float) -> MeterState:
@@ -231,7 +231,7 @@ def _shaped(state: MeterState, watts: float, aim: float, load: MeteredLoad, now:
     excess = watts - aim
     base = _base(state, load)
     step = excess * 2 ** min(state.lowered, MOST_DOUBLINGS)
-    shaped = _lowered_to(state, Phase.SHAPING, max(base - step, min(base, watts) - excess), load, now)
+    shaped = _lowered_to(state, MeterPhase.SHAPING, max(base - step, min(base, watts) - excess), load, now)
     return replace(shaped, lowered=state.lowered + 1)
 
 
@@ -240,10 +240,10 @@ def _base(state: MeterState, load: MeteredLoad) -> float:
     return load.limits_watts if state.allowed_watts is None else min(load.limits_watts, state.allowed_watts)
 
 
-def _lowered_to(state: MeterState, phase: Phase, watts: float, load: MeteredLoad, now: float) -> MeterState:
+def _lowered_to(state: MeterState, phase: MeterPhase, watts: float, load: MeteredLoad, now: float) -> MeterState:
     """`state` with no more than `watts` allowed; one that allows less already stays so."""
     watts = float(allowed_watts(max(watts, min(load.least_watts, load.cap_watts), 0.0)))
-    phase = Phase.CUT if state.phase is Phase.CUT else phase
+    phase = MeterPhase.CUT if state.phase is MeterPhase.CUT else phase
     if state.allowed_watts is not None and state.allowed_watts <= watts:
         return replace(state, phase=phase)
     backoff = min(state.backoff + 1, MOST_BACKOFF) if state.rose else state.backoff
@@ -266,6 +266,6 @@ def _raised(meter: CapMeter, state: MeterState, watts: float, aim: float, load: 
         rise = min(rise, load.ramp_watts_per_second * meter.settle_seconds)
     allowed = max(rise, 1.0) + (load.limits_watts if state.allowed_watts is None else state.allowed_watts)
     if allowed >= load.most_watts:
-        return replace(state, phase=Phase.WITHIN, allowed_watts=None, changed_at=now, rose=True)
-    phase = Phase.SHAPING if allowed >= cap * meter.release_permille / 1000 else state.phase
+        return replace(state, phase=MeterPhase.WITHIN, allowed_watts=None, changed_at=now, rose=True)
+    phase = MeterPhase.SHAPING if allowed >= cap * meter.release_permille / 1000 else state.phase
     return replace(state, phase=phase, allowed_watts=float(allowed_watts(allowed)), changed_at=now, rose=True)

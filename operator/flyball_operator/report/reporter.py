@@ -13,7 +13,7 @@ from flyball_api.units import MILLIWATTS_PER_WATT
 
 from flyball_operator.cluster.outcome import WriteResult
 from flyball_operator.jobs.jobs_step import LiveJob
-from flyball_operator.jobs.plain_jobs import REASONS, Verdict
+from flyball_operator.jobs.plain_jobs import REASONS, PlainJobVerdict
 from flyball_operator.power.cap_status import CapStatusWrite
 from flyball_operator.power.holds import HoldChange, is_held
 from flyball_operator.power.memberships import LabelSync
@@ -142,7 +142,7 @@ class Reporter:
                         self._announce(regarding_gpu_node(gpu_node), gpu_announcements(before[gpu.uuid], gpu))
         self._gpus = {name: gpu_node.gpus for name, gpu_node in gpu_nodes.items()}
 
-    def announce_plain_job(self, verdict: Verdict) -> None:
+    def announce_plain_job(self, verdict: PlainJobVerdict) -> None:
         """Record what became of a batch Job that waits for watts, or why it goes on waiting."""
         job = verdict.job
         warning = REASONS[verdict.reason]

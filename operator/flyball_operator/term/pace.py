@@ -15,7 +15,7 @@ MAX_CYCLE_SHARE = 0.2
 LONGEST_REST_SECONDS, LONGEST_REST_OF_LONG_CYCLES_SECONDS = 0.25, 1.0
 
 
-class Pace:
+class CyclePace:
     """Wakes the loop, and lets it rest between its cycles; what comes within `coalesce_seconds` is gathered for one."""
 
     def __init__(self, coalesce_seconds: float) -> None:

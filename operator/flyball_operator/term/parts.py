@@ -25,7 +25,7 @@ from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import OBSERVE, Settings
 from flyball_operator.term.leader_term import LeaderTerm
-from flyball_operator.term.pace import Pace
+from flyball_operator.term.pace import CyclePace
 from flyball_operator.writes.background import Background
 from flyball_operator.writes.executor import Executor
 
@@ -39,7 +39,7 @@ class Lasting:
     watches: Watches
     worker: PlanWorker
     learner: Learner
-    pace: Pace
+    pace: CyclePace
     metrics: OperatorMetrics
     events: EventRecorder | None
     meter_endpoints: Mapping[str, Endpoint]  # by name

@@ -8,7 +8,7 @@ from functools import partial
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.cluster.outcome import WriteResult
-from flyball_operator.jobs.plain_jobs import PlainJobs, Verdict
+from flyball_operator.jobs.plain_jobs import PlainJobs, PlainJobVerdict
 from flyball_operator.power.cycle import PowerState
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.writes.background import Background
@@ -40,6 +40,6 @@ class PlainJobExecution:
                     key, self._executor.admit_plain_job(verdict.job), partial(self._announce_admitted, verdict)
                 )
 
-    def _announce_admitted(self, verdict: Verdict, result: WriteResult) -> None:
+    def _announce_admitted(self, verdict: PlainJobVerdict, result: WriteResult) -> None:
         if result.done:
             self._reporter.announce_plain_job(verdict)

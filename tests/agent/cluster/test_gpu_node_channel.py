@@ -16,7 +16,7 @@ from flyball_agent.cluster.lease_watch import LeaseWatch
 from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.simulated import SimulatedDriver
-from flyball_agent.pods.resources import PodGpus
+from flyball_agent.pods.resources import PodDevices
 from flyball_agent.process.single import SingleProcessAgent
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
 from flyball_api.power_brake import PowerBrakeSpec, power_brake_object
@@ -164,7 +164,7 @@ async def test_news_is_told_at_once_and_measurements_wait_for_their_interval(nod
     rounds = node.agent.state.counts.rounds
     await until(lambda: node.agent.state.counts.rounds > rounds + 5)
     assert node.channel.published == written  # an hour's interval, and nothing but watts and joules has changed
-    node.pods.pods = (PodGpus("research", "gpt2-1-0", "u", (node.hardware.devices[0].uuid,)),)
+    node.pods.pods = (PodDevices("research", "gpt2-1-0", "u", (node.hardware.devices[0].uuid,)),)
 
     async def told() -> bool:
         return (await node.status())["devices"][0].get("pod") == {"namespace": "research", "name": "gpt2-1-0"}
@@ -251,7 +251,7 @@ async def test_a_status_that_cannot_be_written_is_written_later_as_it_is_then(no
     await node.create(1, 200_000)
     await node.acknowledged(1)
     node.proxy.hold_answers = True  # requests pass, no answer comes
-    node.pods.pods = (PodGpus("research", "a", "u", (node.hardware.devices[0].uuid,)),)
+    node.pods.pods = (PodDevices("research", "a", "u", (node.hardware.devices[0].uuid,)),)
     await until(lambda: node.channel.failed > 0)  # but it was written: only the answer was lost
     node.pods.pods = ()
     await until(lambda: node.agent.enforcer.state.gpus[node.hardware.devices[0].uuid].pods == ())
@@ -388,7 +388,7 @@ async def test_a_paused_api_server_is_survived(fresh_cluster: DevCluster, tmp_pa
         try:
             rounds = node.agent.state.counts.rounds
             node.hardware.devices[0].set_power_limit_milliwatts(400_000)
-            node.pods.pods = (PodGpus("research", "a", "u", (node.hardware.devices[1].uuid,)),)
+            node.pods.pods = (PodDevices("research", "a", "u", (node.hardware.devices[1].uuid,)),)
             await until(lambda: node.channel.failed > 0)
             assert node.limits() == [300_000, 300_000]  # drift is put back without anybody's leave
             assert node.agent.state.counts.rounds > rounds
@@ -461,7 +461,7 @@ async def test_an_acknowledgement_gives_back_the_digest_of_its_grant(node: Node)
 
 
 async def test_a_brake_is_acknowledged_by_the_small_object_at_once_and_by_the_status_later(node: Node) -> None:
-    node.pods.pods = [PodGpus("research", "gpt2", "u", tuple(device.uuid for device in node.hardware.devices))]
+    node.pods.pods = [PodDevices("research", "gpt2", "u", tuple(device.uuid for device in node.hardware.devices))]
     spec = gpu_node_spec(1, 600_000, job_grant("gpt2", 300_000), lease=600)
     spec |= {"minPowerLimitMilliwatts": 100_000, "caps": [{"name": "hall", "brakeEpoch": 0, "brakeSequence": 0}]}
     body = {"apiVersion": "flyball.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": node.name}, "spec": spec}

@@ -29,9 +29,9 @@ from flyball_agent.enforce.gpu_state import (
     GpuFailure,
     GpuState,
     Holders,
+    LimitRefusal,
     PodName,
-    Purpose,
-    Refusal,
+    TargetPurpose,
 )
 from flyball_agent.gpu.gpu import GpuLimits, PowerLimitReading
 from flyball_api.gpu_node import Acknowledgement, DriverSession
@@ -87,7 +87,7 @@ def test_each_gpu_gets_what_its_pods_are_granted() -> None:
     targets = targets_of(grant(jobs=(JOB,)), gpus, Mode.GRANTED)
     assert (targets["job"].limit_milliwatts, targets["job"].lock) == (250_000, ClockLock(990, 1290))
     assert (targets["idle"].limit_milliwatts, targets["idle"].lock) == (100_000, UNLOCKED)
-    assert (targets["foreign"].purpose, targets["foreign"].limit_milliwatts) == (Purpose.UNTOUCHED, None)
+    assert (targets["foreign"].purpose, targets["foreign"].limit_milliwatts) == (TargetPurpose.UNTOUCHED, None)
     assert targets["foreign"].lock is None
 
 
@@ -120,7 +120,7 @@ def test_a_shared_gpu_gets_the_least_of_its_jobs_and_is_foreign_where_one_is() -
     targets = targets_of(grant(jobs=(JOB, second)), [gpu("a", pods=shared)], Mode.GRANTED)
     assert targets["a"].limit_milliwatts == 200_000
     targets = targets_of(grant(jobs=(JOB,)), [gpu("a", pods=shared)], Mode.GRANTED)
-    assert targets["a"].purpose is Purpose.UNTOUCHED
+    assert targets["a"].purpose is TargetPurpose.UNTOUCHED
 
 
 def test_failsafe_only_ever_lowers_a_target() -> None:
@@ -135,8 +135,8 @@ def test_failsafe_only_ever_lowers_a_target() -> None:
 def test_a_gpu_of_which_it_is_not_known_who_holds_it_is_never_idle() -> None:
     gpus = [gpu("a", holders=Holders.UNRESOLVED), gpu("b", 300_000, holders=Holders.UNRESOLVED)]
     targets = targets_of(grant(foreign_gpus=1, foreign_power_limit_milliwatts=180_000), gpus, Mode.GRANTED)
-    assert (targets["a"].purpose, targets["a"].limit_milliwatts) == (Purpose.FOREIGN, 180_000)
-    assert (targets["b"].purpose, targets["b"].limit_milliwatts) == (Purpose.UNTOUCHED, None)
+    assert (targets["a"].purpose, targets["a"].limit_milliwatts) == (TargetPurpose.FOREIGN, 180_000)
+    assert (targets["b"].purpose, targets["b"].limit_milliwatts) == (TargetPurpose.UNTOUCHED, None)
 
 
 def test_before_the_pods_are_listed_gpus_keep_what_they_have_within_the_bound() -> None:
@@ -149,7 +149,7 @@ def test_before_the_pods_are_listed_gpus_keep_what_they_have_within_the_bound() 
     targets = targets_of(grant(900_000, jobs=(JOB,)), gpus, Mode.GRANTED)
     assert [targets[name].limit_milliwatts for name in "ab"] == [400_000, 200_000]
     assert targets["a"].lock is None
-    assert targets["a"].purpose is Purpose.UNKNOWN
+    assert targets["a"].purpose is TargetPurpose.UNKNOWN
     targets = targets_of(grant(700_000), gpus, Mode.GRANTED)
     assert [targets[name].limit_milliwatts for name in "ab"] == [250_000, 150_000]  # 200 of the 400 W above the min
     targets = targets_of(grant(100_000), gpus, Mode.GRANTED)
@@ -264,7 +264,7 @@ def test_locks_are_set_where_they_differ_or_nobody_knows() -> None:
     unlockable = gpus[0].changed(limits=limits(clocks=()))
     assert clock_locks([unlockable], targets_of(grant(), [unlockable], Mode.GRANTED)) == []
     # What is to stay as it is, and what nothing is asked of, keeps its lock.
-    assert clock_locks(gpus, {"ours": Target("ours", Purpose.UNKNOWN)}) == []
+    assert clock_locks(gpus, {"ours": Target("ours", TargetPurpose.UNKNOWN)}) == []
 
 
 @pytest.mark.parametrize(("times", "pause_seconds"), [(10, 1), (11, 2), (30, 60)])
@@ -273,22 +273,22 @@ def test_a_limit_that_is_refused_again_and_again_is_asked_for_after_pauses(times
         SetLimit("a", LIMITS.max_milliwatts, LIMITS.min_milliwatts),
         SetLimit("a", *[LIMITS.max_milliwatts] * 2),
     )
-    refusing = {"a": gpu("a", 400_000).changed(refusal=Refusal(limit.new_milliwatts, times, asked_ns=5))}
+    refusing = {"a": gpu("a", 400_000).changed(refusal=LimitRefusal(limit.new_milliwatts, times, asked_ns=5))}
     pause_ns = pause_seconds * 1_000_000_000
     assert worth_asking([limit, other], refusing, 5 + pause_ns - 1) == [other]
     assert worth_asking([limit, other], refusing, 5 + pause_ns) == [limit, other]
-    seldom = {"a": gpu("a", 400_000).changed(refusal=Refusal(limit.new_milliwatts, 9, asked_ns=5))}
+    seldom = {"a": gpu("a", 400_000).changed(refusal=LimitRefusal(limit.new_milliwatts, 9, asked_ns=5))}
     assert worth_asking([limit], seldom, 5) == [limit]
 
 
 def test_a_limit_that_somebody_else_changed_is_drift_but_for_an_untouched_gpu() -> None:
-    changed = gpu("a", 300_000, ours_milliwatts=MilliwattsPerGpu(250_000), purpose=Purpose.JOB)
+    changed = gpu("a", 300_000, ours_milliwatts=MilliwattsPerGpu(250_000), purpose=TargetPurpose.JOB)
     assert drift_of(changed) == "a: limit 250000 mW was changed to 300000 mW"
     for same in (
-        changed.changed(purpose=Purpose.UNTOUCHED),
+        changed.changed(purpose=TargetPurpose.UNTOUCHED),
         changed.changed(ours_milliwatts=None),
         changed.changed(ours_milliwatts=MilliwattsPerGpu(300_000)),
-        gpu("a", usable=False, ours_milliwatts=MilliwattsPerGpu(250_000), purpose=Purpose.JOB),
+        gpu("a", usable=False, ours_milliwatts=MilliwattsPerGpu(250_000), purpose=TargetPurpose.JOB),
     ):
         assert drift_of(same) is None
 

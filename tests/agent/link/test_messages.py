@@ -25,7 +25,7 @@ from flyball_agent.link.messages import (
     read_snapshot,
     read_to_enforcer,
 )
-from flyball_agent.pods.resources import PodGpus
+from flyball_agent.pods.resources import PodDevices
 from flyball_agent.process.single import SingleProcessAgent
 from flyball_api.power_brake import read_power_brake
 from flyball_simulated_gpu.catalogue import CATALOGUE
@@ -57,7 +57,7 @@ async def governed(folder: Path, gpus: int) -> SingleProcessAgent:
     """A node of so many GPUs, each held by a pod, one of them lost."""
     clock = VirtualClock()
     node = VirtualNode("node-0", [H100] * gpus, clock)
-    held = [PodGpus("research", f"p-{index}", f"u-{index}", (gpu.uuid,)) for index, gpu in enumerate(node.devices)]
+    held = [PodDevices("research", f"p-{index}", f"u-{index}", (gpu.uuid,)) for index, gpu in enumerate(node.devices)]
     journal = Journal(folder, "node-0", disk=QuickDisk())
     agent = SingleProcessAgent("node-0", SimulatedDriver(node), journal, Pods(*held), clock_ns=clock)
     agent.accept_spec(gpu_node_spec(1, gpus * 500_000, job_grant("p-0", 300_000, 1)))
@@ -100,7 +100,7 @@ async def test_the_largest_node_fits(tmp_path: Path) -> None:
     assert len(packed(snapshot(agent))) < MAX_TO_AGENT_BYTES
     await agent.close()
     uuids = tuple(f"GPU-{number:036d}" for number in range(8))
-    pods = tuple(PodGpus("n" * 63, "p" * 253, "u" * 36, uuids) for _ in range(500))
+    pods = tuple(PodDevices("n" * 63, "p" * 253, "u" * 36, uuids) for _ in range(500))
     assert len(packed(PodsListed(pods))) < MAX_TO_ENFORCER_BYTES
     spec = gpu_node_spec(1, 10**6, *(job_grant("p" * 253, 300_000, job="j" * 253, uid="u" * 36) for _ in range(64)))
     assert len(packed(SpecSeen(spec, 1))) < MAX_TO_ENFORCER_BYTES

@@ -17,7 +17,7 @@ from flyball_agent.enforce.journal import Journal
 from flyball_agent.govern.governor import AgentFailed
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.node.status import status_patch
-from flyball_agent.pods.resources import PodGpus
+from flyball_agent.pods.resources import PodDevices
 from flyball_agent.process.single import SingleProcessAgent
 from flyball_api.gpu_node import GpuNodeStatus
 from flyball_simulated_gpu.catalogue import CATALOGUE
@@ -72,7 +72,7 @@ class Rig:
         others = [pod for pod in self.pods.pods if pod.name != name]
         gpus = tuple(self.node.devices[index].uuid for index in indexes)
         uid = f"uid-{name}" if uid == "default" else uid
-        self.pods.pods = [*others, PodGpus("research", name, uid, gpus)] if gpus else others
+        self.pods.pods = [*others, PodDevices("research", name, uid, gpus)] if gpus else others
 
     def tick(self, seconds: float = 1.0) -> None:
         self.now_ns += round(seconds * SECOND)
@@ -421,7 +421,7 @@ async def test_a_source_of_pods_that_fails_in_any_way_stops_no_round(tmp_path: P
     if listed_before:
         await rig.round()
 
-    async def undecodable() -> list[PodGpus]:
+    async def undecodable() -> list[PodDevices]:
         raise AttributeError("'NoneType' object has no attribute 'pod_resources'")
 
     rig.pods.list = undecodable  # type: ignore[method-assign]
@@ -439,7 +439,7 @@ async def test_a_source_of_pods_that_fails_in_any_way_stops_no_round(tmp_path: P
 async def test_a_silent_kubelet_delays_no_cut(tmp_path: Path) -> None:
     rig = Rig(tmp_path, tick_seconds=3600.0)
 
-    async def silent() -> list[PodGpus]:
+    async def silent() -> list[PodDevices]:
         await asyncio.Event().wait()
         return []
 
@@ -481,7 +481,7 @@ def test_before_the_pods_are_listed_no_gpu_is_idle_and_no_job_has_ended(rig: Rig
 
 @pytest.mark.parametrize("device_id", ["MIG-4f2a", "0", "nvidia0", "1:0"])
 def test_an_id_that_names_no_gpu_makes_no_gpu_idle(rig: Rig, device_id: str) -> None:
-    rig.pods.pods = [PodGpus("other", "slice", "uid-slice", (), (device_id,))]
+    rig.pods.pods = [PodDevices("other", "slice", "uid-slice", (), (device_id,))]
     rig.hold("gpt2-1-0", 0)
     rig.spec(1, ("gpt2-1-0", 300_000))
     rig.tick()
@@ -497,8 +497,8 @@ def test_an_id_that_names_no_gpu_makes_no_gpu_idle(rig: Rig, device_id: str) -> 
 
 def test_a_claim_that_names_its_gpu_is_that_gpus(rig: Rig) -> None:
     rig.pods.pods = [
-        PodGpus("research", "gpt2-1-0", None, (), ("gpu.nvidia.com/gpu-2",)),
-        PodGpus("other", "part", None, (), ("gpu.nvidia.com/gpu-1::mig-9-0-1",)),
+        PodDevices("research", "gpt2-1-0", None, (), ("gpu.nvidia.com/gpu-2",)),
+        PodDevices("other", "part", None, (), ("gpu.nvidia.com/gpu-1::mig-9-0-1",)),
     ]
     rig.spec(1, ("gpt2-1-0", 300_000), grant=1_000_000)
     rig.tick()
@@ -506,7 +506,7 @@ def test_a_claim_that_names_its_gpu_is_that_gpus(rig: Rig) -> None:
     assert [limits == 100_000 for limits in rig.limits()] == [True, False, False, True]
     assert rig.limits()[2] == 300_000
     assert rig.condition("Degraded")[0] == "False"
-    rig.pods.pods = [PodGpus("other", "gone", None, (), ("gpu.nvidia.com/gpu-9",))]
+    rig.pods.pods = [PodDevices("other", "gone", None, (), ("gpu.nvidia.com/gpu-9",))]
     rig.tick()
     assert rig.condition("Degraded") == ("True", "PodsUnknown")
 
@@ -515,8 +515,8 @@ def test_pods_on_the_parts_of_a_gpu_share_it(rig: Rig) -> None:
     rig.node.devices[0].flags |= DeviceFault.MIG
     part = f"MIG-{rig.node.devices[0].uuid.removeprefix('GPU-')}"
     rig.pods.pods = [
-        PodGpus("research", "gpt2-1-0", "uid-a", (), (part,)),
-        PodGpus("research", "bert-1-0", "uid-b", (), (f"{part}::1",)),
+        PodDevices("research", "gpt2-1-0", "uid-a", (), (part,)),
+        PodDevices("research", "bert-1-0", "uid-b", (), (f"{part}::1",)),
     ]
     rig.spec(1, ("gpt2-1-0", 300_000), ("bert-1-0", 250_000))
     rig.tick()

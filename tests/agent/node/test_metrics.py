@@ -13,7 +13,7 @@ from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.node.agent import STALE_SECONDS
 from flyball_agent.node.metrics import MAX_CONNECTIONS, SCRAPE_BURST, SCRAPES_PER_SECOND, AgentCollector, MetricsServer
-from flyball_agent.pods.resources import PodGpus
+from flyball_agent.pods.resources import PodDevices
 from flyball_agent.process.single import SingleProcessAgent
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault
@@ -43,7 +43,7 @@ def make(
 ) -> tuple[SingleProcessAgent, VirtualNode, VirtualClock]:
     clock = clock or VirtualClock()
     node = node or VirtualNode(name, [A100] * gpus, clock)
-    pods = Pods(PodGpus("research", "gpt2-1-0", "uid-1", (node.devices[0].uuid,)))
+    pods = Pods(PodDevices("research", "gpt2-1-0", "uid-1", (node.devices[0].uuid,)))
     agent = SingleProcessAgent(
         name, SimulatedDriver(node), Journal(tmp_path, name), pods, clock_ns=clock, version="1.2"
     )

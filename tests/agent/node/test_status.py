@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from flyball_agent.energy.attribution import EnergyAccounts
 from flyball_agent.energy.observations import Observations
 from flyball_agent.enforce.gpu_state import GpuFailure, GpuState
-from flyball_agent.enforce.state import Drift, EnforcerState
+from flyball_agent.enforce.state import EnforcerState, LimitDrift
 from flyball_agent.gpu.gpu import GpuLimits, GpuLost, GpuReading, PowerLimitReading
 from flyball_agent.node.status import DRIFT_SHOWN_NS, node_status, significant_fields, status_patch
 from flyball_agent.state import AgentState
@@ -30,7 +30,7 @@ def known() -> AgentState:
 
 def test_asking_changes_nothing() -> None:
     state = known()
-    state.enforced.last_drift = Drift(0, "GPU: limit 1 mW was changed to 2 mW")
+    state.enforced.last_drift = LimitDrift(0, "GPU: limit 1 mW was changed to 2 mW")
     before = copy.deepcopy(state)
     first = node_status(state, GpuNodeStatus(), 5, NOW)
     assert significant_fields(state, 5) == significant_fields(state, 5)
@@ -82,7 +82,7 @@ def test_a_conditions_time_moves_with_its_status_only() -> None:
 
 def test_a_drift_is_shown_until_it_is_old() -> None:
     state = known()
-    state.enforced.last_drift = Drift(1000, "GPU: limit 1 mW was changed to 2 mW")
+    state.enforced.last_drift = LimitDrift(1000, "GPU: limit 1 mW was changed to 2 mW")
     shown = [
         node_status(state, GpuNodeStatus(), now_ns, NOW).conditions[1].status
         for now_ns in (1000, 999 + DRIFT_SHOWN_NS, 1000 + DRIFT_SHOWN_NS)

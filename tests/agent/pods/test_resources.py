@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from flyball_agent.pods.kubelet import LIST_METHOD, KubeletPodResources, fields_of
-from flyball_agent.pods.resources import PodGpus, PodResourcesError, SimulatedPodResources, gpu_of
+from flyball_agent.pods.resources import PodDevices, PodResourcesError, SimulatedPodResources, gpu_of
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ async def test_the_file_is_read_and_read_again_where_it_changed(tmp_path: Path) 
     source = SimulatedPodResources(path)
     assert list(await source.list()) == []
     write(path, [{"namespace": "research", "name": "a", "uid": "u", "devices": ["GPU-1", "GPU-2", "GPU-1::1"]}])
-    assert list(await source.list()) == [PodGpus("research", "a", "u", ("GPU-1", "GPU-2"))]
+    assert list(await source.list()) == [PodDevices("research", "a", "u", ("GPU-1", "GPU-2"))]
     assert await source.list() is await source.list()  # not parsed again
     write(path, [])
     assert list(await source.list()) == []
@@ -46,7 +46,7 @@ async def test_a_broken_file_is_said_and_read_again_once_it_is_whole(tmp_path: P
     with pytest.raises(PodResourcesError, match="not a list of pods"):
         await source.list()
     write(path, [{"namespace": "n", "name": "a", "devices": ["GPU-1"]}])
-    assert list(await source.list()) == [PodGpus("n", "a", None, ("GPU-1",))]
+    assert list(await source.list()) == [PodDevices("n", "a", None, ("GPU-1",))]
 
 
 def write(path: Path, pods: list[dict[str, Any]]) -> None:
@@ -102,9 +102,9 @@ async def test_the_kubelets_answer_is_understood(tmp_path: Path, kubelet: Kubele
     kubelet.answer = field(1, pod) + field(1, bare) + field(1, shared) + field(1, renamed)
     async with KubeletPodResources(tmp_path / "kubelet.sock") as source:
         assert list(await source.list()) == [
-            PodGpus("research", "gpt2-0", None, ("GPU-1", "GPU-2")),
-            PodGpus("other", "shared", None, ("GPU-3",)),
-            PodGpus("other", "renamed", None, ("GPU-4",)),
+            PodDevices("research", "gpt2-0", None, ("GPU-1", "GPU-2")),
+            PodDevices("other", "shared", None, ("GPU-3",)),
+            PodDevices("other", "renamed", None, ("GPU-4",)),
         ]
         kubelet.answer = b""
         assert list(await source.list()) == []
@@ -132,15 +132,15 @@ async def test_ids_and_claims_that_name_no_gpu_are_said(tmp_path: Path, kubelet:
     kubelet.answer += pod(b"nic", devices(b"rdma/hca_shared", b"0") + claim(b"e", field(2, b"dra.net")))
     async with KubeletPodResources(tmp_path / "kubelet.sock") as source:
         assert list(await source.list()) == [
-            PodGpus("n", "slice", None, (), ("MIG-4f2a",)),
-            PodGpus("n", "index", None, (), ("0",)),
-            PodGpus("n", "renamed", None, (), ("nvidia0",)),
-            PodGpus("n", "claim", None, (), ("gpu.nvidia.com/gpu-0",)),
-            PodGpus("n", "part", None, (), ("gpu.nvidia.com/gpu-11::mig-9-0-1",)),
-            PodGpus("n", "passed", None, (), ("claim n/v",)),
-            PodGpus("n", "others", None, (), ("claim n/o",)),
-            PodGpus("n", "nameless", None, (), ("claim n/l",)),
-            PodGpus("n", "old-claim", None, (), ("claim n/d",)),
+            PodDevices("n", "slice", None, (), ("MIG-4f2a",)),
+            PodDevices("n", "index", None, (), ("0",)),
+            PodDevices("n", "renamed", None, (), ("nvidia0",)),
+            PodDevices("n", "claim", None, (), ("gpu.nvidia.com/gpu-0",)),
+            PodDevices("n", "part", None, (), ("gpu.nvidia.com/gpu-11::mig-9-0-1",)),
+            PodDevices("n", "passed", None, (), ("claim n/v",)),
+            PodDevices("n", "others", None, (), ("claim n/o",)),
+            PodDevices("n", "nameless", None, (), ("claim n/l",)),
+            PodDevices("n", "old-claim", None, (), ("claim n/d",)),
         ]
 
 

@@ -30,7 +30,7 @@ from flyball_agent.link.messages import (
     StepsReported,
     packed,
 )
-from flyball_agent.pods.resources import PodGpus
+from flyball_agent.pods.resources import PodDevices
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault
 from flyball_simulated_gpu.hardware_file import create_node_file
@@ -115,7 +115,7 @@ async def linked(bench: Bench, spec: dict[str, Any] | None = None) -> Any:
     link = EnforcerLink(bench.socket, "node-0")
     if spec is not None:
         link.on_connected = lambda: link.accept_spec(spec)
-    link.take_pods([PodGpus(POD.namespace, POD.name, "pod-uid", tuple(bench.uuids))])
+    link.take_pods([PodDevices(POD.namespace, POD.name, "pod-uid", tuple(bench.uuids))])
     task = asyncio.create_task(link.run())
     try:
         yield link
@@ -202,8 +202,8 @@ async def test_an_agent_that_floods_delays_no_cut_and_costs_no_memory(bench: Ben
     async with linked(bench, bench.spec(1, 700_000, 350_000)) as link:
         await until(in_force(bench, link, 1, 350_000))
     before = bench.resident_bytes()
-    others = [PodGpus("n", f"pod-{number}", None, (f"GPU-{number}", "GPU-x")) for number in range(1000)]
-    big = (PodGpus(POD.namespace, POD.name, "pod-uid", tuple(bench.uuids)), *others)
+    others = [PodDevices("n", f"pod-{number}", None, (f"GPU-{number}", "GPU-x")) for number in range(1000)]
+    big = (PodDevices(POD.namespace, POD.name, "pod-uid", tuple(bench.uuids)), *others)
     now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     flood = b"".join(
         [
@@ -275,7 +275,7 @@ async def test_an_agent_that_lies_gets_no_more_than_a_grant_that_checks(bench: B
         await until(lambda: link.state.enforced.stale_grant is not None)
         link.accept_spec({**bench.spec(6, 800_000, 400_000), "boundMilliwatts": -1})
         await until(lambda: link.state.enforced.invalid_grant is not None)
-        link.take_pods([PodGpus("n", "p", None, ("GPU-unheard-of",)), PodGpus("n", "p", None, ())])
+        link.take_pods([PodDevices("n", "p", None, ("GPU-unheard-of",)), PodDevices("n", "p", None, ())])
         await until(lambda: POD not in link.state.pods)
         assert sum(bench.limits()) <= 400_000
 

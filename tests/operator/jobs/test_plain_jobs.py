@@ -12,7 +12,13 @@ from flyball_api.power_cap import PowerCap
 from flyball_api.workloads import PlainJob, PodView, read_plain_job
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs import plain_jobs
-from flyball_operator.jobs.plain_jobs import BELIEVED_SECONDS, MAX_JUDGED, TELL_AGAIN_SECONDS, PlainJobs, Verdict
+from flyball_operator.jobs.plain_jobs import (
+    BELIEVED_SECONDS,
+    MAX_JUDGED,
+    TELL_AGAIN_SECONDS,
+    PlainJobs,
+    PlainJobVerdict,
+)
 from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.cycle import PowerState
 from flyball_planner.snapshot import JobDecision
@@ -83,7 +89,7 @@ def _on(pod: str, node: str, pods: Sequence[PodView]) -> bool:
     return any((each.name, each.node) == (pod, node) for each in pods)
 
 
-def verdicts(given_state: PowerState, decisions: Mapping[str, JobDecision] | None = None) -> dict[str, Verdict]:
+def verdicts(given_state: PowerState, decisions: Mapping[str, JobDecision] | None = None) -> dict[str, PlainJobVerdict]:
     return {found.job.name: found for found in PlainJobs().step(given_state, decisions or {}, 0.0)}
 
 
@@ -101,7 +107,7 @@ def test_how_many_wait_for_what_is_counted_also_where_nothing_is_told_again() ->
     assert dict(plain.waiting) == {}
 
 
-def only(given_state: PowerState, **keywords: Any) -> Verdict:
+def only(given_state: PowerState, **keywords: Any) -> PlainJobVerdict:
     (found,) = verdicts(given_state, **keywords).values()
     return found
 

@@ -18,7 +18,7 @@ from flyball_operator.jobs.job_statuses import PLANNING_SECONDS, JobStatuses
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase, next_step
 from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.jobs.queue import NO_QUEUE, JobQueue, QueuePlace
+from flyball_operator.jobs.queue import NO_QUEUE, JobQueue, PlanPlace
 from flyball_operator.jobs.status import JobFacts
 from flyball_operator.jobs.status.updates import (
     POWER_SETTLES_SECONDS,
@@ -56,8 +56,8 @@ class Priors:
 def test_places_are_those_of_the_plan() -> None:
     queue = Queue(("a", "b", "c"), (ExpectedStart("b", 90.0, "when team/x has ended"),), "nobody knows")
     places = JobQueue.of(queue, NOW)
-    assert places.place_of("a") == QueuePlace(1, 3, None, "nobody knows", NOW)
-    assert places.place_of("b") == QueuePlace(2, 3, NOW + timedelta(seconds=90), "when team/x has ended", NOW)
+    assert places.place_of("a") == PlanPlace(1, 3, None, "nobody knows", NOW)
+    assert places.place_of("b") == PlanPlace(2, 3, NOW + timedelta(seconds=90), "when team/x has ended", NOW)
     assert places.place_of("runs") is None
     assert NO_QUEUE.place_of("a") is None
 
@@ -89,7 +89,7 @@ class Waiting:
         for second in range(seconds):
             now = NOW + timedelta(seconds=second)
             position = max(1, self.position - second // 2) if moves else self.position
-            queue = QueuePlace(position, self.position, None, "nobody knows", now)
+            queue = PlanPlace(position, self.position, None, "nobody knows", now)
             base = JobFacts(JobProgress(), JobStep(Phase.WAITING), WAITING, 1, False, 0, now, queue=queue)
             self.look(second, base)
 

@@ -18,7 +18,7 @@ from flyball_operator.jobs.frontier import tradeoff
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.jobs.queue import QueuePlace
+from flyball_operator.jobs.queue import PlanPlace
 from flyball_operator.jobs.status import REASONS, JobFacts, energy_status, job_status, significant_fields
 from flyball_operator.learning.frontiers import MAX_CHOICES
 from flyball_planner.models.gpu import gpu_model_for
@@ -214,8 +214,8 @@ def test_a_job_that_waits() -> None:
     assert status["summary"]["eta"] == ""
 
 
-def place(**fields: Any) -> QueuePlace:
-    base = QueuePlace(3, 17, NOW + timedelta(minutes=25), "when team/a has ended", NOW - timedelta(seconds=4))
+def place(**fields: Any) -> PlanPlace:
+    base = PlanPlace(3, 17, NOW + timedelta(minutes=25), "when team/a has ended", NOW - timedelta(seconds=4))
     return replace(base, **fields)
 
 

@@ -28,7 +28,7 @@ from flyball_operator.learning.frontiers import MAX_CHOICES, iteration_choices
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.profiles import (
     MAX_POINTS,
-    Fit,
+    FittedParameters,
     Point,
     Profile,
     ProfileKey,
@@ -226,7 +226,7 @@ def test_a_profile_stays_small_and_loses_the_oldest_point() -> None:
 def test_what_two_leaders_learned_comes_together() -> None:
     point, other = Point(1, 1, 1, 900), Point(2, 1, 1, 900)
     few, many = Summary(3, 1.0, 0, 1.0, 0, NOW), Summary(30, 2.0, 0, 2.0, 0, NOW)
-    early = Fit({}, {}, 0, 0, 3, NOW)
+    early = FittedParameters({}, {}, 0, 0, 3, NOW)
     late = replace(early, at=NOW + timedelta(seconds=1))
     key = ProfileKey("ns", "k", "p")
     mine, theirs = Profile(key, {point: few}, late), Profile(key, {point: many, other: few}, early)
@@ -507,7 +507,7 @@ async def test_the_best_known_model_comes_first_and_others_follow() -> None:
     profiles = []
     for product, samples in ((A100.product, 3), (H100.product, 9)):
         key = ProfileKey(view.namespace, view.profile_key, product)
-        fitted = Fit(model_class_prior("bert", gpu(product)).parameters(), {}, 0.01, 0.02, samples, NOW)
+        fitted = FittedParameters(model_class_prior("bert", gpu(product)).parameters(), {}, 0.01, 0.02, samples, NOW)
         points = {Point(8, 1, 16, 1200): Summary(samples, 1.0, 0.0, 100.0, 0.0, NOW)}
         raw = {
             **profile_object(key),
@@ -625,7 +625,9 @@ def stored(
     """The EnergyProfile of job gpt2 on the A100, as another operator left it."""
     view = job()
     key = ProfileKey(view.namespace, view.profile_key, A100.product)
-    left = Profile(key, points, Fit(model.parameters(), {}, time_error, energy_error, 10 * len(points), NOW))
+    left = Profile(
+        key, points, FittedParameters(model.parameters(), {}, time_error, energy_error, 10 * len(points), NOW)
+    )
     return {**profile_object(key), "status": to_patch(profile_status(left, EnergyProfileStatus(), NOW))}
 
 
@@ -831,7 +833,7 @@ async def test_a_profile_as_large_as_it_gets_is_accepted_and_read_back(session: 
         profile = profile.with_window(Point(2**16, 8192, 2**31 - 1, number + 1), 1234.567891, 1e9, at)
     parameters = {name: value * 1.2345678901234567e-7 + 1.0 for name, value in TRUTH.parameters().items()}
     errors = {"gradient_seconds": math.nan, "io_seconds": 1.2345678901234567e-50}
-    fitted = Fit(parameters, errors, 12.5, 0.001, 10**6, NOW)
+    fitted = FittedParameters(parameters, errors, 12.5, 0.001, 10**6, NOW)
     profile = replace(profile, fit=fitted)
     choices = tuple(IterationChoice(2**16, 10_000, 10**12 + number, 10**12 - number) for number in range(MAX_CHOICES))
     frontiers = tuple(

@@ -8,7 +8,7 @@ import pytest
 from flyball_api.grant import ForeignPodLimit, Grant, GrantVersion, OtherGpuLimits, PowerBound
 from flyball_operator.power import admission as admission_module
 from flyball_operator.power.admission import (
-    Admission,
+    GrantAdmission,
     GrantTarget,
     admit_grants,
     throttle,
@@ -61,7 +61,7 @@ def cap(budget: int, *nodes: str, name: str = "row", expected: bool = False) -> 
     return CapBudget(name, frozenset(nodes), budget, expected)
 
 
-def limits(admission: Admission, node: str) -> list[int]:
+def limits(admission: GrantAdmission, node: str) -> list[int]:
     return [job.power_limit_milliwatts for job in admission.grants[node].jobs]
 
 

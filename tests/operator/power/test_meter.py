@@ -11,9 +11,9 @@ from flyball_api.power_cap import CapMeter, CapMeterStatus, PowerCapStatus
 from flyball_operator.power.meter import (
     IMPLAUSIBLE_SECONDS,
     MeteredLoad,
+    MeterPhase,
     MeterReading,
     MeterState,
-    Phase,
     Silence,
     first_state,
     follow_meter,
@@ -46,13 +46,13 @@ def plant(meter: CapMeter = METER, **fields: object) -> Plant:
 
 def test_nothing_is_done_below_the_target() -> None:
     samples = plant(wanted=steady(920.0)).run(300)
-    assert {item.phase for item in samples} == {Phase.WITHIN}
+    assert {item.phase for item in samples} == {MeterPhase.WITHIN}
     assert {item.allowed for item in samples} == {CAP}
 
 
 def test_above_the_target_limits_are_shaped_into_the_band_and_stay_there() -> None:
     samples = plant().run(900)
-    assert not any(item.phase is Phase.CUT for item in samples)
+    assert not any(item.phase is MeterPhase.CUT for item in samples)
     settled = after(samples, 60)
     assert all(900 <= item.drawn <= 950 for item in settled)
     assert len({item.allowed for item in settled}) == 1
@@ -62,14 +62,14 @@ def test_watts_that_nobody_told_the_cap_are_taken_from_the_limits() -> None:
     samples = plant(hidden=steady(200.0)).run(900)
     over = [item.seconds for item in samples if item.drawn > CAP]
     assert max(over) < 20  # breachSeconds, the meter's lag, and the acknowledgement
-    assert any(item.phase is Phase.CUT for item in samples)
+    assert any(item.phase is MeterPhase.CUT for item in samples)
     assert all(880 <= item.drawn <= 960 for item in after(samples, 400))
 
 
 def test_limits_come_back_once_the_load_is_gone_slowly_and_then_are_the_caps_alone() -> None:
     samples = plant(hidden=lambda seconds: 200.0 if seconds < 120 else 0.0, wanted=steady(850.0)).run(900)
     assert min(item.allowed for item in samples) < 800
-    assert samples[-1].phase is Phase.WITHIN
+    assert samples[-1].phase is MeterPhase.WITHIN
     assert samples[-1].allowed == CAP
     rises = [late.allowed - early.allowed for early, late in pairwise(samples)]
     assert max(rises) <= 0.05 * CAP
@@ -77,7 +77,7 @@ def test_limits_come_back_once_the_load_is_gone_slowly_and_then_are_the_caps_alo
 
 def test_a_ramp_bounds_how_fast_limits_come_back() -> None:
     load = MeteredLoad(CAP, 500.0, 300.0, CAP, ramp_watts_per_second=2.0)
-    state = MeterState(Phase.SHAPING, 0.0, 500.0, read_at=99.0, below_since=0.0, changed_at=50.0)
+    state = MeterState(MeterPhase.SHAPING, 0.0, 500.0, read_at=99.0, below_since=0.0, changed_at=50.0)
     risen = follow_meter(METER, state, MeterReading(400.0, 100.0, None, ""), load, 100.0)
     assert risen.allowed_watts == 500 + 2 * METER.settle_seconds
 
@@ -117,19 +117,19 @@ def step(state: MeterState, watts: float, at: float, load: MeteredLoad | None = 
 
 
 def test_one_reading_above_the_target_is_noise() -> None:
-    state = step(MeterState(Phase.WITHIN, 0.0), 980.0, 2.0)
-    assert state.phase is Phase.WITHIN
+    state = step(MeterState(MeterPhase.WITHIN, 0.0), 980.0, 2.0)
+    assert state.phase is MeterPhase.WITHIN
     assert step(state, 940.0, 4.0).above_target == 0
-    assert step(state, 980.0, 4.0).phase is Phase.SHAPING
+    assert step(state, 980.0, 4.0).phase is MeterPhase.SHAPING
 
 
 def test_a_breach_is_cut_by_priority_first_and_then_all_of_it() -> None:
-    state = MeterState(Phase.WITHIN, 0.0)
+    state = MeterState(MeterPhase.WITHIN, 0.0)
     for at in (0.0, 2.0, 4.0):
         state = step(state, 1100.0, at)
-    assert state.phase is Phase.SHAPING
+    assert state.phase is MeterPhase.SHAPING
     state = step(state, 1100.0, 5.0)
-    assert (state.phase, state.by_priority) == (Phase.CUT, True)
+    assert (state.phase, state.by_priority) == (MeterPhase.CUT, True)
     assert 300 < (state.allowed_watts or 0) < AIM
     first = state.allowed_watts
     assert step(state, 1100.0, 14.0).allowed_watts == first  # the meter cannot have shown it yet
@@ -137,48 +137,48 @@ def test_a_breach_is_cut_by_priority_first_and_then_all_of_it() -> None:
 
 
 def test_a_cut_is_over_once_limits_may_add_up_to_the_release_threshold_again() -> None:
-    for allowed, phase in ((700.0, Phase.CUT), (890.0, Phase.SHAPING)):
-        state = MeterState(Phase.CUT, 0.0, allowed, read_at=99.0, below_since=0.0, changed_at=50.0)
+    for allowed, phase in ((700.0, MeterPhase.CUT), (890.0, MeterPhase.SHAPING)):
+        state = MeterState(MeterPhase.CUT, 0.0, allowed, read_at=99.0, below_since=0.0, changed_at=50.0)
         assert step(state, allowed - 50, 100.0).phase is phase
 
 
 def test_a_reading_below_the_target_ends_a_breach_and_one_between_does_not() -> None:
-    state = step(step(MeterState(Phase.WITHIN, 0.0), 1010.0, 0.0), 960.0, 2.0)
-    assert step(state, 1010.0, 5.0).phase is Phase.CUT
+    state = step(step(MeterState(MeterPhase.WITHIN, 0.0), 1010.0, 0.0), 960.0, 2.0)
+    assert step(state, 1010.0, 5.0).phase is MeterPhase.CUT
     state = step(state, 940.0, 3.0)
-    assert step(state, 1010.0, 5.0).phase is not Phase.CUT
+    assert step(state, 1010.0, 5.0).phase is not MeterPhase.CUT
 
 
 def test_a_cap_that_falls_is_no_breach_before_the_meter_can_show_it() -> None:
-    state = step(MeterState(Phase.WITHIN, 0.0), 900.0, 0.0)
+    state = step(MeterState(MeterPhase.WITHIN, 0.0), 900.0, 0.0)
     lower = MeteredLoad(600.0, 600.0, 300.0, 600.0)
     state = step(state, 900.0, 2.0, lower)
-    assert step(state, 900.0, 2.0 + METER.settle_seconds + 4.0, lower).phase is not Phase.CUT
-    assert step(state, 900.0, 2.0 + METER.settle_seconds + 5.0, lower).phase is Phase.CUT
+    assert step(state, 900.0, 2.0 + METER.settle_seconds + 4.0, lower).phase is not MeterPhase.CUT
+    assert step(state, 900.0, 2.0 + METER.settle_seconds + 5.0, lower).phase is MeterPhase.CUT
 
 
 def test_a_cap_that_falls_is_not_shaped_for_before_the_meter_can_show_it() -> None:
     samples = plant(wanted=steady(900.0), cap=lambda seconds: 1000.0 if seconds < 100 else 700.0).run(300)
-    assert {item.phase for item in samples if item.seconds < 100 + METER.settle_seconds} == {Phase.WITHIN}
+    assert {item.phase for item in samples if item.seconds < 100 + METER.settle_seconds} == {MeterPhase.WITHIN}
     assert all(item.limits <= 700 for item in after(samples, 102))  # by the cap itself
     assert min(item.allowed for item in samples) >= 0.9 * 700
 
 
 def test_a_lowering_for_a_lower_cap_makes_the_next_rise_wait_no_longer() -> None:
-    risen = MeterState(Phase.SHAPING, 0.0, 900.0, cap_watts=CAP, read_at=99.0, changed_at=50.0, rose=True)
+    risen = MeterState(MeterPhase.SHAPING, 0.0, 900.0, cap_watts=CAP, read_at=99.0, changed_at=50.0, rose=True)
     load = MeteredLoad(800.0, 800.0, 300.0, 800.0)
     lowered = step(step(step(risen, 790.0, 100.0, load), 790.0, 111.0, load), 790.0, 113.0, load)
     assert (lowered.allowed_watts or 0) < 800
     assert lowered.backoff == 0
-    again = MeterState(Phase.SHAPING, 0.0, 790.0, cap_watts=800.0, read_at=99.0, changed_at=50.0, rose=True)
+    again = MeterState(MeterPhase.SHAPING, 0.0, 790.0, cap_watts=800.0, read_at=99.0, changed_at=50.0, rose=True)
     assert step(step(again, 790.0, 111.0, load), 790.0, 113.0, load).backoff == 1
 
 
 def test_a_meter_that_dies_above_the_cap_is_cut_for_all_the_same() -> None:
     reading = MeterReading(1100.0, 0.0, None, "")
     load = MeteredLoad(CAP, CAP, 300.0, CAP)
-    state = follow_meter(METER, MeterState(Phase.WITHIN, 0.0), reading, load, 0.0)
-    assert follow_meter(METER, state, reading, load, 5.0).phase is Phase.CUT
+    state = follow_meter(METER, MeterState(MeterPhase.WITHIN, 0.0), reading, load, 0.0)
+    assert follow_meter(METER, state, reading, load, 5.0).phase is MeterPhase.CUT
 
 
 # --- a meter that says nothing, or what cannot be --------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_a_silent_meter_lowers_by_itself_in_the_stated_time() -> None:
     samples = plant(wanted=steady(940.0), meter_fault=lambda seconds, watts: watts if seconds < 100 else None).run(400)
     assert not any(item.silent for item in samples if item.seconds < 100 + METER.silent_seconds - 2)
     silent = after(samples, 100 + METER.silent_seconds)
-    assert all(item.silent and item.phase is Phase.SILENT and item.allowed == 900 for item in silent)
+    assert all(item.silent and item.phase is MeterPhase.SILENT and item.allowed == 900 for item in silent)
     assert all(item.limits <= 900 for item in after(samples, 102 + METER.silent_seconds))
 
 
@@ -209,7 +209,7 @@ def test_a_meter_that_comes_back_lets_limits_rise_no_sooner_than_after_a_while()
 
 def test_a_meter_that_reads_less_than_the_gpus_report_is_not_believed() -> None:
     load = MeteredLoad(CAP, CAP, 300.0, CAP, gpu_watts=900.0)
-    state = MeterState(Phase.WITHIN, 0.0)
+    state = MeterState(MeterPhase.WITHIN, 0.0)
     for at in range(0, int(IMPLAUSIBLE_SECONDS), 2):
         state = step(state, 600.0, float(at), load)
         assert state.silence is None

@@ -24,7 +24,7 @@ from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.plain_jobs import REASONS
 from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.jobs.queue import QueuePlace
+from flyball_operator.jobs.queue import PlanPlace
 from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES, StartObstacle
 from flyball_operator.jobs.status import JobFacts, job_status
 from flyball_operator.power.holds import HoldAction, HoldChange
@@ -180,7 +180,7 @@ def test_a_job_that_is_stopped_for_watts_or_by_its_owner_says_so_once() -> None:
 def test_a_wait_is_told_once_when_it_has_lasted_a_minute() -> None:
     life = Life()
     waiting = JobDecision("uid-train", None, Admission.WAITING_FOR_GPUS, "all are taken")
-    place = QueuePlace(2, 3, None, "nobody knows", NOW)
+    place = PlanPlace(2, 3, None, "nobody knows", NOW)
 
     def after(seconds: float, decided: JobDecision = waiting) -> list[Announcement]:
         now = NOW + timedelta(seconds=seconds)

@@ -25,8 +25,7 @@ from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.queue import JobQueue
 from flyball_operator.power.cap_schedule import EffectiveCap
 from flyball_operator.power.cap_state import CapState
-from flyball_operator.power.meter import MeterState
-from flyball_operator.power.meter import Phase as MeterPhase
+from flyball_operator.power.meter import MeterPhase, MeterState
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.report import job_series, quota_series
 from flyball_operator.report.metrics import NODE_STATES, OperatorMetrics

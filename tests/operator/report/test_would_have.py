@@ -24,7 +24,7 @@ from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.learning.confidence import job_ratios
 from flyball_operator.learning.learner import REFIT_SECONDS, Learner
-from flyball_operator.learning.profiles import Fit
+from flyball_operator.learning.profiles import FittedParameters
 from flyball_operator.planning.snapshot import build_snapshot
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.energy_books import EnergyBooks, Seen
@@ -375,7 +375,7 @@ def test_what_used_nothing_would_have_used_nothing() -> None:
 def test_a_band_that_says_nothing_is_no_figure_that_no_report_could_hold(error: float) -> None:
     """A script that says anything of its time has a fit that is off by any factor; the book of the day is everybody's."""
     prior = model_class_prior("generic", a100())
-    learned = Fit(prior.parameters(), {}, error, 0.1, 9, MIDNIGHT)
+    learned = FittedParameters(prior.parameters(), {}, error, 0.1, 9, MIDNIGHT)
     ran, instead = Place(4, 1, 1410), Place(4, 1, 1110)
     assert job_ratios(prior, prior_covariance(prior), learned, ran, instead, BATCH) is None
     usual = replace(learned, time_error=0.1)

@@ -7,13 +7,13 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from flyball_operator.term.pace import LONGEST_REST_SECONDS, Pace, rest_seconds
+from flyball_operator.term.pace import LONGEST_REST_SECONDS, CyclePace, rest_seconds
 
 from tests.support.schedules.virtual_time import VirtualLoop
 
 
 async def test_an_end_that_comes_together_with_a_waking_is_not_forgotten() -> None:
-    pace = Pace(0.0)
+    pace = CyclePace(0.0)
     rest = asyncio.create_task(pace.rest(60.0, 60.0))
     await asyncio.sleep(0)
     pace.wake()
@@ -27,7 +27,7 @@ async def test_an_end_that_comes_together_with_a_waking_is_not_forgotten() -> No
 def test_what_comes_after_an_idle_time_waits_only_until_its_burst_is_gathered() -> None:
     async def rested(woken_after: float) -> float:
         """For how long a cycle that owes a rest of 4 s is waited for, where something happens after so long."""
-        pace = Pace(0.0)
+        pace = CyclePace(0.0)
         asyncio.get_running_loop().call_later(woken_after, pace.wake)
         began_at = asyncio.get_running_loop().time()
         await pace.rest(60.0, 4.0)
@@ -40,7 +40,7 @@ def test_what_comes_after_an_idle_time_waits_only_until_its_burst_is_gathered() 
 
 def test_a_cap_that_falls_ends_the_rest_that_a_long_cycle_owes() -> None:
     async def rested() -> float:
-        pace = Pace(0.0)
+        pace = CyclePace(0.0)
         loop = asyncio.get_running_loop()
         loop.call_later(1.0, pace.wake)
         loop.call_later(2.0, pace.wake_at_once)
@@ -53,7 +53,7 @@ def test_a_cap_that_falls_ends_the_rest_that_a_long_cycle_owes() -> None:
 
 def test_a_node_that_may_draw_more_ends_a_long_rest_but_not_a_short_one() -> None:
     async def rested(soon_after: float) -> float:
-        pace = Pace(0.0)
+        pace = CyclePace(0.0)
         loop = asyncio.get_running_loop()
         loop.call_later(0.1, pace.wake)
         loop.call_later(soon_after, pace.wake_soon)

@@ -23,7 +23,7 @@ from flyball_agent.cluster.lease_watch import LeaseWatch
 from flyball_agent.enforce.journal import Disk, Journal
 from flyball_agent.govern.governor import AgentFailed
 from flyball_agent.gpu.simulated import SimulatedDriver
-from flyball_agent.pods.resources import PodGpus
+from flyball_agent.pods.resources import PodDevices
 from flyball_agent.process.single import SingleProcessAgent
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
 from flyball_api.workloads import IncarnationView, PodView
@@ -416,9 +416,9 @@ class AgentProcess:
         self.link.close()
 
 
-def pods_on(node: VirtualNode, held: Mapping[int, str]) -> list[PodGpus]:
+def pods_on(node: VirtualNode, held: Mapping[int, str]) -> list[PodDevices]:
     """What the kubelet says: which pod, by its name, holds which GPU, by its index."""
     return [
-        PodGpus(NAMESPACES.get(name, "team"), name, f"pod-{name}", (node.devices[index].uuid,))
+        PodDevices(NAMESPACES.get(name, "team"), name, f"pod-{name}", (node.devices[index].uuid,))
         for index, name in sorted(held.items())
     ]

@@ -12,7 +12,7 @@ from flyball_planner.snapshot import JobDecision
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.jobs.queue import QueuePlace
+from flyball_operator.jobs.queue import PlanPlace
 from flyball_operator.jobs.starts.obstacles import StartObstacle
 
 
@@ -57,7 +57,7 @@ class JobFacts:
     gives_back: bool = False
     bounds_beyond: str = ""
     obstacle: StartObstacle | None = None
-    queue: QueuePlace | None = None
+    queue: PlanPlace | None = None
     pace_band: tuple[float, float] | None = None
     run: RecurringRun | None = None
 
