@@ -15,7 +15,7 @@ from flyball_api.gpu_node import GpuNode, GpuReport
 from flyball_api.names import FLYBALL_API_VERSION
 from flyball_api.power_cap import DEFAULT_RELEASE_SECONDS, PowerCap, PowerCapStatus
 from flyball_api.workloads import NodeView
-from flyball_planner.decisions.explain import gpus_text
+from flyball_planner.decisions.texts import gpus_text
 from flyball_planner.models.priors import is_known_model_class, nearest_model_classes
 from flyball_planner.snapshot import Admission
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flyball_planner.decisions.explain import Explainer, gpus_text
+from flyball_planner.decisions.explain import Explainer
+from flyball_planner.decisions.texts import gpus_text
 from flyball_planner.ledger.options import LOWEST
 from flyball_planner.ledger.state import Candidate, PlanState
 from flyball_planner.policies.on_nodes import Realised
@@ -39,7 +40,7 @@ class ChoiceExplainer:
         option, choice = candidate.option, self._realised.choices[candidate.index]
         assert option is not None  # noqa: S101
         if candidate.job.observed:
-            return self._explainer.observed(candidate, index, min(index, self._realised.top(candidate)))
+            return self._explainer.clocks.observed(candidate, index, min(index, self._realised.top(candidate)))
         if index == choice.clock_index:
             return "the clock that it chose"
         chosen = f"it chose {option.curves.clocks_megahertz[choice.clock_index]} MHz"
@@ -47,8 +48,8 @@ class ChoiceExplainer:
         if index > choice.clock_index:
             return f"{chosen}, and this is the lowest that the job may have"
         if index < top:
-            held = self._explainer.tightest_cap(candidate)
-            return f"{chosen}, and {held}" if held is not None else f"{chosen}, and a node cannot be made to go faster"
+            held = self._explainer.clocks.held_down(candidate, index)
+            return f"{chosen}, and {held or 'a higher clock gains nothing'}"
         if candidate.job.throttled:
             return f"{chosen}, and its energy budget is spent"
         return f"{chosen}, and this is the highest that the job may have"

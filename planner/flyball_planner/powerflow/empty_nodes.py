@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from flyball_planner.decisions.explain import joules_text
+from flyball_planner.decisions.texts import joules_text
 from flyball_planner.ledger.pools import Pool, block_of, build_pools, open_to_jobs, selectors_of
 from flyball_planner.ledger.workspace import UNKNOWN_REMAINDER_SECONDS, going_price
 from flyball_planner.placement.consolidation import Site, Tenant, consolidate

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from flyball_planner.decisions.explain import joules_text, late
+from flyball_planner.decisions.explain import late
+from flyball_planner.decisions.texts import joules_text
 from hypothesis import given
 from hypothesis import strategies as st
 
