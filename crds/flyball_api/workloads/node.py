@@ -20,11 +20,16 @@ from flyball_api.names import (
 )
 from flyball_api.reading import ApiStruct, read_object
 from flyball_api.workloads.metadata import Metadata, ObjectCondition, holds
-from flyball_api.workloads.resources import DEFAULT_GPU_RESOURCES, Needs, Quantities, count, read_needs
+from flyball_api.workloads.resources import (
+    DEFAULT_GPU_RESOURCES,
+    MIG_RESOURCE,
+    SERVED_FROM_GPUS,
+    Needs,
+    Quantities,
+    count,
+    read_needs,
+)
 
-# Extended resources that are served from GPUs, whatever a unit of theirs is: time slices, MIG instances.
-_MIG_RESOURCE = "nvidia.com/mig-"
-_SERVED_FROM_GPUS = ("nvidia.com/gpu", _MIG_RESOURCE)
 # In the product label of a node all of whose GPUs are partitioned alike: NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.
 _MIG_PRODUCT = "-MIG-"
 MOST_INSTANCES_A_GPU = 7
@@ -102,7 +107,7 @@ def _hidden_gpus(labels: Mapping[str, str], capacity: Quantities) -> int:
         labels.get(LABEL_GPU_PRESENT) == "true"
         or labels.get(LABEL_GPU_PRODUCT)
         or count(labels.get(LABEL_GPU_COUNT))
-        or any(name.startswith(_SERVED_FROM_GPUS) and count(units) for name, units in capacity.items())
+        or any(name.startswith(SERVED_FROM_GPUS) and count(units) for name, units in capacity.items())
         or any(value == "true" and _GPU_ON_THE_BUS.fullmatch(label) for label, value in labels.items())
     ):
         return max(0, count(labels.get(LABEL_GPU_COUNT))) or ASSUMED_GPUS
@@ -122,7 +127,7 @@ def read_node(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_G
     replicas = count(labels.get(LABEL_GPU_REPLICAS))
     if replicas > 1:  # what it offers are time slices (or MPS'), of which no pod has a GPU to itself
         gpus, hidden_gpus = 0, max(hidden_gpus, -(-gpus // replicas))
-    instances = sum(count(units) for name, units in capacity.items() if name.startswith(_MIG_RESOURCE))
+    instances = sum(count(units) for name, units in capacity.items() if name.startswith(MIG_RESOURCE))
     if _MIG_PRODUCT in labels.get(LABEL_GPU_PRODUCT, ""):  # the strategy "single": instances go by the name of GPUs
         gpus, hidden_gpus, instances = 0, 0, max(instances + gpus, 1)
     if instances:  # how many boards they are on nobody says; others may be whole

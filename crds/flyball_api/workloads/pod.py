@@ -19,7 +19,15 @@ from flyball_api.names import (
 )
 from flyball_api.reading import ApiStruct, read_object
 from flyball_api.workloads.metadata import Metadata, ObjectCondition, holds
-from flyball_api.workloads.resources import DEFAULT_GPU_RESOURCES, NO_NEEDS, Needs, Quantities, count, read_needs
+from flyball_api.workloads.resources import (
+    DEFAULT_GPU_RESOURCES,
+    NO_NEEDS,
+    SERVED_FROM_GPUS,
+    Needs,
+    Quantities,
+    count,
+    read_needs,
+)
 
 
 class _Named(ApiStruct, frozen=True):
@@ -64,6 +72,7 @@ class _PodSpec(ApiStruct, frozen=True):
     node_name: str = ""
     scheduling_gates: tuple[_Named, ...] = ()
     overhead: Quantities = field(default_factory=dict)
+    resource_claims: tuple[_Named, ...] = ()
 
 
 class _PodStatus(ApiStruct, frozen=True):
@@ -102,7 +111,8 @@ class PodView(ApiStruct, frozen=True):
     Of a pod that has failed, `exit_reason` and `exit_message` go with `exit_code`; `disruption` is set where it was ended,
     or never begun, for reasons that are not its program's: eviction, a lost node, the kubelet's admission. `owner` is kind
     and name of what it belongs to (empty: nothing). `power_permille` is how much of what its GPUs could have it asks for.
-    `labels` are all of its labels, of a pod that holds or wants GPUs.
+    `on_parts`: it asks for what may be a part of a GPU, of which its `gpus` say nothing: MIG instances, slices that have a
+    name of their own, claims. `labels` are all of its labels, of a pod that holds or wants GPUs or may be on a part of one.
     `pipeline_point` is what it was told last of the point that its pipeline is to run at.
     """
 
@@ -132,6 +142,12 @@ class PodView(ApiStruct, frozen=True):
     power_permille: int = PERMILLE
     pipeline_point: str = ""
     labels: Labels = ()
+    on_parts: bool = False
+
+    @property
+    def holds_or_wants(self) -> bool:
+        """It is on GPUs or parts of some, or is to be."""
+        return self.gpus > 0 or self.on_parts
 
     @property
     def finished(self) -> bool:
@@ -156,6 +172,14 @@ def _pod_gpus(spec: _PodSpec, gpu_resources: Collection[str]) -> int:
 
     return sum(
         max([sum(of(spec.containers, resource)), *of(spec.init_containers, resource)]) for resource in gpu_resources
+    )
+
+
+def _on_parts(spec: _PodSpec, gpu_resources: Collection[str]) -> bool:
+    return bool(spec.resource_claims) or any(
+        name.startswith(SERVED_FROM_GPUS) and name not in gpu_resources and count(units)
+        for container in (*spec.containers, *spec.init_containers)
+        for name, units in container.resources.limits.items()
     )
 
 
@@ -285,6 +309,7 @@ def read_pod(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GP
     pod = read_object("Pod", raw, _Pod)
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     labels, ended, gpus = metadata.labels, _exit(pod), _pod_gpus(spec, gpu_resources)
+    on_parts = _on_parts(spec, gpu_resources)
     return PodView(
         namespace=metadata.namespace,
         name=metadata.name,
@@ -311,5 +336,6 @@ def read_pod(raw: Mapping[str, Any], gpu_resources: Collection[str] = DEFAULT_GP
         needs=_pod_needs(spec),
         owner=metadata.owner,
         power_permille=_power_permille(metadata.annotations),
-        labels=tuple(labels.items()) if gpus else (),
+        labels=tuple(labels.items()) if gpus or on_parts else (),
+        on_parts=on_parts,
     )

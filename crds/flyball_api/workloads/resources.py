@@ -13,6 +13,9 @@ Quantities = dict[str, Any]
 
 # The extended resources whose units are GPUs, unless the operator is set otherwise.
 DEFAULT_GPU_RESOURCES = (GPU_RESOURCE,)
+MIG_RESOURCE = "nvidia.com/mig-"  # what the names of MIG instances begin with
+# Extended resources that are served from GPUs, whatever a unit of theirs is: time slices, MIG instances.
+SERVED_FROM_GPUS = ("nvidia.com/gpu", MIG_RESOURCE)
 
 
 def count(value: Any) -> int:

@@ -25,7 +25,7 @@ class ClusterState:
     caps: list[PowerCap]
     gpu_nodes: dict[str, GpuNode]
     nodes: list[NodeView]
-    pods: list[PodView]  # those that hold or want GPUs
+    pods: list[PodView]  # those that hold or want GPUs or parts of some
     incarnations: dict[str, list[IncarnationView]]  # by the job's uid
     pods_of: dict[str, list[PodView]]  # by the job's uid
     reports_of: dict[
@@ -65,7 +65,7 @@ def within_priorities(jobs: Iterable[EnergyAwareJob], quotas: Iterable[EnergyQuo
 def used_by_others(all_pods: Iterable[PodView], attributed: Iterable[PodView]) -> dict[str, Needs]:
     """What pods that are not Flyball's have of each node beside GPUs; `attributed` are those with GPUs or of jobs."""
     foreign = [pod for pod in attributed if not pod.job_uid]
-    foreign += [pod for pod in all_pods if not pod.gpus and not pod.job_uid]
+    foreign += [pod for pod in all_pods if not pod.holds_or_wants and not pod.job_uid]
     used: dict[str, Needs] = {}
     for pod in foreign:
         if pod.node and not pod.finished and pod.needs is not NO_NEEDS:

@@ -281,7 +281,7 @@ class Watches:
         incarnations: dict[str, list[IncarnationView]] = {}
         for incarnation in by_uid.values():
             incarnations.setdefault(incarnation.job_uid, []).append(incarnation)
-        pods = self._owners.attributed((pod for pod in self.pods if pod.gpus or pod.job_uid), jobs, by_uid)
+        pods = self._owners.attributed((pod for pod in self.pods if pod.holds_or_wants or pod.job_uid), jobs, by_uid)
         pods_of: dict[str, list[PodView]] = {}
         for pod in pods:
             if pod.job_uid:

@@ -181,7 +181,7 @@ def read_nodes(
         if pod.job_uid:
             if pod.node in sharing:
                 ours[pod.node].add((pod.namespace, pod.name))
-        elif pod.gpus and pod.node and not pod.finished:
+        elif pod.holds_or_wants and pod.node and not pod.finished:
             held = ForeignPod(pod.namespace, pod.name, pod.gpus, pod.power_permille, pod.labels)
             foreign.setdefault(pod.node, []).append(held)
     for name in sharing:

@@ -109,6 +109,21 @@ async def test_what_belongs_together() -> None:
     assert cluster.unread == ()
 
 
+@pytest.mark.parametrize("claimed", [False, True])
+async def test_pods_on_parts_of_gpus_are_seen_with_their_labels_and_take_their_needs_once(claimed: bool) -> None:
+    slice_ = raw_pod("slice", gpus=0, node="a", annotations={"flyball.dev/power-permille": "500"})
+    slice_["metadata"]["labels"] = {"tier": "batch"}
+    limits = {"cpu": "2"} if claimed else {"cpu": "2", "nvidia.com/mig-1g.5gb": "1"}
+    slice_["spec"]["containers"][0]["resources"]["limits"] = limits
+    if claimed:
+        slice_["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "a-part"}]
+    cluster = await cluster_of(nodes=[raw_node("a")], pods=[slice_, raw_pod("web", gpus=0, node="a")])
+    (seen,) = cluster.pods
+    assert (seen.name, seen.gpus, seen.power_permille) == ("slice", 0, 500)
+    assert seen.labels == (("tier", "batch"),)
+    assert cluster.used["a"].cpu == 2000
+
+
 async def test_labels_set_in_another_namespace_make_nothing_a_jobs_own() -> None:
     cluster = await cluster_of(
         jobs=[raw_job()],

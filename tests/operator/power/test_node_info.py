@@ -469,6 +469,22 @@ def test_pods_on_parts_of_gpus_hold_the_boards_that_the_agent_sees_them_on() -> 
     assert read_nodes([read_node(raw)], {"a": given}, [], frozenset())["a"].foreign_gpus == 1
 
 
+def test_a_pod_on_a_part_of_a_gpu_weighs_as_any_other_does() -> None:
+    """By its labels and its own wish, for as many boards as its agent names it for; without any it holds none."""
+    raw = raw_node("a", 0)
+    raw["metadata"]["labels"] |= {"nvidia.com/gpu.count": "8"}
+    raw["status"]["capacity"] |= {"nvidia.com/mig-3g.20gb": "16"}
+    labels = (("tier", "batch"),)
+    pod = running_pod("batch", "a", gpus=0)
+    batch = msgspec.structs.replace(pod, on_parts=True, power_permille=500, labels=labels)
+    unseen = msgspec.structs.replace(batch, name="unseen")
+    seen = [raw_device(index, pod=("team", "batch") if index < 2 else None) for index in range(8)]
+    given = gpu_node_view("a", grant(8 * FLOOR), devices=seen, limits=8 * FLOOR)
+    assert read_nodes([read_node(raw)], {"a": given}, [batch, unseen], frozenset())["a"].foreign_pods == (
+        ForeignPod("team", "batch", 2, 500, labels),
+    )
+
+
 def test_pods_with_gpus_of_their_own_hold_as_many_as_they_ask_for_whatever_the_agent_saw() -> None:
     """Its report may be older than a pod's end, or than another's beginning."""
     seen = [raw_device(index, pod=("team", "ended") if index < 4 else None) for index in range(8)]
