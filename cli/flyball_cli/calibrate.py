@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flyball_cli.files import check_output_file, refuse
+from flyball_cli.files import check_output_file, check_picture, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +80,7 @@ def calibrate(
     except OSError as error:
         refuse(str(error))
     check_output_file("--output", output)
-    check_output_file("--plot", plot)
+    check_picture("--plot", plot)
     try:
         series = read_measurements(measurements.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,6 +36,16 @@ def check_output_file(option: str, path: Path | None) -> None:
         refuse(f"{option} {path}: there is no folder {folder}; make it first (mkdir -p {folder})")
     if not (os.access(path, os.W_OK) if path.exists() else _takes_files(folder)):
         refuse(f"{option} {path}: that may not be written; wanted a place that you may write to")
+
+
+def check_picture(option: str, path: Path | None, kinds: Sequence[str] = (".png",)) -> None:
+    """Refuse a picture that could not be written, or whose name promises another kind of file than is drawn."""
+    if path is not None and path.suffix.lower() not in kinds:
+        wanted = " or ".join(([", ".join(kinds[:-1])] if kinds[1:] else []) + [kinds[-1]])
+        refuse(
+            f"{option} {path}: {path.suffix or 'no ending'} is no kind of picture that it draws; wanted a name in {wanted}"
+        )
+    check_output_file(option, path)
 
 
 def check_output_folder(option: str, path: Path | None) -> None:

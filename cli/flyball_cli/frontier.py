@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flyball_cli.files import check_output_file, read_text, refuse
+from flyball_cli.files import check_output_file, check_picture, read_text, refuse
 
 if TYPE_CHECKING:
     from flyball_frontiers.pipeline import ComputationGraph, PipelineProfile
@@ -82,7 +82,7 @@ def frontier(
     from flyball_frontiers.pipeline.document import envpipe_document, perseus_document
 
     check_output_file("--output", output)
-    check_output_file("--plot", plot)
+    check_picture("--plot", plot)
     replicas = data_parallel * tensor_parallel
     try:
         measured = PipelineProfile.from_csv(read_text(profile))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyball_cli.cluster_access import Access, Context, Kubeconfig, Namespace
-from flyball_cli.files import check_output_file
+from flyball_cli.files import check_picture
 from flyball_cli.pictures import bars
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def register(app: typer.Typer) -> None:
         ] = None,
         pue: Annotated[float, typer.Option(help="What the building draws for each watt of the GPUs.")] = 1.0,
         output: Annotated[Output, typer.Option("--output", "-o", help="How it is printed.")] = Output.TABLE,
-        png: Annotated[Path | None, typer.Option(help="Draw it into this file, too (needs matplotlib).")] = None,
+        png: Annotated[
+            Path | None, typer.Option(help="Draw it into this file, too: a .png, .svg or .pdf (needs matplotlib).")
+        ] = None,
         would_have_saved: Annotated[
             bool,
             typer.Option("--would-have-saved", help="What governing the jobs that are only observed would have saved."),
@@ -106,7 +108,7 @@ def register(app: typer.Typer) -> None:
         from flyball_cli.cluster_access import fail, on_cluster
         from flyball_cli.would_have import draw_would_have, printed_would_have
 
-        check_output_file("--png", png)
+        check_picture("--png", png, (".png", ".svg", ".pdf"))
         try:
             prices = Prices(price, co2, pue)
             access = Access(kubeconfig, context, namespace)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flyball_cli.files import check_output_file, read_text, refuse
+from flyball_cli.files import check_picture, read_text, refuse
 
 
 def register(root: typer.Typer) -> None:
@@ -34,7 +34,7 @@ def schedule_plot(
     """
     from flyball_studies.pipeline.schedule_figure import schedule_png, titled_panel
 
-    check_output_file("--output", output)
+    check_picture("--output", output)
     panels: list[tuple[str, dict[str, Any]]] = []
     for path in frontiers:
         try:

@@ -51,6 +51,31 @@ def test_a_file_where_a_folder_is_wanted_and_the_other_way_round(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "kinds"),
+    [
+        ("report --png", ".png, .svg or .pdf"),
+        ("report --would-have-saved --png", ".png, .svg or .pdf"),
+        ("calibrate {csv} --limits 100,250,250 --output {csv}.yaml --plot", ".png"),
+        ("frontier --profile {csv} --microbatches 6 --blocking-power 80 --plot", ".png"),
+        ("schedule-plot {csv} --output", ".png"),
+    ],
+)
+@pytest.mark.parametrize("name", ["picture.foo", "picture"])
+def test_a_kind_of_picture_that_is_not_drawn_is_refused_before_any_work(
+    arguments: str, kinds: str, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "input.csv").write_text("read too early\n")
+    words = arguments.format(csv=tmp_path / "input.csv").split()
+    ended = CliRunner().invoke(build_app(), [*words, str(tmp_path / name)])
+    assert ended.exit_code == 2, ended.output
+    ending = "no ending" if name == "picture" else ".foo"
+    assert ended.output.splitlines() == [
+        f"{words[-1]} {tmp_path / name}: {ending} is no kind of picture that it draws; wanted a name in {kinds}"
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["input.csv"]
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         "simulate --trace {csv} --policy fifo --gpus 8 --output",
@@ -64,8 +89,9 @@ def test_a_file_where_a_folder_is_wanted_and_the_other_way_round(
 def test_a_command_refuses_the_place_before_it_reads_its_input(arguments: str, tmp_path: Path) -> None:
     (tmp_path / "input.csv").write_text("read too early\n")
     words = arguments.format(csv=tmp_path / "input.csv").split()
-    ended = CliRunner().invoke(build_app(), [*words, str(NOWHERE)])
+    place = NOWHERE.with_suffix(".png") if words[-1] in ("--png", "--plot") else NOWHERE
+    ended = CliRunner().invoke(build_app(), [*words, str(place)])
     assert ended.exit_code == 2, ended.output
-    assert f"{words[-1]} {NOWHERE}: " in ended.output
+    assert f"{words[-1]} {place}: " in ended.output
     assert "may not be written" in ended.output
     assert "read too early" not in ended.output
