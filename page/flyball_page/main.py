@@ -49,8 +49,20 @@ class PageServer(uvicorn.Server):
                 logger.info("page served", address=host, port=port)
 
 
+def warn_where_open(options: PageOptions) -> None:
+    """Say that whoever reaches the page reads it, where that is so, and what would be right."""
+    if options.open_to_anybody:
+        logger.warning(
+            "anybody who reaches this address can read caps, nodes and jobs of the whole cluster",
+            address=options.address,
+            port=options.port,
+            instead="--authenticate asks everybody who they are; --address 127.0.0.1 serves this machine alone",
+        )
+
+
 async def serve(options: PageOptions) -> None:
     """Watch and serve until SIGTERM or SIGINT; raises what keeps it from starting."""
+    warn_where_open(options)
     async with await ApiSession.connect(options.kubeconfig) as session:
         await require_ordered_versions(session)
         watch = ClusterWatch(

@@ -22,7 +22,8 @@ class PageOptions:
         default=DEFAULT_NAMESPACE, metadata=option("The namespace of the operator, whose Lease says who leads.")
     )
     address: str = field(
-        default="127.0.0.1", metadata=option("The address to listen on; 0.0.0.0 lets other machines in.")
+        default="127.0.0.1",
+        metadata=option("The address to listen on; 0.0.0.0 lets other machines in: then with --authenticate."),
     )
     port: int = field(default=8090, metadata=option("The port to listen on.", minimum=1, maximum=65535))
     allowed_host: tuple[str, ...] = field(
@@ -54,6 +55,11 @@ class PageOptions:
     def __post_init__(self) -> None:
         if not self.address:
             raise ValueError("the address to listen on is empty; 127.0.0.1 serves this machine alone")
+
+    @property
+    def open_to_anybody(self) -> bool:
+        """Other machines reach it, and nobody is asked who they are."""
+        return self.address not in LOOPBACK_ADDRESSES and not self.authenticate
 
     @property
     def hosts(self) -> frozenset[str]:

@@ -402,10 +402,13 @@ def test_kubectl_warns_of_a_cap_that_cannot_be_held_and_sets_it(control_plane: D
 
     held = said({"watts": 3000})
     assert "Warning: " in held
-    assert "watts 3000 is below the 3200 that the nodes draw at the least" in held
+    assert "watts 3000 is below the 3200 that its nodes draw at the least by its status" in held
+    assert "the cap cannot be held, and an operator that governs may pause jobs for it. It is set all the same" in held
+    assert "jobs are paused" not in held, "nobody has planned yet, and no job may run"
+    assert "no job is paused for it (onInfeasible FloorOnly)" in said({"watts": 2900, "onInfeasible": "FloorOnly"})
     assert control_plane.api.get(cap)["spec"]["watts"] == 3000
     # The overhead is part of the least, and may change with the cap.
-    assert "watts 3500 is below the 3900 that the nodes" in said({"watts": 3500, "staticOverheadWatts": 700})
+    assert "watts 3500 is below the 3900 that its nodes" in said({"watts": 3500, "staticOverheadWatts": 700})
     control_plane.api.patch(f"{cap}/status", {"status": {"leastWatts": 3900}})
     assert said({"watts": 3400, "staticOverheadWatts": 0}) == ""
 
