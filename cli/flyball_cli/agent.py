@@ -34,9 +34,9 @@ def register(app: typer.Typer) -> None:
         With --enforcer-socket it does so through `flyball agent enforcer`, and needs no privilege itself.
 
         \b
-          flyball agent run --node-name gpu-07                        NVML, the kubelet, the pod's service account
-          flyball agent run --node-name gpu-07 --mode observe         report, and set nothing
-          flyball agent run --node-name gpu-07 --no-kubernetes        measure on a machine without a cluster
+          flyball agent run --node-name gpu-07                    govern its GPUs
+          flyball agent run --node-name gpu-07 --mode observe     set nothing
+          flyball agent run --node-name gpu-07 --no-kubernetes    only measure
         """
         from flyball_agent.process.start import become
 

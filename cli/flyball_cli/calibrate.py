@@ -52,10 +52,11 @@ def calibrate(
     Optional: gpus (power and joules are then of all of them), and model, workload, batch, stage, instruction, which tell
     workloads apart. A workload called idle is the idle GPU at that clock: it pins the idle power down.
 
-        clock_megahertz,workload,power_watts
-        1410,bert,395.2
-        1125,bert,262.0
-        210,idle,57.9
+    \b
+      clock_megahertz,workload,power_watts
+      1410,bert,395.2
+      1125,bert,262.0
+      210,idle,57.9
 
     How to measure: lock a clock (nvidia-smi --lock-gpu-clocks=1125), run the workload for some seconds, note its mean
     power, and go on with the next, from the highest to about half of it, 50 MHz apart or closer, with two workloads or
@@ -64,8 +65,10 @@ def calibrate(
     The knee is often weakly identified: knees far apart then fit nearly alike. The 95 % interval is printed and written;
     the plot shows the error over the knee.
 
-        flyball calibrate sweep.csv --product NVIDIA-L4 --limits 40,72,72 --output l4.yaml --plot l4.png
-        flyball operator run --gpu-model l4.yaml
+    \b
+      flyball calibrate sweep.csv --product NVIDIA-L4 --limits 40,72,72 \\
+        --output l4.yaml --plot l4.png
+      flyball operator run --gpu-model l4.yaml
     """
     from flyball_planner.models.calibration import calibrate as fitted
     from flyball_planner.models.gpu import gpu_model_for

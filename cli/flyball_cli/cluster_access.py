@@ -89,7 +89,11 @@ def on_cluster(command: str, access: Access, work: Callable[[ApiSession, str], A
     except ApiError as error:
         fail(command, refusal(error))
     except ApiUnreachable as error:
-        fail(command, f"no answer from {host or 'the API server'}: {error}")
+        fail(
+            command,
+            f"no answer from {host or 'the API server'}: {error}; see that it runs and that the address is right "
+            "(kubectl cluster-info)",
+        )
     except (CredentialsError, NoSuchEmergency, NoSuchObject, CommandError, ValueError) as error:
         fail(command, error)
 

@@ -76,8 +76,10 @@ def compare(
     Finished runs are kept in OUTPUT/runs: after Ctrl-C, or with one more policy, the same command goes on from there.
     OUTPUT gets comparison.json, runs.csv, pictures, and report.html, one page that needs nothing else.
 
-        flyball compare --trace synthetic --load 0.8 --policies price,afs,tiresias,afs+zeus --seeds 3
-          --sweep clock=1410,1230,1080 --sweep price=0,0.0001,0.001 --power-off-empty-nodes --output out/compare
+    \b
+      flyball compare --trace synthetic --load 0.8 --seeds 3 \\
+        --policies price,afs,tiresias,afs+zeus --sweep clock=1410,1230,1080 \\
+        --sweep price=0,0.0001,0.001 --power-off-empty-nodes --output out/compare
     """
     from flyball_simulator.experiments.matrix import run_matrix
     from flyball_simulator.experiments.sweeps import cells_of, default_sweeps, parse_sweeps

@@ -29,10 +29,11 @@ of its own. Pods run. That needs root, Linux, and a few of Debian's packages (it
 
 The first start fetches or builds the programs (minutes, once); after that a start takes seconds.
 
-  flyball devcluster up --nodes 4           start one, in the background, with everything on it
+\b
+  flyball devcluster up --nodes 4           start one, in the background
   flyball devcluster up --real --nodes 2    ... with nodes whose pods run
   flyball devcluster kubectl -- get nodes   talk to it
-  eval $(flyball devcluster env)            ... or with your own tools, in this shell
+  eval $(flyball devcluster env)            ... with your own tools, here
   flyball devcluster down                   stop it and remove what it left
 """
 
@@ -114,7 +115,8 @@ def up(
 
     \b
       flyball devcluster up --nodes 4
-      flyball devcluster kubectl -- apply -f examples/manifests/power-cap.yaml -f examples/manifests/first-job.yaml
+      flyball devcluster kubectl -- apply -f examples/manifests/power-cap.yaml \\
+        -f examples/manifests/first-job.yaml
       flyball devcluster kubectl -- get powercaps,energyawarejobs
       flyball top --kubeconfig "$(flyball devcluster kubeconfig)"
     """

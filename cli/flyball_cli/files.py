@@ -40,12 +40,12 @@ def check_output_file(option: str, path: Path | None) -> None:
 
 def check_picture(option: str, path: Path | None, kinds: Sequence[str] = (".png",)) -> None:
     """Refuse a picture that could not be written, or whose name promises another kind of file than is drawn."""
+    check_output_file(option, path)
     if path is not None and path.suffix.lower() not in kinds:
         wanted = " or ".join(([", ".join(kinds[:-1])] if kinds[1:] else []) + [kinds[-1]])
         refuse(
             f"{option} {path}: {path.suffix or 'no ending'} is no kind of picture that it draws; wanted a name in {wanted}"
         )
-    check_output_file(option, path)
 
 
 def check_output_folder(option: str, path: Path | None) -> None:

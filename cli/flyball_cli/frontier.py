@@ -76,7 +76,9 @@ def frontier(
     stage a list of (instruction, microbatch, MHz) in the order of execution. Energy counts all GPUs of the iteration,
     blocking included.
 
-        flyball frontier --profile stages.csv --microbatches 96 --blocking-power 83.64 --output f.json --plot f.png
+    \b
+      flyball frontier --profile stages.csv --microbatches 96 \\
+        --blocking-power 83.64 --output f.json --plot f.png
     """
     from flyball_frontiers.pipeline import PipelineProfile, Reconfiguration, Schedule, check_size
     from flyball_frontiers.pipeline.document import envpipe_document, perseus_document

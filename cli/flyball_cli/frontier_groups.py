@@ -40,14 +40,16 @@ def frontier_groups(
     each group is planned for the iteration that all of them share. Profiles are found beside the layout:
 
     \b
-      {"groups": [{"name": "a100", "profile": "a100.csv", "microbatches": 24, "blocking_power": 83.64, "pipelines": 3},
-                  {"name": "a40", "profile": "a40.csv", "microbatches": 12, "blocking_power": 70.38}]}
+      {"groups": [{"name": "a100", "profile": "a100.csv", "pipelines": 3,
+                   "microbatches": 24, "blocking_power": 83.64},
+                  {"name": "a40", "profile": "a40.csv",
+                   "microbatches": 12, "blocking_power": 70.38}]}
 
     A group may also say schedule, chunks_per_gpu and tensor_parallel, as the options of `flyball frontier`. A straggler
     with time to spare gets faster clocks for it; the iteration lasts longer only where these do not suffice.
 
     \b
-      flyball frontier-groups groups.json --output groups-plan.json --straggler a40=1.2
+      flyball frontier-groups groups.json --output plan.json --straggler a40=1.2
     """
     from flyball_frontiers.pipeline import PipelineProfile, groups_from_json
     from flyball_frontiers.pipeline.document import groups_document

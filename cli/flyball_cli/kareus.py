@@ -70,7 +70,8 @@ def replay(
     worst of the table, where nearly all of the area is easy), and below a near one (1.1 times the worst of the table's
     own frontier).
 
-        flyball kareus replay ../shared/data/kareus --output out/kareus
+    \b
+      flyball kareus replay ../shared/data/kareus --output out/kareus
     """
     from flyball_frontiers.kareus.search import PartitionSearch, SearchBudget
     from flyball_studies.kareus.table_study import METHODS, most_measurements, search_table, summarise_method
@@ -138,7 +139,8 @@ def pipeline(
     clocks is as measured. Every schedule of it can be measured, so the searched frontier stands beside the true one. Its
     figures show what follows from what; they are no GPU's.
 
-        flyball kareus pipeline --microbatches 16 --output out/kareus
+    \b
+      flyball kareus pipeline --microbatches 16 --output out/kareus
     """
     from flyball_frontiers.kareus.search import SearchBudget
     from flyball_studies.kareus.pipeline_study import ModelledPipeline, study_pipeline

@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
         \b
           flyball logs train -f                  go on with what all ranks say
           flyball logs train --rank 0 --tail -1  all that rank 0 has said
-          flyball logs train --previous          what the incarnations before said, as far as it is kept
+          flyball logs train --previous          what is kept of earlier ones
         """
         from flyball_cli.cluster_access import on_cluster
 

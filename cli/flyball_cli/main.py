@@ -13,6 +13,7 @@ import typer
 from typer.models import CommandInfo, TyperInfo
 
 from flyball_cli.cluster_access import invocation
+from flyball_cli.command_group import GroupUnderHeadings
 
 # The headings of `flyball --help`, and the modules whose commands stand under each.
 COMMAND_MODULES: dict[str, tuple[str, ...]] = {
@@ -26,9 +27,9 @@ COMMAND_MODULES: dict[str, tuple[str, ...]] = {
 HELP = """Flyball holds a GPU cluster's power to its cap and spends the joules where they buy the most training.
 
 \b
-  flyball devcluster up --nodes 4        a throwaway cluster with Flyball on it, on this machine
-  flyball top                            who draws the watts, on the cluster that kubectl speaks to
-  flyball why JOB                        why a job has what it has, and what would change it
+  flyball devcluster up --nodes 4    a throwaway cluster with Flyball, here
+  flyball top                        who draws the watts, on kubectl's cluster
+  flyball why JOB                    why a job has what it has
 
 `kubectl flyball` is the same program. Each command's --help says more.
 """
@@ -71,6 +72,8 @@ def build_app() -> typer.Typer:
         name="flyball",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        cls=GroupUnderHeadings,
         help=HELP,
     )
 
@@ -86,6 +89,8 @@ def build_app() -> typer.Typer:
             importlib.import_module(f"flyball_cli.{name}").register(app)
         added: list[CommandInfo | TyperInfo] = [*app.registered_commands, *app.registered_groups]
         for one in added:
+            if isinstance(one, TyperInfo):
+                one.cls = GroupUnderHeadings
             if not isinstance(one.rich_help_panel, str):
                 one.rich_help_panel = heading
     return app

@@ -45,7 +45,9 @@ def serve(
 
     POST /v1/frontiers takes a profile and answers with what `flyball frontier --output` writes.
 
-        curl -s --data '{"profile": "stage,instruction,...", "microbatches": 16}' http://127.0.0.1:8095/v1/frontiers
+    \b
+      curl -s http://127.0.0.1:8095/v1/frontiers \\
+        --data '{"profile": "stage,instruction,...", "microbatches": 16}'
     """
     from flyball_kube.log_settings import LogSettings
     from flyball_kube.logs import configure_logging

@@ -41,8 +41,10 @@ def register(app: typer.Typer) -> None:
         nothing of the hardware. This says that it need not hold. It asks first; without a terminal it needs --yes.
 
         \b
-          flyball release cap row-a      after kubectl delete powercap row-a --wait=false
-          flyball release node gpu-07    after kubectl delete gpunode gpu-07 --wait=false
+          kubectl delete powercap row-a --wait=false
+          flyball release cap row-a
+          kubectl delete gpunode gpu-07 --wait=false
+          flyball release node gpu-07
         """
         from flyball_cli.cluster_access import on_cluster
         from flyball_cli.why import kind_of

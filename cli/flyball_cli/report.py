@@ -93,7 +93,7 @@ def register(app: typer.Typer) -> None:
 
         \b
           flyball report --by namespace --month 2030-06
-          flyball report -n research --month 2030-06 --price 0.21 --co2 380 --png june.png
+          flyball report -n research --month 2030-06 --price 0.21 --png june.png
           flyball report --by day -o csv > energy.csv
 
         Jobs with the label flyball.dev/mode=observe, their own or their namespace's, run as fast as caps let them. What

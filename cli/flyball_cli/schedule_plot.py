@@ -29,8 +29,10 @@ def schedule_plot(
 
     It draws what `flyball frontier` wrote:
 
-        flyball frontier --profile stages.csv --microbatches 6 --blocking-power 83.64 --output f.json
-        flyball schedule-plot f.json --output f.png
+    \b
+      flyball frontier --profile stages.csv --microbatches 6 \\
+        --blocking-power 83.64 --output f.json
+      flyball schedule-plot f.json --output f.png
     """
     from flyball_studies.pipeline.schedule_figure import schedule_png, titled_panel
 
@@ -45,10 +47,16 @@ def schedule_plot(
                 panels.append(titled_panel("highest clocks", document["flat_out"], None))
             panels.append(titled_panel(document["planner"], document, document["flat_out"]))
         except (KeyError, TypeError, ValueError) as error:
-            refuse(f"{path}: not what `flyball frontier` writes: {error!r}", error)
+            refuse(f"{path}: not what `flyball frontier` writes: {_what_is_missing(error)}", error)
     try:
         picture = schedule_png(panels, critical_path)
     except (KeyError, TypeError, ValueError) as error:
-        refuse(f"{', '.join(map(str, frontiers))}: not what `flyball frontier` writes: {error!r}", error)
+        refuse(
+            f"{', '.join(map(str, frontiers))}: not what `flyball frontier` writes: {_what_is_missing(error)}", error
+        )
     output.write_bytes(picture)
     typer.echo(f"wrote {output}")
+
+
+def _what_is_missing(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -94,9 +94,11 @@ def simulate(
     The cluster has A100s; time jumps from event to event, so that a day of 1,901 jobs takes seconds. What a job takes at
     each number of GPUs and clock is measured data that the policy never sees: it knows what was learnt in the run.
 
-        flyball simulate --trace synthetic --policy price --price 0.0003 --load 0.8 --power-off-empty-nodes
-
-        flyball simulate --trace philly --policy afs+zeus --gpus 256 --output out/afs
+    \b
+      flyball simulate --trace synthetic --policy price --price 0.0003 \\
+        --load 0.8 --power-off-empty-nodes
+      flyball simulate --trace philly --policy afs+zeus --gpus 256 \\
+        --output out/afs
 
     docs/simulator.md has the model, the policies and the formats.
     """

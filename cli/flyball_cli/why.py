@@ -77,7 +77,7 @@ def register(app: typer.Typer) -> None:
                 metavar="JOB|cap|node", help="A job's name, also as NAMESPACE/NAME; or job, cap or node, and its name."
             ),
         ],
-        name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The name.")] = None,
+        name: Annotated[str | None, typer.Argument(metavar="NAME", help="The name.")] = None,
         namespace: Namespace = None,
         output: Annotated[Output, typer.Option("--output", "-o", help="text or json.")] = Output.TEXT,
         operator_namespace: OperatorNamespace = DEFAULT_NAMESPACE,

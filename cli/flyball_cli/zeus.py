@@ -69,7 +69,8 @@ def power_limit(
     The cost of a limit is eta * energy + (1 - eta) * MAXPOWER * time. Nothing is changed: this is observer mode, it says
     what each limit would save against the largest.
 
-        flyball zeus power-limit profile.csv --selector slowdown --slowdown 1.05
+    \b
+      flyball zeus power-limit profile.csv --selector slowdown --slowdown 1.05
     """
     from flyball_frontiers.zeus import LeastCost, LeastEnergy, LeastEnergyWithin, LeastTime, Selector, would_save
     from flyball_frontiers.zeus.power_limit import unlimited
@@ -162,8 +163,10 @@ def replay(
     on the way counts. Savings are of the last five recurrences against the default; regret is what all recurrences
     together cost above the best configuration, had it been known from the start.
 
-        flyball zeus replay ../shared/data/zeus-nsdi23 --output out/zeus
-        flyball zeus replay ../shared/data/zeus-nsdi23 --gpu p100 --carry-from v100 --workload NeuMF
+    \b
+      flyball zeus replay ../shared/data/zeus-nsdi23 --output out/zeus
+      flyball zeus replay ../shared/data/zeus-nsdi23 --gpu p100 \\
+        --carry-from v100 --workload NeuMF
     """
     from flyball_studies.zeus.study import SeedResult, replay_seed, study_transfer, summarise
     from rich.console import Console

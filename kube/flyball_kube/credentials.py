@@ -22,6 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from flyball_kube.yaml_errors import yaml_problem
+
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # Kubelets replace a pod's token when a fifth of its life is left, at the least two minutes before it ends.
 TOKEN_FILE_SECONDS = 30.0
@@ -272,7 +274,10 @@ def _named(
     files: list[tuple[Path, Mapping[str, Any]]], kind: str, name: str, where: str
 ) -> tuple[Path | str, Mapping[str, Any]]:
     for path, content in files:
-        for entry in content.get(f"{kind}s") or ():
+        entries = content.get(f"{kind}s") or ()
+        if not isinstance(entries, (list, tuple)):
+            raise CredentialsError(f"{path}: {kind}s is {entries!r}, and must be a list")
+        for entry in entries:
             if isinstance(entry, Mapping) and entry.get("name") == name and isinstance(entry.get(kind), Mapping):
                 return path, entry[kind]
     raise CredentialsError(f"{where}: there is no {kind} {name!r}")
@@ -285,7 +290,7 @@ def _parse(path: Path) -> Mapping[str, Any]:
     try:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise CredentialsError(f"{path}: no YAML: {' '.join(str(error).split())}") from error
+        raise CredentialsError(f"{path}: no YAML: {yaml_problem(error)}") from error
     if not isinstance(content, Mapping):
         raise CredentialsError(f"{path}: no kubeconfig")
     return content

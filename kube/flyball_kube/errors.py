@@ -1,7 +1,11 @@
-"""What the API server answers when it refuses, as one typed exception."""
+"""What the API server answers when it refuses, as one typed exception; and why it does not answer, in plain words."""
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
+import ssl
 from typing import Any
 
 
@@ -54,3 +58,20 @@ class ApiUnreachable(Exception):
     def __init__(self, message: str = "", request_id: str = "") -> None:
         super().__init__(message)
         self.request_id = request_id
+
+
+def why_unanswered(error: BaseException) -> str:
+    """Why a request got no answer, in words of this code, whichever library it failed in."""
+    # aiohttp keeps what the system or TLS said of a connection beside its own words.
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({cause.verify_message})"
+    if isinstance(cause, TimeoutError):
+        return "no answer in time"
+    if isinstance(cause, socket.gaierror):
+        return "nobody knows that name"
+    if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
+        return os.strerror(cause.errno).lower()
+    if isinstance(error, (ConnectionError, EOFError)) or type(error).__name__ == "ServerDisconnectedError":
+        return "the connection was closed"
+    return f"{type(error).__name__}: {error}"

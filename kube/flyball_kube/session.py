@@ -19,7 +19,7 @@ import orjson
 
 from flyball_kube import json_depth
 from flyball_kube.credentials import Configuration, CredentialsError, load_configuration, ssl_context
-from flyball_kube.errors import ApiError, ApiUnreachable
+from flyball_kube.errors import ApiError, ApiUnreachable, why_unanswered
 from flyball_kube.transport import Transport, whole
 
 JsonObject = dict[str, Any]
@@ -171,7 +171,7 @@ class ApiSession:
                 async with self._http.request(method, path, params, headers, data) as answer:
                     return answer.status, await self._whole(answer), answer.headers.get(REQUEST_ID_HEADER.lower(), "")
         except self._failures as error:
-            raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}", request_id) from error
+            raise ApiUnreachable(f"{described}: {why_unanswered(error)}", request_id) from error
 
     async def get(self, path: str, **params: str) -> JsonObject:
         return await self.request("GET", path, params=params or None)
@@ -223,7 +223,7 @@ class ApiSession:
                 if rest:
                     yield rest.decode(errors="replace")
         except self._failures as error:
-            raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}") from error
+            raise ApiUnreachable(f"{described}: {why_unanswered(error)}") from error
 
     async def watch(
         self, path: str, *, params: Mapping[str, str], read_timeout_seconds: float
@@ -263,7 +263,7 @@ class ApiSession:
                                 raise ApiUnreachable(f"{described}: an event is not a JSON object")
                             yield event
         except self._failures as error:
-            raise ApiUnreachable(f"{described}: {type(error).__name__}: {error}") from error
+            raise ApiUnreachable(f"{described}: {why_unanswered(error)}") from error
 
 
 def _transport(configuration: Configuration, *, lean: bool) -> Transport:

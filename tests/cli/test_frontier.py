@@ -259,7 +259,7 @@ def test_a_file_that_is_no_frontier_is_refused(tmp_path: Path) -> None:
     path.write_text('{"points": []}')
     result = flyball("schedule-plot", path, "--output", tmp_path / "x.png")
     assert result.exit_code == 2
-    assert "other.json: not what `flyball frontier` writes" in result.output
+    assert "other.json: not what `flyball frontier` writes: 'timeline' is missing" in result.output
 
 
 def test_an_empty_plan_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
@@ -311,4 +311,4 @@ def test_clocks_that_lag_are_planned_for(tmp_path: Path) -> None:
 def test_a_number_of_points_that_nobody_can_mean_is_refused_at_once(command: list[str]) -> None:
     result = CliRunner().invoke(build_app(), [*command, "--points", "100000000"])
     assert result.exit_code == 2
-    assert "Input should be less than or equal to 10000" in " ".join(re.sub("[│╭╰─]", " ", result.output).split())
+    assert "100000000 is too large; wanted at most 10000" in " ".join(result.output.split())

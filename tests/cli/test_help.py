@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from flyball_planner.policies.registry import policy_names
 from flyball_testbed.demo.command import FIRST_CAP, HIGH_CAP, LOW_CAP
 from rich.text import Text
 from typer.main import get_command
+from typer.testing import CliRunner
 
 
 def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -38,6 +40,22 @@ def test_what_a_command_is_for_is_said_beyond_its_first_sentence(name: str) -> N
     command = COMMANDS[name]
     if len(command.params) > 5:
         assert len(re.split(r"\n\s*\n", (command.help or "").strip())) > 1
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_whole_at_eighty_columns(name: str) -> None:
+    """No line is longer, no option's name is cut short, and what is indented in its text is shown as it is written."""
+    words, command = name.split()[1:], COMMANDS[name]
+    shown = CliRunner().invoke(build_app(), [*words, "--help"], env={"COLUMNS": "80"}).output
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    names = [opt for each in command.params for opt in each.opts if opt.startswith("-")]
+    assert [opt for opt in names if not re.search(rf"{opt}(?![\w-])", shown)] == []
+    text = inspect.cleandoc(command.help or "").replace("\b", "")
+    indented = [line for line in text.splitlines() if line.startswith(" ")]
+    assert [line for line in indented if f"\n  {line}\n" not in shown] == []
+    for below in getattr(command, "commands", {}).values():
+        first = " ".join(inspect.cleandoc(below.help or "").partition("\n\n")[0].split())
+        assert first in " ".join(shown.split()), "of its commands, too, all of the first paragraph"
 
 
 def test_every_command_stands_under_a_heading() -> None:

@@ -31,7 +31,7 @@ def tables(tmp_path: Path) -> Path:
 
 def run(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(build_app(), ["kareus", *arguments])
-    return result.exit_code, " ".join(result.output.replace("│", " ").split())
+    return result.exit_code, " ".join(result.output.split())
 
 
 @pytest.mark.slow

@@ -163,6 +163,7 @@ def test_in_a_pod_the_service_account_counts(tmp_path: Path, monkeypatch: pytest
     [
         ({"current-context": ""}, "current-context is not set"),
         ({"current-context": "x"}, "there is no context 'x'"),
+        ({"users": 7}, "users is 7, and must be a list"),
         ({"clusters": [None, 3]}, "there is no cluster 'k'"),
         ({"cluster": {"certificate-authority": "x"}}, "cluster k: server is missing"),
         ({"user": {"auth-provider": {"name": "oidc"}}}, "user u: auth-provider is not supported"),
@@ -176,7 +177,9 @@ def test_a_kubeconfig_that_cannot_be_used_says_why(tmp_path: Path, change: dict[
         load_configuration(kubeconfig(tmp_path, **change))
 
 
-@pytest.mark.parametrize(("content", "words"), [(b"a: [", "no YAML"), (b"17", "no kubeconfig"), (b"\xff", "no text")])
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"a: [", "no YAML: line 1, column 5: "), (b"17", "no kubeconfig"), (b"\xff", "no text")]
+)
 def test_a_file_that_is_no_kubeconfig_says_so(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "k").write_bytes(content)
     with pytest.raises(CredentialsError, match=f"{tmp_path / 'k'}: {words}"):

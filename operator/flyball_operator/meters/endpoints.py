@@ -13,6 +13,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import yaml
+from flyball_kube.yaml_errors import yaml_problem
 from msgspec import Meta, Struct, ValidationError, convert
 
 MAX_FILE_BYTES = 256 * 1024
@@ -55,8 +56,10 @@ def read_endpoints(path: Path) -> Mapping[str, Endpoint]:
         raise ValueError(f"meter endpoints {path}: longer than {MAX_FILE_BYTES} bytes")
     try:
         found = convert(yaml.safe_load(content), _File).endpoints
-    except (ValidationError, yaml.YAMLError) as error:
-        raise ValueError(f"meter endpoints {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"meter endpoints {path}: no YAML: {yaml_problem(error)}") from error
+    except ValidationError as error:
+        raise ValueError(f"meter endpoints {path}: {error} (wanted endpoints: [{{name: NAME, url: URL}}])") from error
     by_name = {endpoint.name: endpoint for endpoint in found}
     if len(by_name) < len(found):
         raise ValueError(f"meter endpoints {path}: two endpoints have one name")

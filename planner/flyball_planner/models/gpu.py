@@ -168,7 +168,9 @@ def gpu_models_from_file(path: Path | str) -> list[GpuModel]:
     try:
         document = yaml.safe_load(content.decode("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:  # ValueError: a date that does not exist, say
-        raise ValueError(f"{path}: not YAML: {error}") from error
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        where = str(error) if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+        raise ValueError(f"{path}: not YAML: {where}") from error
     except RecursionError:
         raise ValueError(f"{path}: nested too deeply, which no list of GPU models is") from None
     entries = document.get("models", [document]) if isinstance(document, dict) else None
