@@ -405,12 +405,12 @@ def test_kubectl_warns_of_a_cap_that_cannot_be_held_and_sets_it(control_plane: D
     assert "watts 3000 is below the 3200 that its nodes draw at the least by its status" in held
     assert "the cap cannot be held, and an operator that governs may pause jobs for it. It is set all the same" in held
     assert "jobs are paused" not in held, "nobody has planned yet, and no job may run"
-    assert "no job is paused for it (onInfeasible FloorOnly)" in said({"watts": 2900, "onInfeasible": "FloorOnly"})
     assert control_plane.api.get(cap)["spec"]["watts"] == 3000
     # The overhead is part of the least, and may change with the cap.
     assert "watts 3500 is below the 3900 that its nodes" in said({"watts": 3500, "staticOverheadWatts": 700})
     control_plane.api.patch(f"{cap}/status", {"status": {"leastWatts": 3900}})
     assert said({"watts": 3400, "staticOverheadWatts": 0}) == ""
+    assert "no job is paused for it (onInfeasible FloorOnly)" in said({"watts": 3300, "onInfeasible": "FloorOnly"})
 
 
 def brake(kinds: Any, **spec: Any) -> Json:
@@ -505,7 +505,7 @@ def test_a_training_jobs_pods_have_no_label_that_a_jobs_could_not_have(editor: A
 
 
 def test_no_priority_is_above_what_the_quotas_of_the_namespace_allow(editor: ApiClient, kinds: Any) -> None:
-    above = "spec.priority 11 is above the highestPriority 10 of EnergyQuota bounds-priority"
+    above = "spec.priority 11 is above the highestPriority 10 that EnergyQuota bounds-priority allows here"
     job = kinds.object("EnergyAwareJob", {"priority": 11}, name="prioritised")
     path = kinds.path("EnergyAwareJob", "prioritised")
     wait_until(lambda: refusal(kinds.try_create, job, editor) == "", seconds=30)

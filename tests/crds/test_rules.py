@@ -111,8 +111,15 @@ CREATION = [
         EAJ,
         {"pipeline": PIPELINE | {"stages": 4}, "gpus": {"min": 4}},
         {"pipeline": PIPELINE | {"stages": 4}, "gpus": {"min": 2}},
-        "gpus.min 2 is not a multiple of pipeline.stages 4: every size of the job must hold whole pipelines (gpus.min 4 "
-        "or more)",
+        "gpus.min 2 is not a multiple of pipeline.stages 4: every size of the job must hold whole pipelines (gpus.min 4, "
+        "say)",
+    ),
+    Case(
+        EAJ,
+        {"pipeline": PIPELINE | {"stages": 6}, "gpus": {"min": 6, "max": 12}},
+        {"pipeline": PIPELINE | {"stages": 5}, "gpus": {"min": 6, "max": 12}},
+        "gpus.min 6 is not a multiple of pipeline.stages 5: every size of the job must hold whole pipelines (no size of a "
+        "job is one: stages are a power of two, or three times one)",
     ),
     Case(
         EAJ,
@@ -438,6 +445,30 @@ def test_change(kinds: Any, case: Case) -> None:
         path = kinds.path(case.kind, "subject")
         kinds.api.delete(path)
         kinds.api.wait_gone(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "field"),
+    [
+        (EAJ, {"gpus": {"min": 0}}, "spec.gpus.min"),
+        (EAJ, {"gpus": {"min": -4, "max": 0}}, "spec.gpus.max"),
+        (EAJ, {"gpus": {"max": 70_000}, "training": {"globalBatchSize": 80_000}}, "spec.gpus.max"),
+        (EAJ, {"gpus": {"min": 70_000, "max": 70_000}}, "spec.gpus.min"),
+        (EAJ, {"training": {"globalBatchSize": 0}}, "spec.training.globalBatchSize"),
+        (EAJ, {"pipeline": PIPELINE | {"stages": 0}}, "spec.pipeline.stages"),
+        (EAJ, RECURRING | {"recurrence": {"batchSizes": []}}, "spec.recurrence.batchSizes"),
+        (CAP, {"watts": 0}, "spec.watts"),
+        (CAP, {"watts": -1, "schedule": [DIP | {"cron": "0 22 * * *", "durationSeconds": 0}]}, "spec.watts"),
+    ],
+)
+def test_a_figure_out_of_all_bounds_is_refused_in_words_and_not_by_a_rule_that_fails(
+    kinds: Any, kind: str, changes: Changes, field: str
+) -> None:
+    refusal = kinds.refusal(kinds.try_create, kinds.object(kind, changes))
+    assert refusal.status == 422
+    assert field in refusal.message
+    of_library = ("failed rule", "evaluation error", "modulus", "division", "[1, 2", "rule compile")
+    assert [words for words in of_library if words in refusal.message] == []
 
 
 @pytest.mark.parametrize(
