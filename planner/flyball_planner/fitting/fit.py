@@ -1,11 +1,11 @@
 """Fitting a job's model to what was observed of it: time first, then energy, then both, from the prior of its class.
 
-Least squares of log errors (scipy's trust region, bounded, soft-L1 loss, so that one disturbed window does not bend the
-model). Every parameter is also held to its prior by a weak spring, so that what the data do not say stays what the prior
-says; those of the time up to five times as firmly, the better the prior, at the job's own pace, meets every size that was
-seen, and the fewer these are. Where the result leaves more error than windows usually have, a second start is tried, in
-which gradients take the time that the prior gives to input. Where the data cannot tell two parameters apart at all,
-one of them is fixed by a rule:
+Least squares of log errors (a trust region, bounded, soft-L1 loss, so that one disturbed window does not bend the model).
+Every parameter is also held to its prior by a weak spring, so that what the data do not say stays what the prior says;
+those of the time up to five times as firmly, the better the prior, at the job's own pace, meets every size that was seen,
+and the fewer these are. Where the result leaves more error than windows usually have, a second start is tried, in which
+gradients take the time that the prior gives to input. Where the data cannot tell two parameters apart at all, one of them
+is fixed by a rule:
 
 - one local batch size seen: how the gradient time splits into a constant and a part per sample is the prior's word, half
   and half where the prior has only one of them; where several clocks were seen, the constant may move, held more firmly;

@@ -13,6 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from flyball_planner.fitting.trust_region import minimise
+
 Array = NDArray[np.float64]
 
 ROBUST_SCALE = 0.1  # log error from which an observation counts as disturbed
@@ -20,6 +22,7 @@ SPRING = 0.06  # log error that moving a coordinate by its own scale is worth, f
 LEAST_NOISE = 0.005  # log error below which no window is taken to be exact
 DIFFERENCE_STEP = 1e-6  # of a coordinate's scale, for the Jacobian
 MAX_EVALUATIONS = 60
+TOLERANCE = 1e-7  # of the sum of squares, or of the point: a step that changes less is the last
 EXPECTED_ERROR = (
     0.03  # log error that windows of a well described job show: a fit this good is not searched for further
 )
@@ -74,9 +77,6 @@ def _largest_error(problem: Problem, point: Array) -> float:
 
 def _descend(problem: Problem, start: Array) -> tuple[Array, float]:
     """Coordinates, and half their sum of squares, robust and with the springs."""
-    # Importing it takes as long as all else of an operator's start; the first fit needs it, and is made in a thread.
-    from scipy.optimize import least_squares
-
     free, scale = problem.free, problem.scale[problem.free]
     rest, spring = problem.start[free] / scale, SPRING * problem.stiffness[free]
 
@@ -85,27 +85,25 @@ def _descend(problem: Problem, start: Array) -> tuple[Array, float]:
         points[:, free] = scaled * scale
         return np.concatenate([problem.residuals(points), spring * (scaled - rest)], axis=1)
 
-    found = least_squares(
-        lambda scaled: errors(scaled[None, :])[0],
+    found, cost = minimise(
+        lambda scaled: _with_slopes(errors, scaled),
         np.clip(start, problem.low, problem.high)[free] / scale,
-        jac=lambda scaled: _differences(errors, scaled),
-        bounds=(problem.low[free] / scale, problem.high[free] / scale),
-        loss="soft_l1",
-        f_scale=ROBUST_SCALE,
-        max_nfev=MAX_EVALUATIONS,
-        xtol=1e-7,
-        ftol=1e-7,
+        problem.low[free] / scale,
+        problem.high[free] / scale,
+        robust_scale=ROBUST_SCALE,
+        tolerance=TOLERANCE,
+        max_evaluations=MAX_EVALUATIONS,
     )
     point = problem.start.copy()
-    point[free] = found.x * scale
-    return point, float(found.cost)
+    point[free] = found * scale
+    return point, cost
 
 
-def _differences(errors: Callable[[Array], Array], point: Array) -> Array:
-    """The Jacobian of stacked residuals, (copies, residuals) for (copies, coordinates), in one evaluation of all steps."""
+def _with_slopes(errors: Callable[[Array], Array], point: Array) -> tuple[Array, Array]:
+    """Residuals (residuals,) and their Jacobian (residuals, coordinates) at a point, in one evaluation of all steps."""
     steps = np.vstack([np.zeros(len(point)), np.eye(len(point)) * DIFFERENCE_STEP])
     found = errors(point[None, :] + steps)
-    return np.asarray(((found[1:] - found[0]) / DIFFERENCE_STEP).T)
+    return found[0], ((found[1:] - found[0]) / DIFFERENCE_STEP).T
 
 
 def covariance_at(problem: Problem, point: Array) -> Array:
@@ -126,5 +124,5 @@ def covariance_at(problem: Problem, point: Array) -> Array:
         noise = max(float(weight[of_group] @ errors[of_group] ** 2) / freedom, LEAST_NOISE**2)
         precision[of_group] = weight[of_group] / noise
         first += count
-    slopes = _differences(lambda scaled: problem.residuals(scaled * problem.scale), point / problem.scale)
+    _, slopes = _with_slopes(lambda scaled: problem.residuals(scaled * problem.scale), point / problem.scale)
     return np.asarray(np.linalg.inv(slopes.T @ (slopes * precision[:, None]) + np.eye(len(point))))
