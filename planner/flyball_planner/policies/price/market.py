@@ -31,6 +31,7 @@ from flyball_planner.policies.view import Array, ClusterView, JobView, Performan
 BISECTIONS = 12
 FIRST_GPU_PRICE, HIGHEST_GPU_PRICE = 0.01, 1e6  # job-seconds for a GPU-second: from where to where it is looked for
 FIRST_JOULE_PRICE, HIGHEST_JOULE_PRICE, CAP_BISECTIONS = 1e-4, 1e3, 6
+ASKED_AT_ONCE = 96  # jobs times prices: of so few, a question takes as long as of one
 LASTING_SHARE = 0.5  # of today's price of a GPU-second, that outlasts the backlog
 NEVER = 1e30  # seconds and joules of what is barred
 Indices = NDArray[np.intp]
@@ -51,15 +52,18 @@ class _Demand:
 
 
 class _Dear(NamedTuple):
-    """Priced joules of an iteration and of a second of it, (clocks, jobs, sizes), and the least of the former.
+    """Priced joules of an iteration and of a second of it, (clocks, jobs, sizes), infinite at what is barred.
 
-    At clocks before `first` everybody is slower than at some other one and takes no fewer joules: nobody chooses them.
+    `most` is what the thriftiest clock of a job's dearest size costs (jobs,), `idle` a second of a size's GPUs (jobs,
+    sizes). At clocks before `first` everybody is slower than at some other one and takes no fewer joules: nobody chooses
+    them.
     """
 
     joule_price: float
     joules: Array
     rates: Array
-    least: Array
+    most: Array
+    idle: Array
     first: int
 
 
@@ -98,6 +102,7 @@ class Market:
         self.lasting_seconds = self.remaining * seconds.min(axis=2)[pick, np.maximum(current, 0)]
         least_gpu_seconds = (seconds * sizes[:, :, None]).min(axis=(1, 2))[pick]
         self.backlog_seconds = float(self.remaining @ least_gpu_seconds) / view.gpus
+        self._expected_share = self._share_of_price_expected()
         self._promised = self._bar_broken_promises(jobs)
         self._clock_rates = 1.0 / self._clock_seconds
         self._dear_at: _Dear | None = None
@@ -108,14 +113,17 @@ class Market:
         part.sizes = self.sizes[which]
         part.everyone = np.arange(len(which))
         part.restart_seconds, part.barred = self.restart_seconds[which], self.barred[which]
-        part.lasting_seconds = self.lasting_seconds[which]
+        part.lasting_seconds, part._expected_share = self.lasting_seconds[which], self._expected_share[which]
         part._clock_seconds, part._clock_rates = (
             table.take(which, axis=1) for table in (self._clock_seconds, self._clock_rates)
         )
         dear = self._dear_at
         if dear is not None:
             part._dear_at = dear._replace(
-                joules=dear.joules.take(which, axis=1), rates=dear.rates.take(which, axis=1), least=dear.least[which]
+                joules=dear.joules.take(which, axis=1),
+                rates=dear.rates.take(which, axis=1),
+                most=dear.most[which],
+                idle=dear.idle[which],
             )
         return part
 
@@ -152,15 +160,14 @@ class Market:
 
     def clear(self, joule_price: float) -> tuple[Indices, Indices]:
         """(size positions, clock positions) at the price of a GPU-second at which the GPUs suffice."""
-        wanting = self._demand(0.0, joule_price)
+        wanting, fitting = self._demands((0.0, FIRST_GPU_PRICE), joule_price)
         if wanting.gpus <= self.view.gpus:
             return fill_nodes(self, wanting.rows, self._clocks(wanting.rows, 0.0, joule_price), joule_price)
         low, high = 0.0, FIRST_GPU_PRICE
-        fitting = self._demand(high, joule_price)
         while fitting.gpus > self.view.gpus and high < HIGHEST_GPU_PRICE:
             low, wanting = high, fitting
             high *= 4.0
-            fitting = self._demand(high, joule_price)
+            (fitting,) = self._demands((high,), joule_price)
         if fitting.gpus > self.view.gpus:
             rows = self._squeeze(fitting)
             return rows, self._clocks(rows, high, joule_price)
@@ -173,11 +180,13 @@ class Market:
         """Size positions, and the least price found at which the GPUs suffice, between one of which there is too much
         wanted and one at which they do.
 
-        Who takes the same at both takes it in between: only the others are asked again, and they soon are few.
+        Who takes the same at both takes it in between: only the others are asked again, and they soon are few. Of few all
+        prices are asked at once that the next bisections may come to.
         """
         rows = fitting.rows.copy()
         part, members, settled = self, self.everyone, 0.0
-        for _ in range(BISECTIONS):
+        left = BISECTIONS
+        while left > 0:
             moving = np.flatnonzero(wanting.rows != fitting.rows)
             if 2 * len(moving) <= len(part.everyone):
                 staying = np.delete(part.everyone, moving)
@@ -185,12 +194,19 @@ class Market:
                 rows[members] = fitting.rows
                 members, part = members[moving], part._part(moving)
                 wanting, fitting = wanting.of(moving, part.sizes), fitting.of(moving, part.sizes)
-            middle = (low + high) / 2 if low == 0 else math.sqrt(low * high)
-            found = part._demand(middle, joule_price)
-            if settled + found.gpus <= self.view.gpus:
-                high, fitting = middle, found
-            else:
-                low, wanting = middle, found
+            steps = min(left, max(1, (ASKED_AT_ONCE // len(members) + 1).bit_length() - 1))
+            left -= steps
+            prices = _midpoints(low, high, steps)
+            answers = part._demands(prices, joule_price)
+            step = 0
+            for _ in range(steps):
+                found = answers[step]
+                if settled + found.gpus <= self.view.gpus:
+                    high, fitting = prices[step], found
+                    step = 2 * step + 1
+                else:
+                    low, wanting = prices[step], found
+                    step = 2 * step + 2
         rows[members] = part._fill(fitting, wanting, self.view.gpus - settled - fitting.gpus)
         return rows, high
 
@@ -216,46 +232,53 @@ class Market:
         idle = self.view.gpus - float(self.sizes[self.everyone, rows].sum())
         return draw * (1.0 + self.view.guard_fraction) + idle * self.view.idle_gpu_watts
 
-    def _demand(self, gpu_price: float, joule_price: float) -> _Demand:
-        """What everybody takes at these prices. `costs` is what a size would cost over the job's life, up to a constant."""
+    def _demands(self, gpu_prices: Sequence[float], joule_price: float) -> list[_Demand]:
+        """What everybody takes at each of these prices of a GPU-second.
+
+        `costs` is what a size would cost over the job's life, up to a constant. Arrays are (clocks, prices, jobs, sizes).
+        """
         dear = self._dear(joule_price)
-        worth = self._worth(gpu_price, dear)
+        prices = np.array(gpu_prices)[:, None]
+        worth = self._worth(prices, dear)
         # Where a size costs more joules than an iteration is worth, the slowest clock loses least a second.
-        beyond = bool((~self.barred & (worth[:, None] < dear.least)).any())
+        beyond = bool((worth < dear.most).any())
         clocks = slice(0 if beyond else dear.first, None)
-        rate = (1.0 + gpu_price * self.sizes) + (dear.rates[clocks] - worth[:, None] * self._clock_rates[clocks]).min(
-            axis=0
-        )
-        costs = self.lasting_seconds[:, None] * rate
-        dear_watts = self.sizes * (self.view.idle_gpu_watts + self.view.using_gpu_watts)
-        costs += self.restart_seconds * (1.0 + gpu_price * self.sizes + joule_price * dear_watts)
-        costs[self.barred] = np.inf
-        rows = costs.argmin(axis=1)
-        return _Demand(rows, float(self.sizes[self.everyone, rows].sum()), costs)
+        paid = 1.0 + prices[:, :, None] * self.sizes
+        each = np.repeat(worth[:, :, None], paid.shape[2], axis=2)  # so that products are of whole rows, not of a job's
+        losses = dear.rates[clocks, None] - each * self._clock_rates[clocks, None]
+        costs = self.lasting_seconds[:, None] * (paid + losses.min(axis=0))
+        costs += self.restart_seconds * (paid + dear.idle)
+        rows = costs.argmin(axis=2)
+        gpus = self.sizes[self.everyone, rows].sum(axis=1)
+        return [_Demand(*found) for found in zip(rows, gpus.tolist(), costs, strict=True)]
 
     def _dear(self, joule_price: float) -> _Dear:
         """What joules cost at a price of theirs; kept while it stays."""
         if self._dear_at is None or self._dear_at.joule_price != joule_price:
             joules = joule_price * self._clock_joules
             first = 0 if self._promised else _first_clock(self._kinds[0], joule_price * self._kinds[1])
-            self._dear_at = _Dear(joule_price, joules, joules * self._clock_rates, joules[first:].min(axis=0), first)
+            most = np.where(self.barred, -np.inf, joules[first:].min(axis=0)).max(axis=1)
+            joules[:, self.barred] = np.inf
+            idle = joule_price * (self.sizes * (self.view.idle_gpu_watts + self.view.using_gpu_watts))
+            self._dear_at = _Dear(joule_price, joules, joules * self._clock_rates, most, idle, first)
         return self._dear_at
 
-    def _worth(self, gpu_price: float, dear: _Dear) -> Array:
-        """Job-seconds that an iteration of each job is worth (`v` above), (jobs,)."""
+    def _share_of_price_expected(self) -> Array:
+        """Of today's price of a GPU-second, what each job pays on average: a part falls evenly as the backlog is done."""
         drained = np.maximum(self.backlog_seconds, 1e-9)
         lasts = self.lasting_seconds
-        # The price falls evenly while the backlog is done, and the job pays its mean.
         falling = np.where(lasts < drained, 1.0 - lasts / (2.0 * drained), drained / (2.0 * np.maximum(lasts, drained)))
-        expected = gpu_price * (LASTING_SHARE + (1.0 - LASTING_SHARE) * falling)
-        seconds, joules = self._clock_seconds[dear.first :], dear.joules[dear.first :]
-        costs = ((1.0 + expected[:, None] * self.sizes) * seconds + joules).min(axis=0)
-        costs[self.barred] = np.inf
-        worth: Array = costs.min(axis=1)
-        return worth
+        return np.asarray(LASTING_SHARE + (1.0 - LASTING_SHARE) * falling)
+
+    def _worth(self, gpu_prices: Array, dear: _Dear) -> Array:
+        """Job-seconds that an iteration of each job is worth (`v` above), (prices, jobs) for (prices, 1)."""
+        expected = gpu_prices * self._expected_share
+        paid = 1.0 + expected[:, :, None] * self.sizes
+        costs = paid * self._clock_seconds[dear.first :, None] + dear.joules[dear.first :, None]
+        return np.asarray(costs.min(axis=0).min(axis=2))
 
     def _clocks(self, rows: Indices, gpu_price: float, joule_price: float) -> Indices:
-        worth = self._worth(gpu_price, self._dear(joule_price))
+        worth = self._worth(np.array([[gpu_price]]), self._dear(joule_price))[0]
         seconds, joules = self.seconds[self.everyone, rows], self.dear_joules[self.everyone, rows]
         chosen: Indices = ((joule_price * joules - worth[:, None]) / seconds).argmin(axis=1)
         return chosen
@@ -286,6 +309,19 @@ class Market:
             over -= freed[index]
             rows[index] = smallest[index]
         return rows
+
+
+def _midpoints(low: float, high: float, steps: int) -> list[float]:
+    """The prices that so many bisections may ask for, as a heap: after that at i comes 2i + 1 below it or 2i + 2 above."""
+    between, prices = [(low, high)], []
+    for _ in range(steps):
+        halves = []
+        for below, above in between:
+            middle = (below + above) / 2 if below == 0 else math.sqrt(below * above)
+            prices.append(middle)
+            halves += [(below, middle), (middle, above)]
+        between = halves
+    return prices
 
 
 def _first_clock(seconds: Array, priced_joules: Array) -> int:

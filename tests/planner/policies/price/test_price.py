@@ -78,7 +78,7 @@ class AskingEverybody(Market):
     ) -> tuple[Indices, float]:
         for _ in range(BISECTIONS):
             middle = (low + high) / 2 if low == 0 else math.sqrt(low * high)
-            found = self._demand(middle, joule_price)
+            (found,) = self._demands((middle,), joule_price)
             if found.gpus <= self.view.gpus:
                 high, fitting = middle, found
             else:
