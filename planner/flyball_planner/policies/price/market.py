@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -77,18 +78,15 @@ class Market:
         slot = {key: index for index, key in enumerate(tables)}
         pick = np.array([slot[id(job.performance)] for job in jobs])
         padded = [_padded(table, width) for table in tables.values()]
-        sizes, seconds, joules = (np.stack(part) for part in zip(*padded, strict=True))
-        dear_joules = joules + view.using_gpu_watts * sizes[:, :, None] * seconds
-        self._kinds = seconds, dear_joules
-        self.sizes = sizes[pick]
+        sizes = np.array([table.sizes for table in padded])
         # With the clocks first: the least over them is then taken of whole (jobs, sizes) at once.
-        self._clock_seconds, self._clock_joules, clock_joules = (
-            np.ascontiguousarray(np.moveaxis(table, 2, 0)).take(pick, axis=1)
-            for table in (seconds, dear_joules, joules)
-        )
-        self.seconds, self.dear_joules, self.joules = (
-            np.moveaxis(table, 0, 2) for table in (self._clock_seconds, self._clock_joules, clock_joules)
-        )
+        seconds = np.concatenate([table.seconds for table in padded], axis=1)
+        self._kind_joules = np.concatenate([table.joules for table in padded], axis=1)
+        dear_joules = self._kind_joules + view.using_gpu_watts * sizes * seconds
+        self._pick, self._kinds = pick, (seconds, dear_joules)
+        self.sizes = sizes[pick]
+        self._clock_seconds, self._clock_joules = seconds.take(pick, axis=1), dear_joules.take(pick, axis=1)
+        self.seconds, self.dear_joules = self._clock_seconds.transpose(1, 2, 0), self._clock_joules.transpose(1, 2, 0)
         self.remaining = np.array([max(job.remaining_iterations, 1e-9) for job in jobs])
         current = np.array([job.performance.position[job.gpus] if job.gpus else -1 for job in jobs])
         self.everyone = np.arange(len(jobs))
@@ -99,16 +97,21 @@ class Market:
         self.restart_seconds = np.where(elsewhere, restart[:, None], 0.0)
         lacking = np.arange(width)[None, :] >= np.array([len(job.performance.sizes) for job in jobs])[:, None]
         self.barred = lacking | (fixed[:, None] & elsewhere)
-        self.lasting_seconds = self.remaining * seconds.min(axis=2)[pick, np.maximum(current, 0)]
-        least_gpu_seconds = (seconds * sizes[:, :, None]).min(axis=(1, 2))[pick]
+        self.lasting_seconds = self.remaining * seconds.min(axis=0)[pick, np.maximum(current, 0)]
+        least_gpu_seconds = np.array([table.least_gpu_seconds for table in padded])[pick]
         self.backlog_seconds = float(self.remaining @ least_gpu_seconds) / view.gpus
         self._expected_share = self._share_of_price_expected()
         self._promised = self._bar_broken_promises(jobs)
         self._clock_rates = 1.0 / self._clock_seconds
         self._dear_at: _Dear | None = None
 
+    @cached_property
+    def joules(self) -> Array:
+        """What an iteration takes, hosts left out; only caps and promises count these."""
+        return self._kind_joules.take(self._pick, axis=1).transpose(1, 2, 0)
+
     def _part(self, which: Indices) -> Market:
-        """The market of some of the jobs, for what is asked of it at other prices: `_demand` and `_fill`."""
+        """The market of some of the jobs, for what is asked of it at other prices: `_demands` and `_fill`."""
         part = copy(self)
         part.sizes = self.sizes[which]
         part.everyone = np.arange(len(which))
@@ -326,21 +329,35 @@ def _midpoints(low: float, high: float, steps: int) -> list[float]:
 
 def _first_clock(seconds: Array, priced_joules: Array) -> int:
     """The first clock at which any kind of job, at any size, is not slower and dearer than at its thriftiest; arrays are
-    (kinds, sizes, clocks)."""
-    clocks = seconds.shape[2]
-    thriftiest = clocks - 1 - priced_joules[:, :, ::-1].argmin(axis=2)  # of equal ones the highest
-    fast_enough = np.take_along_axis(seconds, thriftiest[:, :, None], axis=2)
-    useless = (np.arange(clocks) < thriftiest[:, :, None]) & (seconds >= fast_enough)
-    return int(useless.all(axis=(0, 1)).argmin())
+    (clocks, kinds, sizes)."""
+    clocks = len(seconds)
+    thriftiest = clocks - 1 - priced_joules[::-1].argmin(axis=0)  # of equal ones the highest
+    fast_enough = np.take_along_axis(seconds, thriftiest[None], axis=0)
+    useless = (np.arange(clocks)[:, None, None] < thriftiest) & (seconds >= fast_enough)
+    return int(useless.all(axis=(1, 2)).argmin())
 
 
-def _padded(table: Performance, width: int) -> tuple[Array, Array, Array]:
-    """Sizes, seconds and joules of a table with its last size repeated up to `width`; kept as long as the table is."""
+class _Table(NamedTuple):
+    """A kind's table with its last size repeated: sizes (sizes,), seconds and joules (clocks, 1, sizes).
+
+    `least_gpu_seconds` is what an iteration takes of GPUs where it takes least of them.
+    """
+
+    sizes: Array
+    seconds: Array
+    joules: Array
+    least_gpu_seconds: float
+
+
+def _padded(table: Performance, width: int) -> _Table:
+    """A table up to so many sizes; kept as long as the performance is."""
     kept = _PADDED.setdefault(table, {})
     if width not in kept:
         last = [min(row, len(table.sizes) - 1) for row in range(width)]
-        kept[width] = np.array(table.sizes, dtype=np.float64)[last], table.seconds[last], table.joules[last]
+        sizes = np.array(table.sizes, dtype=np.float64)[last]
+        seconds, joules = (np.ascontiguousarray(part[last].T[:, None, :]) for part in (table.seconds, table.joules))
+        kept[width] = _Table(sizes, seconds, joules, float((seconds * sizes).min()))
     return kept[width]
 
 
-_PADDED: WeakKeyDictionary[Performance, dict[int, tuple[Array, Array, Array]]] = WeakKeyDictionary()
+_PADDED: WeakKeyDictionary[Performance, dict[int, _Table]] = WeakKeyDictionary()
