@@ -39,6 +39,9 @@ class Needs(ApiStruct, frozen=True):
     def __sub__(self, other: Needs) -> Needs:
         return Needs(self.cpu - other.cpu, self.memory - other.memory, self.storage - other.storage)
 
+    def __mul__(self, times: int) -> Needs:
+        return Needs(self.cpu * times, self.memory * times, self.storage * times)
+
     def largest(self, other: Needs) -> Needs:
         """The larger of each."""
         return Needs(max(self.cpu, other.cpu), max(self.memory, other.memory), max(self.storage, other.storage))

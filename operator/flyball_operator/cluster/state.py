@@ -11,7 +11,7 @@ from flyball_api.energy_quota import EnergyQuota
 from flyball_api.gpu_node import GpuNode, PodReport
 from flyball_api.power_brake import PowerBrake
 from flyball_api.power_cap import PowerCap
-from flyball_api.workloads import NO_NEEDS, GpuQuota, IncarnationView, Needs, NodeView, PlainJob, PodsRefused, PodView
+from flyball_api.workloads import GpuQuota, IncarnationView, Needs, NodeView, PlainJob, PodsRefused, PodView
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +60,6 @@ def within_priorities(jobs: Iterable[EnergyAwareJob], quotas: Iterable[EnergyQuo
             yield job
         else:
             yield replace(job, spec=msgspec.structs.replace(job.spec, priority=most))
-
-
-def used_by_others(all_pods: Iterable[PodView], attributed: Iterable[PodView]) -> dict[str, Needs]:
-    """What pods that are not Flyball's have of each node beside GPUs; `attributed` are those with GPUs or of jobs."""
-    foreign = [pod for pod in attributed if not pod.job_uid]
-    foreign += [pod for pod in all_pods if not pod.holds_or_wants and not pod.job_uid]
-    used: dict[str, Needs] = {}
-    for pod in foreign:
-        if pod.node and not pod.finished and pod.needs is not NO_NEEDS:
-            used[pod.node] = used.get(pod.node, NO_NEEDS) + pod.needs
-    return used
 
 
 def latest_refusals(words: Iterable[PodsRefused], batch_uids: Collection[str]) -> dict[str, PodsRefused]:

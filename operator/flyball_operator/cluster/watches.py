@@ -24,7 +24,6 @@ from flyball_api.workloads import (
     read_incarnation,
     read_node,
     read_plain_job,
-    read_pod,
     read_pods_refused,
     read_service,
 )
@@ -48,8 +47,9 @@ from flyball_kube.resources import (
 )
 from flyball_kube.session import ApiSession, JsonObject
 
+from flyball_operator.cluster.node_use import NodeUse, NodeUses
 from flyball_operator.cluster.ownership import PodOwners, highest_incarnation, is_of_living_job, nodes_of_job
-from flyball_operator.cluster.state import ClusterState, latest_refusals, used_by_others, within_priorities
+from flyball_operator.cluster.state import ClusterState, latest_refusals, within_priorities
 
 logger = get_logger(__name__)
 
@@ -153,7 +153,9 @@ class Watches:
         )
         self.gpu_nodes = Informer(session, GPU_NODES, logging_problems(read_gpu_node), on_change=on_gpu_node)
         self.nodes = Informer(session, NODES, partial(read_node, gpu_resources=gpu_resources), on_change=on_node)
-        self.pods = Informer(session, PODS, partial(read_pod, gpu_resources=gpu_resources), on_change=on_change)
+        self._node_uses = NodeUses(gpu_resources)
+        self._followed: dict[str, PodView | NodeUse] = {}  # the pods that a cycle goes by, as it was asked for last
+        self.pods: Informer[PodView | NodeUse] = Informer(session, PODS, self._node_uses.read, on_change=self._on_pod)
         self.incarnations = Informer(
             session, JOBS, read_incarnation, on_change=on_change, params={"labelSelector": LABEL_JOB_UID}
         )
@@ -194,6 +196,7 @@ class Watches:
             params={"labelSelector": f"{LABEL_MODE}={MODE_OBSERVE}"},
             required=False,
         )
+        self._wake = wake
         self._of: dict[Resource, Informer[Any]] = {
             ENERGY_AWARE_JOBS: self.jobs,
             POWER_CAPS: self.caps,
@@ -231,6 +234,18 @@ class Watches:
         informer = self._of.get(resource)
         if informer is not None:
             informer.absorb(raw)
+
+    def _on_pod(self, key: str) -> None:
+        """Wakes at each change of a pod with GPUs or of a job; of another where it takes something of a node with GPUs."""
+        item, before = self.pods.get(key), self._followed.pop(key, None)
+        if isinstance(item, NodeUse):
+            node = self.nodes.get(item.node)
+            if node is None or not node.gpus:
+                item = None
+        if item is not None:
+            self._followed[key] = item
+        if item is not before:
+            self._wake()
 
     def ages(self) -> dict[str, float]:
         """Seconds since each informer was last proven fresh, by the resource's plural name."""
@@ -281,7 +296,11 @@ class Watches:
         incarnations: dict[str, list[IncarnationView]] = {}
         for incarnation in by_uid.values():
             incarnations.setdefault(incarnation.job_uid, []).append(incarnation)
-        pods = self._owners.attributed((pod for pod in self.pods if pod.holds_or_wants or pod.job_uid), jobs, by_uid)
+        whole: list[PodView] = []
+        uses: list[NodeUse] = []
+        for pod_or_use in self.pods:
+            (uses if isinstance(pod_or_use, NodeUse) else whole).append(pod_or_use)  # type: ignore[arg-type]
+        pods = self._owners.attributed(whole, jobs, by_uid)
         pods_of: dict[str, list[PodView]] = {}
         for pod in pods:
             if pod.job_uid:
@@ -317,7 +336,7 @@ class Watches:
             age_seconds=max(copy.age_seconds() for copy in (self.gpu_nodes, self.caps, self.brakes, self.nodes)),
             brakes=dict(self.brakes.items()),
             services_of=services_of,
-            used=used_by_others(self.pods, pods),
+            used=self._node_uses.used(uses, (pod for pod in pods if not pod.job_uid)),
             gpu_quotas=[quota for quotas in self.quotas for quota in quotas],
             energy_quotas=energy_quotas,
             pods_refused={uid: item.message for uid, item in latest_refusals(self.pods_refused, by_uid).items()},

@@ -347,6 +347,46 @@ async def test_what_somebody_asks_of_a_cap_wakes_at_once_and_a_node_that_may_dra
     assert by(GPU_NODES, raw_gpu_node("a", more, limits=9 * FLOOR, session=("boot", "anew"))) == "soon"
 
 
+def _web(name: str, node: str = "", phase: str = "Running") -> Json:
+    """A pod that asks for half a CPU and no GPU."""
+    pod = raw_pod(name, gpus=0, node=node, phase=phase)
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "500m"}}
+    return pod
+
+
+async def test_a_pod_without_gpus_wakes_where_it_takes_something_of_a_node_that_has_some() -> None:
+    """Tens of thousands of pods that cannot matter come and go, and a cycle costs as much as ever."""
+    woken: list[str] = []
+    session: Any = Lists(nodes=[raw_node("gpus"), raw_node("cpus", 0)])
+    watches = Watches(session, lambda: woken.append("some time"), DEFAULT_GPU_RESOURCES)
+    await relist(watches)
+    versions = itertools.count(101)
+
+    def wakes(raw: Json) -> bool:
+        raw["metadata"]["resourceVersion"] = str(next(versions))
+        woken.clear()
+        watches.absorb(PODS, raw)
+        return bool(woken)
+
+    # Its whole life on a node without GPUs; and one with GPUs takes as long to be scheduled.
+    assert not any(wakes(_web("far", **at)) for at in ({}, {"node": "cpus"}, {"node": "cpus", "phase": "Failed"}))
+    assert not wakes(_web("near"))
+    assert wakes(_web("near", "gpus"))
+    assert watches.cluster().used["gpus"].cpu == 500
+    assert not wakes(_web("near", "gpus"))  # it is ready now, or its labels are others: nothing follows
+    assert wakes(_web("near", "gpus", phase="Succeeded"))
+    assert "gpus" not in watches.cluster().used
+    # What came before anybody knew of the node's GPUs counts once they are known.
+    assert not wakes(_web("early", "cpus"))
+    node = raw_node("cpus", 8)
+    node["metadata"]["resourceVersion"] = str(next(versions))
+    watches.absorb(NODES, node)
+    assert watches.cluster().used["cpus"].cpu == 500
+    # And of pods with GPUs, or of jobs, every word.
+    for pod in (raw_pod("plain"), raw_pod("plain"), raw_pod("rank", gpus=0, uid="uid-train")):
+        assert wakes(pod)
+
+
 class OldDefinitions:
     """An API server of the version before EnergyQuotas, which may refuse more: what it has is empty."""
 
