@@ -24,14 +24,12 @@ from flyball_operator.jobs.queue import JobQueue
 from flyball_operator.jobs.record import Idle, JobRecord
 from flyball_operator.jobs.status import JobFacts
 from flyball_operator.jobs.status.updates import PaceSource, StatusUpdates
-from flyball_operator.jobs.status_lanes import STATUSES_AT_ONCE, WAITING_AT_ONCE, Lane, Lanes
+from flyball_operator.jobs.status_lanes import FEWEST_WAITING_AT_ONCE, Lane, Lanes
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.pod_gpus import PodsGpus
 
 logger = get_logger(__name__)
 
-# Of jobs that wait, in one cycle.
-MOST_LOOKED_AT = 2 * WAITING_AT_ONCE
 # A new job is nearly always planned within this time, and its template looked at: that they will be is worth no write.
 PLANNING_SECONDS = 2.0
 
@@ -67,11 +65,14 @@ class JobStatuses:
 
         None is of a job in `writes`, whose last one is still being written.
         """
+        rooms = self._lanes.step(writes)
         self._gpus.observe(nodes)
         ranges = gpu_ranges(nodes.values())
         self._ranges = self._ranges if ranges == self._ranges else ranges
         about_jobs = []
-        for job in self._to_look_at(jobs, records, decisions, queue, writes, now, monotonic):
+        # Half of those that have news may have none that is worth a write.
+        most = 2 * max(FEWEST_WAITING_AT_ONCE, rooms[Lane.WAITING])
+        for job in self._to_look_at(jobs, records, decisions, queue, writes, most, now, monotonic):
             uid = job.view.uid
             record, decision = records[uid], decisions.get(uid)
             try:
@@ -81,7 +82,7 @@ class JobStatuses:
                 continue
             if facts is not None:
                 about_jobs.append((job, record, facts))
-        return self._in_turn(about_jobs, nodes, writes, monotonic)
+        return self._in_turn(about_jobs, nodes, rooms, monotonic)
 
     def _to_look_at(
         self,
@@ -90,11 +91,15 @@ class JobStatuses:
         decisions: Mapping[str, JobDecision],
         queue: JobQueue,
         writes: Collection[str],
+        most_waiting: int,
         now: datetime,
         monotonic: float,
     ) -> list[LiveJob]:
-        """The jobs of whose statuses something may be new. Of those that wait no more than there may be room for, who was
-        looked at longest ago first: after ten thousand have come, all the others would be worked out in vain."""
+        """The jobs of whose statuses something may be new.
+
+        Of those that wait no more than `most_waiting`, who was looked at longest ago first: after ten thousand have come,
+        all the others would be worked out in vain.
+        """
         found: list[LiveJob] = []
         waiting: list[LiveJob] = []
         for job in jobs:
@@ -103,21 +108,21 @@ class JobStatuses:
             if uid in writes or self._still_idle(job, record, decisions.get(uid), queue, now, monotonic):
                 continue
             (found if record.idle is None else waiting).append(job)
-        if len(waiting) > MOST_LOOKED_AT:
+        if len(waiting) > most_waiting:
             waiting.sort(key=lambda job: (job.view.uid not in decisions, records[job.view.uid].status.looked_at))
-            for job in waiting[MOST_LOOKED_AT:]:
+            for job in waiting[most_waiting:]:
                 records[job.view.uid].idle = None  # it has not been looked at
-        return found + waiting[:MOST_LOOKED_AT]
+        return found + waiting[:most_waiting]
 
     def _in_turn(
         self,
         jobs: Sequence[tuple[LiveJob, JobRecord, JobFacts]],
         nodes: Mapping[str, NodeInfo],
-        writes: Collection[str],
+        rooms: Mapping[Lane, int],
         monotonic: float,
     ) -> tuple[list[tuple[LiveJob, EnergyAwareJobStatus]], Mapping[str, Lane]]:
-        """The statuses to write now, in each lane who was looked at longest ago first, as far as there is room beside those
-        in `writes`; those with nothing new in them are left out."""
+        """The statuses to write now, in each lane who was looked at longest ago first, as far as there is room; those with
+        nothing new in them are left out."""
         waiting: dict[Lane, list[tuple[float, LiveJob, JobRecord, JobFacts]]] = {lane: [] for lane in Lane}
         self.next_seconds = float("inf")
         for job, record, facts in jobs:
@@ -135,16 +140,18 @@ class JobStatuses:
                 self.next_seconds = min(self.next_seconds, self._updates.seconds_to_power(history, monotonic))
         found: list[tuple[LiveJob, EnergyAwareJobStatus]] = []
         lane_of: dict[str, Lane] = {}
-        for lane, room in self._lanes.step(writes).items():
-            begun = 0
+        room_for_all = rooms[Lane.NEWS]
+        for lane, room in rooms.items():
+            begun, most = 0, room if lane is Lane.WAITING else min(room, room_for_all)
             for _, job, record, facts in sorted(waiting[lane], key=itemgetter(0)):
-                if begun >= room or len(found) + len(writes) >= STATUSES_AT_ONCE:
+                if begun >= most:
                     break
                 status = self._made(job, record, facts, nodes, monotonic)
                 if status is not None:
                     found.append((job, status))
                     lane_of[job.view.uid] = lane
                     begun += 1
+            room_for_all -= 0 if lane is Lane.WAITING else begun
         self._lanes.begun(lane_of)
         return found, lane_of
 

@@ -9,11 +9,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from enum import Enum
 
-# Statuses under way beyond which none is begun: a few are written at a time, and to make thousands would hold up a cut.
+# News, limits and figures under way, beyond which none is begun: a few are written at a time, and to make thousands would
+# hold up a cut.
 STATUSES_AT_ONCE = 256
-# Of jobs that only wait: the rest is for those that start, run and end.
-WAITING_AT_ONCE = 192
-# For figures alone, or for limits, at first; and where that many are written from one cycle to the next.
+# Beside them those of jobs that only wait, at first; and where that many are written from one cycle to the next. Over ten
+# thousand jobs a cycle and its rest take a second and more, and the API server would wait for the next one; ten of them are
+# made in a millisecond.
+FEWEST_WAITING_AT_ONCE, MOST_WAITING_AT_ONCE = 192, 768
+# The same for figures alone, or for limits.
 FEWEST_FIGURES_AT_ONCE, MOST_FIGURES_AT_ONCE = 32, 128
 
 
@@ -32,16 +35,17 @@ class _Room:
     More where all of them were, fewer where half of them still wait for their turn.
     """
 
-    def __init__(self) -> None:
-        self._at_once = FEWEST_FIGURES_AT_ONCE
+    def __init__(self, fewest: int, most: int) -> None:
+        self._fewest, self._most = fewest, most
+        self._at_once = fewest
         self.begun = 0
 
     def step(self, left: int) -> int:
         """Find how many may be begun beside those that are `left` from before."""
         if not left and self.begun >= self._at_once:
-            self._at_once = min(MOST_FIGURES_AT_ONCE, 2 * self._at_once)
+            self._at_once = min(self._most, 2 * self._at_once)
         elif 2 * left > self._at_once:
-            self._at_once = max(FEWEST_FIGURES_AT_ONCE, self._at_once // 2)
+            self._at_once = max(self._fewest, self._at_once // 2)
         return max(0, self._at_once - left)
 
 
@@ -50,18 +54,23 @@ class Lanes:
 
     def __init__(self) -> None:
         self._lane_of: dict[str, Lane] = {}  # of each job whose status is being written, by uid
-        self._rooms = {Lane.POWER: _Room(), Lane.FIGURES: _Room()}
+        self._rooms = {
+            Lane.WAITING: _Room(FEWEST_WAITING_AT_ONCE, MOST_WAITING_AT_ONCE),
+            Lane.POWER: _Room(FEWEST_FIGURES_AT_ONCE, MOST_FIGURES_AT_ONCE),
+            Lane.FIGURES: _Room(FEWEST_FIGURES_AT_ONCE, MOST_FIGURES_AT_ONCE),
+        }
 
     def step(self, under_way: Collection[str]) -> dict[Lane, int]:
-        """Find how many more may be begun beside those `under_way` (uids)."""
+        """Find how many more may be begun in each lane beside those `under_way` (uids); of all but those that wait no more
+        than `Lane.NEWS` has room for."""
         self._lane_of = {uid: lane for uid, lane in self._lane_of.items() if uid in under_way}
         left = Counter(self._lane_of.values())
-        room = max(0, STATUSES_AT_ONCE - len(under_way))
         of_lane = {lane: each.step(left[lane]) for lane, each in self._rooms.items()}
+        room = max(0, STATUSES_AT_ONCE - (len(under_way) - left[Lane.WAITING]))
         others = len(under_way) - left[Lane.FIGURES]
         return {
             Lane.NEWS: room,
-            Lane.WAITING: min(room, max(0, WAITING_AT_ONCE - left[Lane.WAITING])),
+            Lane.WAITING: of_lane[Lane.WAITING],
             Lane.POWER: min(room, of_lane[Lane.POWER]),
             Lane.FIGURES: min(room, of_lane[Lane.FIGURES]) if others < FEWEST_FIGURES_AT_ONCE else 0,
         }

@@ -27,7 +27,7 @@ from flyball_operator.jobs.status.updates import (
     StatusHistory,
     StatusUpdates,
 )
-from flyball_operator.jobs.status_lanes import FEWEST_FIGURES_AT_ONCE, WAITING_AT_ONCE
+from flyball_operator.jobs.status_lanes import FEWEST_FIGURES_AT_ONCE, FEWEST_WAITING_AT_ONCE, STATUSES_AT_ONCE
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import model_class_prior
@@ -239,15 +239,35 @@ def test_a_new_clock_is_told_once_it_has_settled_and_behind_what_happens() -> No
 @pytest.mark.slow
 def test_ten_thousand_statuses_are_not_made_in_one_cycle() -> None:
     """A new leader that found them all at once would hold up a cut for seconds; each is made in its turn."""
-    names = [f"job-{index:05d}" for index in range(3 * WAITING_AT_ONCE)]
+    names = [f"job-{index:05d}" for index in range(4 * FEWEST_WAITING_AT_ONCE)]
     many = Many(names)
-    written: list[str] = []
-    for second in range(3):
-        made = many.cycle(second)
-        assert len(made) == WAITING_AT_ONCE
-        written += made
-    assert sorted(written) == names
-    assert many.cycle(4) == []
+    first = many.cycle(0)
+    assert first == names[:FEWEST_WAITING_AT_ONCE], "who came first is told first"
+    second = many.cycle(1)
+    assert len(second) == 2 * FEWEST_WAITING_AT_ONCE, "all of the first ones have been written"
+    third = many.cycle(2)
+    assert sorted(first + second + third) == names
+    assert many.cycle(3) == []
+
+
+def test_who_is_given_gpus_is_told_before_those_that_have_never_been_told_anything() -> None:
+    names = [f"job-{index:05d}" for index in range(8 * FEWEST_WAITING_AT_ONCE)]
+    many = Many(names)
+    chosen = many.cycle(0)[:3]
+    for name in chosen:
+        many.decisions[name] = decision(name, ("a", 4))
+    assert set(chosen) <= set(many.cycle(PLANNING_SECONDS))
+
+
+def test_however_many_things_happen_no_more_than_so_many_are_told_at_once() -> None:
+    names = [f"job-{index:05d}" for index in range(2 * STATUSES_AT_ONCE)]
+    many = Many(names)
+    for second in range(4):
+        many.cycle(second)
+    for name in names:
+        many.decisions[name] = decision(name, ("a", 4))
+    assert len(many.cycle(5)) == STATUSES_AT_ONCE
+    assert len(many.cycle(6, under_way=names[:10])) == STATUSES_AT_ONCE - 10
 
 
 def test_the_step_of_a_job_that_only_waits_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:

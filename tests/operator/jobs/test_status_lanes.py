@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from flyball_operator.jobs.status_lanes import (
     FEWEST_FIGURES_AT_ONCE,
+    FEWEST_WAITING_AT_ONCE,
     MOST_FIGURES_AT_ONCE,
+    MOST_WAITING_AT_ONCE,
     STATUSES_AT_ONCE,
-    WAITING_AT_ONCE,
     Lane,
     Lanes,
 )
@@ -26,8 +27,21 @@ def test_thousands_that_wait_leave_room_for_what_happens() -> None:
     lanes.begun(dict.fromkeys(waiting, Lane.WAITING))
     rooms = lanes.step(waiting)
     assert rooms[Lane.WAITING] == 0
-    assert rooms[Lane.NEWS] == STATUSES_AT_ONCE - WAITING_AT_ONCE
+    assert rooms[Lane.NEWS] == STATUSES_AT_ONCE
     assert rooms[Lane.FIGURES] == 0, "while so many others wait for their turn"
+
+
+def test_as_many_that_wait_are_told_as_get_written() -> None:
+    """A cycle over ten thousand jobs and its rest take longer than an API server needs for the first two hundred."""
+    lanes, begun = Lanes(), []
+    for _ in range(4):
+        begun.append(lanes.step(())[Lane.WAITING])
+        lanes.begun(dict.fromkeys(names("waits", begun[-1]), Lane.WAITING))
+    assert begun == [FEWEST_WAITING_AT_ONCE, 384, MOST_WAITING_AT_ONCE, MOST_WAITING_AT_ONCE]
+    left = names("waits", MOST_WAITING_AT_ONCE // 2 + 1)
+    assert lanes.step(left)[Lane.WAITING] == 0, "most of them still wait for their turn"
+    lanes.begun({})
+    assert lanes.step(names("waits", 100))[Lane.WAITING] == MOST_WAITING_AT_ONCE // 2 - 100
 
 
 def test_as_many_figures_are_begun_as_get_written() -> None:
@@ -74,5 +88,5 @@ def test_no_room_is_ever_less_than_none_and_never_is_too_much_under_way(
         begun = names(f"cycle-{count}", min(wanted, rooms[lane]))
         lanes.begun(dict.fromkeys(begun, lane))
         under_way += begun
-        assert len(under_way) <= STATUSES_AT_ONCE
+        assert len(under_way) <= STATUSES_AT_ONCE + MOST_WAITING_AT_ONCE
         under_way = under_way[int(written * len(under_way)) :]
