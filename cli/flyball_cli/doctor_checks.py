@@ -24,6 +24,7 @@ ADMISSION_POLICIES = (
     "flyball-brakes",
     "flyball-cap-cuts",
     "flyball-cap-floors",
+    "flyball-checkpoints",
     "flyball-grants",
     "flyball-job-template",
     "flyball-labels",

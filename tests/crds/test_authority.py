@@ -413,6 +413,34 @@ def test_kubectl_warns_of_a_cap_that_cannot_be_held_and_sets_it(control_plane: D
     assert "no job is paused for it (onInfeasible FloorOnly)" in said({"watts": 3300, "onInfeasible": "FloorOnly"})
 
 
+@pytest.mark.parametrize(
+    ("trainer", "elasticity", "warned"),
+    [
+        ({}, {}, True),
+        ({"volumeMounts": [{"name": "data", "mountPath": "/data"}], "env": [{"name": "SEED", "value": "1"}]}, {}, True),
+        ({"volumeMounts": [{"name": "checkpoint", "mountPath": "/checkpoint"}]}, {}, False),
+        ({"env": [{"name": "FLYBALL_CHECKPOINT_DIR", "value": "s3://bucket"}]}, {}, False),
+        ({}, {"mode": "Never"}, False),
+    ],
+    ids=["nothing", "another volume", "the volume", "elsewhere", "never stopped"],
+)
+def test_kubectl_warns_of_a_job_that_keeps_no_checkpoints_and_submits_it(
+    control_plane: DevCluster, kinds: Any, trainer: Json, elasticity: Json, warned: bool
+) -> None:
+    plane = control_plane.control_plane
+    container = {"name": "main", "image": "trainer", **trainer}
+    job = kinds.object("EnergyAwareJob", {"elasticity": elasticity})
+    job["spec"]["template"]["spec"]["containers"] = [container, {"name": "sidecar", "image": "sidecar"}]
+    command = [str(plane.kubectl), "--kubeconfig", str(plane.kubeconfig()), "create", "--dry-run=server", "-f", "-"]
+    ran = subprocess.run(command, input=json.dumps(job), check=True, capture_output=True, text=True)
+    assert "created" in ran.stdout
+    words = (
+        "container main mounts no volume named checkpoint: whenever the job is resized, moved, paused or restarted, it"
+    )
+    assert (words in " ".join(ran.stderr.split())) == warned, ran.stderr
+    assert ran.stderr.count("Warning: ") == warned
+
+
 def brake(kinds: Any, **spec: Any) -> Json:
     return kinds.object("PowerBrake", {"emergency": None, **spec}, name=BRAKE)
 
