@@ -54,13 +54,14 @@ def wait_limits(bench: Bench, prefix: str, least: float, most: float) -> None:
     bench.wait(there, lambda: f"{prefix}'s GPUs between {least} and {most} W: {limits_of(bench, prefix)}")
 
 
-def told(bench: Bench, name: str) -> list[tuple[str, str]]:
-    """The Events about a Job that are Flyball's: reason and note."""
+def told(bench: Bench, name: str, kind: str = "Job") -> list[tuple[str, str]]:
+    """The Events about a Job, or a Pod whose name begins so, that are Flyball's: reason and note."""
     events = bench.api.list_objects(f"/apis/events.k8s.io/v1/namespaces/{bench.namespace}/events")
     return [
         (event["reason"], event["note"])
         for event in events
-        if (event["regarding"]["kind"], event["regarding"]["name"]) == ("Job", name)
+        if event["regarding"]["kind"] == kind
+        and event["regarding"]["name"].startswith(name)
         and event.get("reportingController") == "flyball.dev/operator"
     ]
 
@@ -93,6 +94,11 @@ def test_a_plain_job_keeps_its_watts_while_there_are_some_and_is_cut_in_proporti
     wait_limits(bench, "plain", 200, 200)
     wait_limits(bench, "ours", 101, 200)
     assert bench.limits_watts() <= 4000
+    words = f"each of its 4 GPUs may draw 200 W, by default 400 W: it is under PowerCap {bench.cap_name('row')}"
+    bench.wait(
+        lambda: any(why == "PowerLimited" and words in note for why, note in told(bench, "plain-", "Pod")),
+        lambda: f"its owner sees why: {told(bench, 'plain-', 'Pod')}",
+    )
     # Four weigh 500: of twelve halves each of theirs gets one.
     bench.set_cap("row", 4000, foreignWeights=[{"namespace": bench.namespace, "permille": 500}])
     wait_limits(bench, "plain", 133, 133)

@@ -15,6 +15,7 @@ from flyball_operator.cluster.outcome import WriteResult
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.plain_jobs import REASONS, PlainJobVerdict
 from flyball_operator.power.cap_status import CapStatusWrite
+from flyball_operator.power.cycle import PowerState
 from flyball_operator.power.holds import HoldChange, is_held
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo
@@ -38,6 +39,7 @@ from flyball_operator.report.announcements import (
     unreadable_part_announcement,
 )
 from flyball_operator.report.events import Regarding
+from flyball_operator.report.limited_pods import LimitedPods
 
 JsonObject = dict[str, Any]
 
@@ -67,6 +69,7 @@ class Reporter:
         self._node_states: dict[str, str] | None = None
         self._problems: dict[str, tuple[str, ...]] = {}  # by the GPUNode's UID
         self._gpus: dict[str, tuple[GpuReport, ...]] = {}  # as they were reported last, by the node's name
+        self._limited_pods = LimitedPods()
         self._deleted: frozenset[str] = frozenset()  # UIDs of objects whose deletion has been told
 
     async def write_cap(self, item: CapStatusWrite) -> WriteResult:
@@ -141,6 +144,14 @@ class Reporter:
                     if gpu.uuid in before:
                         self._announce(regarding_gpu_node(gpu_node), gpu_announcements(before[gpu.uuid], gpu))
         self._gpus = {name: gpu_node.gpus for name, gpu_node in gpu_nodes.items()}
+
+    def announce_limited_pods(self, state: PowerState) -> None:
+        """Record which pods outside Flyball may draw less than before, or as much as by default again."""
+        caps = state.caps
+        for regarding, item in self._limited_pods.update(
+            state.cluster.pods, state.nodes, caps.rules, caps.names_over_nodes()
+        ):
+            self._announce(regarding, [item])
 
     def announce_plain_job(self, verdict: PlainJobVerdict) -> None:
         """Record what became of a batch Job that waits for watts, or why it goes on waiting."""

@@ -130,6 +130,8 @@ class LeaderTerm:
         self._reporter.announce_nodes(state.nodes)
         self._reporter.announce_problems(cluster.gpu_nodes.values())
         self._reporter.announce_gpus(cluster.gpu_nodes)
+        if self._settings.mode != OBSERVE:
+            self._reporter.announce_limited_pods(state)
         self._reporter.announce_deletions([*cluster.caps, *cluster.gpu_nodes.values()])
         self._observe(cluster, state, jobs, instructions)
         self._metrics.observe_signal(self._signal.read(monotonic), now)

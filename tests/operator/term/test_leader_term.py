@@ -34,6 +34,7 @@ from flyball_operator.power.cycle import PowerInstructions
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.report.events import Regarding
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.settings import Settings
@@ -59,6 +60,7 @@ from tests.support.operator_objects import (
     job_grant,
     job_view,
     node_view,
+    pod_view,
     raw_gpu_node,
     running_pod,
 )
@@ -192,6 +194,16 @@ class Planner:
         return await self.plan_made
 
 
+class Events:
+    """Takes Events, by the name of what they are about and their reason."""
+
+    def __init__(self) -> None:
+        self.recorded: list[tuple[str, str]] = []
+
+    def record(self, regarding: Regarding, reason: str, note: str, *, action: str, warning: bool = False) -> None:
+        self.recorded.append((regarding.name, reason))
+
+
 class Bench:
     """A term over node a, whose agent has acknowledged 2,400 W, under a cap."""
 
@@ -216,6 +228,7 @@ class Bench:
         self.woken = asyncio.Event()
         self.background = Background(self.woken.set)
         self.metrics = OperatorMetrics()
+        self.events = Events()
         unchecked: Any = SimpleNamespace(cluster=self.cluster, ages=dict)
         learner: Any = self.learner
         executor: Any = self.writes
@@ -233,7 +246,7 @@ class Bench:
             learner=learner,
             recurrences=Recurrences(learner),
             executor=executor,
-            reporter=Reporter(executor),
+            reporter=Reporter(executor, self.events),
             metrics=self.metrics,
             background=self.background,
             meters=Meters({}, None, self.woken.set, lambda: NOW),
@@ -404,6 +417,20 @@ async def test_a_suspended_job_is_let_run_once_and_not_by_who_only_observes(mode
         await bench.cycle(0.1)
         await bench.settle()
     assert bench.writes.made.count("admit waits") == admitted
+    await bench.term.close()
+
+
+@pytest.mark.parametrize(("mode", "recorded"), [("govern", 1), ("observe", 0)])
+async def test_who_only_observes_says_of_no_pod_that_it_is_limited(mode: str, recorded: int) -> None:
+    bench = Bench(mode)
+    bench.pods = [pod_view("plain", gpus=4, node="a")]
+    bench.caps = [row(3200)]
+    await bench.cycle()
+    bench.caps = [row(1000)]
+    for _ in range(3):
+        await bench.cycle(0.1)
+        await bench.settle()
+    assert bench.events.recorded.count(("plain", "PowerLimited")) == recorded
     await bench.term.close()
 
 
