@@ -74,8 +74,9 @@ class JobController:
     """All jobs during one leader's term.
 
     `models` gives the models for what users are told that time costs; `gpu_resources` names the extended resources by which
-    jobs can ask for GPUs; `rules` say how long starts may take and how long to wait after those that fail. With `observe`
-    nothing is done for any job: its status says what would be.
+    jobs can ask for GPUs; `rules` say how long starts may take and how long to wait after those that fail; a job that is
+    put off begins `start_seconds` sooner than it would have to. With `observe` nothing is done for any job: its status
+    says what would be.
     """
 
     def __init__(
@@ -85,9 +86,11 @@ class JobController:
         gpu_resources: Collection[str],
         rules: RestartRules | None = None,
         *,
+        start_seconds: float = 0.0,
         observe: bool = False,
     ) -> None:
         self._observe = observe
+        self._start_seconds = start_seconds
         self._gpu_resources = gpu_resources
         self._rules = rules or RestartRules()
         self._creates = CreateLimit()
@@ -178,7 +181,7 @@ class JobController:
         if self._observe:
             return shown
         times = [
-            record.attempts.next_seconds(job.view, monotonic)
+            min(record.attempts.next_seconds(job.view, monotonic), record.seconds_put_off(job.view, monotonic))
             for uid, job in jobs.items()
             if (record := self._records[uid]).waited is None  # else nothing follows from time
         ]
@@ -276,17 +279,18 @@ class JobController:
         return found if generation == job.generation or nodes else None
 
     def _put_off(self, cycle: JobsCycle, record: JobRecord, job: EnergyAwareJob) -> Refusal | None:
-        """`put_off`, looked at now and then, and for each generation and signal."""
+        """`put_off`, looked at now and then, when the job's time has come, and for each generation and signal."""
         signal, nodes = cycle.signal, cycle.nodes
         if job.spec.flexible_until is None or signal is None:
             return None
-        known = record.put_off
-        looked_for = (job.generation, signal)
-        if known is None or known[0] != looked_for or cycle.monotonic - known[1] >= LOOK_SECONDS:
-            per_node = self._largest_node.gpus_of(nodes)
-            found = put_off(job, record.progress.iterations, nodes, self._models, per_node, signal, cycle.now)
-            known = record.put_off = (looked_for, cycle.monotonic, found)
-        return known[2]
+        known, looked_for = record.put_off, (job.generation, signal)
+        if known is None or known[0] != looked_for or cycle.monotonic >= record.put_off_until:
+            per_node, done = self._largest_node.gpus_of(nodes), record.progress.iterations
+            found = put_off(job, done, nodes, self._models, per_node, signal, cycle.now, self._start_seconds)
+            known = record.put_off = (looked_for, None if found is None else found.refusal)
+            ahead = LOOK_SECONDS if found is None else (found.start - cycle.now).total_seconds()
+            record.put_off_until = cycle.monotonic + min(LOOK_SECONDS, max(0.0, ahead))
+        return known[1]
 
     def _live_job(
         self, cycle: JobsCycle, job: EnergyAwareJob, reports: Sequence[tuple[str, PodReport]], fit: Fit

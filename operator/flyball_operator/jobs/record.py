@@ -58,8 +58,10 @@ class JobRecord:
     tell_point_at: float = float("-inf")  # not before this is it looked at what its pipeline's pods have to be told
     preempted: str = ""  # for whom it was paused, as long as it has not been given GPUs again
     budget_checked: tuple[int, Refusal | None] = (0, None)  # the generation that was looked at, and what was found
-    # For which generation and signal it was looked at whether the job is put off, when, and what was found.
-    put_off: tuple[tuple[int, Signal], float, Refusal | None] | None = None
+    # For which generation and signal it was looked at whether the job is put off, what was found, and from when on that
+    # has to be looked at again.
+    put_off: tuple[tuple[int, Signal], Refusal | None] | None = None
+    put_off_until: float = float("-inf")
     status: StatusHistory = field(default_factory=StatusHistory)
     # Of a job that did nothing but wait in the last cycle, all that followed from what stood, and from what it did.
     waited: Waited | None = None
@@ -89,6 +91,11 @@ class JobRecord:
         if self.invalid and self.invalid_generation == job.generation:
             return Refusal("InvalidSpec", self.invalid)
         return None
+
+    def seconds_put_off(self, job: EnergyAwareJob, monotonic: float) -> float:
+        """After how many seconds it has to be looked at again whether the job is put off; infinite where it is not."""
+        put_off = job.spec.flexible_until is not None and self.put_off is not None and self.put_off[1] is not None
+        return max(0.0, self.put_off_until - monotonic) if put_off else float("inf")
 
     def template_is_unanswered(self, job: EnergyAwareJob) -> bool:
         """Whether the API server has yet to say anything of the template of the job's present spec."""

@@ -72,6 +72,7 @@ def new_term(epoch: int, lasting: Lasting, check: Callable[[], None]) -> LeaderT
             lasting.learner,
             settings.gpu_resources,
             RestartRules(settings.first_pause_seconds, settings.startup_timeout_seconds),
+            start_seconds=settings.restart_seconds,
             observe=observe,
         ),
         plans=Plans(lasting.worker, settings.policy, settings.replan_seconds, epoch, lasting.pace.wake, metrics),

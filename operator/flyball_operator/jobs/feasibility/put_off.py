@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.times import format_time
@@ -14,6 +15,13 @@ from flyball_operator.jobs.status.updates import ModelSource
 from flyball_operator.power.node_info import NodeInfo
 
 
+class PutOff(NamedTuple):
+    """Until when a job is put off, and the words for that."""
+
+    start: datetime
+    refusal: Refusal
+
+
 def put_off(
     job: EnergyAwareJob,
     iterations_done: float,
@@ -22,11 +30,12 @@ def put_off(
     gpus_per_node: int,
     signal: Signal | None,
     now: datetime,
-) -> Refusal | None:
-    """Why a job that has not begun does not start yet; None where it may.
+    start_seconds: float = 0.0,
+) -> PutOff | None:
+    """Until when a job that has not begun does not start yet; None where it may.
 
     How long it takes is what its model says of its smallest size at the highest clock; `gpus_per_node` are the largest
-    node's.
+    node's. Its pods take `start_seconds` to train, so much sooner it is to be done.
     """
     until, iterations = job.spec.flexible_until, job.spec.training.iterations
     if signal is None or until is None or iterations is None or not nodes:
@@ -36,11 +45,12 @@ def put_off(
     curves = models.model_for(job, nodes).curves(gpus, ranks, job.spec.training.global_batch_size)
     seconds = max(0.0, iterations - iterations_done) * float(curves.seconds[0, -1])
     due = job.due or until
-    start = best_start(signal, now.timestamp(), due.timestamp(), seconds)
+    start = best_start(signal, now.timestamp(), due.timestamp() - start_seconds, seconds)
     if start is None:
         return None
+    begins = datetime.fromtimestamp(start.second, UTC)
     words = (
-        f"it starts at {format_time(datetime.fromtimestamp(start.second, UTC))}: while it runs the signal is then "
+        f"it starts at {format_time(begins)}: while it runs the signal is then "
         f"{start.mean:.0f}{signal.unit} on average, and {start.mean_now:.0f}{signal.unit} if it started now"
     )
-    return Refusal("WaitingForSignal", words)
+    return PutOff(begins, Refusal("WaitingForSignal", words))

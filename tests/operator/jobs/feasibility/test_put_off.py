@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.workloads import DEFAULT_GPU_RESOURCES
+from flyball_operator.cluster.state import ClusterState
+from flyball_operator.jobs.controller import LOOK_SECONDS, JobController
 from flyball_operator.jobs.feasibility.put_off import put_off
+from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.meters.grid_signal import SignalFile
 from flyball_operator.power.node_info import NodeInfo
 from flyball_planner.models.gpu import gpu_model_for
@@ -27,6 +31,9 @@ HOUR = 3600
 NODES = {"a": ready_node("a")}
 SIGNAL = Signal.of([(NOW.timestamp() + index * HOUR, value) for index, value in enumerate([400, 300, 100, 100])], " g")
 
+# Each second before its end costs more than the hour after it.
+CLIFF = Signal.of([(NOW.timestamp() + index * HOUR, value) for index, value in enumerate([4e5, 4e5, 1, 1])], " g")
+
 
 class Models:
     """Every job trains ResNet-50 on an A100."""
@@ -35,6 +42,9 @@ class Models:
         gpu = gpu_model_for("NVIDIA-A100-SXM4-40GB")
         assert gpu is not None
         return model_class_prior("resnet50", gpu)
+
+    def pace_band(self, *_: object) -> tuple[float, float] | None:
+        return None
 
 
 def flexible(hours: float | None, seconds: float = HOUR, **spec: Any) -> EnergyAwareJob:
@@ -46,12 +56,18 @@ def flexible(hours: float | None, seconds: float = HOUR, **spec: Any) -> EnergyA
     return job_view(training=training, gpus={"min": 1, "max": 8}, **spec)
 
 
-def words(job: EnergyAwareJob, done: float = 0.0, now: datetime = NOW, signal: Signal | None = SIGNAL) -> str:
-    found = put_off(job, done, NODES, Models(), 8, signal, now)
+def words(
+    job: EnergyAwareJob,
+    done: float = 0.0,
+    now: datetime = NOW,
+    signal: Signal | None = SIGNAL,
+    start_seconds: float = 0.0,
+) -> str:
+    found = put_off(job, done, NODES, Models(), 8, signal, now, start_seconds)
     if found is None:
         return ""
-    assert found.reason == "WaitingForSignal"
-    return found.message
+    assert found.refusal.reason == "WaitingForSignal"
+    return found.refusal.message
 
 
 def test_it_says_when_it_starts_and_what_that_saves() -> None:
@@ -71,6 +87,53 @@ def test_it_starts_when_its_time_has_come() -> None:
 )
 def test_who_cannot_wait_is_not_put_off(job: EnergyAwareJob) -> None:
     assert words(job) == ""
+
+
+def test_what_a_start_takes_is_kept_too() -> None:
+    """A job of a minute has half a minute to spare, and its image may take longer than that to be pulled."""
+    job = flexible(3, seconds=60)
+    falling = Signal.of([(NOW.timestamp() + index * 60, 400 - index) for index in range(8 * 60)])
+    assert words(job, signal=falling).startswith("it starts at 2030-06-01T14:58:30Z")
+    assert words(job, signal=falling, start_seconds=300.0).startswith("it starts at 2030-06-01T14:53:30Z")
+    assert words(flexible(0.1, seconds=60), signal=falling, start_seconds=300.0) == ""
+
+
+class Site:
+    """One job that waits for the signal, under the controller."""
+
+    def __init__(self) -> None:
+        self.controller = JobController(5.0, Models(), DEFAULT_GPU_RESOURCES)
+        self.job = flexible(8)
+
+    def cycle(self, seconds: float) -> JobsStep:
+        cluster = ClusterState(
+            jobs={self.job.uid: self.job},
+            caps=[],
+            gpu_nodes={},
+            nodes=[],
+            pods=[],
+            incarnations={},
+            pods_of={},
+            reports_of={},
+            unread=(),
+            age_seconds=0.0,
+        )
+        now = NOW + timedelta(seconds=seconds)
+        return self.controller.step(cluster, NODES, {}, epoch=1, now=now, monotonic=seconds, signal=CLIFF)
+
+    def waits(self, seconds: float) -> bool:
+        (job,) = self.cycle(seconds).jobs.values()
+        return job.memory.refusal is not None
+
+
+def test_it_starts_in_the_second_in_which_its_time_has_come() -> None:
+    site, starts = Site(), 2 * HOUR
+    assert site.waits(0.0)
+    assert site.cycle(1.0).next_seconds <= LOOK_SECONDS
+    assert site.waits(starts - 7.0)
+    assert site.cycle(starts - 6.0).next_seconds == 6.0, "sooner than it would be looked at again"
+    assert site.waits(starts - 0.5)
+    assert not site.waits(starts)
 
 
 def test_without_a_signal_nobody_waits() -> None:
