@@ -55,6 +55,15 @@ SHOWN: dict[str, dict[str, str | tuple[str, str]]] = {
         "pipeline.microbatches": "test_a_plan_of_another_pipeline_than_the_jobs_is_not_followed",
         "pipeline.plan.configMap": "test_a_pipelines_boards_run_at_the_clocks_of_its_plan",
         "pipeline.plan.key": "test_the_trainer_has_the_plan_of_its_pipeline",
+        "pipeline.plan.measure.highestMegahertz": (
+            "test_a_job_that_measures_itself_is_told_at_which_clocks_and_starts_without_a_plan"
+        ),
+        "pipeline.plan.measure.lowestMegahertz": (
+            "test_a_job_that_measures_itself_is_told_at_which_clocks_and_starts_without_a_plan"
+        ),
+        "pipeline.plan.measure.stepMegahertz": (
+            "test_a_job_that_measures_itself_is_told_at_which_clocks_and_starts_without_a_plan"
+        ),
         "recurrence.batchSizes": "test_the_first_run_has_the_jobs_own_batch_size_and_the_next_ones_explore_from_there",
         "recurrence.targetMetric": (
             "test_the_run_of_a_recurring_job_is_told_what_it_trains_to_and_which_batch_size_its_rates_are_for",

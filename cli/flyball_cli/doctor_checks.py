@@ -30,6 +30,7 @@ ADMISSION_POLICIES = (
     "flyball-labels",
     "flyball-operator-caps",
     "flyball-operator-limits",
+    "flyball-operator-plans",
     "flyball-priorities",
     "flyball-submitters",
 )

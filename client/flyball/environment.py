@@ -48,7 +48,8 @@ class PipelineSection:
     """The job's pipelines: the file of their plan, what it has to be of, and which of its points is wanted.
 
     `iteration_seconds` is how long an iteration may take for the job's deadline to be met; None without one. Both it and
-    `objective` are those of the start: the `point_file` has what is wanted now.
+    `objective` are those of the start: the `point_file` has what is wanted now. At the clocks `measure` (megahertz) the
+    stages are measured as long as there is no plan.
     """
 
     plan: str
@@ -57,6 +58,7 @@ class PipelineSection:
     objective: str = "Time"
     iteration_seconds: float | None = None
     point_file: str | None = None
+    measure: tuple[int, ...] = ()
 
 
 OBJECTIVES = ("Time", "Energy", "Balanced")
@@ -149,4 +151,14 @@ def _pipeline(variables: Mapping[str, str], number: Callable[[str, int | None, i
         objective=objective,
         iteration_seconds=seconds,
         point_file=variables.get("FLYBALL_PIPELINE_POINT") or None,
+        measure=_clocks(variables.get("FLYBALL_PIPELINE_MEASURE", "")),
     )
+
+
+def _clocks(text: str) -> tuple[int, ...]:
+    clocks = text.split(",") if text else []
+    if not all(clock.isascii() and clock.isdecimal() and 0 < int(clock) < 100_000 for clock in clocks):
+        raise InvalidEnvironment(
+            f"environment variable FLYBALL_PIPELINE_MEASURE={text[:80]!r} is no list of clocks in megahertz, as 1410,1350"
+        )
+    return tuple(map(int, clocks))

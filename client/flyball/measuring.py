@@ -32,7 +32,7 @@ class EnergyMeter:
         if self._agent is None or now < self._not_before:
             return now, None
         try:
-            said = self._agent.call("GET", "/v1/energy")
+            said = self._agent.call("GET", "/v1/energy?fresh")
             now = self._monotonic()
             age = float(said["ageMilliseconds"])
             if not 0 <= age <= OLDEST_MILLISECONDS:

@@ -11,6 +11,7 @@ from typing import Callable
 from flyball.agent import Agent
 from flyball.clocks import Clock, own_gpu
 from flyball.environment import Environment
+from flyball.measured_stage import Keep, keep_in, report_to
 from flyball.measuring import gpu_counter
 from flyball.pipeline import Pipeline, read_plans
 from flyball.pipeline_point import WantedPoint
@@ -35,12 +36,16 @@ def own_pipeline(
     """The pipeline as this process takes part in it; one without a plan or a clock where they are not known, or wrong.
 
     With `measure` it runs by no plan, and measures the stage at these clocks into the folder `profile`. Raises ValueError
-    where what is to be measured cannot be meant.
+    where what is to be measured cannot be meant. Where the job's `spec.pipeline` says so it does the same as long as there
+    is no plan, for the operator to have one made.
     `plan` is a file (None: the job's `spec.pipeline` says which), `gpu` a UUID (empty: as the environment has it), and
     `values` is what the processes of the job share.
     """
     clocks = _clocks(measure, profile, plan)
     section = environment.pipeline if plan is None and not clocks else None
+    if section is not None and section.measure and not os.path.exists(section.plan):
+        logger.info("stage %d is measured, for a plan to be made: there is none at %s yet", stage, section.plan)
+        clocks, section = list(section.measure), None
     path = plan if section is None else section.plan
     plans = None if path is None else read_plans(path, stage, environment.world_size, section)
     own = gpu or own_gpu(os.environ, environment.local_rank)
@@ -51,12 +56,13 @@ def own_pipeline(
         )
     if plans is not None and section is not None and environment.socket is None:
         logger.warning("no clocks are asked for, training goes on: the job has a pipeline, and its pods no socket")
-    if clocks and environment.pipeline is not None:
+    if measure and environment.pipeline is not None:
         logger.warning(
             "the job's plan %s is not followed: pipeline(measure=...) runs by no plan; leave it out once all is measured",
             environment.pipeline.plan,
         )
-    measured = None
+    measured: StageProfile | None = None
+    keep: Keep | None = None
     if clocks and replica == 0:
         why = _not_measured(environment.socket, own, profile)
         if environment.socket is None or own is None or why:
@@ -64,6 +70,7 @@ def own_pipeline(
         else:
             agent, gpu = Agent(environment.socket), own
             measured = StageProfile(clocks, lambda: gpu_counter(agent, gpu))
+            keep = keep_in(profile) if profile else report_to(agent)
     wanted = None
     if plans is not None and section is not None:
         wanted = WantedPoint(plans, section, monotonic)
@@ -76,7 +83,7 @@ def own_pipeline(
         values=values,
         wanted_seconds=None if wanted is None else wanted.seconds,
         profile=measured,
-        profile_path=os.path.join(profile, f"stage-{stage:05d}.csv"),
+        keep_profile=keep,
         monotonic=monotonic,
     )
 
@@ -109,6 +116,8 @@ def _not_measured(socket: str | None, gpu: str | None, profile: str) -> str:
     if gpu is None:
         return "NVIDIA_VISIBLE_DEVICES does not say which GPU is this process': give pipeline(gpu=...) its UUID"
     try:
+        if not profile:  # it goes to the agent
+            return ""
         os.makedirs(profile, exist_ok=True)
         return "" if os.access(profile, os.W_OK) else f"the folder {profile} may not be written"
     except OSError as error:

@@ -7,7 +7,6 @@ straggler makes all replicas of the pipeline wait, the others run by the plan fo
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -15,10 +14,11 @@ from typing import Callable
 
 from flyball.clocks import Clock
 from flyball.environment import PipelineSection
+from flyball.measured_stage import Keep
 from flyball.pipeline_plan import InvalidPlan, KernelsOf, Plan, StagePlans
 from flyball.shared_values import SharedValues
 from flyball.slow_stage import SlowStage, Told
-from flyball.stage_profile import StageProfile, csv_of
+from flyball.stage_profile import StageProfile
 
 logger = logging.getLogger("flyball")
 
@@ -55,7 +55,7 @@ class Pipeline:
         values: SharedValues | None = None,
         wanted_seconds: Callable[[], float] | None = None,
         profile: StageProfile | None = None,
-        profile_path: str = "",
+        keep_profile: Keep | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plans = plans
@@ -66,7 +66,7 @@ class Pipeline:
         self._told_point = (0, self._seconds)
         self._clock = clock
         self._profile = profile
-        self._profile_path = profile_path
+        self._keep_profile = keep_profile
         self._stage = stage
         self._replica = replica
         self._replicas = replicas
@@ -216,7 +216,7 @@ class Pipeline:
         if self._profile is not None:
             self._profile.iteration_over()
             if self._profile.done:
-                self._write_profile(self._profile)
+                self._keep(self._profile)
                 self._profile = None
         if self._plans is not None:
             self._take_point()
@@ -260,15 +260,13 @@ class Pipeline:
         self._slow_stage.iteration_over(whole)
         self._changed = False
 
-    def _write_profile(self, profile: StageProfile) -> None:
+    def _keep(self, profile: StageProfile) -> None:
         """Leave what was measured of this stage where it was asked for."""
         try:
             if profile.failed:
                 raise OSError(profile.failed)
-            os.makedirs(os.path.dirname(self._profile_path) or ".", exist_ok=True)
-            with open(f"{self._profile_path}.part", "w", encoding="utf-8") as file:
-                file.write(csv_of(self._stage, profile.rows))
-            os.replace(f"{self._profile_path}.part", self._profile_path)
+            if self._keep_profile is not None:
+                self._keep_profile(self._stage, profile)
             logger.info("stage %d is measured; while it waits it draws %.1f W", self._stage, profile.waiting_watts)
         except OSError as error:
             logger.warning("stage %d is not measured, training goes on: %s", self._stage, error)

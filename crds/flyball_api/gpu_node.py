@@ -127,6 +127,15 @@ class GpuReport(ApiStruct, frozen=True, omit_defaults=True):
         return 0 < limits.min_milliwatts <= limits.default_milliwatts <= limits.max_milliwatts
 
 
+class StageReport(ApiStruct, frozen=True):
+    """What was measured of one stage of a pipeline: lines of instruction, megahertz, seconds and joules, and what its GPU
+    draws while it waits."""
+
+    stage: Count
+    waiting_milliwatts: Count
+    rows: str
+
+
 class PodReport(ApiStruct, frozen=True):
     """What the agent saw of one pod of a job: progress as the training process reports it, energy as GPUs count it."""
 
@@ -144,6 +153,7 @@ class PodReport(ApiStruct, frozen=True):
     energy_millijoules: Count = 0
     last_report_time: Time | None = None
     ended: bool = False
+    stages: tuple[StageReport, ...] = ()
 
 
 class GpuNodeSummary(ApiStruct, frozen=True):

@@ -240,6 +240,16 @@ class Settings:
             "A CSV of the grid's price or CO2 ahead (docs/operator.md): jobs with spec.flexibleUntil wait for less of it."
         ),
     )
+    planner_url: str = field(
+        default="",
+        metadata=option(
+            "The planner service (`flyball planner serve`), as http://flyball-planner: of what jobs measure of their "
+            "pipelines it makes the plans. Default: nobody does."
+        ),
+    )
+    planner_token_file: Path | None = field(
+        default=None, metadata=option("The file of the bearer token that it wants, read for each plan.")
+    )
     # Pods mount their own folder of it, which takes a hostPath.
     training_socket_directory: str = field(
         default="",
@@ -280,6 +290,8 @@ class Settings:
             _ = self.gpu_models
         except OSError as error:
             raise ValueError(f"GPU model file {error.filename}: {error.strerror}") from error
+        if self.planner_url and not self.planner_url.startswith(("http://", "https://")):
+            raise ValueError(f"planner URL {self.planner_url!r}: it begins with http:// or https://")
         try:
             _ = self.meter_endpoints
         except OSError as error:

@@ -367,6 +367,24 @@ def test_the_planner_is_there_only_if_asked_for_with_a_token_and_without_any_rig
     assert policy["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8095}]}]
 
 
+def test_the_operator_has_plans_made_by_the_planner_where_there_is_one(rendered: list[Json], chart: Chart) -> None:
+    (operator,) = pod_of(found(rendered, "Deployment", "flyball-operator"))["containers"]
+    assert not [argument for argument in operator["args"] if "planner" in argument]
+    objects = chart.render(*PLANNER, values={"networkPolicies.plannerFrom": [{"podSelector": {}}]})
+    pod = pod_of(found(objects, "Deployment", "flyball-operator"))
+    (operator,) = pod["containers"]
+    service = found(objects, "Service", "flyball-planner")["metadata"]
+    assert f"--planner-url=http://{service['name']}.{service['namespace']}" in operator["args"]
+    (mount,) = [each for each in operator["volumeMounts"] if each["name"] == "planner-token"]
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "planner-token"]
+    (item,) = volume["secret"]["items"]
+    assert f"--planner-token-file={mount['mountPath']}/{item['path']}" in operator["args"]
+    assert (volume["secret"]["secretName"], item["key"], volume["secret"]["optional"]) == ("who-may-ask", "token", True)
+    (ingress,) = found(objects, "NetworkPolicy", "flyball-planner")["spec"]["ingress"]
+    own = found(objects, "Deployment", "flyball-operator")["spec"]["selector"]["matchLabels"]
+    assert ingress["from"] == [{"podSelector": {"matchLabels": own}}, {"podSelector": {}}]
+
+
 def test_every_argument_of_the_planner_is_one_of_its_command(chart: Chart) -> None:
     values = {"planner.workers": 4, "planner.extraArgs": ["--max-waiting=3"]}
     workload = chart.one("Deployment", "flyball-planner", *PLANNER, values=values)

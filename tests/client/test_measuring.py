@@ -28,7 +28,8 @@ class Counting(Agent):
         self.answer: Mapping[str, Any] | Exception | None = None
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        assert (method, path) == ("GET", "/v1/energy")
+        assert method == "GET"
+        assert path in ("/v1/energy", "/v1/energy?fresh")
         self.calls += 1
         self.clock.now += 0.01
         if isinstance(self.answer, Exception):

@@ -8,13 +8,14 @@ import logging
 import re
 import socket
 import tempfile
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball import own_pipeline
+from flyball import measured_stage, own_pipeline
 from flyball.clocks import RENEW_SECONDS, RETRY_SECONDS, SOCKET_NAME, Clock, own_gpu
 from flyball.environment import Environment, InvalidEnvironment, PipelineSection
 from flyball.job import Job
@@ -37,6 +38,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.waiting import wait_until
 
 ROWS = [
     {"stage": stage, "instruction": instruction, "frequency": clock, "time": work / clock, "energy": work * clock / 9e3}
@@ -940,3 +942,90 @@ def test_a_stage_that_cannot_be_measured_says_why_before_any_clock_is_tried(
     (record,) = caplog.records
     assert "stage 0 is not measured, training goes on: " in record.getMessage()
     assert words in record.getMessage()
+
+
+# --- and whose plan the operator has made ------------------------------------------------------------------------------
+
+
+class TakingAgent:
+    """An agent that takes requests over its socket, refusing the first of them, and remembers what was in them."""
+
+    def __init__(self, path: str, refused: int) -> None:
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening.bind(path)
+        self._listening.listen(8)
+        self._refused = refused
+        self.taken: list[tuple[str, dict[str, Any]]] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self._listening.accept()
+            with connection, connection.makefile("rb") as asked:
+                first = asked.readline().decode()
+                length = 0
+                while (line := asked.readline()) not in (b"\r\n", b""):
+                    name, _, value = line.decode().partition(":")
+                    length = int(value) if name.lower() == "content-length" else length
+                body = json.loads(asked.read(length))
+                status = "503 Away" if self._refused > 0 else "200 OK"
+                self._refused -= 1
+                connection.sendall(f"HTTP/1.1 {status}\r\n\r\n{{}}".encode())
+                if status.startswith("200"):
+                    self.taken.append((first.rsplit(" ", 1)[0], body))
+
+
+def measuring_section(plan: Path) -> PipelineSection:
+    return PipelineSection(str(plan), stages=2, microbatches=MICROBATCHES, measure=(1000, 1400))
+
+
+def test_a_job_without_a_plan_yet_measures_its_stages_and_tells_the_agent_until_it_has_taken_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = Now()
+    monkeypatch.setattr(own_pipeline, "gpu_counter", lambda agent, gpu: (now.seconds, 200.0 * now.seconds, None))
+    monkeypatch.setattr(measured_stage, "FIRST_PAUSE_SECONDS", 0.001)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        agent = TakingAgent(f"{folder}/flyball.sock", refused=2)
+        section = measuring_section(tmp_path / "plan.json")
+        job = Job(Environment(world_size=2, socket=f"{folder}/flyball.sock", pipeline=section), monotonic=now)
+        pipeline = job.pipeline(stage=1, gpu="GPU-a")
+        for _ in range(30):
+            for _ in range(3):
+                with pipeline.forward(0):
+                    now.seconds += 0.5
+            with pipeline.synchronize():
+                now.seconds += 0.2
+        wait_until(lambda: bool(agent.taken))
+    asked, body = agent.taken[0]
+    assert asked == "POST /v1/profile"
+    assert (body["stage"], body["waitingMilliwatts"]) == (1, pytest.approx(200_000, rel=0.01))
+    rows = [line.split(",") for line in body["rows"].splitlines()]
+    assert [(name, clock) for name, clock, _, _ in rows] == [("forward", "1400"), ("forward", "1000")]
+    assert [float(joules) for *_, joules in rows] == pytest.approx([100.0, 100.0], rel=1e-3)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1, "once, however often it is refused"
+    assert "no plan is made yet of what was measured" in warnings[0]
+
+
+def test_a_job_with_a_plan_trains_by_it_and_measures_nothing_more(document: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    environment = Environment(
+        world_size=2, socket="/nowhere/flyball.sock", pipeline=measuring_section(tmp_path / "plan.json")
+    )
+    pipeline = Job(environment).pipeline(stage=1, gpu="GPU-a")
+    assert pipeline.plan is not None
+    assert pipeline.plan.seconds == StagePlans(document, 1).fastest_seconds
+
+
+@pytest.mark.parametrize("text", ["1410,x", "1410,,1350", "0", "-60", "100000"])
+def test_clocks_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(InvalidEnvironment, match="FLYBALL_PIPELINE_MEASURE"):
+        Environment.read({"FLYBALL_PIPELINE_PLAN": "/plan.json", "FLYBALL_PIPELINE_MEASURE": text}, 1)
+
+
+def test_the_clocks_to_measure_at_come_from_the_job() -> None:
+    variables = {"FLYBALL_PIPELINE_PLAN": "/plan.json", "FLYBALL_PIPELINE_MEASURE": "1410,1350"}
+    section = Environment.read(variables, 1).pipeline
+    assert section is not None
+    assert section.measure == (1410, 1350)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +26,7 @@ from flyball_frontiers.pipeline.evaluate import execute
 from flyball_testbed.pipeline.journals import Iteration, read_iterations
 from flyball_testbed.pipeline.stage import named
 
+from tests.support.planner_service import service
 from tests.support.site_bench import GROUP, Bench, job_manifest
 
 CLIENT = Path(__file__).parents[2] / "client"
@@ -288,3 +289,53 @@ def test_stages_are_measured_as_they_train_and_a_plan_of_that_is_as_good_as_one_
         )
 
     bench.wait(followed, lambda: "an iteration at the clocks of the plan that was made of what was measured", 120.0)
+
+
+@pytest.mark.long
+def test_a_job_measures_its_pipeline_has_a_plan_made_of_it_and_its_next_start_trains_by_it(
+    make_site: Callable[..., Bench], tmp_path: Path
+) -> None:
+    """Nobody names a plan: stages are measured, agents and operator pass it on, the planner service plans."""
+    with service(tmp_path) as url:
+        bench = make_site(1, operator_arguments=("--planner-url", url), workload_arguments=("--run-programs",))
+        clocks = {"highestMegahertz": HIGHEST, "lowestMegahertz": 780, "stepMegahertz": 210}
+        recorded = PipelineProfile.from_csv(CSV)
+        assert {point.clock_megahertz for points in recorded.points.values() for point in points} == {
+            *range(HIGHEST, 779, -210)
+        }
+        submit(bench, "measures", None, tmp_path, objective="Energy", pipeline={
+            "stages": STAGES, "microbatches": MICROBATCHES, "plan": {"configMap": "measured", "measure": clocks},
+        })  # fmt: skip
+
+        def measured() -> list[int]:
+            reports = [job for node in bench.gpu_nodes() for job in (node.get("status") or {}).get("jobs") or ()]
+            return [stage["stage"] for job in reports for stage in job.get("stages") or ()]
+
+        bench.wait(lambda: set(measured()) == set(range(STAGES)), lambda: f"all stages; only {measured()}", 400.0)
+        bench.wait_told("measures", "Normal", "PipelinePlanned", "ConfigMap measured has the plan")
+        (config_map,) = [each for each in bench.objects("configmaps") if each["metadata"]["name"] == "measured"]
+        document = json.loads(config_map["data"]["plan.json"])
+        stages = [StagePlans(document, stage) for stage in range(STAGES)]
+        cheapest = stages[0].seconds_for("Energy")
+        status = bench.wait_job(
+            "measures", lambda raw: "measuredPlan" in (raw or {}).get("status", {}), "says what became of its plan"
+        )["status"]["measuredPlan"]
+        assert status["outcome"] == "Made"
+
+        before = len(read_iterations(tmp_path / "journal"))
+        assert {iteration.planned_seconds for iteration in read_iterations(tmp_path / "journal")} == {None}
+        bench.change("measures", suspend=True)
+        bench.wait(lambda: not bench.objects("pods"), lambda: f"pods are left: {len(bench.objects('pods'))}", 60.0)
+        bench.change("measures", suspend=False)
+
+        def followed() -> bool:
+            return any(
+                all(
+                    c.clock_megahertz == stages[c.stage].at(cheapest).clock_megahertz(c.instruction, c.microbatch)
+                    for c in iteration.computations
+                )
+                for iteration in read_iterations(tmp_path / "journal")
+            )
+
+        bench.wait(followed, lambda: f"an iteration by the plan that was made; {before} ran without", 120.0)
+        assert cheapest in {iteration.planned_seconds for iteration in read_iterations(tmp_path / "journal")}

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from flyball_api.names import DEFAULT_NAMESPACE
+from flyball_api.names import DEFAULT_NAMESPACE, LABEL_JOB_NAME
 from flyball_kube.errors import ApiError
 from flyball_operator.jobs.quota_books import MAX_COUNTED_JOBS
 from flyball_testbed.controlplane import install
@@ -568,3 +568,18 @@ def test_the_book_of_a_quota_with_as_many_jobs_as_it_may_name_is_stored(kinds: A
         kinds.api.patch(f"{path}/status", {"status": {"energyPeriod": period}})
     assert len(kinds.api.get(path)["status"]["energyPeriod"]["jobs"]) == MAX_COUNTED_JOBS
     kinds.api.delete(path)
+
+
+def test_the_operator_makes_config_maps_with_plans_of_jobs_alone_and_none_of_the_clusters_own(
+    kinds: Any, operator: ApiClient
+) -> None:
+    def tried(namespace: str, **body: Any) -> str:
+        config_map = {"metadata": {"name": "plan", "labels": {LABEL_JOB_NAME: "train"}}, "data": {"plan.json": "{}"}}
+        path = f"/api/v1/namespaces/{namespace}/configmaps"
+        return refusal(lambda: operator.request("POST", path, {**config_map, **body}, query=DRY))
+
+    assert tried(kinds.namespace) == ""
+    assert "with the plan of a job alone" in tried(kinds.namespace, metadata={"name": "plan"})
+    assert "with the plan of a job alone" in tried(kinds.namespace, data={"plan.json": "{}", "other": ""})
+    for own in (DEFAULT_NAMESPACE, "kube-system"):
+        assert "no ConfigMap of the cluster's own" in tried(own)

@@ -160,3 +160,8 @@ def test_the_command_says_which_file_is_wrong_before_anything_starts(
     assert result.exit_code == 2
     assert "a.yaml: Unheard-Of: `idle` is 'low'" in " ".join(result.output.split())
     assert ran == []
+
+
+def test_a_planner_that_is_no_url_is_refused() -> None:
+    with pytest.raises(ValueError, match="planner URL 'flyball-planner': it begins with http"):
+        Settings(planner_url="flyball-planner")

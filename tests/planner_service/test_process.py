@@ -6,13 +6,10 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,6 +21,7 @@ import pytest
 from flyball_planner_service.request import FrontierRequest, document_of, written
 from flyball_planner_service.solver import Answer, GivenUp, Planned, Refused, Solver, serve
 
+from tests.support.planner_service import service
 from tests.support.waiting import PATIENCE_SECONDS, until, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -91,29 +89,6 @@ async def test_what_takes_too_long_is_given_up() -> None:
     answer = await solver.solve(REQUEST)
     assert answer == GivenUp("it took longer than 0 s")
     assert solver._process is None, "the process plans no longer"
-
-
-@contextmanager
-def service(folder: Path, *arguments: str) -> Iterator[str]:
-    """The address of a service of the command's; ended by SIGTERM, in order."""
-    log = folder / "log"
-    program = str(Path(sysconfig.get_path("scripts")) / "flyball")
-    with log.open("wb") as file:
-        process = subprocess.Popen([program, "planner", "serve", "--port", "0", *arguments], stderr=file, stdout=file)
-    try:
-
-        def address() -> str:
-            found = re.search(r'"?address"?[=:] ?"?([\d.]+).*"?port"?[=:] ?(\d+)', log.read_text())
-            return f"http://{found[1]}:{found[2]}" if found else ""
-
-        wait_until(lambda: bool(address()) or process.poll() is not None, lambda: log.read_text())
-        assert process.poll() is None, log.read_text()
-        yield address()
-        process.terminate()
-        assert process.wait(PATIENCE_SECONDS) in (0, -signal.SIGTERM), log.read_text()
-    finally:
-        process.kill()
-        process.wait()
 
 
 def ask(tmp_path: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -82,11 +82,34 @@ class Recurrence(ApiStruct, frozen=True):
     energy_weight_permille: Count = 500
 
 
+class MeasuredClocks(ApiStruct, frozen=True):
+    """At which clocks a job measures the stages of its pipeline; raises ValueError where these are none."""
+
+    highest_megahertz: Count
+    lowest_megahertz: Count
+    step_megahertz: Count = 60
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.lowest_megahertz <= self.highest_megahertz or not self.step_megahertz:
+            raise ValueError(
+                f"from {self.highest_megahertz} down to {self.lowest_megahertz} MHz by {self.step_megahertz} are no clocks"
+            )
+
+    @property
+    def megahertz(self) -> range:
+        """From the highest downwards."""
+        return range(self.highest_megahertz, self.lowest_megahertz - 1, -self.step_megahertz)
+
+
 class PlanSource(ApiStruct, frozen=True):
-    """Where a pipeline's plan is: a key of a ConfigMap in the job's namespace."""
+    """Where a pipeline's plan is: a key of a ConfigMap in the job's namespace.
+
+    `measure`: as long as there is none, the job measures its stages, and the operator has one made and puts it there.
+    """
 
     config_map: str
     key: str = "plan.json"
+    measure: MeasuredClocks | None = None
 
 
 class PipelineParallelism(ApiStruct, frozen=True):

@@ -76,6 +76,18 @@ class RecurringRun(ApiStruct, frozen=True):
     cost_joules: Count | None = None
 
 
+class MeasuredPlan(ApiStruct, frozen=True):
+    """What became of the plan that was to be made of what a job has measured of its pipeline.
+
+    `profile` tells what was measured from all else that could have been: of the same no other plan is made.
+    """
+
+    outcome: Literal["Made", "NotMade"]
+    profile: str
+    time: Time
+    message: str = ""
+
+
 class QueuePlace(ApiStruct, frozen=True):
     """A job's place among those that wait for GPUs or watts, from 1, and when it can expect to start: as found at `time`.
 
@@ -155,6 +167,7 @@ class EnergyAwareJobStatus(ApiStruct, frozen=True):
     energy: EnergyUse | None = None
     prediction: Prediction | None = None
     recurrence: RecurringRun | None = None
+    measured_plan: MeasuredPlan | None = None
     queue: QueuePlace | None = None
     waiting_since: Time | None = None
     tradeoff: Tradeoff | None = None

@@ -32,10 +32,13 @@ from flyball_agent.gpu.calls import DriverCalls
 from flyball_agent.gpu.gpu import GpuDriver
 from flyball_agent.pods.resources import PodDevices
 from flyball_agent.state import AgentState, EndedPod
+from flyball_agent.wire.token_bucket import TokenBucket
 
 TICK_SECONDS = 1.0
 SETTLING_TICK_SECONDS = 0.05
 JOURNAL_ENERGY_SECONDS = 10.0
+# Rounds that are made before their time because a training process waits for a reading.
+EARLY_ROUNDS_PER_SECOND, EARLY_ROUNDS_BURST = 5.0, 5.0
 # How long the first round waits for the first list of pods; no cut can be under way at the start of a process.
 FIRST_PODS_SECONDS = 0.5
 # Three scrapes a minute apart: what a pod used at its end would else never reach Prometheus.
@@ -76,6 +79,7 @@ class Governor:
         self._clock_ns = clock_ns
         self._wall_seconds = wall_seconds
         self._wake = asyncio.Event()
+        self._early_rounds = TokenBucket(EARLY_ROUNDS_PER_SECOND, EARLY_ROUNDS_BURST)
         self._told_of_pods = asyncio.Event()
         self._operator_may_renew = False
         self._pods: Sequence[PodDevices] = ()
@@ -146,6 +150,15 @@ class Governor:
             self.enforcer.ask_clock(pod, asked.max_megahertz, asked.seconds, asked.gpu)
             if self._setting_clocks is None or self._setting_clocks.done():
                 self._setting_clocks = asyncio.get_running_loop().create_task(self._set_asked_clocks())
+
+    def read_soon(self) -> None:
+        """Somebody waits for a reading: make a round before its time, unless there were many such, or a GPU cannot be read.
+
+        After how many rounds a driver is taken for broken is reckoned by those that come in their time.
+        """
+        well = all(gpu.failure is None for gpu in self.state.enforced.gpus.values())
+        if well and self._early_rounds.take():
+            self._wake.set()
 
     async def _set_asked_clocks(self) -> None:
         try:

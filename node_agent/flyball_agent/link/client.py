@@ -29,6 +29,7 @@ from flyball_agent.link.messages import (
     InvalidMessage,
     OperatorSeen,
     PodsListed,
+    ReadingWanted,
     Snapshot,
     SpecGone,
     SpecSeen,
@@ -119,6 +120,10 @@ class EnforcerLink:
     def ask_clock(self, pod: PodName, asked: ClockAsked) -> None:
         self._report((ClockWanted, pod, asked.gpu), ClockWanted(pod, asked))
 
+    def read_soon(self) -> None:
+        if self._connected:
+            self._tell(ReadingWanted())
+
     def status_published(self, round_number: int) -> None:
         self._tell(StatusPublished(round_number))
 
@@ -171,6 +176,7 @@ class EnforcerLink:
         self._log.info("enforcer connected", socket=self._path)
         self._newest.pop(OperatorSeen, None)
         self._newest.pop(StatusPublished, None)
+        self._newest.pop(ReadingWanted, None)
         self._newest.pop(SpecSeen, None)
         self._newest.pop(BrakesSeen, None)
         self._reports.clear()  # a clock that was asked for then ends from when it is heard

@@ -74,6 +74,10 @@ class ClockWanted(Struct, frozen=True, tag=True):
     asked: ClockAsked
 
 
+class ReadingWanted(Struct, frozen=True, tag=True):
+    """Somebody waits for a reading of the GPUs."""
+
+
 class StatusPublished(Struct, frozen=True, tag=True):
     """What was known after that round is in the status."""
 
@@ -81,7 +85,15 @@ class StatusPublished(Struct, frozen=True, tag=True):
 
 
 ToEnforcer = (
-    SpecSeen | SpecGone | OperatorSeen | BrakesSeen | PodsListed | StepsReported | ClockWanted | StatusPublished
+    SpecSeen
+    | SpecGone
+    | OperatorSeen
+    | BrakesSeen
+    | PodsListed
+    | StepsReported
+    | ClockWanted
+    | ReadingWanted
+    | StatusPublished
 )
 
 

@@ -25,6 +25,7 @@ from flyball_agent.link.messages import (
     OperatorSeen,
     PodShown,
     PodsListed,
+    ReadingWanted,
     Snapshot,
     SpecGone,
     SpecSeen,
@@ -130,6 +131,8 @@ class EnforcerServer:
                 governor.report_steps(message.pod, message.report)
             case ClockWanted():
                 governor.ask_clock(message.pod, message.asked)
+            case ReadingWanted():
+                governor.read_soon()
             case StatusPublished():
                 governor.status_published(message.round_number)
 

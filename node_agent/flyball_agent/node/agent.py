@@ -19,6 +19,7 @@ from flyball_kube.logs import get_logger
 
 from flyball_agent.clock import boottime_ns
 from flyball_agent.energy.observations import ClockAsked, StepReport
+from flyball_agent.energy.stage_profiles import StageProfile, StageProfiles
 from flyball_agent.enforce.brakes import Seen
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.node.status import node_status, significant_fields
@@ -27,6 +28,9 @@ from flyball_agent.state import AgentState
 from flyball_agent.training.sockets import TrainingSockets
 
 ROUNDS_BETWEEN_REAPS = 5
+# A reading that is no older is as good as one made for whoever asks, and how long such a one is waited for.
+FRESH_NS = 50_000_000
+FRESH_SECONDS = 1.0
 # Rounds are made every tick; a governor that has made none for so long is hung, dead, or cut off.
 STALE_SECONDS = 10.0
 STALE_TICKS = 5.0
@@ -51,6 +55,8 @@ class Governing(Protocol):
     def report_steps(self, pod: PodName, report: StepReport) -> None: ...
 
     def ask_clock(self, pod: PodName, asked: ClockAsked) -> None: ...
+
+    def read_soon(self) -> None: ...
 
     def status_published(self, round_number: int) -> None: ...
 
@@ -97,7 +103,9 @@ class NodeAgent:
         self._last_spec: object = None
         self._sockets = None if socket_folder is None else TrainingSockets(self, socket_folder)
         self._socket_plugin = socket_plugin
+        self._stages = StageProfiles()
         self._rounds = 0
+        self._next_round: asyncio.Future[None] | None = None
         self.changed = asyncio.Event()
         self.round_made = asyncio.Event()
         self.significant: tuple[object, ...] | None = None  # see `significant_fields`; None before the first round
@@ -148,12 +156,31 @@ class NodeAgent:
         self._governor.ask_clock(pod, asked)
         return True
 
+    def report_stage(self, pod: PodName, profile: StageProfile) -> bool:
+        """A training process has measured a stage of its pipeline; False where its pod is no job's of this node.
+
+        Raises InvalidReport where it has told of too many.
+        """
+        if pod not in self.state.pods or self.state.jobs.of_pod(pod) is None:
+            return False
+        self._stages.take(pod, profile)
+        self._look_for_news()
+        return True
+
     def _round_made(self) -> None:
         self._rounds += 1
         self.round_made.set()
+        if self._next_round is not None:
+            if not self._next_round.done():
+                self._next_round.set_result(None)
+            self._next_round = None
         if self._sockets is not None and self._rounds % ROUNDS_BETWEEN_REAPS == 0:
             self._sockets.reap()
-        significant = significant_fields(self.state, self._clock_ns())
+        self._stages.keep_only(self.state.pods)
+        self._look_for_news()
+
+    def _look_for_news(self) -> None:
+        significant = significant_fields(self.state, self._stages, self._clock_ns())
         if significant != self.significant:
             self.significant = significant
             self.changed.set()
@@ -223,7 +250,7 @@ class NodeAgent:
     def status(self, previous: GpuNodeStatus) -> GpuNodeStatus:
         """GPUNode.status now; from the `previous` one it has the times of conditions that are still as they were."""
         now = datetime.fromtimestamp(self._wall_seconds(), UTC)
-        return node_status(self.state, previous, self._clock_ns(), now)
+        return node_status(self.state, self._stages, previous, self._clock_ns(), now)
 
     def granted(self, pod: PodName) -> Mapping[str, int] | None:
         """What a pod's GPUs are set to now, the least of them; None where it holds none."""
@@ -258,6 +285,22 @@ class NodeAgent:
                 for gpu in (() if holder.shared else gpus)
             },
         }
+
+    async def read_afresh(self) -> None:
+        """Have the GPUs read for whoever asks, unless they were just now; returns when they have, or after a second.
+
+        All who wait get the same reading. It is made by a round, which first does all that limits and brakes ask for, and
+        no more often than the governor likes: where the driver hangs, or rounds are many already, the last one stands.
+        """
+        last_ns = self.state.last_round_ns
+        if last_ns is not None and self._clock_ns() - last_ns <= FRESH_NS:
+            return
+        if self._next_round is None:
+            self._next_round = asyncio.get_running_loop().create_future()
+            self._governor.read_soon()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FRESH_SECONDS):
+                await asyncio.shield(self._next_round)
 
     async def close(self) -> None:
         """Serve no more."""

@@ -16,6 +16,7 @@ from flyball_api.gpu_node import (
     PodReport,
     PowerLimits,
     RoundTime,
+    StageReport,
 )
 from flyball_api.reading import JsonObject, to_patch
 from flyball_api.times import whole_second
@@ -23,8 +24,9 @@ from flyball_api.units import MILLIWATTS_PER_WATT
 from msgspec.structs import replace
 
 from flyball_agent.energy.record import JobObservation
+from flyball_agent.energy.stage_profiles import StageProfile, StageProfiles
 from flyball_agent.enforce.decisions import REFUSALS_IN_EACH_ROUND, Mode
-from flyball_agent.enforce.gpu_state import GpuState
+from flyball_agent.enforce.gpu_state import GpuState, PodName
 from flyball_agent.gpu.gpu import XID_MEANINGS
 from flyball_agent.state import AgentState
 
@@ -42,7 +44,7 @@ _SERVING = Condition("Ready", True, "Serving")
 _AS_SET = Condition("Drifted", False, "AsSet")
 
 
-def significant_fields(state: AgentState, now_ns: int) -> tuple[object, ...]:
+def significant_fields(state: AgentState, stages: StageProfiles, now_ns: int) -> tuple[object, ...]:
     """Everything of the status that is published at once when it changes: all but measurements and times."""
     enforced = state.enforced
     return (
@@ -50,7 +52,11 @@ def significant_fields(state: AgentState, now_ns: int) -> tuple[object, ...]:
         enforced.mode,
         enforced.acknowledged,
         tuple((gpu.uuid, gpu.index, gpu.limit, gpu.pods[:1], _gpu_conditions(gpu)) for gpu in enforced.gpus.values()),
-        tuple((job.pod_name, job.uid, job.gpus, job.ended) for job in state.jobs),
+        # Not what was measured of them: a process may change that in every second.
+        tuple(
+            (job.pod_name, job.uid, job.gpus, job.ended, [each.stage for each in _stages_of(job, stages)])
+            for job in state.jobs
+        ),
         _conditions(state, now_ns),
     )
 
@@ -61,7 +67,9 @@ def acknowledgement(state: AgentState) -> Acknowledgement | None:
     return None if last is None else replace(last, bound_by=state.version)
 
 
-def node_status(state: AgentState, previous: GpuNodeStatus, now_ns: int, now: datetime) -> GpuNodeStatus:
+def node_status(
+    state: AgentState, stages: StageProfiles, previous: GpuNodeStatus, now_ns: int, now: datetime
+) -> GpuNodeStatus:
     """The whole status. From the `previous` one it has the times of conditions that are still as they were."""
     enforced = state.enforced
     conditions_of = {gpu.uuid: gpu.conditions for gpu in previous.devices}
@@ -78,7 +86,10 @@ def node_status(state: AgentState, previous: GpuNodeStatus, now_ns: int, now: da
         mode=str(enforced.mode),
         devices=devices,
         acknowledged=acknowledgement(state),
-        jobs=tuple(_pod_report(job, state.accounts.pod_millijoules(job.energy_key)) for job in state.jobs),
+        jobs=tuple(
+            _pod_report(job, state.accounts.pod_millijoules(job.energy_key), _stages_of(job, stages))
+            for job in state.jobs
+        ),
         summary=_summary(devices),
         conditions=merge_conditions(previous.conditions, _conditions(state, now_ns), None, now),
     )
@@ -127,7 +138,12 @@ def _gpu_report(gpu: GpuState, before: tuple[StoredCondition, ...], now: datetim
     )
 
 
-def _pod_report(job: JobObservation, energy_millijoules: int) -> PodReport:
+def _stages_of(job: JobObservation, stages: StageProfiles) -> tuple[StageProfile, ...]:
+    """What the processes of a job's pod have measured; nothing once it has ended."""
+    return () if job.ended else stages.of(PodName(job.namespace, job.pod_name))
+
+
+def _pod_report(job: JobObservation, energy_millijoules: int, stages: Iterable[StageProfile]) -> PodReport:
     last_report = whole_second(datetime.fromtimestamp(job.last_report, UTC)) if job.last_report else None
     return PodReport(
         namespace=job.namespace,
@@ -144,6 +160,7 @@ def _pod_report(job: JobObservation, energy_millijoules: int) -> PodReport:
         energy_millijoules=energy_millijoules,
         last_report_time=last_report,
         ended=job.ended,
+        stages=tuple(StageReport(each.stage, each.waiting_milliwatts, each.rows) for each in stages),
     )
 
 

@@ -3,9 +3,9 @@
 `<folder>/<pod uid>/flyball.sock`: the pod is known by the folder that is mounted into it (whose name is not the pod's
 UID where a device plugin has made it, `socket_plugin`). `POST /v1/steps` reports
 progress and answers with the clock and limit in force, `GET /v1/energy` gives what the pod has used, `PUT /v1/clocks`
-lowers its clocks for a while. `clocks.sock` beside it takes datagrams that say the same in a few bytes, for those who
-change clocks from one computation to the next. A pod can report, ask and change what is its own only, and no more often
-than the bounds below allow.
+lowers its clocks for a while, `POST /v1/profile` leaves what was measured of a pipeline's stage. `clocks.sock` beside it
+takes datagrams that ask for clocks in a few bytes, for those who change them from one computation to the next. A pod can
+report, ask and change what is its own only, and no more often than the bounds below allow.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from flyball_agent.energy.observations import (
     parse_clock_datagram,
     parse_steps,
 )
+from flyball_agent.energy.stage_profiles import MAX_BODY_BYTES as MAX_PROFILE_BYTES
+from flyball_agent.energy.stage_profiles import StageProfile, parse_stage_profile
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.wire.http_server import BodyTooLarge, HttpServer, Request, Response
 from flyball_agent.wire.paced_listener import PacedListener
@@ -60,7 +62,10 @@ CLOCKS_PER_SECOND = 200.0
 CLOCKS_BURST = 200.0
 CLOCKS_PAUSE_SECONDS = 0.05
 MAX_DATAGRAM_BYTES = 128
-ROUTES = "POST /v1/steps, GET /v1/energy and PUT /v1/clocks"
+# Readings that are made for a pod's requests: who wants more of them gets the last one, with its age.
+FRESH_PER_SECOND = 2.0
+FRESH_BURST = 4.0
+ROUTES = "POST /v1/steps, GET /v1/energy, PUT /v1/clocks and POST /v1/profile"
 # sockaddr_un.sun_path, its terminating zero included
 MAX_PATH_BYTES = 108
 
@@ -72,9 +77,13 @@ class TrainingBackend(Protocol):
 
     def ask_clock(self, pod: PodName, asked: ClockAsked) -> bool: ...
 
+    def report_stage(self, pod: PodName, profile: StageProfile) -> bool: ...
+
     def granted(self, pod: PodName) -> Mapping[str, int] | None: ...
 
     def energy(self, pod: PodName) -> Mapping[str, object] | None: ...
+
+    async def read_afresh(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,7 @@ class _PodSocket:
         self.stays = stays
         self.path = path
         self._bucket = TokenBucket(REQUESTS_PER_SECOND, REQUEST_BURST, monotonic)
+        self._fresh = TokenBucket(FRESH_PER_SECOND, FRESH_BURST, monotonic)
         self._clock_socket = _ClockSocket(backend, pod, path.with_name(CLOCKS_NAME), clock_turns)
         self._http = HttpServer(self._answer, max_connections=MAX_CONNECTIONS, monotonic=monotonic)
         self._connections = TokenBucket(CONNECTIONS_PER_SECOND, CONNECTION_BURST, monotonic)
@@ -239,12 +249,16 @@ class _PodSocket:
             return await self._steps(request)
         if route == ("PUT", "/v1/clocks"):
             return await self._clocks(request)
+        if route == ("POST", "/v1/profile"):
+            return await self._profile(request)
         if route == ("GET", "/v1/energy"):
+            if request.query == "fresh" and self._fresh.take() and self._backend.energy(self.pod) is not None:
+                await self._backend.read_afresh()
             energy = self._backend.energy(self.pod)
             if energy is None:
                 raise self._unknown()
             return energy
-        if request.path in ("/v1/steps", "/v1/energy", "/v1/clocks"):
+        if request.path in ("/v1/steps", "/v1/energy", "/v1/clocks", "/v1/profile"):
             raise _Refusal(405, "MethodNotAllowed", ROUTES)
         raise _Refusal(404, "NotFound", f"{request.path[:80]}: there is {ROUTES}")
 
@@ -258,8 +272,18 @@ class _PodSocket:
             raise self._unknown()
         return self._backend.granted(self.pod) or {}
 
-    async def _parsed(self, request: Request, parse: Callable[[object], T]) -> T:
-        body = await self._body(request)
+    async def _profile(self, request: Request) -> Mapping[str, object]:
+        profile = await self._parsed(request, parse_stage_profile, MAX_PROFILE_BYTES)
+        try:
+            taken = self._backend.report_stage(self.pod, profile)
+        except InvalidReport as error:
+            raise _Refusal(422, "Invalid", str(error)) from error
+        if not taken:
+            raise self._unknown()
+        return {}
+
+    async def _parsed(self, request: Request, parse: Callable[[object], T], most_bytes: int = MAX_BODY_BYTES) -> T:
+        body = await self._body(request, most_bytes)
         try:
             return parse(orjson.loads(body))
         except orjson.JSONDecodeError as error:
@@ -271,12 +295,12 @@ class _PodSocket:
         where = f"{self.pod.namespace}/{self.pod.name}"
         return _Refusal(409, "NotGoverned", f"pod {where} holds no GPU that a job of this node's spec governs (yet)")
 
-    async def _body(self, request: Request) -> bytes:
+    async def _body(self, request: Request, most_bytes: int) -> bytes:
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                return await request.body(MAX_BODY_BYTES)
+                return await request.body(most_bytes)
         except BodyTooLarge as error:
-            raise _Refusal(413, "TooLarge", f"the body is larger than {MAX_BODY_BYTES} bytes") from error
+            raise _Refusal(413, "TooLarge", f"the body is larger than {most_bytes} bytes") from error
         except TimeoutError as error:
             raise _Refusal(408, "TooSlow", f"the body did not come within {BODY_SECONDS:g} s") from error
 

@@ -42,7 +42,7 @@ class Request:
     def __init__(self, connection: _Connection, head: h11.Request) -> None:
         target = head.target.decode("ascii", "replace")
         self.method = head.method.decode("ascii")
-        self.path = target.partition("?")[0]
+        self.path, _, self.query = target.partition("?")
         self.headers: Mapping[str, str] = {
             name.decode("ascii"): value.decode("latin-1") for name, value in head.headers
         }

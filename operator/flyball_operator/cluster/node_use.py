@@ -1,4 +1,4 @@
-"""Pods that hold no GPUs, nor parts of some, and belong to no job: kept as what they take of their nodes, which is all that counts of them.
+"""Pods that hold no GPUs, nor parts of some, and belong to no job: kept as what they take of their nodes, all that counts.
 
 A cluster has tens of thousands of them beside a few hundred with GPUs. The API server selects pods by no resource that they
 ask for, so that all of them are watched; what is kept of one is a word in the list of those that take the same.
@@ -41,7 +41,10 @@ class NodeUses:
         return len(self._alike)
 
     def read(self, raw: Mapping[str, Any]) -> PodView | NodeUse:
-        """A pod as a whole where it holds or wants GPUs or parts of some, or says that it is a job's; raises InvalidObject as `read_pod`."""
+        """A pod as a whole where it holds or wants GPUs, or parts of some, or says that it is a job's.
+
+        Raises InvalidObject as `read_pod`.
+        """
         pod = read_pod(raw, self._gpu_resources)
         if pod.holds_or_wants or pod.job_uid:
             return pod

@@ -51,6 +51,13 @@ from flyball_operator.jobs.memory import (
     without_plan,
 )
 from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts
+from flyball_operator.jobs.pipeline_plans import (
+    RETRY_SECONDS,
+    PlanMaking,
+    PlanPipeline,
+    measured_plan,
+    plan_to_make,
+)
 from flyball_operator.jobs.pipeline_points import PAUSE_SECONDS, TellPoint, points_to_tell
 from flyball_operator.jobs.preemption import still_preempted
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
@@ -188,8 +195,15 @@ class JobController:
         if not statuses_wait:
             times.append(self._statuses.next_seconds)
         next_seconds = min([self._creates.next_seconds(), *times])
-        points = self._points(jobs.values(), now, monotonic)
-        return replace(shown, actions=actions, gates=gates, expired=expired, next_seconds=next_seconds, points=points)
+        return replace(
+            shown,
+            actions=actions,
+            gates=gates,
+            expired=expired,
+            next_seconds=next_seconds,
+            points=self._points(jobs.values(), now, monotonic),
+            plans=self._plans(jobs.values(), cluster, monotonic),
+        )
 
     def _points(self, jobs: Iterable[LiveJob], now: datetime, monotonic: float) -> list[TellPoint]:
         """What pods have to be told of their pipelines, at most every few seconds each job's."""
@@ -206,6 +220,26 @@ class JobController:
                 record.tell_point_at = monotonic + PAUSE_SECONDS
                 found.append(point)
         return found
+
+    def _plans(self, jobs: Iterable[LiveJob], cluster: ClusterState, monotonic: float) -> list[PlanPipeline]:
+        """The plans to make of what jobs have measured of their pipelines."""
+        found = []
+        for job in jobs:
+            record, current = self._records[job.view.uid], job.step.current
+            if job.view.spec.pipeline is None or current is None or monotonic < record.plan_at:
+                continue
+            reports = cluster.reports_of.get(job.view.uid, ())
+            plan = plan_to_make(job.view, current, reports, record.measured_plan)
+            if plan is not None:
+                found.append(plan)
+        return found
+
+    def plan_ended(self, plan: PlanPipeline, making: PlanMaking, now: datetime) -> None:
+        """Take in what became of a plan: its job's status says it, and what may still come of it is tried again later."""
+        record = self._records.get(plan.job.uid)
+        if record is not None:
+            record.measured_plan = measured_plan(plan, making, record.measured_plan, now)
+            record.plan_at = self._monotonic + (0.0 if making.final else RETRY_SECONDS)
 
     def answered(self, item: JobAction, result: WriteResult, now: datetime) -> None:
         """Take in what became of an action: a Job that was made is a resize, what is refused is not tried again soon."""

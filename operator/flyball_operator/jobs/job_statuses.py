@@ -256,6 +256,7 @@ class JobStatuses:
             last_resize=record.last_resize,
             observing=self._observe,
             run=memory.run,
+            measured_plan=record.measured_plan,
             queue=queue.place_of(view.uid) if wants and decision is not None and decision.allocation is None else None,
         )
 

@@ -16,6 +16,7 @@ from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.lifecycle import Action, JobStep, OpenGates, StopIncarnation
 from flyball_operator.jobs.memory import JobMemory
+from flyball_operator.jobs.pipeline_plans import PlanPipeline
 from flyball_operator.jobs.pipeline_points import TellPoint
 from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.power.node_info import NodeInfo
@@ -67,7 +68,8 @@ class JobsStep:
     `late_energy` (of ended jobs whose last pods are reported to have used more) and the removal of the `expired` jobs.
     After `next_seconds` something follows from time alone. `withheld_gpus` are those of each node that no pod can have now.
     Of the templates of `checks` the API server should be asked. `quota_statuses` are due as well. `consumptions` are what
-    all jobs have used, those included that are gone. `points` are due to pods whose pipelines are to run otherwise.
+    all jobs have used, those included that are gone. `points` are due to pods whose pipelines are to run otherwise, and
+    `plans` are to be made of what jobs have measured of theirs.
     """
 
     jobs: Mapping[str, LiveJob]
@@ -83,6 +85,7 @@ class JobsStep:
     consumptions: Sequence[Consumption] = ()
     lanes: Mapping[str, Lane] = field(default_factory=dict)
     points: Sequence[TellPoint] = ()
+    plans: Sequence[PlanPipeline] = ()
 
     @property
     def stopping(self) -> frozenset[tuple[str, int]]:

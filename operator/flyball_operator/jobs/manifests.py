@@ -131,7 +131,16 @@ def _pipeline_variables(job: EnergyAwareJob, now: datetime) -> dict[str, str | i
         "FLYBALL_PIPELINE_MICROBATCHES": pipeline.microbatches,
         "FLYBALL_PIPELINE_OBJECTIVE": pipeline_objective(job),
         "FLYBALL_PIPELINE_SECONDS": None if seconds is None else f"{seconds:.6g}",
+        "FLYBALL_PIPELINE_MEASURE": _measured_clocks(job),
     }
+
+
+def _measured_clocks(job: EnergyAwareJob) -> str | None:
+    """At which clocks its stages are measured as long as there is no plan; those of an observed job are left alone."""
+    plan = None if job.spec.pipeline is None else job.spec.pipeline.plan
+    if plan is None or plan.measure is None or job.observed:
+        return None
+    return ",".join(map(str, plan.measure.megahertz))
 
 
 def _iterations_done(job: EnergyAwareJob) -> int:
@@ -271,14 +280,18 @@ def _template(
 def _mount_plan(spec: JsonObject, plan: PlanSource) -> None:
     """Give the trainer the plan of its pipeline, and the point that is wanted of it.
 
-    The kubelet reads both, and says of the pod what is not there.
+    The kubelet reads both, and says of the pod what is not there; a plan that is made of what the job measures itself may
+    not be.
     """
     trainer = spec["containers"][0]
     mount = {"name": PLAN_VOLUME, "mountPath": PLAN_MOUNT, "readOnly": True}
     trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or ()), mount]
     field = {"fieldPath": f"metadata.annotations['{ANNOTATION_PIPELINE_POINT}']"}
+    config_map: JsonObject = {"name": plan.config_map, "items": [{"key": plan.key, "path": PLAN_NAME}]}
+    if plan.measure is not None:
+        config_map["optional"] = True
     sources = [
-        {"configMap": {"name": plan.config_map, "items": [{"key": plan.key, "path": PLAN_NAME}]}},
+        {"configMap": config_map},
         {"downwardAPI": {"items": [{"path": POINT_NAME, "fieldRef": field}]}},
     ]
     spec["volumes"] = [*(spec.get("volumes") or ()), {"name": PLAN_VOLUME, "projected": {"sources": sources}}]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.energy_aware_job import EnergyAwareJob, MeasuredPlan
 from flyball_api.gpu_node import PodReport
 from flyball_planner.shifting import Signal
 from flyball_planner.snapshot import JobDecision
@@ -56,6 +56,8 @@ class JobRecord:
     checked_generation: int = 0  # the last one whose template the API server was asked about
     check_at: float = float("-inf")
     tell_point_at: float = float("-inf")  # not before this is it looked at what its pipeline's pods have to be told
+    plan_at: float = float("-inf")  # not before this is a plan made again of what it has measured of its pipeline
+    measured_plan: MeasuredPlan | None = None  # what became of the last one
     preempted: str = ""  # for whom it was paused, as long as it has not been given GPUs again
     budget_checked: tuple[int, Refusal | None] = (0, None)  # the generation that was looked at, and what was found
     # For which generation and signal it was looked at whether the job is put off, what was found, and from when on that
@@ -79,6 +81,7 @@ class JobRecord:
             invalid=job.refusal,
             invalid_generation=job.generation,
             preempted=preempted_for(job),
+            measured_plan=job.status.measured_plan,
             checked_generation=job.status.observed_generation or 0,
         )
 

@@ -18,6 +18,7 @@ from flyball_api.workloads import NodeView
 from flyball_planner.decisions.texts import gpus_text
 from flyball_planner.models.priors import is_known_model_class, nearest_model_classes
 from flyball_planner.snapshot import Admission
+from msgspec.structs import replace
 
 from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES
 from flyball_operator.jobs.starts.pauses import NOT_STARTED, POWER_PAUSED
@@ -222,6 +223,12 @@ def job_announcements(job: EnergyAwareJob, after: EnergyAwareJobStatus) -> list[
     if budget.to_reason("Exhausted"):
         note = f"{budget.message}; energy.onExhausted is {job.spec.energy.on_exhausted}"
         found.append(Announcement("BudgetExhausted", note, job.spec.energy.on_exhausted, warning=True))
+    plan, plan_before = after.measured_plan, before.measured_plan
+    if plan is not None and (plan_before is None or plan != replace(plan_before, time=plan.time)):
+        if plan.outcome == "Made":
+            found.append(Announcement("PipelinePlanned", plan.message, "Plan"))
+        else:
+            found.append(Announcement("PipelineNotPlanned", plan.message, "Plan", warning=True))
     if succeeded.to_status("True"):
         found.append(Announcement("Succeeded", succeeded.message, "Finish"))
     if failed.to_status("True"):

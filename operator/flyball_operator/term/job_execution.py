@@ -7,12 +7,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any
 
-from flyball_operator.cluster.outcome import WriteResult, combined
+from flyball_operator.cluster.outcome import DONE, WriteResult, combined
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobAction, JobsStep
 from flyball_operator.jobs.lifecycle import CreateIncarnation
+from flyball_operator.jobs.pipeline_plans import PlanMaking, PlanPipeline
 from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.learning.recurrences import Recurrences
+from flyball_operator.planning.pipeline_planner import NoPlan, PipelinePlanner
 from flyball_operator.power.cycle import PowerInstructions
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.reporter import Reporter
@@ -30,6 +32,8 @@ NEWS_AT_ONCE, WAITING_AT_ONCE, POWER_AT_ONCE, FIGURES_AT_ONCE = 16, 12, 8, 4
 CREATES_AT_ONCE = 16
 # A cut changes the points of every pipeline, and no other write may queue behind them.
 POINTS_AT_ONCE = 16
+# The planner service makes a few at a time; the rest is asked for when these are there.
+PLANS_AT_ONCE = 4
 
 
 class JobExecution:
@@ -43,6 +47,7 @@ class JobExecution:
         reporter: Reporter,
         background: Background,
         wall_clock: Callable[[], datetime],
+        pipeline_planner: PipelinePlanner,
     ) -> None:
         self._jobs = jobs
         self._recurrences = recurrences
@@ -50,6 +55,7 @@ class JobExecution:
         self._reporter = reporter
         self._background = background
         self._wall_clock = wall_clock
+        self._pipeline_planner = pipeline_planner
         self._creating: set[str] = set()  # uids of jobs whose next incarnation is being made
         self._statuses_may_write = asyncio.Event()
         self.status_slots: dict[Lane, asyncio.Semaphore | PacedSlots] = {
@@ -64,6 +70,7 @@ class JobExecution:
         self._start_actions(jobs, instructions, nodes)
         self._start_checks(jobs)
         self._tell_points(jobs)
+        self._make_plans(jobs)
 
     def _start_actions(self, jobs: JobsStep, instructions: PowerInstructions, nodes: Mapping[str, NodeInfo]) -> None:
         hostnames = {name: info.node.hostname for name, info in nodes.items() if info.node is not None}
@@ -107,6 +114,33 @@ class JobExecution:
             if room > 0 and not background.busy(("point", told.job.uid)):
                 room -= 1
                 background.start(("point", told.job.uid), self._executor.tell_point(told))
+
+    def _make_plans(self, jobs: JobsStep) -> None:
+        """Have plans made of what jobs have measured of their pipelines, by another process, which may take its time."""
+        background = self._background
+        room = PLANS_AT_ONCE - background.under_way("pipeline-plan")
+        for plan in jobs.plans:
+            if room > 0 and not background.busy(("pipeline-plan", plan.job.uid)):
+                room -= 1
+                background.start(("pipeline-plan", plan.job.uid), self._make_plan(plan))
+
+    async def _make_plan(self, plan: PlanPipeline) -> WriteResult:
+        where = f"ConfigMap {plan.source.config_map}"
+        try:
+            result = await self._executor.create_pipeline_plan(plan, await self._pipeline_planner.plan(plan))
+        except NoPlan as error:
+            self._jobs.plan_ended(plan, PlanMaking(str(error), final=error.final), self._wall_clock())
+            return DONE  # the next try is not due yet
+        if result.done:
+            message = f"{where} has the plan of what was measured; the next start trains by it"
+            making = PlanMaking(message, made=True)
+        elif result.conflict:
+            message = f"{where} is there already, and is not overwritten: delete it to have another plan made"
+            making = PlanMaking(message)
+        else:
+            making = PlanMaking(f"{where} cannot be made: {result.message or 'no answer'}", final=False)
+        self._jobs.plan_ended(plan, making, self._wall_clock())
+        return DONE
 
     def start_statuses(self, jobs: JobsStep, *, cutting: bool) -> None:
         """Start the writes of statuses, and of what goes behind them; none begins while caps are `cutting`."""

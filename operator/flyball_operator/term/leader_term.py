@@ -21,6 +21,7 @@ from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.grid_signal import SignalFile, emitted_grams_per_kilowatt_hour
 from flyball_operator.meters.meters import Meters
+from flyball_operator.planning.pipeline_planner import PipelinePlanner
 from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.snapshot import JobStates, build_snapshot
 from flyball_operator.power.controller import PowerController
@@ -83,7 +84,8 @@ class LeaderTerm:
         self._background = background
         self._meters = meters
         self._power_execution = PowerExecution(power, executor, reporter, background)
-        self._job_execution = JobExecution(jobs, recurrences, executor, reporter, background, wall_clock)
+        planner = PipelinePlanner(settings.planner_url, settings.planner_token_file)
+        self._job_execution = JobExecution(jobs, recurrences, executor, reporter, background, wall_clock, planner)
         self._plain_job_execution = PlainJobExecution(executor, reporter, background)
         self._energy_book_keeping = EnergyBookKeeping(energy_reports, executor, background, wall_clock)
         self._stopping: Collection[tuple[str, int]] = ()  # of the last cycle in which jobs were decided on

@@ -25,6 +25,7 @@ from flyball_api.names import (
     ANNOTATION_RELEASE,
     HOLD_FINALIZER,
     LABEL_HOSTNAME,
+    LABEL_JOB_NAME,
     PLACEMENT_GATE,
     STARTUP_TAINT,
 )
@@ -35,6 +36,7 @@ from flyball_api.workloads import PlainJob, PodView
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.logs import get_logger
 from flyball_kube.resources import (
+    CONFIG_MAPS,
     CRDS,
     ENERGY_AWARE_JOBS,
     ENERGY_PROFILES,
@@ -54,6 +56,7 @@ from flyball_kube.session import JSON_PATCH, ApiSession, JsonObject
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult, combined
 from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
+from flyball_operator.jobs.pipeline_plans import PlanPipeline
 from flyball_operator.jobs.pipeline_points import TellPoint
 from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.holds import HoldAction, HoldChange
@@ -355,6 +358,19 @@ class Executor:
         body = {"metadata": {"uid": pod.uid, "annotations": {ANNOTATION_PIPELINE_POINT: point}}}
         path = PODS.path(pod.namespace, pod.name)
         return await self._write("tell-pipeline-point", PODS, lambda: self._session.patch(path, body))
+
+    async def create_pipeline_plan(self, plan: PlanPipeline, document: str) -> WriteResult:
+        """Make the ConfigMap of a job's plan; a conflict where there is one of its name, which is never overwritten."""
+        body = {
+            "metadata": {
+                "name": plan.source.config_map,
+                "namespace": plan.job.namespace,
+                "labels": {"app.kubernetes.io/managed-by": "flyball", LABEL_JOB_NAME: plan.job.name},
+            },
+            "data": {plan.source.key: document},
+        }
+        path = CONFIG_MAPS.path(plan.job.namespace)
+        return await self._write("create-pipeline-plan", CONFIG_MAPS, lambda: self._session.create(path, body))
 
     async def write_job_status(self, job: EnergyAwareJob, status: EnergyAwareJobStatus) -> WriteResult:
         return await self._put_status("job-status", ENERGY_AWARE_JOBS, job.metadata, status)

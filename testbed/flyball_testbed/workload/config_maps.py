@@ -88,10 +88,12 @@ class ConfigMapMounts:
                     new.rename(path)
 
     async def _read(self, pod: GpuPod, mounted: MountedConfigMap) -> dict[str, str] | None:
-        """The files of a ConfigMap by their names; None where one of them is not there."""
+        """The files of a ConfigMap by their names; None where one of them is not there and has to be."""
         try:
             data = (await self._session.get(CONFIG_MAPS.path(pod.namespace, mounted.name))).get("data") or {}
             return {name: data[key] for name, key in mounted.keys.items()}
         except (ApiError, ApiUnreachable, KeyError) as error:
+            if mounted.optional and (isinstance(error, KeyError) or (isinstance(error, ApiError) and error.not_found)):
+                return {}
             logger.warning("ConfigMap not mounted", pod=pod.name, config_map=mounted.name, error=str(error))
             return None

@@ -33,13 +33,14 @@ _ANNOTATION = re.compile(r"metadata\.annotations\['(.+)'\]")
 class MountedConfigMap:
     """A ConfigMap in a container: where it is mounted, and its keys by the paths that they have there.
 
-    `annotations` of the pod's own are files beside them, by their paths too.
+    `annotations` of the pod's own are files beside them, by their paths too. An `optional` one may be missing.
     """
 
     name: str
     mount: str
     keys: Mapping[str, str]
     annotations: Mapping[str, str] = field(default_factory=dict)
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +143,5 @@ def _mounted_config_maps(spec: Mapping[str, Any], container: Mapping[str, Any]) 
         for config_map in (source["configMap"] for source in sources if "configMap" in source):
             if config_map.get("items"):
                 keys = {item["path"]: item["key"] for item in config_map["items"]}
-                yield MountedConfigMap(config_map["name"], mount["mountPath"], keys, annotations)
+                optional = bool(config_map.get("optional"))
+                yield MountedConfigMap(config_map["name"], mount["mountPath"], keys, annotations, optional)

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 from flyball.clocks import Clock
-from flyball_agent.energy.observations import COMPUTATION_SECONDS, StepReport
+from flyball_agent.energy.observations import COMPUTATION_SECONDS, InvalidReport, StepReport
+from flyball_agent.energy.stage_profiles import MAX_STAGES, StageProfile
 from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.enforce.journal import Journal
-from flyball_agent.govern.governor import AgentFailed
+from flyball_agent.govern.governor import EARLY_ROUNDS_PER_SECOND, AgentFailed
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.node.status import status_patch
 from flyball_agent.pods.resources import PodDevices
 from flyball_agent.process.single import SingleProcessAgent
+from flyball_agent.wire.token_bucket import TokenBucket
 from flyball_api.gpu_node import GpuNodeStatus
 from flyball_simulated_gpu.catalogue import CATALOGUE
 from flyball_simulated_gpu.device import DeviceFault
@@ -303,6 +305,37 @@ def test_a_trainers_report_becomes_the_jobs_measurements(rig: Rig) -> None:
     assert not rig.agent.report_steps(stranger, StepReport(1, 1, 1.0))
     assert rig.agent.granted(stranger) is None
     assert rig.agent.energy(stranger) is None
+
+
+def test_what_a_trainer_has_measured_of_its_stages_is_shown_until_its_pod_has_ended(rig: Rig) -> None:
+    rig.spec(1, ("gpt2-1-0", 300_000))
+    rig.hold("gpt2-1-0", 0, 1)
+    rig.tick()
+    (job,) = rig.status()["jobs"]
+    assert job["stages"] == []
+    before = rig.agent.significant
+    stages = [StageProfile(stage, 55_000, "forward,1410,0.15,27.5\n") for stage in (1, 0)]
+    for stage in stages:
+        assert rig.agent.report_stage(POD, stage)
+    told = rig.agent.significant
+    assert told != before, "the operator hears of it at once"
+    assert rig.agent.report_stage(POD, StageProfile(0, 66_000, "forward,1410,0.15,27.5"))
+    assert rig.agent.significant == told, "and of another one with the next report"
+    assert rig.agent.report_stage(POD, stages[1])
+    rig.tick()
+    (job,) = rig.status()["jobs"]
+    assert job["stages"] == [
+        {"stage": stage, "waitingMilliwatts": 55_000, "rows": "forward,1410,0.15,27.5\n"} for stage in (0, 1)
+    ]
+    for stage in range(2, MAX_STAGES):
+        assert rig.agent.report_stage(POD, StageProfile(stage, 0, "forward,1410,0.15,27.5"))
+    with pytest.raises(InvalidReport, match="one more than the 16"):
+        rig.agent.report_stage(POD, StageProfile(MAX_STAGES, 0, "forward,1410,0.15,27.5"))
+    assert not rig.agent.report_stage(PodName("research", "stranger"), stages[0])
+    rig.hold("gpt2-1-0")
+    rig.tick()
+    (job,) = rig.status()["jobs"]
+    assert (job["ended"], job["stages"]) == (True, [])
 
 
 def test_a_driver_that_rounds_up_gets_whole_watts_and_holds_no_more_than_is_granted(rig: Rig) -> None:
@@ -636,6 +669,65 @@ async def test_the_loop_wakes_at_once_for_a_spec_and_survives_a_failing_round(tm
     rig.spec(2)
     with pytest.raises(AgentFailed, match="node-0: the driver is gone"):
         await asyncio.wait_for(task, 20)
+    rig.kill()
+
+
+async def test_a_reading_is_made_for_who_asks_and_one_for_all_who_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path, tick_seconds=3600.0)
+    rig.hold("gpt2-1-0", 0)
+    rig.spec(1, ("gpt2-1-0", 300_000))
+    agent = rig.agent
+    monkeypatch.setattr(agent.governor, "_early_rounds", TokenBucket(EARLY_ROUNDS_PER_SECOND, 3, lambda: 0.0))
+    task = asyncio.create_task(agent.run())
+    await until(lambda: agent.enforcer.state.acknowledged is not None and agent.energy(POD) is not None)
+    await until(lambda: not agent.state.enforced.settling)
+    rounds, before = agent.state.counts.rounds, agent.energy(POD)
+    assert before is not None
+    rig.now_ns += 2 * SECOND
+    await asyncio.gather(*(agent.read_afresh() for _ in range(20)))
+    after = agent.energy(POD)
+    assert after is not None
+    assert agent.state.counts.rounds == rounds + 1
+    assert after["ageMilliseconds"] == 0
+    assert int(str(after["energyMillijoules"])) - int(str(before["energyMillijoules"])) > 100_000
+    await agent.read_afresh()
+    assert agent.state.counts.rounds == rounds + 1, "one that was made just now will do"
+    monkeypatch.setattr("flyball_agent.node.agent.FRESH_SECONDS", 0.01)
+    for _ in range(50):
+        rig.now_ns += SECOND
+        await agent.read_afresh()
+    assert agent.state.counts.rounds == rounds + 3, "no flood of requests is one of rounds"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    rig.kill()
+
+
+async def test_where_a_gpu_cannot_be_read_nobody_who_asks_makes_rounds_come_sooner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After how many rounds its driver is taken for broken is the governor's to reckon."""
+    monkeypatch.setattr("flyball_agent.node.agent.FRESH_SECONDS", 0.01)
+    rig = Rig(tmp_path, tick_seconds=3600.0)
+    rig.hold("gpt2-1-0", 0)
+    rig.spec(1, ("gpt2-1-0", 300_000))
+    task = asyncio.create_task(rig.agent.run())
+    await until(lambda: rig.agent.enforcer.state.acknowledged is not None)
+    await until(lambda: not rig.agent.state.enforced.settling and rig.agent.state.counts.rounds > 0)
+    rig.node.devices[0].flags |= DeviceFault.LOST
+    before = rig.agent.state.counts.rounds
+    rig.spec(2, ("gpt2-1-0", 250_000))
+    await until(lambda: rig.agent.state.counts.rounds > before and not rig.agent.state.enforced.settling)
+    assert any(gpu.failure is not None for gpu in rig.agent.state.enforced.gpus.values())
+    rounds = rig.agent.state.counts.rounds
+    for _ in range(20):
+        rig.now_ns += SECOND
+        await rig.agent.read_afresh()
+    assert rig.agent.state.counts.rounds == rounds
+    assert rig.agent.energy(POD) is not None, "the last reading is there, with its age"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     rig.kill()
 
 

@@ -401,6 +401,7 @@ async def test_a_gpu_that_hangs_holds_neither_the_enforcer_nor_the_next_one(benc
     async with linked(bench, bench.spec(1, 700_000, 350_000, lease=600)) as link:
         await until(acknowledged(link, 1))
         bench.node.devices[0].flags |= DeviceFault.HANG
+        link.read_soon()  # a training process wants a reading: it may be the first to find the driver hanging
         link.accept_spec(bench.spec(2, 400_000, 200_000, lease=600))
         await until(lambda: bench.limits() == [350_000, 200_000])
         await until(lambda: any(gpu.failure is not None for gpu in link.state.enforced.gpus.values()))

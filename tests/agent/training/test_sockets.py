@@ -14,7 +14,15 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from flyball_agent.energy.observations import COMPUTATION_SECONDS, MAX_ASKED_SECONDS, ClockAsked, StepReport
+from flyball_agent.energy.observations import (
+    COMPUTATION_SECONDS,
+    MAX_ASKED_SECONDS,
+    ClockAsked,
+    InvalidReport,
+    StepReport,
+)
+from flyball_agent.energy.stage_profiles import MAX_BODY_BYTES as MAX_PROFILE_BYTES
+from flyball_agent.energy.stage_profiles import StageProfile
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.training.sockets import (
     BODY_SECONDS,
@@ -23,6 +31,8 @@ from flyball_agent.training.sockets import (
     CLOCKS_PER_SECOND,
     CONNECTION_BURST,
     CONNECTIONS_PER_SECOND,
+    FRESH_BURST,
+    FRESH_PER_SECOND,
     IDLE_SECONDS,
     MAX_BODY_BYTES,
     MAX_CONNECTIONS,
@@ -36,6 +46,7 @@ from tests.support.waiting import until
 
 POD, OTHER = PodName("research", "gpt2-1-0"), PodName("research", "bert-1-0")
 REPORT = {"iterations": 100, "windowIterations": 10, "windowSeconds": 2.5, "localBatchSize": 32}
+STAGE = {"stage": 1, "waitingMilliwatts": 55_000, "rows": "forward,1410,0.15,27.5\nbackward,1410,0.31,52\n"}
 
 
 class Backend:
@@ -44,6 +55,9 @@ class Backend:
     def __init__(self) -> None:
         self.reports: list[tuple[PodName, StepReport]] = []
         self.asked: list[tuple[PodName, ClockAsked]] = []
+        self.stages: list[tuple[PodName, StageProfile]] = []
+        self.full = False
+        self.readings = 0
         self.known = {POD, OTHER}
 
     def report_steps(self, pod: PodName, report: StepReport) -> bool:
@@ -58,6 +72,14 @@ class Backend:
         self.asked.append((pod, asked))
         return True
 
+    def report_stage(self, pod: PodName, profile: StageProfile) -> bool:
+        if self.full:
+            raise InvalidReport("stage: one more than a pod can have")
+        if pod not in self.known:
+            return False
+        self.stages.append((pod, profile))
+        return True
+
     def asked_by(self, pod: PodName) -> list[ClockAsked]:
         return [asked for asker, asked in self.asked if asker == pod]
 
@@ -66,6 +88,9 @@ class Backend:
 
     def energy(self, pod: PodName) -> dict[str, int] | None:
         return {"energyMillijoules": 42, "powerMilliwatts": 7} if pod in self.known else None
+
+    async def read_afresh(self) -> None:
+        self.readings += 1
 
 
 @pytest.fixture
@@ -157,6 +182,30 @@ async def test_a_clock_is_asked_for_the_pod_whose_folder_it_is(served: Served) -
         ("GET", "/../../etc/passwd", None, (404, "NotFound")),
         ("POST", "/v1/clocks", b"{}", (405, "MethodNotAllowed")),
         ("POST", "/v1/schedule", b"{}", (404, "NotFound")),
+        ("GET", "/v1/profile", None, (405, "MethodNotAllowed")),
+        ("POST", "/v1/profile", b"[]", (422, "Invalid")),
+        *[
+            ("POST", "/v1/profile", json.dumps({**STAGE, **wrong}).encode(), (422, "Invalid"))
+            for wrong in (
+                {"stage": -1},
+                {"stage": 64},
+                {"stage": True},
+                {"waitingMilliwatts": 1e3},
+                {"waitingMilliwatts": 10**9},
+                {"rows": ""},
+                {"rows": 5},
+                {"rows": "forward,1410,0.15"},
+                {"rows": "forward,1410,nan,27.5"},
+                {"rows": "forward,1410,1e400,27.5"},
+                {"rows": "forward,1410,0.15,-27.5"},
+                {"rows": "0,forward,1410,0.15,27.5"},
+                {"rows": "forward,1410,0.15,27.5\n\nforward,1350,0.16,27.0"},
+                {"rows": "forward,\u0661\u0664,0.15,27.5"},
+                {"rows": "f,1,1,1\n" * 257},
+                {"rows": "f" * 8193},
+            )
+        ],
+        ("POST", "/v1/profile", b"x" * (MAX_PROFILE_BYTES + 1), (413, "TooLarge")),
     ],
 )
 async def test_what_cannot_be_is_refused_in_words(
@@ -165,7 +214,45 @@ async def test_what_cannot_be_is_refused_in_words(
     backend, _, folder, _ = served
     async with client(folder) as session, session.request(method, path, data=body) as answer:
         assert await refusal(answer) == expected
-    assert backend.reports == []
+    assert (backend.reports, backend.stages) == ([], [])
+
+
+async def test_a_pod_has_a_few_readings_made_and_gets_the_last_one_beyond_that(served: Served) -> None:
+    backend, _, folder, clock = served
+    async with client(folder) as one, client(folder, "uid-2") as two:
+
+        async def asks(session: aiohttp.ClientSession, path: str = "/v1/energy?fresh") -> int:
+            async with session.get(path) as answer:
+                assert (await answer.json())["energyMillijoules"] == 42
+                return backend.readings
+
+        assert await asks(one, "/v1/energy") == 0
+        assert [await asks(one) for _ in range(int(FRESH_BURST) + 3)] == [1, 2, 3, 4, 4, 4, 4]
+        assert await asks(two) == 5, "each pod has its own"
+        clock.now += 1.0 / FRESH_PER_SECOND
+        assert await asks(one) == 6
+        backend.known.discard(POD)
+        clock.now += 10.0
+        async with one.get("/v1/energy?fresh") as answer:
+            assert await refusal(answer) == (409, "NotGoverned")
+    assert backend.readings == 6, "nothing is read for who holds nothing"
+
+
+async def test_a_stage_that_was_measured_is_taken_for_the_pod_whose_folder_it_is(served: Served) -> None:
+    backend, _, folder, _ = served
+    most = "\n".join(["forward,1410,0.150000000,27.000000"] * 230)
+    async with client(folder, "uid-2") as session:
+        for rows in (STAGE["rows"], most):
+            async with session.post("/v1/profile", json={**STAGE, "rows": rows}) as answer:
+                assert (answer.status, await answer.json()) == (200, {})
+        backend.known.clear()
+        async with session.post("/v1/profile", json=STAGE) as answer:
+            assert await refusal(answer) == (409, "NotGoverned")
+        backend.known.add(OTHER)
+        backend.full = True
+        async with session.post("/v1/profile", json=STAGE) as answer:
+            assert await refusal(answer) == (422, "Invalid")
+    assert backend.stages == [(OTHER, StageProfile(1, 55_000, rows)) for rows in (str(STAGE["rows"]), most)]
 
 
 async def test_a_pod_that_is_governed_by_nobody_is_told(served: Served) -> None:

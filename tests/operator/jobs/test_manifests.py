@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.workloads import read_incarnation
 from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
 
-from tests.support.operator_objects import NOW, Json, job_view
+from tests.support.operator_objects import NOW, Json, job_view, raw_job
 
 NODES = (("a", 4), ("b", 4))
 REFERENCE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
@@ -332,3 +333,19 @@ def test_a_template_that_cannot_be_used_is_refused_by_name(template: Json, words
             job_view(template=template), 1, NODES, gpu_resources=["nvidia.com/gpu", "example.com/gpu"], now=NOW
         )
     assert words in str(caught.value)
+
+
+def test_a_job_that_measures_itself_is_told_at_which_clocks_and_starts_without_a_plan() -> None:
+    clocks = {"highestMegahertz": 1410, "lowestMegahertz": 1230, "stepMegahertz": 60}
+    pipeline = {**PIPELINE, "plan": {"configMap": "gpt3", "measure": clocks}}
+    made = incarnation_job(job_view(pipeline=pipeline), 1, NODES, now=NOW)
+    pod = made["spec"]["template"]["spec"]
+    assert environment(pod["containers"][0])["FLYBALL_PIPELINE_MEASURE"] == "1410,1350,1290,1230"
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "flyball-plan"]
+    assert volume["projected"]["sources"][0]["configMap"]["optional"] is True
+    raw = raw_job(pipeline=pipeline)
+    raw["metadata"]["labels"] = {"flyball.dev/mode": "observe"}
+    observed = read_energy_aware_job(raw)
+    assert observed.observed
+    made = incarnation_job(observed, 1, NODES, now=NOW)
+    assert "FLYBALL_PIPELINE_MEASURE" not in environment(made["spec"]["template"]["spec"]["containers"][0])

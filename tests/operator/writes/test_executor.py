@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from flyball_api.energy_aware_job import EnergyAwareJobStatus
+from flyball_api.energy_aware_job import EnergyAwareJobStatus, PlanSource
 from flyball_api.gpu_node import read_gpu_node
 from flyball_api.grant import OtherGpuLimits
 from flyball_api.power_cap import PowerCapStatus
@@ -17,6 +17,7 @@ from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import GPU_NODES, PODS, Resource
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
+from flyball_operator.jobs.pipeline_plans import PlanPipeline
 from flyball_operator.jobs.pipeline_points import TellPoint
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
@@ -431,3 +432,16 @@ async def test_statuses_and_deletions_are_of_the_object_that_was_read() -> None:
             {"propagationPolicy": "Background", "preconditions": {"uid": "uid-train"}},
         ),
     ]
+
+
+async def test_a_plan_is_put_where_the_job_has_it_and_never_over_another() -> None:
+    desk = Desk()
+    wanted = PlanPipeline(job_view(), PlanSource("gpt3", "fast.json"), 16, "stage,...", 57.5, "digest")
+    assert (await desk.executor.create_pipeline_plan(wanted, '{"points": []}')).done
+    ((method, path, body),) = desk.server.asked
+    assert (method, path) == ("POST", f"/api/v1/namespaces/{wanted.job.namespace}/configmaps")
+    assert body["data"] == {"fast.json": '{"points": []}'}
+    assert body["metadata"]["name"] == "gpt3"
+    assert body["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "flyball"
+    desk.server.answers[f"POST {path}"] = error(409, "exists")
+    assert (await desk.executor.create_pipeline_plan(wanted, "{}")).conflict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from flyball_api.energy_aware_job import BackOff, IncarnationFailure, RecurringRun
+from flyball_api.energy_aware_job import BackOff, IncarnationFailure, MeasuredPlan, RecurringRun
 from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_planner.snapshot import JobDecision
 
@@ -31,7 +31,7 @@ class JobFacts:
     of this start from running; `bounds_beyond` which of its bounds no GPU can take; `failures` how its last incarnations
     ended, the newest first. `queue` is its place among those that wait. `pace_band` is between which shares of the time
     that its model says an iteration will take at its size and clock (0.1 and 0.9 quantiles). `run` is which run of a
-    recurring job it is, or is to be.
+    recurring job it is, or is to be. `measured_plan` is what became of a plan of what it has measured of its pipeline.
     """
 
     progress: JobProgress
@@ -60,6 +60,7 @@ class JobFacts:
     queue: PlanPlace | None = None
     pace_band: tuple[float, float] | None = None
     run: RecurringRun | None = None
+    measured_plan: MeasuredPlan | None = None
 
     @property
     def on_lost_node(self) -> bool:

@@ -196,6 +196,7 @@ def _significant_facts(facts: JobFacts) -> tuple[object, ...]:
         None if facts.obstacle is None else facts.obstacle.reason,
         facts.highest_incarnation,
         facts.last_resize,
+        facts.measured_plan,
         None if facts.run is None else (facts.run.gpu_model, facts.run.decision),
         step.phase,
         step.bound,

@@ -2,9 +2,9 @@
 
 Each size class gets nodes in proportion to the GPUs that its jobs want, anew at every decision; within a class whose
 nodes are over-subscribed, jobs are time-sliced: whoever has run for a slice makes room for those who have waited longest.
-GPUs that a class does not need are lent to waiting jobs of others. Not elastic. Without the paper's migration, and without its
-packing of several jobs on one GPU, of which too little is public. Suspending and resuming in place costs a job about a second
-(section 4), much less than the checkpoint and restart that other schedulers' preemptions cost.
+GPUs that a class does not need are lent to waiting jobs of others. Not elastic. Without the paper's migration, and
+without its packing of several jobs on one GPU, of which too little is public. Suspending and resuming in place costs a job
+about a second (section 4), much less than the checkpoint and restart that other schedulers' preemptions cost.
 """
 
 from __future__ import annotations
