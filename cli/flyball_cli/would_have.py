@@ -20,6 +20,7 @@ CSV_HEADINGS = (
     "longer %", "longer % least", "longer % most",
 )  # fmt: skip
 HEADINGS = ("jobs", "kWh", "would have saved", "", "longer", "unknown kWh")
+POD_HEADINGS = ("kWh", "held idle kWh", "would have saved else")
 LONGEST_PICTURE = 31
 
 
@@ -39,8 +40,16 @@ def printed_would_have(report: WouldHaveReport, output: str) -> str:
         return text.getvalue().rstrip("\n")
     rows = [[report.by.value.upper(), *(heading.upper() for heading in HEADINGS)]]
     rows += [[line.name, *_words(line)] for line in (*report.lines, report.total)]
+    table = columns_text(rows, [False, *[True] * len(HEADINGS)])
+    if report.pods:
+        pods = [["PODS OUTSIDE FLYBALL", *(heading.upper() for heading in POD_HEADINGS)]]
+        pods += [
+            [pod.name, f"{pod.kilowatt_hours:.2f}", f"{pod.held_idle_kilowatt_hours:.2f}", "unknown"]
+            for pod in report.pods
+        ]
+        table += "\n\n" + columns_text(pods, [False, True, True, True])
     notes = "\n".join(f"- {caveat}" for caveat in report.caveats)
-    return f"{columns_text(rows, [False, *[True] * len(HEADINGS)])}\n\n{notes}"
+    return f"{table}\n\n{notes}"
 
 
 def _fields(line: WouldHaveLine) -> list[str]:

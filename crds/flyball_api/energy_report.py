@@ -61,11 +61,15 @@ class ReportedJob(ApiStruct, frozen=True):
 
 
 class OwnerEnergy(ApiStruct, frozen=True):
-    """What other pods with GPUs have used, by what they belong to: kind and name, such as Deployment/web."""
+    """What other pods with GPUs have used, by what they belong to: kind and name, such as Deployment/web.
+
+    Of that `idle_millijoules` while a GPU that they held drew no more than it does without computing.
+    """
 
     namespace: str
     owner: str
     millijoules: Count = 0
+    idle_millijoules: Count = 0
 
 
 class CapEnergy(ApiStruct, frozen=True):

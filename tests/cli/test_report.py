@@ -16,7 +16,7 @@ from flyball_cli.report import Output, _made, _month, draw, month_after, picture
 from flyball_cli.would_have import draw_would_have, picture_of_savings, printed_would_have
 from flyball_views.overview import read_overview
 from flyball_views.report import By, Prices, Report, report
-from flyball_views.would_have import Estimate, WouldHaveLine, WouldHaveReport
+from flyball_views.would_have import Estimate, PodsLine, WouldHaveLine, WouldHaveReport
 from matplotlib.figure import Figure
 
 from tests.support.shown_cluster import NOW, cluster
@@ -158,3 +158,12 @@ def test_what_would_have_been_saved_as_csv_and_json() -> None:
 def test_what_would_have_been_saved_as_a_picture(lines: tuple[WouldHaveLine, ...], tmp_path: Path) -> None:
     draw_would_have(msgspec.structs.replace(WOULD_HAVE, lines=lines), tmp_path / "report.png")
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pods_outside_flyball_have_a_table_of_their_own() -> None:
+    pods = (PodsLine("web/Deployment/serve", 8.0, 2.0),)
+    report = WouldHaveReport(By.JOB, NOW, (KNOWN, NEW), TOTAL, ("it is of one day",), pods)
+    lines = printed_would_have(report, "table").splitlines()
+    assert [line.split() for line in lines if "serve" in line] == [["web/Deployment/serve", "8.00", "2.00", "unknown"]]
+    assert "PODS OUTSIDE FLYBALL" not in printed_would_have(WOULD_HAVE, "table")
+    assert msgspec.json.decode(printed_would_have(report, "json"), type=WouldHaveReport) == report

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from flyball_api.energy_report import EnergyReportSpec, ObservedUse, ReportedJob
+from flyball_api.energy_report import EnergyReportSpec, ObservedUse, OwnerEnergy, ReportedJob
 from flyball_views.report import By
-from flyball_views.would_have import Estimate, would_have_report
+from flyball_views.would_have import MOST_PODS, Estimate, PodsLine, would_have_report
 
 NOW = datetime(2030, 6, 3, 6, 30, tzinfo=UTC)
 HOUR = 3_600_000_000  # a kilowatt-hour in millijoules
@@ -102,3 +102,24 @@ def test_it_says_how_to_read_it() -> None:
 def test_caps_have_no_line() -> None:
     with pytest.raises(ValueError, match="not by cap"):
         would_have_report(BOOKS, NOW, By.CAP)
+
+
+def test_of_pods_outside_flyball_what_they_held_without_computing_is_said_and_nothing_else() -> None:
+    books = [
+        book(
+            day,
+            owners=(
+                OwnerEnergy("web", "Deployment/serve", 4 * HOUR, HOUR),
+                OwnerEnergy("lab", "Pod/notebook", 2 * HOUR, 2 * HOUR),
+                *(OwnerEnergy("many", f"Pod/{number}", HOUR) for number in range(MOST_PODS)),
+            ),
+            pods_millijoules=(6 + MOST_PODS) * HOUR,
+        )
+        for day in ("2030-06-01", "2030-06-02")
+    ]
+    report = would_have_report([*books, BOOKS[1]], NOW)
+    assert len(report.pods) == MOST_PODS
+    assert report.pods[:2] == (PodsLine("lab/Pod/notebook", 4.0, 4.0), PodsLine("web/Deployment/serve", 8.0, 2.0))
+    assert any(caveat.startswith("6.00 kWh of that GPUs drew that such pods held") for caveat in report.caveats)
+    (only,) = would_have_report(books, NOW, namespace="web").pods
+    assert only.name == "web/Deployment/serve"

@@ -6,6 +6,7 @@ that a sum is rather surer than its band says. Of what nobody knows anything, no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -14,6 +15,8 @@ from flyball_api.energy_report import EnergyReportSpec, ObservedUse, ReportedJob
 from flyball_views.books import MILLIJOULES_PER_KILOWATT_HOUR
 from flyball_views.report import By
 from flyball_views.row import Row
+
+MOST_PODS = 10
 
 
 class Estimate(Row, frozen=True):
@@ -40,14 +43,27 @@ class WouldHaveLine(Row, frozen=True):
     longer_share: Estimate | None
 
 
+class PodsLine(Row, frozen=True):
+    """What the pods of one owner outside Flyball have used, and of that `held_idle_kilowatt_hours` by GPUs that they held
+    and that computed nothing, which giving them back saves. What governing would save of the rest is not known."""
+
+    name: str
+    kilowatt_hours: float
+    held_idle_kilowatt_hours: float
+
+
 class WouldHaveReport(Row, frozen=True):
-    """The lines, who would have saved most first (days and months in their order), their sum, and how to read them."""
+    """The lines, who would have saved most first (days and months in their order), their sum, and how to read them.
+
+    `pods` are the owners of pods outside Flyball, at most ten, who held GPUs without computing most first.
+    """
 
     by: By
     time: datetime
     lines: tuple[WouldHaveLine, ...]
     total: WouldHaveLine
     caveats: tuple[str, ...]
+    pods: tuple[PodsLine, ...] = ()
 
 
 def would_have_report(
@@ -65,7 +81,22 @@ def would_have_report(
                 everything.append(job)
     lines = [_line(name, jobs) for name, jobs in groups.items()]
     lines.sort(key=(lambda line: line.name) if by in (By.DAY, By.MONTH) else (lambda line: (-_saved(line), line.name)))
-    return WouldHaveReport(by, now, tuple(lines), _line("total", everything), tuple(_caveats(books, everything)))
+    caveats = tuple(_caveats(books, everything))
+    return WouldHaveReport(by, now, tuple(lines), _line("total", everything), caveats, _pods(books, namespace))
+
+
+def _pods(books: Iterable[EnergyReportSpec], namespace: str | None) -> tuple[PodsLine, ...]:
+    used: Counter[str] = Counter()
+    idle: Counter[str] = Counter()
+    for book in books:
+        for owner in book.owners:
+            if namespace in (None, owner.namespace):
+                name = f"{owner.namespace}/{owner.owner}"
+                used[name] += owner.millijoules
+                idle[name] += owner.idle_millijoules
+    names = sorted(used, key=lambda name: (-idle[name], -used[name], name))[:MOST_PODS]
+    kilowatt_hour = MILLIJOULES_PER_KILOWATT_HOUR
+    return tuple(PodsLine(name, used[name] / kilowatt_hour, idle[name] / kilowatt_hour) for name in names)
 
 
 def _name(book: EnergyReportSpec, job: ReportedJob, by: By) -> str:
@@ -137,5 +168,12 @@ def _caveats(books: Sequence[EnergyReportSpec], observed: Sequence[ReportedJob])
         found.append(
             f"{outside / MILLIJOULES_PER_KILOWATT_HOUR:.2f} kWh of pods outside Flyball are not in it: nobody knows their "
             "iterations"
+        )
+    idle = sum(owner.idle_millijoules for book in books for owner in book.owners)
+    if idle:
+        found.append(
+            f"{idle / MILLIJOULES_PER_KILOWATT_HOUR:.2f} kWh of that GPUs drew that such pods held without computing (no "
+            "more than 1.2 times what the GPU draws idle): to give them back saves that where they then sleep, and nothing "
+            "else is known of it"
         )
     return found

@@ -47,6 +47,8 @@ from flyball_operator.report.would_have import Comparison, observed_use
 # GPUs pass their limits for moments, two clocks run at about the same rate, and a report is made of older readings.
 MOST_OVER_LIMITS = 1.2
 SLACK_SECONDS = 60.0
+# A GPU that draws no more than this times what it does idle computes nothing; that its memory is in use takes some.
+IDLE_SHARE = 1.2
 # For so long a node may not have reported when its report is seen first; what it could have used in a longer time without
 # using it is no allowance for later.
 ABSENCE_SECONDS = 3600.0
@@ -135,6 +137,7 @@ class EnergyBooks:
         self._namespaces.update({item.name: item for item in stored.namespaces})
         self._jobs.update({item.uid: item for item in stored.jobs})
         self._owners.update({(item.namespace, item.owner): item.millijoules for item in stored.owners})
+        self._owners_idle.update({(item.namespace, item.owner): item.idle_millijoules for item in stored.owners})
         self._caps.update({item.name: item.millijoules for item in stored.caps})
 
     def _empty(self, day: str) -> None:
@@ -144,6 +147,7 @@ class EnergyBooks:
         self._namespaces: dict[str, NamespaceEnergy] = {}
         self._jobs: dict[str, ReportedJob] = {}
         self._owners: Counter[Owner] = Counter()
+        self._owners_idle: Counter[Owner] = Counter()  # of that, what GPUs used that were held and computed nothing
         self._caps: Counter[str] = Counter()
 
     def largest_owners(self, number: int) -> list[tuple[Owner, int]]:
@@ -200,7 +204,11 @@ class EnergyBooks:
         namespaces = sorted(
             self._namespaces.values(), key=lambda item: (-item.jobs_millijoules - item.pods_millijoules, item.name)
         )
-        owners = (OwnerEnergy(*owner, used) for owner, used in self._owners.most_common(MAX_OWNERS) if used)
+        owners = (
+            OwnerEnergy(*owner, used, self._owners_idle[owner])
+            for owner, used in self._owners.most_common(MAX_OWNERS)
+            if used
+        )
         caps = (CapEnergy(name, used) for name, used in self._caps.most_common(MAX_CAPS))
         book = EnergyReportSpec(
             day=self.day,
@@ -258,8 +266,10 @@ class EnergyBooks:
         rises = {uuid: _rise(known, session, uuid, value) for uuid, value in read.items()}
         total = _possible(sum(rises.values()), info, known, now)
         if total == sum(rises.values()):
+            most_idle = _most_idle(info, known, gpu_node, session)
             for uuid, owner in known.holders.items():
-                self._add_other(owner, rises.get(uuid, 0))
+                risen = rises.get(uuid, 0)
+                self._add_other(owner, risen, idle=risen <= most_idle)
         known.millijoules = read if session != known.session else {**known.millijoules, **read}
         known.session, known.holders, known.ours, known.seen = session, holders, ours, gpu_node
         return total
@@ -291,12 +301,13 @@ class EnergyBooks:
             gpu_seconds=space.gpu_seconds + gpu_seconds,
         )
 
-    def _add_other(self, owner: Owner, millijoules: int) -> None:
+    def _add_other(self, owner: Owner, millijoules: int, *, idle: bool) -> None:
         if (owner[0] not in self._namespaces and len(self._namespaces) >= MAX_KNOWN) or not millijoules:
             return  # nobody has so many namespaces: an agent makes them up
         self._of_pods += millijoules
         if owner in self._owners or len(self._owners) < MAX_KNOWN:
             self._owners[owner] += millijoules
+            self._owners_idle[owner] += millijoules if idle else 0
         space = self._namespaces.get(owner[0]) or NamespaceEnergy(owner[0])
         self._namespaces[owner[0]] = msgspec.structs.replace(
             space, pods_millijoules=space.pods_millijoules + millijoules
@@ -348,6 +359,18 @@ def _other_holders(gpu_node: GpuNode, owners: Mapping[PodName, Owner], ours: Col
         if pod not in ours:
             found[gpu.uuid] = owners.get(pod) or (gpu.pod.namespace, _readable(f"Pod/{gpu.pod.name}"))
     return found
+
+
+def _most_idle(info: NodeInfo, known: _Counters, gpu_node: GpuNode, session: str) -> float:
+    """What a GPU of this node uses at the most between its last two reports where it computes nothing, in millijoules.
+
+    Negative where nobody knows: what its GPUs draw idle, or how long that was by the node's own clock.
+    """
+    before, now = known.seen.status.last_round, gpu_node.status.last_round
+    if info.gpu_model is None or before is None or now is None or session != known.session:
+        return -1.0
+    seconds = (now.boottime_nanoseconds - before.boottime_nanoseconds) / 1e9
+    return IDLE_SHARE * info.gpu_model.idle_power_watts * seconds * 1e3 if seconds > 0 else -1.0
 
 
 def _rise(known: _Counters, session: str, uuid: str, value: int) -> int:

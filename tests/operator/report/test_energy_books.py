@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from flyball_api.energy_report import EnergyRates, EnergyReportSpec, read_energy_report
+from flyball_api.gpu_node import RoundTime
 from flyball_api.reading import to_json
 from flyball_api.workloads import PodView, read_pod
 from flyball_kube.errors import ApiError
@@ -50,6 +51,11 @@ def info(
     ]
     session = keywords.get("session", ("boot", "driver"))
     view = gpu_node_view(name, grant(800_000), devices=devices, session=session, reports=reports)
+    at_seconds = keywords.get("at_seconds")
+    if at_seconds is not None:
+        view = replace(
+            view, status=msgspec.structs.replace(view.status, last_round=RoundTime(at_seconds * 1_000_000_000, "1"))
+        )
     return read_nodes([node_view(name, len(counters))], {name: view}, [], frozenset())[name]
 
 
@@ -99,6 +105,30 @@ def test_what_is_not_a_jobs_is_its_holders_or_idle() -> None:
     ]
     spaces = {item.name: (item.jobs_millijoules, item.pods_millijoules) for item in spec.namespaces}
     assert spaces == {"team": (5000, 0), "web": (0, 3000)}
+
+
+def test_what_pods_draw_of_gpus_that_they_hold_without_computing_is_told_apart() -> None:
+    pods = {0: ("web", "serve"), 1: ("web", "batch")}
+
+    def at(seconds: int | None, *watt_seconds: int, session: tuple[str, str] = ("boot", "driver")) -> Seen:
+        counters: list[int | None] = [1000 * each for each in watt_seconds]
+        node = info("a", counters, pods, at_seconds=seconds, session=session)
+        assert node.gpu_model is not None
+        assert 40 < node.gpu_model.idle_power_watts < 60
+        return seen(node)
+
+    books = begun(at(100, 0, 0), at(160, 60 * 45, 60 * 300))
+
+    def told(books: EnergyBooks) -> dict[str, tuple[int, int]]:
+        return {item.owner: (item.millijoules // 1000, item.idle_millijoules // 1000) for item in books.spec().owners}
+
+    assert told(books) == {"Pod/serve": (2700, 2700), "Pod/batch": (18_000, 0)}
+    books.observe(at(220, 2700 + 60 * 80, 18_000 + 60 * 45), after(120))
+    assert told(books) == {"Pod/serve": (7500, 2700), "Pod/batch": (20_700, 2700)}, "each interval by itself"
+    books.observe(at(None, 7500 + 60, 20_700 + 60), after(180))
+    assert told(books)["Pod/serve"] == (7560, 2700), "in how long it drew that nobody knows"
+    again = EnergyBooks(books.spec(), RATES, after(200))
+    assert told(again) == told(books), "the next operator goes on with them"
 
 
 def test_a_jobs_pod_that_is_ending_is_nobody_elses() -> None:
@@ -271,7 +301,7 @@ def test_pods_with_the_longest_of_names_are_told_apart() -> None:
 def test_an_agent_that_makes_namespaces_up_fills_no_memory() -> None:
     books = begun(seen(info("a", [0])))
     for index in range(energy_books.MAX_KNOWN + 10):
-        books._add_other((f"made-up-{index}", "Pod/x"), 1)
+        books._add_other((f"made-up-{index}", "Pod/x"), 1, idle=False)
     spec = books.spec()
     assert len(books._namespaces) == len(books._owners) == energy_books.MAX_KNOWN
     assert len(spec.namespaces) == 1024
@@ -288,7 +318,7 @@ def test_the_largest_book_fits_into_etcd_and_counts_nothing_twice() -> None:
     books.observe(Seen(nodes, {"hall": nodes}, [], {}), NOON)
     books.observe(Seen(nodes, {"hall": nodes}, jobs, {}), after(60))
     for index in range(600):
-        books._add_other((long, energy_books._readable(f"Deployment/{index}" + "ü" * 300)), 10**9)
+        books._add_other((long, energy_books._readable(f"Deployment/{index}" + "ü" * 300)), 10**9, idle=True)
     spec = books.spec()
     assert_valid("EnergyReport", "spec", to_json(spec))
     assert spec.marks is not None
