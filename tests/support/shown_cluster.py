@@ -78,7 +78,7 @@ def late_cap() -> Json:
             "Enforced",
             False,
             "WaitingForAcknowledgements",
-            "the nodes may still draw 900 W, 300 W over the cap; 1 node has yet to acknowledge their grant",
+            "the nodes may still draw 900 W, 300 W over the cap; 1 node has yet to acknowledge its grant",
         ),
         condition("Breached", False, "WithinCap", "measured 440 W, cap 600 W"),
         condition("MeterSilent", False, "NoMeter", "the cap has no meter"),

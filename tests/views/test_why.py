@@ -239,7 +239,7 @@ def test_a_cap_that_is_not_enforced_names_the_nodes_that_owe() -> None:
     found = why_cap(shown(), "cluster")
     assert found.headline == "not enforced: 600 W in force, 900 W committed, 440 W measured, 0 W to give"
     assert told(found)[:2] == [
-        (STOPS, "the nodes may still draw 900 W, 300 W over the cap; 1 node has yet to acknowledge their grant"),
+        (STOPS, "the nodes may still draw 900 W, 300 W over the cap; 1 node has yet to acknowledge its grant"),
         (STOPS, "node-b: it is cordoned: no job is placed there"),
     ]
 
@@ -248,7 +248,7 @@ def test_a_cap_that_is_held_says_why_less_is_in_force_and_who_draws() -> None:
     found = why_cap(shown(), "row-a")
     assert told(found) == [
         (LIMITS, "1000 W are in force, not 1200 W: the schedule evening is in force"),
-        (NOTE, "1 job run under it: team/train (272 W, 1 GPU)"),
+        (NOTE, "1 job runs under it: team/train (272 W, 1 GPU)"),
     ]
 
 

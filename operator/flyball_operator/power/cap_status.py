@@ -204,7 +204,8 @@ def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condit
         return Condition("Enforced", None, "ProofStale", message)
     message = f"the nodes may still draw {state.committed_watts:.0f} W, {over:.0f} W over the cap"
     if grants.waiting:
-        message += f"; {_nodes_have(grants.waiting)} yet to acknowledge their grant"
+        whose = "its grant" if grants.waiting == 1 else "their grants"
+        message += f"; {_nodes_have(grants.waiting)} yet to acknowledge {whose}"
     return Condition("Enforced", False, "WaitingForAcknowledgements" if feasible else "Infeasible", message)
 
 

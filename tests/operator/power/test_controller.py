@@ -618,7 +618,7 @@ def test_a_cap_is_told_how_many_nodes_are_not_there_yet() -> None:
     bench.put("b", 300)
     (write,) = bench.step(row(3200)).cap_statuses
     enforced = next(item for item in write.status.conditions if item.type == "Enforced")
-    assert "2 nodes have yet to acknowledge their grant" in enforced.message
+    assert "2 nodes have yet to acknowledge their grants" in enforced.message
     assert bench.step(row(3200)).owing == 0
     # One that is to be cut, one whose raise waits for that, and one that has its grant and owes the answer.
     bench = Bench("abc")
@@ -633,7 +633,7 @@ def test_a_cap_is_told_how_many_nodes_are_not_there_yet() -> None:
     assert "c" not in {send.node.name for send in instructions.sends}
     (write,) = instructions.cap_statuses
     enforced = next(item for item in write.status.conditions if item.type == "Enforced")
-    assert "3 nodes have yet to acknowledge their grant" in enforced.message
+    assert "3 nodes have yet to acknowledge their grants" in enforced.message
 
 
 def test_nodes_owe_an_acknowledgement_and_are_unresponsive_after_the_timeout() -> None:

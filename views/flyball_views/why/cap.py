@@ -172,7 +172,8 @@ def _use(cap: CapRow, under: Sequence[NodeRow], overview: Overview) -> list[Reas
         jobs.sort(key=lambda job: -(job.watts or 0))
         listed = ", ".join(_use_of(job) for job in jobs[:NAMED])
         more = f", and {len(jobs) - NAMED} more" if len(jobs) > NAMED else ""
-        found.append(Reason(Weight.NOTE, f"{counted(len(jobs), 'job')} run under it: {listed}{more}"))
+        run = "runs" if len(jobs) == 1 else "run"
+        found.append(Reason(Weight.NOTE, f"{counted(len(jobs), 'job')} {run} under it: {listed}{more}"))
     committed, measured, in_force = cap.committed_watts, cap.measured_watts, cap.in_force_watts
     if committed is not None and measured is not None and in_force and committed - measured > in_force / 4:
         held = watts_words(committed - measured)
