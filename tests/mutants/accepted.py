@@ -13,6 +13,7 @@ _NO_RISE = "where nothing rises, what the ramp allows is what the cap comes to"
 _BUDGET = "a cap with a budget has a period of it, and no other cap has one; both are asked for the types' sake"
 _CLOCK = "a report has a clock where it says when it was made; both are asked for the types' sake"
 _SHARES = "the shares of a step that is over are made anew: only memory is kept"
+_GRANTED = "what was granted longer ago is looked at by nobody: only memory is kept"
 _RAMP = "only caps with a ramp come here; asked for the type's sake"
 
 ACCEPTED: dict[str, str] = {
@@ -25,7 +26,7 @@ ACCEPTED: dict[str, str] = {
     " -> without 'self.spec.meter is None'": _METER,
     "flyball_operator.power.cap_state:CapState.next_change_seconds: self.spec.meter is None or self.meter is None"
     " -> without 'self.meter is None'": _METER,
-    "flyball_operator.power.cap_tracker:CapTracker.read:"
+    "flyball_operator.power.cap_tracker:CapTracker.step:"
     "  for _, spec, under in readable if spec.energy_budget is not None -> without 'if spec.energy_budget is not None'": (
         "a shortcut: counters that no budget is charged by are followed for nothing"
     ),
@@ -87,10 +88,11 @@ ACCEPTED: dict[str, str] = {
     "flyball_operator.power.node_info:_Facts.same:"
     " self.node is other.node and self.gpu_node is other.gpu_node and (self.gpus is other.gpus) and (self["
     " -> without 'self.gpus is other.gpus'": "of the same Node and GPUNode the facts of their GPUs are the same",
-    "flyball_operator.power.node_info:read_nodes: pod.gpus and pod.node and (not pod.finished) -> without 'pod.gpus'": (
+    "flyball_operator.power.node_info:read_nodes: pod.holds_or_wants and pod.node and (not pod.finished)"
+    " -> without 'pod.holds_or_wants'": (
         "a shortcut: the observed pods outside Flyball have GPUs, and who holds none is left out in the end"
     ),
-    "flyball_operator.power.node_info:read_nodes: pod.gpus and pod.node and (not pod.finished)"
+    "flyball_operator.power.node_info:read_nodes: pod.holds_or_wants and pod.node and (not pod.finished)"
     " -> without 'pod.node'": "a shortcut: nobody asks for the pods of a node without a name",
     "flyball_operator.power.node_reserve:reserve_of: if not nodes: -> if False": (
         "a shortcut: the largest none of the distances come to nothing"
@@ -99,6 +101,13 @@ ACCEPTED: dict[str, str] = {
     " -> without 'if not info.proof_void'": (
         "a shortcut: a node whose proof is void counts at its largest limits, and its distance to them is nothing"
     ),
+    "flyball_operator.power.patience:SmallRaises.sent:"
+    " self._granted = {name: at for name, at in self._granted.items() if monotonic - at < SMALL_RAISE_SECO"
+    " -> forgotten": _GRANTED,
+    "flyball_operator.power.patience:SmallRaises.sent:"
+    "  for name, at in self._granted.items() if monotonic - at < SMALL_RAISE_SECONDS"
+    " -> without 'if monotonic - at < SMALL_RAISE_SECONDS'": _GRANTED,
+    "flyball_operator.power.patience:SmallRaises.sent: monotonic - at < SMALL_RAISE_SECONDS -> LtE": _GRANTED,
     "flyball_operator.power.ramp:Ramps.step:"
     " self._shares = {uid: known for uid, known in self._shares.items() if uid in uids} -> forgotten": _SHARES,
     "flyball_operator.power.ramp:Ramps.step:  for uid, known in self._shares.items() if uid in uids"
