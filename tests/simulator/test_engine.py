@@ -214,6 +214,15 @@ def test_who_can_never_run_is_reported_by_policies_that_decide_at_intervals_too(
     assert late.completion_seconds["only"] >= days, "a node that is to come back is worth waiting for"
 
 
+def test_gandiva_migrates_a_job_for_one_that_needs_a_whole_node() -> None:
+    """Two halves of two nodes are left: one of the long jobs moves to the other, for a second's suspension."""
+    jobs = [job("a", 100.0, 4), job("b", 5_000.0, 4), job("c", 5_000.0, 4), job("d", 100.0, 4)]
+    result = run([*jobs, job("whole", 1_000.0, 8, submit=200.0)], "gandiva", 16)
+    assert result.migrations == 1
+    assert result.completion_seconds["whole"] == pytest.approx(1_000.0)
+    assert sorted(result.completion_seconds[name] for name in "bc") == pytest.approx([5_000.0, 5_001.0])
+
+
 def test_checkpoints_and_failures_that_concern_nobody_change_nothing() -> None:
     jobs = [job(f"j{index}", 3_000.0, submit=700.0 * index) for index in range(4)]
     plain = run(jobs, "price", 16, price=0.0003)

@@ -2,9 +2,10 @@
 
 Each size class gets nodes in proportion to the GPUs that its jobs want, anew at every decision; within a class whose
 nodes are over-subscribed, jobs are time-sliced: whoever has run for a slice makes room for those who have waited longest.
-GPUs that a class does not need are lent to waiting jobs of others. Not elastic. Without the paper's migration, and
-without its packing of several jobs on one GPU, of which too little is public. Suspending and resuming in place costs a job
-about a second (section 4), much less than the checkpoint and restart that other schedulers' preemptions cost.
+GPUs that a class does not need are lent to waiting jobs of others, and running jobs migrate so that free GPUs on several
+nodes make a whole cell. Not elastic. Suspending and resuming, here or on another node, costs a job about a second (section
+4), much less than the checkpoint and restart that other schedulers' preemptions cost. Without the paper's packing of jobs
+on one GPU, of which too little is public.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class Gandiva:
     """Time-slicing on node sets by size class."""
 
     name = "gandiva"
-    traits = Traits(knob=Knob.CLOCK, preempts=True, interval_seconds=SLICE_SECONDS, suspend_seconds=1.0)
+    traits = Traits(knob=Knob.CLOCK, repacks=True, preempts=True, interval_seconds=SLICE_SECONDS, suspend_seconds=1.0)
 
     def decide(self, view: ClusterView) -> list[Choice]:
         classes: dict[int, list[JobView]] = {}
