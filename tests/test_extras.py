@@ -112,7 +112,7 @@ def test_the_terminal_view_needs_its_extra_alone() -> None:
 
 @pytest.mark.parametrize("extra", COMPONENTS)
 def test_no_component_brings_what_it_does_not_use(extra: str) -> None:
-    solver = set() if extra == "service" else {"highspy"}  # which frontiers are found by
+    solver = set() if extra == "service" else {"highspy", "pylmcf"}  # which frontiers are found by
     assert not libraries(extra) & {
         *solver,
         "matplotlib",

@@ -38,6 +38,7 @@ EXTRAS = {
     "matplotlib": "studies",
     "xgboost": "kareus",
     "highspy": "frontiers",
+    "pylmcf": "frontiers",
     "numpy": "planner",
     "scipy": "planner",
     "kopf": "operator",

@@ -30,6 +30,8 @@ def test_another_name_is_refused() -> None:
 
 
 def test_the_frontier_itself_loads_no_solver() -> None:
-    program = "import sys; from flyball_frontiers import Frontier; print({'highspy', 'scipy'} & set(sys.modules))"
+    program = (
+        "import sys; from flyball_frontiers import Frontier; print({'highspy', 'pylmcf', 'scipy'} & set(sys.modules))"
+    )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "set()"

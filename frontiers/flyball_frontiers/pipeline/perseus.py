@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flyball_frontiers.frontier import RELATIVE_TOLERANCE, Frontier, FrontierPoint
 from flyball_frontiers.pipeline.graph import ComputationGraph
@@ -19,12 +20,20 @@ from flyball_frontiers.pipeline.relaxation import RelaxedPlan, TimeCostProgram
 from flyball_frontiers.pipeline.rounding import Rounding
 from flyball_frontiers.pipeline.steady import find_layers, middle, shorten, tie
 
+Floats = NDArray[np.float64]
+
 Progress = Callable[[int, int], None]
 """Told how many points are solved, and of how many."""
 
 ENERGY_WEIGHT = 3.0
 """How much more a step in energy counts than one in time when points are spread: a look-up between two points loses at
 most the energy from one to the next, and time that is not used up is lost only as far as it could have saved energy."""
+
+FINER = 1.3
+"""How many times more points are solved than are wanted where the curve's range in energy is known at its end alone."""
+
+LEAST_RANGE = 1 / 8
+"""What that range is taken for at least, as a share of what all operations together could cost more."""
 
 OPTIMAL_WITHIN = 5e-7
 """How far a plan that repeats its steady state may be above what is proven to be the least, as a share of its energy."""
@@ -88,7 +97,7 @@ class PerseusPlanner:
         """
         if points < 2:
             raise ValueError(f"a frontier needs at least 2 points, not {points}")
-        if self.t_min < self.t_star:
+        if self.t_min < self.t_star and self._ties is not None:
             self._proven(lambda: [self._fastest_plan()])  # it needs the most layers as a rule: before all are solved
         return self._realised(self._proven(lambda: self._along_the_curve(points, progress or _tell_nobody)))
 
@@ -164,15 +173,18 @@ class PerseusPlanner:
         return self._fastest
 
     def _along_the_curve(self, points: int, progress: Progress) -> list[RelaxedPlan]:
+        if self.t_star <= self.t_min:
+            return [self._program.cheapest()]
+        return self._walk_freely(points, progress) if self._ties is None else self._walk_evenly(points, progress)
+
+    def _walk_evenly(self, points: int, progress: Progress) -> list[RelaxedPlan]:
         """From t_star down, the next time is where the curve, going on with its slope, has left an even share behind.
 
         It is convex and the slope grows, so that a step may come out longer than wanted; the later ones are then
-        shorter.
+        shorter. The fastest plan is solved before, from nothing.
         """
         program = self._program
         slowest = program.cheapest()
-        if self.t_star <= self.t_min:
-            return [slowest]
         fastest = self._fastest_plan()
         progress(2, points)
         time_range, cost_range = self.t_star - self.t_min, fastest.cost_joules - slowest.cost_joules
@@ -189,6 +201,35 @@ class PerseusPlanner:
             plans.append(program.solve(last.time_seconds - step))
             progress(len(plans) + 1, points)
         return [*plans, fastest][::-1]
+
+    def _walk_freely(self, points: int, progress: Progress) -> list[RelaxedPlan]:
+        """From t_star down in finer steps than wanted, of which those are kept that lie evenly.
+
+        A network simplex takes as long from nothing to the fastest plan as along the whole curve, so what that costs is
+        not known before. It is at least what it would be if the slope stayed as it is.
+        """
+        program, slowest = self._program, self._program.cheapest()
+        time_range = self.t_star - self.t_min
+        least = LEAST_RANGE * (program.cost(program.shortest) - slowest.cost_joules)
+        plans = [slowest]
+        program.forget()
+        while (remaining := plans[-1].time_seconds - self.t_min) > 0:
+            last = plans[-1]
+            known = max(least, last.cost_joules - slowest.cost_joules + last.joules_per_second * remaining)
+            speed = 1 / time_range + ENERGY_WEIGHT * last.joules_per_second / known
+            step = (1 + ENERGY_WEIGHT) / (FINER * points) / speed
+            plans.append(program.solve(self.t_min if step > remaining / 2 else last.time_seconds - step))
+            progress(min(points - 1, round(points * (1 - remaining / time_range))), points)
+        progress(points, points)
+        along = _along(plans)
+        if len(plans) < points or np.diff(along).max() > 2 * along[-1] / (points - 1):
+            times = np.interp(np.linspace(0, along[-1], points), along, [plan.time_seconds for plan in plans])
+            return [*self._solve_falling(times[:0:-1].tolist()), slowest]
+        kept = list(range(len(plans)))
+        while len(kept) > points:
+            gaps = along[kept[2:]] - along[kept[:-2]]
+            del kept[1 + int(gaps.argmin())]
+        return [plans[place] for place in reversed(kept)]
 
     def _solve_falling(self, times: list[float]) -> list[RelaxedPlan]:
         self._program.forget()
@@ -210,6 +251,16 @@ class PerseusPlanner:
             ),
             waiting_power_watts=self.waiting_power_watts,
         )
+
+
+def _along(plans: Sequence[RelaxedPlan]) -> Floats:
+    """How far along the curve plans of falling times are, from the first: in shares of the range in time and,
+    `ENERGY_WEIGHT` times, in energy."""
+    times = np.array([plan.time_seconds for plan in plans])
+    costs = np.array([plan.cost_joules for plan in plans])
+    along: Floats = (times[0] - times) / (times[0] - times[-1])
+    along += ENERGY_WEIGHT * (costs - costs[0]) / (costs[-1] - costs[0])
+    return along
 
 
 def _tell_nobody(done: int, of: int) -> None:

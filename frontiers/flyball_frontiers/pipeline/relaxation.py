@@ -3,8 +3,11 @@
 On the lower convex hull of its measured points the cost of a computation is piecewise linear, so that minimising the
 sum of costs under a bound on the makespan is a linear program in the start times and in how far each computation is
 stretched along each edge of its hull. The paper fits exponentials and crawls up in units of time with one maximum flow
-a unit; here only the bound moves, and the dual simplex goes on from the last optimum. Its pivots are that crawl, with
+a unit; here only the bound moves, and a simplex goes on from the last optimum. Its pivots are that crawl, with
 steps as long as the optimal cut stays the same, in real seconds and on the measured points.
+
+Without ties the program is the dual of a flow, and a network simplex solves it (`network`); a tied duration stands in
+several rows, which no network has, and HiGHS' dual simplex solves the program itself.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from numpy.typing import NDArray
 
 from flyball_frontiers.pipeline.convex import CostCurve, cost_curve
 from flyball_frontiers.pipeline.graph import ComputationGraph
+from flyball_frontiers.pipeline.network import NetworkError, TimeCostNetwork
 from flyball_frontiers.pipeline.profile import OperatingPoint
 from flyball_frontiers.pipeline.steady import Ties
 
@@ -35,7 +39,7 @@ five pivots."""
 
 
 class SolverError(RuntimeError):
-    """The linear program has no optimum where it must have one; says what HiGHS said."""
+    """The linear program has no optimum where it must have one; says what the solver said."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +90,8 @@ class TimeCostProgram:
         self.longest = np.array([curve.times[-1] for curve in self.curves])[self.kinds]
         self._unit = float(np.median(self.shortest))  # seconds: HiGHS' tolerances are absolute, so times are near 1
         self._slope_unit = 1.0
-        self._highs = self._build()
+        self._solver: TimeCostNetwork | highspy.Highs
+        self._solver = self._build() if ties else TimeCostNetwork(graph, self.curves, self.kinds)
 
     def _build(self) -> highspy.Highs:
         """Columns: the first and, where it has several operations, the last start of each cell, the iteration's end, a
@@ -219,24 +224,39 @@ class TimeCostProgram:
 
     def forget(self) -> None:
         """Start the next `solve` from nothing: cheaper than going on from an optimum that is far away."""
-        self._highs.clearSolver()
+        if isinstance(self._solver, TimeCostNetwork):
+            self._solver.forget()
+        else:
+            self._solver.clearSolver()
 
-    def _run(self) -> None:
+    def _run(self, highs: highspy.Highs) -> None:
         """Run HiGHS where an interrupt of ours is heard: a solve may take minutes, and hears none itself. What was
         interrupted ends by itself and is not asked again."""
         if len(self.kinds) <= PROMPT_CELLS:
-            self._highs.run()
+            highs.run()
             return
-        solver = threading.Thread(target=self._highs.run, name="flyball-highs", daemon=True)
+        solver = threading.Thread(target=highs.run, name="flyball-highs", daemon=True)
         solver.start()
         while solver.is_alive():
             solver.join(INTERRUPT_SECONDS)
 
     def solve(self, time_seconds: float) -> RelaxedPlan:
         """The optimum with a makespan of at most `time_seconds`. Raises SolverError below the shortest makespan."""
-        highs, end = self._highs, self._end
+        if isinstance(self._solver, TimeCostNetwork):
+            return self._solve_network(self._solver, time_seconds)
+        return self._solve_tied(self._solver, time_seconds)
+
+    def _solve_network(self, network: TimeCostNetwork, time_seconds: float) -> RelaxedPlan:
+        try:
+            durations, price = network.solve(time_seconds)
+        except NetworkError as error:
+            raise SolverError(str(error)) from error
+        return RelaxedPlan(time_seconds, durations, self.cost(durations), price)
+
+    def _solve_tied(self, highs: highspy.Highs, time_seconds: float) -> RelaxedPlan:
+        end = self._end
         highs.changeColBounds(end, 0.0, time_seconds / self._unit)
-        self._run()
+        self._run(highs)
         status = highs.getModelStatus()
         if status != highspy.HighsModelStatus.kOptimal:
             raise SolverError(f"no optimum at {time_seconds} s: HiGHS says {highs.modelStatusToString(status)}")

@@ -16,11 +16,14 @@ MOST_OPERATIONS = 300_000
 """Operations of a graph that can be built and run: about a gigabyte."""
 
 MOST_PLANNED = 40_000
-"""Computations planned one by one: about an hour for a frontier of 200 points."""
+"""Computations planned one by one: about twenty minutes for a frontier of 200 points beside a steady state that is tied."""
 
 SECONDS_OF_A_THOUSAND = 2.2
-"""CPU seconds of 200 points where a thousand computations are planned one by one (8 GPUs: about 460, 1 s; 16: 1,820,
-5 s; 16,384, 256 s)."""
+"""CPU seconds of 200 points where a thousand computations are planned one by one beside tied ones (8 GPUs: about 460, 1 s;
+16: 1,820, 5 s)."""
+
+SECONDS_OF_A_THOUSAND_UNTIED = 0.4
+"""The same where none is tied (16,384: 47 s without rounding, on a machine at a load of 30)."""
 
 GROWTH = 1.7
 """The power of their number that the solver's time grows with (measured from 500 to 16,000)."""
@@ -41,7 +44,8 @@ class PlanSize:
 
     @property
     def seconds(self) -> float:
-        return float(SECONDS_OF_A_THOUSAND * (self.planned / 1000) ** GROWTH)
+        thousand = SECONDS_OF_A_THOUSAND if self.planned < self.operations else SECONDS_OF_A_THOUSAND_UNTIED
+        return float(thousand * (self.planned / 1000) ** GROWTH)
 
     @property
     def bytes(self) -> int:

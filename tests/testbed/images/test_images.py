@@ -101,7 +101,10 @@ def test_what_neither_component_is_made_of_is_left_out_and_said_so(unpacked: Unp
 def test_the_other_components_libraries_are_not_there(unpacked: Unpacked) -> None:
     installed = {each.metadata["Name"].lower() for each in distributions(path=[str(unpacked.root / SITE_PACKAGES)])}
     assert {"aiohttp", "flyball", "msgspec"} <= installed
-    others = {"operator": {"grpcio", "nvidia-ml-py"}, "agent": {"numpy", "scipy", "kopf", "highspy", "fastapi"}}
+    others = {
+        "operator": {"grpcio", "nvidia-ml-py"},
+        "agent": {"numpy", "scipy", "kopf", "highspy", "pylmcf", "fastapi"},
+    }
     assert not installed & (others[unpacked.name] | {"matplotlib", "pip", "setuptools", "hatchling"})
 
 
