@@ -42,6 +42,12 @@ ONE_DAY = {"start": "2026-12-05T22:00:00+01:00", "end": "2026-12-06T04:00:00+01:
 PIPELINE = {"stages": 2, "microbatches": 8, "plan": {"configMap": "gpt3"}}
 RECURRING = {"profileKey": "k", "recurrence": {"batchSizes": [128, 256], "targetMetric": "accuracy >= 0.75"}}
 
+
+def measured(**measure: int) -> dict[str, Any]:
+    """A pipeline whose job makes its plan by measuring at these clocks."""
+    return PIPELINE | {"plan": {"configMap": "gpt3", "measure": measure}}
+
+
 CREATION = [
     Case(
         EAJ,
@@ -120,6 +126,18 @@ CREATION = [
         {"pipeline": PIPELINE | {"stages": 5}, "gpus": {"min": 6, "max": 12}},
         "gpus.min 6 is not a multiple of pipeline.stages 5: every size of the job must hold whole pipelines (no size of a "
         "job is one: stages are a power of two, or three times one)",
+    ),
+    Case(
+        EAJ,
+        {"pipeline": measured(highestMegahertz=1410, lowestMegahertz=1410), "gpus": {"min": 2}},
+        {"pipeline": measured(highestMegahertz=1410, lowestMegahertz=1411), "gpus": {"min": 2}},
+        "measure.lowestMegahertz 1411 is above measure.highestMegahertz 1410",
+    ),
+    Case(
+        EAJ,
+        {"pipeline": measured(highestMegahertz=1000, lowestMegahertz=370, stepMegahertz=10), "gpus": {"min": 2}},
+        {"pipeline": measured(highestMegahertz=1000, lowestMegahertz=360, stepMegahertz=10), "gpus": {"min": 2}},
+        "these are more than the 64 clocks that a stage is measured at (take larger steps)",
     ),
     Case(
         EAJ,

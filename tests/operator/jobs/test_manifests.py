@@ -47,7 +47,8 @@ def test_the_environment_is_the_one_that_the_reference_promises() -> None:
     # This job says nothing of what fits into a GPU, and does not recur.
     unsaid = {"FLYBALL_MAX_LOCAL_BATCH_SIZE", "FLYBALL_BASE_BATCH_SIZE", "FLYBALL_TARGET_METRIC"}
     pipeline = {
-        f"FLYBALL_PIPELINE_{word}" for word in ("PLAN", "POINT", "STAGES", "MICROBATCHES", "OBJECTIVE", "SECONDS")
+        f"FLYBALL_PIPELINE_{word}"
+        for word in ("PLAN", "POINT", "STAGES", "MICROBATCHES", "OBJECTIVE", "SECONDS", "MEASURE")
     }
     assert promised == set(given) - {"FLYBALL_POD_UID"} | unsaid | pipeline
 
