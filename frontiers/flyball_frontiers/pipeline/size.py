@@ -23,7 +23,7 @@ SECONDS_OF_A_THOUSAND = 2.2
 16: 1,820, 5 s)."""
 
 SECONDS_OF_A_THOUSAND_UNTIED = 0.4
-"""The same where none is tied (16,384: 47 s without rounding, on a machine at a load of 30)."""
+"""The same where none is tied (16,384: 46 s, on a machine at a load of 20 to 30)."""
 
 GROWTH = 1.7
 """The power of their number that the solver's time grows with (measured from 500 to 16,000)."""
