@@ -7,6 +7,7 @@ these. Readings pass through `plausible` once, here, because drivers have been s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
 from enum import IntFlag
 from itertools import pairwise
@@ -183,8 +184,7 @@ class GpuLimits(Struct, frozen=True):
 
     def clock_at_most(self, megahertz: int) -> int:
         """The highest supported clock that is not above a wanted one (the lowest, where all are)."""
-        fitting = [clock for clock in self.clocks_megahertz if clock <= megahertz]
-        return fitting[-1] if fitting else self.clocks_megahertz[0]
+        return self.clocks_megahertz[max(0, bisect_right(self.clocks_megahertz, megahertz) - 1)]
 
 
 class PowerLimitReading(Struct, frozen=True):
