@@ -1,4 +1,4 @@
-"""Which queues of the API server the operator and the agents wait in: a cut's acknowledgements in none with all else."""
+"""Which queues of the API server the operator and the agents wait in: what a cut waits for in none with all else."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def taken_up(api: ApiClient, flow_schema: str, level: str) -> float:
     [
         (install.OPERATOR, lambda api: api.get(f"{GROUP}/gpunodes"), "flyball-operator", "flyball-power"),
         (install.AGENT, lambda api: api.get(f"{GROUP}/gpunodes"), "flyball-agents", "flyball-agents"),
+        (install.AGENT, lambda api: api.get(f"{GROUP}/powerbrakes"), "flyball-acknowledgements", "flyball-power"),
         (
             install.AGENT,
             lambda api: api.patch(f"{GROUP}/brakeacknowledgements/nobody", {"spec": {}}),
