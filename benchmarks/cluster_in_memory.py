@@ -180,6 +180,7 @@ class Others:
                 "generation": spec["generation"],
                 "time": "2030-06-01T12:00:00Z",
                 "limitsMilliwatts": spec["boundMilliwatts"],
+                "boundMilliwatts": spec["boundMilliwatts"],
                 "bootID": "boot-1",
                 "driverSession": "driver-1",
             },

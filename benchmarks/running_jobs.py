@@ -5,8 +5,9 @@
 The informers, the learner, a leader's term and the executor are the operator's own, over an API server in memory; what an
 agent, the Job controller and the kubelets would write is written at once. All jobs are submitted together and started;
 then they run for so many seconds of a clock of its own, as many cycles a second as the loop would make, in which each agent
-reports every eight seconds, three jobs a second end and three others come. Then the cap falls by a fifth. Printed are the
-processor seconds of starting them, of a cycle and of a second of running, and what is written. `--at-once 10000` then
+reports every eight seconds, three jobs a second end and three others come. Then the cap falls to four fifths of what nodes
+may draw, which is a brake. Printed are the processor seconds of starting them, of a cycle, of a second of running and of
+the cut, until its brake leaves and in the cycle after it, and what is written. `--at-once 10000` then
 submits so many more, TAKEN_A_SECOND of them a second as an API server takes them, and goes on until each is decided on.
 Ends with status 1 where a second of running takes more than SECOND_SECONDS, the cycle of a cut more than CUT_SECONDS, or
 the decisions on those at once more than AT_ONCE_SECONDS after the last of them came.
@@ -129,6 +130,13 @@ class Bench:
     def set_cap(self, watts: int) -> None:
         metadata = {"name": "all", "annotations": {ANNOTATION_CONFIRM_WATTS: str(watts)}}
         self.others.api.put("powercaps", {"metadata": metadata, "spec": {"watts": watts}})
+
+    def committed_watts(self) -> int:
+        """What all nodes may draw now, by the cap's status."""
+        cap = self.others.api.get("powercaps", "all")
+        assert cap is not None
+        committed: int = cap["status"]["committedWatts"]
+        return committed
 
     def ready(self) -> int:
         found = 0
@@ -258,10 +266,16 @@ async def measured(arguments: argparse.Namespace) -> int:
                 f"them in cycles; writes a second: {writes}; a plan {max(plans, default=0.0):.2f} s",
                 flush=True,
             )
-        bench.set_cap(int(0.7 * arguments.nodes * GPUS * 400))
-        cut = Tally()
+        bench.set_cap(int(0.8 * bench.committed_watts()))
+        cut, after = Tally(), Tally()
+        bench.session.writes.clear()
         await bench.cycle(cut)
-        print(f"the cycle that cuts a cap by a fifth: {cut.worst * 1000:.0f} ms", flush=True)
+        assert bench.session.writes["powerbrakes"] == 1
+        await bench.cycle(after)
+        print(
+            f"the cycle that cuts by a fifth: {cut.worst * 1000:.0f} ms, the next one {after.worst * 1000:.0f} ms",
+            flush=True,
+        )
         decided = 0.0
         if arguments.at_once:
             bench.session.writes.clear()

@@ -150,7 +150,10 @@ class Operator:
                 # Work, not waiting: an answer that came late is no reason to be late with the next cycle.
                 work = self._work_seconds() - started
                 self._metrics.observe_cycle(work)
-                await self._pace.rest(pause, rest_seconds(work, term.soonest_change_seconds))
+                if term.only_braked:
+                    await asyncio.sleep(self._settings.coalesce_seconds)
+                else:
+                    await self._pace.rest(pause, rest_seconds(work, term.soonest_change_seconds))
         finally:
             await term.close()
 

@@ -74,6 +74,7 @@ class Bench:
 
     soonest_change_seconds = 60.0
     power_decided = False
+    only_braked = False
 
     async def load(self) -> None: ...
 
@@ -122,3 +123,23 @@ async def test_a_leader_that_still_decides_on_power_stays(monkeypatch: pytest.Mo
     await bench.lead(monkeypatch)
     assert bench.cycles == 9
     assert bench.lease.given_up == [("the test is over", 0.0)]
+
+
+async def test_what_follows_a_brake_owes_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a whole cycle of so much work there is one."""
+    bench, rests = Bench(), []
+
+    async def rest(longest: float, shortest: float) -> None:
+        rests.append(bench.cycles)
+
+    monkeypatch.setattr(bench.operator._pace, "rest", rest)
+    cycle = bench.cycle
+
+    def braking(now: object, monotonic: float) -> float:
+        pause = cycle(now, monotonic)
+        bench.only_braked = bench.cycles in (3, 6)
+        return pause
+
+    monkeypatch.setattr(bench, "cycle", braking)
+    await bench.lead(monkeypatch)
+    assert rests == [1, 2, 4, 5, 7, 8, 9]

@@ -386,6 +386,7 @@ class Term:
             stale_after_seconds=STALE_SECONDS, label_settle_seconds=float("inf"), gpu_models={A100: gpu_model()}
         )
         self.controller = PowerController(epoch, settings)
+        self.only_braked = False  # as its last cycle did
         self.gpu_nodes: dict[str, GpuNode] = {}
         self.caps: dict[str, PowerCap] = {}
         self.brakes: dict[str, PowerBrake] = {}
@@ -518,17 +519,17 @@ class PowerCluster:
         now = NOW + timedelta(seconds=self.seconds)
         state = term.controller.observe(self.cluster(), now, self.seconds, self.readings)
         decided = {f"uid-{name}-{index}": planned(name, index, *wish) for (name, index), wish in self.plan.items()}
-        instructions = term.controller.step(
-            state,
-            PlanInForce(decided, next_is_near=self.plan_is_near),
-            NOW + timedelta(seconds=self.seconds),
-            self.seconds,
-        )
+        plan = PlanInForce(decided, next_is_near=self.plan_is_near)
+        instructions = term.controller.brake(state, plan, now, self.seconds, ends=not term.only_braked)
+        brakes = instructions.brakes
+        term.only_braked = bool(brakes) and not term.only_braked
+        if not term.only_braked:  # the cycle goes on
+            instructions = term.controller.step(state, plan, now, self.seconds)
         self.found_enforced = {cap.name: cap.enforced for cap in state.caps.states}
         for info in state.nodes.values():
             if info.doubt:  # a silent agent, for instance, is nobody's command either
                 self.forget(info.name)
-        for brake, fate in zip(instructions.brakes, [*statuses[::-1], *["answered"] * 3], strict=False):
+        for brake, fate in zip(brakes, [*statuses[::-1], *["answered"] * 3], strict=False):
             brake_write = BrakeWrite(term, brake)
             self.writes.append(brake_write)
             self.resolve(brake_write, {"lost": "zombie"}.get(fate, fate))

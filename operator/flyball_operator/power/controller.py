@@ -1,9 +1,9 @@
 """Decides what every node may draw: a state machine that is given the cluster and the plan, and gives instructions.
 
-Pure as far as the world goes: no I/O, and no clock of its own. One cycle is one `observe` and one `step`, with no wait
-between them; what became of the grants that a step sent comes back as `Answered` events at any time between cycles.
-Everything that the controller remembers could be lost: a new leader starts with an empty one, and the API objects carry
-whatever the promise needs (docs/power-safety.md).
+Pure as far as the world goes: no I/O, and no clock of its own. One cycle is one `observe`, one `brake` and, unless it ends
+there, one `step`, with no wait between them; what became of the grants that a step sent comes back as `Answered` events at
+any time between cycles. Everything that the controller remembers could be lost: a new leader starts with an empty one, and
+the API objects carry whatever the promise needs (docs/power-safety.md).
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class PowerController:
         self._starts_and_stops = StartsAndStops()
         self._plan_grace = PlanGrace()
         self._cut_yield = CutYield()
+        self._braked_for: frozenset[str] = frozenset()  # nodes of caps that were over in the cycle that braked
         self._now = 0.0  # by the monotonic clock, at the last cycle
 
     def observe(
@@ -134,6 +135,30 @@ class PowerController:
         """The state that plans are made on: as it stands."""
         return state
 
+    def brake(
+        self,
+        state: PowerState,
+        plan: PlanInForce,
+        now: datetime,
+        monotonic: float,
+        status_writes: Collection[str] = (),
+        *,
+        ends: bool,
+    ) -> PowerInstructions:
+        """The brakes to write now, of the state that `observe` has just returned; of a plan they need nothing.
+
+        `ends`: where there are any, the cycle ends with them, and with what is to be said of caps: that one is over.
+        """
+        brakes = self._brakes.step(state.caps.states, state.nodes, monotonic) if self._settings.brakes else ()
+        if not (brakes and ends):
+            return PowerInstructions(brakes=brakes)
+        # By the time that grants are decided on, the brakes may have brought every cap down.
+        over = (cap.nodes for cap in state.caps.states if cap.is_over(state.nodes))
+        self._braked_for = self._braked_for.union(*over)
+        grants = self._none_decided(state)
+        statuses = self._cap_statuses.step(state.caps, plan.infeasible, grants, now, monotonic, status_writes)
+        return PowerInstructions(brakes=brakes, cap_statuses=statuses)
+
     def step(
         self,
         state: PowerState,
@@ -143,7 +168,7 @@ class PowerController:
         status_writes: Collection[str] = (),
         stopping: Collection[tuple[str, int]] = (),
     ) -> PowerInstructions:
-        """What to send and to publish now, of the state that `observe` has just returned.
+        """What to send and to publish now beside brakes, of the state that `brake` has just been given.
 
         `status_writes` has the uids of the caps whose statuses are being written, `stopping` the incarnations (by job uid
         and number) that are to be stopped.
@@ -154,11 +179,9 @@ class PowerController:
         turns.follow(plan, state.cluster)
         self._memberships.update(state.caps, state.nodes, monotonic)
         leaving = self._memberships.to_be_lowered(monotonic)
-        brakes = self._brakes.step(state.caps.states, state.nodes, monotonic) if self._settings.brakes else ()
         sends, grants = self._grants(state, plan, leaving, monotonic)
         turns.update_starts(state, monotonic)
         instructions = PowerInstructions(
-            brakes=brakes,
             sends=sends,
             untaint=tuple(info for info in state.nodes.values() if _to_be_opened(info)),
             taint=tuple(info for info in state.nodes.values() if _to_be_closed(info)),
@@ -200,9 +223,7 @@ class PowerController:
         self, state: PowerState, plan: PlanInForce, leaving: frozenset[str], monotonic: float
     ) -> tuple[tuple[SendGrant, ...], GrantsUnderWay]:
         """The grants to send now, and what they mean to the caps' statuses."""
-        owing = self._acknowledgements.owing
         unadopted = self._unadopted(state)
-        unheard = unadopted | self._unheard(state)
         power = {name: info.power for name, info in state.nodes.items()}
         metered = [budget for item in state.caps.states if (budget := item.meter_budget()) is not None]
         budgets = [*(item.budget() for item in state.caps.states), *metered]
@@ -212,12 +233,13 @@ class PowerController:
         fits = fits or bool(metered)  # no plan knows of meters: what they ask for waits for none
         self._plan_grace.update(fits, monotonic)
         if self._plan_grace.waits(plan.next_is_near, state.caps.states, state.nodes, monotonic):
-            return (), GrantsUnderWay(len(owing), unheard, state.cluster.unread)
+            return (), self._none_decided(state)
         fitting, ramps = self._ramps.step(fitting, power, state.caps.states, monotonic)
         budgets += ramps
         self._starts_and_stops.aim_at(fitting)
         may_raise = self._may_raise(state) and not unadopted
-        left = left_as_granted(state.nodes, state.caps, leaving, self._epoch)
+        left = left_as_granted(state.nodes, state.caps, leaving | self._braked_for, self._epoch)
+        self._braked_for = frozenset()
         fitting = [target for target in fitting if target.node not in left]
         admission = wished = admit_grants(fitting, power, budgets, self._epoch, may_raise)
         if any(_unpublished(cap, wished) for cap in state.caps.states):
@@ -237,8 +259,13 @@ class PowerController:
         sent = {send.node.name for send in sends}
         self._repetitions.sent(sent, admission.grants, power, monotonic)
         self._small_raises.sent(sent, monotonic)
-        waiting = len(owing | admission.grants.keys() | set(admission.waiting))
-        return sends, GrantsUnderWay(waiting, unheard, state.cluster.unread, wished.committed)
+        waiting = len(self._acknowledgements.owing | admission.grants.keys() | set(admission.waiting))
+        return sends, GrantsUnderWay(waiting, unadopted | self._unheard(state), state.cluster.unread, wished.committed)
+
+    def _none_decided(self, state: PowerState) -> GrantsUnderWay:
+        """What grants mean to the caps' statuses in a cycle in which none is decided on."""
+        unheard = self._unadopted(state) | self._unheard(state)
+        return GrantsUnderWay(len(self._acknowledgements.owing), unheard, state.cluster.unread)
 
     def _targets(self, state: PowerState, plan: PlanInForce, leaving: frozenset[str]) -> list[GrantTarget]:
         targets = grant_targets(

@@ -64,15 +64,15 @@ def _unraised(target: GrantTarget, info: NodeInfo) -> GrantTarget:
 
 
 def left_as_granted(
-    nodes: Mapping[str, NodeInfo], caps: CapStates, leaving: frozenset[str], epoch: int
+    nodes: Mapping[str, NodeInfo], caps: CapStates, needed: frozenset[str], epoch: int
 ) -> frozenset[str]:
     """The late nodes whose grant is left as it is until they have acknowledged it.
 
-    Not those under a cap that is over, or that are to go to the smallest limits (`leaving`, or in an emergency); nor where
-    the grant may never be acknowledged, being another leader's, or one that its agent has passed or that may not have
-    arrived; nor where a GPU is lost: what a reset gives it back has to be reserved at once.
+    Not those under a cap that is over, or that are `needed` otherwise, or in an emergency; nor where the grant may never be
+    acknowledged, being another leader's, or one that its agent has passed or that may not have arrived; nor where a GPU is
+    lost: what a reset gives it back has to be reserved at once.
     """
-    needed = leaving.union(*(cap.nodes for cap in caps.states if cap.is_over(nodes)))
+    needed = needed.union(*(cap.nodes for cap in caps.states if cap.is_over(nodes)))
     return frozenset(
         name
         for name, info in nodes.items()

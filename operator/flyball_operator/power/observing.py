@@ -59,6 +59,19 @@ class ObservingController:
         """The cluster as it would be, were it governed."""
         return state if self._if_governed is None else self._if_governed
 
+    def brake(
+        self,
+        state: PowerState,
+        plan: PlanInForce,
+        now: datetime,
+        monotonic: float,
+        status_writes: Collection[str] = (),
+        *,
+        ends: bool,
+    ) -> PowerInstructions:
+        """None is written: who sets nothing lowers nothing."""
+        return PowerInstructions()
+
     def step(
         self,
         state: PowerState,

@@ -91,6 +91,7 @@ class LeaderTerm:
         self._stopping: Collection[tuple[str, int]] = ()  # of the last cycle in which jobs were decided on
         self.soonest_change_seconds = 0.0  # until power has to be decided on again; 0 while limits are being lowered
         self.power_decided = False  # in the last cycle, also where it failed
+        self.only_braked = False  # the last cycle ended with its brakes: the next one is due once they are on their way
 
     def cycle(self, now: datetime, monotonic: float) -> float:
         """One cycle; returns the seconds after which the next is due even if nothing changes.
@@ -106,7 +107,16 @@ class LeaderTerm:
         self._plans.take(cluster.jobs, monotonic)
         self._meters.follow(cluster.caps)
         state = self._power.observe(cluster, now, monotonic, self._meters.readings())
-        # 2. Decide on the jobs, and plan in another process if what plans depend on has changed.
+        # 2. Brakes need none of what follows, which takes several times as long, and no write leaves before a cycle ends:
+        # so this one ends here. Two in a row do not, or a cap that falls all the time would have nothing else decided.
+        ends, self.only_braked = not self.only_braked, False
+        status_writes = self._status_writes(cluster)
+        brakes = self._power.brake(state, self._plans.in_force, now, monotonic, status_writes, ends=ends)
+        self._start(brakes, monotonic)
+        if brakes.brakes and ends:
+            self.power_decided = self.only_braked = True
+            return 0.0
+        # 3. Decide on the jobs, and plan in another process if what plans depend on has changed.
         try:
             jobs = self._decide_on_jobs(cluster, state, now, monotonic)
             plan = self._plans.in_force
@@ -117,9 +127,9 @@ class LeaderTerm:
             self._decide_on_power(cluster, state, self._plans.in_force, self._stopping, now, monotonic)
             raise
         self._stopping = jobs.stopping
-        # 3. Decide on power: what each node should be granted, and what of it may be sent now; grants are sent first.
+        # 4. Decide on power: what each node should be granted, and what of it may be sent now; grants are sent first.
         instructions = self._decide_on_power(cluster, state, plan, jobs.stopping, now, monotonic)
-        # 4. Execute the rest: one safe step for each job, then the statuses.
+        # 5. Execute the rest: one safe step for each job, then the statuses.
         self._job_execution.start(jobs, instructions, state.nodes)
         self._job_execution.start_statuses(jobs, cutting=state.cutting)
         if not state.cutting and not self._background.busy("profiles"):
@@ -178,13 +188,19 @@ class LeaderTerm:
         monotonic: float,
     ) -> PowerInstructions:
         """Decide on every node's grant, and start to send what may be sent, and the caps' statuses."""
-        status_writes = {cap.uid for cap in cluster.caps if self._background.busy(("cap", cap.uid))}
-        instructions = self._power.step(state, plan, now, monotonic, status_writes, stopping)
+        instructions = self._power.step(state, plan, now, monotonic, self._status_writes(cluster), stopping)
+        self._start(instructions, monotonic)
+        self.power_decided = True
+        return instructions
+
+    def _start(self, instructions: PowerInstructions, monotonic: float) -> None:
         self._power_execution.start(instructions, monotonic)
         for write in instructions.cap_statuses:
             self._background.start(("cap", write.cap.uid), self._reporter.write_cap(write))
-        self.power_decided = True
-        return instructions
+
+    def _status_writes(self, cluster: ClusterState) -> set[str]:
+        """The uids of the caps whose statuses are being written."""
+        return {cap.uid for cap in cluster.caps if self._background.busy(("cap", cap.uid))}
 
     async def close(self) -> None:
         """Give up the plan that is being made and the writes that are under way."""

@@ -86,9 +86,10 @@ class Bench:
         decisions = {
             f"uid-{node}": decision(f"uid-{node}", (node, GPUS), watts=float(plan_watts)) for node in self.nodes
         }
-        state = self.controller.observe(self.cluster(watts, published), NOW, self.time)
-        self.state = state
-        return self.controller.step(state, PlanInForce(decisions, next_is_near=self.plan_is_near), NOW, self.time)
+        self.state = state = self.controller.observe(self.cluster(watts, published), NOW, self.time)
+        plan = PlanInForce(decisions, next_is_near=self.plan_is_near)
+        first = self.controller.brake(state, plan, NOW, self.time, ends=False)
+        return replace(self.controller.step(state, plan, NOW, self.time), brakes=first.brakes)
 
     def cluster(self, watts: int, published: int | None) -> ClusterState:
         conditions = [{"type": "Enforced", "status": "True", "reason": "LimitsAcknowledged"}] if self.told else []

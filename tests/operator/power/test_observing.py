@@ -16,6 +16,7 @@ from flyball_api.power_cap import PowerCap
 from flyball_api.reading import ObjectMeta
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
+from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, PlanInForce, PowerInstructions, PowerState
 from flyball_operator.power.holds import HoldAction
@@ -49,6 +50,7 @@ class Bench:
         self.controller = controller or ObservingController(1, PowerSettings())
         self.gpu_nodes: dict[str, GpuNode] = {}
         self.brakes: dict[str, PowerBrake] = {}
+        self.braked: tuple[SendBrake, ...] = ()  # in all its cycles
 
     def reports(self, *names: str) -> None:
         """The agents of these nodes observe, and report: nothing is acknowledged."""
@@ -73,6 +75,8 @@ class Bench:
     def cycle(self, *caps: PowerCap, seconds: float = 1.0) -> PowerInstructions:
         now = NOW + timedelta(seconds=self.time)
         state = self.controller.observe(self.cluster(*caps), now, self.time)
+        first = self.controller.brake(state, PlanInForce(), now, self.time, ends=True)
+        self.braked += first.brakes
         instructions: PowerInstructions = self.controller.step(state, PlanInForce(), now, self.time)
         self.time += seconds
         return instructions
@@ -294,8 +298,9 @@ def test_nothing_is_ever_granted_braked_closed_or_called_enforced(
         for _ in range(3):
             instructions = bench.cycle(cap_view(watts=watts), seconds=40.0)
             assert all(send.node.gpu_node is None for send in instructions.sends)
-            done = (instructions.brakes, instructions.taint, instructions.untaint, instructions.label_syncs)
-            assert done == ((), (), (), ())
+            done = (instructions.taint, instructions.untaint, instructions.label_syncs)
+            assert done == ((), (), ())
+            assert bench.braked == ()
             assert instructions.reserved == frozenset()
             assert instructions.owing == 0
             for write in instructions.cap_statuses:

@@ -29,6 +29,7 @@ from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.learning.windows import Window
 from flyball_operator.meters.meters import Meters
 from flyball_operator.planning.plans import Plans
+from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import PowerInstructions
 from flyball_operator.power.holds import HoldAction, HoldChange
@@ -95,6 +96,9 @@ class Writes:
         self.granted = grant
         return await self._made("grant", info.name)
 
+    async def write_brake(self, send: SendBrake) -> WriteResult:
+        return await self._made("brake", send.cap)
+
     async def sync_labels(self, sync: LabelSync) -> WriteResult:
         return await self._made("labels", sync.node.name)
 
@@ -129,6 +133,7 @@ class NoJobs:
         self.live: dict[str, LiveJob] = {}
         self.decisions: Mapping[str, JobDecision] = {}  # those that it was given last
         self.error: Exception | None = None
+        self.asked = 0
 
     def step(
         self,
@@ -140,6 +145,7 @@ class NoJobs:
         **more: object,
     ) -> JobsStep:
         self.decisions = decisions
+        self.asked += 1
         if self.error is not None:
             raise self.error
         late: list[tuple[Any, Json]] = []
@@ -299,6 +305,16 @@ class Bench:
         return key[0] in self.writes.held or (key[0] == "status" and "job" in self.writes.held)
 
 
+def braked_node(name: str, watts: int) -> GpuNode:
+    """One whose job is granted so much a GPU under the cap `row`, and whose agent follows its brakes."""
+    jobs = (job_grant(f"uid-{name}", watts * 1000, 8, pod=f"pod-{name}"),)
+    granted = grant(watts * 8000, jobs=jobs, caps=("row",))
+    raw = raw_gpu_node(name, granted, limits=watts * 8000)
+    raw["metadata"] |= {"resourceVersion": "7", "finalizers": [HOLD_FINALIZER]}
+    raw["status"]["acknowledged"]["boundMilliwatts"] = watts * 8000
+    return read_gpu_node(raw)
+
+
 def row(watts: int, published: int | None = None) -> PowerCap:
     return cap_view("row", watts=watts, status={"effectiveWatts": published or watts})
 
@@ -321,6 +337,55 @@ async def test_a_cut_waits_for_no_status() -> None:
     assert bench.woken.is_set()
     await bench.cycle(0.1)
     await bench.writes.wait_for("cap row")
+    await bench.term.close()
+
+
+async def test_a_cycle_ends_with_its_brakes_and_the_next_one_has_the_rest() -> None:
+    bench = Bench()
+    bench.gpu_nodes = {name: braked_node(name, 300) for name in "abcd"}
+    bench.caps = [row(6000, published=9600)]
+    bench.jobs.error = RecursionError("jobs were decided on first")
+    bench.writes.held["brake"] = asyncio.Event()
+    assert await bench.cycle() == 0.0
+    assert bench.term.only_braked
+    assert bench.term.power_decided
+    await bench.writes.wait_for("cap row")  # it is over, which cannot wait
+    assert bench.writes.made == ["brake row", "cap row"]
+    bench.jobs.error = None
+    bench.writes.made.clear()
+    await bench.cycle(0.1)
+    assert not bench.term.only_braked
+    assert bench.jobs.asked == 1
+    assert [write for write in bench.writes.made if "grant" in write] == []
+    await bench.term.close()
+
+
+async def test_a_cap_that_falls_all_the_time_has_the_rest_decided_in_every_other_cycle() -> None:
+    bench = Bench()
+    bench.gpu_nodes = {name: braked_node(name, 300) for name in "abcd"}
+    found = []
+    for watts in (6000, 5800, 5600, 5400):
+        bench.caps = [row(watts, published=9600)]
+        bench.writes.made.clear()
+        await bench.cycle(0.1)
+        await bench.settle()
+        assert "brake row" in bench.writes.made
+        found.append((bench.term.only_braked, bench.jobs.asked))
+    assert found == [(True, 0), (False, 1), (True, 1), (False, 2)]
+    await bench.term.close()
+
+
+async def test_power_is_not_decided_where_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brakes of the same cycle make up for nothing: a leader whose cycles fail has to make way."""
+    bench = Bench()
+
+    def fails(*arguments: object) -> PowerInstructions:
+        raise RecursionError("a grant")
+
+    monkeypatch.setattr(bench.term._power, "step", fails)
+    with pytest.raises(RecursionError):
+        await bench.cycle()
+    assert not bench.term.power_decided
     await bench.term.close()
 
 
