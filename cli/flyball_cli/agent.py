@@ -155,7 +155,7 @@ def check_gpu(
 
     failed = 0
 
-    def tell(findings: Iterable[check.Finding]) -> None:
+    def print_findings(findings: Iterable[check.Finding]) -> None:
         nonlocal failed
         for finding in findings:
             failed += finding.holds is False
@@ -167,12 +167,12 @@ def check_gpu(
             if restore:
                 typer.echo(f"{check.restore(driver.gpus(), kept)}: its limit is put back")
                 return
-            tell(check.driver_findings(driver))
+            print_findings(check.driver_findings(driver))
             for gpu in driver.gpus():
-                tell(check.readings(gpu, seconds))
+                print_findings(check.readings(gpu, seconds))
         if change:
             with contextlib.closing(check.changes(lambda: NvmlDriver(nvml_library), index, kept)) as findings:
-                tell(findings)
+                print_findings(findings)
     except FileExistsError as error:
         typer.echo(f"flyball agent check-gpu: {kept} has what an earlier check found: --restore it first", err=True)
         raise typer.Exit(1) from error

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyball_cli.files import check_output_folder
-from flyball_cli.simulation_options import cluster_gpus, find_modules_here, refuse, settings_of, tell_cut_jobs, workload
+from flyball_cli.simulation_options import (
+    cluster_gpus,
+    find_modules_here,
+    refuse,
+    settings_of,
+    warn_of_cut_jobs,
+    workload,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +113,7 @@ def compare(
         sweeps = parse_sweeps(sweep) if sweep else default_sweeps(names)
         ways = (False, True) if both else (power_off_empty_nodes,)
         cells = cells_of(names, sweeps, range(seeds), base, source, ways)
-        tell_cut_jobs(source, size)
+        warn_of_cut_jobs(source, size)
         source.workload(base)  # a bad trace is reported once, before any process starts
         with _Bar(cells) as bar:
             outcomes = run_matrix(

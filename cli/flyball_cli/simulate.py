@@ -16,7 +16,7 @@ from flyball_cli.simulation_options import (
     read_node_events,
     refuse,
     settings_of,
-    tell_cut_jobs,
+    warn_of_cut_jobs,
     workload,
 )
 
@@ -130,8 +130,8 @@ def simulate(
             node_overhead_watts=node_overhead_watts,
             objective=objective_named(objective),
         )
-        _refuse_unheard(policy, clock, price)
-        tell_cut_jobs(source, size)
+        _refuse_unused(policy, clock, price)
+        warn_of_cut_jobs(source, size)
         jobs = source.workload(settings)
         with _Bar(f"{policy} on {source.name}", len(jobs)) as bar:
             result = run(jobs, settings, trace=source.name, progress=bar.show)
@@ -148,7 +148,7 @@ def simulate(
         typer.echo("\n".join(str(path) for path in paths))
 
 
-def _refuse_unheard(policy: str, clock: int | None, price: float | None) -> None:
+def _refuse_unused(policy: str, clock: int | None, price: float | None) -> None:
     """Raises ValueError for a knob that the policy does not have: the run would not be what its user thinks."""
     from flyball_planner.policies.view import Knob
     from flyball_simulator.outside_policies import policy_of

@@ -60,7 +60,7 @@ def find_modules_here(policies: Sequence[str]) -> None:
         sys.path.insert(0, here)
 
 
-def tell_cut_jobs(source: WorkloadSource, gpus: int) -> None:
+def warn_of_cut_jobs(source: WorkloadSource, gpus: int) -> None:
     """Say on stderr which jobs no simulated job can be as large as."""
     from flyball_simulator.workloads.workload import cut_jobs, largest_size
 

@@ -17,7 +17,7 @@ from flyball.environment import PipelineSection
 from flyball.measured_stage import Keep
 from flyball.pipeline_plan import InvalidPlan, KernelsOf, Plan, StagePlans
 from flyball.shared_values import SharedValues
-from flyball.slow_stage import SlowStage, Told
+from flyball.slow_stage import SharedDegree, SlowStage
 from flyball.stage_profile import StageProfile
 
 logger = logging.getLogger("flyball")
@@ -63,7 +63,7 @@ class Pipeline:
         self._seconds = fastest_seconds if wanted_seconds is None else wanted_seconds()
         self._wanted_seconds = wanted_seconds if stage == 0 and replica == 0 else None
         # What the first stage has told last, and from which iteration on: a new word follows when all go by that.
-        self._told_point = (0, self._seconds)
+        self._shared_point = (0, self._seconds)
         self._clock = clock
         self._profile = profile
         self._keep_profile = keep_profile
@@ -73,7 +73,7 @@ class Pipeline:
         self._values = values
         self._monotonic = monotonic
         self._plan: Plan | None = None if plans is None else plans.at(self._seconds)
-        self._told_degree = 1.0
+        self._replica_degree = 1.0
         self._began: float | None = None
         self._scaled: tuple[float, float] = (
             0.0,
@@ -82,7 +82,7 @@ class Pipeline:
         self._began_computation = 0.0
         self._asked: int | None = None
         self._slow_stage = SlowStage()
-        self._told = Told(lambda: self._read(_SLOW), lambda value: self._tell(_SLOW, value))
+        self._shared_degree = SharedDegree(lambda: self._read(_SLOW), lambda value: self._tell(_SLOW, value))
         self._look_at = 0.0
         self._changed = False  # the plan, within the iteration
         self._iteration = 0
@@ -120,7 +120,7 @@ class Pipeline:
         """
         if not 1.0 <= degree < float("inf"):
             raise ValueError(f"straggler degree {degree} is not a finite number of 1 or more")
-        self._told_degree = degree
+        self._replica_degree = degree
 
     def _begin(self, instruction: str, microbatch: int) -> None:
         plan = self._plan
@@ -146,7 +146,7 @@ class Pipeline:
 
     def _look(self, plan: Plan, now: float) -> Plan:
         """The plan to go on by: a slower one where another replica is told to have become slower than this one is."""
-        found = self._told.found(self._iteration)
+        found = self._shared_degree.found(self._iteration)
         if found is None or found[0] == self._replica or self._plans is None:
             return plan
         # Where all become slower, as under a cap that falls, nobody waits for anybody.
@@ -174,7 +174,7 @@ class Pipeline:
         began = self._began_computation - self._began
         self._slow_stage.computed(instruction, self._asked, began, self._monotonic() - self._began)
         if self._iteration > 0:
-            self._told.tell(self._iteration, self._replica, self._stage, self._slow_stage.degree)
+            self._shared_degree.share(self._iteration, self._replica, self._stage, self._slow_stage.degree)
 
     def _ended(self) -> None:
         """This stage has nothing left to compute; the first stage's end is that of its replica."""
@@ -184,10 +184,10 @@ class Pipeline:
             value = f"{self._iteration:015d} {own:020.9f}"
             self._tell(f"{_PACE}{self._replica}", value)
             if self._iteration == 0 and self._replica == 0 and self._replicas > 1:
-                self._told.begin()
-            self._tell_point()
+                self._shared_degree.begin()
+            self._write_point()
 
-    def _tell_point(self) -> None:
+    def _write_point(self) -> None:
         """Tell all stages how long iterations are to take, where that has changed.
 
         From the iteration after the next: all will have begun no later one than the next by then, since none gets further
@@ -196,8 +196,8 @@ class Pipeline:
         if self._wanted_seconds is None:
             return
         seconds = self._wanted_seconds()
-        if self._iteration == 0 or (self._iteration >= self._told_point[0] and seconds != self._told_point[1]):
-            self._told_point = self._iteration + 2, seconds
+        if self._iteration == 0 or (self._iteration >= self._shared_point[0] and seconds != self._shared_point[1]):
+            self._shared_point = self._iteration + 2, seconds
             self._tell(_POINT, f"{self._iteration + 2:015d} {seconds:020.9f}")
 
     def _take_point(self) -> None:
@@ -205,7 +205,7 @@ class Pipeline:
         if self._iteration == 0:
             return
         if self._values is None:
-            told: tuple[int, float] | None = self._told_point
+            told: tuple[int, float] | None = self._shared_point
         else:
             told = _numbers(self._read(_POINT) or "")
         if told is not None and told[0] <= self._iteration + 1 and told[1] > 0.0:
@@ -221,7 +221,7 @@ class Pipeline:
         if self._plans is not None:
             self._take_point()
             paces = self._paces()
-            degree = max(self._told_degree, self._found_degree(paces))
+            degree = max(self._replica_degree, self._found_degree(paces))
             self.straggler_degree = degree if degree >= LEAST_DEGREE else 1.0
             plan = self._plans.at(self._seconds * self.straggler_degree)
             self._compare_next(paces, plan)
@@ -245,7 +245,7 @@ class Pipeline:
         own = paces.get(self._replica, 0.0)
         by_paces = max(paces.values()) / own if own > 0 else 1.0
         # One that became slower within this iteration, and was waited for, will take longer in all of the next.
-        found = self._told.found(self._iteration) if self._replicas > 1 and self._iteration > 0 else None
+        found = self._shared_degree.found(self._iteration) if self._replicas > 1 and self._iteration > 0 else None
         if found is None or found[0] == self._replica or by_paces - 1.0 < LEAST_WAITED * (found[2] - 1.0):
             return by_paces
         return max(by_paces, found[2] / self._slow_stage.possible_degree)

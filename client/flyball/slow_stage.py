@@ -78,7 +78,7 @@ class SlowStage:
         self._begin()
 
 
-class Told:
+class SharedDegree:
     """What the slowest stage of all has told, `ITERATION REPLICA STAGE DEGREE`: one value for all of them."""
 
     def __init__(self, read: Callable[[], str | None], write: Callable[[str], None]) -> None:
@@ -90,8 +90,8 @@ class Told:
         """Make the value before anybody looks for it."""
         self._write(f"{0:015d} {0:08d} {0:08d} {1.0:020.9f}")
 
-    def tell(self, iteration: int, replica: int, stage: int, degree: float) -> None:
-        """Tell this stage's estimate where it has changed, and no other stage has told a larger one."""
+    def share(self, iteration: int, replica: int, stage: int, degree: float) -> None:
+        """Share this stage's estimate where it has changed, and no other stage has told a larger one."""
         if iteration != self._iteration:
             self._iteration, self._own = iteration, 1.0
         if abs(degree - self._own) < SIGNIFICANT_SHARE:

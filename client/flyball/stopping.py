@@ -37,7 +37,7 @@ class Stopping:
         self._values = values
         self._monotonic = monotonic
         self._asked = False
-        self._told = False
+        self._announced = False
         self._looked_at = monotonic()
         self._after: int | None = None
         self._before: Any = None
@@ -91,9 +91,9 @@ class Stopping:
         if self._rank == 0:
             self._asked = self._asked or values.get("asked") is not None
             return
-        if self._asked and not self._told:
+        if self._asked and not self._announced:
             values.put("asked", "yes")
-            self._told = True
+            self._announced = True
         after = values.get("after")
         if after is not None and after.isdecimal():
             self._after = int(after)

@@ -99,7 +99,7 @@ class PerseusPlanner:
             raise ValueError(f"a frontier needs at least 2 points, not {points}")
         if self.t_min < self.t_star and self._ties is not None:
             self._proven(lambda: [self._fastest_plan()])  # it needs the most layers as a rule: before all are solved
-        return self._realised(self._proven(lambda: self._along_the_curve(points, progress or _tell_nobody)))
+        return self._realised(self._proven(lambda: self._along_the_curve(points, progress or _no_progress)))
 
     def frontier_at(self, times_seconds: Iterable[float]) -> Frontier[PipelinePlan]:
         """The exact points at given times; those outside [t_min, t_star] count as its ends."""
@@ -263,5 +263,5 @@ def _along(plans: Sequence[RelaxedPlan]) -> Floats:
     return along
 
 
-def _tell_nobody(done: int, of: int) -> None:
+def _no_progress(done: int, of: int) -> None:
     """Progress that nobody wants to see."""

@@ -22,7 +22,7 @@ REOPEN_NS = 5 * NANOSECONDS
 # A library that does not fit the driver any more comes right only in a container that is made anew.
 ABSENT_NS = 300 * NANOSECONDS
 # An agent that has reported nothing for so long has no proof left: its node counts at the largest limits anyway.
-UNTOLD_NS = 90 * NANOSECONDS
+UNPUBLISHED_NS = 90 * NANOSECONDS
 
 
 def close_late(opened: Future[GpuDriver]) -> None:
@@ -54,11 +54,11 @@ class DriverKeeper:
         self._letting_go: GpuDriver | None = None
         self._released_round = 0
         self._released_ns = 0
-        self._told_round = -1
+        self._published_round = -1
 
-    def told_operator(self, round_number: int) -> None:
+    def published(self, round_number: int) -> None:
         """The operator can see what was known after that round."""
-        self._told_round = max(self._told_round, round_number)
+        self._published_round = max(self._published_round, round_number)
 
     def between_rounds(self, round_number: int) -> None:
         """Let go of the driver, or open it, where that is due."""
@@ -76,7 +76,7 @@ class DriverKeeper:
         elif until is None and error is not None:
             self._reopen(error, now_ns)
         if until is not None and isinstance(self._enforcer.driver_error, GpusReleased):
-            told = self._told_round > self._released_round or now_ns - self._released_ns > UNTOLD_NS
+            told = self._published_round > self._released_round or now_ns - self._released_ns > UNPUBLISHED_NS
             if self._letting_go is not None and told:
                 self._close()
             if self._letting_go is None:

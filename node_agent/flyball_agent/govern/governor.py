@@ -80,7 +80,7 @@ class Governor:
         self._wall_seconds = wall_seconds
         self._wake = asyncio.Event()
         self._early_rounds = TokenBucket(EARLY_ROUNDS_PER_SECOND, EARLY_ROUNDS_BURST)
-        self._told_of_pods = asyncio.Event()
+        self._pods_known = asyncio.Event()
         self._operator_may_renew = False
         self._pods: Sequence[PodDevices] = ()
         self._other_ids: dict[str, tuple[str, ...]] = {}  # by which each GPU, or a part of it, is handed out
@@ -133,7 +133,7 @@ class Governor:
         """These pods hold GPUs now, and no others."""
         self._pods = found
         self.state.pods_listed = True
-        self._told_of_pods.set()
+        self._pods_known.set()
         if self._hand_out(found):
             self._wake.set()
 
@@ -168,7 +168,7 @@ class Governor:
 
     def status_published(self, round_number: int) -> None:
         """The operator can see what was known after that round."""
-        self._keeper.told_operator(round_number)
+        self._keeper.published(round_number)
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each round."""
@@ -180,7 +180,7 @@ class Governor:
         """Run rounds until cancelled, one a tick and at once on news. Raises AgentFailed where this process cannot."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_PODS_SECONDS):
-                await self._told_of_pods.wait()
+                await self._pods_known.wait()
         self._wake.clear()  # whatever has come so far is seen by the first round
         state = self.state
         seconds = asyncio.get_running_loop().time  # as the timeouts below

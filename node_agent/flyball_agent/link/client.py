@@ -97,22 +97,22 @@ class EnforcerLink:
 
     def accept_spec(self, spec: object) -> None:
         self._newest.pop(SpecGone, None)
-        self._tell(SpecSeen(spec, self._clock_ns()))
+        self._pass_on(SpecSeen(spec, self._clock_ns()))
 
     def spec_gone(self) -> None:
         self._newest.pop(SpecSeen, None)
-        self._tell(SpecGone())
+        self._pass_on(SpecGone())
 
     def operator_seen(self, epoch: int) -> None:
         if self._connected:
-            self._tell(OperatorSeen(epoch, self._clock_ns()))
+            self._pass_on(OperatorSeen(epoch, self._clock_ns()))
 
     def take_brakes(self, seen: Seen) -> None:
-        self._tell(BrakesSeen(dict(seen)))
+        self._pass_on(BrakesSeen(dict(seen)))
 
     def take_pods(self, found: Sequence[PodDevices]) -> None:
         self._pods = PodsListed(tuple(found))
-        self._tell(self._pods)
+        self._pass_on(self._pods)
 
     def report_steps(self, pod: PodName, report: StepReport) -> None:
         self._report((StepsReported, pod, ""), StepsReported(pod, report))
@@ -122,16 +122,16 @@ class EnforcerLink:
 
     def read_soon(self) -> None:
         if self._connected:
-            self._tell(ReadingWanted())
+            self._pass_on(ReadingWanted())
 
     def status_published(self, round_number: int) -> None:
-        self._tell(StatusPublished(round_number))
+        self._pass_on(StatusPublished(round_number))
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each round that is heard of."""
         self._listeners.append(listener)
 
-    def _tell(self, message: ToEnforcer) -> None:
+    def _pass_on(self, message: ToEnforcer) -> None:
         self._newest[type(message)] = message
         self._something.set()
 
@@ -181,7 +181,7 @@ class EnforcerLink:
         self._newest.pop(BrakesSeen, None)
         self._reports.clear()  # a clock that was asked for then ends from when it is heard
         if self._pods is not None:
-            self._tell(self._pods)
+            self._pass_on(self._pods)
         self._connected, self._writer = True, writer
         self.on_connected()
         sending = asyncio.create_task(self._send(writer))

@@ -99,7 +99,7 @@ class NodeAgent:
         self._clock_ns = clock_ns
         self._wall_seconds = wall_seconds
         self._look = asyncio.Event()
-        self._told: Sequence[PodDevices] | None = None
+        self._sent_pods: Sequence[PodDevices] | None = None
         self._last_spec: object = None
         self._sockets = None if socket_folder is None else TrainingSockets(self, socket_folder)
         self._socket_plugin = socket_plugin
@@ -201,9 +201,9 @@ class NodeAgent:
         try:
             asked_at = time.monotonic()
             found = await self._pod_resources.list()
-            if found != self._told:
+            if found != self._sent_pods:
                 self._governor.take_pods(found)
-                self._told = found
+                self._sent_pods = found
             if self._sockets is not None:
                 await self._sockets.sync(
                     {pod.uid: name for name, pod in self.state.pods.items() if pod.uid is not None},

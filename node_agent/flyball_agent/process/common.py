@@ -74,7 +74,7 @@ async def open_or_absent(opening: Callable[[], GpuDriver]) -> GpuDriver:
         return AbsentDriver(error, BOOT_ID_FILE.read_text().strip())
 
 
-async def until_told_to_end(work: Coroutine[Any, Any, None]) -> None:
+async def until_signalled(work: Coroutine[Any, Any, None]) -> None:
     """Run until it ends, or until SIGTERM or SIGINT, which end it whatever it waits for. Raises what it raises."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from flyball_agent.process.common import (
     open_journal,
     open_or_absent,
     until_one_ends,
-    until_told_to_end,
+    until_signalled,
 )
 from flyball_agent.process.options import OBSERVE, EnforcerOptions
 
@@ -27,7 +27,7 @@ async def run_enforcer(options: EnforcerOptions) -> None:
 
     Raises AgentFailed where a fresh process may do better, and OSError where the socket cannot be made.
     """
-    await until_told_to_end(_enforce(options))
+    await until_signalled(_enforce(options))
     logger.info("enforcer stopped; limits stay as they are", node=options.node_name)
 
 

@@ -26,7 +26,7 @@ from flyball_agent.process.common import (
     open_journal,
     open_or_absent,
     until_one_ends,
-    until_told_to_end,
+    until_signalled,
 )
 from flyball_agent.process.options import OBSERVE, AgentOptions
 from flyball_agent.process.single import SingleProcessAgent
@@ -58,7 +58,7 @@ async def run_agent(options: AgentOptions, version: str) -> None:
     Raises AgentFailed where a fresh process may do better, CredentialsError, OSError for simulated hardware that is not
     there, and ServerTooOld for an API server that cannot be followed.
     """
-    await until_told_to_end(_run(options, version))
+    await until_signalled(_run(options, version))
     logger.info("agent stopped; limits stay as they are", node=options.node_name)
 
 

@@ -58,7 +58,7 @@ from flyball_operator.jobs.pipeline_plans import (
     measured_plan,
     plan_to_make,
 )
-from flyball_operator.jobs.pipeline_points import PAUSE_SECONDS, TellPoint, points_to_tell
+from flyball_operator.jobs.pipeline_points import PAUSE_SECONDS, PointChange, point_change
 from flyball_operator.jobs.preemption import still_preempted
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
 from flyball_operator.jobs.quota_books import QuotaBooks
@@ -205,19 +205,19 @@ class JobController:
             plans=self._plans(jobs.values(), cluster, monotonic),
         )
 
-    def _points(self, jobs: Iterable[LiveJob], now: datetime, monotonic: float) -> list[TellPoint]:
+    def _points(self, jobs: Iterable[LiveJob], now: datetime, monotonic: float) -> list[PointChange]:
         """What pods have to be told of their pipelines, at most every few seconds each job's."""
         found = []
         for job in jobs:
             record, current, granted = self._records[job.view.uid], job.step.current, job.memory.current
-            if job.view.spec.pipeline is None or current is None or monotonic < record.tell_point_at:
+            if job.view.spec.pipeline is None or current is None or monotonic < record.point_due_at:
                 continue
             if job.step.phase not in (Phase.STARTING, Phase.RUNNING):
                 continue
             clock = None if granted is None else granted.clock_megahertz
-            point = points_to_tell(job.view, current.incarnation, job.pods, record.progress.iterations, clock, now)
+            point = point_change(job.view, current.incarnation, job.pods, record.progress.iterations, clock, now)
             if point is not None:
-                record.tell_point_at = monotonic + PAUSE_SECONDS
+                record.point_due_at = monotonic + PAUSE_SECONDS
                 found.append(point)
         return found
 

@@ -17,7 +17,7 @@ from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.lifecycle import Action, JobStep, OpenGates, StopIncarnation
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.pipeline_plans import PlanPipeline
-from flyball_operator.jobs.pipeline_points import TellPoint
+from flyball_operator.jobs.pipeline_points import PointChange
 from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.power.node_info import NodeInfo
 
@@ -84,7 +84,7 @@ class JobsStep:
     quota_statuses: Sequence[tuple[EnergyQuota, EnergyQuotaStatus]] = ()
     consumptions: Sequence[Consumption] = ()
     lanes: Mapping[str, Lane] = field(default_factory=dict)
-    points: Sequence[TellPoint] = ()
+    points: Sequence[PointChange] = ()
     plans: Sequence[PlanPipeline] = ()
 
     @property

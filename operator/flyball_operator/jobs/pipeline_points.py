@@ -23,7 +23,7 @@ PAUSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class TellPoint:
+class PointChange:
     """Tell these pods of one job which point is wanted now: the value of their annotation."""
 
     job: EnergyAwareJob
@@ -55,14 +55,14 @@ def wanted_point(job: EnergyAwareJob, iterations_done: float, max_megahertz: int
     return json.dumps(wanted)
 
 
-def points_to_tell(
+def point_change(
     job: EnergyAwareJob,
     incarnation: int,
     pods: Collection[PodView],
     iterations_done: float,
     max_megahertz: int | None,
     now: datetime,
-) -> TellPoint | None:
+) -> PointChange | None:
     """What the pods of this incarnation of a job with a pipeline have to be told; None where what they know is still so."""
     wanted = wanted_point(job, iterations_done, max_megahertz, now)
     late = tuple(
@@ -72,7 +72,7 @@ def points_to_tell(
         and not (pod.finished or pod.deleting)
         and _differs(pod.pipeline_point, wanted)
     )
-    return TellPoint(job, late, wanted) if late else None
+    return PointChange(job, late, wanted) if late else None
 
 
 def _differs(told: str, wanted: str) -> bool:

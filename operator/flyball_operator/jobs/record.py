@@ -55,7 +55,7 @@ class JobRecord:
     stop_reason: str = "the plan gives it no GPUs for now"
     checked_generation: int = 0  # the last one whose template the API server was asked about
     check_at: float = float("-inf")
-    tell_point_at: float = float("-inf")  # not before this is it looked at what its pipeline's pods have to be told
+    point_due_at: float = float("-inf")  # not before this is it looked at what its pipeline's pods have to be told
     plan_at: float = float("-inf")  # not before this is a plan made again of what it has measured of its pipeline
     measured_plan: MeasuredPlan | None = None  # what became of the last one
     preempted: str = ""  # for whom it was paused, as long as it has not been given GPUs again

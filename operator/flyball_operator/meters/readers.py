@@ -25,7 +25,7 @@ from flyball_operator.meters.endpoints import Endpoint
 MAX_ANSWER_BYTES = 64 * 1024
 MAX_FILE_BYTES = 4096
 MAX_TOKEN_BYTES = 16 * 1024
-MAX_SAID_CHARACTERS = 200
+MAX_QUOTED_CHARACTERS = 200
 # No site draws more; what does is a broken meter.
 MAX_WATTS = 1e12
 FILE_SECONDS = 2.0
@@ -81,7 +81,7 @@ class MeterReaders:
         except TimeoutError as error:
             raise MeterError(f"{meter.source}: no answer in time") from error
         except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
-            raise MeterError(f"{meter.source}: {_said(str(error) or type(error).__name__)}") from error
+            raise MeterError(f"{meter.source}: {_quoted(str(error) or type(error).__name__)}") from error
 
     async def close(self) -> None:
         for session in self._sessions.values():
@@ -143,7 +143,7 @@ class MeterReaders:
         try:
             read = msgspec.json.decode(content, type=_FileContent)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise MeterError(f'file {name}: not {{"watts": ..., "time": ...}}: {_said(str(error))}') from error
+            raise MeterError(f'file {name}: not {{"watts": ..., "time": ...}}: {_quoted(str(error))}') from error
         return _sample(f"file {name}", read.watts, read.time)
 
     async def _in_thread(self, call: Any, *arguments: Any) -> Any:
@@ -174,13 +174,13 @@ def _one_value(name: str, status: int, body: bytes) -> float:
     except (msgspec.DecodeError, RecursionError) as error:
         raise MeterError(f"Prometheus {name}: HTTP {status}, and no answer of a Prometheus") from error
     if answer.status != "success" or answer.data is None:
-        raise MeterError(f"Prometheus {name}: HTTP {status}: {_said(answer.error)}")
+        raise MeterError(f"Prometheus {name}: HTTP {status}: {_quoted(answer.error)}")
     kind, result = answer.data.resultType, answer.data.result
     try:
         if kind == "scalar":
             return float(result[1])
         if kind != "vector":
-            raise MeterError(f"Prometheus {name}: the query gives a {_said(kind)}, not one value")
+            raise MeterError(f"Prometheus {name}: the query gives a {_quoted(kind)}, not one value")
         if len(result) != 1:
             much = (
                 "nothing (the meter is not scraped, or the query is wrong)" if not result else f"{len(result)} series"
@@ -214,7 +214,7 @@ def _trust(endpoint: Endpoint) -> ssl.SSLContext | bool:
     return ssl.create_default_context(cafile=endpoint.ca_file)
 
 
-def _said(text: str) -> str:
+def _quoted(text: str) -> str:
     """What somebody else said, fit for one line of a status."""
     shown = " ".join(text.split())
-    return shown if len(shown) <= MAX_SAID_CHARACTERS else shown[:MAX_SAID_CHARACTERS] + "..."
+    return shown if len(shown) <= MAX_QUOTED_CHARACTERS else shown[:MAX_QUOTED_CHARACTERS] + "..."

@@ -106,16 +106,16 @@ class CapState(Struct, frozen=True):
         return (
             self.cap.status.effective_watts == allowed_watts(self.effective.watts)
             and self.enforced
-            and self._told_enforced
+            and self._published_enforced
         )
 
     @property
-    def told_of_an_earlier_spec(self) -> bool:
+    def status_of_an_earlier_spec(self) -> bool:
         """The cap's status calls it enforced, but as its spec was before: over other nodes, perhaps, or in limits."""
-        return self.cap.status.observed_generation != self.cap.metadata.generation and self._told_enforced
+        return self.cap.status.observed_generation != self.cap.metadata.generation and self._published_enforced
 
     @property
-    def _told_enforced(self) -> bool:
+    def _published_enforced(self) -> bool:
         return any(item.type == "Enforced" and item.status == "True" for item in self.cap.status.conditions)
 
     @property

@@ -61,13 +61,13 @@ ALWAYS_SHOWN = ("Feasible", "Enforced", "Breached", "MeterSilent")
 class GrantsUnderWay:
     """What the grants of one step mean to statuses.
 
-    `waiting` nodes have yet to acknowledge a cut or to get a raise, and `unheard` ones a grant of this very leader.
+    `waiting` nodes have yet to acknowledge a cut or to get a raise, and `unconfirmed` ones a grant of this very leader.
     `unread` names the objects that cannot be read: nobody knows under which caps those nodes count, and with how much.
     `to_be_committed` has what each cap, by its name, comes to with the raises that are about to be sent.
     """
 
     waiting: int = 0
-    unheard: frozenset[str] = frozenset()
+    unconfirmed: frozenset[str] = frozenset()
     unread: tuple[str, ...] = ()
     to_be_committed: Mapping[str, NodeMilliwatts] = field(default_factory=dict)
 
@@ -173,13 +173,13 @@ def _enforced(state: CapState, feasible: bool, grants: GrantsUnderWay) -> Condit
             f"{state.if_governed.committed_watts:.0f} W of the cap's {state.effective.watts:.0f} W"
         )
         return Condition("Enforced", False, "Observing", message)
-    unheard = state.nodes & grants.unheard
+    unconfirmed = state.nodes & grants.unconfirmed
     if state.enforced and grants.unread:
         message = f"what cannot be read may be of nodes under this cap: {', '.join(grants.unread[:8])}"
         return Condition("Enforced", None, "Unreadable", message)
-    if state.enforced and unheard:
+    if state.enforced and unconfirmed:
         message = (
-            f"{_nodes_have(len(unheard))} yet to acknowledge a grant of the operator that leads since a moment ago"
+            f"{_nodes_have(len(unconfirmed))} yet to acknowledge a grant of the operator that leads since a moment ago"
         )
         return Condition("Enforced", None, "Adopting", message)
     if state.enforced and state.unrecorded:

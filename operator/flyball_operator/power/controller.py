@@ -260,12 +260,14 @@ class PowerController:
         self._repetitions.sent(sent, admission.grants, power, monotonic)
         self._small_raises.sent(sent, monotonic)
         waiting = len(self._acknowledgements.owing | admission.grants.keys() | set(admission.waiting))
-        return sends, GrantsUnderWay(waiting, unadopted | self._unheard(state), state.cluster.unread, wished.committed)
+        return sends, GrantsUnderWay(
+            waiting, unadopted | self._unconfirmed(state), state.cluster.unread, wished.committed
+        )
 
     def _none_decided(self, state: PowerState) -> GrantsUnderWay:
         """What grants mean to the caps' statuses in a cycle in which none is decided on."""
-        unheard = self._unadopted(state) | self._unheard(state)
-        return GrantsUnderWay(len(self._acknowledgements.owing), unheard, state.cluster.unread)
+        unconfirmed = self._unadopted(state) | self._unconfirmed(state)
+        return GrantsUnderWay(len(self._acknowledgements.owing), unconfirmed, state.cluster.unread)
 
     def _targets(self, state: PowerState, plan: PlanInForce, leaving: frozenset[str]) -> list[GrantTarget]:
         targets = grant_targets(
@@ -288,10 +290,10 @@ class PowerController:
     def _may_raise(self, state: PowerState) -> bool:
         """Whether everything is read, our copy is fresh (an older one may have missed a reboot), and no status speaks for a
         spec that is no more: it claims its watts of nodes that the cap has let go, until it is written anew."""
-        told_anew = not any(cap.told_of_an_earlier_spec for cap in state.caps.states)
-        return state.all_read and self._settings.is_fresh(state.cluster) and told_anew
+        republished = not any(cap.status_of_an_earlier_spec for cap in state.caps.states)
+        return state.all_read and self._settings.is_fresh(state.cluster) and republished
 
-    def _unheard(self, state: PowerState) -> frozenset[str]:
+    def _unconfirmed(self, state: PowerState) -> frozenset[str]:
         """The nodes that are believed by what they acknowledged to another leader.
 
         Nobody knows how long ago that was, or whether the agent has been alive since: silence is counted from when this

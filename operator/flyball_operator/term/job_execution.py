@@ -69,7 +69,7 @@ class JobExecution:
         """Start one safe step for each job, and what the API server and pods are to be asked and told of jobs."""
         self._start_actions(jobs, instructions, nodes)
         self._start_checks(jobs)
-        self._tell_points(jobs)
+        self._write_points(jobs)
         self._make_plans(jobs)
 
     def _start_actions(self, jobs: JobsStep, instructions: PowerInstructions, nodes: Mapping[str, NodeInfo]) -> None:
@@ -106,14 +106,14 @@ class JobExecution:
                     lambda result, job=job: self._jobs.checked(job, result),  # type: ignore[misc]
                 )
 
-    def _tell_points(self, jobs: JobsStep) -> None:
+    def _write_points(self, jobs: JobsStep) -> None:
         """Tell pods of pipelines that are to run otherwise; who is not told now is looked at again in a few seconds."""
         background = self._background
         room = POINTS_AT_ONCE - background.under_way("point")
-        for told in jobs.points:
-            if room > 0 and not background.busy(("point", told.job.uid)):
+        for change in jobs.points:
+            if room > 0 and not background.busy(("point", change.job.uid)):
                 room -= 1
-                background.start(("point", told.job.uid), self._executor.tell_point(told))
+                background.start(("point", change.job.uid), self._executor.write_point(change))
 
     def _make_plans(self, jobs: JobsStep) -> None:
         """Have plans made of what jobs have measured of their pipelines, by another process, which may take its time."""

@@ -57,7 +57,7 @@ from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
 from flyball_operator.jobs.pipeline_plans import PlanPipeline
-from flyball_operator.jobs.pipeline_points import TellPoint
+from flyball_operator.jobs.pipeline_points import PointChange
 from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
@@ -349,11 +349,11 @@ class Executor:
 
         return await self._write("open-gate", PODS, patch)
 
-    async def tell_point(self, told: TellPoint) -> WriteResult:
+    async def write_point(self, change: PointChange) -> WriteResult:
         """Tell pods which point of its plan their pipeline is to run at; done where all took effect."""
-        return combined(await self.all(self._tell_point(pod, told.point) for pod in told.pods))
+        return combined(await self.all(self._write_point(pod, change.point) for pod in change.pods))
 
-    async def _tell_point(self, pod: PodView, point: str) -> WriteResult:
+    async def _write_point(self, pod: PodView, point: str) -> WriteResult:
         # One of the same name made since is another pod, and is told for itself.
         body = {"metadata": {"uid": pod.uid, "annotations": {ANNOTATION_PIPELINE_POINT: point}}}
         path = PODS.path(pod.namespace, pod.name)

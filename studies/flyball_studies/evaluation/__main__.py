@@ -155,14 +155,14 @@ class Evaluation:
 
     def _simulate(self, name: str, cells: Sequence[Cell]) -> list[Outcome]:
         outcomes = run_matrix(
-            cells, self._options.runs, processes=self._options.processes, listen=_teller(name, len(cells), cells)
+            cells, self._options.runs, processes=self._options.processes, listen=_progress_of(name, len(cells), cells)
         )
         self._ran += len(cells)
         self._simulated_seconds += sum(each.result["wall_seconds"] for each in outcomes if each.result is not None)
         return outcomes
 
 
-def _teller(name: str, count: int, cells: Sequence[Cell]) -> Callable[[Event], None]:
+def _progress_of(name: str, count: int, cells: Sequence[Cell]) -> Callable[[Event], None]:
     """Progress on stderr: one line that is written over, and a line of its own for whatever fails."""
     done = 0
 

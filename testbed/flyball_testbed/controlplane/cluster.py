@@ -169,7 +169,8 @@ class DevCluster:
         except TimeoutError as error:
             missing = ", ".join(sorted(wanted - set(found))[:5])
             raise TimeoutError(
-                f"no agent pod runs on {missing} after {timeout_seconds:g} s; the agents' pods: {install.told_pods(seen)}"
+                f"no agent pod runs on {missing} after {timeout_seconds:g} s; "
+                f"the agents' pods: {install.pods_summary(seen)}"
             ) from error
         return {node: found[node] for node in sorted(wanted)}
 

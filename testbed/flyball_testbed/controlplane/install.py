@@ -185,7 +185,7 @@ def running_pods(pods: Json) -> dict[str, str]:
     }
 
 
-def told_pods(pods: Json) -> str:
+def pods_summary(pods: Json) -> str:
     """Each pod of a collection in words, for an error: its node, its phase, whether it is being deleted."""
 
     def told(pod: Json) -> str:

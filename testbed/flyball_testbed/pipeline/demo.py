@@ -298,12 +298,12 @@ class Answer:
     """How long after a board was throttled the other replica ran slower, and where that time went.
 
     `idle_seconds` until the board computed again, `computed_seconds` until as many of its computations had taken longer as
-    a stage tells after, `told_seconds` until the other replica's first slower computation began.
+    a stage tells after, `waited_seconds` until the other replica's first slower computation began.
     """
 
     idle_seconds: float
     computed_seconds: float
-    told_seconds: float
+    waited_seconds: float
 
     @classmethod
     def of(cls, planned: Sequence[Iteration], throttled_at: float) -> Answer:
@@ -328,13 +328,13 @@ class Answer:
 
     @property
     def seconds(self) -> float:
-        return self.idle_seconds + self.computed_seconds + self.told_seconds
+        return self.idle_seconds + self.computed_seconds + self.waited_seconds
 
     def line(self) -> str:
         return (
             f"found and answered {self.seconds:.2f} s after the board was throttled: {self.idle_seconds:.2f} s until it"
             f" computed again, {self.computed_seconds:.2f} s for {COMPUTATIONS} slower computations,"
-            f" {self.told_seconds:.2f} s until a stage of the other replica began its next"
+            f" {self.waited_seconds:.2f} s until a stage of the other replica began its next"
         )
 
 

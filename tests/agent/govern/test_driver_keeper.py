@@ -13,7 +13,7 @@ from flyball_agent.enforce.driver_access import AbsentDriver
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.enforce.reader import ROUNDS_BEFORE_EXIT
 from flyball_agent.enforce.requests import end_release, is_released, request_release
-from flyball_agent.govern.driver_keeper import ABSENT_NS, REOPEN_NS, UNTOLD_NS
+from flyball_agent.govern.driver_keeper import ABSENT_NS, REOPEN_NS, UNPUBLISHED_NS
 from flyball_agent.gpu.gpu import DriverUnavailable, GpuReading
 from flyball_agent.gpu.simulated import SimulatedDriver, SimulatedGpu
 from flyball_agent.process import common
@@ -138,7 +138,7 @@ async def test_the_gpus_are_let_go_of_once_the_operator_can_see_it_and_taken_bac
 async def test_a_release_ends_by_itself_and_a_restart_goes_on_with_it(bench: Bench) -> None:
     request_release(bench.folder, "node-0", 600)
     await bench.round()
-    await bench.round(UNTOLD_NS / SECOND + 1)  # an API server that is away does not hold it up for ever
+    await bench.round(UNPUBLISHED_NS / SECOND + 1)  # an API server that is away does not hold it up for ever
     await until(lambda: bench.drivers.open_now == 0)
     await bench.agent.close()
     bench.start(AbsentDriver(DriverUnavailable("open"), "boot-1"))

@@ -214,7 +214,7 @@ def test_nobody_is_said_to_have_yet_to_acknowledge_where_no_grant_waits() -> Non
 
 @pytest.mark.parametrize(
     "grants",
-    [GrantsUnderWay(1), GrantsUnderWay(1, unread=("GPUNode b",)), GrantsUnderWay(1, unheard=frozenset({"a"}))],
+    [GrantsUnderWay(1), GrantsUnderWay(1, unread=("GPUNode b",)), GrantsUnderWay(1, unconfirmed=frozenset({"a"}))],
 )
 def test_a_cap_that_is_passed_is_called_so_whatever_else_is_not_known(grants: GrantsUnderWay) -> None:
     site = Site(holding("a", 2400), watts=1000)

@@ -18,7 +18,7 @@ from flyball_kube.resources import GPU_NODES, PODS, Resource
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.pipeline_plans import PlanPipeline
-from flyball_operator.jobs.pipeline_points import TellPoint
+from flyball_operator.jobs.pipeline_points import PointChange
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo, read_nodes
@@ -319,8 +319,8 @@ async def test_one_pod_that_is_gone_leaves_the_others_to_be_opened() -> None:
 async def test_each_pod_is_told_its_pipelines_point_and_no_other_of_its_name() -> None:
     desk = Desk()
     desk.server.answers["PATCH /api/v1/namespaces/team/pods/q"] = error(409)
-    told = TellPoint(job_view(), (pod_view("p"), pod_view("q")), '{"objective": "Energy"}')
-    assert not (await desk.executor.tell_point(told)).done
+    told = PointChange(job_view(), (pod_view("p"), pod_view("q")), '{"objective": "Energy"}')
+    assert not (await desk.executor.write_point(told)).done
     annotations = {"flyball.dev/pipeline-point": '{"objective": "Energy"}'}
     assert desk.server.asked == [
         ("PATCH", POD, {"metadata": {"uid": "pod-p", "annotations": annotations}}),

@@ -18,8 +18,8 @@ from flyball_testbed.controlplane.install import (
     TOUCHED_ANNOTATION,
     install_agent_daemon_set,
     install_api,
+    pods_summary,
     read_manifests,
-    told_pods,
     touch_passed_over,
 )
 
@@ -96,7 +96,7 @@ def test_pods_are_told_with_node_phase_and_deletion() -> None:
     field = {"key": "metadata.name", "operator": "In", "values": ["node-001"]}
     term = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     target = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}
-    told = told_pods(
+    told = pods_summary(
         {
             "items": [
                 {
@@ -118,7 +118,7 @@ def test_pods_are_told_with_node_phase_and_deletion() -> None:
         "b for node-001, not bound: Pending, made at 10:00",
         "c for any node, not bound: no phase, made at ?",
     ]
-    assert told_pods({"items": []}) == "none"
+    assert pods_summary({"items": []}) == "none"
 
 
 class Patches:

@@ -128,11 +128,11 @@ def start_obstacle(
     stuck = [(pod, pod.unscheduled) for pod in own if not pod.node and pod.unscheduled is not None]
     if stuck:
         reason = "SchedulingGated" if stuck[0][1].reason == "SchedulingGated" else "Unschedulable"
-        return StartObstacle(reason, _told(stuck))
+        return StartObstacle(reason, _message_of(stuck))
     waiting = [(pod, pod.waiting) for pod in own if pod.node and pod.waiting is not None]
     if waiting:
         reason = "ImagePullFailed" if waiting[0][1].reason in _IMAGE_REASONS else "ContainerRefused"
-        return StartObstacle(reason, _told(waiting))
+        return StartObstacle(reason, _message_of(waiting))
     return None
 
 
@@ -152,7 +152,7 @@ def _on_lost_node(pod: PodView, others: int, loss: NodeLoss) -> StartObstacle:
     return StartObstacle("NodeLost", words)
 
 
-def _told(stuck: Sequence[tuple[PodView, Obstacle]]) -> str:
+def _message_of(stuck: Sequence[tuple[PodView, Obstacle]]) -> str:
     pod, obstacle = min(stuck, key=lambda item: item[0].index)
     where = f" on {pod.node}" if pod.node else ""
     others = f" (and {len(stuck) - 1} more pods)" if len(stuck) > 1 else ""
