@@ -138,7 +138,8 @@ class _IntoTrace(logging.Handler):
             for key, value in line.items()
             if key not in ("event", "logger", "_record", "_from_structlog")
         )
-        self._world.note(f"    {record.name.rpartition('.')[2]}: {line.get('event')} {fields}")
+        part = record.name.partition(".")[0].removeprefix("flyball_")  # not the module: code that moved does the same
+        self._world.note(f"    {part}: {line.get('event')} {fields}")
 
 
 @contextmanager
