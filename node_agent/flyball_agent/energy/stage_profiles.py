@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from flyball_agent.energy.observations import InvalidReport
 from flyball_agent.enforce.gpu_state import PodName
 
-# What GPUNode.status.jobs[].stages takes: a pod has no more GPUs than these, and a stage no more computations and clocks.
+# What GPUNode.status.jobs[].stages takes: of a pod no more of its GPUs than these, and of a stage no more computations and
+# clocks.
 MAX_STAGES = 16
 MAX_STAGE_NUMBER = 63
 MAX_ROWS = 256
@@ -64,12 +65,17 @@ class StageProfiles:
     def __init__(self) -> None:
         self._of_pods: dict[PodName, dict[int, StageProfile]] = {}
 
-    def take(self, pod: PodName, profile: StageProfile) -> None:
-        """Keep a stage of a pod. Raises InvalidReport where the pod has told of as many stages as it can have GPUs."""
-        stages = self._of_pods.setdefault(pod, {})
-        if profile.stage not in stages and len(stages) >= MAX_STAGES:
-            raise InvalidReport(f"stage: {profile.stage} is one more than the {MAX_STAGES} that a pod can have")
-        stages[profile.stage] = profile
+    def take(self, pod: PodName, gpus: int, profile: StageProfile) -> None:
+        """Keep a stage of a pod that holds so many GPUs. Raises InvalidReport where it has told of one for each already.
+
+        The status of a node must stay small enough to be stored, whatever its pods say: its acknowledgements are in it.
+        """
+        stages, most = self._of_pods.get(pod, {}), min(gpus, MAX_STAGES)
+        if profile.stage not in stages and len(stages) >= most:
+            held = f"{gpus} GPU{'' if gpus == 1 else 's'} that the pod holds"
+            of = held if most == gpus else f"{most} that are taken of a pod"
+            raise InvalidReport(f"stage: {profile.stage} is one more than the {of}")
+        self._of_pods[pod] = {**stages, profile.stage: profile}
 
     def of(self, pod: PodName) -> tuple[StageProfile, ...]:
         """In the order of the stages."""

@@ -163,7 +163,7 @@ class NodeAgent:
         """
         if pod not in self.state.pods or self.state.jobs.of_pod(pod) is None:
             return False
-        self._stages.take(pod, profile)
+        self._stages.take(pod, len(self.state.enforced.gpus_of(pod)), profile)
         self._look_for_news()
         return True
 

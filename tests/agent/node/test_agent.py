@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 from flyball.clocks import Clock
 from flyball_agent.energy.observations import COMPUTATION_SECONDS, InvalidReport, StepReport
-from flyball_agent.energy.stage_profiles import MAX_STAGES, StageProfile
+from flyball_agent.energy.stage_profiles import MAX_ROWS_BYTES, StageProfile
 from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.gpu_state import PodName
 from flyball_agent.enforce.journal import Journal
@@ -37,6 +39,8 @@ from tests.support.waiting import until
 A100 = CATALOGUE["NVIDIA-A100-SXM4-40GB"]
 SECOND = 1_000_000_000
 GPUS = 4
+MOST_GPUS = 64  # of which a GPUNode can say something
+MOST_BYTES_IN_ETCD = 1_572_864  # its --max-request-bytes
 POD = PodName("research", "gpt2-1-0")
 
 
@@ -327,15 +331,33 @@ def test_what_a_trainer_has_measured_of_its_stages_is_shown_until_its_pod_has_en
     assert job["stages"] == [
         {"stage": stage, "waitingMilliwatts": 55_000, "rows": "forward,1410,0.15,27.5\n"} for stage in (0, 1)
     ]
-    for stage in range(2, MAX_STAGES):
-        assert rig.agent.report_stage(POD, StageProfile(stage, 0, "forward,1410,0.15,27.5"))
-    with pytest.raises(InvalidReport, match="one more than the 16"):
-        rig.agent.report_stage(POD, StageProfile(MAX_STAGES, 0, "forward,1410,0.15,27.5"))
+    with pytest.raises(InvalidReport, match="stage: 2 is one more than the 2 GPUs that the pod holds"):
+        rig.agent.report_stage(POD, StageProfile(2, 0, "forward,1410,0.15,27.5"))
     assert not rig.agent.report_stage(PodName("research", "stranger"), stages[0])
     rig.hold("gpt2-1-0")
     rig.tick()
     (job,) = rig.status()["jobs"]
     assert (job["ended"], job["stages"]) == (True, [])
+
+
+def test_whatever_pods_have_measured_the_status_can_be_stored_and_says_what_is_acknowledged(rig: Rig) -> None:
+    """A status that is larger than what etcd takes is not stored: nothing would be acknowledged, and the node be silent."""
+    names = [f"train-1-{index}" for index in range(GPUS)]
+    rig.spec(1, *((name, 300_000) for name in names))
+    for index, name in enumerate(names):
+        rig.hold(name, index)
+    rig.tick()
+    row = "forward,1410,0.150000000,27.00000\n"
+    rows = row * (MAX_ROWS_BYTES // len(row))
+    for name in names:
+        for stage in range(64):
+            with contextlib.suppress(InvalidReport):
+                rig.agent.report_stage(PodName("research", name), StageProfile(stage, 55_000, rows))
+    status = rig.status()
+    assert status["acknowledged"]["generation"] == 1
+    assert all(job["stages"] for job in status["jobs"])
+    each_gpu = len(json.dumps(status)) // GPUS
+    assert each_gpu * MOST_GPUS < MOST_BYTES_IN_ETCD // 2
 
 
 def test_a_driver_that_rounds_up_gets_whole_watts_and_holds_no_more_than_is_granted(rig: Rig) -> None:
