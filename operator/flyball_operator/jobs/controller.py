@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from operator import itemgetter
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, RecurringRun
 from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
@@ -56,6 +57,7 @@ from flyball_operator.jobs.pipeline_plans import (
     PlanMaking,
     PlanPipeline,
     measured_plan,
+    measured_stages,
     plan_to_make,
 )
 from flyball_operator.jobs.pipeline_points import PAUSE_SECONDS, PointChange, point_change
@@ -222,23 +224,29 @@ class JobController:
         return found
 
     def _plans(self, jobs: Iterable[LiveJob], cluster: ClusterState, monotonic: float) -> list[PlanPipeline]:
-        """The plans to make of what jobs have measured of their pipelines."""
-        found = []
+        """The plans to make of what jobs have measured of their pipelines, whose was made longest ago first."""
+        found: list[tuple[float, PlanPipeline]] = []
         for job in jobs:
             record, current = self._records[job.view.uid], job.step.current
-            if job.view.spec.pipeline is None or current is None or monotonic < record.plan_at:
+            pipeline = job.view.spec.pipeline
+            if pipeline is None or current is None or monotonic < record.plan_at:
                 continue
-            reports = cluster.reports_of.get(job.view.uid, ())
-            plan = plan_to_make(job.view, current, reports, record.measured_plan)
+            measured = measured_stages(job.view, current, cluster.reports_of.get(job.view.uid, ()))
+            if measured is None:
+                continue
+            # Of a thousand stages it takes a fifth of a second: not in every cycle.
+            if record.to_plan is None or record.to_plan[0] != (pipeline, measured):
+                record.to_plan = (pipeline, measured), plan_to_make(job.view, measured, record.measured_plan)
+            plan = record.to_plan[1]
             if plan is not None:
-                found.append(plan)
-        return found
+                found.append((record.plan_at, plan))
+        return [plan for _, plan in sorted(found, key=itemgetter(0))]
 
     def plan_ended(self, plan: PlanPipeline, making: PlanMaking, now: datetime) -> None:
         """Take in what became of a plan: its job's status says it, and what may still come of it is tried again later."""
         record = self._records.get(plan.job.uid)
         if record is not None:
-            record.measured_plan = measured_plan(plan, making, record.measured_plan, now)
+            record.measured_plan, record.to_plan = measured_plan(plan, making, record.measured_plan, now), None
             record.plan_at = self._monotonic + (0.0 if making.final else RETRY_SECONDS)
 
     def answered(self, item: JobAction, result: WriteResult, now: datetime) -> None:

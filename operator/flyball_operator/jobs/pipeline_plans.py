@@ -7,7 +7,7 @@ is not this module's: it follows from the reports and from what was made before,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
@@ -50,15 +50,12 @@ class PlanMaking:
     final: bool = True
 
 
-def plan_to_make(
-    job: EnergyAwareJob,
-    incarnation: IncarnationView,
-    reports: Iterable[tuple[str, PodReport]],
-    before: MeasuredPlan | None,
-) -> PlanPipeline | None:
-    """The plan to make of what this start of a job has measured, by the `(node, report)` of its pods.
+def measured_stages(
+    job: EnergyAwareJob, incarnation: IncarnationView, reports: Iterable[tuple[str, PodReport]]
+) -> tuple[StageReport, ...] | None:
+    """What this start of a job has measured of its stages, in their order, by the `(node, report)` of its pods.
 
-    None while a stage is missing, and where of the same measurements none is to be made again (`before`).
+    None while a stage is missing, and where nothing is to be measured.
     """
     pipeline = job.spec.pipeline
     if pipeline is None or pipeline.plan is None or pipeline.plan.measure is None:
@@ -70,7 +67,16 @@ def plan_to_make(
             stages |= {stage.stage: stage for stage in report.stages}
     if not stages.keys() >= set(range(pipeline.stages)):
         return None
-    measured = [stages[number] for number in range(pipeline.stages)]
+    return tuple(stages[number] for number in range(pipeline.stages))
+
+
+def plan_to_make(
+    job: EnergyAwareJob, measured: Sequence[StageReport], before: MeasuredPlan | None
+) -> PlanPipeline | None:
+    """The plan to make of what a job has measured; None where of the same none is to be made again (`before`)."""
+    pipeline = job.spec.pipeline
+    if pipeline is None or pipeline.plan is None:
+        return None
     lines = [f"{stage.stage},{line}\n" for stage in measured for line in stage.rows.splitlines()]
     profile = HEADER + "".join(lines)
     watts = round(fmean(stage.waiting_milliwatts for stage in measured) / MILLIWATTS_PER_WATT, 3)

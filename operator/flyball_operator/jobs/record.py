@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from flyball_api.energy_aware_job import EnergyAwareJob, MeasuredPlan
-from flyball_api.gpu_node import PodReport
+from flyball_api.energy_aware_job import EnergyAwareJob, MeasuredPlan, PipelineParallelism
+from flyball_api.gpu_node import PodReport, StageReport
 from flyball_planner.shifting import Signal
 from flyball_planner.snapshot import JobDecision
 
@@ -16,6 +16,7 @@ from flyball_operator.jobs.feasibility.fitting import Fit
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.pipeline_plans import PlanPipeline
 from flyball_operator.jobs.preemption import preempted_for
 from flyball_operator.jobs.progress import JobProgress, ProgressReader, recorded_progress
 from flyball_operator.jobs.starts.attempts import Attempts, RestartRules
@@ -58,6 +59,8 @@ class JobRecord:
     point_due_at: float = float("-inf")  # not before this is it looked at what its pipeline's pods have to be told
     plan_at: float = float("-inf")  # not before this is a plan made again of what it has measured of its pipeline
     measured_plan: MeasuredPlan | None = None  # what became of the last one
+    # By which pipeline and measurements it was looked at whether one is to be made, and which one (None: none).
+    to_plan: tuple[tuple[PipelineParallelism, tuple[StageReport, ...]], PlanPipeline | None] | None = None
     preempted: str = ""  # for whom it was paused, as long as it has not been given GPUs again
     budget_checked: tuple[int, Refusal | None] = (0, None)  # the generation that was looked at, and what was found
     # For which generation and signal it was looked at whether the job is put off, what was found, and from when on that

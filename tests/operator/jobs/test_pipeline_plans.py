@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
+import pytest
 from flyball_api.energy_aware_job import MeasuredPlan, read_energy_aware_job
 from flyball_frontiers.pipeline import PipelineProfile
-from flyball_operator.jobs.pipeline_plans import RETRY_SECONDS, PlanMaking, PlanPipeline
+from flyball_operator.jobs.pipeline_plans import RETRY_SECONDS, PlanMaking, PlanPipeline, plan_to_make
 from flyball_operator.report.announcements import job_announcements
 
 from tests.operator.jobs.test_controller import UID, A, Cluster
@@ -93,6 +96,54 @@ def test_what_was_made_is_made_once_and_told_by_status_and_event() -> None:
     assert cluster.plans() == [], "nor by the next operator"
     cluster.reported(stage(0), stage(1, 0.31))
     assert cluster.plan().digest != plan.digest, "of other measurements another one is"
+
+
+def test_measurements_that_stand_are_worked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cycle over thousands of measured stages costs no more for them: cuts wait for what it works out before."""
+    worked: list[str] = []
+
+    def counted(*given: Any) -> PlanPipeline | None:
+        worked.append("")
+        return plan_to_make(*given)
+
+    monkeypatch.setattr("flyball_operator.jobs.controller.plan_to_make", counted)
+    cluster = Measuring()
+    cluster.reported(stage(0), stage(1))
+    plan = cluster.plan()
+    for _ in range(3):
+        cluster.reported(stage(0), stage(1))  # with another report of the node
+        assert cluster.plan().digest == plan.digest
+    assert len(worked) == 1, "while the plan is being made"
+    cluster.controller.plan_ended(plan, PlanMaking("ConfigMap gpt3 has the plan", made=True), cluster.now)
+    for _ in range(3):
+        cluster.reported(stage(0), stage(1))
+        assert cluster.plans() == []
+    assert len(worked) == 2, "once it is made"
+    cluster.reported(stage(0), stage(1, 0.31))
+    assert cluster.plan().digest != plan.digest
+    cluster.reported(stage(0), stage(1))
+    assert cluster.plans() == []
+
+
+def test_whose_plan_was_made_longest_ago_comes_first() -> None:
+    """A job that measures something else all the time takes no other job's turn."""
+    cluster = Measuring()
+    view = read_energy_aware_job(cluster.raw)
+    cluster.reported(stage(0), stage(1))
+    plan = cluster.plan()
+    cluster.controller.plan_ended(plan, PlanMaking("ConfigMap gpt3 is there already"), cluster.now)
+    cluster.reported(stage(0), stage(1, 0.31))
+    world, uid = cluster.world(), "uid-other"
+    other = replace(view, metadata=msgspec.structs.replace(view.metadata, uid=uid, name="other"))
+    world = replace(
+        world,
+        jobs={**world.jobs, uid: other},
+        incarnations={**world.incarnations, uid: [incarnation_view(uid, 1, A)]},
+        pods_of={**world.pods_of, uid: [running_pod("other", "a", uid=uid, incarnation=1, gpus=4)]},
+        reports_of={**world.reports_of, uid: world.reports_of[UID]},
+    )
+    cluster.cycle(1.0, world, statuses_wait=True)
+    assert [item.job.uid for item in cluster.step.plans] == [uid, UID]
 
 
 def test_what_cannot_be_made_is_tried_again_only_where_that_may_help() -> None:
