@@ -65,9 +65,11 @@ class _Bucket:
     tokens: float
     at: float
 
+    def tokens_at(self, now: float) -> float:
+        return min(self.burst, self.tokens + (now - self.at) / self.seconds_per_event)
+
     def take(self, now: float) -> bool:
-        self.tokens = min(self.burst, self.tokens + (now - self.at) / self.seconds_per_event)
-        self.at = now
+        self.tokens, self.at = self.tokens_at(now), now
         if self.tokens < 1.0:
             return False
         self.tokens -= 1.0
@@ -114,6 +116,11 @@ class EventRecorder:
         self._process = _Bucket(PROCESS_BURST, PROCESS_SECONDS_PER_EVENT, PROCESS_BURST, monotonic())
         self._work = asyncio.Event()
         self.dropped = 0
+
+    @property
+    def room(self) -> int:
+        """How many Events that can be recorded later may be now: half of the burst is for those that cannot."""
+        return max(0, int(self._process.tokens_at(self._monotonic()) - PROCESS_BURST / 2))
 
     def record(self, regarding: Regarding, reason: str, note: str, *, action: str, warning: bool = False) -> None:
         """Record that `action` was taken on `regarding`: why in one word (`reason`), and in a sentence (`note`)."""

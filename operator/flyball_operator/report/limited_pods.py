@@ -46,11 +46,15 @@ class LimitedPods:
         nodes: Mapping[str, NodeInfo],
         rules: Mapping[str, NodeRules],
         caps_over: Mapping[str, Sequence[str]],
+        most: int,
     ) -> list[tuple[Regarding, Announcement]]:
-        """Take in what stands, and return the Events that follow; `caps_over` names the caps over each node."""
+        """Take in what stands, and return the Events that follow, no more than `most`: the others do the next time.
+
+        `caps_over` names the caps over each node.
+        """
         by_name = {(pod.namespace, pod.name): pod for pod in pods if not pod.job_uid}
         before, self._announced = self._announced, {}
-        found = []
+        found: list[tuple[Regarding, Announcement]] = []
         for node, info in nodes.items():
             for foreign in info.foreign_pods:
                 pod = by_name.get((foreign.namespace, foreign.name))
@@ -63,14 +67,18 @@ class LimitedPods:
                     if now.limited:
                         self._announced[pod.uid] = last or now
                     continue
+                if not now.limited and last is None:
+                    continue
+                if len(found) >= most:
+                    if last is not None:
+                        self._announced[pod.uid] = last
+                    continue
                 if now.limited:
                     self._announced[pod.uid] = now
                     announcement = _limited(now, foreign.gpus, caps_over.get(node, ()), in_emergency=rule.emergency)
-                elif last is not None:
+                else:
                     note = f"{_each(foreign.gpus)} may draw {_watts(now.default)} again, as by default"
                     announcement = Announcement("PowerLimitLifted", note, "Limit")
-                else:
-                    continue
                 found.append((Regarding("v1", "Pod", pod.name, pod.uid, pod.namespace), announcement))
         return found
 

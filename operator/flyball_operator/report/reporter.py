@@ -57,6 +57,9 @@ class StatusWrites(Protocol):
 class EventSink(Protocol):
     """Where Events are recorded."""
 
+    @property
+    def room(self) -> int: ...
+
     def record(self, regarding: Regarding, reason: str, note: str, *, action: str, warning: bool = False) -> None: ...
 
 
@@ -146,10 +149,13 @@ class Reporter:
         self._gpus = {name: gpu_node.gpus for name, gpu_node in gpu_nodes.items()}
 
     def announce_limited_pods(self, state: PowerState) -> None:
-        """Record which pods outside Flyball may draw less than before, or as much as by default again."""
-        caps = state.caps
+        """Record which pods outside Flyball may draw less than before, or as much as by default again.
+
+        A cap that falls may limit thousands at once: no more of them now than leaves room for what is said of caps.
+        """
+        caps, most = state.caps, 0 if self._events is None else self._events.room
         for regarding, item in self._limited_pods.update(
-            state.cluster.pods, state.nodes, caps.rules, caps.names_over_nodes()
+            state.cluster.pods, state.nodes, caps.rules, caps.names_over_nodes(), most
         ):
             self._announce(regarding, [item])
 

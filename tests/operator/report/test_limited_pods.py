@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from flyball_api.units import MilliwattsPerGpu
 from flyball_api.workloads import PodView
+from flyball_kube.session import ApiSession
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.reservations import ForeignShare, NodeRules
+from flyball_operator.report.events import EventRecorder, Regarding
 from flyball_operator.report.limited_pods import LimitedPods
 
 from tests.support.operator_objects import pod_view, ready_node
@@ -24,8 +28,10 @@ def limited_to(watts: int, *, emergency: bool = False) -> dict[str, NodeRules]:
     return {"a": NodeRules(limit_foreign_pods=True, foreign_shares=(share,), emergency=emergency)}
 
 
-def events(limited: LimitedPods, rules: dict[str, NodeRules], pods: list[PodView] = PODS) -> list[tuple[str, str, str]]:
-    found = limited.update(pods, nodes(pods), rules, CAPS)
+def events(
+    limited: LimitedPods, rules: dict[str, NodeRules], pods: list[PodView] = PODS, most: int = 100
+) -> list[tuple[str, str, str]]:
+    found = limited.update(pods, nodes(pods), rules, CAPS, most)
     assert all(regarding.kind == "Pod" and regarding.uid == f"pod-{regarding.name}" for regarding, _ in found)
     return [(regarding.name, item.reason, item.note) for regarding, item in found]
 
@@ -73,3 +79,43 @@ def test_a_pod_that_comes_under_a_low_cap_is_told_and_one_that_a_new_leader_find
     ((name, reason, _),) = events(limited, {}, PODS)
     assert (name, reason) == ("plain", "PowerLimitLifted")
     assert events(limited, {}, more) == [], "who is gone is forgotten, and who comes anew was never limited"
+
+
+def test_of_more_pods_than_there_is_room_for_each_is_told_in_the_end_and_of_what_holds_then() -> None:
+    limited, pods = LimitedPods(), [pod_view(f"p{number}", gpus=1, node="a") for number in range(4)]
+    assert events(limited, {}, pods) == []
+
+    def told(rules: dict[str, NodeRules], most: int) -> list[str]:
+        return [f"{name} {reason}" for name, reason, _ in events(limited, rules, pods, most)]
+
+    assert told(limited_to(200), 0) == []
+    first = told(limited_to(200), 3)
+    assert first == ["p0 PowerLimited", "p1 PowerLimited", "p2 PowerLimited"]
+    assert told(limited_to(200), 3) == ["p3 PowerLimited"]
+    assert told(limited_to(200), 3) == []
+    assert told({}, 3) == ["p0 PowerLimitLifted", "p1 PowerLimitLifted", "p2 PowerLimitLifted"]
+    assert told(limited_to(200), 2) == ["p0 PowerLimited", "p1 PowerLimited"], "p3 was told so, and of nothing since"
+    assert told({}, 0) == []
+    assert told(limited_to(200), 3) == ["p2 PowerLimited"]
+
+
+def test_thousands_of_pods_that_a_cap_limits_at_once_leave_room_for_what_is_said_of_caps() -> None:
+    now = [1000.0]
+    recorder = EventRecorder(cast(ApiSession, None), "operator", monotonic=lambda: now[0])
+    limited, pods = LimitedPods(), [pod_view(f"p{number}", gpus=1, node=f"n{number}") for number in range(1000)]
+    infos = {pod.node: ready_node(pod.node, pods=(pod,)) for pod in pods}
+    rules, told = {name: limited_to(200)["a"] for name in infos}, set[str]()
+
+    def cycle(rules: dict[str, NodeRules]) -> None:
+        for regarding, item in limited.update(pods, infos, rules, {}, recorder.room):
+            recorder.record(regarding, item.reason, item.note, action=item.action)
+            told.add(regarding.name)
+
+    cycle({})
+    for number in range(1000):
+        cycle(rules)
+        if not number:
+            recorder.record(Regarding("v1", "PowerCap", "row", "uid-row"), "NotEnforced", "it fell", action="Enforce")
+        now[0] += 1.0
+    assert len(told) == len(pods)
+    assert recorder.dropped == 0

@@ -62,6 +62,8 @@ class RecordingEvents:
     def __init__(self) -> None:
         self.recorded: list[tuple[str, Announcement]] = []
 
+    room = 50
+
     def record(self, regarding: Regarding, reason: str, note: str, *, action: str, warning: bool = False) -> None:
         self.recorded.append((f"{regarding.kind}/{regarding.name}", Announcement(reason, note, action, warning)))
 

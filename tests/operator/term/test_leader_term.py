@@ -206,6 +206,8 @@ class Events:
     def __init__(self) -> None:
         self.recorded: list[tuple[str, str]] = []
 
+    room = 50
+
     def record(self, regarding: Regarding, reason: str, note: str, *, action: str, warning: bool = False) -> None:
         self.recorded.append((regarding.name, reason))
 
