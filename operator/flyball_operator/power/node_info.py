@@ -247,12 +247,16 @@ def _by_boards(
     """
     found = {(pod.namespace, pod.name): pod for pod in pods}
     held = {key: pod for key, pod in found.items() if node.gpus}
-    for key, boards in Counter(
-        (report.pod.namespace, report.pod.name) for report in gpu_node.gpus if report.pod is not None
-    ).items():
-        if key not in ours:
-            known = found.get(key, ForeignPod(*key, gpus=0))
-            held[key] = known._replace(gpus=max(boards, known.gpus if node.gpus else 0))
+    on_boards = Counter((report.pod.namespace, report.pod.name) for report in gpu_node.gpus if report.pod is not None)
+    theirs = {key: found.get(key, ForeignPod(*key, gpus=0)) for key in on_boards if key not in ours}
+    # Who asks for little must take nothing from others on its board, and which of these are is not known here.
+    wish = max(
+        (pod.permille for pod in (found | theirs).values() if not (node.gpus and pod.gpus)),
+        default=PERMILLE,
+    )
+    for key, known in theirs.items():
+        whole = known.gpus if node.gpus else 0
+        held[key] = known._replace(gpus=max(on_boards[key], whole), permille=known.permille if whole else wish)
     return list(held.values())
 
 

@@ -485,6 +485,32 @@ def test_a_pod_on_a_part_of_a_gpu_weighs_as_any_other_does() -> None:
     )
 
 
+@pytest.mark.parametrize("slices", [False, True])
+def test_no_pod_on_a_part_of_a_board_takes_watts_from_others_on_the_same_by_asking_for_few(slices: bool) -> None:
+    """A board has one limit, and nobody but its agent knows who is on it: all on parts there must ask for less."""
+    raw = raw_node("a", 32 if slices else 0)
+    raw["metadata"]["labels"] |= {"nvidia.com/gpu.count": "8"}
+    if slices:
+        raw["metadata"]["labels"] |= {"nvidia.com/gpu.replicas": "4"}
+    else:
+        raw["status"]["capacity"] |= {"nvidia.com/mig-3g.20gb": "16"}
+    pod = msgspec.structs.replace(running_pod("first", "a", gpus=int(slices)), on_parts=not slices)
+    modest = msgspec.structs.replace(pod, power_permille=1)
+    other = msgspec.structs.replace(pod, name="other")
+    seen = [raw_device(index, pod=("team", "first") if index == 0 else None) for index in range(8)]
+    given = gpu_node_view("a", grant(8 * FLOOR), devices=seen, limits=8 * FLOOR)
+
+    def asked_by(*pods: PodView) -> list[int]:
+        return [
+            each.permille for each in read_nodes([read_node(raw)], {"a": given}, pods, frozenset())["a"].foreign_pods
+        ]
+
+    assert asked_by(modest) == [1]
+    assert asked_by(modest, other) == [1000]
+    assert asked_by(modest, msgspec.structs.replace(other, power_permille=500)) == [500]
+    assert asked_by(msgspec.structs.replace(modest, name="second")) == [1000], "of a pod that only the agent knows yet"
+
+
 def test_pods_with_gpus_of_their_own_hold_as_many_as_they_ask_for_whatever_the_agent_saw() -> None:
     """Its report may be older than a pod's end, or than another's beginning."""
     seen = [raw_device(index, pod=("team", "ended") if index < 4 else None) for index in range(8)]
