@@ -499,6 +499,18 @@ def submitter(control_plane: DevCluster, kinds: Any) -> Iterator[ApiClient]:
 
 
 @pytest.fixture(scope="module")
+def trainer(control_plane: DevCluster, kinds: Any) -> Iterator[ApiClient]:
+    """An account that RBAC lets write EnergyAwareJobs and Jobs, and no ConfigMap."""
+    rules = [
+        {"apiGroups": [group], "resources": [plural], "verbs": ["get", "create", "patch", "delete"]}
+        for group, plural in (("flyball.dev", "energyawarejobs"), ("batch", "jobs"))
+    ]
+    kinds.api.create(f"{RBAC}/clusterroles", {"metadata": {"name": "test-trainer"}, "rules": rules})
+    yield from bound_account(control_plane, kinds, "trainer", "test-trainer")
+    kinds.api.delete(f"{RBAC}/clusterroles/test-trainer")
+
+
+@pytest.fixture(scope="module")
 def editor(control_plane: DevCluster, kinds: Any) -> Iterator[ApiClient]:
     """An account with Kubernetes' own role for people who work in a namespace."""
     yield from bound_account(control_plane, kinds, "editor", "edit")
@@ -522,6 +534,29 @@ def test_who_may_make_no_job_gets_no_pods_by_an_energy_aware_job(
     submitter.patch(path, {"spec": {"suspend": False}})
     submitter.patch(path, {"metadata": {"annotations": {"note": "mine"}}})
     submitter.delete(path)
+
+
+def test_who_may_make_no_config_map_has_none_made_of_what_a_job_measures(
+    trainer: ApiClient, editor: ApiClient, kinds: Any
+) -> None:
+    """The operator makes it with its own rights, under the name and the key that the job gives."""
+    refused = "may not create configmaps in namespace"
+    measure = {"highestMegahertz": 1410, "lowestMegahertz": 900}
+    gpus = {"min": 2, "max": 2}
+    given = {"stages": 2, "microbatches": 8, "plan": {"configMap": "settings", "key": "settings.json"}}
+    measured = {**given, "plan": {**given["plan"], "measure": measure}}  # type: ignore[dict-item]
+    job = kinds.object("EnergyAwareJob", {"suspend": True, "gpus": gpus, "pipeline": measured}, name="measuring")
+    path = kinds.path("EnergyAwareJob", "measuring")
+    wait_until(lambda: refused in refusal(kinds.try_create, job, trainer), seconds=30)
+    plain = kinds.object("EnergyAwareJob", {"suspend": True, "gpus": gpus, "pipeline": given}, name="measuring")
+    wait_until(lambda: refusal(kinds.try_create, plain, trainer) == "", seconds=30)
+    trainer.create(kinds.path("EnergyAwareJob"), plain)
+    assert refused in refusal(trainer.patch, path, {"spec": {"pipeline": measured}})
+    editor.patch(path, {"spec": {"pipeline": measured}})
+    trainer.patch(path, {"spec": {"pipeline": {"microbatches": 16}}})
+    assert refused in refusal(trainer.patch, path, {"spec": {"pipeline": {"plan": {"configMap": "others"}}}})
+    trainer.patch(path, {"spec": {"suspend": False}})
+    trainer.delete(path)
 
 
 def test_a_training_jobs_pods_have_no_label_that_a_jobs_could_not_have(editor: ApiClient, kinds: Any) -> None:
