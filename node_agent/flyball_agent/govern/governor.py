@@ -152,11 +152,12 @@ class Governor:
                 self._setting_clocks = asyncio.get_running_loop().create_task(self._set_asked_clocks())
 
     def read_soon(self) -> None:
-        """Somebody waits for a reading: make a round before its time, unless there were many such, or a GPU cannot be read.
+        """Somebody waits for a reading: make a round before its time, unless there were many such, or a GPU cannot be read
+        or does not take its limit.
 
         After how many rounds a driver is taken for broken is reckoned by those that come in their time.
         """
-        well = all(gpu.failure is None for gpu in self.state.enforced.gpus.values())
+        well = all(gpu.failure is None and gpu.refusal is None for gpu in self.state.enforced.gpus.values())
         if well and self._early_rounds.take():
             self._wake.set()
 

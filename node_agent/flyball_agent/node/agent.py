@@ -290,7 +290,8 @@ class NodeAgent:
         """Have the GPUs read for whoever asks, unless they were just now; returns when they have, or after a second.
 
         All who wait get the same reading. It is made by a round, which first does all that limits and brakes ask for, and
-        no more often than the governor likes: where the driver hangs, or rounds are many already, the last one stands.
+        no more often than the governor likes: where the driver hangs or refuses a limit, or rounds are
+        many already, the last one stands.
         """
         last_ns = self.state.last_round_ns
         if last_ns is not None and self._clock_ns() - last_ns <= FRESH_NS:

@@ -753,6 +753,31 @@ async def test_where_a_gpu_cannot_be_read_nobody_who_asks_makes_rounds_come_soon
     rig.kill()
 
 
+async def test_where_a_gpu_takes_no_limit_nobody_who_asks_ends_the_agent_sooner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In how many rounds it has to have been refused is reckoned by those that come in their time, too."""
+    monkeypatch.setattr("flyball_agent.node.agent.FRESH_SECONDS", 0.01)
+    rig = Rig(tmp_path, tick_seconds=3600.0)
+    monkeypatch.setattr(rig.agent.governor, "_early_rounds", TokenBucket(EARLY_ROUNDS_PER_SECOND, 100, lambda: 0.0))
+    rig.hold("gpt2-1-0", 0)
+    rig.spec(1, ("gpt2-1-0", 300_000))
+    task = asyncio.create_task(rig.agent.run())
+    await until(lambda: rig.agent.enforcer.state.acknowledged is not None)
+    for device in rig.node.devices:
+        device.flags |= DeviceFault.NO_PERMISSION
+    rig.spec(2, ("gpt2-1-0", 250_000))
+    await until(lambda: any(gpu.refusal is not None for gpu in rig.agent.state.enforced.gpus.values()))
+    for _ in range(20):
+        rig.now_ns += SECOND
+        await rig.agent.read_afresh()
+        await asyncio.sleep(0)
+    assert rig.agent.state.enforced.must_exit is None
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    rig.kill()
+
+
 async def test_a_computation_s_clock_is_set_between_two_rounds_on_its_own_gpu(tmp_path: Path) -> None:
     """From the client's call to the driver, through the pod's socket; nothing of it is left when the trainer is."""
     with tempfile.TemporaryDirectory(prefix="fa", dir="/tmp") as sockets:
