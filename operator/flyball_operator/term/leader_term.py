@@ -99,7 +99,8 @@ class LeaderTerm:
         It awaits nothing: all that it starts follows from one state of the cluster, and no answer that hangs holds up the
         next cycle's cuts.
         """
-        self.power_decided = False
+        # No two in a row end with their brakes, or a cap that falls all the time would have nothing else decided.
+        ends, self.only_braked, self.power_decided = not self.only_braked, False, False
         # 1. Read what stands, and what every node may draw now.
         cluster = self._watches.cluster()
         self._power_execution.give_up_lost(cluster.gpu_nodes, monotonic)
@@ -108,8 +109,7 @@ class LeaderTerm:
         self._meters.follow(cluster.caps)
         state = self._power.observe(cluster, now, monotonic, self._meters.readings())
         # 2. Brakes need none of what follows, which takes several times as long, and no write leaves before a cycle ends:
-        # so this one ends here. Two in a row do not, or a cap that falls all the time would have nothing else decided.
-        ends, self.only_braked = not self.only_braked, False
+        # so this one ends here.
         status_writes = self._status_writes(cluster)
         brakes = self._power.brake(state, self._plans.in_force, now, monotonic, status_writes, ends=ends)
         self._start(brakes, monotonic)

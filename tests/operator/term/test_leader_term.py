@@ -31,7 +31,7 @@ from flyball_operator.meters.meters import Meters
 from flyball_operator.planning.plans import Plans
 from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.controller import PowerController, PowerSettings
-from flyball_operator.power.cycle import PowerInstructions
+from flyball_operator.power.cycle import PowerInstructions, PowerState
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.node_info import NodeInfo, read_nodes
@@ -359,6 +359,24 @@ async def test_a_cycle_ends_with_its_brakes_and_the_next_one_has_the_rest() -> N
     assert not bench.term.only_braked
     assert bench.jobs.asked == 1
     assert [write for write in bench.writes.made if "grant" in write] == []
+    await bench.term.close()
+
+
+async def test_a_cycle_that_fails_after_one_of_brakes_is_no_cycle_of_brakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next ones would follow at once for as long as they fail, and not after a pause."""
+    bench = Bench()
+    bench.gpu_nodes = {name: braked_node(name, 300) for name in "abcd"}
+    bench.caps = [row(6000, published=9600)]
+    await bench.cycle()
+    assert bench.term.only_braked
+
+    def fails(*arguments: object) -> PowerState:
+        raise RecursionError("a node")
+
+    monkeypatch.setattr(bench.term._power, "observe", fails)
+    with pytest.raises(RecursionError):
+        await bench.cycle(0.1)
+    assert not bench.term.only_braked
     await bench.term.close()
 
 
