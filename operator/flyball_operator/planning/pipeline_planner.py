@@ -54,7 +54,7 @@ class PipelinePlanner:
                 return await self._plan(wanted)
         except TimeoutError as error:
             raise NoPlan(f"the planner service had no plan within {self._deadline_seconds:g} s", final=False) from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
             why = str(error)[:200] or type(error).__name__
             raise NoPlan(f"the planner service at {self._url}: {why}", final=False) from error
 

@@ -104,6 +104,8 @@ async def test_of_a_plan_that_no_config_map_holds_fewer_points_are_taken(service
         (lambda _, __: web.json_response([1]), "answers with what is no plan", False),
         (lambda _, __: web.json_response({"points": []}), "answers with what is no plan", False),
         (lambda _, __: web.Response(text="nonsense"), "planner service at http", False),
+        (lambda _, __: web.Response(text="[" * 200_000), "planner service at http", False),
+        (lambda _, __: web.Response(text="[" * 4000, status=500), "planner service at http", False),
     ],
 )
 async def test_why_there_is_no_plan_is_said_and_whether_another_try_may_help(
