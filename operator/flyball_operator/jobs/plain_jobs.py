@@ -119,7 +119,9 @@ class _Room:
         }
         self._needs = _free_needs(state, self._views)
         bound = Counter(
-            pod.controller_uid for pod in state.cluster.pods if not pod.job_uid and pod.node and not pod.finished
+            pod.controller_uid
+            for pod in state.cluster.pods
+            if pod.gpus and not pod.job_uid and pod.node and not pod.finished
         )
         self._fits: dict[PodDemands, tuple[list[str], Counter[str]]] = {}
         for job in _chosen(job for job in started if job.gpus_per_pod and job.pods > bound[job.uid]):

@@ -198,6 +198,9 @@ def test_what_was_let_run_has_its_gpus_before_its_pods_come() -> None:
     assert only(state([runs, job(gpus=4)])).reason == "WaitingForGpus"
     theirs = replace(running_pod("runs-0", "n0", gpus=6), controller_uid="uid-runs")
     assert only(state([runs, job(gpus=2)], pods=[theirs])).admitted
+    # A claim costs nothing, and whose a pod is anybody may write into it.
+    made_up = replace(theirs, gpus=0, on_parts=True)
+    assert only(state([runs, job(gpus=4)], pods=[made_up])).reason == "WaitingForGpus"
     # The API server may say for a while that it waits still.
     waiting, seen = PlainJobs(), state([job("first", gpus=6), job("second", gpus=6)])
     assert [each.job.name for each in waiting.step(seen, {}, 0.0) if each.admitted] == ["first"]
