@@ -99,9 +99,10 @@ class JobRecord:
         return None
 
     def seconds_put_off(self, job: EnergyAwareJob, monotonic: float) -> float:
-        """After how many seconds it has to be looked at again whether the job is put off; infinite where it is not."""
+        """After how many seconds it has to be looked at again whether the job is put off; infinite where it is not, and
+        where that was due before this cycle: then the signal is gone, or something else keeps the job from starting."""
         put_off = job.spec.flexible_until is not None and self.put_off is not None and self.put_off[1] is not None
-        return max(0.0, self.put_off_until - monotonic) if put_off else float("inf")
+        return self.put_off_until - monotonic if put_off and self.put_off_until >= monotonic else float("inf")
 
     def template_is_unanswered(self, job: EnergyAwareJob) -> bool:
         """Whether the API server has yet to say anything of the template of the job's present spec."""

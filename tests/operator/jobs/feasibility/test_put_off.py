@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -104,6 +105,7 @@ class Site:
     def __init__(self) -> None:
         self.controller = JobController(5.0, Models(), DEFAULT_GPU_RESOURCES)
         self.job = flexible(8)
+        self.signal: Signal | None = CLIFF
 
     def cycle(self, seconds: float) -> JobsStep:
         cluster = ClusterState(
@@ -119,7 +121,7 @@ class Site:
             age_seconds=0.0,
         )
         now = NOW + timedelta(seconds=seconds)
-        return self.controller.step(cluster, NODES, {}, epoch=1, now=now, monotonic=seconds, signal=CLIFF)
+        return self.controller.step(cluster, NODES, {}, epoch=1, now=now, monotonic=seconds, signal=self.signal)
 
     def waits(self, seconds: float) -> bool:
         (job,) = self.cycle(seconds).jobs.values()
@@ -134,6 +136,20 @@ def test_it_starts_in_the_second_in_which_its_time_has_come() -> None:
     assert site.cycle(starts - 6.0).next_seconds == 6.0, "sooner than it would be looked at again"
     assert site.waits(starts - 0.5)
     assert not site.waits(starts)
+
+
+def test_who_is_not_looked_at_any_more_wakes_nobody() -> None:
+    """Where the signal's file is gone, or the job is refused for another reason, as long as that lasts."""
+    site = Site()
+    assert site.waits(0.0)
+    site.signal = None
+    assert not site.waits(1.0)
+    assert site.cycle(2 * LOOK_SECONDS).next_seconds >= 1.0
+    site = Site()
+    assert site.waits(0.0)
+    site.job = replace(site.job, template_problem="spec.template: no container")
+    assert site.waits(1.0)
+    assert site.cycle(2 * LOOK_SECONDS).next_seconds >= 1.0
 
 
 def test_without_a_signal_nobody_waits() -> None:
