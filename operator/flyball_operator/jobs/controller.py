@@ -196,7 +196,7 @@ class JobController:
         ]
         if not statuses_wait:
             times.append(self._statuses.next_seconds)
-        next_seconds = min([self._creates.next_seconds(), *times])
+        next_seconds = min([self._creates.next_seconds(monotonic), *times])
         return replace(
             shown,
             actions=actions,

@@ -18,7 +18,7 @@ class CreateLimit:
 
     def take(self, namespace: str, monotonic: float) -> bool:
         """Take a place for a Job that is made there now; False where there is none. Without a limit there always is."""
-        if monotonic - self._denied_at.get(namespace, float("-inf")) >= DENIED_SECONDS:
+        if not self._denies(namespace, monotonic):
             return True
         self._tokens = min(BURST, self._tokens + (monotonic - self._filled_at) * CREATES_PER_SECOND)
         self._filled_at = monotonic
@@ -34,6 +34,10 @@ class CreateLimit:
         else:
             self._denied_at.pop(namespace, None)
 
-    def next_seconds(self) -> float:
+    def next_seconds(self, monotonic: float) -> float:
         """Seconds until the next may be made where there is a limit."""
-        return 1.0 / CREATES_PER_SECOND if self._denied_at else float("inf")
+        denied = any(self._denies(namespace, monotonic) for namespace in self._denied_at)
+        return 1.0 / CREATES_PER_SECOND if denied else float("inf")
+
+    def _denies(self, namespace: str, monotonic: float) -> bool:
+        return monotonic - self._denied_at.get(namespace, float("-inf")) < DENIED_SECONDS
