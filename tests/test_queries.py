@@ -23,6 +23,7 @@ VERBS = frozenset(
         "answered",
         "ask",
         "believe",
+        "brake",
         "charge",
         "find",
         "follow",
