@@ -188,5 +188,6 @@ class Operator:
             elif began_at - self._cycle_began_at > self._settings.leader_lease_seconds:
                 self._lease.give_up("its cycles fail", 2.0 * self._settings.leader_lease_seconds)
             return RETRY_SECONDS
-        self._cycle_began_at, self._failing = began_at, False
+        if not term.only_braked:  # or one that brakes after each failure would hide that they fail
+            self._cycle_began_at, self._failing = began_at, False
         return pause

@@ -143,3 +143,19 @@ async def test_what_follows_a_brake_owes_no_rest(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(bench, "cycle", braking)
     await bench.lead(monkeypatch)
     assert rests == [1, 2, 4, 5, 7, 8, 9]
+
+
+async def test_brakes_between_them_do_not_hide_that_cycles_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.fails = {2, 4, 6}
+    cycle = bench.cycle
+
+    def braking(now: object, monotonic: float) -> float:
+        bench.only_braked = False
+        pause = cycle(now, monotonic)
+        bench.only_braked = bench.cycles in (3, 5)
+        return pause
+
+    monkeypatch.setattr(bench, "cycle", braking)
+    await bench.lead(monkeypatch)
+    assert bench.lease.given_up == [("its cycles fail", 30.0)]

@@ -18,6 +18,8 @@ from flyball_operator.jobs.pipeline_plans import PlanPipeline
 DEADLINE_SECONDS = 1800.0
 # Each request of them is held open for so long, and answered within the second.
 WAIT_SECONDS, ANSWER_SECONDS = 30.0, 45.0
+# One that is answered sooner, without a plan, is not followed by the next before this.
+PAUSE_SECONDS = 1.0
 # A ConfigMap has a MiB, its names and what JSON makes of quotes included.
 MAX_DOCUMENT_BYTES = 900_000
 MOST_POINTS, LEAST_POINTS = 60, 8
@@ -83,7 +85,9 @@ class PipelinePlanner:
             "points": points,
         }
         method, where, sent = "POST", "/v1/frontiers", body
+        loop = asyncio.get_running_loop()
         while True:
+            asked_at = loop.time()
             async with session.request(
                 method,
                 f"{self._url}{where}?wait={WAIT_SECONDS:g}",
@@ -100,6 +104,7 @@ class PipelinePlanner:
                 raise NoPlan(
                     f"the planner service at {self._url} does not say where its plan is: {where!r:.80}", final=False
                 )
+            await asyncio.sleep(asked_at + PAUSE_SECONDS - loop.time())
 
 
 async def _document(answer: aiohttp.ClientResponse) -> str:

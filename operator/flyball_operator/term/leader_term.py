@@ -139,11 +139,10 @@ class LeaderTerm:
         self._keep_energy_books(cluster, state, jobs, now, monotonic)
         if not state.cutting and self._settings.mode != OBSERVE:  # behind everything that cuts
             self._plain_job_execution.start(state, self._plans.in_force.decisions, monotonic)
+            self._reporter.announce_limited_pods(state)
         self._reporter.announce_nodes(state.nodes)
         self._reporter.announce_problems(cluster.gpu_nodes.values())
         self._reporter.announce_gpus(cluster.gpu_nodes)
-        if self._settings.mode != OBSERVE:
-            self._reporter.announce_limited_pods(state)
         self._reporter.announce_deletions([*cluster.caps, *cluster.gpu_nodes.values()])
         self._observe(cluster, state, jobs, instructions)
         self._metrics.observe_signal(self._signal.read(monotonic), now)
