@@ -116,7 +116,7 @@ async def test_a_rotated_token_is_read_again(cluster: IsolatedCluster, tmp_path:
 async def test_an_api_server_that_does_not_answer_is_given_up_in_time(way: Way) -> None:
     await way.session.get(way.path())
     way.proxy.silent = True
-    with pytest.raises(ApiUnreachable, match=r"GET .*/configmaps: TimeoutError"):
+    with pytest.raises(ApiUnreachable, match=r"GET .*/configmaps: no answer in time"):
         await way.session.request("GET", way.path(), timeout_seconds=0.3)
     way.proxy.silent = False
     await way.session.get(way.path())
@@ -129,7 +129,7 @@ async def test_the_wait_for_a_free_slot_counts_into_the_timeout(way: Way, cluste
         way.proxy.silent = True
         slow = asyncio.create_task(session.get(way.path()))
         await until(lambda: way.proxy.accepted > 0)
-        with pytest.raises(ApiUnreachable, match="TimeoutError"):
+        with pytest.raises(ApiUnreachable, match="no answer in time"):
             await session.request("GET", way.path(), timeout_seconds=0.2)
         way.proxy.silent = False
         assert (await slow)["kind"] == "ConfigMapList"
