@@ -109,14 +109,14 @@ async def test_a_read_is_asked_again_where_its_kept_connection_ends_and_a_change
         await session.get("/api")
         await session.get("/api")
         assert server.connections == 2
-        with pytest.raises(ApiUnreachable, match="without an answer"):
+        with pytest.raises(ApiUnreachable, match="the connection was closed"):
             await session.patch("/api", {})
         assert len(server.requests) == 4
 
 
 async def test_a_new_connection_that_ends_without_an_answer_is_not_tried_for_ever() -> None:
     async with served(None, None) as (server, session):
-        with pytest.raises(ApiUnreachable, match="without an answer"):
+        with pytest.raises(ApiUnreachable, match="the connection was closed"):
             await session.get("/api")
     assert len(server.requests) == 1
 
@@ -160,7 +160,7 @@ async def test_one_silent_end_of_kept_connections_costs_one_call() -> None:
     """As where a firewall forgets them all: each call would else wait for its time on the next of them."""
     async with served(*[ANSWER] * 3, b"", ANSWER) as (server, session):
         await asyncio.gather(*(session.get("/api") for _ in range(3)))
-        with pytest.raises(ApiUnreachable, match="TimeoutError"):
+        with pytest.raises(ApiUnreachable, match="no answer in time"):
             await session.request("GET", "/api", timeout_seconds=0.1)
         await session.get("/api")
         assert server.connections == 4
@@ -177,7 +177,7 @@ async def test_a_connection_that_the_server_will_end_is_not_kept() -> None:
 async def test_a_call_that_is_given_up_takes_its_connection_with_it() -> None:
     """Its answer would else be taken for that of the next call."""
     async with served(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", ANSWER) as (server, session):
-        with pytest.raises(ApiUnreachable, match="TimeoutError"):
+        with pytest.raises(ApiUnreachable, match="no answer in time"):
             await session.request("GET", "/api", timeout_seconds=0.1)
         assert await session.get("/api") == {}
         assert server.connections == 2
@@ -188,7 +188,7 @@ async def test_a_silent_watch_is_given_up_and_an_endless_head_is_no_answer() -> 
         _,
         session,
     ):
-        with pytest.raises(ApiUnreachable, match="WATCH /api: TimeoutError"):
+        with pytest.raises(ApiUnreachable, match="WATCH /api: no answer in time"):
             async for _ in session.watch("/api", params={}, read_timeout_seconds=0.1):
                 pass
         with pytest.raises(ApiUnreachable, match="RemoteProtocolError"):
