@@ -59,7 +59,7 @@ def another_value(kind: type[Any], one: dataclasses.Field[Any], folder: Path) ->
     annotation = typing.get_type_hints(kind)[one.name]
     special = {
         "policy": "fifo", "log_format": "text", "log_level": "ERROR", "driver": "simulated", "pods": "kubelet",
-        "mode": "observe",
+        "mode": "observe", "planner_url": "http://planner",
     }  # fmt: skip
     if one.name in special:
         return special[one.name], special[one.name]

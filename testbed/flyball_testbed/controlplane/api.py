@@ -216,7 +216,7 @@ class ApiClient:
                 left = b""
                 for chunk in answer.stream() if answer.status == HTTPStatus.OK else ():
                     *lines, left = (left + chunk).split(b"\n")
-                    for event in map(orjson.loads, lines):
+                    for event in map(json_depth.loads, lines):
                         if event["type"] == "ERROR":
                             return
                         yield None if event["type"] == "DELETED" else event["object"]
