@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from flyball_testbed.controlplane.api import Json
-from flyball_testbed.controlplane.stages import EXIT_CODE_ANNOTATION, NODE_ANNOTATION, NOT_READY, OUTCOME_ANNOTATION
+from flyball_testbed.controlplane.nodes import set_not_ready
+from flyball_testbed.controlplane.stages import EXIT_CODE_ANNOTATION, OUTCOME_ANNOTATION
 from flyball_testbed.parts import OPERATOR
 
 from tests.support.site_bench import Bench, condition, message
@@ -164,8 +165,7 @@ def test_a_job_whose_batch_job_is_deleted_without_its_pods_goes_on(bench: Bench)
 def test_jobs_leave_a_node_that_is_lost(bench: Bench) -> None:
     bench.submit("moving", gpus=(8, 8), iterations=LONG)
     (place,) = wait_incarnation(bench, "moving", 1)["applied"]["nodes"]
-    node = f"/api/v1/nodes/{place['name']}"
-    bench.api.patch(node, {"metadata": {"annotations": {NODE_ANNOTATION: NOT_READY}}})
+    set_not_ready(bench.api, place["name"])
     try:
         pod = "pod moving-1-0-"
         bench.wait_told("moving", "Warning", "NodeLost", pod, f"is on node {place['name']}, which is not ready")
@@ -173,10 +173,4 @@ def test_jobs_leave_a_node_that_is_lost(bench: Bench) -> None:
         assert [item["name"] for item in status["applied"]["nodes"]] != [place["name"]]
         assert status.get("restarts", 0) == 0
     finally:
-        bench.api.patch(node, {"metadata": {"annotations": {NODE_ANNOTATION: None}}})
-        bench.api.wait_for(node, is_ready)
-
-
-def is_ready(node: Json | None) -> bool:
-    conditions = (node or {}).get("status", {}).get("conditions") or ()
-    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+        set_not_ready(bench.api, place["name"], False)

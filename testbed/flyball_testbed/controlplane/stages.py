@@ -9,6 +9,10 @@ A pod's life, and who moves it on:
 | `pod-failed`   | annotation `outcome: Failed`                        | Failed, exit code of annotation `exit-code` or 1|
 | `pod-stopped`  | being deleted, annotation `stopped: "true"`,        | Failed, exit code 143 (SIGTERM obeyed)          |
 |                | or a pod without GPUs, which has nothing to save    |                                                 |
+| `pod-ready-again` | Running, its containers ready and it not: the | Ready                                           |
+|                | node controller takes readiness from all pods of a  |                                                 |
+|                | node that it has not heard; annotation `node:       |                                                 |
+|                | NotReady` keeps it so, as a node that is down does   |                                                 |
 | `pod-killed`   | being deleted, its grace period over                | Failed, exit code 137 (SIGKILL)                 |
 | `pod-removed`  | being deleted and in an end phase                   | gone                                            |
 
@@ -59,6 +63,9 @@ _HOLDS_GPUS = (
 )
 _OUTCOME = f'.metadata.annotations["{OUTCOME_ANNOTATION}"]'
 _STOPPED = f'.metadata.annotations["{STOPPED_ANNOTATION}"] == "true"'
+_READY = '([.status.conditions[]? | select(.type == "Ready" and .status == "True")] | length > 0)'
+_CONTAINERS_READY = _READY.replace('"Ready"', '"ContainersReady"')
+_HELD_DOWN = f'(.metadata.annotations["{NODE_ANNOTATION}"] == "{NOT_READY}")'
 _STOPS_AT_ONCE = f"({_STOPPED} or ({_HOLDS_GPUS} | not))"
 
 _STARTED_STATUS = """
@@ -160,6 +167,13 @@ containerStatuses:
 {{ end }}
 """
 
+_READY_AGAIN_STATUS = """
+conditions:
+- type: Ready
+  status: "True"
+  lastTransitionTime: {{ Now | Quote }}
+"""
+
 _NODE_STATUS = """
 {{ $now := Now }}
 phase: Running
@@ -216,9 +230,6 @@ conditions:
 {{ end }}
 """
 
-_NODE_READY = '([.status.conditions[]? | select(.type == "Ready" and .status == "True")] | length > 0)'
-_NODE_HELD_DOWN = f'(.metadata.annotations["{NODE_ANNOTATION}"] == "{NOT_READY}")'
-
 
 def _stage(
     kind: str,
@@ -263,6 +274,8 @@ def pod_stages(start_delay_seconds: float) -> list[dict[str, Any]]:
     """
     live = f"({_DELETED} | not) and ({_ENDED} | not)"
     pending = f'({_DELETED} | not) and .status.phase == "Pending"'
+    running = f'{live} and .status.phase == "Running"'
+    no_outcome = f'({_OUTCOME} != "{SUCCEEDED}" and {_OUTCOME} != "{FAILED}")'
     no_failure = f'({_OUTCOME} != "{FAILED}")'
     stopping = f"({_DELETED}) and ({_ENDED} | not)"
     exit_code_annotation = f'(index (or .metadata.annotations dict) "{EXIT_CODE_ANNOTATION}")'
@@ -280,8 +293,14 @@ def pod_stages(start_delay_seconds: float) -> list[dict[str, Any]]:
         ),
         _stage(
             "Pod",
+            "pod-ready-again",
+            f"{running} and {no_outcome} and {_CONTAINERS_READY} and ({_READY} | not) and ({_HELD_DOWN} | not)",
+            status=_READY_AGAIN_STATUS,
+        ),
+        _stage(
+            "Pod",
             "pod-succeeded",
-            f'{live} and .status.phase == "Running" and {_OUTCOME} == "{SUCCEEDED}"',
+            f'{running} and {_OUTCOME} == "{SUCCEEDED}"',
             status=_ended(SUCCEEDED, "0"),
         ),
         _stage(
@@ -311,12 +330,12 @@ def pod_stages(start_delay_seconds: float) -> list[dict[str, Any]]:
 def node_stages() -> list[dict[str, Any]]:
     """The life of a simulated node."""
     return [
-        _stage("Node", "node-ready", f"({_NODE_READY} | not) and ({_NODE_HELD_DOWN} | not)", status=_NODE_STATUS),
-        _stage("Node", "node-not-ready", f"{_NODE_READY} and {_NODE_HELD_DOWN}", status=_NODE_NOT_READY_STATUS),
+        _stage("Node", "node-ready", f"({_READY} | not) and ({_HELD_DOWN} | not)", status=_NODE_STATUS),
+        _stage("Node", "node-not-ready", f"{_READY} and {_HELD_DOWN}", status=_NODE_NOT_READY_STATUS),
         _stage(
             "Node",
             "node-heartbeat",
-            f"{_NODE_READY} and ({_NODE_HELD_DOWN} | not)",
+            f"{_READY} and ({_HELD_DOWN} | not)",
             status=_NODE_HEARTBEAT_STATUS,
             delay={
                 "durationMilliseconds": NODE_STATUS_INTERVAL_MILLISECONDS,
