@@ -183,6 +183,18 @@ class Site:
                     f"{name} ended with status {process.exit_status}; the end of its log:\n{process.log_tail(15)}"
                 )
 
+    def ended(self) -> str:
+        """The ends of the logs of the parts and of the control plane's components that do not run; for a failed test."""
+        processes = [*self.parts.values()]
+        if self._cluster is not None:
+            plane = self._cluster.control_plane
+            processes += [plane.component(name) for name in plane.components()]
+        return "\n".join(
+            f"--- {process.name}, ended with {process.exit_status}\n{process.log_tail(25)}"
+            for process in processes
+            if not process.is_running()
+        )
+
     # --- what befalls one node ---------------------------------------------------------------------------------------
 
     def keep_agent_away(self, node: str) -> None:

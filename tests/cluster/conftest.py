@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +59,36 @@ def bench(site: Site) -> Iterator[Bench]:
     made.clean()
 
 
-@pytest.fixture
-def make_site(control_plane_programs: Binaries, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """A factory of sites of the test's own, for tests that kill parts of them."""
-    started: list[Site] = []
+@dataclass
+class SiteMaker:
+    """Sites of a test's own, for tests that kill parts of them."""
 
-    def make(nodes: int = 4, *, operator_arguments: Sequence[str] = (), **keywords: Any) -> Bench:
+    directory: Path
+    started: list[Site] = field(default_factory=list)
+
+    def __call__(self, nodes: int = 4, *, operator_arguments: Sequence[str] = (), **keywords: Any) -> Bench:
         plan = SitePlan(nodes=nodes, operator_arguments=(*QUICK, *operator_arguments), **keywords)
-        site = Site.start(plan, tmp_path / f"site-{len(started)}")
-        started.append(site)
+        site = Site.start(plan, self.directory / f"site-{len(self.started)}")
+        self.started.append(site)
         return bench_on(site)
 
-    yield make
-    for site in started:
+
+@pytest.fixture
+def make_site(control_plane_programs: Binaries, tmp_path: Path) -> Iterator[SiteMaker]:
+    made = SiteMaker(tmp_path)
+    yield made
+    for site in made.started:
         site.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Put into the report of a failed test which parts of its sites do not run, and what they said last."""
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            sites = value.started if isinstance(value, SiteMaker) else [value] if isinstance(value, Site) else []
+            report.sections += [("does not run", ended) for site in sites if (ended := site.ended())]
+    return report
