@@ -9,10 +9,9 @@ how far each job has come, how often it has failed, and whether the API server r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from operator import itemgetter
 
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, RecurringRun
 from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
@@ -29,7 +28,7 @@ from flyball_operator.jobs.ended_jobs import EndedJobs
 from flyball_operator.jobs.energy_history import EnergyHistories
 from flyball_operator.jobs.feasibility.allowances import Allowances
 from flyball_operator.jobs.feasibility.budget_check import budget_too_small
-from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, withheld_gpus
+from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, on_gpu_model, withheld_gpus
 from flyball_operator.jobs.feasibility.put_off import put_off
 from flyball_operator.jobs.frontier import LargestNode
 from flyball_operator.jobs.job_statuses import JobStatuses
@@ -52,15 +51,8 @@ from flyball_operator.jobs.memory import (
     without_plan,
 )
 from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts
-from flyball_operator.jobs.pipeline_plans import (
-    RETRY_SECONDS,
-    PlanMaking,
-    PlanPipeline,
-    measured_plan,
-    measured_stages,
-    plan_to_make,
-)
-from flyball_operator.jobs.pipeline_points import PAUSE_SECONDS, PointChange, point_change
+from flyball_operator.jobs.pipeline_plans import PlanMaking, PlanPipeline
+from flyball_operator.jobs.pipelines import plan_ended, plans_to_make, take_point_changes
 from flyball_operator.jobs.preemption import still_preempted
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
 from flyball_operator.jobs.quota_books import QuotaBooks
@@ -197,57 +189,22 @@ class JobController:
         if not statuses_wait:
             times.append(self._statuses.next_seconds)
         next_seconds = min([self._creates.next_seconds(monotonic), *times])
+        pipelines = [(job, self._records[uid]) for uid, job in jobs.items() if job.view.spec.pipeline is not None]
         return replace(
             shown,
             actions=actions,
             gates=gates,
             expired=expired,
             next_seconds=next_seconds,
-            points=self._points(jobs.values(), now, monotonic),
-            plans=self._plans(jobs.values(), cluster, monotonic),
+            points=take_point_changes(pipelines, now, monotonic),
+            plans=plans_to_make(pipelines, cluster, monotonic),
         )
-
-    def _points(self, jobs: Iterable[LiveJob], now: datetime, monotonic: float) -> list[PointChange]:
-        """What pods have to be told of their pipelines, at most every few seconds each job's."""
-        found = []
-        for job in jobs:
-            record, current, granted = self._records[job.view.uid], job.step.current, job.memory.current
-            if job.view.spec.pipeline is None or current is None or monotonic < record.point_due_at:
-                continue
-            if job.step.phase not in (Phase.STARTING, Phase.RUNNING):
-                continue
-            clock = None if granted is None else granted.clock_megahertz
-            point = point_change(job.view, current.incarnation, job.pods, record.progress.iterations, clock, now)
-            if point is not None:
-                record.point_due_at = monotonic + PAUSE_SECONDS
-                found.append(point)
-        return found
-
-    def _plans(self, jobs: Iterable[LiveJob], cluster: ClusterState, monotonic: float) -> list[PlanPipeline]:
-        """The plans to make of what jobs have measured of their pipelines, whose was made longest ago first."""
-        found: list[tuple[float, PlanPipeline]] = []
-        for job in jobs:
-            record, current = self._records[job.view.uid], job.step.current
-            pipeline = job.view.spec.pipeline
-            if pipeline is None or current is None or monotonic < record.plan_at:
-                continue
-            measured = measured_stages(job.view, current, cluster.reports_of.get(job.view.uid, ()))
-            if measured is None:
-                continue
-            # Of a thousand stages it takes a fifth of a second: not in every cycle.
-            if record.to_plan is None or record.to_plan[0] != (pipeline, measured):
-                record.to_plan = (pipeline, measured), plan_to_make(job.view, measured, record.measured_plan)
-            plan = record.to_plan[1]
-            if plan is not None:
-                found.append((record.plan_at, plan))
-        return [plan for _, plan in sorted(found, key=itemgetter(0))]
 
     def plan_ended(self, plan: PlanPipeline, making: PlanMaking, now: datetime) -> None:
         """Take in what became of a plan: its job's status says it, and what may still come of it is tried again later."""
         record = self._records.get(plan.job.uid)
         if record is not None:
-            record.measured_plan, record.to_plan = measured_plan(plan, making, record.measured_plan, now), None
-            record.plan_at = self._monotonic + (0.0 if making.final else RETRY_SECONDS)
+            plan_ended(record, plan, making, now, self._monotonic)
 
     def answered(self, item: JobAction, result: WriteResult, now: datetime) -> None:
         """Take in what became of an action: a Job that was made is a resize, what is refused is not tried again soon."""
@@ -431,22 +388,3 @@ class JobController:
             return True
         # A new leader starts nothing before its first plan.
         return planned and self._creates.take(job.view.namespace, monotonic)
-
-
-def on_gpu_model(
-    eligible: frozenset[str] | None, run: RecurringRun | None, nodes: Mapping[str, NodeInfo]
-) -> frozenset[str] | None:
-    """Of the nodes that can take a job's pods (None: all) those with the GPUs that its run is compared on.
-
-    All of them where there are no such GPUs any more: it then ends on others, rather than never.
-    """
-    if run is None:
-        return eligible
-    same = frozenset(
-        name
-        for name, info in nodes.items()
-        if info.gpu_model is not None
-        and info.gpu_model.product == run.gpu_model
-        and (eligible is None or name in eligible)
-    )
-    return same or eligible

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.energy_aware_job import EnergyAwareJob, RecurringRun
 from flyball_api.workloads import NO_NEEDS, Needs, NodeView, PodView
 from flyball_kube.logs import get_logger
 
@@ -199,3 +199,22 @@ def _gpus(number: int) -> str:
 
 def _nodes(number: int) -> str:
     return "1 node" if number == 1 else f"{number} nodes"
+
+
+def on_gpu_model(
+    eligible: frozenset[str] | None, run: RecurringRun | None, nodes: Mapping[str, NodeInfo]
+) -> frozenset[str] | None:
+    """Of the nodes that can take a job's pods (None: all) those with the GPUs that its run is compared on.
+
+    All of them where there are no such GPUs any more: it then ends on others, rather than never.
+    """
+    if run is None:
+        return eligible
+    same = frozenset(
+        name
+        for name, info in nodes.items()
+        if info.gpu_model is not None
+        and info.gpu_model.product == run.gpu_model
+        and (eligible is None or name in eligible)
+    )
+    return same or eligible
