@@ -19,8 +19,8 @@ from flyball_operator.power.cycle import PowerInstructions
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.writes.background import Background
-from flyball_operator.writes.executor import Executor
 from flyball_operator.writes.job_actions import take_action
+from flyball_operator.writes.job_writes import JobWrites
 from flyball_operator.writes.slots import PacedSlots
 
 # Figures are worth less than steps: few of their writes at a time, so that they never crowd out the others; and what
@@ -43,7 +43,7 @@ class JobExecution:
         self,
         jobs: JobController,
         recurrences: Recurrences,
-        executor: Executor,
+        executor: JobWrites,
         reporter: Reporter,
         background: Background,
         wall_clock: Callable[[], datetime],

@@ -12,13 +12,13 @@ from flyball_operator.jobs.plain_jobs import PlainJobs, PlainJobVerdict
 from flyball_operator.power.cycle import PowerState
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.writes.background import Background
-from flyball_operator.writes.executor import Executor
+from flyball_operator.writes.job_writes import JobWrites
 
 
 class PlainJobExecution:
     """Starts the writes of one leader for batch Jobs that are let run by watts."""
 
-    def __init__(self, executor: Executor, reporter: Reporter, background: Background) -> None:
+    def __init__(self, executor: JobWrites, reporter: Reporter, background: Background) -> None:
         self._plain_jobs = PlainJobs()
         self._executor = executor
         self._reporter = reporter

@@ -17,8 +17,8 @@ from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.observing import ObservingController
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.writes.background import Background
-from flyball_operator.writes.executor import Executor
 from flyball_operator.writes.lost_answers import LostAnswers
+from flyball_operator.writes.power_writes import PowerWrites
 
 logger = get_logger(__name__)
 
@@ -32,7 +32,7 @@ class PowerExecution:
     def __init__(
         self,
         power: PowerController | ObservingController,
-        executor: Executor,
+        executor: PowerWrites,
         reporter: Reporter,
         background: Background,
     ) -> None:

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
-from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_kube.logs import get_logger
 
 from flyball_operator.cluster.outcome import WriteResult
 from flyball_operator.jobs.jobs_step import JobAction
 from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, RemovePods, StopIncarnation
+from flyball_operator.writes.job_writes import JobWrites
 
 logger = get_logger(__name__)
-
-
-class JobWrites(Protocol):
-    """What the steps of a job need of the executor."""
-
-    async def create_incarnation(
-        self, job: EnergyAwareJob, incarnation: int, nodes: tuple[tuple[str, int], ...]
-    ) -> WriteResult: ...
-
-    async def create_service(self, action: CreateService) -> WriteResult: ...
-
-    async def stop_incarnation(self, action: StopIncarnation) -> WriteResult: ...
-
-    async def remove_pods(self, action: RemovePods) -> WriteResult: ...
-
-    async def open_gates(self, action: OpenGates, hostnames: Mapping[str, str]) -> WriteResult: ...
 
 
 async def take_action(executor: JobWrites, item: JobAction, hostnames: Mapping[str, str]) -> WriteResult:
