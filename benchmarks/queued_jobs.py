@@ -19,7 +19,7 @@ from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_kube.session import JsonObject
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobsStep
+from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
 from flyball_operator.jobs.queue import JobQueue
 from flyball_operator.learning.learner import Learner
 from flyball_operator.planning.snapshot import JobStates, build_snapshot
@@ -63,15 +63,8 @@ class Queued:
             unread=(),
             age_seconds=0.0,
         )
-        return self.controller.step(
-            cluster,
-            NODES,
-            self.decisions,
-            epoch=1,
-            now=NOW + timedelta(seconds=second),
-            monotonic=1000.0 + second,
-            queue=self.queue,
-        )
+        now = NOW + timedelta(seconds=second)
+        return self.controller.step(JobsCycle(cluster, NODES, self.decisions, 1, now, 1000.0 + second, self.queue))
 
     def written(self, step: JobsStep) -> None:
         for live, status in step.statuses:

@@ -9,7 +9,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.workloads import IncarnationView, PodView, read_incarnation, read_node, read_pod
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobsStep
+from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
 from flyball_operator.jobs.lifecycle import CreateIncarnation, OpenGates
 from flyball_operator.jobs.manifests import incarnation_job
 from flyball_operator.planning.snapshot import build_snapshot
@@ -78,7 +78,7 @@ class Cluster:
             age_seconds=0.0,
             services_of={UID: [item.name for item in self.incarnations]},
         )
-        step = self.controller.step(state, self.infos, self.decisions, epoch=1, now=NOW, monotonic=0.0)
+        step = self.controller.step(JobsCycle(state, self.infos, self.decisions, 1, NOW, 0.0))
         for _, status in step.statuses:
             self.raw["status"] = as_stored(status)
             self.job = read_energy_aware_job(self.raw)

@@ -55,7 +55,7 @@ from flyball_operator.power import grant_writes as grant_writes_module
 from flyball_operator.power.bound import committed_bound
 from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.controller import PowerController, PowerSettings
-from flyball_operator.power.cycle import Answered, BrakeAnswered, PlanInForce, SendGrant
+from flyball_operator.power.cycle import Answered, BrakeAnswered, PlanInForce, PowerCycle, SendGrant
 from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.reservations import NO_RULES, least_bound
@@ -520,11 +520,11 @@ class PowerCluster:
         state = term.controller.observe(self.cluster(), now, self.seconds, self.readings)
         decided = {f"uid-{name}-{index}": planned(name, index, *wish) for (name, index), wish in self.plan.items()}
         plan = PlanInForce(decided, next_is_near=self.plan_is_near)
-        instructions = term.controller.brake(state, plan, now, self.seconds, ends=not term.only_braked)
+        instructions = term.controller.brake(PowerCycle(state, plan, now, self.seconds), ends=not term.only_braked)
         brakes = instructions.brakes
         term.only_braked = bool(brakes) and not term.only_braked
         if not term.only_braked:  # the cycle goes on
-            instructions = term.controller.step(state, plan, now, self.seconds)
+            instructions = term.controller.step(PowerCycle(state, plan, now, self.seconds))
         self.found_enforced = {cap.name: cap.enforced for cap in state.caps.states}
         for info in state.nodes.values():
             if info.doubt:  # a silent agent, for instance, is nobody's command either

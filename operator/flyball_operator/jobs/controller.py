@@ -13,13 +13,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, RecurringRun
+from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.energy_quota import EnergyQuota, EnergyQuotaStatus
 from flyball_api.gpu_node import PodReport
 from flyball_api.times import whole_second
 from flyball_kube.logs import get_logger
-from flyball_planner.shifting import Signal
-from flyball_planner.snapshot import Admission, JobDecision
+from flyball_planner.snapshot import Admission
 
 from flyball_operator.cluster.outcome import Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
@@ -32,7 +31,7 @@ from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, on_gpu_mod
 from flyball_operator.jobs.feasibility.put_off import put_off
 from flyball_operator.jobs.frontier import LargestNode
 from flyball_operator.jobs.job_statuses import JobStatuses
-from flyball_operator.jobs.jobs_step import NO_RUNS, JobAction, JobsCycle, JobsStep, LiveJob
+from flyball_operator.jobs.jobs_step import JobAction, JobsCycle, JobsStep, LiveJob
 from flyball_operator.jobs.lifecycle import (
     Action,
     CreateIncarnation,
@@ -54,7 +53,6 @@ from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts
 from flyball_operator.jobs.pipeline_plans import PlanMaking, PlanPipeline
 from flyball_operator.jobs.pipelines import plan_ended, plans_to_make, take_point_changes
 from flyball_operator.jobs.preemption import still_preempted
-from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
 from flyball_operator.jobs.quota_books import QuotaBooks
 from flyball_operator.jobs.record import JobRecord
 from flyball_operator.jobs.starts.attempts import RestartRules
@@ -107,30 +105,11 @@ class JobController:
         self._consumptions = Consumptions(self._energy)
         self._quotas = QuotaBooks(status_interval_seconds)
 
-    def step(
-        self,
-        cluster: ClusterState,
-        nodes: Mapping[str, NodeInfo],
-        decisions: Mapping[str, JobDecision],
-        *,
-        epoch: int,
-        now: datetime,
-        monotonic: float,
-        queue: JobQueue = NO_QUEUE,
-        signal: Signal | None = None,
-        statuses_wait: bool = False,
-        status_writes: Collection[str] = (),
-        runs: Mapping[str, RecurringRun] = NO_RUNS,
-    ) -> JobsStep:
-        """Take in what stands, and decide what to do for every job.
-
-        `decisions` is the plan in force, by the job's uid; empty before a leader's first plan; `queue` has the places of
-        those that wait under it. By the `signal` jobs that can wait are put off. While `statuses_wait` no status is due,
-        and none of a job or a quota in `status_writes`, whose last one is still being written. `runs` are those that
-        recurring jobs are to be, by uid: they begin once their statuses have them.
-        """
+    def step(self, cycle: JobsCycle) -> JobsStep:
+        """Take in what stands, and decide what to do for every job."""
+        cluster, nodes, now, monotonic = cycle.cluster, cycle.nodes, cycle.now, cycle.monotonic
         self._monotonic = monotonic
-        jobs = self._live_jobs(JobsCycle(cluster, nodes, decisions, now, monotonic, signal, runs))
+        jobs = self._live_jobs(cycle)
         progress = {uid: job.memory.progress for uid, job in jobs.items()}
         consumptions = self._consumptions.observe(cluster, progress, nodes, monotonic)
         self._quotas.charge(cluster.energy_quotas, consumptions, now)
@@ -138,7 +117,7 @@ class JobController:
         gates: list[tuple[EnergyAwareJob, OpenGates]] = []
         acted_on = [(uid, job) for uid, job in jobs.items() if job.step.actions or job.step.gates is not None]
         for uid, job in sorted(acted_on, key=lambda item: (item[1].view.created, item[0])):
-            taken = self._take_actions(job, monotonic, planned=uid in decisions)
+            taken = self._take_actions(job, monotonic, planned=uid in cycle.decisions)
             actions += [JobAction(job.view, action) for action in taken]
             if job.step.gates is not None and not self._records[uid].attempts.holds_back(OpenGates, monotonic):
                 gates.append((job.view, job.step.gates))
@@ -149,23 +128,15 @@ class JobController:
         late_energy: list[tuple[EnergyAwareJob, EnergyAwareJobStatus]] = []
         expired: list[EnergyAwareJob] = []
         quotas: list[tuple[EnergyQuota, EnergyQuotaStatus]] = []
-        if not statuses_wait:
-            statuses, lanes = self._statuses.step(
-                jobs.values(),
-                self._records,
-                decisions,
-                queue,
-                nodes,
-                status_writes,
-                epoch=epoch,
-                now=now,
-                monotonic=monotonic,
-            )
+        if not cycle.statuses_wait:
+            statuses, lanes = self._statuses.step(jobs.values(), self._records, cycle)
             late_energy = [
-                item for item in self._ended.late_energy(cluster, nodes, monotonic) if item[0].uid not in status_writes
+                item
+                for item in self._ended.late_energy(cluster, nodes, monotonic)
+                if item[0].uid not in cycle.status_writes
             ]
             expired = self._ended.take_expired(cluster.jobs.values(), now)
-            quotas = self._quotas.step(cluster.energy_quotas, jobs.values(), now, monotonic, status_writes)
+            quotas = self._quotas.step(cluster.energy_quotas, jobs.values(), now, monotonic, cycle.status_writes)
         shown = JobsStep(
             jobs,
             (),
@@ -186,7 +157,7 @@ class JobController:
             for uid, job in jobs.items()
             if (record := self._records[uid]).waited is None  # else nothing follows from time
         ]
-        if not statuses_wait:
+        if not cycle.statuses_wait:
             times.append(self._statuses.next_seconds)
         next_seconds = min([self._creates.next_seconds(monotonic), *times])
         pipelines = [(job, self._records[uid]) for uid, job in jobs.items() if job.view.spec.pipeline is not None]

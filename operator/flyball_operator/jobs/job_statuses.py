@@ -6,21 +6,18 @@ for a job that goes on waiting.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from flyball_api.energy_aware_job import EnergyAwareJobStatus
 from flyball_kube.logs import get_logger
-from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.jobs.feasibility.bounds import GpuRanges, bounds_beyond, gpu_ranges
-from flyball_operator.jobs.jobs_step import LiveJob
+from flyball_operator.jobs.jobs_step import JobsCycle, LiveJob
 from flyball_operator.jobs.lifecycle import Phase
 from flyball_operator.jobs.memory import wants_gpus
 from flyball_operator.jobs.outcomes import outcome_of
 from flyball_operator.jobs.preemption import still_preempted
-from flyball_operator.jobs.queue import JobQueue
 from flyball_operator.jobs.record import Idle, JobRecord
 from flyball_operator.jobs.status import JobFacts
 from flyball_operator.jobs.status.updates import PaceSource, StatusUpdates
@@ -52,48 +49,33 @@ class JobStatuses:
         self,
         jobs: Iterable[LiveJob],
         records: Mapping[str, JobRecord],
-        decisions: Mapping[str, JobDecision],
-        queue: JobQueue,
-        nodes: Mapping[str, NodeInfo],
-        writes: Collection[str],
-        *,
-        epoch: int,
-        now: datetime,
-        monotonic: float,
+        cycle: JobsCycle,
     ) -> tuple[list[tuple[LiveJob, EnergyAwareJobStatus]], Mapping[str, Lane]]:
-        """The statuses to write now, and what for, by the job's uid.
-
-        None is of a job in `writes`, whose last one is still being written.
-        """
-        rooms = self._lanes.step(writes)
-        self._gpus.observe(nodes)
-        ranges = gpu_ranges(nodes.values())
+        """The statuses to write now, and what for, by the job's uid."""
+        rooms = self._lanes.step(cycle.status_writes)
+        self._gpus.observe(cycle.nodes)
+        ranges = gpu_ranges(cycle.nodes.values())
         self._ranges = self._ranges if ranges == self._ranges else ranges
         about_jobs = []
         # Half of those that have news may have none that is worth a write.
         most = 2 * max(FEWEST_WAITING_AT_ONCE, rooms[Lane.WAITING])
-        for job in self._to_look_at(jobs, records, decisions, queue, writes, most, now, monotonic):
-            uid = job.view.uid
-            record, decision = records[uid], decisions.get(uid)
+        for job in self._to_look_at(jobs, records, cycle, most):
+            record = records[job.view.uid]
             try:
-                facts = self._facts(job, record, decision, queue, epoch, now, monotonic)
+                facts = self._facts(job, record, cycle)
             except Exception:
                 logger.exception("job status not written", job=job.view.key)
                 continue
             if facts is not None:
                 about_jobs.append((job, record, facts))
-        return self._in_turn(about_jobs, nodes, rooms, monotonic)
+        return self._in_turn(about_jobs, cycle.nodes, rooms, cycle.monotonic)
 
     def _to_look_at(
         self,
         jobs: Iterable[LiveJob],
         records: Mapping[str, JobRecord],
-        decisions: Mapping[str, JobDecision],
-        queue: JobQueue,
-        writes: Collection[str],
+        cycle: JobsCycle,
         most_waiting: int,
-        now: datetime,
-        monotonic: float,
     ) -> list[LiveJob]:
         """The jobs of whose statuses something may be new.
 
@@ -105,11 +87,11 @@ class JobStatuses:
         for job in jobs:
             uid = job.view.uid
             record = records[uid]
-            if uid in writes or self._still_idle(job, record, decisions.get(uid), queue, now, monotonic):
+            if uid in cycle.status_writes or self._still_idle(job, record, cycle):
                 continue
             (found if record.idle is None else waiting).append(job)
         if len(waiting) > most_waiting:
-            waiting.sort(key=lambda job: (job.view.uid not in decisions, records[job.view.uid].status.looked_at))
+            waiting.sort(key=lambda job: (job.view.uid not in cycle.decisions, records[job.view.uid].status.looked_at))
             for job in waiting[most_waiting:]:
                 records[job.view.uid].idle = None  # it has not been looked at
         return found + waiting[:most_waiting]
@@ -169,10 +151,7 @@ class JobStatuses:
         self,
         job: LiveJob,
         record: JobRecord,
-        decision: JobDecision | None,
-        queue: JobQueue,
-        now: datetime,
-        monotonic: float,
+        cycle: JobsCycle,
     ) -> bool:
         """Whether a job did nothing but wait when its status was last made, all of that is the same, and no figure is due.
 
@@ -182,7 +161,7 @@ class JobStatuses:
         if job.step.phase != Phase.WAITING or job.pods or attempts.pause is not None:
             record.idle = None
             return False
-        before = record.idle
+        before, decision = record.idle, cycle.decisions.get(view.uid)
         # Compared by identity, for to compare them whole costs as much. Of what was worked out once nothing is other.
         same = before is not None and before.decision is decision and before.ranges is self._ranges
         if before is None or before.live is not job or not same:
@@ -197,17 +176,14 @@ class JobStatuses:
             )
             same = same and before is not None and before.live.view is view and before.values == values
             record.idle = Idle(job, decision, self._ranges, values)
-        return same and not self._updates.due(view, queue.position_of(view.uid), now, record.status, monotonic)
+        position = cycle.queue.position_of(view.uid)
+        return same and not self._updates.due(view, position, cycle.now, record.status, cycle.monotonic)
 
     def _facts(
         self,
         job: LiveJob,
         record: JobRecord,
-        decision: JobDecision | None,
-        queue: JobQueue,
-        epoch: int,
-        now: datetime,
-        monotonic: float,
+        cycle: JobsCycle,
     ) -> JobFacts | None:
         """What the job's status is made from.
 
@@ -215,10 +191,11 @@ class JobStatuses:
         be near, or the API server's word on its template: a job that was said to be admitted is not to be refused then.
         """
         view, memory, attempts = job.view, job.memory, record.attempts
+        decision = cycle.decisions.get(view.uid)
         outcome, message = outcome_of(job, attempts)
         wants = wants_gpus(view, memory.progress, memory.refusal) and not attempts.gives_back
         seen = view.status.observed_generation == view.generation
-        new = monotonic - record.known_since < PLANNING_SECONDS
+        new = cycle.monotonic - record.known_since < PLANNING_SECONDS
         if wants and decision is None and not outcome and (seen or new):
             return None
         given = decision is not None and decision.allocation is not None and job.step.current is None
@@ -230,15 +207,16 @@ class JobStatuses:
         holding = [pod for pod in job.pods if pod.node and not pod.finished]
         pods = [self._gpus.of(pod) for pod in holding if not pod.deleting]
         drawn = [self._gpus.of(pod).drawn_milliwatts for pod in holding]
+        waits = wants and decision is not None and decision.allocation is None
         return JobFacts(
             progress=memory.progress,
             step=job.step,
             decision=decision if wants else None,
-            epoch=epoch,
+            epoch=cycle.epoch,
             granted=job.step.bound and all(pod.acknowledged for pod in pods),
             # Where no further restart is allowed the last failure was followed by none.
             restarts=min(attempts.failures, view.spec.failure_policy.max_restarts) if outcome else attempts.failures,
-            now=now,
+            now=cycle.now,
             last_failed=attempts.counted_incarnation,
             failures=attempts.shown,
             start_attempts=attempts.starts_in_a_row,
@@ -246,7 +224,7 @@ class JobStatuses:
             back_off=None if outcome else attempts.back_off(),
             gives_back=attempts.gives_back,
             bounds_beyond=bounds_beyond(view, self._ranges),
-            obstacle=None if outcome else attempts.obstacle(monotonic),
+            obstacle=None if outcome else attempts.obstacle(cycle.monotonic),
             applied_milliwatts=max((pod.highest_milliwatts for pod in pods), default=0),
             drawn_milliwatts=None if None in drawn else sum(each for each in drawn if each is not None),
             outcome=outcome,
@@ -257,7 +235,7 @@ class JobStatuses:
             observing=self._observe,
             run=memory.run,
             measured_plan=record.measured_plan,
-            queue=queue.place_of(view.uid) if wants and decision is not None and decision.allocation is None else None,
+            queue=cycle.queue.place_of(view.uid) if waits else None,
         )
 
 

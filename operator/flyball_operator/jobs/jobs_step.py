@@ -18,27 +18,32 @@ from flyball_operator.jobs.lifecycle import Action, JobStep, OpenGates, StopInca
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.pipeline_plans import PlanPipeline
 from flyball_operator.jobs.pipeline_points import PointChange
+from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
 from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.power.node_info import NodeInfo
-
-NO_RUNS: Mapping[str, RecurringRun] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class JobsCycle:
     """What one cycle of the job decisions is made on; `now` is the wall clock's instant, `monotonic` in seconds.
 
-    `decisions` is the plan in force, by the job's uid; empty before a leader's first plan. By the `signal` jobs that can
-    wait are put off. `runs` are those that recurring jobs are to be, by uid: they begin once their statuses have them.
+    `decisions` is the plan in force, by the job's uid; empty before a leader's first plan; `queue` has the places of those
+    that wait under it. By the `signal` jobs that can wait are put off. `runs` are those that recurring jobs are to be, by
+    uid: they begin once their statuses have them. While `statuses_wait` no status is due, and none of a job or a quota in
+    `status_writes`, whose last one is still being written.
     """
 
     cluster: ClusterState
     nodes: Mapping[str, NodeInfo]
     decisions: Mapping[str, JobDecision]
+    epoch: int
     now: datetime
     monotonic: float
+    queue: JobQueue = NO_QUEUE
     signal: Signal | None = None
     runs: Mapping[str, RecurringRun] = field(default_factory=dict)
+    statuses_wait: bool = False
+    status_writes: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

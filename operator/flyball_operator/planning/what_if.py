@@ -18,6 +18,7 @@ from flyball_planner.snapshot import ClusterSnapshot, JobDecision, JobState, Pla
 
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
+from flyball_operator.jobs.jobs_step import JobsCycle
 from flyball_operator.learning.learner import Learner
 from flyball_operator.planning.snapshot import EVACUATE_AFTER_SECONDS, build_snapshot
 from flyball_operator.power.controller import PowerController, PowerSettings
@@ -146,7 +147,7 @@ def snapshot_of(
     power = PowerController(NO_EPOCH, PowerSettings(guard_fraction=settings.guard_fraction))
     state = power.observe(cluster, now, 0.0)
     jobs = JobController(0.0, learner, settings.gpu_resources).step(
-        cluster, state.nodes, {}, epoch=NO_EPOCH, now=now, monotonic=0.0, statuses_wait=True
+        JobsCycle(cluster, state.nodes, {}, NO_EPOCH, now, 0.0, statuses_wait=True)
     )
     snapshot = build_snapshot(
         nodes=state.nodes,

@@ -22,12 +22,13 @@ from flyball_operator.power.admission import GrantAdmission, GrantTarget, admit_
 from flyball_operator.power.bound import NodePower
 from flyball_operator.power.brakes import Brakes
 from flyball_operator.power.cap_state import CapState, CapStates
-from flyball_operator.power.cap_status import CapStatuses, GrantsUnderWay
+from flyball_operator.power.cap_status import CapStatuses, CapStatusWrite, GrantsUnderWay
 from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.cycle import (
     Answered,
     BrakeAnswered,
     PlanInForce,
+    PowerCycle,
     PowerInstructions,
     PowerState,
     SendGrant,
@@ -135,47 +136,27 @@ class PowerController:
         """The state that plans are made on: as it stands."""
         return state
 
-    def brake(
-        self,
-        state: PowerState,
-        plan: PlanInForce,
-        now: datetime,
-        monotonic: float,
-        status_writes: Collection[str] = (),
-        *,
-        ends: bool,
-    ) -> PowerInstructions:
+    def brake(self, cycle: PowerCycle, *, ends: bool) -> PowerInstructions:
         """The brakes to write now, of the state that `observe` has just returned; of a plan they need nothing.
 
         `ends`: where there are any, the cycle ends with them, and with what is to be said of caps: that one is over.
         """
-        brakes = self._brakes.step(state.caps.states, state.nodes, monotonic) if self._settings.brakes else ()
+        state = cycle.state
+        brakes = self._brakes.step(state.caps.states, state.nodes, cycle.monotonic) if self._settings.brakes else ()
         if not (brakes and ends):
             return PowerInstructions(brakes=brakes)
         # By the time that grants are decided on, the brakes may have brought every cap down.
         over = (cap.nodes for cap in state.caps.states if cap.is_over(state.nodes))
         self._braked_for = self._braked_for.union(*over)
         grants = self._none_decided(state)
-        statuses = self._cap_statuses.step(state.caps, plan.infeasible, grants, now, monotonic, status_writes)
-        return PowerInstructions(brakes=brakes, cap_statuses=statuses)
+        return PowerInstructions(brakes=brakes, cap_statuses=self._statuses(cycle, grants))
 
-    def step(
-        self,
-        state: PowerState,
-        plan: PlanInForce,
-        now: datetime,
-        monotonic: float,
-        status_writes: Collection[str] = (),
-        stopping: Collection[tuple[str, int]] = (),
-    ) -> PowerInstructions:
-        """What to send and to publish now beside brakes, of the state that `brake` has just been given.
-
-        `status_writes` has the uids of the caps whose statuses are being written, `stopping` the incarnations (by job uid
-        and number) that are to be stopped.
-        """
+    def step(self, cycle: PowerCycle) -> PowerInstructions:
+        """What to send and to publish now beside brakes, of the cycle that `brake` has just been given."""
+        state, monotonic = cycle.state, cycle.monotonic
         turns = self._starts_and_stops
-        turns.update_stops(state, stopping, monotonic)
-        plan = turns.with_held_up(plan)
+        turns.update_stops(state, cycle.stopping, monotonic)
+        plan = turns.with_held_up(cycle.plan)
         turns.follow(plan, state.cluster)
         self._memberships.update(state.caps, state.nodes, monotonic)
         leaving = self._memberships.to_be_lowered(monotonic)
@@ -185,7 +166,7 @@ class PowerController:
             sends=sends,
             untaint=tuple(info for info in state.nodes.values() if _to_be_opened(info)),
             taint=tuple(info for info in state.nodes.values() if _to_be_closed(info)),
-            cap_statuses=self._cap_statuses.step(state.caps, plan.infeasible, grants, now, monotonic, status_writes),
+            cap_statuses=self._statuses(cycle, grants),
             reserved=turns.may_start,
             held_up=turns.held_up,
             owing=len(self._acknowledgements.owing),
@@ -210,6 +191,11 @@ class PowerController:
     def handle_brake(self, event: BrakeAnswered) -> None:
         """Take in what became of a brake. Whether it took effect, acknowledgements say."""
         self._brakes.answered(event.cap, done=event.outcome is Outcome.DONE, monotonic=self._now)
+
+    def _statuses(self, cycle: PowerCycle, grants: GrantsUnderWay) -> tuple[CapStatusWrite, ...]:
+        return self._cap_statuses.step(
+            cycle.state.caps, cycle.plan.infeasible, grants, cycle.now, cycle.monotonic, cycle.status_writes
+        )
 
     def _label_syncs(
         self, state: PowerState, leaving: frozenset[str], granted: Collection[str]

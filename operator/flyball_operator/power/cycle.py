@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from flyball_api.grant import Grant
 from flyball_api.workloads import PodView
@@ -54,6 +55,22 @@ class PowerState:
     def planning_budgets(self) -> list[CapBudget]:
         """What the plan should aim at under each cap."""
         return [state.planning_budget() for state in self.caps.states]
+
+
+@dataclass(frozen=True, slots=True)
+class PowerCycle:
+    """What one cycle of the power decisions is made on; `now` is the wall clock's instant, `monotonic` in seconds.
+
+    `status_writes` has the uids of the caps whose statuses are being written, `stopping` the incarnations (by job uid and
+    number) that are to be stopped.
+    """
+
+    state: PowerState
+    plan: PlanInForce
+    now: datetime
+    monotonic: float
+    status_writes: Collection[str] = ()
+    stopping: Collection[tuple[str, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)

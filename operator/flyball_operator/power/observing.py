@@ -8,7 +8,7 @@ statuses agents report, and statuses of caps are written. No cap is called enfor
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -20,7 +20,7 @@ from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.cap_status import CapStatuses, GrantsUnderWay
 from flyball_operator.power.controller import PowerController, PowerSettings
-from flyball_operator.power.cycle import Answered, BrakeAnswered, PlanInForce, PowerInstructions, PowerState
+from flyball_operator.power.cycle import Answered, BrakeAnswered, PowerCycle, PowerInstructions, PowerState
 from flyball_operator.power.holds import HoldAction, Holds
 from flyball_operator.power.meter import MeterReading
 
@@ -59,30 +59,14 @@ class ObservingController:
         """The cluster as it would be, were it governed."""
         return state if self._if_governed is None else self._if_governed
 
-    def brake(
-        self,
-        state: PowerState,
-        plan: PlanInForce,
-        now: datetime,
-        monotonic: float,
-        status_writes: Collection[str] = (),
-        *,
-        ends: bool,
-    ) -> PowerInstructions:
+    def brake(self, cycle: PowerCycle, *, ends: bool) -> PowerInstructions:
         """None is written: who sets nothing lowers nothing."""
         return PowerInstructions()
 
-    def step(
-        self,
-        state: PowerState,
-        plan: PlanInForce,
-        now: datetime,
-        monotonic: float,
-        status_writes: Collection[str] = (),
-        stopping: Collection[tuple[str, int]] = (),
-    ) -> PowerInstructions:
+    def step(self, cycle: PowerCycle) -> PowerInstructions:
         """The GPUNodes that are missing, and what to say of each cap."""
-        imagined = self._imagined.step(self.planned_on(state), plan, now, monotonic, stopping=stopping)
+        state, now, monotonic = cycle.state, cycle.now, cycle.monotonic
+        imagined = self._imagined.step(replace(cycle, state=self.planned_on(state), status_writes=()))
         missing = tuple(send for send in imagined.sends if send.node.gpu_node is None)
         for send in imagined.sends:
             if send.node.gpu_node is not None:
@@ -93,7 +77,9 @@ class ObservingController:
         holds = self._holds.step(state.cluster.caps, state.cluster.gpu_nodes.values(), monotonic, fresh)
         return PowerInstructions(
             sends=missing,
-            cap_statuses=self._cap_statuses.step(state.caps, plan.infeasible, grants, now, monotonic, status_writes),
+            cap_statuses=self._cap_statuses.step(
+                state.caps, cycle.plan.infeasible, grants, now, monotonic, cycle.status_writes
+            ),
             # What a governing operator kept from being deleted must not stay for ever.
             holds=tuple(change for change in holds if change.action is not HoldAction.HOLD),
         )

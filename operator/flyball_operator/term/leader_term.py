@@ -16,7 +16,7 @@ from flyball_planner.snapshot import ClusterSnapshot
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.cluster.watches import Watches
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobsStep
+from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.grid_signal import SignalFile, emitted_grams_per_kilowatt_hour
@@ -25,7 +25,7 @@ from flyball_operator.planning.pipeline_planner import PipelinePlanner
 from flyball_operator.planning.plans import Plans
 from flyball_operator.planning.snapshot import JobStates, build_snapshot
 from flyball_operator.power.controller import PowerController
-from flyball_operator.power.cycle import PlanInForce, PowerInstructions, PowerState
+from flyball_operator.power.cycle import PowerCycle, PowerInstructions, PowerState
 from flyball_operator.power.observing import ObservingController
 from flyball_operator.power.patience import PLAN_GRACE_SECONDS
 from flyball_operator.report.energy_reports import EnergyReports
@@ -110,8 +110,10 @@ class LeaderTerm:
         state = self._power.observe(cluster, now, monotonic, self._meters.readings())
         # 2. Brakes need none of what follows, which takes several times as long, and no write leaves before a cycle ends:
         # so this one ends here.
-        status_writes = self._status_writes(cluster)
-        brakes = self._power.brake(state, self._plans.in_force, now, monotonic, status_writes, ends=ends)
+        before_jobs = PowerCycle(
+            state, self._plans.in_force, now, monotonic, self._status_writes(cluster), self._stopping
+        )
+        brakes = self._power.brake(before_jobs, ends=ends)
         self._start(brakes, monotonic)
         if brakes.brakes and ends:
             self.power_decided = self.only_braked = True
@@ -124,11 +126,11 @@ class LeaderTerm:
             plan = replace(plan, decisions=self._trials.granted(plan.decisions))
         except Exception:
             # A mistake about jobs is no reason to let a cap wait: power is decided on by what was planned before it.
-            self._decide_on_power(cluster, state, self._plans.in_force, self._stopping, now, monotonic)
+            self._decide_on_power(before_jobs)
             raise
         self._stopping = jobs.stopping
         # 4. Decide on power: what each node should be granted, and what of it may be sent now; grants are sent first.
-        instructions = self._decide_on_power(cluster, state, plan, jobs.stopping, now, monotonic)
+        instructions = self._decide_on_power(replace(before_jobs, plan=plan, stopping=jobs.stopping))
         # 5. Execute the rest: one safe step for each job, then the statuses.
         self._job_execution.start(jobs, instructions, state.nodes)
         self._job_execution.start_statuses(jobs, cutting=state.cutting)
@@ -156,13 +158,13 @@ class LeaderTerm:
     def _decide_on_jobs(self, cluster: ClusterState, state: PowerState, now: datetime, monotonic: float) -> JobsStep:
         """What to do for the jobs; has a new plan begun where one is due."""
         self._learner.observe(cluster, state.nodes)
-        jobs = self._jobs.step(
+        cycle = JobsCycle(
             cluster,
             state.nodes,
             self._trials.explained(self._plans.in_force.decisions),
-            epoch=self._epoch,
-            now=now,
-            monotonic=monotonic,
+            self._epoch,
+            now,
+            monotonic,
             queue=self._plans.queue,
             signal=self._signal.read(monotonic),
             statuses_wait=state.cutting,
@@ -172,23 +174,16 @@ class LeaderTerm:
             },
             runs=self._recurrences.step(cluster.jobs, state.nodes),
         )
+        jobs = self._jobs.step(cycle)
         if state.all_read:
             planned_on = self._power.planned_on(state)
             self._plans.start(partial(self._snapshot, planned_on, jobs, now), now, monotonic)
         return jobs
 
-    def _decide_on_power(
-        self,
-        cluster: ClusterState,
-        state: PowerState,
-        plan: PlanInForce,
-        stopping: Collection[tuple[str, int]],
-        now: datetime,
-        monotonic: float,
-    ) -> PowerInstructions:
+    def _decide_on_power(self, cycle: PowerCycle) -> PowerInstructions:
         """Decide on every node's grant, and start to send what may be sent, and the caps' statuses."""
-        instructions = self._power.step(state, plan, now, monotonic, self._status_writes(cluster), stopping)
-        self._start(instructions, monotonic)
+        instructions = self._power.step(cycle)
+        self._start(instructions, cycle.monotonic)
         self.power_decided = True
         return instructions
 

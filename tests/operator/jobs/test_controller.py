@@ -23,7 +23,7 @@ from flyball_operator.cluster.outcome import DONE, Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.job_statuses import PLANNING_SECONDS
-from flyball_operator.jobs.jobs_step import JobsStep
+from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
 from flyball_operator.jobs.lifecycle import (
     Action,
     CreateIncarnation,
@@ -158,13 +158,7 @@ class Cluster:
         world = world or self.world()
         nodes = read_nodes(world.nodes, world.gpu_nodes, world.pods, frozenset())
         self.step = self.controller.step(
-            world,
-            nodes,
-            self.decisions,
-            epoch=self.epoch,
-            now=self.now,
-            monotonic=self.monotonic,
-            **keywords,
+            JobsCycle(world, nodes, self.decisions, self.epoch, self.now, self.monotonic, **keywords)
         )
         for _, status in self.step.statuses:
             self.raw["status"] = as_stored(status)

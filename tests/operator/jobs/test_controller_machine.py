@@ -14,7 +14,7 @@ from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodVie
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobAction
+from flyball_operator.jobs.jobs_step import JobAction, JobsCycle
 from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.power.node_info import NodeInfo, read_nodes
@@ -140,7 +140,7 @@ class OneJob(RuleBasedStateMachine):
         nodes = read_nodes(state.nodes, state.gpu_nodes, state.pods, frozenset())
         now = NOW + timedelta(seconds=self.seconds)
         step = self.controller.step(
-            state, nodes, self.decisions, epoch=1, now=now, monotonic=self.seconds, statuses_wait=not status
+            JobsCycle(state, nodes, self.decisions, 1, now, self.seconds, statuses_wait=not status)
         )
         for _, made in step.statuses:
             self.raw["status"] = as_stored(made)

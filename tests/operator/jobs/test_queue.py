@@ -15,7 +15,7 @@ from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs import controller
 from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.job_statuses import PLANNING_SECONDS, JobStatuses
-from flyball_operator.jobs.jobs_step import LiveJob
+from flyball_operator.jobs.jobs_step import JobsCycle, LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase, next_step
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue, PlanPlace
@@ -174,15 +174,9 @@ class Many:
             unread=(),
             age_seconds=0.0,
         )
+        queue = JobQueue.of(Queue(tuple(self.names), (), "nobody knows"), now)
         step = self.controller.step(
-            world,
-            {},
-            self.decisions,
-            epoch=1,
-            now=now,
-            monotonic=1000.0 + second,
-            queue=JobQueue.of(Queue(tuple(self.names), (), "nobody knows"), now),
-            status_writes=under_way,
+            JobsCycle(world, {}, self.decisions, 1, now, 1000.0 + second, queue, status_writes=under_way)
         )
         self.next_seconds = step.next_seconds
         for live, status in step.statuses:

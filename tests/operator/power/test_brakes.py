@@ -26,7 +26,7 @@ from flyball_operator.power.brakes import (
 )
 from flyball_operator.power.cap_state import CapState
 from flyball_operator.power.controller import PowerController, PowerSettings
-from flyball_operator.power.cycle import Answered, BrakeAnswered, PlanInForce, PowerInstructions
+from flyball_operator.power.cycle import Answered, BrakeAnswered, PlanInForce, PowerCycle, PowerInstructions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,8 +88,8 @@ class Bench:
         }
         self.state = state = self.controller.observe(self.cluster(watts, published), NOW, self.time)
         plan = PlanInForce(decisions, next_is_near=self.plan_is_near)
-        first = self.controller.brake(state, plan, NOW, self.time, ends=False)
-        return replace(self.controller.step(state, plan, NOW, self.time), brakes=first.brakes)
+        first = self.controller.brake(PowerCycle(state, plan, NOW, self.time), ends=False)
+        return replace(self.controller.step(PowerCycle(state, plan, NOW, self.time)), brakes=first.brakes)
 
     def cluster(self, watts: int, published: int | None) -> ClusterState:
         conditions = [{"type": "Enforced", "status": "True", "reason": "LimitsAcknowledged"}] if self.told else []

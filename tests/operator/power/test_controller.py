@@ -18,7 +18,7 @@ from flyball_api.workloads import read_node
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.controller import PowerController, PowerSettings
-from flyball_operator.power.cycle import Answered, PlanInForce, PowerInstructions, PowerState
+from flyball_operator.power.cycle import Answered, PlanInForce, PowerCycle, PowerInstructions, PowerState
 from flyball_operator.power.grant_writes import MAX_GRANTS_AT_ONCE
 from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.patience import BRAKED_PLAN_GRACE_SECONDS, CUT_YIELD_SECONDS, PLAN_GRACE_SECONDS
@@ -115,7 +115,7 @@ class Bench:
         """One cycle, and the answers to what it sent."""
         plan = PlanInForce(self.decisions, self.infeasible, self.plan_is_near)
         state = self.observe(*caps)
-        instructions = self.controller.step(state, plan, self.now, self.time)
+        instructions = self.controller.step(PowerCycle(state, plan, self.now, self.time))
         if self.answer is not None:
             for send in instructions.sends:
                 self.controller.handle(Answered(send.node.name, self.answer))
@@ -435,8 +435,8 @@ def test_the_status_of_an_earlier_leader_is_replaced_at_once() -> None:
 def test_a_cap_whose_status_is_being_written_gets_no_second_one() -> None:
     bench = Bench()
     state = bench.observe(row(4800))
-    assert bench.controller.step(state, PlanInForce(), bench.now, 0.0, {"uid-row"}).cap_statuses == ()
-    assert len(bench.controller.step(state, PlanInForce(), bench.now, 0.0).cap_statuses) == 1
+    assert bench.controller.step(PowerCycle(state, PlanInForce(), bench.now, 0.0, {"uid-row"})).cap_statuses == ()
+    assert len(bench.controller.step(PowerCycle(state, PlanInForce(), bench.now, 0.0)).cap_statuses) == 1
 
 
 # --- waiting for a plan ------------------------------------------------------------------------------------------------
@@ -512,7 +512,7 @@ def test_what_a_meter_asks_for_is_taken_by_priority_and_waits_for_no_plan() -> N
     reading = MeterReading(4900.0, 0.0, NOW, "")
     cluster = replace(bench.cluster(cap), jobs=jobs)
     state = bench.controller.observe(cluster, NOW, 0.0, readings={cap.uid: reading})
-    sends = bench.controller.step(state, PlanInForce(bench.decisions, next_is_near=True), NOW, 0.0).sends
+    sends = bench.controller.step(PowerCycle(state, PlanInForce(bench.decisions, next_is_near=True), NOW, 0.0)).sends
     assert [(send.node.name, send.grant.bound.limit_milliwatts) for send in sends] == [("b", 1600_000)]
 
 
@@ -664,7 +664,7 @@ def test_a_node_in_doubt_is_not_opened_and_its_grant_is_not_raised() -> None:
     doubted = node_view("a", ready=False, taints=taints)
     cluster = replace(bench.cluster(row(9600)), nodes=[doubted, node_view("b", taints=taints)])
     state = bench.controller.observe(cluster, NOW, 0.0)
-    instructions = bench.controller.step(state, PlanInForce(bench.decisions), NOW, 0.0)
+    instructions = bench.controller.step(PowerCycle(state, PlanInForce(bench.decisions), NOW, 0.0))
     assert [info.name for info in instructions.untaint] == ["b"]
     assert [(send.node.name, send.grant.bound.limit_milliwatts) for send in instructions.sends] == [
         ("a", 800_000),
@@ -701,10 +701,13 @@ def test_a_node_is_opened_once_its_agent_has_acknowledged(taint: bool, acknowled
     if not acknowledged:
         cluster = replace(cluster, gpu_nodes={"a": gpu_node_view("a", grant(800_000))})
     state = bench.controller.observe(cluster, NOW, 0.0)
-    instructions = bench.controller.step(state, PlanInForce(), NOW, 0.0)
+    instructions = bench.controller.step(PowerCycle(state, PlanInForce(), NOW, 0.0))
     assert [info.name for info in instructions.untaint] == (["a"] if opened else [])
     gone = replace(cluster, nodes=[])
-    assert bench.controller.step(bench.controller.observe(gone, NOW, 0.0), PlanInForce(), NOW, 0.0).untaint == ()
+    assert (
+        bench.controller.step(PowerCycle(bench.controller.observe(gone, NOW, 0.0), PlanInForce(), NOW, 0.0)).untaint
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -734,11 +737,11 @@ def test_a_node_whose_proof_is_stale_is_closed_again(what: str, closed: bool) ->
         raw["status"]["nodeInfo"] = {"bootID": "boot-2"}
         bench.gpu_nodes["a"] = gpu_node_view("a", grant(800_000))
     state = bench.controller.observe(replace(bench.cluster(), nodes=[read_node(raw)]), NOW, 0.0)
-    instructions = bench.controller.step(state, PlanInForce(), NOW, 0.0)
+    instructions = bench.controller.step(PowerCycle(state, PlanInForce(), NOW, 0.0))
     assert [info.name for info in instructions.taint] == (["a"] if closed else [])
     assert instructions.untaint == ()
     gone = bench.controller.observe(replace(bench.cluster(), nodes=[]), NOW, 0.0)
-    assert bench.controller.step(gone, PlanInForce(), NOW, 0.0).taint == ()
+    assert bench.controller.step(PowerCycle(gone, PlanInForce(), NOW, 0.0)).taint == ()
 
 
 def test_a_pods_watts_are_reserved_once_the_api_server_has_the_grant_that_it_should_have() -> None:
@@ -764,7 +767,7 @@ def test_of_reserved_jobs_under_a_ramp_one_may_start_while_the_other_waits_for_i
     for node in "ab":
         bench.wants(node, 100)
     state = bench.controller.observe(cluster, NOW, 0.0)
-    instructions = bench.controller.step(state, PlanInForce(bench.decisions), NOW, 0.0)
+    instructions = bench.controller.step(PowerCycle(state, PlanInForce(bench.decisions), NOW, 0.0))
     assert [instructions.is_reserved(pod) for pod in gated] == [True, False]
 
 

@@ -22,7 +22,7 @@ from flyball_api.workloads import NodeView
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.controller import PowerController, PowerSettings
-from flyball_operator.power.cycle import Answered, PlanInForce, PowerInstructions
+from flyball_operator.power.cycle import Answered, PlanInForce, PowerCycle, PowerInstructions
 from flyball_operator.power.memberships import MAX_LOSSES, Memberships
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,7 +110,7 @@ class Hall:
         }
         state = self.controller.observe(self.cluster(), now, self.seconds)
         self.under = {cap.name: cap.nodes for cap in state.caps.states}
-        instructions = self.controller.step(state, PlanInForce(decisions), now, self.seconds)
+        instructions = self.controller.step(PowerCycle(state, PlanInForce(decisions), now, self.seconds))
         for send in instructions.sends if answered else ():
             item = self.gpu_nodes[send.node.name]
             self.put(item.name, send.grant, item.labels, item.former_labels, item.release_asked)

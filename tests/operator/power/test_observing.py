@@ -18,7 +18,7 @@ from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.controller import PowerController, PowerSettings
-from flyball_operator.power.cycle import Answered, PlanInForce, PowerInstructions, PowerState
+from flyball_operator.power.cycle import Answered, PlanInForce, PowerCycle, PowerInstructions, PowerState
 from flyball_operator.power.holds import HoldAction
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.observing import ObservingController
@@ -75,9 +75,9 @@ class Bench:
     def cycle(self, *caps: PowerCap, seconds: float = 1.0) -> PowerInstructions:
         now = NOW + timedelta(seconds=self.time)
         state = self.controller.observe(self.cluster(*caps), now, self.time)
-        first = self.controller.brake(state, PlanInForce(), now, self.time, ends=True)
+        first = self.controller.brake(PowerCycle(state, PlanInForce(), now, self.time), ends=True)
         self.braked += first.brakes
-        instructions: PowerInstructions = self.controller.step(state, PlanInForce(), now, self.time)
+        instructions: PowerInstructions = self.controller.step(PowerCycle(state, PlanInForce(), now, self.time))
         self.time += seconds
         return instructions
 

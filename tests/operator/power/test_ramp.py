@@ -17,7 +17,7 @@ from flyball_operator.power.bound import NodePower
 from flyball_operator.power.cap_state import CapState
 from flyball_operator.power.cap_tracker import CapTracker
 from flyball_operator.power.controller import PowerController, PowerSettings
-from flyball_operator.power.cycle import Answered, PlanInForce
+from flyball_operator.power.cycle import Answered, PlanInForce, PowerCycle
 from flyball_operator.power.node_info import NodeInfo
 from flyball_operator.power.ramp import (
     STEP_SECONDS,
@@ -133,7 +133,7 @@ class Row:
             for name, node in self.moved_to.items()
         }
         stopping = {(f"uid-{name}", 1) for name in self.stopping}
-        instructions = self.controller.step(state, PlanInForce(plan), NOW, self.seconds, stopping=stopping)
+        instructions = self.controller.step(PowerCycle(state, PlanInForce(plan), NOW, self.seconds, stopping=stopping))
         self.may_stop.append({name for name in self.stopping if (f"uid-{name}", 1) not in instructions.held_up})
         self.may_start.append({name for name in self.gated if instructions.is_reserved(self.pod(name))})
         for write in instructions.cap_statuses:

@@ -18,7 +18,7 @@ from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.workloads import IncarnationView, NodeView, PlainJob, PodView, read_plain_job
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.jobs.jobs_step import JobAction, JobsStep, LiveJob
+from flyball_operator.jobs.jobs_step import JobAction, JobsCycle, JobsStep, LiveJob
 from flyball_operator.jobs.lifecycle import JobStep, Phase, StopIncarnation
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import recorded_progress
@@ -135,22 +135,14 @@ class NoJobs:
         self.error: Exception | None = None
         self.asked = 0
 
-    def step(
-        self,
-        cluster: object,
-        nodes: object,
-        decisions: Mapping[str, JobDecision],
-        *,
-        statuses_wait: bool,
-        **more: object,
-    ) -> JobsStep:
-        self.decisions = decisions
+    def step(self, cycle: JobsCycle) -> JobsStep:
+        self.decisions = cycle.decisions
         self.asked += 1
         if self.error is not None:
             raise self.error
         late: list[tuple[Any, Json]] = []
         statuses: list[tuple[Any, Any]] = []
-        if not statuses_wait:
+        if not cycle.statuses_wait:
             late, self.late = self.late, []
             statuses, self.statuses = self.statuses, []
         return JobsStep(self.live, list(self.actions), [], statuses, late, [], lanes=self.lanes)

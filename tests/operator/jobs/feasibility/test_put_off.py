@@ -16,7 +16,7 @@ from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import LOOK_SECONDS, JobController
 from flyball_operator.jobs.feasibility.put_off import put_off
-from flyball_operator.jobs.jobs_step import JobsStep
+from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
 from flyball_operator.meters.grid_signal import SignalFile
 from flyball_operator.power.node_info import NodeInfo
 from flyball_planner.models.gpu import gpu_model_for
@@ -121,7 +121,7 @@ class Site:
             age_seconds=0.0,
         )
         now = NOW + timedelta(seconds=seconds)
-        return self.controller.step(cluster, NODES, {}, epoch=1, now=now, monotonic=seconds, signal=self.signal)
+        return self.controller.step(JobsCycle(cluster, NODES, {}, 1, now, seconds, signal=self.signal))
 
     def waits(self, seconds: float) -> bool:
         (job,) = self.cycle(seconds).jobs.values()

@@ -14,7 +14,7 @@ from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, NodeVi
 from flyball_operator.cluster.outcome import DONE, Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobsStep
+from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
 from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, CreateService, OpenGates, StopIncarnation
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.starts.pauses import LONGEST_OF_FIRST
@@ -98,14 +98,10 @@ class Scene:
             services_of={UID: services},
             pods_refused=self.words,
         )
+        nodes = read_nodes(state.nodes, self.gpu_nodes, state.pods, frozenset())
+        now = NOW + timedelta(seconds=self.seconds)
         self.step = self.controller.step(
-            state,
-            read_nodes(state.nodes, self.gpu_nodes, state.pods, frozenset()),
-            self.decisions,
-            epoch=1,
-            now=NOW + timedelta(seconds=self.seconds),
-            monotonic=1000.0 + self.seconds,
-            statuses_wait=statuses_wait,
+            JobsCycle(state, nodes, self.decisions, 1, now, 1000.0 + self.seconds, statuses_wait=statuses_wait)
         )
         for _, status in self.step.statuses:
             self.raw["status"] = as_stored(status)
@@ -499,9 +495,7 @@ def test_five_hundred_denied_jobs_ask_less_than_five_times_a_second() -> None:
     for half in range(60):
         now = NOW + timedelta(seconds=half / 2)
         state = ClusterState(jobs, [], {}, nodes, [], {}, {}, {}, (), 0.0)
-        step = controller.step(
-            state, infos, decisions, epoch=1, now=now, monotonic=1000.0 + half / 2, statuses_wait=True
-        )
+        step = controller.step(JobsCycle(state, infos, decisions, 1, now, 1000.0 + half / 2, statuses_wait=True))
         for item in list(step.actions)[:16]:  # so many are made at once
             asked += 1
             controller.answered(item, REFUSED, now)
