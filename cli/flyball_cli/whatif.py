@@ -132,7 +132,10 @@ def printed(found: WhatIf, output: Output) -> str:
         rows += [_row(job) for job in sorted(touched, key=lambda job: (job.what, job.name))]
         parts += ["", columns_text(rows, [False, False, True, True, True, True, False], terminal_width()), ""]
     kept = len(found.jobs) - len(touched)
-    parts.append(f"{counted(kept, 'job')} as now" if touched else f"nothing changes for {counted(kept, 'job')}")
+    if kept:
+        parts.append(f"{counted(kept, 'job')} as now" if touched else f"nothing changes for {counted(kept, 'job')}")
+    elif not touched:
+        parts.append("there are no jobs under it")
     if touched and found.joules_saved is not None:
         saved = found.joules_saved / JOULES_PER_KILOJOULE
         words = f"{energy_words(abs(saved))} {'less' if saved >= 0 else 'more'}"
