@@ -141,31 +141,15 @@ def set_cordoned(api: ApiClient, name: str, cordoned: bool = True) -> None:
 def set_not_ready(api: ApiClient, name: str, not_ready: bool = True, *, timeout_seconds: float = 30.0) -> None:
     """Make a node report itself not ready (or ready again), and wait until its Ready condition is the same.
 
-    The node controller takes readiness from the pods of a node that is not: nobody there gives it back until it is again.
+    Its pods stay as they are: the node controller takes readiness from those of nodes that it does not hear.
     """
-    held = {"metadata": {"annotations": {NODE_ANNOTATION: NOT_READY if not_ready else None}}}
-
-    def hold(pod: Json) -> None:
-        try:
-            api.patch(pod_path(pod), held)
-        except ApiError as error:
-            if not error.not_found:
-                raise
-
-    def hold_pods() -> None:
-        api.for_each(hold, [pod for pod in api.list_objects("/api/v1/pods") if pod["spec"].get("nodeName") == name])
-
-    if not_ready:
-        hold_pods()
-    api.patch(f"{NODES}/{name}", held)
+    api.patch(f"{NODES}/{name}", {"metadata": {"annotations": {NODE_ANNOTATION: NOT_READY if not_ready else None}}})
     api.wait_for(
         f"{NODES}/{name}",
         lambda node: node is not None and is_ready(node) != not_ready,
         timeout_seconds=timeout_seconds,
         what="not ready" if not_ready else "ready",
     )
-    if not not_ready:
-        hold_pods()
 
 
 def remove_taint(api: ApiClient, name: str, key: str = STARTUP_TAINT) -> None:

@@ -9,10 +9,9 @@ A pod's life, and who moves it on:
 | `pod-failed`   | annotation `outcome: Failed`                        | Failed, exit code of annotation `exit-code` or 1|
 | `pod-stopped`  | being deleted, annotation `stopped: "true"`,        | Failed, exit code 143 (SIGTERM obeyed)          |
 |                | or a pod without GPUs, which has nothing to save    |                                                 |
-| `pod-ready-again` | Running, its containers ready and it not: the | Ready                                           |
-|                | node controller takes readiness from all pods of a  |                                                 |
-|                | node that it has not heard; annotation `node:       |                                                 |
-|                | NotReady` keeps it so, as a node that is down does   |                                                 |
+| `pod-heard`    | Running, its containers ready and it not: the node  | Ready                                           |
+|                | controller takes readiness from the pods of a node  |                                                 |
+|                | that it has not heard                               |                                                 |
 | `pod-killed`   | being deleted, its grace period over                | Failed, exit code 137 (SIGKILL)                 |
 | `pod-removed`  | being deleted and in an end phase                   | gone                                            |
 
@@ -65,7 +64,6 @@ _OUTCOME = f'.metadata.annotations["{OUTCOME_ANNOTATION}"]'
 _STOPPED = f'.metadata.annotations["{STOPPED_ANNOTATION}"] == "true"'
 _READY = '([.status.conditions[]? | select(.type == "Ready" and .status == "True")] | length > 0)'
 _CONTAINERS_READY = _READY.replace('"Ready"', '"ContainersReady"')
-_HELD_DOWN = f'(.metadata.annotations["{NODE_ANNOTATION}"] == "{NOT_READY}")'
 _STOPS_AT_ONCE = f"({_STOPPED} or ({_HOLDS_GPUS} | not))"
 
 _STARTED_STATUS = """
@@ -230,6 +228,8 @@ conditions:
 {{ end }}
 """
 
+_NODE_HELD_DOWN = f'(.metadata.annotations["{NODE_ANNOTATION}"] == "{NOT_READY}")'
+
 
 def _stage(
     kind: str,
@@ -293,8 +293,8 @@ def pod_stages(start_delay_seconds: float) -> list[dict[str, Any]]:
         ),
         _stage(
             "Pod",
-            "pod-ready-again",
-            f"{running} and {no_outcome} and {_CONTAINERS_READY} and ({_READY} | not) and ({_HELD_DOWN} | not)",
+            "pod-heard",
+            f"{running} and {no_outcome} and {_CONTAINERS_READY} and ({_READY} | not)",
             status=_READY_AGAIN_STATUS,
         ),
         _stage(
@@ -330,12 +330,12 @@ def pod_stages(start_delay_seconds: float) -> list[dict[str, Any]]:
 def node_stages() -> list[dict[str, Any]]:
     """The life of a simulated node."""
     return [
-        _stage("Node", "node-ready", f"({_READY} | not) and ({_HELD_DOWN} | not)", status=_NODE_STATUS),
-        _stage("Node", "node-not-ready", f"{_READY} and {_HELD_DOWN}", status=_NODE_NOT_READY_STATUS),
+        _stage("Node", "node-ready", f"({_READY} | not) and ({_NODE_HELD_DOWN} | not)", status=_NODE_STATUS),
+        _stage("Node", "node-not-ready", f"{_READY} and {_NODE_HELD_DOWN}", status=_NODE_NOT_READY_STATUS),
         _stage(
             "Node",
             "node-heartbeat",
-            f"{_READY} and ({_HELD_DOWN} | not)",
+            f"{_READY} and ({_NODE_HELD_DOWN} | not)",
             status=_NODE_HEARTBEAT_STATUS,
             delay={
                 "durationMilliseconds": NODE_STATUS_INTERVAL_MILLISECONDS,

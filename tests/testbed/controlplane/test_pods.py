@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from flyball_testbed.controlplane.api import Json
-from flyball_testbed.controlplane.nodes import create_nodes, gpu_node, set_cordoned, set_not_ready
+from flyball_testbed.controlplane.nodes import create_nodes, gpu_node
 from flyball_testbed.controlplane.stages import (
     EXIT_CODE_ANNOTATION,
     FAILED,
@@ -208,36 +208,15 @@ def test_a_pod_that_does_not_stop_in_time_is_killed_with_137(cluster: IsolatedCl
     assert container_end(end)["finishedAt"] >= end["metadata"]["deletionTimestamp"], "not before its grace is over"
 
 
-def ready_again(cluster: IsolatedCluster, pod: Json) -> Json:
-    """The pod once it is ready again, after what the node controller does to the pods of a node that it has not heard."""
-    path = cluster.path("pods", pod["metadata"]["name"])
-    conditions = [
-        {**item, "status": "False"} if item["type"] == "Ready" else item for item in pod["status"]["conditions"]
-    ]
-    marked = cluster.api.patch(f"{path}/status", {"status": {"conditions": conditions}})
-    assert not is_running(marked)
-    again: Json = cluster.api.wait_for(path, lambda found: found is not None and is_running(found), what="ready again")
-    return again
-
-
 def test_readiness_that_the_node_controller_took_comes_back_as_a_kubelet_gives_it(cluster: IsolatedCluster) -> None:
     [pod] = start_job(cluster, "unheard", 1)
-    again = ready_again(cluster, pod)
+    path, conditions = cluster.path("pods", pod["metadata"]["name"]), pod["status"]["conditions"]
+    taken = [{**item, "status": "False"} if item["type"] == "Ready" else item for item in conditions]
+    assert not is_running(cluster.api.patch(f"{path}/status", {"status": {"conditions": taken}}))
+    again = cluster.api.wait_for(path, lambda found: found is not None and is_running(found), what="ready again")
     assert again["metadata"]["uid"] == pod["metadata"]["uid"]
     assert again["status"]["containerStatuses"] == pod["status"]["containerStatuses"], "nothing else has changed"
-    assert len(again["status"]["conditions"]) == len(pod["status"]["conditions"])
-
-
-def test_pods_of_a_node_that_is_down_are_ready_again_when_it_is_back(cluster: IsolatedCluster) -> None:
-    [pod] = start_job(cluster, "down", 1)
-    path, node = cluster.path("pods", pod["metadata"]["name"]), pod["spec"]["nodeName"]
-    set_not_ready(cluster.api, node)
-    cluster.api.wait_for(path, lambda found: found is not None and not is_running(found), what="not ready")
-    version = cluster.api.get(path)["metadata"]["resourceVersion"]
-    set_cordoned(cluster.api, node)  # a while, in which kwok looks at the node
-    assert cluster.api.get(path)["metadata"]["resourceVersion"] == version, "nobody there gives it back"
-    set_not_ready(cluster.api, node, False)
-    cluster.api.wait_for(path, lambda found: found is not None and is_running(found), what="ready again")
+    assert len(again["status"]["conditions"]) == len(conditions)
 
 
 def test_a_pod_without_gpus_has_nothing_to_save(cluster: IsolatedCluster) -> None:
