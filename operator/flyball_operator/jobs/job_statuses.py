@@ -52,7 +52,7 @@ class JobStatuses:
         cycle: JobsCycle,
     ) -> tuple[list[tuple[LiveJob, EnergyAwareJobStatus]], Mapping[str, Lane]]:
         """The statuses to write now, and what for, by the job's uid."""
-        rooms = self._lanes.step(cycle.status_writes)
+        rooms = self._lanes.step(cycle.status_writes, figures_wait=cycle.figures_wait)
         self._gpus.observe(cycle.nodes)
         ranges = gpu_ranges(cycle.nodes.values())
         self._ranges = self._ranges if ranges == self._ranges else ranges

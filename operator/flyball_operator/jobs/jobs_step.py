@@ -29,8 +29,9 @@ class JobsCycle:
 
     `decisions` is the plan in force, by the job's uid; empty before a leader's first plan; `queue` has the places of those
     that wait under it. By the `signal` jobs that can wait are put off. `runs` are those that recurring jobs are to be, by
-    uid: they begin once their statuses have them. While `statuses_wait` no status is due, and none of a job or a quota in
-    `status_writes`, whose last one is still being written.
+    uid: they begin once their statuses have them. While `statuses_wait` no status is due, while `figures_wait` none
+    that tells of limits or figures alone, and never one of a job or a quota in `status_writes`, whose last one is still
+    being written.
     """
 
     cluster: ClusterState
@@ -43,6 +44,7 @@ class JobsCycle:
     signal: Signal | None = None
     runs: Mapping[str, RecurringRun] = field(default_factory=dict)
     statuses_wait: bool = False
+    figures_wait: bool = False
     status_writes: Collection[str] = ()
 
 

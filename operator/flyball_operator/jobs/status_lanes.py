@@ -60,9 +60,9 @@ class Lanes:
             Lane.FIGURES: _Room(FEWEST_FIGURES_AT_ONCE, MOST_FIGURES_AT_ONCE),
         }
 
-    def step(self, under_way: Collection[str]) -> dict[Lane, int]:
+    def step(self, under_way: Collection[str], *, figures_wait: bool = False) -> dict[Lane, int]:
         """Find how many more may be begun in each lane beside those `under_way` (uids); of all but those that wait no more
-        than `Lane.NEWS` has room for."""
+        than `Lane.NEWS` has room for, and of limits and figures none while `figures_wait`."""
         self._lane_of = {uid: lane for uid, lane in self._lane_of.items() if uid in under_way}
         left = Counter(self._lane_of.values())
         of_lane = {lane: each.step(left[lane]) for lane, each in self._rooms.items()}
@@ -71,8 +71,8 @@ class Lanes:
         return {
             Lane.NEWS: room,
             Lane.WAITING: of_lane[Lane.WAITING],
-            Lane.POWER: min(room, of_lane[Lane.POWER]),
-            Lane.FIGURES: min(room, of_lane[Lane.FIGURES]) if others < FEWEST_FIGURES_AT_ONCE else 0,
+            Lane.POWER: 0 if figures_wait else min(room, of_lane[Lane.POWER]),
+            Lane.FIGURES: 0 if figures_wait or others >= FEWEST_FIGURES_AT_ONCE else min(room, of_lane[Lane.FIGURES]),
         }
 
     def begun(self, lane_of: Mapping[str, Lane]) -> None:

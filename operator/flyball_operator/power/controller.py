@@ -41,7 +41,7 @@ from flyball_operator.power.late_nodes import left_as_granted, throttled
 from flyball_operator.power.memberships import LabelSync, Memberships
 from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.node_info import NodeInfo, NodeMemory, read_nodes, sign_of_a_boot
-from flyball_operator.power.patience import CutYield, PlanGrace, Repetitions, SmallRaises
+from flyball_operator.power.patience import FIGURES_YIELD_SECONDS, CutYield, PlanGrace, Repetitions, SmallRaises
 from flyball_operator.power.ramp import Ramps
 from flyball_operator.power.starts_and_stops import StartsAndStops
 from flyball_operator.power.targets import grant_targets
@@ -129,6 +129,7 @@ class PowerController:
             nodes,
             caps,
             self._cut_yield.is_cutting(monotonic),
+            self._cut_yield.is_cutting(monotonic, FIGURES_YIELD_SECONDS),
             self._heartbeats.next_silence_seconds(monotonic),
         )
 

@@ -36,14 +36,16 @@ class PowerState:
     """What the cluster comes to in one cycle, before anything is decided.
 
     `cutting`: a cap is on its way down, so that the API server's time belongs to the agents' acknowledgements, and other
-    statuses should wait. `next_silence_seconds` is when an agent that does not report before will have been silent for too
-    long (infinite for none).
+    statuses should wait; for longer, while `figures_wait`, those that tell of limits or figures alone.
+    `next_silence_seconds` is when an agent that does not report before will have been silent for too long (infinite for
+    none).
     """
 
     cluster: ClusterState
     nodes: Mapping[str, NodeInfo]
     caps: CapStates
     cutting: bool = False
+    figures_wait: bool = False
     next_silence_seconds: float = math.inf
 
     @property

@@ -53,7 +53,7 @@ class ObservingController:
         )
         by_uid = {state.cap.uid: state for state in self._if_governed.caps.states}
         states = tuple(msgspec.structs.replace(state, if_governed=by_uid[state.cap.uid]) for state in seen.caps.states)
-        return replace(seen, caps=msgspec.structs.replace(seen.caps, states=states), cutting=False)
+        return replace(seen, caps=msgspec.structs.replace(seen.caps, states=states), cutting=False, figures_wait=False)
 
     def planned_on(self, state: PowerState) -> PowerState:
         """The cluster as it would be, were it governed."""

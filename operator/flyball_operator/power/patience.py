@@ -15,8 +15,9 @@ from flyball_operator.power.node_info import NodeInfo
 # A plan that fits a cap which just fell is worth waiting for this long: two waves of grants take longer than one.
 PLAN_GRACE_SECONDS = 0.3
 BRAKED_PLAN_GRACE_SECONDS = 2.0
-# For how long other statuses wait while a cap is brought down: what happens to a job is to be told within two seconds.
-CUT_YIELD_SECONDS = 1.0
+# For how long other statuses wait while a cap is brought down: what happens to a job is to be told within two seconds, its
+# new limits and figures need not be.
+CUT_YIELD_SECONDS, FIGURES_YIELD_SECONDS = 1.0, 3.0
 # A grant that asks again what an agent has acknowledged waits this long, each time twice as long, up to the longest pause.
 FIRST_REPETITION_SECONDS = 0.25
 LONGEST_REPETITION_SECONDS = 10.0
@@ -70,9 +71,9 @@ class CutYield:
         elif self._cutting_since is None:
             self._cutting_since = monotonic
 
-    def is_cutting(self, monotonic: float) -> bool:
-        """Whether a cap is on its way down; only for a moment, as a cap may stay unmet for ever."""
-        return self._cutting_since is not None and monotonic - self._cutting_since < CUT_YIELD_SECONDS
+    def is_cutting(self, monotonic: float, seconds: float = CUT_YIELD_SECONDS) -> bool:
+        """Whether a cap is on its way down; only for so many seconds, as a cap may stay unmet for ever."""
+        return self._cutting_since is not None and monotonic - self._cutting_since < seconds
 
 
 class Repetitions:

@@ -168,6 +168,7 @@ class LeaderTerm:
             queue=self._plans.queue,
             signal=self._signal.read(monotonic),
             statuses_wait=state.cutting,
+            figures_wait=state.figures_wait,
             status_writes={
                 *(uid for uid in cluster.jobs if self._background.busy(("status", uid))),
                 *(quota.uid for quota in cluster.energy_quotas if self._background.busy(("quota", quota.uid))),

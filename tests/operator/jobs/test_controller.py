@@ -445,6 +445,20 @@ def test_statuses_wait_while_a_cap_is_brought_down_and_for_their_own_last_write(
     assert len(cluster.statuses()) == 1
 
 
+def test_what_happened_to_a_job_waits_for_no_longer_than_a_cut_may_last() -> None:
+    cluster = Cluster()
+    cluster.run_on(1)
+    assert len(cluster.statuses()) == 1
+    cluster.decisions = {UID: decision(UID, A, clock=900)}
+    for _ in range(2):
+        cluster.cycle(INTERVAL, figures_wait=True)
+        assert cluster.step.statuses == [], "figures and a new clock"
+    cluster.raw["spec"]["suspend"] = True
+    cluster.cycle(figures_wait=True)
+    (written,) = cluster.step.statuses
+    assert written[1].state == "Stopping"
+
+
 def test_a_new_job_is_not_told_that_it_will_be_planned_while_its_plan_may_be_near() -> None:
     cluster = Cluster(decisions={})
     assert cluster.statuses() == []

@@ -31,6 +31,15 @@ def test_thousands_that_wait_leave_room_for_what_happens() -> None:
     assert rooms[Lane.FIGURES] == 0, "while so many others wait for their turn"
 
 
+def test_limits_and_figures_wait_for_a_cut_and_news_do_not() -> None:
+    lanes = Lanes()
+    before = lanes.step(())
+    assert before[Lane.POWER] == before[Lane.FIGURES] == FEWEST_FIGURES_AT_ONCE
+    rooms = lanes.step((), figures_wait=True)
+    assert rooms == {**before, Lane.POWER: 0, Lane.FIGURES: 0}
+    assert lanes.step(()) == before, "and go on behind it"
+
+
 def test_as_many_that_wait_are_told_as_get_written() -> None:
     """A cycle over ten thousand jobs and its rest take longer than an API server needs for the first two hundred."""
     lanes, begun = Lanes(), []

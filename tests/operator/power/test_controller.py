@@ -21,7 +21,12 @@ from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, PlanInForce, PowerCycle, PowerInstructions, PowerState
 from flyball_operator.power.grant_writes import MAX_GRANTS_AT_ONCE
 from flyball_operator.power.meter import MeterReading
-from flyball_operator.power.patience import BRAKED_PLAN_GRACE_SECONDS, CUT_YIELD_SECONDS, PLAN_GRACE_SECONDS
+from flyball_operator.power.patience import (
+    BRAKED_PLAN_GRACE_SECONDS,
+    CUT_YIELD_SECONDS,
+    FIGURES_YIELD_SECONDS,
+    PLAN_GRACE_SECONDS,
+)
 from flyball_operator.settings import Settings
 from flyball_planner.snapshot import JobDecision
 
@@ -526,6 +531,9 @@ def test_a_cut_takes_the_api_servers_time_for_a_moment() -> None:
         bench.time += CUT_YIELD_SECONDS / 3 - 0.01
     bench.time = CUT_YIELD_SECONDS  # a cap may stay unmet for ever: then everybody else goes on
     assert not bench.observe(row(3200)).cutting
+    assert bench.observe(row(3200)).figures_wait
+    bench.time = FIGURES_YIELD_SECONDS
+    assert not bench.observe(row(3200)).figures_wait
     # Once it is met the next cut is a new one.
     bench.put("a", 200)
     bench.put("b", 200)
