@@ -83,13 +83,21 @@ class Bench:
         self.gpu_nodes[node] = self.acknowledging(view, bound, limits_milliwatts=NodeMilliwatts(bound))
 
     def step(self, watts: int, *, published: int | None = None, plan_watts: int = 300) -> PowerInstructions:
+        cycle = self.cycle(watts, published, plan_watts)
+        first = self.controller.brake(cycle, ends=False)
+        return replace(self.controller.step(cycle), brakes=first.brakes)
+
+    def only_brake(self, watts: int) -> PowerInstructions:
+        """A cycle that ends with its brakes, if there are any."""
+        return self.controller.brake(self.cycle(watts, None, 300), ends=True)
+
+    def cycle(self, watts: int, published: int | None, plan_watts: int) -> PowerCycle:
         decisions = {
             f"uid-{node}": decision(f"uid-{node}", (node, GPUS), watts=float(plan_watts)) for node in self.nodes
         }
-        self.state = state = self.controller.observe(self.cluster(watts, published), NOW, self.time)
+        self.state = self.controller.observe(self.cluster(watts, published), NOW, self.time)
         plan = PlanInForce(decisions, next_is_near=self.plan_is_near)
-        first = self.controller.brake(PowerCycle(state, plan, NOW, self.time), ends=False)
-        return replace(self.controller.step(PowerCycle(state, plan, NOW, self.time)), brakes=first.brakes)
+        return PowerCycle(self.state, plan, NOW, self.time)
 
     def cluster(self, watts: int, published: int | None) -> ClusterState:
         conditions = [{"type": "Enforced", "status": "True", "reason": "LimitsAcknowledged"}] if self.told else []
@@ -461,6 +469,41 @@ def test_few_late_nodes_may_never_answer_and_the_others_make_room_for_them() -> 
     cut = bench.step(9600)
     assert cut.brakes[0].spec.kept_millionths == 400_000  # 2,400 W, and five times 800 W and 0.4 of 1,600 W
     assert [send.node.name for send in cut.sends] == ["a"]
+
+
+def test_a_cycle_that_ends_with_its_brakes_says_which_caps_are_over_and_one_without_any_says_nothing() -> None:
+    bench = Bench()
+    bench.told = True
+    assert bench.only_brake(14_400) == PowerInstructions()
+    cut = bench.only_brake(9600)
+    assert len(cut.brakes) == 1
+    (written,) = cut.cap_statuses
+    assert next(item.status for item in written.status.conditions if item.type == "Enforced") == "False"
+    bench = Bench()
+    bench.told = True
+    cycle = bench.cycle(9600, None, 300)
+    assert bench.controller.brake(cycle, ends=False) == PowerInstructions(brakes=cut.brakes), (
+        "it goes on, and says it then"
+    )
+
+
+def test_what_a_cap_needed_of_a_late_node_when_its_brake_was_sent_is_granted_once_in_the_next_cycle() -> None:
+    bench = Bench()
+    make_late(bench, "a")
+    bench.land(bench.only_brake(9600))
+    for node in "bcdef":  # by which the cap is met: as if it did not need the late node
+        bench.follow(node)
+    bench.time += 0.1
+    (send,) = bench.step(9600).sends
+    assert send.node.name == "a"
+    assert send.grant.bound.limit_milliwatts < 280 * 8000
+    # What was granted so is late, too: of the next plan it is left as it is.
+    view = bench.gpu_nodes["a"]
+    version = msgspec.structs.replace(view.metadata, resource_version=f"{view.metadata.resource_version}1")
+    bench.gpu_nodes["a"] = replace(view, metadata=version, grant=send.grant)
+    bench.controller.handle(Answered("a", Outcome.DONE))
+    bench.time += HOLD_BACK_SECONDS
+    assert "a" not in {send.node.name for send in bench.step(9600, plan_watts=150).sends}
 
 
 def test_grants_of_late_nodes_wait_longer_for_their_brake_and_no_deeper_one_follows_while_some_answer() -> None:
