@@ -487,6 +487,27 @@ def test_a_cycle_that_ends_with_its_brakes_says_which_caps_are_over_and_one_with
     )
 
 
+@pytest.mark.parametrize(
+    ("granted", "acknowledged", "reason"),
+    [(1, 1, "Joining"), (1, 0, "Adopting"), (0, 1, "Adopting"), (0, 0, "Adopting")],
+)
+def test_a_cycle_that_ends_with_its_brakes_calls_no_cap_enforced_whose_nodes_are_an_earlier_leaders(
+    granted: int, acknowledged: int, reason: str
+) -> None:
+    """By the epochs of the grant that stands on the node of another cap, and of the one that its agent has acknowledged."""
+    bench = Bench()
+    only = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["f"]}]}
+    bench.others = [cap_view("other", watts=4000, nodeSelector=only, status={"effectiveWatts": 4000})]
+    view = bench.gpu_nodes["f"]
+    assert view.grant is not None
+    adopted = replace(view, grant=msgspec.structs.replace(view.grant, epoch=granted).sealed())
+    bench.gpu_nodes["f"] = bench.acknowledging(adopted, view.grant.bound.limit_milliwatts, epoch=acknowledged)
+    cut = bench.only_brake(9600)
+    assert [send.cap for send in cut.brakes] == ["row"]
+    statuses = {write.cap.name: write.status for write in cut.cap_statuses}
+    assert next(item.reason for item in statuses["other"].conditions if item.type == "Enforced") == reason
+
+
 def test_what_a_cap_needed_of_a_late_node_when_its_brake_was_sent_is_granted_once_in_the_next_cycle() -> None:
     bench = Bench()
     make_late(bench, "a")
