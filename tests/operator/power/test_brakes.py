@@ -527,6 +527,22 @@ def test_what_a_cap_needed_of_a_late_node_when_its_brake_was_sent_is_granted_onc
     assert "a" not in {send.node.name for send in bench.step(9600, plan_watts=150).sends}
 
 
+def test_a_brake_is_no_ground_to_lower_a_late_node_of_another_cap() -> None:
+    only, others = (
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": operator, "values": ["f"]}]}
+        for operator in ("In", "NotIn")
+    )
+    bench = Bench(nodeSelector=others)
+    bench.others = [cap_view("other", watts=4000, nodeSelector=only, status={"effectiveWatts": 4000})]
+    for node, view in bench.gpu_nodes.items():
+        labels = {"kubernetes.io/hostname": node}
+        bench.gpu_nodes[node] = replace(view, metadata=msgspec.structs.replace(view.metadata, labels=labels))
+    make_late(bench, "af")
+    bench.land(bench.only_brake(9600))
+    bench.time += 0.1
+    assert [send.node.name for send in bench.step(9600, plan_watts=200).sends] == ["a"]
+
+
 def test_grants_of_late_nodes_wait_longer_for_their_brake_and_no_deeper_one_follows_while_some_answer() -> None:
     bench = Bench()
     make_late(bench, NODES)

@@ -461,3 +461,17 @@ def test_former_labels_that_cannot_be_read_are_named_and_hide_nothing(text: str)
     item = read_gpu_node(raw)
     assert item.acknowledged_current
     assert "flyball.dev/former-labels" in item.problems[0]
+
+
+def test_a_late_node_that_leaves_its_row_is_lowered_all_the_same() -> None:
+    """Else it would keep what it was granted for as long as its agent is late, and its row the watts for it."""
+    hall = Hall(row("a", 4000, ROW_A), n1=ROW_A, n2=ROW_A)
+    assert hall.rests() == {"n1": 2000, "n2": 2000}
+    hall.answering.remove("n1")
+    hall.wants["n1"] = 200
+    asked = hall.rests()["n1"]
+    assert LEAST < asked < 2000
+    assert hall.rests(PowerSettings().acknowledge_timeout_seconds + 1.0)["n1"] == asked
+    hall.labels["n1"] = ROW_B
+    hall.rests()
+    assert hall.rests(SETTLE_SECONDS)["n1"] == LEAST
