@@ -2,7 +2,8 @@
 
 The GPUs are simulated behind the C library, the kubelet is a gRPC server on a Unix socket, the API server a small one
 over TLS in this process that renews the operator's Lease every two seconds; the metrics are scraped every fifteen. The
-agent's own processes are the real ones. `--one-process` runs both halves in one.
+agent's own processes are the real ones. `--one-process` runs both halves in one. `--real` takes this machine's own GPUs
+instead, and only observes them: an agent that observes takes no grant, and so sets nothing.
 
 Where the user may make a control group (root), the processes are in one, and its working set is told, too: what the kernel
 charges them, less files that nothing has read lately. Files that somebody else has read before are not charged there.
@@ -32,6 +33,7 @@ import aiohttp
 import grpc
 import trustme
 from aiohttp import web
+from flyball_agent.gpu.nvml import NvmlDriver
 from flyball_agent.pods.kubelet import (
     CONTAINER_DEVICES,
     DEVICES_IDS,
@@ -56,20 +58,21 @@ KIBI = 1024
 class Api:
     """As much of an API server as an agent speaks to."""
 
-    def __init__(self, uuids: list[str], gpus_a_pod: int) -> None:
+    def __init__(self, uuids: list[str], gpus_a_pod: int, pods: int = PODS) -> None:
         jobs = [
             {
                 "namespace": "research", "name": f"job-{pod}", "uid": f"job-uid-{pod}", "incarnation": 1,
                 "podName": f"job-{pod}-0", "podUid": f"pod-uid-{pod}", "gpus": gpus_a_pod,
                 "powerLimitMilliwatts": 300_000, "clockMegahertz": {"min": 0, "max": 1200},
             }
-            for pod in range(PODS)
+            for pod in range(pods)
         ]  # fmt: skip
         spec = {
             "epoch": 1, "generation": 1, "leaseSeconds": 30, "boundMilliwatts": 300_000 * len(uuids), "jobs": jobs,
         }  # fmt: skip
         self._gpu_node = {"metadata": {"name": NODE, "uid": "u", "resourceVersion": "1"}, "spec": spec}
         self.acknowledged = asyncio.Event()
+        self.reported = asyncio.Event()
 
     def _list(self, *items: dict[str, Any]) -> web.Response:
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
@@ -79,6 +82,7 @@ class Api:
         if path == "/version":
             return web.json_response({"major": "1", "minor": "35", "gitVersion": "v1.35.0"})
         if request.method == "PATCH":
+            self.reported.set()
             if (await request.json())["status"].get("acknowledged"):
                 self.acknowledged.set()
             return web.json_response(self._gpu_node)
@@ -121,13 +125,13 @@ async def serving(api: Api, authority: trustme.CA) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def kubelet(socket: Path, uuids: list[str], gpus_a_pod: int) -> AsyncIterator[None]:
+async def kubelet(socket: Path, uuids: list[str], gpus_a_pod: int, pods: int = PODS) -> AsyncIterator[None]:
     def field(number: int, content: bytes) -> bytes:
         length = [len(content)] if len(content) < 128 else [len(content) & 0x7F | 0x80, len(content) >> 7]
         return bytes([number << 3 | 2, *length]) + content
 
     held = b""
-    for pod in range(PODS):
+    for pod in range(pods):
         devices = field(DEVICES_RESOURCE_NAME, b"nvidia.com/gpu")
         for uuid in uuids[pod * gpus_a_pod : (pod + 1) * gpus_a_pod]:
             devices += field(DEVICES_IDS, uuid.encode())
@@ -233,17 +237,41 @@ def processes_of(process: int) -> dict[str, int]:
     return found
 
 
+def simulated_gpus(folder: Path, count: int, stack: AsyncExitStack) -> tuple[list[str], dict[str, str]]:
+    """The UUIDs of busy GPUs behind the C library, and the environment in which the agent finds it."""
+    uuids = create_node_file(folder / "node.gpus", [CATALOGUE["NVIDIA-H100-80GB-HBM3"]] * count)
+    node = stack.enter_context(SimulatedNode.open(folder / "node.gpus"))
+    for device in node.devices:
+        device.set_activity(0.8)
+    environment = {
+        "FLYBALL_SIMULATED_GPUS": str(folder / "node.gpus"),
+        "FLYBALL_SIMULATED_PRIVILEGED": "1",
+        "LD_LIBRARY_PATH": str(folder),
+    }
+    return uuids, environment
+
+
+def real_gpus() -> list[str]:
+    """The UUIDs of this machine's GPUs, as the real driver has them."""
+    driver = NvmlDriver()
+    print(f"driver {driver.version}: {', '.join(gpu.model for gpu in driver.gpus())}")
+    uuids = [gpu.uuid for gpu in driver.gpus()]
+    driver.close()
+    return uuids
+
+
 async def measure(arguments: argparse.Namespace, folder: Path) -> None:
-    gpus_a_pod = arguments.gpus // PODS
     async with AsyncExitStack() as stack:
-        uuids = create_node_file(folder / "node.gpus", [CATALOGUE["NVIDIA-H100-80GB-HBM3"]] * arguments.gpus)
         group = ControlGroup()
         stack.callback(group.remove)
-        node = stack.enter_context(SimulatedNode.open(folder / "node.gpus"))
-        for device in node.devices:
-            device.set_activity(0.8)
-        await stack.enter_async_context(kubelet(folder / "kubelet.sock", uuids, gpus_a_pod))
-        api = Api(uuids, gpus_a_pod)
+        if arguments.real:
+            uuids, own_environment = real_gpus(), dict[str, str]()
+        else:
+            uuids, own_environment = simulated_gpus(folder, arguments.gpus, stack)
+        pods = min(PODS, len(uuids))
+        gpus_a_pod = len(uuids) // pods
+        await stack.enter_async_context(kubelet(folder / "kubelet.sock", uuids, gpus_a_pod, pods))
+        api = Api(uuids, gpus_a_pod, pods)
         authority = trustme.CA()
         server = await stack.enter_async_context(serving(api, authority))
         trusted = base64.b64encode(authority.cert_pem.bytes()).decode()
@@ -259,15 +287,14 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> None:
         )
         environment = {
             **os.environ,
-            "FLYBALL_SIMULATED_GPUS": str(folder / "node.gpus"),
-            "FLYBALL_SIMULATED_PRIVILEGED": "1",
-            "LD_LIBRARY_PATH": str(folder),
+            **own_environment,
             "SSL_CERT_FILE": os.devnull,  # the image has no bundle of authorities, which would be 2 MiB
         }
         with (folder / "log").open("w") as log:
 
             def start(*words: str) -> int:
                 command = [FLYBALL, "agent", *words, "--node-name", NODE]
+                command += ["--mode", "observe"] if arguments.real else []
                 process = subprocess.Popen(command, env=environment, stderr=log, preexec_fn=group.enter)
                 stack.callback(process.wait)
                 stack.callback(process.terminate)
@@ -284,7 +311,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> None:
                 found = {"enforcer": start(*words, "--agent-uid", str(os.getuid()))}
                 found["agent"] = start(*run, "--enforcer-socket", socket)
             async with asyncio.timeout(60):
-                await api.acknowledged.wait()
+                await (api.reported if arguments.real else api.acknowledged).wait()
             found |= processes_of(next(iter(found.values())))
             await asyncio.sleep(arguments.seconds / 6)  # what is imported late is there
             before = {name: Cost.of(process) for name, process in found.items()}
@@ -293,17 +320,20 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> None:
             scraping.cancel()
             after = {name: Cost.of(process) for name, process in found.items()}
             working_set = group.working_set()
-    tell(arguments, before, after, working_set)
+    tell(len(uuids), pods, arguments.seconds, before, after, working_set)
 
 
 def tell(
-    arguments: argparse.Namespace, before: Mapping[str, Cost], after: Mapping[str, Cost], working_set: float | None
+    gpus: int,
+    pods: int,
+    seconds: float,
+    before: Mapping[str, Cost],
+    after: Mapping[str, Cost],
+    working_set: float | None,
 ) -> None:
     """Print what each process used, and all of them together as the kubelet counts a pod: what files back, once."""
-    print(f"{arguments.gpus} GPUs, {PODS} pods, {arguments.seconds:g} s")
-    shares = {
-        name: 100 * (cost.cpu_seconds - before[name].cpu_seconds) / arguments.seconds for name, cost in after.items()
-    }
+    print(f"{gpus} GPUs, {pods} pods, {seconds:g} s")
+    shares = {name: 100 * (cost.cpu_seconds - before[name].cpu_seconds) / seconds for name, cost in after.items()}
     for name, cost in after.items():
         print(
             f"  {name:16} {cost.resident:6.1f} MiB resident ({cost.anonymous:.1f} its own, {cost.share:.1f} its share), "
@@ -343,10 +373,12 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=8, help="how many, a multiple of four")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--port", type=int, default=19101, help="for the agent's metrics")
+    parser.add_argument("--real", action="store_true", help="this machine's own GPUs, read and never set")
     parser.add_argument("--one-process", action="store_true", help="both halves in one process")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fb") as folder:
-        subprocess.run(["make", "-s", "-C", NVML_SOURCE, f"DESTINATION={folder}"], check=True)
+        if not arguments.real:
+            subprocess.run(["make", "-s", "-C", NVML_SOURCE, f"DESTINATION={folder}"], check=True)
         asyncio.run(measure(arguments, Path(folder)))
 
 

@@ -3,9 +3,12 @@
 Each microbatch is two halves, and while one's kernels compute, the other's activations are added up over the processes
 (tensor parallelism). With which kernel that communication is launched, and which ones may run beside it, the plan says for
 each computation. `--measure` has every such schedule run and prints what it takes, for a plan to be made of.
+
+On GPUs where there are any. Several processes on one GPU communicate by gloo (`BACKEND=gloo`): NCCL wants a GPU for each.
 """
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -15,11 +18,12 @@ import torch
 from flyball.pipeline_plan import Kernels
 from torch import distributed
 
-SIZE, MICROBATCHES, ITERATIONS, REPEATED = 64, 3, 2, 5
+MICROBATCHES, ITERATIONS, REPEATED = 3, 2, 5
 
-job = flyball.torch.join()
+job = flyball.torch.join(backend=os.environ.get("BACKEND"))
+SIZE = 4096 if job.device.type == "cuda" else 64
 torch.manual_seed(0)
-UP, DOWN = torch.randn(SIZE, SIZE) / SIZE, torch.randn(SIZE, SIZE) / SIZE
+UP, DOWN = torch.randn(SIZE, SIZE).to(job.device) / SIZE, torch.randn(SIZE, SIZE).to(job.device) / SIZE
 KERNELS = {
     "forward": [("up", lambda x: x @ UP), ("gelu", torch.nn.functional.gelu), ("down", lambda x: x @ DOWN)],
     "backward": [("down'", lambda x: x @ DOWN.T), ("tanh", torch.tanh), ("up'", lambda x: x @ UP.T)],
@@ -47,11 +51,11 @@ def overlapped(instruction, computed, communicated, kernels):
 
 def microbatch(instruction, kernels):
     """Both halves in turn; the sum of all that comes out, and the launches of the first half."""
-    generator = torch.Generator().manual_seed(job.rank)
-    first, second = (torch.rand(SIZE, SIZE, generator=generator) for _ in range(2))
+    generator = torch.Generator(job.device).manual_seed(job.rank)
+    first, second = (torch.rand(SIZE, SIZE, generator=generator, device=job.device) for _ in range(2))
     first, launched = overlapped(instruction, first, second, kernels)
     second, _ = overlapped(instruction, second, first, kernels)
-    return float(first.sum() + second.sum()), launched
+    return float(first.sum() + second.sum()), launched  # the number is there once the GPU has computed it: it is done
 
 
 if sys.argv[1] == "--measure":
