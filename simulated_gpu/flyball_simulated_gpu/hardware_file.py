@@ -24,7 +24,7 @@ HEADER_BYTES = 256
 RECORD_BYTES = 512
 MAX_DEVICES = 256
 
-_HEADER = struct.Struct("<8sIIQ40sII")
+_HEADER = struct.Struct("<8sIIQ40sIII")
 _DRIVER_LOAD = struct.Struct("<Q")
 _BOOT_ID = struct.Struct("<40s")
 _DRIVER_LOAD_OFFSET, _BOOT_ID_OFFSET = 16, 24
@@ -35,6 +35,10 @@ _CONSTANTS_OFFSET = 8
 _STATE = struct.Struct("<IIIIdIIQdQQIIII")
 _STATE_OFFSET = 168
 _STATE_END = _STATE_OFFSET + _STATE.size
+# Right behind the state, and no part of what a torn write is undone to: the energy of a moment that has passed stays true.
+_TICK = struct.Struct("<Qd")
+_TICK_END = _STATE_END + _TICK.size
+_COUNTER_PERIOD_OFFSET = 72
 _UNDO_OFFSET = 384
 _XID_OFFSET, _XIDS_OFFSET = 464, 468
 _SPINS_BEFORE_RECOVERY = 1000
@@ -53,6 +57,7 @@ def create_node_file(
     driver_load: int = 1,
     setter_latency_microseconds: int = 0,
     settle_milliseconds: int = 0,
+    counter_milliseconds: int = 0,
     clock_ns: Callable[[], int] = boottime_ns,
 ) -> list[str]:
     """Make the hardware file of a node whose GPUs have just been powered, and return their UUIDs.
@@ -78,6 +83,7 @@ def create_node_file(
         (boot_id or str(uuid_module.uuid4())).encode(),
         setter_latency_microseconds,
         settle_milliseconds,
+        counter_milliseconds,
     )
     now_ns = clock_ns()
     for index, (name, constants) in enumerate(zip(names, devices, strict=True)):
@@ -98,7 +104,7 @@ def create_node_file(
             constants.voltage_slope,
             constants.watts_per_megahertz,
         )
-        content[start + _STATE_OFFSET : start + _STATE_END] = _pack(physics.power_on(constants, now_ns))
+        content[start + _STATE_OFFSET : start + _TICK_END] = _pack(physics.power_on(constants, now_ns))
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
     temporary.write_bytes(content)
@@ -123,7 +129,7 @@ def _pack(state: DeviceState) -> bytes:
         state.pending_sm_clock_megahertz,
         state.pending_power_milliwatts,
         state.out_of_band_cap_milliwatts,
-    )
+    ) + _TICK.pack(state.ticked_ns, state.ticked_millijoules)
 
 
 class NodeFile:
@@ -179,6 +185,14 @@ class NodeFile:
         _U32.pack_into(self.map, 64, setter_latency_microseconds)
         _U32.pack_into(self.map, 68, settle_milliseconds)
 
+    @property
+    def counter_milliseconds(self) -> int:
+        return int(_U32.unpack_from(self.map, _COUNTER_PERIOD_OFFSET)[0])
+
+    @counter_milliseconds.setter
+    def counter_milliseconds(self, value: int) -> None:
+        _U32.pack_into(self.map, _COUNTER_PERIOD_OFFSET, value)
+
     def store(self, offset: int, content: bytes) -> None:
         """Every write to a record goes through here (one copy, whole words first to last)."""
         self.map[offset : offset + len(content)] = content
@@ -229,20 +243,20 @@ class RecordFile:
     def read(self) -> DeviceState:
         """The state, settled to now in the copy that is returned; takes no lock unless a writer died in its write."""
         memory, start = self._node.map, self._start
-        first, last = start + _STATE_OFFSET, start + _STATE_END
+        first, last = start + _STATE_OFFSET, start + _TICK_END
         for _ in range(_SPINS_BEFORE_RECOVERY):
             now_ns = self._node.clock_ns()
             before = memory[start : start + 4]
             content = memory[first:last]
             if not before[0] & 1 and memory[start : start + 4] == before:
-                state = DeviceState(*_STATE.unpack(content))
+                state = self._unpack(content)
                 physics.settle(state, now_ns)
                 return state
         with self._thread_lock:
             self._acquire()
             try:
                 self._recover()
-                state = DeviceState(*_STATE.unpack(memory[first:last]))
+                state = self._unpack(memory[first:last])
                 # Still under the lock: the next writer's time is later, so no later read sees less energy.
                 now_ns = self._node.clock_ns()
             finally:
@@ -253,14 +267,14 @@ class RecordFile:
     def change(self, change: Callable[[DeviceConstants, DeviceState, int], None]) -> None:
         """Apply `change(constants, state, now_ns)`; a kill at any point leaves the old state or the new one."""
         node, start = self._node, self._start
-        first, last = start + _STATE_OFFSET, start + _STATE_END
+        first, last = start + _STATE_OFFSET, start + _TICK_END
         with self._thread_lock:
             self._acquire()
             try:
                 sequence = self._recover()
                 content = node.map[first:last]
-                node.store(start + _UNDO_OFFSET, content)
-                state = DeviceState(*_STATE.unpack(content))
+                node.store(start + _UNDO_OFFSET, content[: _STATE.size])
+                state = self._unpack(content)
                 node.store(start, _U32.pack((sequence + 1) & 0xFFFFFFFF))
                 try:
                     # The time is read only now: a reader that still saw an even sequence took its own time before.
@@ -271,6 +285,11 @@ class RecordFile:
                     node.store(start, _U32.pack((sequence + 2) & 0xFFFFFFFF))
             finally:
                 self._release()
+
+    def _unpack(self, content: bytes) -> DeviceState:
+        state = DeviceState(*_STATE.unpack_from(content), *_TICK.unpack_from(content, _STATE.size))
+        state.counter_period_ns = self._node.counter_milliseconds * 1_000_000
+        return state
 
     def _acquire(self) -> None:
         fcntl.fcntl(self._node.fileno(), fcntl.F_OFD_SETLKW, self._lock_request)

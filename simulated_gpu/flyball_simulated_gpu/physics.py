@@ -67,6 +67,9 @@ class DeviceState:
     `pending_at_ns` is 0, or the instant at which the device goes over, by itself, to the `pending_*` values (a new
     limit that settles). `out_of_band_cap_milliwatts` is a limit that another controller imposes (0: none): it lowers
     the enforced limit and leaves the requested one. `energy_base_millijoules` is what the driver's counter subtracts.
+
+    The counter moves every `counter_period_ns` (0: with the energy), at the multiples of it: `ticked_millijoules` is the
+    true energy at the last one, `ticked_ns`.
     """
 
     requested_limit_milliwatts: int
@@ -84,6 +87,9 @@ class DeviceState:
     pending_sm_clock_megahertz: int = 0
     pending_power_milliwatts: int = 0
     out_of_band_cap_milliwatts: int = 0
+    ticked_ns: int = 0
+    ticked_millijoules: float = 0.0
+    counter_period_ns: int = 0
 
 
 def power_milliwatts(constants: DeviceConstants, clock_megahertz: int, activity: float) -> int:
@@ -148,6 +154,14 @@ def settle(state: DeviceState, now_ns: int) -> None:
 
 
 def _integrate(state: DeviceState, now_ns: int) -> None:
+    if state.counter_period_ns:
+        tick_ns = now_ns - now_ns % state.counter_period_ns
+        if tick_ns >= state.updated_ns and tick_ns != state.ticked_ns:
+            elapsed_ns = tick_ns - state.updated_ns
+            state.ticked_millijoules = state.energy_millijoules + state.power_milliwatts * (
+                elapsed_ns / NANOSECONDS_PER_SECOND
+            )
+            state.ticked_ns = tick_ns
     elapsed_ns = now_ns - state.updated_ns
     if elapsed_ns > 0:
         state.energy_millijoules += state.power_milliwatts * (elapsed_ns / NANOSECONDS_PER_SECOND)
@@ -159,7 +173,8 @@ COUNTER_RANGE = 2**64
 
 def counter_millijoules(state: DeviceState) -> int:
     """What the driver's energy counter shows for a settled state."""
-    return (int(state.energy_millijoules) - state.energy_base_millijoules) % COUNTER_RANGE
+    energy = state.ticked_millijoules if state.counter_period_ns and state.ticked_ns else state.energy_millijoules
+    return (int(energy) - state.energy_base_millijoules) % COUNTER_RANGE
 
 
 def temperature_celsius(constants: DeviceConstants, state: DeviceState) -> int:
@@ -229,6 +244,7 @@ def reload_driver(constants: DeviceConstants, state: DeviceState, now_ns: int) -
 
 def reset_counter(state: DeviceState) -> None:
     """Start the driver's energy counter from zero (the true integral goes on)."""
+    state.ticked_millijoules = state.energy_millijoules
     state.energy_base_millijoules = int(state.energy_millijoules)
 
 

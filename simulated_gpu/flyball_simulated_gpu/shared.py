@@ -141,6 +141,15 @@ class SimulatedNode:
     def driver_load(self) -> int:
         return self.file.driver_load
 
+    @property
+    def counter_milliseconds(self) -> int:
+        """How often the energy counters move; 0: with the energy."""
+        return self.file.counter_milliseconds
+
+    @counter_milliseconds.setter
+    def counter_milliseconds(self, value: int) -> None:
+        self.file.counter_milliseconds = value
+
     def reload_driver(self) -> None:
         """Reload the driver: defaults, nothing running, counters from zero, and a new driver session."""
         for device in self.devices:

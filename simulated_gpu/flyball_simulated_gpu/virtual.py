@@ -106,6 +106,16 @@ class VirtualNode:
         except KeyError:
             raise KeyError(f"{self.name}: no device {uuid}, only {', '.join(self._by_uuid)}") from None
 
+    @property
+    def counter_milliseconds(self) -> int:
+        """How often the energy counters move; 0: with the energy."""
+        return self.devices[0].state.counter_period_ns // 1_000_000
+
+    @counter_milliseconds.setter
+    def counter_milliseconds(self, value: int) -> None:
+        for device in self.devices:
+            device.state.counter_period_ns = value * 1_000_000
+
     def reload_driver(self) -> None:
         """Reload the driver: defaults, nothing running, counters from zero, and a new driver session."""
         for device in self.devices:

@@ -46,8 +46,8 @@ struct header {
     uint32_t version, device_count;
     uint64_t driver_load;
     char boot_id[40];
-    uint32_t setter_latency_us, settle_ms;
-    char rest[256 - 72];
+    uint32_t setter_latency_us, settle_ms, counter_ms;
+    char rest[256 - 76];
 };
 
 struct state {
@@ -60,6 +60,12 @@ struct state {
     uint32_t pending_enforced_limit_mw, pending_sm_clock_mhz, pending_power_mw, out_of_band_cap_mw;
 };
 
+/* The true energy when the counter moved last. No part of what a torn write is undone to: what has passed stays true. */
+struct tick {
+    uint64_t at_ns;
+    double energy_mj;
+};
+
 struct record {
     _Atomic uint32_t seq;
     volatile uint32_t flags;
@@ -68,7 +74,8 @@ struct record {
     uint32_t clock_min_mhz, clock_max_mhz, clock_step_mhz, knee_mhz;
     double voltage_slope, watts_per_mhz;
     struct state state;
-    char gap[384 - 248];
+    struct tick tick;
+    char gap[384 - 264];
     struct state undo;
     volatile uint32_t xid;     /* the last Xid error that the driver has reported */
     _Atomic uint32_t xids;     /* how many: written after it */
@@ -79,6 +86,7 @@ _Static_assert(sizeof(struct header) == 256, "header");
 _Static_assert(sizeof(struct state) == 80, "state");
 _Static_assert(sizeof(struct record) == 512, "record");
 _Static_assert(offsetof(struct record, state) == 168, "state offset");
+_Static_assert(offsetof(struct record, tick) == 248, "tick offset");
 _Static_assert(offsetof(struct record, undo) == 384, "undo offset");
 _Static_assert(offsetof(struct record, xids) == 468, "xids offset");
 
@@ -99,22 +107,29 @@ static uint64_t now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-static void integrate(struct state *s, uint64_t to_ns) {
+static void integrate(struct state *s, struct tick *t, uint64_t to_ns) {
+    if (node->counter_ms) {
+        uint64_t at = to_ns - to_ns % (node->counter_ms * 1000000ull);
+        if (at >= s->updated_ns && at != t->at_ns) {
+            t->energy_mj = s->energy_mj + s->power_mw * ((double)(at - s->updated_ns) / 1000000000.0);
+            t->at_ns = at;
+        }
+    }
     if (to_ns > s->updated_ns) {
         s->energy_mj += s->power_mw * ((double)(to_ns - s->updated_ns) / 1000000000.0);
         s->updated_ns = to_ns;
     }
 }
 
-static void settle(struct state *s, uint64_t now) {
+static void settle(struct state *s, struct tick *t, uint64_t now) {
     if (s->pending_limit_at_ns != 0 && now >= s->pending_limit_at_ns) {
-        integrate(s, s->pending_limit_at_ns);
+        integrate(s, t, s->pending_limit_at_ns);
         s->enforced_limit_mw = s->pending_enforced_limit_mw;
         s->sm_clock_mhz = s->pending_sm_clock_mhz;
         s->power_mw = s->pending_power_mw;
         s->pending_limit_at_ns = 0;
     }
-    integrate(s, now);
+    integrate(s, t, now);
 }
 
 static void lock_record(struct record *r, short type) {
@@ -133,15 +148,16 @@ static void recover(struct record *r) {
     }
 }
 
-static struct state read_state(struct record *r) {
+static struct state read_with_tick(struct record *r, struct tick *tick) {
     struct state copy;
     for (int spins = 0; spins < 100000; spins++) {
         uint64_t now = now_ns();
         uint32_t before = atomic_load(&r->seq);
         memcpy(&copy, &r->state, sizeof copy);
+        memcpy(tick, &r->tick, sizeof *tick);
         atomic_thread_fence(memory_order_acquire);
         if (!(before & 1) && atomic_load(&r->seq) == before) {
-            settle(&copy, now);
+            settle(&copy, tick, now);
             return copy;
         }
     }
@@ -149,11 +165,17 @@ static struct state read_state(struct record *r) {
     lock_record(r, F_WRLCK);
     recover(r);
     memcpy(&copy, &r->state, sizeof copy);
+    memcpy(tick, &r->tick, sizeof *tick);
     uint64_t now = now_ns(); /* under the lock: the next writer's time is later, so no later read sees less energy */
     lock_record(r, F_UNLCK);
     pthread_mutex_unlock(&write_lock);
-    settle(&copy, now);
+    settle(&copy, tick, now);
     return copy;
+}
+
+static struct state read_state(struct record *r) {
+    struct tick tick;
+    return read_with_tick(r, &tick);
 }
 
 /* ---- the physics --------------------------------------------------------------------------------------------- */
@@ -218,7 +240,7 @@ static void change(struct record *r, int is_limit, uint32_t a, uint32_t b) {
     memcpy(&r->undo, &s, sizeof s);
     atomic_fetch_add(&r->seq, 1);
     uint64_t now = now_ns(); /* only now: see docs/simulated-gpu.md, "Writing", 3 */
-    settle(&s, now);
+    settle(&s, &r->tick, now);
     if (is_limit) request_limit(r, &s, now, a);
     else request_lock(r, &s, a, b);
     memcpy(&r->state, &s, sizeof s);
@@ -485,8 +507,9 @@ nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t d, unsigned int *power) {
 
 nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t d, unsigned long long *energy) {
     USE(d, energy);
-    struct state s = read_state(d);
-    *energy = (unsigned long long)s.energy_mj - s.energy_base;
+    struct tick tick;
+    struct state s = read_with_tick(d, &tick);
+    *energy = (unsigned long long)(node->counter_ms && tick.at_ns ? tick.energy_mj : s.energy_mj) - s.energy_base;
     return SUCCESS;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import pytest
 from flyball_agent.gpu.gpu import (
@@ -109,6 +110,32 @@ def test_the_energy_counter_rises_by_the_power(bench: DriverBench) -> None:
     bench.wait(lambda: gpu.read().energy_millijoules > first + 10_000)
     before, shown, after = device.read().energy_millijoules, gpu.read().energy_millijoules, device.read()
     assert int(before) <= shown <= int(after.energy_millijoules)
+
+
+def test_the_energy_counter_moves_ten_times_a_second_where_hardware_s_does(bench: DriverBench) -> None:
+    gpu, device = bench.driver.gpus()[0], bench.node.devices[0]
+    bench.node.counter_milliseconds = 100  # as an H200's
+    device.set_activity(1.0)
+    bench.wait(lambda: device.read().ticked_ns != 0)
+    shown, reads = [gpu.read().energy_millijoules], 0
+
+    def moved_four_times() -> bool:
+        nonlocal reads
+        reads += 1
+        device.set_activity(1.0 if reads % 2 else 0.5)  # when power changes is nothing to the counter
+        before = device.read()
+        used, counter = before.energy_millijoules, physics.counter_millijoules(before)
+        now = gpu.read().energy_millijoules
+        after = physics.counter_millijoules(device.read())
+        assert used - 0.1 * 400_000 - 1 <= now <= device.read().energy_millijoules
+        assert counter <= now <= after, "the same number, however it is read"
+        assert now >= shown[-1]
+        if now != shown[-1]:
+            shown.append(now)
+        return len(shown) > 4
+
+    bench.wait(moved_four_times)
+    assert all(more - less >= 0.1 * 200_000 for less, more in pairwise(shown))
 
 
 def test_the_energy_counter_may_start_again(bench: DriverBench) -> None:
