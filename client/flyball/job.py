@@ -136,9 +136,13 @@ class Job:
     def measure(self, name: str) -> Measurement:
         """Around a stretch of the training, to know what it took: seconds, and joules of all of this pod's GPUs.
 
-        Each end asks the agent, a millisecond or so: it is for epochs, evaluations, a hundred steps, and not for each one.
+        Each end asks the agent, who reads the GPUs for it, some ten milliseconds: it is for epochs, evaluations, a hundred
+        steps, and not for each one. What was only queued on the GPU by then counts as done later: `flyball.torch` waits.
         """
-        return Measurement(name, self._meter, self._monotonic)
+        return Measurement(name, self._meter, self._monotonic, self._wait_for_device)
+
+    def _wait_for_device(self) -> None:
+        """Return once the device has computed all that it was given; for adapters of frameworks that only queue it."""
 
     def limit_clock(self, max_megahertz: int | None) -> None:
         """Let this pod's GPUs run no faster than this, as long as the training lives; None: as fast as is granted.

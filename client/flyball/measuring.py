@@ -62,6 +62,7 @@ def gpu_counter(
             return None
         found = next(iter(gpus.values())) if gpu == "*" else gpus[gpu]
         clock = found.get("clockMegahertz")
+        age = float(found.get("ageMilliseconds", age))  # that of this counter, to less than a millisecond
         return now - age / 1e3, float(found["energyMillijoules"]) / 1e3, None if clock is None else int(clock)
     except (AgentError, AttributeError, KeyError, TypeError, ValueError):
         return None
@@ -71,16 +72,24 @@ class Measurement:
     """`with job.measure("validation") as taken:`; `taken.seconds` and `taken.joules` are there once it is over.
 
     `joules` are of all GPUs of the pod, None where they are not known. Measurements may lie within each other.
+    `wait_for_device` returns once the GPU has computed what it was given so far.
     """
 
-    __slots__ = ("_began", "_from", "_meter", "_monotonic", "joules", "name", "seconds")
+    __slots__ = ("_began", "_from", "_meter", "_monotonic", "_wait_for_device", "joules", "name", "seconds")
 
-    def __init__(self, name: str, meter: EnergyMeter, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        name: str,
+        meter: EnergyMeter,
+        monotonic: Callable[[], float],
+        wait_for_device: Callable[[], object] = lambda: None,
+    ) -> None:
         self.name = name
         self.seconds: float | None = None
         self.joules: float | None = None
         self._meter = meter
         self._monotonic = monotonic
+        self._wait_for_device = wait_for_device
         self._from: tuple[float, float | None] = (0.0, None)
         self._began = 0.0
 
@@ -90,6 +99,7 @@ class Measurement:
         return None if self.joules is None or not self.seconds else self.joules / self.seconds
 
     def __enter__(self) -> Measurement:
+        self._wait_for_device()
         self._from = self._meter.read()
         self._began = self._monotonic()
         return self
@@ -97,6 +107,8 @@ class Measurement:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if kind is None:  # after an error the device may have one of its own to tell, which would hide it
+            self._wait_for_device()
         self.seconds = self._monotonic() - self._began
         (since, before), (until, after) = self._from, self._meter.read()
         if before is not None and after is not None and until > since:

@@ -3,16 +3,17 @@
 Perseus (SOSP 2024, section 5): from the highest clock downwards, until lower ones are slower and save nothing. Seconds
 are those of each computation. Joules are those of the GPU between two readings of its counter, which come about once a
 second: in each such stretch it computed so long of this, so long of that, and waited; what it draws in each follows from
-several of them.
+several of them (`drawn_watts`).
 """
 
 from __future__ import annotations
 
 import logging
-import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from statistics import median
 from typing import Callable, NamedTuple, Optional
+
+from flyball.drawn_watts import WAITING, told_apart
 
 logger = logging.getLogger("flyball")
 
@@ -24,10 +25,6 @@ READ_SECONDS = 0.4
 # may have been measured while the machine was busy with something else.
 CLEARLY_MORE = 1.01
 DEARER_CLOCKS = 2
-# What computations of a stage draw beside each other, of what they draw: about so much.
-ALIKE_SHARE = 0.1
-TINY = 1e-6
-WAITING = ""
 
 # A GPU that runs further below the clock that it was asked for than this does not run at it.
 SETTLED_MEGAHERTZ = 30
@@ -130,15 +127,7 @@ class StageProfile:
 
     def _solve(self) -> dict[str, Measured]:
         clock, names = self._left[0], sorted({name for name, _, _ in self._computed})
-        inside = self._inside()
-        rows, joules = [], []
-        for (since, before), (until, after) in zip(inside, inside[1:]):
-            busy = dict.fromkeys(names, 0.0)
-            for name, began, ended in self._computed:
-                busy[name] += max(0.0, min(ended, until) - max(began, since))
-            rows.append([*busy.values(), max(0.0, until - since - sum(busy.values()))])
-            joules.append(after - before)
-        watts = drawn(names, rows, joules)
+        watts = told_apart(self._computed, self._inside())
         self._waiting.append(watts[WAITING])
         return {
             name: Measured(name, clock, seconds, seconds * watts[name])
@@ -153,46 +142,6 @@ class StageProfile:
             for name, measured in now.items()
             if any(name in other for other in before)
         )
-
-
-def drawn(names: Sequence[str], rows: Sequence[Sequence[float]], joules: Sequence[float]) -> dict[str, float]:
-    """The watts of each computation and of waiting, from the seconds of each in several stretches (waiting last), and
-    their joules: least squares.
-
-    Computations are taken to draw about the same, more so the worse the joules are explained: what cannot be told apart
-    draws alike, and nothing is read into readings that came late.
-    """
-    # What all computations draw, what waiting draws, and what each computation draws beside the others.
-    columns = [[sum(row[:-1]), row[-1], *row[:-1]] for row in rows]
-    size = len(names) + 2
-    found = _least_squares(columns, joules, [TINY] * size)
-    off = [used - sum(map(operator.mul, row, found)) for row, used in zip(columns, joules)]
-    variance = sum(each * each for each in off) / max(1, len(rows) - len(names) - 1)
-    alike = variance / max(1.0, ALIKE_SHARE * found[0]) ** 2
-    found = _least_squares(columns, joules, [TINY, TINY, *[max(TINY, alike)] * len(names)])
-    watts = {name: max(0.0, found[0] + beside) for name, beside in zip(names, found[2:])}
-    return {**watts, WAITING: max(0.0, found[1])}
-
-
-def _least_squares(rows: Sequence[Sequence[float]], right: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The unknowns of least squares, each with a weight on being none."""
-    size = len(weights)
-    matrix = [
-        [sum(row[i] * row[j] for row in rows) + (weights[i] if i == j else 0.0) for j in range(size)]
-        for i in range(size)
-    ]
-    known = [sum(row[i] * value for row, value in zip(rows, right)) for i in range(size)]
-    for pivot in range(size):
-        for place in range(pivot + 1, size):
-            share = matrix[place][pivot] / matrix[pivot][pivot]
-            known[place] -= share * known[pivot]
-            for column in range(pivot, size):
-                matrix[place][column] -= share * matrix[pivot][column]
-    found = [0.0] * size
-    for place in reversed(range(size)):
-        rest = sum(matrix[place][column] * found[column] for column in range(place + 1, size))
-        found[place] = (known[place] - rest) / matrix[place][place]
-    return found
 
 
 def csv_of(stage: int, rows: Iterable[Measured]) -> str:

@@ -24,6 +24,10 @@ class TorchJob(Job):
         """This process' GPU, or the CPU."""
         return torch.device("cuda", self._environment.local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
+    def _wait_for_device(self) -> None:
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize(self.device)
+
     def register_state(self, *, every_seconds: float = 600.0, kept: int = 2, **objects: Any) -> bool:
         """`register` with modules, optimizers, schedulers: whatever has `state_dict` and `load_state_dict`, by any name.
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +116,56 @@ def test_a_body_that_fails_is_measured_and_fails() -> None:
     assert taken.joules == pytest.approx(200.0, rel=0.01)
 
 
+def test_what_the_gpu_was_only_given_is_waited_for_at_both_ends() -> None:
+    """Else a stretch ends before it is computed: on an H200, 1.1 s and 744 J of 1.9 s and 1,320 J."""
+    clock, given = Clock(), [2.0]
+
+    def wait() -> None:
+        clock.now += sum(given)
+        given.clear()
+
+    with Measurement("work", EnergyMeter(Counting(clock, 600.0), clock), clock, wait) as taken:
+        assert given == [], "what was given before belongs to nobody here"
+        given.append(3.0)
+    assert taken.seconds == pytest.approx(3.0)
+    assert taken.joules == pytest.approx(1800.0, rel=1e-2)
+
+
+def test_an_error_is_told_without_waiting_for_the_gpu() -> None:
+    waits: list[None] = []
+    with (
+        pytest.raises(RuntimeError, match="of the training"),
+        Measurement("work", EnergyMeter(None), Clock(), lambda: waits.append(None)),
+    ):
+        raise RuntimeError("of the training")
+    assert len(waits) == 1
+
+
+def test_with_pytorch_a_measurement_waits_for_this_process_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[object] = []
+    cuda = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, synchronize=waited.append)
+    fake = SimpleNamespace(cuda=cuda, device=lambda *which: which, __path__=[])
+    for name, module in (
+        ("torch", fake),
+        ("torch.distributed", SimpleNamespace()),
+        ("torch.utils", SimpleNamespace(__path__=[])),
+        ("torch.utils.data", SimpleNamespace(DataLoader=None)),
+    ):
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "flyball.torch", raising=False)
+    try:
+        job = importlib.import_module("flyball.torch").TorchJob(Environment(local_rank=1))
+        with job.measure("epoch"):
+            assert waited == [("cuda", 1)]
+        assert waited == [("cuda", 1)] * 2
+        cuda.is_initialized = lambda: False  # to ask would take the GPU's memory for a process that computes elsewhere
+        with job.measure("epoch"):
+            pass
+        assert len(waited) == 2
+    finally:
+        sys.modules.pop("flyball.torch", None)
+
+
 def test_counters_that_fall_are_no_energy() -> None:
     clock = Clock()
     agent = Counting(clock, 100.0)
@@ -134,6 +187,15 @@ def test_outside_flyball_there_are_seconds_alone() -> None:
 
 GPU_A = {"energyMillijoules": 4200, "clockMegahertz": 1200}
 GPUS = {"GPU-a": {"energyMillijoules": 4200}, "GPU-b": {"energyMillijoules": 7000}}
+
+
+def test_each_counter_was_read_at_a_moment_of_its_own() -> None:
+    clock = Clock()
+    agent = Counting(clock, 600.0)
+    agent.answer = {"ageMilliseconds": 400, "gpus": {"GPU-a": {**GPU_A, "ageMilliseconds": 412.5}}}
+    found = gpu_counter(agent, "GPU-a", clock)
+    assert found is not None
+    assert found[0] == pytest.approx(clock.now - 0.4125)
 
 
 @pytest.mark.parametrize(

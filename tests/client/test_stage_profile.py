@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import statistics
 
 import pytest
-from flyball.stage_profile import StageProfile, csv_of, drawn
+from flyball.drawn_watts import drawn
+from flyball.stage_profile import StageProfile, csv_of
 from flyball_frontiers.pipeline.profile import PipelineProfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,11 +26,26 @@ def truth(instruction: str, clock: int) -> tuple[float, float]:
 
 
 class Stage:
-    """A GPU with a counter that its agent reads each second, and a stage that computes on it and waits."""
+    """A GPU with a counter that its agent reads each second, and a stage that computes on it and waits.
 
-    def __init__(self, generator: random.Random, clocks: tuple[int, ...] = CLOCKS) -> None:
+    The counter moves every `counter_seconds` (0: all the time), and readings are told to be up to `late_seconds` earlier or
+    later than they were.
+    """
+
+    def __init__(
+        self,
+        generator: random.Random,
+        clocks: tuple[int, ...] = CLOCKS,
+        *,
+        counter_seconds: float = 0.0,
+        late_seconds: float = 0.0,
+    ) -> None:
         self.generator = generator
         self.now = self.joules = 0.0
+        self.counter_seconds, self.late_seconds = counter_seconds, late_seconds
+        self.counter_moves_at = generator.uniform(0.0, counter_seconds) if counter_seconds else 0.0
+        self.counter_joules = 0.0
+        self.next_read_at = 1.0
         self.read_at, self.read_joules = 0.0, 0.0
         self.profile = StageProfile(clocks, lambda: (self.read_at, self.read_joules, self.ran_at))
         self.asked: list[int] = []
@@ -36,10 +53,21 @@ class Stage:
 
     def spend(self, seconds: float, watts: float) -> None:
         until = self.now + seconds
-        while (tick := self.read_at + 1.0) <= until:
-            self.joules += watts * (tick - self.now)
-            self.now = self.read_at = tick
-            self.read_joules = self.joules
+        while True:
+            moves_at = self.counter_moves_at if self.counter_seconds else self.next_read_at
+            event = min(moves_at, self.next_read_at)
+            if event > until:
+                break
+            self.joules += watts * (event - self.now)
+            self.now = event
+            if event == moves_at:
+                self.counter_joules = self.joules
+                self.counter_moves_at += self.counter_seconds
+            if event == self.next_read_at:
+                late = self.generator.uniform(-self.late_seconds, self.late_seconds)
+                self.read_at, self.read_joules = event + late, self.counter_joules
+                # Rounds come a little earlier or later than a second after the one before.
+                self.next_read_at += 1.0 + (self.generator.uniform(-0.05, 0.05) if self.counter_seconds else 0.0)
         self.joules += watts * (until - self.now)
         self.now = until
 
@@ -79,6 +107,20 @@ def test_what_is_measured_is_what_the_gpu_does(seed: int) -> None:
     assert profile.waiting_watts == pytest.approx(WAITING_WATTS, rel=0.4)
     read = PipelineProfile.from_csv("stage,instruction,frequency,time,energy\n" + csv_of(0, profile.rows))
     assert {(stage, name) for stage, name in read.points} == {(0, "forward"), (0, "backward")}
+
+
+@pytest.mark.parametrize("late_seconds", [0.0, 0.002])
+def test_a_counter_that_moves_ten_times_a_second_tells_as_much(late_seconds: float) -> None:
+    """An H200's stands still for 100 ms, and reading it takes some: taken for what was used when it was read, joules were
+    off by 5 % on average, and by 20 % at worst."""
+    off = []
+    for seed in range(20):
+        profile = Stage(random.Random(seed), counter_seconds=0.1, late_seconds=late_seconds).run()
+        for row in profile.rows:
+            seconds, watts = truth(row.instruction, row.clock_megahertz)
+            off.append(abs(row.joules / (seconds * watts) - 1.0))
+    assert statistics.mean(off) < 0.005
+    assert statistics.quantiles(off, n=20)[-1] < 0.01
 
 
 def test_the_sweep_ends_where_slower_saves_nothing() -> None:

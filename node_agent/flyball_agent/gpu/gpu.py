@@ -203,7 +203,8 @@ class PowerLimitReading(Struct, frozen=True):
 class GpuReading(Struct, frozen=True):
     """One reading of everything that a GPU measures; None where it does not measure it.
 
-    `energy_millijoules` counts since the driver was loaded. Without `persistence_mode` the driver lets go of a GPU that
+    `energy_millijoules` counts since the driver was loaded; `energy_read_ns` is when it was read, by CLOCK_BOOTTIME, where
+    reading takes long enough to matter. Without `persistence_mode` the driver lets go of a GPU that
     nobody has open, and forgets its limits.
     """
 
@@ -218,6 +219,7 @@ class GpuReading(Struct, frozen=True):
     persistence_mode: bool | None = None
     handed_out_as: tuple[str, ...] = ()  # ids of the GPU beside its UUID (`claimed_device_id`), or of its MIG devices
     failed: tuple[GpuError, ...] = ()  # of measurements that could not be made now
+    energy_read_ns: int | None = None
 
 
 def claimed_device_id(number: int) -> str:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import pynvml
 from flyball_api.units import MilliwattsPerGpu
 
+from flyball_agent.clock import boottime_ns
 from flyball_agent.gpu.gpu import (
     CallTimedOut,
     DriverUnavailable,
@@ -133,13 +134,15 @@ class NvmlGpu(Gpu):
         average, instant = self._power_fields()
         if average is None:
             average = self._measure("power", pynvml.nvmlDeviceGetPowerUsage)
+        energy, energy_read_ns = self._energy()
         utilization = self._measure("utilization", pynvml.nvmlDeviceGetUtilizationRates)
         reading = GpuReading(
             limit=limit,
             sm_clock_megahertz=self._measure("SM clock", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
             average_power_milliwatts=average,
             instant_power_milliwatts=instant,
-            energy_millijoules=self._measure("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption),
+            energy_millijoules=energy,
+            energy_read_ns=energy_read_ns,
             utilization_percent=None if utilization is None else int(utilization.gpu),
             temperature_celsius=self._temperature_celsius(),
             throttle_reasons=self._measure("clock reasons", pynvml.nvmlDeviceGetCurrentClocksEventReasons) or 0,
@@ -148,6 +151,12 @@ class NvmlGpu(Gpu):
             failed=tuple(self._failed),
         )
         return plausible(self.uuid, reading, self.limits)
+
+    def _energy(self) -> tuple[int | None, int | None]:
+        """The counter, and when it was read: in the middle of a call that takes milliseconds (3 to 17 on an H200)."""
+        asked_ns = boottime_ns()
+        energy = self._measure("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption)
+        return energy, None if energy is None else (asked_ns + boottime_ns()) // 2
 
     def _claimed_as(self) -> tuple[str, ...]:
         """Its id in claims, whose driver numbers by index in older versions, and by minor since: where both agree."""

@@ -135,7 +135,8 @@ def test_the_energy_counter_moves_ten_times_a_second_where_hardware_s_does(bench
         return len(shown) > 4
 
     bench.wait(moved_four_times)
-    assert all(more - less >= 0.1 * 200_000 for less, more in pairwise(shown))
+    steps = [more - less for less, more in pairwise(shown)]
+    assert min(steps[1:]) >= 0.1 * 200_000, steps  # it was idle before the first
 
 
 def test_the_energy_counter_may_start_again(bench: DriverBench) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from flyball_agent.clock import boottime_ns
 from flyball_agent.enforce.enforcer import Enforcer
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.calls import ThreadedCalls
@@ -235,6 +236,37 @@ def test_a_measurement_that_fails_costs_that_measurement_only(
         assert reading.temperature_celsius is not None
     finally:
         driver.close()
+
+
+def test_the_moment_at_which_the_counter_was_read_is_within_the_call(
+    hardware: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading an H200's takes 3 to 17 ms, and a whole reading more: the end of a round says little of when it was."""
+    driver = NvmlDriver(hardware[1])
+    asked: list[int] = []
+    real = pynvml.nvmlDeviceGetTotalEnergyConsumption
+
+    def watched(handle: Any) -> int:
+        asked.append(boottime_ns())
+        energy: int = real(handle)
+        asked.append(boottime_ns())
+        return energy
+
+    try:
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", watched)
+        before = boottime_ns()
+        read_ns = driver.gpus()[0].read().energy_read_ns
+        assert read_ns is not None
+        assert before <= read_ns <= boottime_ns()
+        assert abs(read_ns - sum(asked) / 2) < 10_000_000 or asked[1] - asked[0] > 10_000_000
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: pynvml_fails())
+        assert driver.gpus()[0].read().energy_read_ns is None
+    finally:
+        driver.close()
+
+
+def pynvml_fails() -> None:
+    raise pynvml.NVMLError(3)
 
 
 def test_drivers_without_the_newer_temperature_call_are_asked_by_the_older(

@@ -298,6 +298,7 @@ def test_a_trainers_report_becomes_the_jobs_measurements(rig: Rig) -> None:
     gpus = energy.pop("gpus")
     assert energy == {"energyMillijoules": job["energyMillijoules"], "ageMilliseconds": 0, "powerMilliwatts": power}
     assert gpus.keys() == {device.uuid for device in rig.node.devices[:2]}, "its own, and no other's"
+    assert {gpu["ageMilliseconds"] for gpu in gpus.values()} == {0.0}
     before = {uuid: gpu["energyMillijoules"] for uuid, gpu in gpus.items()}
     for _ in range(10):
         rig.tick()
