@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ LONGEST_READ_MILLISECONDS = 500.0
 SETTLES_WITHIN_SECONDS = 2.0
 # By how much the energy counter and the power sensor, which looks at 25 of every 100 ms on some GPUs, may differ.
 ENERGY_TOLERANCE = 0.25
+# How often the counter moves at least, as windows of energy and profiles of stages take it; an H200's does just so.
+COUNTER_MOVES_MILLISECONDS = 100.0
+_COUNTER_WATCH_SECONDS = 1.0
 _POLL_SECONDS = 0.002
 
 
@@ -91,6 +95,7 @@ def readings(gpu: Gpu, watch_seconds: float = 5.0) -> Iterator[Finding]:
     yield Finding("everything that the agent reads is there", not (missing := _missing(reading)), {"missing": missing})
     yield Finding("persistence mode is on, so that limits outlive the agent", reading.persistence_mode is True)
     yield _read_times(gpu)
+    yield _counter_moves(gpu)
     yield _energy_against_power(gpu, watch_seconds)
 
 
@@ -188,6 +193,21 @@ def _read_times(gpu: Gpu) -> Finding:
         max(took) < LONGEST_READ_MILLISECONDS,
         {"median_milliseconds": round(statistics.median(took), 3), "longest_milliseconds": round(max(took), 3)},
     )
+
+
+def _counter_moves(gpu: Gpu) -> Finding:
+    """How long the counter stands still: what is used in that time falls outside a stretch that ends then, or into it."""
+    moved_at: list[float] = []
+    shown, began_at = gpu.read().energy_millijoules, time.perf_counter()
+    while time.perf_counter() - began_at < _COUNTER_WATCH_SECONDS:
+        if (now := gpu.read().energy_millijoules) != shown:
+            shown = now
+            moved_at.append(time.perf_counter())
+    check = "the energy counter moves ten times a second, or more often"
+    if len(moved_at) < 2:
+        return Finding(check, None if shown is None else False)
+    median = statistics.median(after - before for before, after in pairwise(moved_at)) * 1e3
+    return Finding(check, median < 1.5 * COUNTER_MOVES_MILLISECONDS, {"median_milliseconds": round(median, 2)})
 
 
 def _energy_against_power(gpu: Gpu, seconds: float) -> Finding:

@@ -87,7 +87,17 @@ def test_what_does_not_hold_is_found(gpus: Bench, fault: DeviceFault, check_that
 
 def test_an_energy_counter_that_stands_still_is_found(gpus: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flyball_simulated_gpu.physics.counter_millijoules", lambda state: 5)
-    assert failed(gpus.readings()) == ["the energy counter rises as the power sensor says"]
+    assert failed(gpus.readings()) == [
+        "the energy counter moves ten times a second, or more often",
+        "the energy counter rises as the power sensor says",
+    ]
+
+
+@pytest.mark.parametrize(("milliseconds", "holds"), [(0, True), (100, True), (400, False)])
+def test_a_counter_that_moves_less_often_than_an_h200s_is_found(gpus: Bench, milliseconds: int, holds: bool) -> None:
+    gpus.node.counter_milliseconds = milliseconds
+    wait_until(lambda: not milliseconds or gpus.node.devices[1].read().ticked_ns != 0)
+    assert check._counter_moves(gpus.open().gpus()[1]).holds is holds
 
 
 @pytest.mark.slow
