@@ -223,8 +223,9 @@ def test_no_status_waits_for_a_cut_that_nobody_makes() -> None:
         bench = Bench(controller=controller)
         for name in "ab":  # as an operator that governed has left them
             bench.gpu_nodes[name] = gpu_node_view(name, grant(GPUS * DEFAULT), limits=GPUS * DEFAULT)
-        cutting.append(controller.observe(bench.cluster(cap), NOW, 0.0).cutting)
-    assert cutting == [True, False]
+        state = controller.observe(bench.cluster(cap), NOW, 0.0)
+        cutting.append((state.cutting, state.figures_wait))
+    assert cutting == [(True, True), (False, False)]
 
 
 def test_a_node_whose_agent_has_reported_nothing_counts_as_it_would_then() -> None:
