@@ -11,6 +11,7 @@ from flyball_api.units import MilliwattsPerGpu
 from msgspec import Struct
 from msgspec.structs import replace
 
+from flyball_agent.enforce.set_latencies import SetLatency
 from flyball_agent.gpu.gpu import GpuError, GpuLimits, GpuReading, PowerLimitReading
 
 # NVIDIA's list has fewer.
@@ -96,6 +97,9 @@ class GpuState(Struct, frozen=True):
     lock_set_ns: int = 0  # when it was set last
     lock_drifts: int = 0  # how many times in a row the clock was found above it since
     lock_refused: str | None = None
+    set_latency: SetLatency | None = (
+        None  # of the calls that set its clock in this driver session, once there were some
+    )
     pods: tuple[PodName, ...] = ()
     holders: Holders = Holders.KNOWN
     purpose: TargetPurpose = TargetPurpose.UNTOUCHED
@@ -172,7 +176,9 @@ class GpuState(Struct, frozen=True):
 
     def forgotten_by_driver(self) -> GpuState:
         """The GPU after its driver was loaded anew, or it was reset: nothing that the agent set is in force any more."""
-        return replace(self, lock=None, ours_milliwatts=None, before_drift_milliwatts=None, last_xid=None)
+        return replace(
+            self, lock=None, set_latency=None, ours_milliwatts=None, before_drift_milliwatts=None, last_xid=None
+        )
 
     def reported(self, xid: int) -> GpuState:
         """The GPU after its driver has reported an Xid error. Of more kinds than there are, only the first are counted."""

@@ -16,6 +16,7 @@ from flyball_agent.enforce.gpu_state import GpuState
 from flyball_agent.enforce.journal import Journal, JournalError
 from flyball_agent.enforce.reader import ROUNDS_BEFORE_EXIT, GpuReader
 from flyball_agent.enforce.records import Intent, Intents
+from flyball_agent.enforce.set_latencies import SetLatencies
 from flyball_agent.enforce.state import EnforcerState
 from flyball_agent.gpu.gpu import GpuError, NotSupported
 
@@ -44,6 +45,7 @@ class GpuSetter:
         self._reader = reader
         self._still_decided = still_decided
         self._clock_ns = clock_ns
+        self._latencies = SetLatencies(clock_ns)
         self._asked_to_persist: set[str] = set()
         self._forbidden: str | None = None
         self._forbidden_rounds = 0
@@ -133,25 +135,27 @@ class GpuSetter:
 
     async def set_locks(self, targets: Mapping[str, Target]) -> None:
         sets = decisions.clock_locks(list(self._state.gpus.values()), targets)
-        calls: list[tuple[str, Callable[[], None]]] = []
+        calls: list[tuple[str, Callable[[], int]]] = []
         for change in sets:
             driver, lock = self._access.gpus[change.uuid], change.lock
+            call: Callable[[], None] = driver.reset_locked_clocks
             if lock.is_range:
-                calls.append(
-                    (change.uuid, partial(driver.set_locked_clocks_megahertz, lock.min_megahertz, lock.max_megahertz))
-                )
-            else:
-                calls.append((change.uuid, driver.reset_locked_clocks))
+                call = partial(driver.set_locked_clocks_megahertz, lock.min_megahertz, lock.max_megahertz)
+            calls.append((change.uuid, self._latencies.timed(call)))
         session = self._state.session
         outcomes = await self._access.calls.each("lock clocks", calls)
         if self._state.session != session:
             return  # another driver by now, or the same loaded anew, which knows of no lock
-        for change, error in zip(sets, outcomes, strict=True):
+        for change, outcome in zip(sets, outcomes, strict=True):
             gpu = self._state.gpus[change.uuid]
-            if error is None:
-                self._state.put(gpu.changed(lock=change.lock, lock_refused=None, lock_set_ns=self._clock_ns()))
+            if isinstance(outcome, GpuError):
+                self._state.counts.errors[(outcome.operation, outcome.code)] += 1
+                # A GPU that cannot be locked is asked once, never again for this range.
+                lock_now = change.lock if isinstance(outcome, NotSupported) else gpu.lock
+                self._state.put(gpu.changed(lock=lock_now, lock_refused=str(outcome)))
                 continue
-            self._state.counts.errors[(error.operation, error.code)] += 1
-            # A GPU that cannot be locked is asked once, never again for this range.
-            lock_now = change.lock if isinstance(error, NotSupported) else gpu.lock
-            self._state.put(gpu.changed(lock=lock_now, lock_refused=str(error)))
+            latency = gpu.set_latency
+            if change.lock.is_range:  # to remove a lock is another call, and none that a computation waits for
+                latency = self._latencies.take(change.uuid, session, outcome)
+            now_ns = self._clock_ns()
+            self._state.put(gpu.changed(lock=change.lock, lock_refused=None, lock_set_ns=now_ns, set_latency=latency))

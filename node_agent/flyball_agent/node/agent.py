@@ -22,6 +22,7 @@ from flyball_agent.energy.observations import ClockAsked, StepReport
 from flyball_agent.energy.stage_profiles import StageProfile, StageProfiles
 from flyball_agent.enforce.brakes import Seen
 from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.node.capabilities import pod_capabilities
 from flyball_agent.node.status import node_status, significant_fields
 from flyball_agent.pods.resources import PodDevices, PodResources, PodResourcesError
 from flyball_agent.state import AgentState
@@ -264,6 +265,10 @@ class NodeAgent:
             "clockMegahertz": min(locks or tops or [0]),
             "powerLimitMilliwatts": min(limits, default=0),
         }
+
+    def capabilities(self, pod: PodName) -> Mapping[str, object] | None:
+        """What a pod's GPUs can be asked for, and how soon a clock is set; None where it holds none that a job governs."""
+        return pod_capabilities(self.state, pod, self._clock_ns())
 
     def energy(self, pod: PodName) -> Mapping[str, object] | None:
         """What a pod has used since its start and draws now, and what its GPUs' counters have risen by; None where it holds

@@ -1,11 +1,12 @@
 """The socket for training processes: JSON over HTTP on one Unix socket a pod.
 
 `<folder>/<pod uid>/flyball.sock`: the pod is known by the folder that is mounted into it (whose name is not the pod's
-UID where a device plugin has made it, `socket_plugin`). `POST /v1/steps` reports
-progress and answers with the clock and limit in force, `GET /v1/energy` gives what the pod has used, `PUT /v1/clocks`
-lowers its clocks for a while, `POST /v1/profile` leaves what was measured of a pipeline's stage. `clocks.sock` beside it
-takes datagrams that ask for clocks in a few bytes, for those who change them from one computation to the next. A pod can
-report, ask and change what is its own only, and no more often than the bounds below allow.
+UID where a device plugin has made it, `socket_plugin`). `POST /v1/steps` reports progress and answers with the clock and
+limit in force, `GET /v1/energy` gives what the pod has used, `GET /v1/capabilities` what its GPUs can be asked for and how
+soon a clock is set, `PUT /v1/clocks` lowers its clocks for a while, `POST /v1/profile` leaves what was measured of a
+pipeline's stage. `clocks.sock` beside it takes datagrams that ask for clocks in a few bytes, for those who change them from
+one computation to the next. A pod can report, ask and change what is its own only, and no more often than the bounds below
+allow.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ MAX_DATAGRAM_BYTES = 128
 # Readings that are made for a pod's requests: who wants more of them gets the last one, with its age.
 FRESH_PER_SECOND = 2.0
 FRESH_BURST = 4.0
-ROUTES = "POST /v1/steps, GET /v1/energy, PUT /v1/clocks and POST /v1/profile"
+PATHS = ("/v1/steps", "/v1/energy", "/v1/capabilities", "/v1/clocks", "/v1/profile")
+ROUTES = "POST /v1/steps, GET /v1/energy, GET /v1/capabilities, PUT /v1/clocks and POST /v1/profile"
 # sockaddr_un.sun_path, its terminating zero included
 MAX_PATH_BYTES = 108
 
@@ -82,6 +84,8 @@ class TrainingBackend(Protocol):
     def granted(self, pod: PodName) -> Mapping[str, int] | None: ...
 
     def energy(self, pod: PodName) -> Mapping[str, object] | None: ...
+
+    def capabilities(self, pod: PodName) -> Mapping[str, object] | None: ...
 
     async def read_afresh(self) -> None: ...
 
@@ -258,7 +262,12 @@ class _PodSocket:
             if energy is None:
                 raise self._unknown()
             return energy
-        if request.path in ("/v1/steps", "/v1/energy", "/v1/clocks", "/v1/profile"):
+        if route == ("GET", "/v1/capabilities"):
+            capabilities = self._backend.capabilities(self.pod)
+            if capabilities is None:
+                raise self._unknown()
+            return capabilities
+        if request.path in PATHS:
             raise _Refusal(405, "MethodNotAllowed", ROUTES)
         raise _Refusal(404, "NotFound", f"{request.path[:80]}: there is {ROUTES}")
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from flyball_agent.enforce.gpu_state import MAX_XID_KINDS
 from flyball_agent.enforce.journal import Journal
+from flyball_agent.enforce.set_latencies import SETS_KEPT, SetLatency
 from flyball_agent.gpu.simulated import SimulatedDriver
 from flyball_agent.link.messages import (
     MAX_TO_AGENT_BYTES,
@@ -96,7 +97,7 @@ async def test_the_largest_node_fits(tmp_path: Path) -> None:
         for xid in range(MAX_XID_KINDS + 1):
             gpu = gpu.reported(xid)
         assert len(gpu.xid_errors) == MAX_XID_KINDS
-        agent.state.enforced.put(gpu)
+        agent.state.enforced.put(gpu.changed(set_latency=SetLatency(10**6, 10**6, SETS_KEPT, 2**62)))
     assert len(packed(snapshot(agent))) < MAX_TO_AGENT_BYTES
     await agent.close()
     uuids = tuple(f"GPU-{number:036d}" for number in range(8))

@@ -25,7 +25,7 @@ from flyball_agent.process.single import SingleProcessAgent
 from flyball_agent.wire.token_bucket import TokenBucket
 from flyball_api.gpu_node import GpuNodeStatus
 from flyball_simulated_gpu.catalogue import CATALOGUE
-from flyball_simulated_gpu.device import DeviceFault
+from flyball_simulated_gpu.device import DeviceFault, setters_fail_with
 from flyball_simulated_gpu.virtual import VirtualNode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -310,6 +310,46 @@ def test_a_trainers_report_becomes_the_jobs_measurements(rig: Rig) -> None:
     assert not rig.agent.report_steps(stranger, StepReport(1, 1, 1.0))
     assert rig.agent.granted(stranger) is None
     assert rig.agent.energy(stranger) is None
+
+
+def test_a_trainer_is_shown_what_its_gpus_can_do_and_what_is_not_known(rig: Rig) -> None:
+    def shown() -> list[dict[str, Any]]:
+        found: Any = rig.agent.capabilities(POD)
+        assert len(json.dumps(found)) < 500 * len(found["gpus"]), "bounded, and far below what a trainer takes"
+        assert list(found["gpus"]) == [device.uuid for device in rig.node.devices[:2]], "its own, and no other's"
+        return list(found["gpus"].values())
+
+    assert rig.agent.capabilities(POD) is None
+    granted = job_grant(POD.name, 300_000, 1, clocks=(0, 1205))
+    rig.node.devices[1].flags |= setters_fail_with(3)
+    rig.agent.accept_spec(gpu_node_spec(1, 1_600_000, granted, lease=1000))
+    rig.hold(POD.name, 0, 1)
+    asyncio.run(rig.agent.find_pods())
+    first, _ = shown()
+    assert first == {
+        "clocksLockable": None,
+        "whyNot": "",
+        "lowestMegahertz": A100.clock_min_megahertz,
+        "highestMegahertz": 1410,
+        "stepMegahertz": 15,
+        "grantedMegahertz": 1200,
+        "powerLimitMilliwatts": None,
+        "setLatency": None,
+    }
+    rig.tick()
+    rig.tick(2.5)
+    first, second = shown()
+    assert (first["clocksLockable"], first["powerLimitMilliwatts"]) == (True, 300_000)
+    assert first["setLatency"] == {
+        "medianMicroseconds": 0, "p99Microseconds": 0, "sets": 1, "ageMilliseconds": 2500
+    }, "in virtual time it took none"  # fmt: skip
+    assert second["clocksLockable"] is False
+    assert "not supported" in second["whyNot"]
+    assert second["setLatency"] is None
+    rig.hold("other-0", 0)
+    rig.tick()
+    assert (shown()[0]["clocksLockable"], shown()[0]["whyNot"]) == (False, "another pod holds this GPU, too")
+    assert rig.agent.capabilities(PodName("research", "other-0")) is None, "no job of the grant"
 
 
 def test_what_a_trainer_has_measured_of_its_stages_is_shown_until_its_pod_has_ended(rig: Rig) -> None:

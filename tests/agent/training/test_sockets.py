@@ -89,6 +89,9 @@ class Backend:
     def energy(self, pod: PodName) -> dict[str, int] | None:
         return {"energyMillijoules": 42, "powerMilliwatts": 7} if pod in self.known else None
 
+    def capabilities(self, pod: PodName) -> dict[str, object] | None:
+        return {"gpus": {"GPU-1": {"clocksLockable": True}}} if pod in self.known else None
+
     async def read_afresh(self) -> None:
         self.readings += 1
 
@@ -261,8 +264,12 @@ async def test_a_pod_that_is_governed_by_nobody_is_told(served: Served) -> None:
     async with client(folder) as session:
         async with session.post("/v1/steps", json=REPORT) as answer:
             assert await refusal(answer) == (409, "NotGoverned")
-        async with session.get("/v1/energy") as answer:
-            assert await refusal(answer) == (409, "NotGoverned")
+        for path in ("/v1/energy", "/v1/capabilities"):
+            async with session.get(path) as answer:
+                assert await refusal(answer) == (409, "NotGoverned")
+    backend.known = {POD}
+    async with client(folder) as session, session.get("/v1/capabilities") as answer:
+        assert (answer.status, await answer.json()) == (200, {"gpus": {"GPU-1": {"clocksLockable": True}}})
 
 
 async def test_one_pods_flood_is_cut_and_leaves_the_other_alone(served: Served) -> None:
