@@ -13,6 +13,7 @@ The standard library is all that it needs. `flyball.torch` and `flyball.jax` hav
 `flyball.huggingface`, `flyball.lightning` and `flyball.keras` callbacks for their loops.
 """
 
+from flyball.capabilities import GpuCapabilities, SetLatency
 from flyball.environment import InvalidEnvironment
 from flyball.job import Job, join
 from flyball.measuring import Measurement
@@ -21,4 +22,16 @@ from flyball.pipeline_plan import Plan
 from flyball.sampling import Part, Position
 from flyball.step import Step
 
-__all__ = ["InvalidEnvironment", "Job", "Measurement", "Part", "Pipeline", "Plan", "Position", "Step", "join"]
+__all__ = [
+    "GpuCapabilities",
+    "InvalidEnvironment",
+    "Job",
+    "Measurement",
+    "Part",
+    "Pipeline",
+    "Plan",
+    "Position",
+    "SetLatency",
+    "Step",
+    "join",
+]

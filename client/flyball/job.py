@@ -9,33 +9,27 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, NoReturn, TypeVar
 
-from flyball.agent import Agent
 from flyball.environment import Environment
-from flyball.measuring import EnergyMeter, Measurement
-from flyball.own_pipeline import own_pipeline
-from flyball.pipeline import Pipeline
-from flyball.reporting import Reporter
+from flyball.on_node import OnNode
 from flyball.sampling import Order, Part, Position, even_parts, parts_of
 from flyball.saved_state import SavedState, read_pickle, write_pickle
 from flyball.shared_values import SharedValues
 from flyball.step import Step
 from flyball.step_journal import StepJournal
-from flyball.stopping import EXIT_STATUS, Stopping
+from flyball.stopping import EXIT_STATUS
 
 logger = logging.getLogger("flyball")
 
 T = TypeVar("T")
 
-TICK_SECONDS = 0.1
 _RUN = ".run-"
 
 
-class Job:
+class Job(OnNode):
     """What `join` gives. Outside Flyball it is a job of one process that nobody resizes, with the same interface."""
 
     def __init__(
@@ -46,9 +40,7 @@ class Job:
         checkpoint_directory: str | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._environment = environment
         self._seed = seed
-        self._monotonic = monotonic
         self._position = Position()
         self._size: int | None = None
         self._restored_size: int | None = None
@@ -57,16 +49,9 @@ class Job:
         self._step = Step(self._part_done)
         self._saved: SavedState | None = None
         self._journal = StepJournal.of(environment)
-        self._ended = threading.Event()
         directory = checkpoint_directory or environment.checkpoint_directory
         self._directory = None if directory is None else os.path.join(directory, "flyball")
-        values = self._share(environment)
-        self._values = values
-        self.stopping = Stopping(environment.rank, environment.world_size, values, monotonic)
-        has_agent = environment.socket is not None and environment.local_rank == 0
-        self._reporter = Reporter(Agent(environment.socket or ""), monotonic) if has_agent else None
-        self._meter = EnergyMeter(Agent(environment.socket) if environment.socket else None, monotonic)
-        self._thread: threading.Thread | None = None
+        super().__init__(environment, self._share(environment), monotonic)
 
     def _share(self, environment: Environment) -> SharedValues | None:
         if self._directory is None or environment.world_size == 1:
@@ -106,16 +91,6 @@ class Job:
         return self._position
 
     @property
-    def clock_megahertz(self) -> int | None:
-        """The SM clock that this pod's GPUs are held to, as the agent said last; None where nobody said."""
-        return self._reporter.clock_megahertz if self._reporter is not None else None
-
-    @property
-    def power_limit_milliwatts(self) -> int | None:
-        """The least power limit of this pod's GPUs, as the agent said last; None where nobody said."""
-        return self._reporter.power_limit_milliwatts if self._reporter is not None else None
-
-    @property
     def batch_size_ratio(self) -> float:
         """By how much the global batch size was changed from the one that the job was written with; 1: it was not.
 
@@ -132,84 +107,6 @@ class Job:
         """
         target = self._environment.target
         return target is not None and target.reached_by(value)
-
-    def measure(self, name: str) -> Measurement:
-        """Around a stretch of the training, to know what it took: seconds, and joules of all of this pod's GPUs.
-
-        Each end asks the agent, who reads the GPUs for it, some ten milliseconds: it is for epochs, evaluations, a hundred
-        steps, and not for each one. What was only queued on the GPU by then counts as done later: `flyball.torch` waits.
-        """
-        return Measurement(name, self._meter, self._monotonic, self._wait_for_device)
-
-    def _wait_for_device(self) -> None:
-        """Return once the device has computed all that it was given; for adapters of frameworks that only queue it."""
-
-    def limit_clock(self, max_megahertz: int | None) -> None:
-        """Let this pod's GPUs run no faster than this, as long as the training lives; None: as fast as is granted.
-
-        The agent takes it within its next round, a second or so, and only downwards; without an agent nothing happens.
-        """
-        if self._reporter is not None:
-            self._reporter.wish_clock(max_megahertz)
-
-    def pipeline(
-        self,
-        plan: str | None = None,
-        *,
-        stage: int,
-        replica: int = 0,
-        gpu: str = "",
-        measure: Sequence[int] | None = None,
-        profile: str = "",
-    ) -> Pipeline:
-        """This process' place in a pipeline, whose computations run at the clocks of a plan.
-
-        `plan` is a file that `flyball frontier --output` has written; unless it is given, the job's `spec.pipeline` counts,
-        and its objective, deadline and grant choose the point of the frontier, also while it trains; without either nothing
-        is asked for. `stage`
-        counts from 0, and so does `replica` where several pipelines train the same model. `gpu` is the UUID of this
-        process' GPU; unless it is given, the device plugin's word counts. A plan that cannot be used costs one warning:
-        the GPU then runs at what is granted.
-
-        With `measure`, clocks in megahertz, it runs by no plan: the first replica's stages run at one clock after the
-        other, from the highest downwards, until a lower one saves nothing, and leave in the folder `profile` what each of
-        their computations took (`stage-00000.csv` and so on). Together, under the header
-        `stage,instruction,frequency,time,energy`, they are what `flyball frontier --profile` takes. Raises ValueError
-        where there is no clock or no folder, or a plan beside them; what is missing of the pod costs one warning.
-        """
-        return own_pipeline(
-            self._environment,
-            plan,
-            stage=stage,
-            replica=replica,
-            gpu=gpu,
-            values=self._values,
-            monotonic=self._monotonic,
-            measure=measure,
-            profile=profile,
-        )
-
-    # --- what goes on beside -------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Hear SIGTERM, and begin to report, where there is anybody to report to or to stop with."""
-        if not self.stopping.on_sigterm():
-            logger.warning("joined outside the main thread: SIGTERM ends the training without a checkpoint")
-        if self._reporter is not None or self._values is not None:
-            self._thread = threading.Thread(target=self._beside, name="flyball", daemon=True)
-            self._thread.start()
-
-    def _beside(self) -> None:
-        warned = False
-        while not self._ended.wait(TICK_SECONDS):
-            try:
-                self.stopping.look()
-                if self._reporter is not None:
-                    self._reporter.report_if_due()
-            except Exception as error:
-                if not warned:
-                    logger.warning("training goes on without Flyball's help: %s", error)
-                warned = True
 
     # --- the state -----------------------------------------------------------------------------------------------------
 

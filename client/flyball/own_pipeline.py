@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Callable
 
 from flyball.agent import Agent
+from flyball.capabilities import KnownSetLatency
 from flyball.clocks import Clock, own_gpu
 from flyball.environment import Environment
 from flyball.measured_stage import Keep, keep_in, report_to
@@ -32,6 +33,7 @@ def own_pipeline(
     monotonic: Callable[[], float],
     measure: Sequence[int] | None = None,
     profile: str = "",
+    look_beside: Callable[[Callable[[], None]], None] = lambda look: None,
 ) -> Pipeline:
     """The pipeline as this process takes part in it; one without a plan or a clock where they are not known, or wrong.
 
@@ -39,7 +41,8 @@ def own_pipeline(
     where what is to be measured cannot be meant. Where the job's `spec.pipeline` says so it does the same as long as there
     is no plan, for the operator to have one made.
     `plan` is a file (None: the job's `spec.pipeline` says which), `gpu` a UUID (empty: as the environment has it), and
-    `values` is what the processes of the job share.
+    `values` is what the processes of the job share. `look_beside` has what it is given called now and then, beside the
+    training.
     """
     clocks = _clocks(measure, profile, plan)
     section = environment.pipeline if plan is None and not clocks else None
@@ -74,6 +77,10 @@ def own_pipeline(
     wanted = None
     if plans is not None and section is not None:
         wanted = WantedPoint(plans, section, monotonic)
+    latency = None
+    if plans is not None and environment.socket is not None and own is not None:
+        latency = KnownSetLatency(Agent(environment.socket), own, monotonic)
+        look_beside(latency.look)
     return Pipeline(
         plans,
         Clock(environment.socket, own, monotonic) if environment.socket and own is not None else None,
@@ -84,6 +91,7 @@ def own_pipeline(
         wanted_seconds=None if wanted is None else wanted.seconds,
         profile=measured,
         keep_profile=keep,
+        set_seconds=(lambda: None) if latency is None else latency.seconds,
         monotonic=monotonic,
     )
 

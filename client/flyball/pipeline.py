@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Callable
 
+from flyball.clock_changes import ClockChanges
 from flyball.clocks import Clock
 from flyball.environment import PipelineSection
 from flyball.measured_stage import Keep
-from flyball.pipeline_plan import InvalidPlan, KernelsOf, Plan, StagePlans
+from flyball.pipeline_plan import TOLERANCE, InvalidPlan, KernelsOf, Plan, StagePlans
 from flyball.shared_values import SharedValues
 from flyball.slow_stage import SharedDegree, SlowStage
 from flyball.stage_profile import StageProfile
@@ -36,7 +37,9 @@ class Pipeline:
 
     `wanted_seconds` says how long an iteration is to take that waits for nobody; by default as long as by the fastest plan.
     The first stage of the first replica asks it anew in each iteration, and tells what it has become: all change in the
-    same iteration, the one after the next.
+    same iteration, the one after the next. `set_seconds` says how long a clock takes to be set, None where that is not
+    known: where it comes too late for an iteration to be as short as it can be, and that is wanted, the stage runs at its
+    plan's highest clock instead, by which no computation becomes longer than planned.
 
     The stage that ends an iteration last, the first one, tells the other replicas how long theirs takes by itself; all
     read that after they have waited for each other, and so change plans in the same iteration. A stage whose computations
@@ -56,6 +59,7 @@ class Pipeline:
         wanted_seconds: Callable[[], float] | None = None,
         profile: StageProfile | None = None,
         keep_profile: Keep | None = None,
+        set_seconds: Callable[[], float | None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plans = plans
@@ -81,6 +85,8 @@ class Pipeline:
         )  # the iteration's seconds by the fastest plan, up to which moment
         self._began_computation = 0.0
         self._asked: int | None = None
+        self._planned: int | None = None
+        self._clock_changes = ClockChanges(set_seconds)
         self._slow_stage = SlowStage()
         self._shared_degree = SharedDegree(lambda: self._read(_SLOW), lambda value: self._tell(_SLOW, value))
         self._look_at = 0.0
@@ -95,6 +101,11 @@ class Pipeline:
     def plan(self) -> Plan | None:
         """By which plan this iteration runs; None without one."""
         return self._plan
+
+    @property
+    def follows_computations(self) -> bool:
+        """Whether each computation runs at a clock of its own; else all of the stage's run at the plan's highest."""
+        return self._clock_changes.followed
 
     def forward(self, microbatch: int) -> _Computation:
         """Around the forward pass of one microbatch on this stage, microbatches counted from 0."""
@@ -134,7 +145,9 @@ class Pipeline:
             self._look_at = now + LOOK_SECONDS
             plan = self._look(plan, now)
         self._computation.kernels = plan.kernels(instruction, microbatch)
-        self._asked = plan.clock_megahertz(instruction, microbatch)
+        self._planned = self._asked = plan.clock_megahertz(instruction, microbatch)
+        if self._asked is not None and not self._clock_changes.followed:
+            self._asked = plan.highest_megahertz
         if self._clock is not None and self._asked is not None:
             self._clock.ask(self._asked)
 
@@ -169,7 +182,10 @@ class Pipeline:
     def _computed(self, instruction: str) -> None:
         if self._profile is not None:
             self._profile.computed(instruction, self._began_computation, self._monotonic())
-        if self._plan is None or self._replicas == 1 or self._began is None:
+        if self._plan is None or self._began is None:
+            return
+        self._clock_changes.computed(self._planned, self._monotonic() - self._began_computation)
+        if self._replicas == 1:
             return
         began = self._began_computation - self._began
         self._slow_stage.computed(instruction, self._asked, began, self._monotonic() - self._began)
@@ -220,6 +236,8 @@ class Pipeline:
                 self._profile = None
         if self._plans is not None:
             self._take_point()
+            fastest = self._seconds <= self._plans.fastest_seconds * (1 + TOLERANCE)
+            self._clock_changes.iteration_over(self._stage, fastest=fastest)
             paces = self._paces()
             degree = max(self._replica_degree, self._found_degree(paces))
             self.straggler_degree = degree if degree >= LEAST_DEGREE else 1.0

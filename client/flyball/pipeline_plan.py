@@ -186,6 +186,11 @@ class Plan:
         self._clocks = clocks
         self._kernels = kernels
 
+    @property
+    def highest_megahertz(self) -> int | None:
+        """The highest clock of any of the stage's computations; None where the plan has none."""
+        return max((clock for clocks in self._clocks.values() for clock in clocks if clock is not None), default=None)
+
     def clock_megahertz(self, instruction: str, microbatch: int) -> int | None:
         """At which clock a computation runs; None where the plan says nothing of it."""
         clocks = self._clocks.get(instruction)

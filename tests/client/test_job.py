@@ -254,6 +254,7 @@ def test_a_journal_that_cannot_be_written_costs_one_warning(tmp_path: Path, capl
 
 def test_the_public_names_are_these() -> None:
     assert set(flyball.__all__) == {
+        "GpuCapabilities",
         "InvalidEnvironment",
         "Job",
         "Measurement",
@@ -261,6 +262,7 @@ def test_the_public_names_are_these() -> None:
         "Pipeline",
         "Plan",
         "Position",
+        "SetLatency",
         "Step",
         "join",
     }

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flyball.agent import Agent
+from flyball.capabilities import LEAST_SETS, OLDEST_SECONDS, KnownSetLatency, SetLatency
 from flyball.clocks import Clock
+from flyball.environment import Environment
+from flyball.job import Job
 from flyball_agent.energy.observations import COMPUTATION_SECONDS, InvalidReport, StepReport
 from flyball_agent.energy.stage_profiles import MAX_ROWS_BYTES, StageProfile
 from flyball_agent.enforce.decisions import Mode
@@ -841,6 +845,32 @@ async def test_a_computation_s_clock_is_set_between_two_rounds_on_its_own_gpu(tm
         rig.now_ns += round((COMPUTATION_SECONDS + 1) * SECOND)
         await rig.round()
         assert rig.locks() == before
+        await rig.agent.close()
+
+
+async def test_a_training_learns_from_the_sets_that_were_made_how_soon_its_clocks_come(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="fa", dir="/tmp") as sockets:
+        rig = Rig(tmp_path, tick_seconds=3600.0, sockets=Path(sockets))
+        rig.hold("gpt2-1-0", 0)
+        rig.agent.accept_spec(gpu_node_spec(1, 1_600_000, job_grant(POD.name, 300_000, 1, clocks=(0, 1200))))
+        await rig.round()
+        await rig.round()
+        path, gpu = f"{sockets}/uid-gpt2-1-0/flyball.sock", rig.node.devices[0].uuid
+        job = Job(Environment(socket=path))
+        found = (await asyncio.to_thread(job.capabilities))[gpu]
+        assert (found.clocks_lockable, found.highest_megahertz, found.granted_megahertz) == (True, 1410, 1200)
+        assert found.set_latency == SetLatency(0.0, 0.0, 1, 0.0), "the lock of its grant, in virtual time"
+        known, clock = KnownSetLatency(Agent(path), gpu, lambda: rig.now_ns / SECOND), Clock(path, gpu)
+        await asyncio.to_thread(known.look)
+        assert known.seconds() is None, "of one call nothing is concluded"
+        for megahertz in range(600, 600 + 15 * LEAST_SETS, 15):
+            clock.ask(megahertz)
+            await until(lambda megahertz=megahertz: rig.locks()[0][1] == megahertz)  # type: ignore[misc]
+        rig.now_ns += 60 * SECOND
+        await asyncio.to_thread(known.look)
+        assert known.seconds() == 0.0
+        rig.now_ns += round(OLDEST_SECONDS * SECOND)
+        assert known.seconds() is None, "it may have become another since"
         await rig.agent.close()
 
 
