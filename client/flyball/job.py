@@ -16,7 +16,8 @@ from typing import Any, Callable, NoReturn, TypeVar
 from flyball.environment import Environment
 from flyball.on_node import OnNode
 from flyball.sampling import Order, Part, Position, even_parts, parts_of
-from flyball.saved_state import SavedState, read_pickle, write_pickle
+from flyball.saved_state import Restored, SavedState, read_pickle, write_pickle
+from flyball.sharded_state import ShardedState
 from flyball.shared_values import SharedValues
 from flyball.step import Step
 from flyball.step_journal import StepJournal
@@ -47,7 +48,7 @@ class Job(OnNode):
         self._part: Part | None = None
         self._local_batch = 0
         self._step = Step(self._part_done)
-        self._saved: SavedState | None = None
+        self._saved: SavedState | ShardedState | None = None
         self._journal = StepJournal.of(environment)
         directory = checkpoint_directory or environment.checkpoint_directory
         self._directory = None if directory is None else os.path.join(directory, "flyball")
@@ -122,9 +123,9 @@ class Job(OnNode):
     ) -> bool:
         """Save this state as training goes on, and load the newest checkpoint now; whether there was one.
 
-        Rank 0 saves, so every process must have the same state. `write(path, state)` and `read(path)` make a file of it and
-        back. Raises RuntimeError where there are checkpoints of which none can be loaded: to begin anew would overwrite
-        them in the end. Also where this process cannot load what rank 0 has loaded.
+        Rank 0 saves, so every process must have the same state; `register_sharded` is for others. `write(path, state)` and
+        `read(path)` make a file of it and back. Raises RuntimeError where there are checkpoints of which none can be
+        loaded: to begin anew would overwrite them in the end. Also where this process cannot load what rank 0 has loaded.
         """
         if self._directory is None:
             return False
@@ -139,7 +140,40 @@ class Job(OnNode):
             read=read,
             monotonic=self._monotonic,
         )
-        restored = self._saved.restore(load_state_dict)
+        return self._go_on_from(self._saved.restore(load_state_dict))
+
+    def register_sharded(
+        self,
+        write: Callable[[str], object],
+        read: Callable[[str], object],
+        *,
+        every_seconds: float = 600.0,
+        kept: int = 2,
+    ) -> bool:
+        """`register` for a state of which each process has its shard: all write into one checkpoint, and all read it.
+
+        `write(folder)` puts this process' shard into a folder that is there already, in files of names of its own;
+        `read(folder)` takes what this process needs from one that any number of processes has written. Both are called by
+        all processes at the same step, and may be collectives of theirs. A checkpoint is there once all shards are. Raises
+        RuntimeError as `register` does.
+        """
+        if self._directory is None:
+            return False
+        self._saved = sharded = ShardedState(
+            self._directory,
+            self._environment,
+            self._values,
+            write,
+            read,
+            every_seconds=every_seconds,
+            kept=kept,
+            monotonic=self._monotonic,
+        )
+        if self._values is not None:
+            self._look_beside(sharded.look)
+        return self._go_on_from(sharded.restore())
+
+    def _go_on_from(self, restored: Restored | None) -> bool:
         if restored is None:
             return False
         self._position, self._restored_size = restored.position, restored.dataset_size
@@ -150,12 +184,15 @@ class Job(OnNode):
 
     def save_if_due(self) -> None:
         """Save where `every_seconds` are over; `step` does so by itself."""
-        if self._saved is not None and self._saved.due:
+        if self._saved is not None and self._saved.due(self._position.iteration):
             self.save()
 
     def save(self) -> bool:
-        """Write a checkpoint of the last step now; whether that was done. Only rank 0 does."""
-        if self._saved is None or self.rank != 0:
+        """Write a checkpoint of the last step now; whether that was done.
+
+        Only rank 0 does, but of a state that is sharded: then all processes have to call this after the same step.
+        """
+        if self._saved is None or not self._saved.writes:
             return False
         if self._reporter is not None:
             self._reporter.interrupted()
@@ -267,7 +304,9 @@ class Job(OnNode):
     def _leave(self) -> NoReturn:
         if self._reporter is not None:
             self._reporter.report()
-        if self._unsaved:
+        # Of shards there is a checkpoint only where all are at this step.
+        together = self.stopping.agreed or not isinstance(self._saved, ShardedState)
+        if self._saved is not None and self._unsaved and (together or self._saved.due(self._position.iteration)):
             self.save()
         self.leave()
 

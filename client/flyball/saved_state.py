@@ -45,6 +45,13 @@ class Restored(NamedTuple):
     seed: int
 
 
+def restored_from(found: Checkpoint) -> Restored:
+    """What is said in the checkpoint."""
+    facts = found.facts
+    position = Position(found.iteration, int(facts["epoch"]), int(facts["samples"]))
+    return Restored(position, facts["datasetSize"], int(facts["seed"]))
+
+
 class SavedState:
     """What `register` was given: how the state is taken, written and read, and how often.
 
@@ -83,8 +90,12 @@ class SavedState:
                 logger.warning("no checkpoints are written, training goes on: %s", error)
 
     @property
-    def due(self) -> bool:
-        """Whether the time for the next checkpoint has come."""
+    def writes(self) -> bool:
+        """Whether this process writes checkpoints: only rank 0 does."""
+        return self._environment.rank == 0
+
+    def due(self, iteration: int) -> bool:
+        """Whether the time for the next checkpoint has come, that many steps being done."""
         return self._monotonic() >= self._save_at
 
     def restore(self, load_state_dict: Callable[[Any], object]) -> Restored | None:
@@ -140,9 +151,7 @@ class SavedState:
 
     def _load(self, found: Checkpoint, load_state_dict: Callable[[Any], object]) -> Restored:
         load_state_dict(self._read(os.path.join(found.folder, STATE_FILE)))
-        facts = found.facts
-        position = Position(found.iteration, int(facts["epoch"]), int(facts["samples"]))
-        return Restored(position, facts["datasetSize"], int(facts["seed"]))
+        return restored_from(found)
 
     def save(self, position: Position, dataset_size: int | None, seed: int) -> bool:
         """Write a checkpoint of this position; whether that was done. For rank 0.

@@ -49,4 +49,8 @@ class SharedValues:
             value = self.get(name)
             if value is not None or monotonic() >= until:
                 return value
-            time.sleep(POLL_SECONDS)
+            self.pause()
+
+    def pause(self) -> None:
+        """Until a value may have changed."""
+        time.sleep(POLL_SECONDS)

@@ -40,6 +40,8 @@ class Stopping:
         self._announced = False
         self._looked_at = monotonic()
         self._after: int | None = None
+        self.agreed = True
+        """Whether all processes leave after the same step, as far as this one knows."""
         self._before: Any = None
         if values is not None:
             answers = [f"answer-{other}" for other in self._others] if rank == 0 else []
@@ -108,10 +110,11 @@ class Stopping:
         if self._values is None or not self._others:
             self._after = iteration
         elif self._rank == 0:
-            self._after = iteration + 1 if self._agreed(self._values, iteration + 1) else iteration
+            self.agreed = self._all_answer(self._values, iteration + 1)
+            self._after = iteration + 1 if self.agreed else iteration
         return self._after is not None and iteration >= self._after
 
-    def _agreed(self, values: SharedValues, after: int) -> bool:
+    def _all_answer(self, values: SharedValues, after: int) -> bool:
         until = self._monotonic() + ANSWER_SECONDS
         try:
             values.put("after", str(after))

@@ -31,7 +31,7 @@ class TorchJob(Job):
     def register_state(self, *, every_seconds: float = 600.0, kept: int = 2, **objects: Any) -> bool:
         """`register` with modules, optimizers, schedulers: whatever has `state_dict` and `load_state_dict`, by any name.
 
-        Every process has to have the same state, as under DistributedDataParallel; sharded state (FSDP) is not saved so.
+        Every process has to have the same state, as under DistributedDataParallel; `register_sharded_state` is for FSDP.
         """
         bare = {name: getattr(what, "module", what) for name, what in objects.items()}
 
@@ -46,6 +46,29 @@ class TorchJob(Job):
             kept=kept,
             write=lambda path, state: torch.save(state, path),
             read=lambda path: torch.load(path, map_location=self.device, weights_only=True),
+        )
+
+    def register_sharded_state(
+        self, model: torch.nn.Module, optimizer: Any, *, every_seconds: float = 600.0, kept: int = 2
+    ) -> bool:
+        """`register_sharded` with a model and its optimizer (or several) that are sharded over the processes, as by FSDP.
+
+        By `torch.distributed.checkpoint`, which shards anew what another number of processes has written. Wrap the model
+        first.
+        """
+        from torch.distributed import checkpoint
+        from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+        def state() -> dict[str, Any]:
+            return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
+
+        def read(folder: str) -> None:
+            loaded = state()
+            checkpoint.load(loaded, checkpoint_id=folder)
+            set_state_dict(model, optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+
+        return self.register_sharded(
+            lambda folder: checkpoint.save(state(), checkpoint_id=folder), read, every_seconds=every_seconds, kept=kept
         )
 
     def loader(

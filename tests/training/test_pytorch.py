@@ -34,7 +34,15 @@ def torch_python() -> str:
 class Torchrun:
     """One start of the example with so many processes."""
 
-    def __init__(self, python: str, folder: Path, incarnation: int, processes: int, **environment: str) -> None:
+    def __init__(
+        self,
+        python: str,
+        folder: Path,
+        incarnation: int,
+        processes: int,
+        program: Path = ROOT / "examples/training/train.py",
+        **environment: str,
+    ) -> None:
         self.journal = folder / "journal"
         self.journal.mkdir(parents=True, exist_ok=True)
         self._log = folder / f"log-{incarnation}"
@@ -54,7 +62,7 @@ class Torchrun:
         command = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [*command, str(ROOT / "examples/training/train.py"), str(ROOT / "LICENSE")],
+                [*command, str(program), str(ROOT / "LICENSE")],
                 env=own,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -118,6 +126,46 @@ def test_resized_terminated_and_killed_it_trains_the_same(torch_python: str, und
     assert result.same_samples
     assert result.worst_loss_difference < 1e-4
     print(f"{result}, {redone} steps made again")
+
+
+def test_sharded_by_fsdp_it_trains_the_same_whatever_the_sizes(
+    torch_python: str, undisturbed: Path, tmp_path: Path
+) -> None:
+    """Each size reads what another one has written, by torch.distributed.checkpoint."""
+    script = (ROOT / "examples/training/train_sharded.py").read_text()
+    often = script.replace("every_seconds=600", "every_seconds=1")
+    assert often != script
+    program = tmp_path / "train.py"
+    program.write_text(f"import sys; sys.path.insert(0, {str(ROOT / 'examples/training')!r})\n{often}")
+    checkpoints = tmp_path / "flyball"
+    ends = [(2, "terminated"), (3, "killed"), (1, "terminated"), (4, "terminated"), (2, "")]
+    begun_at = []
+    for incarnation, (processes, end) in enumerate(ends, 1):
+        run = Torchrun(torch_python, tmp_path, incarnation, processes, program, FLYBALL_MAX_LOCAL_BATCH_SIZE="4")
+        try:
+            if end:
+                run.wait_done(run.done + 9)
+            if end == "killed":  # some time after one of its own
+                wait_until(lambda: list(checkpoints.glob("checkpoint-000002-*")) != [], run.log, 4 * PATIENCE_SECONDS)
+                run.kill()
+            elif end == "terminated":
+                run.process.terminate()
+            status = run.ended()
+            assert (status == 0) is (not end), run.log()
+        finally:
+            run.kill()
+        begun_at.append(min(step.iteration for step in read_steps(run.journal) if step.world_size == processes))
+        newest = max(checkpoints.glob("checkpoint-*"))
+        assert len(list((newest / "shards").glob("*.distcp"))) <= processes
+    steps = read_steps(tmp_path / "journal")
+    assert {step.world_size for step in steps} == {1, 2, 3, 4}
+    trained = history(steps)
+    assert len(steps) - len(trained) < 30, "the killed start's steps were made again, no other's"
+    result = compare(trained, history(read_steps(undisturbed)))
+    assert result.steps == ITERATIONS
+    assert result.same_samples
+    assert result.worst_loss_difference < 1e-4
+    print(f"{result}, {len(steps) - len(trained)} steps made again")
 
 
 def test_workers_that_load_ahead_keep_the_order(torch_python: str, undisturbed: Path, tmp_path: Path) -> None:
