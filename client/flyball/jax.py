@@ -21,9 +21,28 @@ class JaxJob(Job):
     ) -> bool:
         """`register` with a tree of arrays (parameters, an optimizer's state), which every process has whole.
 
-        `state` gives it, `load` takes it as NumPy arrays. Arrays that are sharded over processes are not saved so.
+        `state` gives it, `load` takes it as NumPy arrays. `register_sharded_tree` is for arrays sharded over processes.
         """
         return self.register(lambda: jax.device_get(state()), load, every_seconds=every_seconds, kept=kept)
+
+    def register_sharded_tree(
+        self, state: Callable[[], Any], load: Callable[[Any], object], *, every_seconds: float = 600.0, kept: int = 2
+    ) -> bool:
+        """`register_sharded` with a tree of arrays that are sharded over the processes, by Orbax (`orbax-checkpoint`).
+
+        `state` gives it, with the shardings that it has here; `load` takes it with those, whatever it was written with.
+        """
+        from orbax.checkpoint import StandardCheckpointer
+
+        def write(folder: str) -> None:
+            with StandardCheckpointer() as checkpointer:  # which waits at its end for what it writes beside
+                checkpointer.save(_tree(folder), state())
+
+        def read(folder: str) -> None:
+            with StandardCheckpointer() as checkpointer:
+                load(checkpointer.restore(_tree(folder), state()))
+
+        return self.register_sharded(write, read, every_seconds=every_seconds, kept=kept)
 
     def loader(
         self,
@@ -47,6 +66,11 @@ class JaxJob(Job):
 
         gathered = multihost_utils.process_allgather(tree)
         return jax.tree_util.tree_map(lambda array: array.mean(axis=0), gathered)
+
+
+def _tree(folder: str) -> str:
+    """Where Orbax has the tree: it makes that folder itself, and takes absolute paths only."""
+    return os.path.join(os.path.abspath(folder), "tree")
 
 
 def stacked(samples: list[Any]) -> Any:

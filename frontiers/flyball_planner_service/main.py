@@ -56,6 +56,7 @@ def run(options: PlannerOptions) -> None:
             ),
             host=options.address,
             port=options.port,
+            loop="asyncio",  # whatever other ones are installed beside it, as Orbax brings uvloop
             ws="none",
             log_config=None,
             access_log=False,

@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["proje
 # Only where somebody imports it by its name; the framework is there then.
 ADAPTERS = {
     "torch.py": {"torch"},
-    "jax.py": {"jax", "numpy"},
+    "jax.py": {"jax", "numpy", "orbax"},
     "huggingface.py": {"transformers"},
     "lightning.py": {"lightning"},
     "keras.py": {"keras"},

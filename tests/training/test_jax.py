@@ -28,7 +28,13 @@ pytestmark = [
 class Start:
     """One start of the example in so many processes."""
 
-    def __init__(self, folder: Path, incarnation: int, processes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        incarnation: int,
+        processes: int,
+        program: Path = ROOT / "examples/training/train_jax.py",
+    ) -> None:
         self.journal = folder / "journal"
         self.journal.mkdir(parents=True, exist_ok=True)
         own = {key: value for key, value in os.environ.items() if not key.startswith(("FLYBALL_", "JAX_"))}
@@ -51,7 +57,7 @@ class Start:
             with log.open("w") as output:
                 self.processes.append(
                     subprocess.Popen(
-                        [sys.executable, str(ROOT / "examples/training/train_jax.py"), str(ROOT / "LICENSE")],
+                        [sys.executable, str(program), str(ROOT / "LICENSE")],
                         env={**own, "JAX_PROCESS_ID": str(rank)},
                         stdout=output,
                         stderr=subprocess.STDOUT,
@@ -117,3 +123,49 @@ def test_resized_terminated_and_killed_it_trains_the_same(undisturbed: Path, tmp
     assert result.same_samples
     assert result.worst_loss_difference < 1e-4
     print(f"{result}, {redone} steps made again")
+
+
+def test_sharded_over_the_processes_it_trains_the_same_whatever_the_sizes(tmp_path: Path) -> None:
+    """Each size reads what another one has written, by Orbax."""
+    pytest.importorskip("jax", reason="there is no JAX: pip install .[training]")
+    pytest.importorskip("orbax.checkpoint", reason="there is no Orbax: pip install .[training]")
+    script = (ROOT / "examples/training/train_jax_sharded.py").read_text()
+    often = script.replace("every_seconds=600", "every_seconds=1")
+    assert often != script
+    program = tmp_path / "train.py"
+    program.write_text(f"import sys; sys.path.insert(0, {str(ROOT / 'examples/training')!r})\n{often}")
+    alone = Start(tmp_path / "undisturbed", 1, 1, program)
+    try:
+        assert alone.ended() == [0], alone.log()
+    finally:
+        alone.end(signal.SIGKILL)
+    disturbed = tmp_path / "disturbed"
+    ends = [(2, signal.SIGTERM), (4, signal.SIGKILL), (1, signal.SIGTERM), (2, None)]
+    for incarnation, (processes, end) in enumerate(ends, 1):
+        run = Start(disturbed, incarnation, processes, program)
+        try:
+            if end is not None:
+                run.wait_done(run.done + 5)
+            if end is signal.SIGKILL:  # a little after it has saved in its own size
+                wait_until(
+                    lambda: list((disturbed / "flyball").glob("checkpoint-000002-*")) != [],
+                    run.log,
+                    4 * PATIENCE_SECONDS,
+                )
+                run.wait_done(run.done + 2)
+            if end is not None:
+                run.end(end)
+            statuses = set(run.ended())
+            assert statuses == {{None: 0, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}[end]}, run.log()
+        finally:
+            run.end(signal.SIGKILL)
+        newest = max((disturbed / "flyball").glob("checkpoint-*"))
+        assert len(list((newest / "shards" / "tree").glob("ocdbt.process_*"))) == processes
+    steps = read_steps(disturbed / "journal")
+    assert {step.world_size for step in steps} == {1, 2, 4}
+    trained = history(steps)
+    result = compare(trained, history(read_steps(tmp_path / "undisturbed" / "journal")))
+    assert result.steps == ITERATIONS
+    assert result.same_samples
+    assert result.worst_loss_difference < 1e-4
+    print(f"{result}, {len(steps) - len(trained)} steps made again")

@@ -145,8 +145,9 @@ def test_sharded_by_fsdp_it_trains_the_same_whatever_the_sizes(
         try:
             if end:
                 run.wait_done(run.done + 9)
-            if end == "killed":  # some time after one of its own
+            if end == "killed":  # a little after it has saved in its own size
                 wait_until(lambda: list(checkpoints.glob("checkpoint-000002-*")) != [], run.log, 4 * PATIENCE_SECONDS)
+                run.wait_done(run.done + 2)
                 run.kill()
             elif end == "terminated":
                 run.process.terminate()
