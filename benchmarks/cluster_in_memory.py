@@ -138,11 +138,22 @@ class Others:
             if pod["metadata"]["ownerReferences"][0]["uid"] == uid:
                 self.api.remove("pods", name)
 
+    def window(self, granted: Json) -> Json:
+        """What a pod with this grant measured of its job's last iterations."""
+        return {
+            "microsecondsPerIteration": 200_000,
+            "millijoulesPerIteration": int(granted["powerLimitMilliwatts"] * granted["gpus"] / 5),
+            "clockMegahertz": 1200,
+            "localBatchSize": 16,
+        }
+
     def report(self, name: str, seconds: float = 0.0, moment: str = "") -> None:
         """The agent of a node has set what was granted, and says what its GPUs and pods have done in so many seconds."""
         node = self.api.get("gpunodes", name)
         assert node is not None
-        spec, devices, jobs = node["spec"], [], []
+        spec = node["spec"]
+        devices: list[Json] = []
+        jobs: list[Json] = []
         for granted in spec["jobs"]:
             pod = self.api.get("pods", granted["podName"])
             if pod is None or pod["spec"].get("nodeName") != name:
@@ -160,11 +171,8 @@ class Others:
                         for field in ("namespace", "name", "uid", "incarnation", "podName", "gpus")
                     },
                     "iterations": self.iterations[key],
-                    "microsecondsPerIteration": 200_000,
-                    "millijoulesPerIteration": int(limit * granted["gpus"] / 5),
-                    "clockMegahertz": 1200,
-                    "localBatchSize": 16,
                     "energyMillijoules": self.energy[key],
+                    **self.window(granted),
                     **({"lastReportTime": moment} if moment else {}),
                 }
             )

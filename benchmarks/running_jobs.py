@@ -23,9 +23,10 @@ import pstats
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from flyball_api.energy_report import EnergyRates
 from flyball_api.names import ANNOTATION_CONFIRM_WATTS
@@ -90,15 +91,17 @@ class Tally:
 class Bench:
     """A leader's term over so many nodes and jobs."""
 
-    def __init__(self, nodes: int, jobs: int, profile: cProfile.Profile | None) -> None:
-        self.others = Others()
+    def __init__(
+        self, nodes: int, jobs: int, profile: cProfile.Profile | None, others: Callable[[], Others] = Others
+    ) -> None:
+        self.others = others()
         self.nodes, self.gpus = nodes, max(1, min(GPUS, nodes * GPUS // jobs))
         self.submitted = 0
         self.profile = profile
-        self.session: Any = Session(self.others.api)
+        self.session = cast("Any", Session(self.others.api))
         self.watches = Watches(self.session, lambda: None, DEFAULT_GPU_RESOURCES)
         self.planner, self.metrics = InThisProcess(), OperatorMetrics()
-        self.learner = Learner(self.session)
+        self.learner = self.new_learner()
         self.background = Background(lambda: None)
         settings = Settings()
         executor = Executor(self.session, lambda: None, self.watches.absorb, gpu_resources=DEFAULT_GPU_RESOURCES)
@@ -121,6 +124,10 @@ class Bench:
             energy_reports=EnergyReports(self.session, EnergyRates(), settings.report_seconds, settings.report_days),
         )
 
+    def new_learner(self) -> Learner:
+        """What learns from the reports; it fits by this machine's clock."""
+        return Learner(self.session)
+
     def submit(self, count: int) -> None:
         for _ in range(count):
             gpus = {"min": self.gpus, "max": self.gpus}
@@ -140,7 +147,7 @@ class Bench:
 
     def ready(self) -> int:
         found = 0
-        for item in self.others.api.items["energyawarejobs"].values():
+        for item in self.others.api.items.get("energyawarejobs", {}).values():
             conditions = (item.get("status") or {}).get("conditions") or ()
             found += any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
         return found
@@ -200,7 +207,7 @@ class Bench:
     def undecided(self) -> int:
         """How many jobs no status says anything of but that they will be planned."""
         found = 0
-        for item in self.others.api.items["energyawarejobs"].values():
+        for item in self.others.api.items.get("energyawarejobs", {}).values():
             conditions = (item.get("status") or {}).get("conditions") or ()
             admitted = next((each for each in conditions if each["type"] == "Admitted"), None)
             found += admitted is None or admitted["reason"] == "Planning"
