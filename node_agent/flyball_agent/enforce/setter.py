@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from flyball_api.grant import Grant
@@ -80,7 +80,7 @@ class GpuSetter:
         back = await self._access.calls.each(
             "read power limit", [(driver.uuid, driver.read_power_limit) for driver in drivers]
         )
-        counts = self._state.counts
+        counts, to_log = self._state.counts, []
         for change, outcome, read_back in zip(sets, done, back, strict=True):
             gpu = self._state.gpus[change.uuid]
             if outcome is not None:
@@ -90,7 +90,8 @@ class GpuSetter:
             gpu = gpu.after_set(change.new_milliwatts, outcome, read_back, self._clock_ns())
             self._state.put(gpu)
             if gpu.limit is not None and (gpu.refusal is None or gpu.refusal.times == 1):
-                self._log_limit(grant, change, gpu, kind)
+                to_log.append((change, gpu))
+        self._log_limits(grant, to_log, kind)
         counts.applied[kind] += len(sets)
         counts.applied_seconds[kind] += (self._clock_ns() - started_ns) / NANOSECONDS
         forbidden = all(outcome is not None and outcome.fatal for outcome in done)
@@ -103,18 +104,25 @@ class GpuSetter:
         if self._forbidden_rounds >= ROUNDS_BEFORE_EXIT:
             self._state.must_exit = f"no GPU may be set: {error}"
 
-    def _log_limit(self, grant: Grant, change: SetLimit, gpu: GpuState, kind: str) -> None:
-        self._log.info(
-            "limit",
-            uuid=gpu.uuid,
-            change=kind,
-            old_milliwatts=change.old_milliwatts,
-            new_milliwatts=change.new_milliwatts,
-            read_back_milliwatts=gpu.requested_milliwatts,
-            epoch=grant.epoch,
-            generation=grant.generation,
-            reason="failsafe" if self._state.mode is Mode.FAILSAFE else str(gpu.purpose),
-        )
+    def _log_limits(self, grant: Grant, changes: Iterable[tuple[SetLimit, GpuState]], kind: str) -> None:
+        """One line for all GPUs whose limits went the same way: mostly those of a pod, or of the node."""
+        alike: dict[tuple[int | None, int, int | None, str], list[str]] = {}
+        for change, gpu in changes:
+            reason = "failsafe" if self._state.mode is Mode.FAILSAFE else str(gpu.purpose)
+            way = (change.old_milliwatts, change.new_milliwatts, gpu.requested_milliwatts, reason)
+            alike.setdefault(way, []).append(gpu.uuid)
+        for (old, new, read_back, reason), uuids in alike.items():
+            self._log.info(
+                "limits",
+                uuids=uuids,
+                change=kind,
+                old_milliwatts=old,
+                new_milliwatts=new,
+                read_back_milliwatts=read_back,
+                epoch=grant.epoch,
+                generation=grant.generation,
+                reason=reason,
+            )
 
     async def set_persistence(self) -> None:
         """Ask once in this process that the driver keep limits when its last client, perhaps this agent, ends."""

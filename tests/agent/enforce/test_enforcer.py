@@ -506,8 +506,12 @@ def test_a_gpu_that_refuses_its_limit_is_asked_less_and_less(rig: Rig, caplog: p
         rig.step(1)
     again = rig.enforcer.state.counts.applied["lower"] - asked
     assert 10 <= again <= 9 + 6 + 600 // 60 + 1  # in each of ten rounds, then with pauses of up to a minute
-    lines = [record for record in caplog.records if record.msg["event"] == "limit"]  # type: ignore[index]
-    assert len(lines) == GPUS  # each change once
+    lines: list[Any] = [record.msg for record in caplog.records if record.msg["event"] == "limits"]  # type: ignore[index]
+    # Each change once, and those that went the same way together.
+    assert sorted((len(line["uuids"]), line["read_back_milliwatts"]) for line in lines) == [
+        (1, 400_000),
+        (GPUS - 1, 100_000),
+    ]
     assert rig.acknowledged == (1, 1, 300_000 + 400_000)
     rig.enforcer.accept(gpu_node_spec(2, 450_000, idlePowerLimitMilliwatts=110_000, lease=10**6))
     rig.node.devices[0].flags = DeviceFault(0)

@@ -110,12 +110,12 @@ def test_a_clean_end_keeps_the_limits_and_says_so(bench: Bench) -> None:
     assert list((bench.folder / "s" / "pod-uid").iterdir()) == []  # the folder is mounted into the pod, and stays
     events = [line["event"] for line in bench.lines()]
     assert events[-1] == "agent stopped; limits stay as they are"
-    for event in ("agent started", "grant accepted", "limit", "acknowledged", "mode"):
+    for event in ("agent started", "grant accepted", "limits", "acknowledged", "mode"):
         assert event in events
     for line in bench.lines():
         assert line["time"]
-        if line["event"] == "limit":
-            assert {"node", "uuid", "old_milliwatts", "new_milliwatts", "epoch", "generation", "reason"} <= set(line)
+        if line["event"] == "limits":
+            assert {"node", "uuids", "old_milliwatts", "new_milliwatts", "epoch", "generation", "reason"} <= set(line)
 
 
 def test_kills_at_random_moments_raise_nothing_and_lose_no_energy(bench: Bench) -> None:
