@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.support.test_cluster_marker import ROOT
 from tests.support.workers import WORKERS_VARIABLE, lanes_of_control_planes
 
 pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[2]
 
 TESTS = {
     "test_a_unit": "def test_a(): ...\ndef test_b(): ...\n",

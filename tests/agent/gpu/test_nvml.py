@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import json
 import os
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -31,6 +29,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.gpu_node_specs import gpu_node_spec
+from tests.support.nvml_conformance import assert_conforms, read_only
 from tests.support.waiting import wait_until
 
 Hardware = tuple[SimulatedNode, Path]
@@ -308,46 +307,6 @@ async def test_a_call_that_hangs_in_the_library_costs_one_gpu_only(hardware: Har
     assert node.devices[0].read().requested_limit_milliwatts == 100_000
     enforcer.close()
     driver.close()
-
-
-READ_ONLY = """
-import json, time
-import msgspec
-from flyball_agent.gpu.nvml import NvmlDriver
-driver = NvmlDriver()
-def look(gpu):
-    reading = gpu.read()
-    return dict(msgspec.to_builtins(reading), held=reading.limit.held_milliwatts)
-gpus = []
-for gpu in driver.gpus():
-    first = look(gpu)
-    end = time.monotonic() + 5
-    while (second := look(gpu))["energy_millijoules"] == first["energy_millijoules"] and time.monotonic() < end:
-        time.sleep(0.05)
-    gpus.append({"uuid": gpu.uuid, "model": gpu.model, "limits": msgspec.to_builtins(gpu.limits),
-                 "first": first, "second": second})
-print(json.dumps({"version": driver.version, "unopened": len(driver.unopened), "gpus": gpus}))
-"""
-
-
-def read_only(environment: dict[str, str]) -> dict:
-    """What a process of its own sees through the library that its loader finds."""
-    done = subprocess.run([sys.executable, "-c", READ_ONLY], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def assert_conforms(seen: dict) -> None:
-    assert seen["version"]
-    assert seen["gpus"]
-    for gpu in seen["gpus"]:
-        assert gpu["uuid"].startswith("GPU-")
-        assert " " not in gpu["model"]
-        limits, first, second = gpu["limits"], gpu["first"], gpu["second"]
-        assert limits["clocks_megahertz"] == sorted(limits["clocks_megahertz"])
-        assert first["held"] <= limits["max_milliwatts"]
-        assert second["energy_millijoules"] > first["energy_millijoules"]
-        assert 0 < first["average_power_milliwatts"] < 2 * limits["max_milliwatts"]
 
 
 def test_xid_errors_are_told_from_the_moment_that_they_are_watched(hardware: Hardware) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tests.agent.gpu.test_nvml import assert_conforms, read_only
+from tests.support.nvml_conformance import assert_conforms, read_only
 from tests.support.own_targets import gpu_check
 
 pytestmark = gpu_check

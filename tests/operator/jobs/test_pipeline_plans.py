@@ -12,7 +12,7 @@ from flyball_frontiers.pipeline import PipelineProfile
 from flyball_operator.jobs.pipeline_plans import RETRY_SECONDS, PlanMaking, PlanPipeline, plan_to_make
 from flyball_operator.report.announcements import job_announcements
 
-from tests.operator.jobs.test_controller import UID, A, Cluster
+from tests.support.one_job import UID, A, Cluster
 from tests.support.operator_objects import gpu_node_view, incarnation_view, raw_job, running_pod
 
 PIPELINE = {

@@ -12,7 +12,7 @@ from flyball_api.names import ANNOTATION_PIPELINE_POINT
 from flyball_operator.jobs.manifests import incarnation_job
 from flyball_operator.jobs.pipeline_points import PAUSE_SECONDS, SIGNIFICANT_SHARE
 
-from tests.operator.jobs.test_controller import UID, A, Cluster
+from tests.support.one_job import UID, A, Cluster
 from tests.support.operator_objects import NOW, decision, incarnation_view, job_view, pod_view, raw_job, running_pod
 
 PIPELINE = {"stages": 4, "microbatches": 16, "plan": {"configMap": "gpt3"}}

@@ -14,10 +14,10 @@ from flyball_planner.snapshot import JobDecision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operator.learning.test_learner import A100, NODES, Cluster, incarnation, job, learner
-from tests.operator.learning.test_recorded_tables import Recorded
 from tests.support.examples import examples
+from tests.support.learned_jobs import A100, NODES, Cluster, incarnation, job, learner
 from tests.support.operator_objects import NOW, decision
+from tests.support.recorded_tables import Recorded
 from tests.support.waiting import until
 
 SIZE = {"n1": 4}

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from tests.operator.learning.test_learner import A100, incarnation, job
 from tests.support.examples import examples
+from tests.support.learned_jobs import A100, incarnation, job
 from tests.support.operator_objects import NOW, decision, grant, job_grant, node_view, raw_gpu_node
 
 GPUS, PLANNED_WATTS, DRAWN_WATTS = 4, 350.0, 300.0
