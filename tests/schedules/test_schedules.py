@@ -312,6 +312,15 @@ def test_what_a_driver_has_done_is_excused_while_lowered_limits_settle_and_are_s
     )
 
 
+def test_a_reserve_that_grows_with_what_another_cap_lowers_is_no_storm_of_grants() -> None:
+    """The cap with the reserve had less room for it, so that the other one found nothing to lower, and round and round."""
+    assert not violation_of(
+        fault(8.68, "cap's other fields change", "hall", 0.10, 921),
+        beginning=schedule_of(5009008).beginning,
+        seed=5009008,
+    )
+
+
 def test_a_cap_that_rises_by_a_ramp_is_no_storm_of_grants() -> None:
     """What a node acknowledges wakes the operator, and would find the ramp a watt higher."""
     assert not violation_of(

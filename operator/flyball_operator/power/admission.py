@@ -63,9 +63,13 @@ def throttle(
     take their limits count with what they hold above them. Where even the smallest limits do not fit, everything under that
     cap goes to them. Under a cap that cuts by priority, jobs pay in the order of their `priorities`, by uid (a job without
     one is of the lowest); those of one priority evenly.
+
+    More room under a cap on limits lowers nothing: what it holds in reserve follows from what is granted, and grants would
+    follow each other round and round. So caps on what is predicted come first: for them a limit falls below what the job
+    draws, however little they lack, and whether it must would else hang on what another cap has lowered before.
     """
     by_node = {target.node: target for target in targets}
-    for cap in caps:
+    for cap in sorted(caps, key=lambda each: not each.expected):
         under = [by_node[node] for node in sorted(cap.nodes) if node in by_node]
         movable = [target for target in under if target.node not in fixed]
         immovable = sum(

@@ -16,7 +16,7 @@ from flyball_operator.power.admission import (
     without_raises,
 )
 from flyball_operator.power.bound import CapBudget, NodePower
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -505,6 +505,30 @@ def test_what_a_gpu_holds_that_does_not_take_its_limit_is_paid_by_the_others_at_
     # What is only yet to be acknowledged may still come down.
     assert limits() == limits(accepted=standing.version, unsettled=True) == [100, 250, 250]
     assert limits(50, accepted=standing.version) == [100, 250, 250]  # under a brake: it frees nothing of the grant
+
+
+@given(
+    draws=st.lists(st.tuples(st.integers(100, 450), st.integers(100, 400)), min_size=3, max_size=3),
+    row=st.integers(400, 1700),
+    budgets=st.lists(st.integers(600, 2600), min_size=2, max_size=2).map(sorted),
+)
+@example(draws=[(240, 400)] * 3, row=1260, budgets=[2413, 2603])
+def test_more_room_under_a_cap_on_limits_lowers_nothing(
+    draws: list[tuple[int, int]], row: int, budgets: list[int]
+) -> None:
+    """Else a reserve, which grows with what grants lower, would have them follow each other round and round."""
+    watt = 1000
+    wanted = [
+        want(node, 450 * watt, 400 * watt, expected=(one * watt, other * watt))
+        for node, (one, other) in zip("abc", draws, strict=True)
+    ]
+    holds = {item.node: power(None, 0) for item in wanted}
+    found = []
+    for budget in budgets:
+        caps = [cap(budget * watt, *"abc", name="hall"), cap(row * watt, "a", "b", name="row", expected=True)]
+        throttled = throttle(wanted, holds, caps, frozenset())
+        found.append([job.power_limit_milliwatts for item in throttled for job in item.jobs])
+    assert all(less <= more for less, more in zip(*found, strict=True))
 
 
 def test_where_not_even_the_smallest_limits_fit_everything_goes_to_them() -> None:
