@@ -19,6 +19,8 @@ WAITING = ""
 # How often counters move: with every millijoule, or ten times a second; and how finely the place is looked for.
 COUNTER_SECONDS, PLACES, LIKELY_PLACES = 0.1, 50, 4
 FEW_READINGS = 8  # any place explains them
+# To solve for all but one reading, for each of hundreds, would keep a training waiting for minutes.
+LIKELY_WRONG = 16
 # By a place that explains the readings so much better they are corrected; else it is chance.
 MUCH_BETTER = 0.5
 
@@ -31,26 +33,38 @@ def told_apart(
     names = sorted({name for name, _, _ in computed})
     busy = [_Busy([(began, ended) for own, began, ended in computed if own == name]) for name in names]
     began = computed[0][1]
-    found, unexplained = _fit(names, busy, readings)
+    found, off = _fit(names, busy, readings)
     if len(readings) <= FEW_READINGS:
         return found
-    least = MUCH_BETTER * unexplained
+    least = MUCH_BETTER * _squared(off)
     places = []
     for number in range(PLACES):
         place = COUNTER_SECONDS * number / PLACES
         moved = [(at - (at - place) % COUNTER_SECONDS, joules) for at, joules in readings]
         if moved[0][0] < began:
             moved = moved[1:]  # what was computed before is not known
-        places.append((_fit(names, busy, moved), moved))
-    for fit, moved in sorted(places, key=lambda place: place[0][1])[:LIKELY_PLACES]:
-        if fit[1] < least:
-            found, least = fit
+        places.append((*_fit(names, busy, moved), moved))
+    for fit, off, moved in sorted(places, key=lambda place: _squared(place[1]))[:LIKELY_PLACES]:
+        if _squared(off) < least:
+            found, least = fit, _squared(off)
         # One that was read as the counter moved may stand on the wrong side of it.
-        for left_out in range(len(moved)):
-            fit = _fit(names, busy, [*moved[:left_out], *moved[left_out + 1 :]])
-            if fit[1] < MUCH_BETTER * least:
-                found, least = fit
+        for left_out in _likely_wrong(off):
+            fit, off_then = _fit(names, busy, [*moved[:left_out], *moved[left_out + 1 :]])
+            if _squared(off_then) < MUCH_BETTER * least:
+                found, least = fit, _squared(off_then)
     return found
+
+
+def _likely_wrong(off: Sequence[float]) -> list[int]:
+    """The readings without which the stretches beside them, made one, explain most more: what one has too much of, the
+    other lacks."""
+    explained = [-2 * before * after for before, after in zip(off, off[1:])]
+    gains = [off[0] ** 2, *explained, off[-1] ** 2]
+    return sorted(range(len(gains)), key=lambda number: -gains[number])[:LIKELY_WRONG]
+
+
+def _squared(off: Sequence[float]) -> float:
+    return sum(each * each for each in off)
 
 
 class _Busy:
@@ -71,7 +85,7 @@ class _Busy:
 
 def _fit(
     names: Sequence[str], busy: Sequence[_Busy], readings: Sequence[tuple[float, float]]
-) -> tuple[dict[str, float], float]:
+) -> tuple[dict[str, float], list[float]]:
     rows, joules = [], []
     by_then = [[each.until(at) for each in busy] for at, _ in readings]
     for (since, before), (until, after), were, are in zip(readings, readings[1:], by_then, by_then[1:]):
@@ -93,19 +107,19 @@ def drawn(names: Sequence[str], rows: Sequence[Sequence[float]], joules: Sequenc
 
 def _drawn(
     names: Sequence[str], rows: Sequence[Sequence[float]], joules: Sequence[float]
-) -> tuple[dict[str, float], float]:
-    """`drawn`, and the joules that it does not explain, squared and added up."""
+) -> tuple[dict[str, float], list[float]]:
+    """`drawn`, and the joules of each stretch that it does not explain."""
     # What all computations draw, what waiting draws, and what each computation draws beside the others.
     columns = [[sum(row[:-1]), row[-1], *row[:-1]] for row in rows]
     size = len(names) + 2
     found = _least_squares(columns, joules, [TINY] * size)
     off = [used - sum(map(operator.mul, row, found)) for row, used in zip(columns, joules)]
-    variance = sum(each * each for each in off) / max(1, len(rows) - len(names) - 1)
+    variance = _squared(off) / max(1, len(rows) - len(names) - 1)
     alike = variance / max(1.0, ALIKE_SHARE * found[0]) ** 2
     found = _least_squares(columns, joules, [TINY, TINY, *[max(TINY, alike)] * len(names)])
     watts = {name: max(0.0, found[0] + beside) for name, beside in zip(names, found[2:])}
     off = [used - sum(map(operator.mul, row, found)) for row, used in zip(columns, joules)]
-    return {**watts, WAITING: max(0.0, found[1])}, sum(each * each for each in off)
+    return {**watts, WAITING: max(0.0, found[1])}, off
 
 
 def _least_squares(rows: Sequence[Sequence[float]], right: Sequence[float], weights: Sequence[float]) -> list[float]:

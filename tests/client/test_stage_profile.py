@@ -6,6 +6,7 @@ import random
 import statistics
 
 import pytest
+from flyball import drawn_watts
 from flyball.drawn_watts import drawn
 from flyball.stage_profile import StageProfile, csv_of
 from flyball_frontiers.pipeline.profile import PipelineProfile
@@ -121,6 +122,19 @@ def test_a_counter_that_moves_ten_times_a_second_tells_as_much(late_seconds: flo
             off.append(abs(row.joules / (seconds * watts) - 1.0))
     assert statistics.mean(off) < 0.005
     assert statistics.quantiles(off, n=20)[-1] < 0.01
+
+
+def test_many_readings_are_solved_for_no_more_often_than_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iterations of a minute bring hundreds of them, and the training waits until their clock is solved for."""
+    fits = []
+    fit = drawn_watts._fit
+    monkeypatch.setattr(drawn_watts, "_fit", lambda *of: fits.append(of) or fit(*of))
+    computed = [(("forward", "backward")[turn % 2], turn * 0.11, turn * 0.11 + 0.1) for turn in range(800)]
+    for count in (20, 80):
+        readings = [(at - at % 0.1, 300.0 * (at - at % 0.1)) for at in (0.5 + 1.03 * number for number in range(count))]
+        drawn_watts.told_apart(computed, readings)
+    few = sum(len(readings) <= 20 for _, _, readings in fits)
+    assert len(fits) == 2 * few < 250
 
 
 def test_the_sweep_ends_where_slower_saves_nothing() -> None:
