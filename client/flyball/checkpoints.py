@@ -116,7 +116,8 @@ class Checkpoints:
         name = f"checkpoint-{self._incarnation:06d}-{iteration:012d}"
         target = os.path.join(self._directory, name)
         unfinished = os.path.join(self._directory, f"{_UNFINISHED}{name}")
-        self._disk.remove(unfinished)
+        self._clear_failed()
+        self._disk.remove(unfinished)  # a network file system may list it late
         self._disk.make(unfinished)
         try:
             write(unfinished)
@@ -137,6 +138,13 @@ class Checkpoints:
             raise
         self._prune()
         return Checkpoint(self._incarnation, iteration, target, dict(facts))
+
+    def _clear_failed(self) -> None:
+        """Clear away what is left of this incarnation's earlier ones: of a shard that another process went on writing while
+        its checkpoint was given up, the folder stays."""
+        for name in self._names():
+            if name.startswith(f"{_UNFINISHED}checkpoint-{self._incarnation:06d}-"):
+                self._disk.remove(os.path.join(self._directory, name))
 
     def _written(self, folder: str) -> list[str]:
         """The files below a folder, by their paths in it; all of them on the disk."""

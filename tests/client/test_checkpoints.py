@@ -194,6 +194,20 @@ def test_a_writer_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["checkpoint-000001-000000000005", "incarnation-000001"]
 
 
+def test_what_another_process_still_wrote_of_one_that_failed_goes_with_the_next(tmp_path: Path) -> None:
+    """A shard is written on while rank 0 gives its checkpoint up: one folder each time, and on a full disk no room more."""
+    checkpoints = Checkpoints(str(tmp_path), 1)
+    checkpoints.claim()
+    later = tmp_path / ".unfinished-checkpoint-000002-000000000007"
+    for step in (5, 6):
+        left = tmp_path / f".unfinished-checkpoint-000001-{step:012d}" / "shards"
+        left.mkdir(parents=True)
+        (left / "shard-1").write_bytes(b"half")
+    later.mkdir()
+    checkpoints.save(7, facts(7), write(7))
+    assert sorted(os.listdir(tmp_path)) == [later.name, "checkpoint-000001-000000000007", "incarnation-000001"]
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
