@@ -279,7 +279,12 @@ class NodeAgent:
         gpus = self.state.enforced.gpus_of(pod)
         readings = [gpu.reading for gpu in gpus if gpu.reading is not None]
         now_ns, last_round_ns = self._clock_ns(), self.state.last_round_ns or 0
-        read_ns = {gpu.uuid: gpu.reading.energy_read_ns for gpu in gpus if gpu.reading is not None}
+        # What a round that is under way has read is accounted for at its end: until then the accounts are the last one's.
+        read_ns = {
+            gpu.uuid: min(gpu.reading.energy_read_ns or last_round_ns, last_round_ns)
+            for gpu in gpus
+            if gpu.reading is not None
+        }
         return {
             "energyMillijoules": self.state.pod_millijoules(holder),
             "ageMilliseconds": (now_ns - last_round_ns) // 1_000_000,
@@ -287,7 +292,7 @@ class NodeAgent:
             "gpus": {
                 gpu.uuid: {
                     "energyMillijoules": self.state.accounts.gpus.get(gpu.uuid, 0),
-                    "ageMilliseconds": (now_ns - (read_ns.get(gpu.uuid) or last_round_ns)) / 1e6,
+                    "ageMilliseconds": (now_ns - read_ns.get(gpu.uuid, last_round_ns)) / 1e6,
                     "clockMegahertz": None if gpu.reading is None else gpu.reading.sm_clock_megahertz,
                 }
                 for gpu in (() if holder.shared else gpus)

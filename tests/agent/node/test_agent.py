@@ -33,6 +33,7 @@ from flyball_simulated_gpu.device import DeviceFault, setters_fail_with
 from flyball_simulated_gpu.virtual import VirtualNode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.agent_doubles import Pods, QuickDisk
 from tests.support.crd_schema import assert_valid
@@ -314,6 +315,28 @@ def test_a_trainers_report_becomes_the_jobs_measurements(rig: Rig) -> None:
     assert not rig.agent.report_steps(stranger, StepReport(1, 1, 1.0))
     assert rig.agent.granted(stranger) is None
     assert rig.agent.energy(stranger) is None
+
+
+def test_a_counters_age_is_that_of_the_reading_that_is_accounted_for(rig: Rig) -> None:
+    """While a round is under way it has read what it accounts for at its end: joules of a second ago are no newer."""
+    rig.spec(1, ("gpt2-1-0", 300_000))
+    rig.hold("gpt2-1-0", 0)
+    rig.tick()
+    rig.tick()
+    state, uuid = rig.agent.enforcer.state, rig.node.devices[0].uuid
+
+    def age(read_ns: int | None) -> float:
+        reading = state.gpus[uuid].reading
+        assert reading is not None
+        state.put(state.gpus[uuid].changed(reading=replace(reading, energy_read_ns=read_ns)))
+        energy: Any = rig.agent.energy(POD)
+        return float(energy["gpus"][uuid]["ageMilliseconds"])
+
+    round_ns = rig.now_ns
+    rig.now_ns += SECOND
+    assert age(round_ns - 8_000_000) == 1008.0
+    assert age(rig.now_ns - 8_000_000) == 1000.0
+    assert age(None) == 1000.0
 
 
 def test_a_trainer_is_shown_what_its_gpus_can_do_and_what_is_not_known(rig: Rig) -> None:
