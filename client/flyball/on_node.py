@@ -142,13 +142,13 @@ class OnNode:
     def _beside(self) -> None:
         warned = False
         while not self._ended.wait(TICK_SECONDS):
-            try:
-                self.stopping.look()
-                if self._reporter is not None:
-                    self._reporter.report_if_due()
-                for look in self._looks:
+            looks = [self.stopping.look, *self._looks]
+            if self._reporter is not None:
+                looks.insert(1, self._reporter.report_if_due)
+            for look in looks:  # a volume that fails one of them is no reason to tell the agent nothing
+                try:
                     look()
-            except Exception as error:
-                if not warned:
-                    logger.warning("training goes on without Flyball's help: %s", error)
-                warned = True
+                except Exception as error:
+                    if not warned:
+                        logger.warning("training goes on without Flyball's help: %s", error)
+                    warned = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import flyball
 import pytest
 from flyball.environment import Environment, InvalidEnvironment
 from flyball.job import Job
+
+from tests.support.waiting import PATIENCE_SECONDS
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 JAX = {"JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "2"}
@@ -50,6 +53,29 @@ def test_a_run_knows_what_it_trains_to(target: str, reached: float, missed: floa
     assert job.target_reached(reached)
     assert not job.target_reached(missed)
     assert not Job(Environment()).target_reached(reached), "without a target it is trained to the end"
+
+
+def test_what_fails_beside_the_training_keeps_nothing_else_from_being_looked_at(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A volume that cannot be read for a while is no reason to report no steps, nor to skip the looks after it."""
+    monkeypatch.setattr("flyball.on_node.TICK_SECONDS", 0.001)
+    job = Job(Environment(socket="/nowhere/flyball.sock"))
+    looked, reported = threading.Event(), threading.Event()
+
+    def stale() -> None:
+        raise OSError("stale file handle")
+
+    monkeypatch.setattr(job.stopping, "look", stale)
+    monkeypatch.setattr(job._reporter, "report_if_due", reported.set)
+    job._look_beside(stale)
+    job._look_beside(looked.set)
+    job._started = True
+    job._go_on_beside()
+    assert reported.wait(PATIENCE_SECONDS)
+    assert looked.wait(PATIENCE_SECONDS)
+    job._ended.set()
+    assert caplog.text.count("training goes on without Flyball's help: stale file handle") == 1
 
 
 def test_a_run_knows_by_how_much_its_batch_size_was_changed() -> None:
