@@ -54,4 +54,6 @@ def _lockable(gpu: GpuState) -> tuple[bool | None, str]:
         return False, "another pod holds this GPU, too"
     if gpu.lock_refused is not None:
         return False, gpu.lock_refused
-    return (None if gpu.lock is None else True), ""
+    # To have taken a lock away, as from any GPU at first, says nothing.
+    set_before = gpu.set_latency is not None or (gpu.lock is not None and gpu.lock.is_range)
+    return (True if set_before else None), ""

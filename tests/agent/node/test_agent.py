@@ -19,7 +19,7 @@ from flyball.job import Job
 from flyball_agent.energy.observations import COMPUTATION_SECONDS, InvalidReport, StepReport
 from flyball_agent.energy.stage_profiles import MAX_ROWS_BYTES, StageProfile
 from flyball_agent.enforce.decisions import Mode
-from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.enforce.gpu_state import UNLOCKED, PodName
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.govern.governor import EARLY_ROUNDS_PER_SECOND, AgentFailed
 from flyball_agent.gpu.simulated import SimulatedDriver
@@ -377,6 +377,18 @@ def test_a_trainer_is_shown_what_its_gpus_can_do_and_what_is_not_known(rig: Rig)
     rig.tick()
     assert (shown()[0]["clocksLockable"], shown()[0]["whyNot"]) == (False, "another pod holds this GPU, too")
     assert rig.agent.capabilities(PodName("research", "other-0")) is None, "no job of the grant"
+
+
+def test_a_lock_that_was_only_taken_away_tells_nobody_that_clocks_can_be_set(rig: Rig) -> None:
+    rig.agent.accept_spec(gpu_node_spec(1, 1_600_000, lease=1000))
+    rig.tick()
+    rig.tick()
+    rig.agent.accept_spec(gpu_node_spec(2, 1_600_000, job_grant(POD.name, 300_000, 1), lease=1000))
+    rig.hold(POD.name, 0)
+    asyncio.run(rig.agent.find_pods())
+    assert [gpu.lock for gpu in rig.agent.state.enforced.gpus_of(POD)] == [UNLOCKED]
+    found: Any = rig.agent.capabilities(POD)
+    assert [shown["clocksLockable"] for shown in found["gpus"].values()] == [None]
 
 
 def test_what_a_trainer_has_measured_of_its_stages_is_shown_until_its_pod_has_ended(rig: Rig) -> None:
