@@ -539,6 +539,16 @@ def test_on_a_node_of_whole_and_partitioned_gpus_neither_ours_nor_what_starts_is
     )
 
 
+def test_who_holds_whole_gpus_of_a_mixed_node_says_nothing_of_what_pods_on_its_parts_ask_for() -> None:
+    whole = running_pod("whole", "a", gpus=2)
+    part = msgspec.structs.replace(running_pod("part", "a", gpus=0), on_parts=True, power_permille=1)
+    holders = [("team", "whole"), ("team", "part"), None, None, None, None, None]
+    seen = [raw_device(index, pod=holder) for index, holder in enumerate(holders)]
+    given = gpu_node_view("a", grant(7 * FLOOR), devices=seen, limits=7 * FLOOR)
+    found = read_nodes([read_node(mixed_node())], {"a": given}, [whole, part], frozenset())["a"].foreign_pods
+    assert {pod.name: (pod.gpus, pod.permille) for pod in found} == {"whole": (2, 1000), "part": (1, 1)}
+
+
 def test_instances_that_go_by_the_name_of_gpus_are_no_phantom_boards() -> None:
     raw = raw_node("a", 56)
     raw["metadata"]["labels"] |= {"nvidia.com/gpu.product": f"{A100}-MIG-1g.5gb", "nvidia.com/gpu.count": "56"}
