@@ -92,23 +92,18 @@ def _fit(
         row = [now - then for now, then in zip(are, were)]
         rows.append([*row, max(0.0, until - since - sum(row))])
         joules.append(after - before)
-    return _drawn(names, rows, joules)
+    return drawn(names, rows, joules)
 
 
-def drawn(names: Sequence[str], rows: Sequence[Sequence[float]], joules: Sequence[float]) -> dict[str, float]:
+def drawn(
+    names: Sequence[str], rows: Sequence[Sequence[float]], joules: Sequence[float]
+) -> tuple[dict[str, float], list[float]]:
     """The watts of each computation and of waiting, from the seconds of each in several stretches (waiting last), and
-    their joules: least squares.
+    their joules, by least squares; and the joules of each stretch that they do not explain.
 
     Computations are taken to draw about the same, more so the worse the joules are explained: what cannot be told apart
     draws alike, and nothing is read into readings that came late.
     """
-    return _drawn(names, rows, joules)[0]
-
-
-def _drawn(
-    names: Sequence[str], rows: Sequence[Sequence[float]], joules: Sequence[float]
-) -> tuple[dict[str, float], list[float]]:
-    """`drawn`, and the joules of each stretch that it does not explain."""
     # What all computations draw, what waiting draws, and what each computation draws beside the others.
     columns = [[sum(row[:-1]), row[-1], *row[:-1]] for row in rows]
     size = len(names) + 2

@@ -33,11 +33,11 @@ class OnNode:
         self._monotonic = monotonic
         self._values = values
         self._ended = threading.Event()
-        self._looks: list[Callable[[], None]] = []
         self._started = False
         self.stopping = Stopping(environment.rank, environment.world_size, values, monotonic)
         has_agent = environment.socket is not None and environment.local_rank == 0
         self._reporter = Reporter(Agent(environment.socket or ""), monotonic) if has_agent else None
+        self._looks: list[Callable[[], None]] = [] if self._reporter is None else [self._reporter.report_if_due]
         self._meter = EnergyMeter(Agent(environment.socket) if environment.socket else None, monotonic)
         self._thread: threading.Thread | None = None
 
@@ -134,7 +134,7 @@ class OnNode:
         self._go_on_beside()
 
     def _go_on_beside(self) -> None:
-        wanted = self._reporter is not None or self._values is not None or self._looks
+        wanted = self._values is not None or self._looks
         if self._started and wanted and self._thread is None:
             self._thread = threading.Thread(target=self._beside, name="flyball", daemon=True)
             self._thread.start()
@@ -142,10 +142,10 @@ class OnNode:
     def _beside(self) -> None:
         warned = False
         while not self._ended.wait(TICK_SECONDS):
-            looks = [self.stopping.look, *self._looks]
-            if self._reporter is not None:
-                looks.insert(1, self._reporter.report_if_due)
-            for look in looks:  # a volume that fails one of them is no reason to tell the agent nothing
+            for look in (
+                self.stopping.look,
+                *self._looks,
+            ):  # a volume that fails one of them is no reason to tell the agent nothing
                 try:
                     look()
                 except Exception as error:

@@ -11,7 +11,7 @@ import pickle
 import time
 from typing import Any, Callable, NamedTuple
 
-from flyball.checkpoints import Checkpoint, Checkpoints, Superseded
+from flyball.checkpoints import Checkpoint, Checkpoints, Disk, Superseded
 from flyball.environment import Environment
 from flyball.sampling import Position
 from flyball.shared_values import SharedValues
@@ -45,11 +45,38 @@ class Restored(NamedTuple):
     seed: int
 
 
+def facts_of(position: Position, dataset_size: int | None, seed: int, environment: Environment) -> dict[str, Any]:
+    """What is said in a checkpoint; `restored_from` reads it."""
+    return {
+        "epoch": position.epoch,
+        "samples": position.samples,
+        "datasetSize": dataset_size,
+        "seed": seed,
+        "worldSize": environment.world_size,
+    }
+
+
 def restored_from(found: Checkpoint) -> Restored:
     """What is said in the checkpoint."""
     facts = found.facts
     position = Position(found.iteration, int(facts["epoch"]), int(facts["samples"]))
     return Restored(position, facts["datasetSize"], int(facts["seed"]))
+
+
+def claimed(directory: str, environment: Environment, kept: int, disk: Disk | None = None) -> Checkpoints:
+    """The checkpoints of a folder, taken for this incarnation by rank 0; where that fails training goes on."""
+    checkpoints = Checkpoints(directory, environment.incarnation, kept, disk)
+    if environment.rank == 0:
+        try:
+            checkpoints.claim()
+        except OSError as error:
+            logger.warning("no checkpoints are written, training goes on: %s", error)
+    return checkpoints
+
+
+def none_loaded(directory: str, why: object) -> RuntimeError:
+    """The error where there are checkpoints of which none can be loaded."""
+    return RuntimeError(f"none of the checkpoints in {directory} can be loaded; to begin anew, take them away: {why}")
 
 
 class SavedState:
@@ -82,12 +109,7 @@ class SavedState:
         self._save_at = float("inf")
         self.iteration = 0
         """Of the checkpoint that was written or loaded last."""
-        self._checkpoints = Checkpoints(directory, environment.incarnation, kept)
-        if environment.rank == 0:
-            try:
-                self._checkpoints.claim()
-            except OSError as error:
-                logger.warning("no checkpoints are written, training goes on: %s", error)
+        self._checkpoints = claimed(directory, environment, kept)
 
     @property
     def writes(self) -> bool:
@@ -127,9 +149,7 @@ class SavedState:
             self._say_restored(os.path.basename(found.folder))
             return restored
         if failure is not None:
-            raise RuntimeError(
-                f"none of the checkpoints in {self._directory} can be loaded; to begin anew, take them away: {failure}"
-            ) from failure
+            raise none_loaded(self._directory, failure) from failure
         self._say_restored(_NOTHING)
         return None
 
@@ -159,13 +179,7 @@ class SavedState:
         Raises SystemExit where a later incarnation of the job has taken the folder.
         """
         state = self._state_dict()
-        facts = {
-            "epoch": position.epoch,
-            "samples": position.samples,
-            "datasetSize": dataset_size,
-            "seed": seed,
-            "worldSize": self._environment.world_size,
-        }
+        facts = facts_of(position, dataset_size, seed, self._environment)
         try:
             self._checkpoints.save(
                 position.iteration, facts, lambda folder: self._write(os.path.join(folder, STATE_FILE), state)

@@ -14,11 +14,19 @@ import os
 import time
 from typing import Callable
 
-from flyball.checkpoints import Checkpoint, Checkpoints, Disk, Superseded
+from flyball.checkpoints import Checkpoint, Disk, Superseded
 from flyball.environment import Environment
 from flyball.sampling import Position
 from flyball.save_turns import SaveTurns
-from flyball.saved_state import RESTORE_SECONDS, RETRY_SECONDS, Restored, restored_from
+from flyball.saved_state import (
+    RESTORE_SECONDS,
+    RETRY_SECONDS,
+    Restored,
+    claimed,
+    facts_of,
+    none_loaded,
+    restored_from,
+)
 from flyball.shared_values import SharedValues
 from flyball.stopping import EXIT_STATUS
 from flyball.together import Together
@@ -65,16 +73,11 @@ class ShardedState:
         self.iteration = 0
         """Of the checkpoint that was written or loaded last."""
         self._disk = Disk()
-        self._checkpoints = Checkpoints(directory, environment.incarnation, kept, self._disk)
+        self._checkpoints = claimed(directory, environment, kept, self._disk)
         rank, world_size = environment.rank, environment.world_size
         self._restores = Together("restore", rank, world_size, values, monotonic)
         self._saves = Together("save", rank, world_size, values, monotonic)
         self._turns = SaveTurns(rank, world_size, values, monotonic)
-        if rank == 0:
-            try:
-                self._checkpoints.claim()
-            except OSError as error:
-                logger.warning("no checkpoints are written, training goes on: %s", error)
 
     # --- to begin with ---------------------------------------------------------------------------------------------
 
@@ -104,7 +107,7 @@ class ShardedState:
             self._restores.end(number, _FAILED)
         self._restores.begin(number + 1, _NONE_LOADED if why else _NOTHING)
         if why:
-            raise self._none_loaded(why)
+            raise none_loaded(self._directory, why)
         return None
 
     def _as_rank_0_says(self) -> Restored | None:
@@ -115,7 +118,8 @@ class ShardedState:
             if name == _NOTHING:
                 return None
             if name is None or name == _NONE_LOADED:
-                raise self._none_loaded(name or f"rank 0 does not say which, within {RESTORE_SECONDS:g} s")
+                why = name or f"rank 0 does not say which, within {RESTORE_SECONDS:g} s"
+                raise none_loaded(self._directory, why)
             found = self._checkpoints.named(name)
             why = f"it is not in {self._directory}" if found is None else self._load(found)
             if why:
@@ -131,11 +135,6 @@ class ShardedState:
         except Exception as error:
             return str(error) or repr(error)
         return ""
-
-    def _none_loaded(self, why: str) -> RuntimeError:
-        return RuntimeError(
-            f"none of the checkpoints in {self._directory} can be loaded; to begin anew, take them away: {why}"
-        )
 
     # --- as training goes on ------------------------------------------------------------------------------------------
 
@@ -186,13 +185,7 @@ class ShardedState:
         return saved
 
     def _save(self, number: int, position: Position, dataset_size: int | None, seed: int) -> str:
-        facts = {
-            "epoch": position.epoch,
-            "samples": position.samples,
-            "datasetSize": dataset_size,
-            "seed": seed,
-            "worldSize": self._environment.world_size,
-        }
+        facts = facts_of(position, dataset_size, seed, self._environment)
 
         def write(folder: str) -> None:
             shards = os.path.join(folder, STATE_FOLDER)

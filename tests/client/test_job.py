@@ -60,14 +60,14 @@ def test_what_fails_beside_the_training_keeps_nothing_else_from_being_looked_at(
 ) -> None:
     """A volume that cannot be read for a while is no reason to report no steps, nor to skip the looks after it."""
     monkeypatch.setattr("flyball.on_node.TICK_SECONDS", 0.001)
-    job = Job(Environment(socket="/nowhere/flyball.sock"))
     looked, reported = threading.Event(), threading.Event()
+    monkeypatch.setattr("flyball.reporting.Reporter.report_if_due", lambda reporter: reported.set())
+    job = Job(Environment(socket="/nowhere/flyball.sock"))
 
     def stale() -> None:
         raise OSError("stale file handle")
 
     monkeypatch.setattr(job.stopping, "look", stale)
-    monkeypatch.setattr(job._reporter, "report_if_due", reported.set)
     job._look_beside(stale)
     job._look_beside(looked.set)
     job._started = True

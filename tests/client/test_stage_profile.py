@@ -165,7 +165,7 @@ def test_without_a_counter_there_is_no_profile() -> None:
 
 
 def test_states_that_cannot_be_told_apart_draw_the_mean() -> None:
-    found = drawn(["forward", "backward"], [[1.0, 1.0, 0.0]] * 5, [300.0] * 5)
+    found, _ = drawn(["forward", "backward"], [[1.0, 1.0, 0.0]] * 5, [300.0] * 5)
     assert found["forward"] == pytest.approx(150.0)
     assert found["backward"] == pytest.approx(150.0)
 
@@ -185,6 +185,6 @@ def test_readings_that_come_late_do_not_tell_computations_apart_that_are_alike()
     generator = random.Random(1)
     rows = [[share, 0.8 - share, 0.2] for share in (generator.uniform(0.3, 0.5) for _ in range(10))]
     joules = [180.0 * 0.8 + 60.0 * 0.2 + generator.gauss(0.0, 4.0) for _ in rows]
-    found = drawn(["forward", "backward"], rows, joules)
+    found, _ = drawn(["forward", "backward"], rows, joules)
     assert found["forward"] == pytest.approx(180.0, rel=0.06)
     assert found["backward"] == pytest.approx(180.0, rel=0.06)

@@ -97,9 +97,7 @@ class GpuState(Struct, frozen=True):
     lock_set_ns: int = 0  # when it was set last
     lock_drifts: int = 0  # how many times in a row the clock was found above it since
     lock_refused: str | None = None
-    set_latency: SetLatency | None = (
-        None  # of the calls that set its clock in this driver session, once there were some
-    )
+    set_latency: SetLatency | None = None  # of the calls that have set its clock in this driver session
     pods: tuple[PodName, ...] = ()
     holders: Holders = Holders.KNOWN
     purpose: TargetPurpose = TargetPurpose.UNTOUCHED

@@ -204,8 +204,8 @@ class GpuReading(Struct, frozen=True):
     """One reading of everything that a GPU measures; None where it does not measure it.
 
     `energy_millijoules` counts since the driver was loaded; `energy_read_ns` is when it was read, by CLOCK_BOOTTIME, where
-    reading takes long enough to matter. Without `persistence_mode` the driver lets go of a GPU that
-    nobody has open, and forgets its limits.
+    reading takes long enough to matter. Without `persistence_mode` the driver lets go of a GPU that nobody has open, and
+    forgets its limits.
     """
 
     limit: PowerLimitReading
