@@ -14,6 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest_plugins = [
+    "tests.support.last_words",
     "tests.support.control_plane",
     "tests.support.real_nodes",
     "tests.support.workers",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 from flyball_testbed.controlplane.programs.binaries import Binaries
 from flyball_testbed.site import Site, SitePlan
 
+from tests.support.last_words import Sections, last_words
 from tests.support.site_bench import Bench, bench_on
 
 # Quick leases and timers, so that a test of what happens when they end need not wait for minutes.
@@ -81,14 +82,12 @@ def make_site(control_plane_programs: Binaries, tmp_path: Path) -> Iterator[Site
         site.stop()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put into the report of a failed test which parts of its sites do not run, and what they said last."""
-    report = yield
-    if report.failed:
-        for value in getattr(item, "funcargs", {}).values():
-            sites = value.started if isinstance(value, SiteMaker) else [value] if isinstance(value, Site) else []
-            report.sections += [("does not run", ended) for site in sites if (ended := site.ended())]
-    return report
+@last_words.register
+def _of_a_site(site: Site) -> Sections:
+    ended = site.ended()
+    return [("does not run", ended)] if ended else []
+
+
+@last_words.register
+def _of_own_sites(made: SiteMaker) -> Sections:
+    return [section for site in made.started for section in last_words(site)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from flyball_testbed.controlplane.programs.binaries import (
     find_binaries,
 )
 from flyball_testbed.controlplane.programs.build import MODULE_OF_PROGRAM, pinned_version
+
+from tests.support.last_words import Sections, last_words
 
 GROUP = "/apis/flyball.dev/v1alpha1"
 CLUSTER_COLLECTIONS = (
@@ -183,16 +185,11 @@ def _is_empty(collection: Json | None) -> bool:
     return collection is None or not collection["items"]
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put the ends of the components' logs into the report of a failed test."""
-    report = yield
-    if report.failed:
-        for value in getattr(item, "funcargs", {}).values():
-            devcluster = value.devcluster if isinstance(value, IsolatedCluster) else value
-            if isinstance(devcluster, DevCluster):
-                report.sections.append(("control plane", devcluster.control_plane.log_tails()))
-                break
-    return report
+@last_words.register
+def _of_a_devcluster(devcluster: DevCluster) -> Sections:
+    return [("control plane", devcluster.control_plane.log_tails())]
+
+
+@last_words.register
+def _of_a_part_of_one(cluster: IsolatedCluster) -> Sections:
+    return last_words(cluster.devcluster)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from flyball_testbed.real_site import RealSite
 from flyball_testbed.realnode import requirements
 from flyball_testbed.realnode.cluster import RealCluster
 from flyball_testbed.realnode.images import Image, write_image
+
+from tests.support.last_words import Sections, last_words
 
 MARKER = "realnode"
 PROGRAMS_FIXTURE = "real_node_programs"
@@ -191,17 +193,11 @@ def bench_on(cluster: RealCluster) -> RealBench:
     return RealBench(cluster, namespace)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put the ends of the logs, of the nodes and of the control plane, into the report of a failed test."""
-    report = yield
-    if report.failed:
-        for value in getattr(item, "funcargs", {}).values():
-            cluster = value.cluster if isinstance(value, RealBench) else value
-            if isinstance(cluster, RealCluster):
-                report.sections.append(("nodes", cluster.node_log_tails()))
-                report.sections.append(("control plane", cluster.devcluster.control_plane.log_tails()))
-                break
-    return report
+@last_words.register
+def _of_real_nodes(cluster: RealCluster) -> Sections:
+    return [("nodes", cluster.node_log_tails()), *last_words(cluster.devcluster)]
+
+
+@last_words.register
+def _of_a_bench(bench: RealBench) -> Sections:
+    return last_words(bench.cluster)
