@@ -142,10 +142,8 @@ class OnNode:
     def _beside(self) -> None:
         warned = False
         while not self._ended.wait(TICK_SECONDS):
-            for look in (
-                self.stopping.look,
-                *self._looks,
-            ):  # a volume that fails one of them is no reason to tell the agent nothing
+            # Each by itself: a volume that fails one of them is no reason to tell the agent nothing.
+            for look in (self.stopping.look, *self._looks):
                 try:
                     look()
                 except Exception as error:
