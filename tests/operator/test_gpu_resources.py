@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
+from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.workloads import IncarnationView, PodView, read_incarnation, read_node, read_pod
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
@@ -16,12 +16,9 @@ from flyball_operator.planning.snapshot import build_snapshot
 from flyball_operator.power.node_info import read_nodes
 from flyball_operator.power.targets import grant_targets
 from flyball_planner import plan
-from flyball_planner.models.gpu import gpu_model_for
-from flyball_planner.models.job import JobModel
-from flyball_planner.models.priors import model_class_prior
 
+from tests.support.one_job import Priors
 from tests.support.operator_objects import (
-    A100,
     FLOOR,
     NOW,
     Json,
@@ -34,16 +31,6 @@ from tests.support.operator_objects import (
 
 THEIRS = "example.com/gpu"
 UID = "uid-train"
-
-
-class Priors:
-    def model_for(self, job: EnergyAwareJob, nodes: Any) -> JobModel:
-        gpu_model = gpu_model_for(A100)
-        assert gpu_model is not None
-        return model_class_prior("resnet50", gpu_model)
-
-    def pace_band(self, *_: object) -> tuple[float, float] | None:
-        return 0.8, 1.25
 
 
 class Cluster:

@@ -47,20 +47,12 @@ from tests.support.operator_objects import (
 )
 
 UID = "uid-train"
-
-
 A = ("a", 4)
-
-
 INTERVAL = 5.0
-
+PAUSE, TIMEOUT = 10.0, 300.0
 
 MODEL = gpu_model_for(A100)
-
-
 assert MODEL is not None
-
-
 PRIOR = model_class_prior("resnet50", MODEL)
 
 
@@ -100,9 +92,6 @@ class RecordingWrites:
     async def open_gates(self, action: OpenGates, hostnames: Mapping[str, str]) -> WriteResult:
         self.taken.append(f"open {len(action.pods)}")
         return self.result
-
-
-PAUSE, TIMEOUT = 10.0, 300.0
 
 
 def new_controller() -> JobController:

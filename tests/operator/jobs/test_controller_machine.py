@@ -3,13 +3,12 @@ pods that fail, plans that change their mind. Its pods never hold GPUs twice, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import hypothesis.strategies as st
-from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
+from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodView
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
@@ -17,17 +16,14 @@ from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobAction, JobsCycle
 from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.starts.attempts import RestartRules
-from flyball_operator.power.node_info import NodeInfo, read_nodes
-from flyball_planner.models.gpu import gpu_model_for
-from flyball_planner.models.job import JobModel
-from flyball_planner.models.priors import model_class_prior
+from flyball_operator.power.node_info import read_nodes
 from flyball_planner.snapshot import JobDecision
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.examples import examples
+from tests.support.one_job import Priors
 from tests.support.operator_objects import (
-    A100,
     NOW,
     as_stored,
     decision,
@@ -40,16 +36,6 @@ from tests.support.operator_objects import (
 UID = "uid-train"
 TERMINATED, CRASH = 143, 1
 PLACES = {"nowhere": (), "a": (("a", 4),), "b": (("b", 4),), "both": (("a", 4), ("b", 4))}
-
-
-class Priors:
-    def model_for(self, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> JobModel:
-        gpu_model = gpu_model_for(A100)
-        assert gpu_model is not None
-        return model_class_prior("resnet50", gpu_model)
-
-    def pace_band(self, *_: object) -> tuple[float, float] | None:
-        return 0.8, 1.25
 
 
 @dataclass

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.learned_jobs import A100, NODES, Cluster, incarnation, job, learner
 from tests.support.operator_objects import NOW, decision
-from tests.support.recorded_tables import Recorded
+from tests.support.recorded_tables import RecordedJob
 from tests.support.waiting import until
 
 SIZE = {"n1": 4}
@@ -165,7 +165,7 @@ def test_no_job_spends_more_of_its_time_than_the_budget(permille: int, steps: li
 
 async def test_what_is_tried_tells_what_the_class_could_not() -> None:
     """A net that nobody knows, by recorded tables: its energy at other clocks, before and after two of them were tried."""
-    table: Any = Recorded("bert", 64)
+    table: Any = RecordedJob("bert", 64)
     view = job(training={"globalBatchSize": 64, "iterations": 100_000, "modelClass": "nobodys-net"})
     clock = 0.0
     cluster = Cluster(learner(clock=lambda: clock), table, view)
@@ -191,7 +191,7 @@ async def test_what_is_tried_tells_what_the_class_could_not() -> None:
     await measured(1410)
     before, tried = worst(), []
     while (found := next_clock()) is not None:
-        recorded = min(table._stages, key=lambda megahertz: abs(megahertz - found))
+        recorded = min(table.clocks, key=lambda megahertz: abs(megahertz - found))
         tried.append(recorded)
         await measured(recorded)
     assert len(tried) == 2

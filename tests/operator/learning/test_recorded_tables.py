@@ -9,7 +9,7 @@ import pytest
 from flyball_operator.learning.learner import REFIT_SECONDS
 
 from tests.support.learned_jobs import NODES, Cluster, job, learner
-from tests.support.recorded_tables import Recorded
+from tests.support.recorded_tables import RecordedJob
 from tests.support.waiting import PATIENCE_SECONDS
 
 CLOCK = 1290
@@ -19,7 +19,7 @@ CLOCK = 1290
 @pytest.mark.parametrize(("name", "batch"), [("resnet50", 256), ("bert", 64)])
 async def test_after_its_first_resize_a_job_takes_what_is_predicted(name: str, batch: int, model_class: str) -> None:
     """Within a tenth, in time and in energy, where it runs: on 2 GPUs, and then on 8."""
-    table: Any = Recorded(name, batch)
+    table: Any = RecordedJob(name, batch)
     written = name if model_class == "its own" else "nobodys-net"
     view = job(training={"globalBatchSize": batch, "iterations": 100_000, "modelClass": written})
     clock = 0.0

@@ -7,7 +7,8 @@ from statistics import median
 
 import pytest
 
-from tests.support.recorded_jobs import RecordedJob, recorded_bench
+from tests.support.recorded_jobs import recorded_bench
+from tests.support.recorded_tables import RecordedJob
 
 # Of each of ElasticFlow's tables the batch in the middle.
 TABLES = {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
+from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, NodeView, PodView
 from flyball_operator.cluster.outcome import DONE, Outcome, WriteResult
@@ -18,14 +18,11 @@ from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
 from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, CreateService, OpenGates, StopIncarnation
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.starts.pauses import LONGEST_OF_FIRST
-from flyball_operator.power.node_info import NodeInfo, read_nodes
-from flyball_planner.models.gpu import gpu_model_for
-from flyball_planner.models.job import JobModel
-from flyball_planner.models.priors import model_class_prior
+from flyball_operator.power.node_info import read_nodes
 from flyball_planner.snapshot import Admission, JobDecision
 
+from tests.support.one_job import Priors
 from tests.support.operator_objects import (
-    A100,
     NOW,
     Json,
     as_stored,
@@ -43,18 +40,6 @@ A, B = ("a", 4), ("b", 4)
 PAUSE, TIMEOUT = 10.0, 300.0
 QUOTA = 'jobs.batch "train-1" is forbidden: exceeded quota: jobs, requested: count/jobs.batch=1, used: 0, limited: 0'
 REFUSED = WriteResult(Outcome.REFUSED, message=QUOTA)
-
-MODEL = gpu_model_for(A100)
-assert MODEL is not None
-PRIOR = model_class_prior("resnet50", MODEL)
-
-
-class Priors:
-    def model_for(self, job: EnergyAwareJob, nodes: Mapping[str, NodeInfo]) -> JobModel:
-        return PRIOR
-
-    def pace_band(self, *_: object) -> tuple[float, float] | None:
-        return 0.8, 1.25
 
 
 @dataclass
