@@ -16,6 +16,9 @@ from flyball.job import Job
 class JaxJob(Job):
     """A `flyball.Job` whose loader gives arrays, and whose state is a tree of arrays."""
 
+    def _wait_for_device(self) -> None:
+        jax.block_until_ready(jax.live_arrays())  # JAX only queues what it is told to compute, on CPUs too
+
     def register_tree(
         self, state: Callable[[], Any], load: Callable[[Any], object], *, every_seconds: float = 600.0, kept: int = 2
     ) -> bool:

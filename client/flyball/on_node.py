@@ -68,7 +68,8 @@ class OnNode:
         """Around a stretch of the training, to know what it took: seconds, and joules of all of this pod's GPUs.
 
         Each end asks the agent, who reads the GPUs for it, some ten milliseconds: it is for epochs, evaluations, a hundred
-        steps, and not for each one. What was only queued on the GPU by then counts as done later: `flyball.torch` waits.
+        steps, and not for each one. What was only queued on the GPU by then counts as done later: `flyball.torch` and
+        `flyball.jax` wait for it.
         """
         return Measurement(name, self._meter, self._monotonic, self._wait_for_device)
 

@@ -169,3 +169,35 @@ def test_sharded_over_the_processes_it_trains_the_same_whatever_the_sizes(tmp_pa
     assert result.same_samples
     assert result.worst_loss_difference < 1e-4
     print(f"{result}, {len(steps) - len(trained)} steps made again")
+
+
+def test_what_is_measured_ends_when_the_device_has_computed_it(tmp_path: Path) -> None:
+    """JAX returns from what it has only queued; a measurement that did, too, would have next to no seconds and joules."""
+    pytest.importorskip("jax", reason="there is no JAX: pip install .[training]")
+    program = tmp_path / "measure.py"
+    program.write_text(
+        """
+import jax
+import jax.numpy as jnp
+import flyball.jax
+
+@jax.jit
+def compute(x):
+    for _ in range(20):
+        x = jnp.tanh(x @ x)
+    return x
+
+job = flyball.jax.join()
+x = jnp.ones((800, 800))
+compute(x).block_until_ready()  # compiled
+with job.measure("queued") as taken:
+    computed = compute(x)
+    queued = not computed.is_ready()
+assert queued, "JAX has waited by itself: this shows nothing"
+assert computed.is_ready()
+"""
+    )
+    own = {key: value for key, value in os.environ.items() if not key.startswith(("FLYBALL_", "JAX_"))}
+    own |= {"PYTHONPATH": str(ROOT / "client"), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, str(program)], env=own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
