@@ -124,7 +124,9 @@ class Brakes:
             fixed = sum(budget.counted(nodes[name].power.committed) for name in cap.nodes if name not in followers)
             slopes = [_Slope.of(info, expected=budget.expected) for info in followers.values()]
             room = NodeMilliwatts(budget.budget_milliwatts - fixed)
-            standing = self._standing(cap.name, followers.values())
+            # Where nothing is above the smallest limits, all brakes are the same.
+            lowerable = [info for info, slope in zip(followers.values(), slopes, strict=True) if slope.above]
+            standing = self._standing(cap.name, lowerable)
             if standing is not None and (standing == 0 or _fit(slopes, standing, room)):
                 continue  # as low as it has to be: its acknowledgements are awaited, or grants do the rest
             kept = _share_that_fits(slopes, room)

@@ -597,6 +597,20 @@ def test_a_second_cut_goes_deeper_and_never_keeps_more() -> None:
     assert bench.step(7100).brakes == ()
 
 
+def test_a_node_at_its_smallest_limits_keeps_no_later_cut_from_being_a_brake() -> None:
+    """Its grant stays as it is when all others are raised again, so that it never names the brake before."""
+    bench = Bench("abcdefg")
+    bench.gpu_nodes["g"] = bench.granted("g", FLOOR // 1000)
+    bench.land(bench.step(10_400))
+    for node in NODES:
+        bench.follow(node)
+    for node in NODES:
+        bench.gpu_nodes[node] = bench.granted(node, 300, generation=2, brake=1)
+    bench.time = HOLD_BACK_SECONDS
+    assert bench.only_brake(15_200).brakes == ()  # all is raised again, and nothing is over
+    assert [send.spec.kept_millionths for send in bench.only_brake(10_400).brakes] == [500_000]
+
+
 def test_where_predicted_draw_counts_limits_are_lowered_until_they_bound_it() -> None:
     bench = Bench(enforcement="Expected")
     cut = bench.step(9600)  # of 10,800 W predicted under 14,400 W of limits
