@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable
 
 # Who says which process of how many this is, in the order in which they are believed: torchrun, then Flyball for JAX.
@@ -68,7 +69,8 @@ OBJECTIVES = ("Time", "Energy", "Balanced")
 class Environment:
     """One training process: `rank` of `world_size`, in the job's start number `incarnation` (0: no start of Flyball's).
 
-    `run` is the same in every process of one start and differs from every other start's.
+    `run` is the same in every process of one start and differs from every other start's. Outside Flyball nobody counts
+    starts: then it is the same in the processes of one parent, as those of one torchrun are, until `begun_as` knows better.
     """
 
     rank: int = 0
@@ -129,6 +131,16 @@ class Environment:
             target=Target.read(variables.get("FLYBALL_TARGET_METRIC", "")),
             pipeline=_pipeline(variables, number) if variables.get("FLYBALL_PIPELINE_PLAN") else None,
         )
+
+    def begun_as(self, token: str) -> Environment:
+        """This process of a start that all its processes know by the token of rank 0 (`start_token`); under Flyball they
+        have the incarnation for it."""
+        return self if self.incarnation else replace(self, run=f"local{token}")
+
+
+def start_token() -> str:
+    """What no other start is known by, always of one length; that of a later start sorts behind it."""
+    return f"{time.time_ns():020d}"
 
 
 def _pipeline(variables: Mapping[str, str], number: Callable[[str, int | None, int], int | None]) -> PipelineSection:

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import jax
 import numpy
 
-from flyball.environment import Environment
+from flyball.environment import Environment, start_token
 from flyball.job import Job
 
 
@@ -81,6 +81,14 @@ def stacked(samples: list[Any]) -> Any:
     return jax.tree_util.tree_map(lambda *leaves: numpy.stack(leaves), *samples)
 
 
+def _of_rank_0(token: str) -> str:
+    """The token that rank 0 has given, in every process."""
+    from jax.experimental import multihost_utils
+
+    letters = numpy.frombuffer(token.encode(), dtype=numpy.uint8)
+    return bytes(numpy.asarray(multihost_utils.broadcast_one_to_all(letters))).decode()
+
+
 def join(*, seed: int = 0, checkpoint_directory: str | None = None) -> JaxJob:
     """`flyball.join`, and JAX's processes where there are several (by gloo where the devices are CPUs).
 
@@ -94,6 +102,7 @@ def join(*, seed: int = 0, checkpoint_directory: str | None = None) -> JaxJob:
             num_processes=environment.world_size,
             process_id=environment.rank,
         )
+        environment = environment.begun_as(_of_rank_0(start_token()))
     job = JaxJob(environment, seed=seed, checkpoint_directory=checkpoint_directory)
     job.start()
     return job

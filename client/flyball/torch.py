@@ -11,7 +11,7 @@ import torch
 import torch.distributed
 from torch.utils.data import DataLoader
 
-from flyball.environment import Environment
+from flyball.environment import Environment, start_token
 from flyball.job import Job
 from flyball.sampling import Part
 
@@ -100,10 +100,15 @@ class _Once:
 def join(*, seed: int = 0, checkpoint_directory: str | None = None, backend: str | None = None) -> TorchJob:
     """`flyball.join`, and PyTorch's process group where there are several processes (NCCL on GPUs, gloo elsewhere)."""
     environment = Environment.read(os.environ, os.getppid())
-    if environment.world_size > 1 and not torch.distributed.is_initialized():
-        if torch.cuda.is_available():
-            torch.cuda.set_device(environment.local_rank)
-        torch.distributed.init_process_group(backend or ("nccl" if torch.cuda.is_available() else "gloo"))
+    if environment.world_size > 1:
+        if not torch.distributed.is_initialized():
+            if torch.cuda.is_available():
+                torch.cuda.set_device(environment.local_rank)
+            torch.distributed.init_process_group(backend or ("nccl" if torch.cuda.is_available() else "gloo"))
+        if not environment.incarnation:
+            token = [start_token()]
+            torch.distributed.broadcast_object_list(token)  # parents of processes on several nodes differ
+            environment = environment.begun_as(token[0])
     job = TorchJob(environment, seed=seed, checkpoint_directory=checkpoint_directory)
     job.start()
     return job

@@ -11,7 +11,7 @@ from typing import Any
 
 import flyball
 import pytest
-from flyball.environment import Environment, InvalidEnvironment
+from flyball.environment import Environment, InvalidEnvironment, start_token
 from flyball.job import Job
 
 from tests.support.waiting import PATIENCE_SECONDS
@@ -27,6 +27,14 @@ def test_torchrun_is_believed_before_what_flyball_says_for_jax() -> None:
     assert (read.rank, read.world_size, read.local_rank, read.run) == (1, 2, 0, "local77.0")
     assert Environment.read({}, 77) == Environment(run="local77.0")
     assert Environment.read({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}, 77).run == "local77.2"
+
+
+def test_a_start_is_known_by_its_incarnation_or_else_by_the_token_of_rank_0() -> None:
+    first, second = start_token(), start_token()
+    assert first < second
+    assert len(first) == len(second)
+    assert Environment(run="local77.0").begun_as(first).run == f"local{first}"
+    assert Environment(run="000004.0", incarnation=4).begun_as(first).run == "000004.0"
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ class Start:
         incarnation: int,
         processes: int,
         program: Path = ROOT / "examples/training/train_jax.py",
+        iterations: int = ITERATIONS,
     ) -> None:
         self.journal = folder / "journal"
         self.journal.mkdir(parents=True, exist_ok=True)
@@ -48,7 +49,7 @@ class Start:
             "FLYBALL_CHECKPOINT_DIR": str(folder),
             "FLYBALL_GLOBAL_BATCH_SIZE": "12",
             "FLYBALL_MAX_LOCAL_BATCH_SIZE": "6",
-            "FLYBALL_ITERATIONS": str(ITERATIONS),
+            "FLYBALL_ITERATIONS": str(iterations),
             "FLYBALL_STEP_JOURNAL": str(self.journal),
         }
         self._logs = [folder / f"log-{incarnation}-{rank}" for rank in range(processes)]
@@ -169,6 +170,21 @@ def test_sharded_over_the_processes_it_trains_the_same_whatever_the_sizes(tmp_pa
     assert result.same_samples
     assert result.worst_loss_difference < 1e-4
     print(f"{result}, {len(steps) - len(trained)} steps made again")
+
+
+def test_starts_from_one_shell_tell_each_other_apart(tmp_path: Path) -> None:
+    """Outside Flyball nobody counts starts, and all processes of a shell have one parent: what rank 0 said of the
+    checkpoints in the first start must not be taken for what it says in the second."""
+    pytest.importorskip("jax", reason="there is no JAX: pip install .[training]")
+    for iterations in (6, 12):
+        run = Start(tmp_path, 0, 2, iterations=iterations)
+        try:
+            assert run.ended() == [0, 0], run.log()
+        finally:
+            run.end(signal.SIGKILL)
+    steps = read_steps(tmp_path / "journal")
+    assert [step.iteration for step in steps] == list(range(1, 13)), "each once: the second start goes on"
+    assert len({step.start for step in steps}) == 2
 
 
 def test_what_is_measured_ends_when_the_device_has_computed_it(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from flyball_testbed.controlplane.ports import free_port
 from flyball_testbed.realnode import requirements
 from flyball_testbed.training.journals import compare, history, read_steps
 from flyball_testbed.training.pytorch import get
@@ -41,11 +42,12 @@ class Torchrun:
         incarnation: int,
         processes: int,
         program: Path = ROOT / "examples/training/train.py",
+        meet: tuple[str, ...] = ("--standalone",),
         **environment: str,
     ) -> None:
         self.journal = folder / "journal"
         self.journal.mkdir(parents=True, exist_ok=True)
-        self._log = folder / f"log-{incarnation}"
+        self._log = folder / f"log-{len(list(folder.glob('log-*')))}"
         own = {key: value for key, value in os.environ.items() if not key.startswith(("FLYBALL_", "PYTHON"))}
         own |= {
             "PYTHONPATH": str(ROOT / "client"),
@@ -59,7 +61,7 @@ class Torchrun:
             "FLYBALL_STEP_JOURNAL": str(self.journal),
             **environment,
         }
-        command = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        command = [python, "-m", "torch.distributed.run", *meet, f"--nproc-per-node={processes}"]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 [*command, str(program), str(ROOT / "LICENSE")],
@@ -126,6 +128,33 @@ def test_resized_terminated_and_killed_it_trains_the_same(torch_python: str, und
     assert result.same_samples
     assert result.worst_loss_difference < 1e-4
     print(f"{result}, {redone} steps made again")
+
+
+def test_several_torchruns_without_flyball_are_one_start(torch_python: str, tmp_path: Path) -> None:
+    """As on two nodes that somebody starts by hand: the processes have two parents, and nobody counts their starts."""
+    for iterations in (6, 12):
+        port = free_port()
+        where = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={port}")
+        runs = [
+            Torchrun(
+                torch_python,
+                tmp_path,
+                0,
+                1,
+                meet=(*where, f"--node-rank={rank}"),
+                FLYBALL_ITERATIONS=str(iterations),
+            )
+            for rank in range(2)
+        ]
+        try:
+            assert [run.ended() for run in runs] == [0, 0], "\n".join(run.log() for run in runs)
+        finally:
+            for run in runs:
+                run.kill()
+    steps = read_steps(tmp_path / "journal")
+    assert [step.iteration for step in steps] == list(range(1, 13)), "each once, by both: the second start goes on"
+    assert {step.world_size for step in steps} == {2}
+    assert len({step.start for step in steps}) == 2
 
 
 def test_sharded_by_fsdp_it_trains_the_same_whatever_the_sizes(
