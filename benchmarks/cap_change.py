@@ -247,7 +247,7 @@ def measure(site: Site, plan: SitePlan, way: str, count: int, high: int, low: in
         print(
             f"{way} {number:3d}: {from_watts / 1000:.1f} kW of limits to {low / 1000:.1f} kW: hardware {hardware:.2f} s,"
             f" reported {status:.2f} s, API server {costs['kube-apiserver']:.2f} s of processor,"
-            f" {cuts[-1].writes.total()} writes",
+            f" {cuts[-1].writes.total()} writes ({', '.join(f'{n} {name}' for name, n in cuts[-1].writes.most_common())})",
             flush=True,
         )
         raised_all = False

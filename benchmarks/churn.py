@@ -152,6 +152,7 @@ class Churn:
     def __init__(self, site: Site, session: ApiSession, gpus: int, namespace: str = NAMESPACE) -> None:
         self.site, self.session, self.gpus, self.namespace = site, session, gpus, namespace
         self.watch = Watch()
+        self.cut_at = 0.0  # of the monotonic clock
         self._submitted = 0
         self._ended: set[str] = set()
         self._draw = random.Random(1)
@@ -308,9 +309,15 @@ def report_churn(report: Report, churn: Churn, before: Costs, after: Costs, firs
     waits = [seen.pods_ready - seen.submitted for seen in new if seen.pods_ready]
     report.times("submissions", waits, "submission to running pods, p99")
     print(stages(new))
-    late = [seen.said_ready - seen.pods_ready for seen in new if seen.said_ready and seen.pods_ready]
-    late += [seen.said_ended - seen.pods_ended for seen in jobs if seen.said_ended and seen.pods_ended >= first]
-    report.times("changes", [max(0.0, value) for value in late], "a state's change until its status says so, p99")
+    changes = [(seen.said_ready, seen.pods_ready, "ready") for seen in new if seen.said_ready and seen.pods_ready]
+    changes += [
+        (seen.said_ended, seen.pods_ended, "ended") for seen in jobs if seen.said_ended and seen.pods_ended >= first
+    ]
+    late = sorted(((max(0.0, said - was), was - churn.cut_at, what) for said, was, what in changes), reverse=True)
+    report.times("changes", [seconds for seconds, _, _ in late], "a state's change until its status says so, p99")
+    print(
+        "the slowest: " + "; ".join(f"{what} {after:+.0f} s of the cut, {took:.2f} s" for took, after, what in late[:5])
+    )
     ages = [seen.oldest_figures for seen in jobs if seen.oldest_figures]
     report.times("running jobs", ages, "age of a running job's figures, p99")
     waiting = sum(1 for seen in new if not seen.pods_ready)
@@ -361,11 +368,12 @@ async def churned(report: Report, churn: Churn, site: Site, session: ApiSession,
         seen.oldest_figures = 0.0
     before, first = Costs.now(site), time.monotonic()
     cuts: list[asyncio.Task[tuple[int, float, float]]] = []
-    await churn.churn(
-        arguments.per_minute,
-        60.0 * arguments.minutes,
-        lambda: cuts.append(asyncio.create_task(cut(site, session))),
-    )
+
+    def begin_cut() -> None:
+        churn.cut_at = time.monotonic()
+        cuts.append(asyncio.create_task(cut(site, session)))
+
+    await churn.churn(arguments.per_minute, 60.0 * arguments.minutes, begin_cut)
     low, hardware, status = await asyncio.wait_for(cuts[0], 60.0)
     await asyncio.sleep(SETTLE_SECONDS)
     report_churn(report, churn, before, Costs.now(site), first)
