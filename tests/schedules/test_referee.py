@@ -17,18 +17,22 @@ CLAIMED_WATTS = 230
 class Scene:
     """A node of two GPUs at 100 and 130 W under a cap that claims their sum; then another hand sets the first to 250 W."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lowered_by_hand: bool = False) -> None:
         loop = asyncio.new_event_loop()
         self.referee = Referee(loop, lambda: True, 60.0, lambda _: None)
         node = VirtualNode("a", [CONSTANTS] * 2, lambda: int(loop.time() * 1e9))
         self.first, self.second = (WatchedDevice(device, node, self.referee) for device in node.devices)
         self.referee.add("a", node.devices, {})
-        self.set(self.first, 100)
+        by_hand = self.first.device
+        if lowered_by_hand:
+            self.set(self.first, 130)
+            self.referee.by_itself(by_hand, "drift", lambda: by_hand.set_power_limit_milliwatts(100_000))
+        else:
+            self.set(self.first, 100)
         self.set(self.second, 130)
         self.claim()
         assert not self.referee.violation
-        raised = self.first.device
-        self.referee.by_itself(raised, "drift", lambda: raised.set_power_limit_milliwatts(250_000))
+        self.referee.by_itself(by_hand, "drift", lambda: by_hand.set_power_limit_milliwatts(250_000))
         loop.close()
 
     def claim(self) -> None:
@@ -83,3 +87,8 @@ def test_more_than_another_hand_has_set_is_the_agents_doing() -> None:
     scene = Scene()
     scene.set(scene.first, 260)
     assert scene.referee.violation == "hall: 230 W claimed as enforced, 390 W allowed by the limits"
+
+
+def test_what_another_hand_had_lowered_to_what_the_agent_wants_now_is_what_it_raises() -> None:
+    """The agent commanded nothing when it wanted that limit: it was there already, and others were granted the rest."""
+    assert not Scene(lowered_by_hand=True).referee.violation

@@ -146,7 +146,10 @@ class Referee:
         node = self._beside(device)
         others = sum(_counted(_limit(other), self._excuses.get(other.uuid)) for other in node if other is not device)
         change()
-        comes = max(_limit(device), device.read().requested_limit_milliwatts if settles_seconds else 0)
+        requested = device.read().requested_limit_milliwatts
+        if requested < self._asked.get(device.uuid, 0):
+            self._asked[device.uuid] = requested  # an agent that finds it at what it wants now commands nothing
+        comes = max(_limit(device), requested if settles_seconds else 0)
         if comes > before:
             now = self._loop.time()
             self._excuses[device.uuid] = Excuse(
