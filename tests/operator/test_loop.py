@@ -54,6 +54,7 @@ class Bench:
 
     def __init__(self, *nodes: GpuNode) -> None:
         self.time, self.cycles = 0.0, 0
+        self.refreshed_before: list[int] = []  # how many cycles there had been
         self.fails: set[int] = set()
         self.lease: Any = Lease()
         self.settings = Settings(leader_lease_seconds=15, coalesce_seconds=0.0)
@@ -78,7 +79,8 @@ class Bench:
 
     async def load(self) -> None: ...
 
-    async def refresh(self) -> None: ...
+    async def refresh(self) -> None:
+        self.refreshed_before.append(self.cycles)
 
     async def close(self) -> None: ...
 
@@ -104,6 +106,27 @@ async def test_a_leader_that_meets_a_higher_epoch_competes_for_one_above_it(monk
     await bench.lead(monkeypatch)
     assert bench.cycles == 0
     assert [stand_back for _, stand_back in bench.lease.given_up] == [0.0]
+
+
+async def test_a_leader_reads_everything_anew_before_its_first_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standby's watches may have been behind for a minute."""
+    bench = Bench()
+    await bench.lead(monkeypatch)
+    assert bench.cycles == 9
+    assert bench.refreshed_before == [0]
+
+
+async def test_a_leader_that_loses_its_lease_waits_for_no_list_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    monkeypatch.setattr("flyball_operator.loop.RETRY_SECONDS", 0.01)
+
+    async def hangs() -> None:
+        bench.lease.give_up("another one leads")
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(bench, "refresh", hangs)
+    await bench.lead(monkeypatch)
+    assert bench.cycles == 0
 
 
 async def test_a_leader_whose_cycles_fail_makes_way_for_another(monkeypatch: pytest.MonkeyPatch) -> None:

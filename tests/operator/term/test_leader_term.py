@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -232,8 +232,9 @@ class Bench:
         unchecked: Any = SimpleNamespace(cluster=self.cluster, ages=dict)
         learner: Any = self.learner
         executor: Any = self.writes
+        self.books_due = 0  # how often a book could have been written
         no_books: Any = SimpleNamespace(
-            unread=False, observe=lambda seen, now: None, due=lambda now, monotonic: None, largest_owners=list
+            unread=False, observe=lambda seen, now: None, due=self.no_book_due, largest_owners=list
         )
         jobs: Any = self.jobs
         self.term = LeaderTerm(
@@ -253,6 +254,9 @@ class Bench:
             wall_clock=lambda: NOW,
             energy_reports=no_books,
         )
+
+    def no_book_due(self, now: datetime, monotonic: float) -> None:
+        self.books_due += 1
 
     @staticmethod
     def node(name: str, watts: int, version: str = "7") -> GpuNode:
@@ -508,6 +512,29 @@ async def test_who_only_observes_says_of_no_pod_that_it_is_limited(mode: str, re
         await bench.cycle(0.1)
         await bench.settle()
     assert bench.events.recorded.count(("plain", "PowerLimited")) == recorded
+    await bench.term.close()
+
+
+async def test_what_is_no_cut_waits_while_a_cap_is_cut() -> None:
+    """Jobs that may run and the day's book: the API server's time belongs to the agents' acknowledgements."""
+    bench = Bench()
+    bench.caps = [row(3000)]
+    await bench.cycle()
+    await bench.settle()
+    assert bench.books_due == 1
+    metadata = {"name": "waits", "namespace": "team", "uid": "u", "labels": {"flyball.dev/admission": "by-power"}}
+    template = {"spec": {"containers": [{"name": "main"}]}}
+    bench.plain_jobs = [read_plain_job({"metadata": metadata, "spec": {"suspend": True, "template": template}})]
+    bench.caps = [row(1000)]
+    await bench.cycle(0.1)
+    await bench.settle()
+    assert "admit waits" not in bench.writes.made
+    assert bench.books_due == 1
+    bench.gpu_nodes = {"a": bench.node("a", 100, "8")}
+    await bench.cycle(0.1)
+    await bench.settle()
+    assert "admit waits" in bench.writes.made
+    assert bench.books_due == 2
     await bench.term.close()
 
 
