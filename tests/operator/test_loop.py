@@ -139,6 +139,35 @@ async def test_a_leader_whose_cycles_fail_makes_way_for_another(monkeypatch: pyt
     assert bench.operator.seconds_since_cycle() == 37.0  # for the probe, which goes on counting
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_only_cycles_that_fail_are_counted_on_after_a_term(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """Else a probe would end a standby, or let an operator stay that cannot lead."""
+    bench = Bench()
+    if fails:
+        bench.fails = set(range(1, 9))
+    monkeypatch.setattr(bench.operator._watches, "refresh", bench.refresh)
+    monkeypatch.setattr(bench.operator._watches, "runs", list)
+    monkeypatch.setattr(bench.operator._watches, "wait_synced", bench.load)
+    monkeypatch.setattr(bench.operator._worker, "start", lambda: None)
+    monkeypatch.setattr(bench.operator._worker, "stop", lambda: None)
+    terms = iter([1])
+    over = asyncio.Event()
+
+    async def wait_leading() -> int:
+        for epoch in terms:
+            return epoch
+        over.set()
+        return await asyncio.Future()
+
+    monkeypatch.setattr(bench.lease, "wait_leading", wait_leading, raising=False)
+    running = asyncio.create_task(bench.operator.run())
+    async with asyncio.timeout(60.0):
+        await over.wait()
+    assert (bench.operator.seconds_since_cycle() is not None) is fails
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_leader_that_still_decides_on_power_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs that make its cycles fail would do so with every other."""
     bench = Bench()

@@ -57,6 +57,31 @@ def test_a_write_that_fails_wakes_the_loop_later(failure: Exception | None) -> N
     loop.close()
 
 
+def test_an_object_whose_writes_fail_again_and_again_wakes_the_loop_once() -> None:
+    """Each failure of a busy second would else bring a cycle of its own."""
+
+    errors: list[object] = []
+
+    async def play() -> int:
+        woken = []
+        background = Background(lambda: woken.append(None))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+
+        async def write() -> WriteResult:
+            return UNKNOWN
+
+        for _ in range(5):
+            background.start("a", write())
+            await asyncio.sleep(RETRY_SECONDS / 10)
+        await asyncio.sleep(2 * RETRY_SECONDS)
+        return len(woken)
+
+    loop = VirtualLoop()
+    assert loop.run_until_complete(play()) == 1
+    assert not errors
+    loop.close()
+
+
 async def test_what_is_given_up_ends_without_an_answer_and_wakes_the_loop() -> None:
     woken = asyncio.Event()
     background = Background(woken.set)

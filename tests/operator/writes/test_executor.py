@@ -12,7 +12,7 @@ from flyball_api.gpu_node import read_gpu_node
 from flyball_api.grant import OtherGpuLimits
 from flyball_api.power_cap import PowerCapStatus
 from flyball_api.reading import to_json
-from flyball_api.workloads import DEFAULT_GPU_RESOURCES
+from flyball_api.workloads import DEFAULT_GPU_RESOURCES, read_plain_job
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import GPU_NODES, PODS, Resource
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
@@ -432,6 +432,20 @@ async def test_statuses_and_deletions_are_of_the_object_that_was_read() -> None:
             {"propagationPolicy": "Background", "preconditions": {"uid": "uid-train"}},
         ),
     ]
+
+
+async def test_a_suspended_job_is_let_run_as_it_was_read_and_is_no_incarnation() -> None:
+    """One that somebody has changed meanwhile may ask for other GPUs than were judged."""
+    desk = Desk()
+    path = "/apis/batch/v1/namespaces/team/jobs/waits"
+    metadata = {"name": "waits", "namespace": "team", "uid": "u", "resourceVersion": "5"}
+    desk.server.answers[f"PATCH {path}"] = {"kind": "Job", "metadata": metadata}
+    job = read_plain_job({"metadata": metadata, "spec": {"suspend": True, "template": {"spec": {"containers": []}}}})
+    assert (await desk.executor.admit_plain_job(job)).done
+    assert desk.server.asked == [
+        ("PATCH", path, {"metadata": {"resourceVersion": "5"}, "spec": {"suspend": False}}),
+    ]
+    assert desk.absorbed == []
 
 
 async def test_a_plan_is_put_where_the_job_has_it_and_never_over_another() -> None:
