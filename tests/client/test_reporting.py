@@ -265,6 +265,20 @@ def test_a_training_reports_itself_to_its_end(path: Path) -> None:
         agent.close()
 
 
+def test_a_job_can_limit_its_clock_and_without_an_agent_nothing_happens(path: Path) -> None:
+    trained(None, 3).limit_clock(1005)
+    agent = Answering(path, http(json.dumps(GRANTED).encode()))
+    job = Job(Environment(socket=str(path), incarnation=1))
+    job.start()
+    try:
+        job.limit_clock(1005)
+        wait_until(lambda: {"maxMegahertz": 1005, "seconds": 15.0} in agent.bodies, "the agent is asked for it")
+    finally:
+        for _ in job.epochs(0):
+            pass
+        agent.close()
+
+
 def test_only_one_process_of_a_pod_reports(path: Path) -> None:
     agent = Answering(path, http(json.dumps(GRANTED).encode()))
     try:

@@ -263,6 +263,14 @@ async def test_our_taint_is_put_back_beside_others(before: list[Json]) -> None:
     assert desk.server.asked[-1][2] == {"metadata": {"resourceVersion": "1"}, "spec": {"taints": [*kept, ours]}}
 
 
+async def test_a_taint_stays_where_the_lease_is_lost_between_look_and_write() -> None:
+    desk = Desk(loses_at=2)
+    desk.server.answers["GET /api/v1/nodes/a"] = raw_node("a", taints=[{"key": "flyball.dev/unacknowledged"}])
+    with pytest.raises(LeadershipLost):
+        await desk.executor.set_startup_taint(info(), closed=False)
+    assert [method for method, _, _ in desk.server.asked] == ["GET"]
+
+
 POD = "/api/v1/namespaces/team/pods/p"
 
 
