@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from flyball_api.gpu_node import read_gpu_node
+from flyball_api.names import LABEL_JOB_UID
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_kube.errors import ApiError
 from flyball_kube.resources import (
+    BRAKE_ACKNOWLEDGEMENTS,
     CORE_EVENTS,
     ENERGY_AWARE_JOBS,
     ENERGY_QUOTAS,
@@ -20,6 +22,7 @@ from flyball_kube.resources import (
     NAMESPACES,
     NODES,
     PODS,
+    POWER_BRAKES,
     POWER_CAPS,
     RESOURCE_QUOTAS,
     Resource,
@@ -416,3 +419,50 @@ async def test_no_cap_waits_for_a_kind_that_can_be_done_without() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("resource", [NODES, GPU_NODES, POWER_CAPS, POWER_BRAKES])
+def test_the_copy_is_as_old_as_the_oldest_of_what_power_depends_on(resource: Resource) -> None:
+    """Each by itself can have missed a reboot, a cap that fell, or an emergency."""
+    session: Any = None
+    watches = Watches(session, lambda: None, DEFAULT_GPU_RESOURCES)
+    for each, informer in watches._of.items():
+        age = 100.0 if each == resource else 1.0
+        informer._fresh_at, informer._monotonic = 0.0, lambda age=age: age
+    assert watches.cluster().age_seconds == 100.0
+
+
+@pytest.mark.parametrize("kind", ["caps", "brakes", "gpu_nodes"])
+async def test_what_cannot_be_read_and_power_depends_on_is_named(kind: str) -> None:
+    session: Any = None
+    watches = Watches(session, lambda: None, DEFAULT_GPU_RESOURCES)
+    getattr(watches, kind).invalid["odd"] = "spec.epoch: expected `int`"
+    assert watches.cluster().unread == ("odd",)
+
+
+async def test_a_service_of_another_namespace_is_no_jobs_own() -> None:
+    """Gates would open for ranks that cannot find each other."""
+    watches = await watches_of(Lists(jobs=[raw_job()]))
+    for version, namespace in enumerate(("others", "team"), start=7):
+        metadata = {
+            "name": f"of-{namespace}",
+            "namespace": namespace,
+            "resourceVersion": str(version),
+            "labels": {LABEL_JOB_UID: "uid-train"},
+        }
+        watches.services._store(f"{namespace}/of-{namespace}", {"kind": "Service", "metadata": metadata})
+    assert watches.cluster().services_of == {"uid-train": {"of-team"}}
+
+
+async def test_a_leader_that_reads_anew_reads_all_that_power_depends_on() -> None:
+    session: Any = None
+    watches = Watches(session, lambda: None, DEFAULT_GPU_RESOURCES)
+    asked = []
+    for resource, informer in watches._of.items():
+
+        async def refresh(resource: Resource = resource) -> None:
+            asked.append(resource)
+
+        informer.refresh = refresh  # type: ignore[method-assign]
+    await watches.refresh()
+    assert set(asked) == {NODES, GPU_NODES, POWER_CAPS, POWER_BRAKES, BRAKE_ACKNOWLEDGEMENTS}

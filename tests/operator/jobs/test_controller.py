@@ -55,6 +55,17 @@ def test_a_failed_incarnation_is_removed_once_its_failure_is_in_the_status() -> 
     assert cluster.status["restarts"] == 1
 
 
+def test_a_failed_incarnation_stays_until_its_failure_is_in_the_status_however_long_that_takes() -> None:
+    """Else an operator that comes meanwhile would neither count it nor know why the job began anew."""
+    cluster = Cluster()
+    cluster.fail(1)
+    assert cluster.cycle(statuses_wait=True) == []
+    assert cluster.cycle(PAUSE, statuses_wait=True) == []
+    assert cluster.cycle() == []
+    (stop,) = cluster.cycle()
+    assert isinstance(stop, StopIncarnation)
+
+
 @pytest.mark.parametrize("dies", ["before the write", "after the write", "after the stop"])
 def test_a_failure_is_neither_lost_nor_counted_twice_by_the_next_operator(dies: str) -> None:
     cluster = Cluster()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -219,6 +220,21 @@ def test_nothing_is_let_run_under_a_cap_that_cannot_be_read() -> None:
     broken = cap_view("row", watts=None)
     assert broken.spec is None
     assert only(state([job()], caps=[broken])).reason == "CapsUnreadable"
+
+
+def test_nothing_is_let_run_while_a_gpu_node_cannot_be_read() -> None:
+    seen = state([job()])
+    unread = dataclasses.replace(seen, cluster=dataclasses.replace(seen.cluster, unread=("n7",)))
+    assert only(seen).reason == "Admitted"
+    assert only(unread).reason == "CapsUnreadable"
+
+
+def test_nothing_is_let_run_into_gpus_of_a_cordoned_node() -> None:
+    seen = state([job()])
+    (info,) = seen.nodes.values()
+    assert info.node is not None
+    cordoned = replace(info, node=replace(info.node, cordoned=True))
+    assert only(dataclasses.replace(seen, nodes={info.name: cordoned})).reason == "WaitingForGpus"
 
 
 @pytest.mark.parametrize(

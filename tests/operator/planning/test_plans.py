@@ -64,6 +64,15 @@ async def test_decisions_that_are_the_same_stay_the_same_objects(caplog: pytest.
     assert caplog.text == ""
 
 
+async def test_a_job_that_is_gone_by_the_time_that_its_plan_is_there_has_no_decision() -> None:
+    """Its GPUs would be held for it until the next plan, and what it is called is not known any more."""
+    plans = Plans(Planner(), "powerflow-strict", 10.0, 1, lambda: None, OperatorMetrics())
+    plans.start(lambda timeless: EMPTY, NOW, 0.0)
+    await asyncio.sleep(0)
+    plans.take({name: JOBS[name] for name in NAMES[1:]}, 1.0)
+    assert sorted(plans.in_force.decisions) == NAMES[1:]
+
+
 async def test_after_a_slow_plan_the_next_one_waits_and_a_quick_one_is_followed_at_once() -> None:
     plans = Plans(Planner(), "powerflow-strict", 10.0, 1, lambda: None, OperatorMetrics())
     begun: list[float] = []

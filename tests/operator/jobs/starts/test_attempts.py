@@ -443,6 +443,29 @@ def test_gates_stay_closed_without_the_service_that_is_refused() -> None:
     assert isinstance(gates, OpenGates)
 
 
+def test_gates_that_cannot_be_opened_are_not_tried_all_the_time() -> None:
+    scene = Scene()
+    scene.stand(1, pod(0, node="", gated=True), pod(1, node="", gated=True))
+    scene.cycle()  # the number comes into the status
+    (gates,) = scene.cycle()
+    assert isinstance(gates, OpenGates)
+    scene.answer(WriteResult(Outcome.REFUSED, message="denied by a policy"))
+    assert scene.cycle() == []
+    (again,) = scene.cycle(1.0)
+    assert isinstance(again, OpenGates)
+
+
+def test_where_jobs_are_only_observed_no_start_takes_too_long() -> None:
+    """Nothing is started there; what the plan would give the job is said for as long as it waits."""
+    scene = Scene()
+    rules = RestartRules(PAUSE, TIMEOUT)
+    scene.controller = JobController(5.0, Priors(), DEFAULT_GPU_RESOURCES, rules, observe=True)
+    for _ in range(3):
+        assert scene.cycle(TIMEOUT) == []
+        assert not scene.step.jobs[UID].memory.given_back
+    assert "startAttempts" not in scene.status
+
+
 def test_a_stop_that_is_refused_is_not_tried_all_the_time() -> None:
     scene = Scene(decisions={UID: decision(UID)})
     scene.stand(1, ready(0), ready(1))
@@ -580,6 +603,19 @@ def test_a_job_that_cannot_end_within_its_budget_does_not_begin(mode: str, start
     scene.raw["spec"]["energy"]["budgetKilojoules"] = 10**9
     scene.raw["metadata"]["generation"] = 2
     assert [type(action) for action in scene.cycle()] == [CreateIncarnation]
+
+
+def test_what_a_job_takes_at_the_least_is_not_worked_out_before_there_are_nodes() -> None:
+    """On nodes of one GPU, as it is where none is known, it would take more than it may spend."""
+    energy = {"budgetKilojoules": 118, "onExhausted": "Suspend"}
+    scene = Scene(raw_job(gpus={"min": 8, "max": 8}, energy=energy))
+    nodes, scene.nodes = scene.nodes, []
+    scene.cycle()
+    assert scene.step.jobs[UID].memory.refusal is None
+    scene.nodes = nodes
+    starts = scene.cycle()
+    assert scene.step.jobs[UID].memory.refusal is None
+    assert [type(action) for action in starts] == [CreateIncarnation]
 
 
 def test_a_job_that_has_begun_spends_its_budget_as_ever() -> None:
