@@ -88,6 +88,26 @@ async def test_a_refresh_waits_for_no_list_that_hangs() -> None:
     assert running.cancelled()
 
 
+async def test_a_refresh_that_is_asked_for_as_a_list_ends_waits_for_no_watch() -> None:
+    session: Any = BehindSession()
+    refreshes: list[asyncio.Task[None]] = []
+
+    def ask(key: str) -> None:
+        if not refreshes:  # once the list has ended, and before a watch has begun
+            asyncio.get_running_loop().call_soon(lambda: refreshes.append(asyncio.create_task(informer.refresh())))
+
+    informer: Informer[str] = Informer(
+        session, NODES, lambda raw: str(raw["metadata"]["resourceVersion"]), on_change=ask
+    )
+    running = asyncio.create_task(informer.run())
+    await until(lambda: len(refreshes) == 1)
+    async with asyncio.timeout(5.0):
+        await refreshes[0]
+    assert session.lists == 2
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 def test_a_refresh_waits_for_no_pause_after_failures() -> None:
     """A leader that takes over after the API server was away must not go on without a look for as long as pauses grew."""
 
