@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
-from zlib import crc32
 
 import msgspec
 from flyball_api.energy_report import (
@@ -37,11 +36,11 @@ from flyball_api.energy_report import (
 )
 from flyball_api.gpu_node import GpuNode
 from flyball_api.times import whole_second
-from flyball_api.workloads import PodView
 
 from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.marks import Mark, Use, used_since
 from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.report.gpu_holders import Owner, PodName, digest, job_pods, other_holders
 from flyball_operator.report.would_have import Comparison, observed_use
 
 # GPUs pass their limits for moments, two clocks run at about the same rate, and a report is made of older readings.
@@ -57,14 +56,10 @@ MAX_BYTES = 1_400_000
 MAX_JOB_BYTES, MAX_NAMESPACE_BYTES, MAX_OWNER_BYTES, MAX_CAP_BYTES, MAX_NODE_BYTES = (
     300_000, 200_000, 150_000, 50_000, 400_000,
 )  # fmt: skip
-# As long as the CRD lets an owner be. Who makes a pod writes into it whatever he likes of what it belongs to.
-MAX_OWNER_CHARACTERS = 253
 # So many owners and namespaces are told apart on a day, of those that agents name, too.
 MAX_KNOWN = 16_384
 
 T = TypeVar("T")
-Owner = tuple[str, str]  # namespace, and kind/name
-PodName = tuple[str, str]  # namespace and name
 
 
 @dataclass(slots=True)
@@ -85,7 +80,7 @@ class _Counters:
     spare_seconds: float
 
     def mark(self, name: str) -> CountedNode:
-        return CountedNode(name, self.session, _digest(*sorted(self.millijoules)), sum(self.millijoules.values()))
+        return CountedNode(name, self.session, digest(*sorted(self.millijoules)), sum(self.millijoules.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,14 +243,14 @@ class EnergyBooks:
         known = self._counters.get(info.name)
         if known is not None and known.seen is gpu_node:
             return 0
-        session = _digest(gpu_node.status.boot_id, gpu_node.status.driver_load)
+        session = digest(gpu_node.status.boot_id, gpu_node.status.driver_load)
         read = {
             gpu.uuid: gpu.energy_millijoules for gpu in gpu_node.gpus if gpu.uuid and gpu.energy_millijoules is not None
         }
         if not read:
             return 0
-        ours = _job_pods(gpu_node, seen, frozenset() if known is None else known.ours)
-        holders = _other_holders(gpu_node, seen.owners, ours)
+        ours = job_pods(gpu_node, seen.job_pods, seen.owners, frozenset() if known is None else known.ours)
+        holders = other_holders(gpu_node, seen.owners, ours)
         if known is None:
             # Nobody knows how old the agent's report is that is seen first.
             since = min(now, self._counted_until or now)
@@ -327,40 +322,6 @@ def _possible(risen: int, info: NodeInfo, counters: _Counters, now: datetime) ->
     return counted
 
 
-def owner_of(pod: PodView) -> Owner:
-    """Whose a pod is: its namespace, and kind and name of what it belongs to, or of itself."""
-    return pod.namespace, _readable(pod.owner or f"Pod/{pod.name}")
-
-
-def _readable(owner: str) -> str:
-    """An owner in letters that print, and as long as it may be; those that are cut are still told apart."""
-    printed = owner if owner.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in owner)
-    if len(printed) <= MAX_OWNER_CHARACTERS:
-        return printed
-    return f"{printed[: MAX_OWNER_CHARACTERS - 9]}~{_digest(owner)}"
-
-
-def _job_pods(gpu_node: GpuNode, seen: Seen, before: Collection[PodName]) -> frozenset[PodName]:
-    """The pods of training jobs that hold GPUs of a node, as its agent or the API server says, or said `before`: until
-    another pod has the name."""
-    holding = {(gpu.pod.namespace, gpu.pod.name) for gpu in gpu_node.gpus if gpu.pod is not None}
-    reported = {(report.namespace, report.pod_name) for report in gpu_node.status.jobs}
-    known = (pod for pod in before if pod not in seen.owners)
-    return frozenset(holding & {*reported, *known, *(pod for pod in holding if pod in seen.job_pods)})
-
-
-def _other_holders(gpu_node: GpuNode, owners: Mapping[PodName, Owner], ours: Collection[PodName]) -> dict[str, Owner]:
-    """Who holds each GPU that no pod of a training job holds, by the GPU's uuid."""
-    found = {}
-    for gpu in gpu_node.gpus:
-        if gpu.pod is None or not gpu.uuid:
-            continue
-        pod = (gpu.pod.namespace, gpu.pod.name)
-        if pod not in ours:
-            found[gpu.uuid] = owners.get(pod) or (gpu.pod.namespace, _readable(f"Pod/{gpu.pod.name}"))
-    return found
-
-
 def _most_idle(info: NodeInfo, known: _Counters, gpu_node: GpuNode, session: str) -> float:
     """What a GPU of this node uses at the most between its last two reports where it computes nothing, in millijoules.
 
@@ -403,10 +364,6 @@ def _within(most_bytes: int, items: Iterable[T]) -> tuple[T, ...]:
             break
         found.append(item)
     return tuple(found)
-
-
-def _digest(*words: str) -> str:
-    return f"{crc32(chr(0).join(words).encode()):08x}"
 
 
 def _day(instant: datetime) -> str:

@@ -26,7 +26,8 @@ from flyball_kube.resources import ENERGY_REPORTS
 from flyball_kube.session import ApiSession, JsonObject
 
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
-from flyball_operator.report.energy_books import EnergyBooks, Owner, Seen
+from flyball_operator.report.energy_books import EnergyBooks, Seen
+from flyball_operator.report.gpu_holders import Owner
 
 logger = get_logger(__name__)
 

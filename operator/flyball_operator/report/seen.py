@@ -9,7 +9,8 @@ from flyball_planner.snapshot import JobDecision
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.jobs_step import JobsStep
 from flyball_operator.power.cycle import PowerState
-from flyball_operator.report.energy_books import Seen, owner_of
+from flyball_operator.report.energy_books import Seen
+from flyball_operator.report.gpu_holders import owner_of
 from flyball_operator.report.would_have import RatioSource, comparisons
 
 

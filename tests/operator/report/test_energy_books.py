@@ -20,8 +20,9 @@ from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.power.node_info import NodeInfo, read_nodes
 from flyball_operator.report import energy_books
-from flyball_operator.report.energy_books import EnergyBooks, Seen, owner_of
+from flyball_operator.report.energy_books import EnergyBooks, Seen
 from flyball_operator.report.energy_reports import EnergyReports, ReportWrite
+from flyball_operator.report.gpu_holders import owner_of, readable_owner
 
 from tests.support.crd_schema import assert_valid
 from tests.support.operator_objects import Json, gpu_node_view, grant, node_view, raw_device, raw_pod
@@ -318,7 +319,7 @@ def test_the_largest_book_fits_into_etcd_and_counts_nothing_twice() -> None:
     books.observe(Seen(nodes, {"hall": nodes}, [], {}), NOON)
     books.observe(Seen(nodes, {"hall": nodes}, jobs, {}), after(60))
     for index in range(600):
-        books._add_other((long, energy_books._readable(f"Deployment/{index}" + "ü" * 300)), 10**9, idle=True)
+        books._add_other((long, readable_owner(f"Deployment/{index}" + "ü" * 300)), 10**9, idle=True)
     spec = books.spec()
     assert_valid("EnergyReport", "spec", to_json(spec))
     assert spec.marks is not None
