@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from flyball_planner.ledger.caps import WATT_TOLERANCE
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.policies.energy_budget import EnergyBudget
 from flyball_planner.policies.view import Choice, ClusterView, JobView, Knob, Policy
@@ -22,6 +21,7 @@ from flyball_simulator.cluster.execution import Execution
 from flyball_simulator.cluster.meter import ConservationError, Meter
 from flyball_simulator.cluster.node_switching import NodeSwitching
 from flyball_simulator.cluster.nodes import Nodes
+from flyball_simulator.cluster.policy_rules import PolicyRules
 from flyball_simulator.cluster.runs import Phase, Run, restart_seconds
 from flyball_simulator.knowledge import Predictor, decision_clocks, nearest_clock
 from flyball_simulator.measured.oracle import Oracle
@@ -66,6 +66,7 @@ class Simulation:
         self.agenda = Agenda()
         self.nodes = Nodes(settings.gpus // settings.gpus_per_node, settings.gpus_per_node)
         self.meter = Meter(settings.gpus, settings.gpus_per_node, gpu.idle_power_watts, settings.node_overhead_watts)
+        self.rules = PolicyRules(self.policy, self.nodes, len(self.clocks), gpu.idle_power_watts)
         self.switching = NodeSwitching(settings, gpu, self.nodes, self.meter, self.agenda)
         self.predictor = Predictor(
             settings.knowledge,
@@ -305,7 +306,7 @@ class Simulation:
 
     def _apply(self, choices: Sequence[Choice]) -> None:
         """Make the choices true: who stops, who starts where, who changes its clock."""
-        chosen = self._checked(choices)
+        chosen = self.rules.checked(choices, self.active)
         for uid, run in self.active.items():
             if run.gpus and uid not in chosen:
                 self._stop(run)
@@ -322,7 +323,7 @@ class Simulation:
             else:
                 self.execution.change_clock(run, choice, self.now)
         self.switching.watch(self.now)
-        self._check_limits()
+        self.rules.check_limits(self.active.values(), self.meter.cap_watts)
 
     def _stop(self, run: Run) -> None:
         self.execution.stop(run, self.now)
@@ -343,37 +344,6 @@ class Simulation:
         homeless, moved = self.nodes.settle_in_order(wanted, self.switching.preferred())
         self.migrations += len(moved)
         return homeless
-
-    def _checked(self, choices: Sequence[Choice]) -> dict[str, tuple[Run, Choice]]:
-        chosen: dict[str, tuple[Run, Choice]] = {}
-        gpus = 0
-        for choice in choices:
-            run = self.active.get(choice.uid)
-            if run is None or choice.uid in chosen:
-                raise ConservationError(f"policy {self.policy.name} chose {choice.uid!r} twice, or unasked")
-            if choice.gpus not in run.truth.position or not 0 <= choice.clock_index < len(self.clocks):
-                raise ConservationError(f"policy {self.policy.name} chose {choice}: no such size or clock")
-            gpus += choice.gpus
-            chosen[choice.uid] = (run, choice)
-        if gpus > self.nodes.usable_gpus:
-            raise ConservationError(f"policy {self.policy.name} gave out {gpus} of {self.nodes.usable_gpus} GPUs")
-        return chosen
-
-    def _check_limits(self) -> None:
-        """A policy that holds the cap keeps the sum of all limits under it: then no job's draw can break it."""
-        cap = self.meter.cap_watts
-        if cap is None or not self.policy.traits.holds_limits:
-            return
-        idle = self.gpu.idle_power_watts
-        allowed = self.nodes.usable_gpus * idle
-        floor = allowed
-        for run in self.active.values():
-            if run.gpus:
-                allowed += run.limit_watts - run.gpus * idle
-        if allowed > max(cap, floor) + WATT_TOLERANCE:
-            raise ConservationError(
-                f"policy {self.policy.name} lets GPUs draw {allowed:.1f} W under a cap of {cap:.1f} W"
-            )
 
     def _new_run(self, index: int, job: SimulatedJob, oracle: Oracle) -> Run:
         largest = min(self.settings.gpus, job.global_batch_size)
