@@ -12,23 +12,20 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
-from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import yaml
-from flyball_kube.errors import ApiError
 
 from flyball_testbed.controlplane import network
 from flyball_testbed.controlplane.access import Access
-from flyball_testbed.controlplane.api import ApiClient, Json
+from flyball_testbed.controlplane.api import ApiClient
 from flyball_testbed.controlplane.components import (
     API_SERVER,
     COMPONENTS,
     CONTROLLER_MANAGER,
     ETCD,
-    FAKE_NODE_ANNOTATION,
     KWOK,
     NETWORK,
     SCHEDULER,
@@ -41,7 +38,7 @@ from flyball_testbed.controlplane.components import (
     scheduler_configuration,
 )
 from flyball_testbed.controlplane.credentials import create_keys, write_user_kubeconfigs
-from flyball_testbed.controlplane.nodes import NODES
+from flyball_testbed.controlplane.nodes import release_node_leases
 from flyball_testbed.controlplane.ports import LOOPBACK, free_port
 from flyball_testbed.controlplane.processes import (
     Process,
@@ -64,7 +61,6 @@ GARBAGE_COLLECTION_PERCENT = "200"
 ETCD_DATA = "etcd"
 PORT_ATTEMPTS = 5
 STOP_TIMEOUT_SECONDS = 10.0
-NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 class ControlPlane(Access):
@@ -292,7 +288,7 @@ class ControlPlane(Access):
             if self.component(name).is_running():
                 raise ValueError(f"{name} is running (process {self.component(name).pid})")
             if name == KWOK:
-                self._release_node_leases()
+                release_node_leases(self.api)
             self._spawn(name)
             self._await_ready(name)
 
@@ -302,28 +298,6 @@ class ControlPlane(Access):
 
     def resume_component(self, name: str) -> None:
         self.component(name).resume()
-
-    def _release_node_leases(self) -> None:
-        """Take the dead kwok's name off the simulated nodes' leases: the new one would wait until they run out.
-
-        A node that has none yet gets one that nobody holds: what the dead kwok asked last may be carried out later still,
-        and neither makes a lease that there is nor changes one that is newer than it knew.
-        """
-        api = self.api
-
-        def release(node: Json) -> None:
-            name = node["metadata"]["name"]
-            try:
-                api.create(NODE_LEASES, {"metadata": {"name": name}, "spec": {}})
-            except ApiError as refusal:
-                if refusal.status != HTTPStatus.CONFLICT:
-                    raise
-                api.patch(f"{NODE_LEASES}/{name}", {"spec": {"holderIdentity": None}})
-
-        nodes = api.list_objects(NODES)
-        api.for_each(
-            release, (node for node in nodes if FAKE_NODE_ANNOTATION in node["metadata"].get("annotations", {}))
-        )
 
     def is_running(self) -> bool:
         """Whether every component runs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from flyball_api.names import GPU_RESOURCE, LABEL_GPU_PRODUCT, LABEL_HOSTNAME, STARTUP_TAINT
@@ -14,6 +15,7 @@ from flyball_testbed.controlplane.components import FAKE_NODE_ANNOTATION, SERVIC
 from flyball_testbed.controlplane.stages import NODE_ANNOTATION, NOT_READY
 
 NODES = "/api/v1/nodes"
+NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 UNACKNOWLEDGED_TAINT = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
 DEFAULT_GPU_PRODUCT = "NVIDIA-A100-SXM4-40GB"
 DEFAULT_GPUS_PER_NODE = 8
@@ -187,3 +189,23 @@ def wait_schedulable(api: ApiClient, names: Iterable[str], *, timeout_seconds: f
         return wanted <= schedulable
 
     api.wait_for(NODES, all_schedulable, timeout_seconds=timeout_seconds, what="all schedulable")
+
+
+def release_node_leases(api: ApiClient) -> None:
+    """Take a dead kwok's name off the simulated nodes' leases: the next one would wait until they run out.
+
+    A node that has none yet gets one that nobody holds: what the dead kwok asked last may be carried out later still,
+    and neither makes a lease that there is nor changes one that is newer than it knew.
+    """
+
+    def release(node: Json) -> None:
+        name = node["metadata"]["name"]
+        try:
+            api.create(NODE_LEASES, {"metadata": {"name": name}, "spec": {}})
+        except ApiError as refusal:
+            if refusal.status != HTTPStatus.CONFLICT:
+                raise
+            api.patch(f"{NODE_LEASES}/{name}", {"spec": {"holderIdentity": None}})
+
+    nodes = api.list_objects(NODES)
+    api.for_each(release, (node for node in nodes if FAKE_NODE_ANNOTATION in node["metadata"].get("annotations", {})))
