@@ -27,7 +27,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,7 @@ from flyball_testbed.parts import OPERATOR, Pace
 from flyball_testbed.referee.hardware import HardwareReader
 from flyball_testbed.site import Site, SitePlan
 
+from benchmarks.churn_watch import Seen, Watch
 from benchmarks.site_costs import Costs, costs, memory_megabytes
 
 GOALS = {
@@ -57,72 +57,6 @@ LONG = 10**9  # iterations: a job ends when it is ended here
 AT_ONCE_REQUESTS = 4
 SETTLE_SECONDS = 15.0
 HIGH, LOW = 0.9, 0.7  # of what all GPUs can draw, and of what their limits allow when the cap falls
-
-
-@dataclass(slots=True)
-class Seen:
-    """What was seen of one job, in seconds of the monotonic clock; 0: not yet."""
-
-    submitted: float = 0.0
-    pods_made: float = 0.0
-    pods_placed: float = 0.0
-    pods_ready: float = 0.0
-    said_ready: float = 0.0
-    pods_ended: float = 0.0
-    said_ended: float = 0.0
-    decided: float = 0.0
-    told: float = 0.0  # its last status
-    oldest_figures: float = 0.0  # seconds between two statuses while it ran
-
-
-@dataclass
-class Watch:
-    """Notes when pods and statuses change, as a watching user would see it."""
-
-    jobs: dict[str, Seen] = field(default_factory=dict)
-    running: set[str] = field(default_factory=set)
-    pods: dict[str, str] = field(default_factory=dict)  # of each job, the pod that was ready last
-
-    def job(self, raw: dict[str, Any]) -> str:
-        """Takes in a job's status."""
-        name, now, status = str(raw["metadata"]["name"]), time.monotonic(), raw.get("status") or {}
-        seen = self.jobs.setdefault(name, Seen())
-        conditions = {item["type"]: item for item in status.get("conditions") or ()}
-        admitted = conditions.get("Admitted", {})
-        if not seen.decided and admitted and admitted["reason"] != "Planning":
-            seen.decided = now
-        if _true(conditions, "Ready") and not seen.said_ready:
-            seen.said_ready = now
-        if (_true(conditions, "Succeeded") or _true(conditions, "Failed")) and not seen.said_ended:
-            seen.said_ended = now
-        if name in self.running and seen.told:
-            seen.oldest_figures = max(seen.oldest_figures, now - seen.told)
-        seen.told = now
-        if _true(conditions, "Ready"):
-            self.running.add(name)
-        else:
-            self.running.discard(name)
-        return name
-
-    def pod(self, raw: dict[str, Any]) -> str:
-        """Takes in a pod."""
-        name = str(raw["metadata"]["labels"][LABEL_JOB_NAME])
-        now, status = time.monotonic(), raw.get("status") or {}
-        seen = self.jobs.setdefault(name, Seen())
-        conditions = {item["type"]: item for item in status.get("conditions") or ()}
-        seen.pods_made = seen.pods_made or now
-        if raw["spec"].get("nodeName"):
-            seen.pods_placed = seen.pods_placed or now
-        if _true(conditions, "Ready"):
-            self.pods[name] = raw["metadata"]["name"]
-            seen.pods_ready = seen.pods_ready or now
-        if status.get("phase") in ("Succeeded", "Failed"):
-            seen.pods_ended = seen.pods_ended or now
-        return name
-
-
-def _true(conditions: dict[str, Any], kind: str) -> bool:
-    return kind in conditions and conditions[kind]["status"] == "True"
 
 
 def manifest(name: str, namespace: str, gpus: int) -> dict[str, Any]:
