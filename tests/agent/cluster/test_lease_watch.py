@@ -35,7 +35,8 @@ class Leased:
         self._renewals = 0
         self.renew(1)
         loop = asyncio.get_running_loop()
-        session = cast(ApiSession, Link(Network(self.api), random.Random(1)).session())
+        self.network = Network(self.api)
+        session = cast(ApiSession, Link(self.network, random.Random(1)).session())
         self.watch = LeaseWatch(session, clock_ns=lambda: round(loop.time() * 1e9))
         self.watch.listen(self.seen.append)
 
@@ -103,5 +104,39 @@ def test_while_nobody_leads_there_is_no_storm_of_lists() -> None:
         assert leased.watch.reconnects <= 10
         await leased.lead(2, 2 * RESUMED_SILENCE_SECONDS)
         assert set(leased.seen) == {2}
+
+    play(course)
+
+
+def test_the_first_sight_after_an_outage_is_no_renewal() -> None:
+    """It may be of any age: who leads now may have died while nobody looked."""
+
+    async def course(leased: Leased) -> None:
+        await leased.lead(1, 2 * RENEWED_EVERY_SECONDS)
+        await asyncio.sleep(1.0)
+        before = list(leased.seen)
+        leased.network.go_down()
+        leased.renew(1)
+        await asyncio.sleep(30.0)
+        leased.network.come_up()
+        await asyncio.sleep(30.0)
+        assert leased.seen == before
+        leased.renew(1)
+        await asyncio.sleep(1.0)
+        assert leased.seen == [*before, 1]
+
+    play(course)
+
+
+def test_the_first_sight_of_a_lease_that_was_made_anew_is_no_renewal() -> None:
+    async def course(leased: Leased) -> None:
+        await asyncio.sleep(1.0)
+        leased.api.remove("leases", LEADER_LEASE)
+        leased.renew(1)
+        await asyncio.sleep(1.0)
+        assert leased.seen == []
+        leased.renew(1)
+        await asyncio.sleep(1.0)
+        assert leased.seen == [1]
 
     play(course)

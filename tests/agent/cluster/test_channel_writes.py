@@ -1,0 +1,215 @@
+"""What the agent writes of its node: never an old state for a new one, and nothing of an object that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from flyball_agent.cluster.brake_watch import BrakeWatch
+from flyball_agent.cluster.gpu_node_channel import GpuNodeChannel
+from flyball_api.gpu_node import Acknowledgement, GpuNodeStatus
+from flyball_api.power_brake import PowerBrake, PowerBrakeSpec, power_brake_object
+from flyball_api.units import NodeMilliwatts
+from flyball_kube.errors import ApiUnreachable
+from flyball_kube.session import ApiSession
+from msgspec.structs import replace
+
+from tests.support.schedules.memory_api import Json, MemoryApi
+from tests.support.schedules.network import Link, MemorySession, Network
+from tests.support.schedules.virtual_time import VirtualLoop
+
+STATUS = "/apis/flyball.dev/v1alpha1/gpunodes/a/status"
+
+
+class Agent:
+    """An agent whose news is what a test says it is."""
+
+    node = "a"
+
+    def __init__(self) -> None:
+        self.fresh = True
+        self.changed, self.round_made = asyncio.Event(), asyncio.Event()
+        self.significant: tuple[str, ...] = ("first",)
+        enforced = SimpleNamespace(acknowledged=None)
+        self.state: Any = SimpleNamespace(counts=SimpleNamespace(rounds=1), enforced=enforced, node="a", version="1")
+        self.specs: list[object] = []
+
+    def say(self, news: str) -> None:
+        self.significant = (news,)
+        self.changed.set()
+
+    def make_round(self) -> None:
+        self.fresh = True
+        self.round_made.set()
+
+    def status(self, previous: GpuNodeStatus) -> GpuNodeStatus:
+        return GpuNodeStatus(mode=self.significant[0])
+
+    def status_published(self, round_number: int) -> None: ...
+
+    def accept_spec(self, spec: object) -> None:
+        self.specs.append(spec)
+
+    def spec_gone(self) -> None:
+        self.specs.append(None)
+
+
+class Server(MemorySession):
+    """A way to an API server in memory that remembers the patches; where `loses`, the answer to one of them is lost."""
+
+    def __init__(self, api: MemoryApi) -> None:
+        super().__init__(Link(Network(api), random.Random(1)), 10.0)
+        self.api = api
+        self.patches: list[Json] = []
+        self.loses = False
+
+    async def patch(self, path: str, body: Any, content_type: str = "", **params: str) -> Json:
+        self.patches.append(body)
+        answer = await super().patch(path, body, content_type, **params)
+        if self.loses:
+            self.loses = False
+            raise ApiUnreachable("the test has lost the answer")
+        return answer
+
+    def make_node(self, name: str = "a", **spec: object) -> None:
+        self.api.put("gpunodes", {"kind": "GPUNode", "metadata": {"name": name}, "spec": spec})
+
+    def stands(self) -> str | None:
+        """The mode in the node's status; None where there is no status."""
+        item = self.api.get("gpunodes", "a")
+        return None if item is None or "status" not in item else str(item["status"]["mode"])
+
+
+def play(course: Callable[[Server, Agent, GpuNodeChannel], Awaitable[None]]) -> None:
+    async def all_of_it() -> None:
+        server, agent = Server(MemoryApi(lambda change: None)), Agent()
+        channel = GpuNodeChannel(cast(ApiSession, server), cast(Any, agent), status_interval_seconds=3600.0)
+        running = asyncio.create_task(channel.run())
+        await asyncio.sleep(1.0)
+        try:
+            await course(server, agent, channel)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(all_of_it())
+    finally:
+        loop.close()
+
+
+def test_nothing_is_reported_of_a_governor_that_makes_no_rounds() -> None:
+    """The operator goes by the age of the last report: an old state must not be taken for a proof."""
+
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        agent.fresh = False
+        server.make_node()
+        await asyncio.sleep(60.0)
+        assert server.stands() is None
+        agent.make_round()
+        await asyncio.sleep(1.0)
+        assert server.stands() == "first"
+
+    play(course)
+
+
+def test_what_was_to_be_said_of_an_object_that_is_gone_is_said_of_the_next_one() -> None:
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node()
+        await asyncio.sleep(1.0)
+        agent.fresh = False
+        agent.say("second")
+        await asyncio.sleep(1.0)
+        server.api.force_away("gpunodes", "a")
+        await asyncio.sleep(1.0)
+        agent.make_round()
+        await asyncio.sleep(60.0)
+        assert (channel.failed, len(server.patches)) == (0, 1)
+        server.make_node()
+        await asyncio.sleep(1.0)
+        assert server.stands() == "second"
+
+    play(course)
+
+
+def test_after_a_lost_answer_it_is_written_again_also_where_all_is_as_it_was_before() -> None:
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node()
+        await asyncio.sleep(1.0)
+        server.loses = True
+        agent.say("second")
+        await asyncio.sleep(0.05)  # it has been written, and whoever wrote it does not know
+        agent.say("first")
+        await asyncio.sleep(10.0)
+        assert channel.failed == 1
+        assert server.stands() == "first"
+
+    play(course)
+
+
+def test_a_report_is_written_over_the_version_that_was_seen() -> None:
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        server.make_node()
+        seen = server.api.get("gpunodes", "a")
+        await asyncio.sleep(1.0)
+        assert seen is not None
+        assert [patch["metadata"] for patch in server.patches] == [
+            {"resourceVersion": seen["metadata"]["resourceVersion"]}
+        ]
+
+    play(course)
+
+
+LAST = Acknowledgement(1, 7, NodeMilliwatts(800), "boot", "load", bound_milliwatts=NodeMilliwatts(900), digest="d")
+
+
+@pytest.mark.parametrize(
+    ("change", "by_brake"),
+    [
+        ({"bound_milliwatts": 700, "limits_milliwatts": 600}, True),
+        ({"bound_milliwatts": 700}, True),
+        ({"limits_milliwatts": 600}, False),
+        ({"bound_milliwatts": 700, "limits_milliwatts": 801}, False),
+        ({"bound_milliwatts": 700, "generation": 8}, False),
+        ({"bound_milliwatts": 700, "digest": "e"}, False),
+        ({"bound_milliwatts": 700, "driver_load": "another"}, False),
+        ({"bound_milliwatts": 700, "boot_id": "another"}, False),
+    ],
+)
+def test_only_what_a_brake_has_lowered_is_said_by_the_small_object(change: Mapping[str, Any], by_brake: bool) -> None:
+    """It says nothing of the driver's session, of GPUs, or of a limit that is above what was acknowledged."""
+
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        channel._acknowledged = LAST
+        agent.state.enforced.acknowledged = replace(LAST, **change)
+        assert channel._lowered_by_brake() is by_brake
+
+    play(course)
+
+
+def test_listeners_never_get_half_of_the_brakes() -> None:
+    """An agent would forget those that the rest of the list has."""
+
+    async def course(server: Server, agent: Agent, channel: GpuNodeChannel) -> None:
+        for cap in ("hall", "row"):
+            server.api.put("powerbrakes", power_brake_object(cap, PowerBrakeSpec(1, 1, 500_000)))
+        seen: list[set[str]] = []
+
+        def saw(brakes: Mapping[str, PowerBrake]) -> None:
+            seen.append(set(brakes))
+
+        watch = BrakeWatch(cast(ApiSession, server))
+        watch.listen(saw)
+        watching = asyncio.create_task(watch.run())
+        await asyncio.sleep(1.0)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        assert seen
+        assert all(caps == {"hall", "row"} for caps in seen)
+
+    play(course)
