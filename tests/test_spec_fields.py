@@ -178,15 +178,17 @@ class _Module:
 
     def __init__(self, path: Path) -> None:
         text = path.read_text()
+        lines = text.splitlines()
         self._sources: dict[str, str] = {}
         for node in ast.parse(text).body:
+            first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 0)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                parts = (*node.decorator_list, node)
-                self._sources[node.name] = "\n".join(ast.get_source_segment(text, part) or "" for part in parts)
+                first = min([first, *(each.lineno for each in node.decorator_list)])
+                self._sources[node.name] = "\n".join(lines[first - 1 : last])
             elif isinstance(node, ast.Assign | ast.AnnAssign):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 names = [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
-                self._sources |= dict.fromkeys(names, ast.get_source_segment(text, node) or "")
+                self._sources |= dict.fromkeys(names, "\n".join(lines[first - 1 : last]))
         self.tests = {name for name in self._sources if name.startswith("test_")}
 
     def words_of(self, test: str) -> set[str]:

@@ -267,6 +267,7 @@ def test_whatever_the_sizes_kills_and_failures_no_half_checkpoint_is_loaded_and_
             assert shard.values == {index: value(index, STEPS) for index in shard.values}
 
 
+@pytest.mark.slow
 def test_killed_at_every_single_call_the_next_start_goes_on_from_a_whole_one(tmp_path: Path) -> None:
     whole = run(str(tmp_path / "whole"), 1, 3)
     assert whole.ended

@@ -79,6 +79,7 @@ def test_the_code_is_all_of_ours_that_is_loaded() -> None:
     assert len(codes) == 2
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_the_one_before_it_ended(tmp_path: Path) -> None:
     def judged(count: int, *options: str) -> str:
         command = [sys.executable, str(ROOT / "benchmarks" / "schedules.py"), "--jobs", "1", "--count", str(count)]

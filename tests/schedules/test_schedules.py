@@ -71,6 +71,7 @@ def test_after_any_schedule_grants_are_acknowledged_and_caps_enforced_again() ->
         assert not outcome.violation, f"seed {seed}: {outcome.violation}"
 
 
+@pytest.mark.slow
 def test_a_seed_is_always_the_same_schedule() -> None:
     """In another process, too, where sets have another order, after another one, and with its disks in another folder."""
     first = run(schedule_of(7), keep_trace=True)

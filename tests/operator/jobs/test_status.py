@@ -542,7 +542,9 @@ def test_any_status_is_as_the_crd_has_it_and_says_nothing_new_the_second_time(
     ]
 
 
-@pytest.mark.parametrize("number", [4096, 8192])
+@pytest.mark.parametrize(
+    "number", [1024, pytest.param(4096, marks=pytest.mark.slow), pytest.param(8192, marks=pytest.mark.slow)]
+)
 def test_a_job_on_thousands_of_nodes_fits_into_what_is_stored(number: int) -> None:
     """etcd takes 1.5 MiB, and the API server 256 KiB of annotations."""
     draw = random.Random(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
 from flyball_api.units import MilliwattsPerGpu
 from flyball_api.workloads import PodView
 from flyball_kube.session import ApiSession
@@ -99,6 +100,7 @@ def test_of_more_pods_than_there_is_room_for_each_is_told_in_the_end_and_of_what
     assert told(limited_to(200), 3) == ["p2 PowerLimited"]
 
 
+@pytest.mark.slow
 def test_thousands_of_pods_that_a_cap_limits_at_once_leave_room_for_what_is_said_of_caps() -> None:
     now = [1000.0]
     recorder = EventRecorder(cast(ApiSession, None), "operator", monotonic=lambda: now[0])
