@@ -21,6 +21,7 @@ from flyball_agent.link.messages import (
     read_to_enforcer,
 )
 from flyball_agent.link.server import MESSAGE_BURST, MESSAGES_PER_SECOND
+from flyball_agent.pods.resources import PodDevices
 
 from tests.support.waiting import until
 
@@ -107,3 +108,35 @@ async def test_a_clock_that_nothing_waits_before_is_sent_at_once_and_none_before
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_was_seen_before_there_was_a_line_is_not_told_but_the_pods_are() -> None:
+    """An enforcer that has just started raises nothing before spec and brakes are seen at the API server again."""
+    with tempfile.TemporaryDirectory(prefix="fl", dir="/tmp") as folder:
+        heard: list[ToEnforcer] = []
+
+        async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while (message := await read_to_enforcer(reader)) is not None:
+                heard.append(message)
+            writer.close()
+
+        link = EnforcerLink(f"{folder}/e.sock", "node-0")
+        link.take_pods([PodDevices("research", "pod", None, ("GPU-1",))])
+        link.accept_spec({"generation": 2})
+        link.take_brakes({})
+        link.operator_seen(1)
+        link.status_published(7)
+        link.read_soon()
+        link.report_steps(PodName("research", "pod"), StepReport(1, 1, 1.0))
+        link.on_connected = lambda: link.accept_spec({"generation": 3})
+        server = await asyncio.start_unix_server(hear, f"{folder}/e.sock")
+        running = asyncio.create_task(link.run())
+        try:
+            await until(lambda: any(isinstance(message, SpecSeen) for message in heard))
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            server.close()
+        assert [type(message).__name__ for message in heard] == ["PodsListed", "SpecSeen"]
+        assert isinstance(heard[1], SpecSeen)
+        assert heard[1].spec == {"generation": 3}
