@@ -48,8 +48,9 @@ def compare(
     sweep: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="<knob=values>",
             help="clock=1410,1110 or power_limit=0.4,0.3 or price=0,0.0003: for the policies with that knob; none for "
-            "no sweep (default: four to six values of each policy's knob)."
+            "no sweep (default: four to six values of each policy's knob).",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0 on.")] = 1,

@@ -83,6 +83,7 @@ def up(
         list[Path] | None,
         typer.Option(
             "--image",
+            metavar="<path>",
             exists=True,
             dir_okay=False,
             help="An image's tar (OCI or Docker) for the real nodes; repeatable.",

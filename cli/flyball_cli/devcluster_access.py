@@ -37,7 +37,8 @@ def attached(name: str) -> DevCluster:
 
 
 def register(group: typer.Typer) -> None:
-    group.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(kubectl)
+    passed_on = {"allow_extra_args": True, "ignore_unknown_options": True}
+    group.command(context_settings=passed_on, options_metavar="[OPTIONS] -- ARGS...")(kubectl)
     group.command()(kubeconfig)
     group.command()(share)
     group.command()(env)

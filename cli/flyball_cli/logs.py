@@ -41,7 +41,9 @@ def register(app: typer.Typer) -> None:
         job: Annotated[str, typer.Argument(help="The EnergyAwareJob.")],
         follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
         tail: Annotated[int, typer.Option(min=-1, help="The last lines of each rank; -1: all.")] = 20,
-        rank: Annotated[list[int] | None, typer.Option(min=0, help="Only this rank; may be repeated.")] = None,
+        rank: Annotated[
+            list[int] | None, typer.Option(min=0, metavar="<int>", help="Only this rank; may be repeated.")
+        ] = None,
         previous: Annotated[
             bool,
             typer.Option("--previous", "-p", help="Of earlier incarnations and containers, the present one left out."),

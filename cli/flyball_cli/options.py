@@ -60,13 +60,15 @@ def _parameters(kind: type[Any]) -> dict[str, inspect.Parameter]:
 
 
 def _typer_option(annotation: Any, given: OptionText) -> Any:
+    # Of what may be repeated, the help would else have Python's type of the whole.
+    repeated = typing.get_args(annotation)[0].__name__.lower() if typing.get_origin(annotation) is list else ""
     flags = f"{given.flag}/--no-{given.flag[2:]}" if annotation is bool else given.flag
     return typer.Option(
         flags,
         help=given.help,
         envvar=list(given.variables),
         show_envvar=given.variables != (given.own_variable,),
-        metavar=f"<{given.unit}>" if given.unit else None,
+        metavar=f"<{given.unit or repeated}>" if given.unit or repeated else None,
         min=given.minimum,
         max=given.maximum,
     )

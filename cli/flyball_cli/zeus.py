@@ -129,7 +129,9 @@ def replay(
         typer.Argument(exists=True, file_okay=False, help="Folder with summary_train.csv and summary_power_<gpu>.csv."),
     ],
     gpu: Annotated[str, typer.Option(help="Which power table: the GPU of summary_power_<gpu>.csv.")] = "v100",
-    workload: Annotated[list[str] | None, typer.Option(help="Only this workload, by its title; repeatable.")] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(metavar="<str>", help="Only this workload, by its title; repeatable.")
+    ] = None,
     energy_weight: Annotated[
         float, typer.Option("--energy-weight", "--eta", min=0.0, max=1.0, help="1: energy only, 0: time only.")
     ] = 0.5,

@@ -58,6 +58,18 @@ def test_help_is_whole_at_eighty_columns(name: str) -> None:
         assert first in " ".join(shown.split()), "of its commands, too, all of the first paragraph"
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_values_are_named_as_people_name_them(name: str) -> None:
+    """An option that may be given several times is not a `list[Path]` to who types it."""
+    shown = CliRunner().invoke(build_app(), [*name.split()[1:], "--help"]).output
+    assert [line for line in shown.splitlines() if line.startswith("  -") and "list[" in line] == []
+
+
+def test_what_kubectl_is_given_stands_in_its_usage() -> None:
+    shown = CliRunner().invoke(build_app(), ["devcluster", "kubectl", "--help"], prog_name="flyball").output
+    assert shown.startswith("Usage: flyball devcluster kubectl [OPTIONS] -- ARGS...\n")
+
+
 def test_every_command_stands_under_a_heading() -> None:
     first = {name: command for name, command in COMMANDS.items() if name.count(" ") == 1}
     assert len(first) > 20
