@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
@@ -411,3 +412,59 @@ def test_the_journal_of_another_node_is_refused_and_left_as_it_is(tmp_path: Path
     ):
         Journal(tmp_path, "node-1")
     assert (tmp_path / "node-1.journal").read_bytes() == before
+
+
+class WaitingDisk(Disk):
+    """A disk on which the file that is written anew is opened only once it `may`."""
+
+    def __init__(self) -> None:
+        self.begun, self.may = threading.Event(), threading.Event()
+        self.waits = False
+
+    def open(self, path: Path, flags: int) -> int:
+        if self.waits:
+            self.begun.set()
+            self.may.wait(10.0)
+        return super().open(path, flags)
+
+
+def test_what_is_noted_while_the_file_is_written_anew_is_in_it(tmp_path: Path) -> None:
+    disk = WaitingDisk()
+    journal = Journal(tmp_path, "node-0", max_bytes=500, disk=disk, disk_seconds=10.0)
+
+    async def work() -> None:
+        while journal.path.stat().st_size <= 500:
+            journal.note(EnergyTotals({"idle": 5}))
+        disk.waits = True
+        tidying = asyncio.create_task(journal.tidy())
+        await asyncio.to_thread(disk.begun.wait, 10.0)
+        journal.note(Accepted.of(grant(7, 200_000), GrantLease("boot-1", 30)))
+        disk.may.set()
+        assert await tidying
+
+    asyncio.run(work())
+    journal.close()
+    again = Journal(tmp_path, "node-0")
+    assert again.state.grant == grant(7, 200_000)
+    again.close()
+
+
+def test_a_journal_that_nobody_tidies_stops_growing_and_is_whole_with_the_next_sync(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "node-0", max_bytes=500)
+    joules = 0
+
+    def go_on() -> None:
+        nonlocal joules
+        while joules < 1000:
+            joules += 1
+            journal.note(EnergyTotals({"idle": joules}))
+
+    with pytest.raises(JournalError, match="more than 500 bytes came at once"):
+        go_on()
+    assert journal.path.stat().st_size <= 2 * 500
+    asyncio.run(journal.sync())
+    assert journal.degraded is None
+    journal.close()
+    again = Journal(tmp_path, "node-0")
+    assert again.state.energy == {"idle": joules}
+    again.close()
