@@ -718,6 +718,53 @@ async def test_a_grant_that_comes_while_the_disk_is_busy_stops_the_raise(tmp_pat
     rig.enforcer.close()
 
 
+async def test_a_grant_that_comes_while_the_disk_is_busy_is_acknowledged_and_not_the_one_before_it(
+    tmp_path: Path,
+) -> None:
+    """The operator would take the watts of the one before for free, which the newer one may have given back."""
+    disk = StuckDisk()
+    rig = Rig(tmp_path, disk)
+    rig.hold("gpt2", 0, 1)
+    rig.enforcer.accept(gpu_node_spec(1, 900_000, job_grant("gpt2", 350_000)))
+    await rig.enforcer.step()
+    assert rig.acknowledged == (1, 1, 900_000)
+    disk.free.clear()
+    rig.enforcer.accept(gpu_node_spec(2, 700_000, job_grant("gpt2", 200_000)))
+    waiting = disk.waiting
+    step = asyncio.create_task(rig.enforcer.step())
+    await until(lambda: disk.waiting > waiting)
+    assert rig.limits() == [200_000, 200_000, 100_000, 100_000]
+    rig.enforcer.accept(gpu_node_spec(3, 900_000, job_grant("gpt2", 350_000)))
+    disk.free.set()
+    await step
+    assert rig.acknowledged == (1, 1, 900_000)
+    await rig.enforcer.step()
+    assert rig.acknowledged == (1, 3, 900_000)
+    rig.enforcer.close()
+
+
+async def test_a_cut_that_comes_in_the_middle_of_a_round_is_not_acknowledged_by_it(tmp_path: Path) -> None:
+    """The round has judged the GPUs by the grant before."""
+    disk = StuckDisk()
+    rig = Rig(tmp_path, disk)
+    rig.hold("gpt2", 0, 1)
+    rig.enforcer.accept(gpu_node_spec(1, 900_000, job_grant("gpt2", 350_000)))
+    await rig.enforcer.step()
+    disk.free.clear()
+    rig.enforcer.accept(gpu_node_spec(2, 1_000_000, job_grant("gpt2", 400_000)))
+    waiting = disk.waiting
+    step = asyncio.create_task(rig.enforcer.step())
+    await until(lambda: disk.waiting > waiting)  # the raise waits
+    rig.enforcer.accept(gpu_node_spec(3, 700_000, job_grant("gpt2", 200_000)))
+    disk.free.set()
+    await step
+    assert rig.limits() == [350_000, 350_000, 100_000, 100_000]
+    assert rig.acknowledged == (1, 1, 900_000)
+    await rig.enforcer.step()
+    assert rig.acknowledged == (1, 3, 600_000)
+    rig.enforcer.close()
+
+
 class FullDisk(QuickDisk):
     full = False
 
