@@ -743,6 +743,19 @@ async def test_a_grant_that_comes_while_the_disk_is_busy_is_acknowledged_and_not
     rig.enforcer.close()
 
 
+@pytest.mark.parametrize("ahead_seconds", [-10, 0, 1000])
+def test_a_lease_runs_from_what_was_seen_and_never_from_later_than_now(tmp_path: Path, ahead_seconds: int) -> None:
+    """Who says when a grant or a renewal was seen is another process, whose clock or word may be wrong."""
+    rig = Rig(tmp_path)
+    left = 30 + min(0, ahead_seconds)
+    seen_ns = rig.now_ns + ahead_seconds * SECOND
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS, lease=30), seen_ns=seen_ns)
+    assert rig.enforcer.lease_remaining_seconds() == left
+    rig.enforcer.renew_lease(1, seen_ns=seen_ns)
+    assert rig.enforcer.lease_remaining_seconds() == left
+    rig.enforcer.close()
+
+
 async def test_a_cut_that_comes_in_the_middle_of_a_round_is_not_acknowledged_by_it(tmp_path: Path) -> None:
     """The round has judged the GPUs by the grant before."""
     disk = StuckDisk()
