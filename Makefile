@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	dashboards dashboards-pictures vmui-pictures frontiers model-study \
 	metered-cap evaluation clean
 help:  ## what the targets do
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
