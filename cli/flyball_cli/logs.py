@@ -19,7 +19,7 @@ MOST_STREAMS = 64
 
 @dataclass(frozen=True, slots=True, order=True)
 class RankPod:
-    """A rank's pod: its incarnation and rank first, by which they are told in order."""
+    """A rank's pod; incarnation and rank come first, by which pods are sorted."""
 
     incarnation: int
     rank: int

@@ -29,7 +29,7 @@ class Superseded(Exception):
 
 @dataclass(frozen=True, order=True)
 class Checkpoint:
-    """A whole checkpoint: its files lie in `folder`, what was said of it in `facts`."""
+    """A whole checkpoint: its files are in `folder`, its description in `facts`."""
 
     incarnation: int
     iteration: int

@@ -43,12 +43,12 @@ class OnNode:
 
     @property
     def clock_megahertz(self) -> int | None:
-        """The SM clock that this pod's GPUs are held to, as the agent said last; None where nobody said."""
+        """The SM clock that this pod's GPUs are held to, by the agent's last answer; None before there is one."""
         return self._reporter.clock_megahertz if self._reporter is not None else None
 
     @property
     def power_limit_milliwatts(self) -> int | None:
-        """The least power limit of this pod's GPUs, as the agent said last; None where nobody said."""
+        """The least power limit of this pod's GPUs, by the agent's last answer; None before there is one."""
         return self._reporter.power_limit_milliwatts if self._reporter is not None else None
 
     def capabilities(self) -> Mapping[str, GpuCapabilities]:

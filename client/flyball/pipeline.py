@@ -158,7 +158,7 @@ class Pipeline:
             self._clock.ask(clock)
 
     def _look(self, plan: Plan, now: float) -> Plan:
-        """The plan to go on by: a slower one where another replica is told to have become slower than this one is."""
+        """The plan to go on by: a slower one where another replica has become slower than this one."""
         found = self._shared_degree.found(self._iteration)
         if found is None or found[0] == self._replica or self._plans is None:
             return plan
@@ -217,7 +217,7 @@ class Pipeline:
             self._tell(_POINT, f"{self._iteration + 2:015d} {seconds:020.9f}")
 
     def _take_point(self) -> None:
-        """Go by what the first stage has told, if it is so far."""
+        """Switch to the point that the first stage has chosen, once its iteration has come."""
         if self._iteration == 0:
             return
         if self._values is None:
@@ -310,13 +310,13 @@ class Pipeline:
 
 
 def _pace(text: str, iteration: int) -> float | None:
-    """The seconds that were told of this iteration; None where those are of another, or what is read is none."""
+    """The seconds in `text` if they are of this iteration; None where they are of another, or cannot be read."""
     told = _numbers(text)
     return told[1] if told is not None and told[0] == iteration else None
 
 
 def _numbers(text: str) -> tuple[int, float] | None:
-    """An iteration, and the seconds that were told of it; None where what is read is no such thing."""
+    """The iteration and its seconds in `text`; None where it is no such pair."""
     told, _, words = text.partition(" ")
     try:
         iteration, seconds = int(told), float(words)

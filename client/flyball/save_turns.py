@@ -67,8 +67,10 @@ class SaveTurns:
             self._turns.done(self._number, well=True)
 
     def due(self, iteration: int) -> int | None:
-        """The step after which all save, where that is done, so many being done: this one, or one that this process has
-        missed. Raises OSError."""
+        """The step after which all processes save, once that step is done; None before.
+
+        `iteration` steps are done here. It is a past one where this process missed it. Raises OSError.
+        """
         if self._asked:
             self._take_step(iteration)
         after = self._after

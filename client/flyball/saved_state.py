@@ -26,7 +26,7 @@ _NOTHING = "nothing"
 
 
 def write_pickle(path: str, state: Any) -> None:
-    """Write a state's file, as `register` does unless told otherwise."""
+    """Write a state's file, as `register` does by default."""
     with open(path, "wb") as file:
         pickle.dump(state, file, protocol=4)
 
@@ -46,7 +46,7 @@ class Restored(NamedTuple):
 
 
 def facts_of(position: Position, dataset_size: int | None, seed: int, environment: Environment) -> dict[str, Any]:
-    """What is said in a checkpoint; `restored_from` reads it."""
+    """The description of a checkpoint, which `restored_from` reads."""
     return {
         "epoch": position.epoch,
         "samples": position.samples,
@@ -57,7 +57,7 @@ def facts_of(position: Position, dataset_size: int | None, seed: int, environmen
 
 
 def restored_from(found: Checkpoint) -> Restored:
-    """What is said in the checkpoint."""
+    """The description of a checkpoint, read back."""
     facts = found.facts
     position = Position(found.iteration, int(facts["epoch"]), int(facts["samples"]))
     return Restored(position, facts["datasetSize"], int(facts["seed"]))

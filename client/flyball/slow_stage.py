@@ -79,7 +79,7 @@ class SlowStage:
 
 
 class SharedDegree:
-    """What the slowest stage of all has told, `ITERATION REPLICA STAGE DEGREE`: one value for all of them."""
+    """The slowest stage's estimate, shared by all as one value: `ITERATION REPLICA STAGE DEGREE`."""
 
     def __init__(self, read: Callable[[], str | None], write: Callable[[str], None]) -> None:
         self._read = read
@@ -91,7 +91,7 @@ class SharedDegree:
         self._write(f"{0:015d} {0:08d} {0:08d} {1.0:020.9f}")
 
     def share(self, iteration: int, replica: int, stage: int, degree: float) -> None:
-        """Share this stage's estimate where it has changed, and no other stage has told a larger one."""
+        """Share this stage's estimate where it has changed and no other stage has shared a larger one."""
         if iteration != self._iteration:
             self._iteration, self._own = iteration, 1.0
         if abs(degree - self._own) < SIGNIFICANT_SHARE:
@@ -102,7 +102,7 @@ class SharedDegree:
             self._write(f"{iteration:015d} {replica:08d} {stage:08d} {degree:020.9f}")
 
     def found(self, iteration: int) -> tuple[int, int, float] | None:
-        """Replica, stage and degree as they were told in this iteration."""
+        """Replica, stage and degree as shared in this iteration."""
         words = (self._read() or "").split(" ")
         try:
             told, replica, stage, degree = int(words[0]), int(words[1]), int(words[2]), float(words[3])

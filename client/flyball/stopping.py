@@ -76,7 +76,7 @@ class Stopping:
         return True
 
     def leave_sigterm(self) -> None:
-        """Give SIGTERM back to whoever had it."""
+        """Restore the handler that SIGTERM had before."""
         if self._before is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._before)
             self._before = None

@@ -38,15 +38,15 @@ class Together:
                 values.declare(f"{name}-{what}")
 
     def begin(self, number: int, words: str) -> None:
-        """Rank 0: have everybody begin this."""
+        """On rank 0: start the piece of work `number`, described by `words`, on all processes."""
         self._put("begun", number, words)
 
     def begun(self, number: int, seconds: float) -> str | None:
-        """The others: what is to be done under this number; None where that is not said in time."""
+        """On the other ranks: what rank 0 described as work `number`; None where it does not in time."""
         return self._wait("begun", number, seconds)
 
     def done(self, number: int, *, well: bool) -> None:
-        """The others: this process has done its part."""
+        """On the other ranks: note that this process has finished its part, and whether it succeeded."""
         self._put(f"done-{self._rank}", number, "well" if well else "failed")
 
     def all_done(self, number: int, seconds: float) -> str:
@@ -59,15 +59,15 @@ class Together:
         return why
 
     def end(self, number: int, words: str) -> None:
-        """Rank 0: what came of it."""
+        """On rank 0: publish the result of the work."""
         self._put("ended", number, words)
 
     def ended(self, number: int, seconds: float) -> str | None:
-        """The others: what came of it; None where that is not said in time."""
+        """On the other ranks: the result that rank 0 published; None where it does not in time."""
         return self._wait("ended", number, seconds)
 
     def newest(self, what: str) -> tuple[int, str] | None:
-        """The number and the words that were said last; None where there are none."""
+        """The number and the words of the latest message of this kind; None where there is none."""
         text = None if self._values is None else self._values.get(f"{self._name}-{what}")
         number, _, words = (text or "").partition(" ")
         return (int(number), words.strip()) if number.isdecimal() else None

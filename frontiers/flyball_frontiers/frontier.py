@@ -108,7 +108,7 @@ class Frontier(Generic[PlanT]):
 
     @cached_property
     def cheapest(self) -> FrontierPoint[PlanT]:
-        """The point that needs least energy where nothing waits for others; the last one without waiting power."""
+        """The point of least energy when no other pipeline is waited for; the slowest one where waiting draws nothing."""
         return min(self.points, key=lambda point: point.energy_joules)
 
     @property
@@ -118,7 +118,7 @@ class Frontier(Generic[PlanT]):
 
     @property
     def t_star(self) -> float:
-        """The slowest time in seconds worth taking (Perseus, section 3.1), whoever is waited for."""
+        """The slowest time in seconds worth taking, however slow another pipeline is (Perseus, section 3.1)."""
         return self.points[-1].time_seconds
 
     @cached_property

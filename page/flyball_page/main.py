@@ -27,7 +27,7 @@ STOP_SECONDS = 3
 
 
 class PageServer(uvicorn.Server):
-    """Says where it listens once it does, and ends with status 0 when it is told to end."""
+    """A server that logs its address once it listens, and ends with status 0 on SIGTERM."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -50,7 +50,7 @@ class PageServer(uvicorn.Server):
 
 
 def warn_where_open(options: PageOptions) -> None:
-    """Say that whoever reaches the page reads it, where that is so, and what would be right."""
+    """Warn where everybody who reaches the page can read it, and how that is changed."""
     if options.open_to_anybody:
         logger.warning(
             "anybody who reaches this address can read caps, nodes and jobs of the whole cluster",

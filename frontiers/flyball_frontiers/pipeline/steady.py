@@ -47,7 +47,7 @@ class Layers:
 
     @property
     def whole(self) -> int:
-        """How many layers are alike."""
+        """How many layers there are from `first` to `last`."""
         return self.last - self.first + 1
 
 

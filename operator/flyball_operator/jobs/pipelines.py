@@ -24,7 +24,7 @@ Pipelines = Iterable[tuple[LiveJob, JobRecord]]
 
 
 def take_point_changes(pipelines: Pipelines, now: datetime, monotonic: float) -> list[PointChange]:
-    """What pods have to be told of their pipelines, at most every few seconds each job's."""
+    """The points that pipelines are to change to, of each job at most every few seconds; they count as sent."""
     found = []
     for job, record in pipelines:
         current, granted = job.step.current, job.memory.current

@@ -38,7 +38,7 @@ class MeterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MeterSample:
-    """What a meter said: watts, and when it measured them by its own clock (None: it does not say)."""
+    """A meter's reading: watts, and when they were measured by its own clock (None: it does not give that)."""
 
     watts: float
     measured_at: float | None = None

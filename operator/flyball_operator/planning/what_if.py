@@ -133,7 +133,7 @@ def what_if(
 
 
 def with_watts(cap: PowerCap, watts: int) -> PowerCap:
-    """The cap as if its spec said so many watts, for good: without its schedule, and with no ramp to wait for."""
+    """The cap with another figure of watts, in force at once and for good: without its schedule and its ramp."""
     if cap.spec is None:
         return cap
     spec = msgspec.structs.replace(cap.spec, watts=watts, permille_of_max=None, schedule=(), ramp_watts_per_second=None)

@@ -112,7 +112,7 @@ class EnergyReports:
         return [] if self._books is None else self._books.largest_owners(OWNERS_SHOWN)
 
     def due(self, now: datetime, monotonic: float) -> ReportWrite | None:
-        """What is to be written now; what becomes of it is to be told by `answered` before this is asked again."""
+        """The report to write now, if any; call `answered` with the outcome before asking again."""
         books = self._books
         if books is None or monotonic < self._retry_at:
             return None

@@ -21,7 +21,7 @@ MOST_WAYS = 512  # states of what lacks: beyond, the exact search would take lon
 
 
 class Resident(Protocol):
-    """Whoever holds GPUs of a node: their number, and an index that orders equals."""
+    """A job on a node: the number of its GPUs there, and an index that orders jobs of the same number."""
 
     @property
     def index(self) -> int: ...

@@ -151,7 +151,7 @@ class ClusterView:
 
     @property
     def using_gpu_watts(self) -> float:
-        """What counts beside the joules of a job for each second of each of its GPUs: its host's, less what is sunk."""
+        """The watts that each GPU in use costs beside its job's own: its share of the host's, less what it draws unused."""
         return self.host_gpu_watts - self.sunk_gpu_watts
 
     def clock_of(self, job: JobView, gpus: int) -> int:

@@ -17,7 +17,7 @@ Cells = tuple[tuple[int, int], ...]  # (node, GPUs)
 
 
 class Tenant(Protocol):
-    """Whoever holds GPUs: `cells` is where, () for nowhere."""
+    """A job that can hold GPUs: `cells` is where it does, () for nowhere."""
 
     cells: Cells
 

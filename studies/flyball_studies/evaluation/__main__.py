@@ -109,7 +109,7 @@ class Evaluation:
             fill(self._options.page, {"lead": tables.at_equal_energy(found, others, "afs", bounds)})
 
     def _days(self, *, tuning: bool) -> None:
-        """Several days a trace on small clusters; those for tuning are told, the others go into the page."""
+        """Simulate several days of each trace on small clusters; those for tuning are printed, not put into the page."""
         chosen = days.Days(self._workloads, self._options.data, tuning=tuning)
         found: dict[tuple[str, float], list[Outcome]] = {}
         bounds: dict[tuple[str, float, int], Bounds] = {}

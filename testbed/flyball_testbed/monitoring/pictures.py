@@ -190,7 +190,7 @@ def _draw_number(axes: Axes, made: Dashboard, panel: Panel, chosen: dict[str, st
 
 
 def _folded(text: str) -> str:
-    """In two lines of about the same length."""
+    """The text broken into two lines of about the same length."""
     words = text.split()
     at = min(range(1, len(words)), key=lambda n: abs(len(" ".join(words[:n])) - len(" ".join(words[n:]))))
     return " ".join(words[:at]) + "\n" + " ".join(words[at:])

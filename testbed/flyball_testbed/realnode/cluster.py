@@ -273,7 +273,7 @@ def _ended(nodes: Iterable[RealNode]) -> list[str]:
 
 
 def _offered(found: Json | None, wanted: Iterable[RealNode]) -> bool:
-    """Whether each wanted node that has GPUs lists them among what pods can ask for, and each is in the API."""
+    """Whether every wanted node is registered, and offers its GPUs where it has some."""
     allocatable = {
         node["metadata"]["name"]: node["status"].get("allocatable", {}) for node in (found or {"items": []})["items"]
     }

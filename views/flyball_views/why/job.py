@@ -260,7 +260,7 @@ def _on_its_way(job: JobRow) -> list[Reason]:
 
 
 def _obstacle(aspect: Aspect) -> Reason:
-    """What keeps pods from being placed or ready, in the words of whoever says so."""
+    """What keeps pods from being placed or ready, in the words of the scheduler, kubelet or API server."""
     change = OBSTACLE_CHANGE.get(aspect.reason, "")
     if aspect.reason == "PodSecurityViolated" and SOCKET_VOLUME in aspect.message:
         change = SOCKET_VOLUME_CHANGE

@@ -77,7 +77,7 @@ class StartObstacle:
 
     @property
     def node_lost(self) -> bool:
-        """Nobody hears from a pod's node: whatever was said of the pod last, it is not known to run."""
+        """The pod's node does not report: whether the pod still runs is not known."""
         return self.reason == "NodeLost"
 
     @property

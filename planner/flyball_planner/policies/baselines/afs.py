@@ -115,7 +115,7 @@ class _Line:
         return self._candidates[int(self._who[place])]
 
     def grow(self, place: int) -> None:
-        """Whoever is there gets its next size, and ends the sooner."""
+        """Give the job at `place` its next size, by which it ends sooner."""
         candidate = self.candidate_at(place)
         candidate.row += 1
         seconds = candidate.job.remaining_iterations / candidate.speeds[candidate.row]
