@@ -16,7 +16,7 @@ from flyball_planner.fitting.time import CLOCK_SPREAD
 from flyball_planner.fitting.windows import Array, Windows, parameter_column
 from flyball_planner.models.job import PAPER_PARAMETER_NAMES, PARAMETER_NAMES, TIME_PARAMETER_NAMES, JobModel
 
-PRIOR_POWER = 0.3  # a class's gradients draw what its prior says, give or take this share: boards are alike in this
+PRIOR_POWER = 0.3  # a class's gradients draw what its prior says, give or take this share: GPUs are alike in this
 BATCH_SPREAD = 1.5  # local batches closer together than this factor say nothing of how power follows the batch
 
 _NAMES = PARAMETER_NAMES + PAPER_PARAMETER_NAMES
@@ -94,8 +94,8 @@ class PhysicalEnergyFit(EnergyFit):
     def __init__(self, prior: JobModel, windows: Windows) -> None:
         super().__init__(prior, windows, prior.gradient_batch_shift)
         self.start = self.coordinates(prior)
-        board = prior.gpu_model
-        typical = 0.1 * board.default_power_limit_watts / board.max_clock_megahertz
+        gpu_model = prior.gpu_model
+        typical = 0.1 * gpu_model.default_power_limit_watts / gpu_model.max_clock_megahertz
         self.scale = np.maximum(self.start * [PRIOR_POWER, 1.0, 1.0], [typical, 1.0, typical])
         self.stiffness = np.ones(3)
         self.low, self.high = np.zeros(3), np.full(3, np.inf)
@@ -156,12 +156,12 @@ class PaperEnergyFit(EnergyFit):
             raise ValueError("a fit of the paper's power model starts from a model that has one")
         super().__init__(prior, windows, prior.paper.gradient_batch_shift)
         self.start = self.coordinates(prior)
-        board = prior.gpu_model
-        typical = 0.1 * board.default_power_limit_watts
+        gpu_model = prior.gpu_model
+        typical = 0.1 * gpu_model.default_power_limit_watts
         self.scale = np.full(len(self.start), 0.2)
         self.scale[[_WATTS, _SYNC]] = np.maximum(self.start[[_WATTS, _SYNC]] * [PRIOR_POWER, 1.0], typical)
         self.scale[_OFFSET] = max(self.start[_OFFSET], 1.0)
-        self.scale[_STATIC] = max(0.2 * board.idle_power_watts, 1.0)
+        self.scale[_STATIC] = max(0.2 * gpu_model.idle_power_watts, 1.0)
         self.stiffness = np.ones(len(self.start))
         self.low, self.high = np.zeros(len(self.start)), np.ones(len(self.start))
         self.high[[_WATTS, _OFFSET, _SYNC, _STATIC, _RISE]] = np.inf

@@ -241,9 +241,9 @@ def _dynamic_watts_per_megahertz(gpu_model: GpuModel) -> float:
 def _peak(gpu_model: GpuModel, other: GpuModel) -> float:
     """V^2*f at one GPU's highest clock over the other's: watts at the top, per watts for each MHz."""
     peaks = []
-    for board in (gpu_model, other):
-        top = float(board.max_clock_megahertz)
-        peaks.append(float(board.voltage(np.array([top]))[0]) ** 2 * top)
+    for gpu in (gpu_model, other):
+        top = float(gpu.max_clock_megahertz)
+        peaks.append(float(gpu.voltage(np.array([top]))[0]) ** 2 * top)
     return peaks[0] / peaks[1]
 
 

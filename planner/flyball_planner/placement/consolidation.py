@@ -77,15 +77,15 @@ def consolidate(sites: Sequence[Site], tenants: Iterable[Tenant], empty_seconds:
     """
     if not 0 <= empty_seconds < math.inf:
         raise ValueError(f"consolidation: a hold of {empty_seconds} s must be finite and not negative")
-    board = _Board(sites, tenants, empty_seconds)
+    occupancy = _Occupancy(sites, tenants, empty_seconds)
     steps = []
-    while (step := board.best_step()) is not None:
-        board.apply(step)
+    while (step := occupancy.best_step()) is not None:
+        occupancy.apply(step)
         steps.append(step)
     return steps
 
 
-class _Board:
+class _Occupancy:
     """Who is on which site, as the steps so far leave it."""
 
     def __init__(self, sites: Sequence[Site], tenants: Iterable[Tenant], empty_seconds: float) -> None:
