@@ -71,10 +71,6 @@ class GpuModel:
             )
 
     @property
-    def min_clock_megahertz(self) -> int:
-        return self.clocks_megahertz[0]
-
-    @property
     def max_clock_megahertz(self) -> int:
         return self.clocks_megahertz[-1]
 

@@ -92,7 +92,7 @@ def test_a_known_device_reports_its_limits_and_the_catalogue_gives_the_rest() ->
     gpu = GpuModel.from_device("NVIDIA-A100-SXM4-40GB", 150.0, 350.0, 300.0, range(600, 1201, 15))
     known = catalogue()["NVIDIA-A100-SXM4-40GB"]
     assert (gpu.min_power_limit_watts, gpu.max_power_limit_watts, gpu.default_power_limit_watts) == (150, 350, 300)
-    assert (gpu.min_clock_megahertz, gpu.max_clock_megahertz) == (600, 1200)
+    assert (gpu.clocks_megahertz[0], gpu.max_clock_megahertz) == (600, 1200)
     assert gpu.knee_megahertz == known.knee_megahertz
     assert gpu.voltage(gpu.clock_array()) == pytest.approx(known.voltage(gpu.clock_array())), "a clock has its volts"
     assert GpuModel.from_device("NVIDIA-A100-SXM4-40GB", 100.0, 400.0, 400.0, ()) == known

@@ -112,7 +112,7 @@ def test_more_samples_take_longer_and_power_stays_between_idle_and_the_limit(
     assert model.iteration_seconds(*size, clock, batch) <= model.iteration_seconds(*size, clock, 2 * batch)
     added = replace(model, io_overlap=1.0, sync_overlap=1.0)
     assert added.iteration_seconds(*size, clock, batch) < added.iteration_seconds(*size, clock, 2 * batch)
-    lowest = float(model.gpu_model.min_clock_megahertz)
+    lowest = float(model.gpu_model.clocks_megahertz[0])
     assert model.gpu_watts(*size, lowest, batch) >= model.gpu_model.idle_power_watts * (1 - 1e-9)
     assert model.gpu_peak_watts(*size, clock, batch) >= model.gpu_watts(*size, clock, batch) * (1 - 1e-12)
 
