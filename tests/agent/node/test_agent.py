@@ -16,7 +16,7 @@ from flyball.capabilities import LEAST_SETS, OLDEST_SECONDS, KnownSetLatency, Se
 from flyball.clocks import Clock
 from flyball.environment import Environment
 from flyball.job import Job
-from flyball_agent.energy.observations import COMPUTATION_SECONDS, InvalidReport, StepReport
+from flyball_agent.energy.observations import COMPUTATION_SECONDS, ClockAsked, InvalidReport, StepReport
 from flyball_agent.energy.stage_profiles import MAX_ROWS_BYTES, StageProfile
 from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.gpu_state import UNLOCKED, PodName
@@ -263,6 +263,19 @@ def test_the_status_is_the_schemas_and_tells_what_there_is(rig: Rig) -> None:
     assert rig.condition("Ready") == ("True", "Serving")
     assert rig.condition("Drifted") == ("False", "AsSet")
     assert rig.condition("Degraded") == ("False", "AsExpected")
+
+
+async def test_a_pod_asks_for_clocks_of_its_own_gpus_alone(rig: Rig) -> None:
+    rig.hold(POD.name, 0, 1)
+    rig.hold("plain-pod", 2)
+    rig.spec(1, (POD.name, 300_000))
+    await rig.round()
+    own, other = rig.node.devices[1].uuid, rig.node.devices[2].uuid
+    assert rig.agent.ask_clock(POD, ClockAsked(900, 5.0))
+    assert rig.agent.ask_clock(POD, ClockAsked(900, 5.0, own))
+    assert not rig.agent.ask_clock(POD, ClockAsked(900, 5.0, other))
+    assert not rig.agent.ask_clock(PodName("research", "plain-pod"), ClockAsked(900, 5.0)), "it is no job's"
+    assert not rig.agent.ask_clock(PodName("research", "gone"), ClockAsked(900, 5.0))
 
 
 def test_only_news_changes_the_facts_measurements_do_not(rig: Rig) -> None:
