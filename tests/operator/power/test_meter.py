@@ -123,6 +123,18 @@ def test_one_reading_above_the_target_is_noise() -> None:
     assert step(state, 980.0, 4.0).phase is MeterPhase.SHAPING
 
 
+def test_one_reading_is_one_however_often_it_is_looked_at() -> None:
+    """Cycles come at any time: what was noise stays noise, and an old reading raises nothing."""
+    load = MeteredLoad(CAP, CAP, 300.0, CAP)
+    high, low = MeterReading(980.0, 2.0, None, ""), MeterReading(400.0, 100.0, None, "")
+    state = MeterState(MeterPhase.WITHIN, 0.0)
+    for now in (2.0, 3.0, 20.0):
+        state = follow_meter(METER, state, high, load, now)
+    assert (state.phase, state.above_target) == (MeterPhase.WITHIN, 1)
+    lowered = MeterState(MeterPhase.SHAPING, 0.0, 500.0, read_at=100.0, below_since=0.0, changed_at=50.0)
+    assert follow_meter(METER, lowered, low, load, 110.0).allowed_watts == 500.0
+
+
 def test_a_breach_is_cut_by_priority_first_and_then_all_of_it() -> None:
     state = MeterState(MeterPhase.WITHIN, 0.0)
     for at in (0.0, 2.0, 4.0):

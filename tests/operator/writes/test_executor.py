@@ -189,6 +189,14 @@ async def test_a_cap_that_goes_with_its_kind_is_not_released(goes: bool) -> None
     assert [method for method, _, _ in desk.server.asked] == (["GET"] if goes else ["GET", "PATCH"])
 
 
+async def test_a_cap_is_held_where_the_lease_is_lost_while_its_kind_is_looked_at() -> None:
+    desk = Desk(loses_at=2)
+    desk.server.answers[f"GET {CRD}"] = {"metadata": {}}
+    with pytest.raises(LeadershipLost):
+        await desk.executor.write_hold(HoldChange(cap_view("row", watts=1000), HoldAction.RELEASE_UNLESS_KIND_GOES))
+    assert [method for method, _, _ in desk.server.asked] == ["GET"]
+
+
 async def test_a_first_grant_makes_its_object() -> None:
     desk = Desk()
     assert (await desk.executor.write_grant(info(given=False), grant(8 * FLOOR))).done
