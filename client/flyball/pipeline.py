@@ -193,7 +193,7 @@ class Pipeline:
             self._shared_degree.share(self._iteration, self._replica, self._stage, self._slow_stage.degree)
 
     def _ended(self) -> None:
-        """This stage has nothing left to compute; the first stage's end is that of its replica."""
+        """Note that this stage has computed its last; where it is the first stage, share how long its replica takes."""
         if self._stage == 0 and self._plan is not None and self._began is not None:
             own = self._by_the_fastest(self._monotonic())
             # Of one length always: a value is written over the one before.

@@ -43,7 +43,7 @@ class FrontierRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:32]
 
     def measured(self) -> PipelineProfile:
-        """The profile. Raises ProfileError, which names the row."""
+        """The pipeline's profile, read from the request. Raises ProfileError, which names the row."""
         if isinstance(self.profile, str):
             return PipelineProfile.from_csv(self.profile)
         return PipelineProfile.from_rows(self.profile)

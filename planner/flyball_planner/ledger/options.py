@@ -124,7 +124,7 @@ class OptionBook:
         )
 
     def kind_of(self, pool: int) -> int:
-        """A number for what options can tell of a pool; equal for pools that give equal options."""
+        """A number that is the same for pools which give a job the same options."""
         return self._variant_of_pool[pool]
 
     def at_min_limits(self, pool: int) -> bool:

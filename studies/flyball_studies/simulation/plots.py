@@ -294,7 +294,7 @@ def _time_unit(typical: float) -> tuple[float, str]:
 
 
 def _scale_times(plot: Any, values: Sequence[float]) -> None:
-    """Linear from zero, or logarithmic where the slowest would squeeze the others together."""
+    """Make the axis of times linear from zero, or logarithmic where they lie far apart."""
     if max(values) > 6 * min(values):
         plot.set_yscale("log")
         plot.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))

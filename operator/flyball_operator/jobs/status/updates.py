@@ -36,7 +36,7 @@ class ModelSource(Protocol):
 
 
 class PaceSource(ModelSource, Protocol):
-    """Where that comes from, and how uncertain it is."""
+    """Where a job's model comes from, and within which band of the model's seconds its iterations are expected."""
 
     def pace_band(
         self, job: EnergyAwareJob, gpu_model: GpuModel, gpus: int, nodes: int, clock_megahertz: int

@@ -69,7 +69,7 @@ class _Candidate:
         return self.job.performance.sizes[self.row + 1] - self.gpus
 
     def gain(self) -> float:
-        """(p' - p) / p of one more GPU; NEVER where the next size is no faster, or there is none."""
+        """The relative gain in speed of one more GPU; NEVER where the next size is no faster, or there is none."""
         if self.row + 1 == len(self.speeds) or self.speeds[self.row + 1] <= self.speeds[self.row]:
             return NEVER
         return (self.speeds[self.row + 1] / self.speeds[self.row] - 1.0) / self.step
