@@ -5,7 +5,8 @@ the durations d are, sum(y_i d_i) is at most P T, and sum(c_i(d_i)) at least sum
 duality of the relaxation, whose dual is a minimum-cost flow. A plan is optimal where the two sides meet. That needs a flow
 over critical dependencies alone, with as much through each computation as a second more or less of it is worth; whether
 there is one is a maximum flow, at a hundredth of what a solve from nothing takes. The flow is in whole numbers, so that
-what is found is a flow exactly; what rounding loses is in the bound.
+what is found is a flow exactly; what rounding loses is in the bound. The solver's numbers have 32 bits, too few for long
+pipelines: what a flow lacks in finer units is a second, smaller flow.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ Flags = NDArray[np.bool_]
 
 LARGEST_FLOW = 1 << 30
 """Flows are 32-bit integers; watts are scaled so that all that must flow somewhere is this."""
+
+FINE_UNITS = 1 << 17
+"""Into how many units what flows through a computation is divided, on average, before no finer ones are needed."""
 
 SLACKS = (1e-7, 1e-6)
 """How much later than it must, in iterations, an operation may end and count as critical: what the solver's tolerances
@@ -129,43 +133,60 @@ def _flow(
 ) -> tuple[Floats, float]:
     """Watts through each operation and in all, between `least` and `most` of each; a negative sum where there are none.
 
-    Nodes are the beginnings of the operations, their ends, the beginning and the end of the iteration, and two that hand
-    out and take what must flow through each operation (a circulation with lower bounds).
+    Nodes are the beginnings of the operations, their ends, the beginning and the end of the iteration.
     """
     count = len(least)
     needed = float(least.sum())
     if needed <= 0.0:
         return np.zeros(count), 0.0
+    begins, ends, beginning, end = np.arange(count), count + np.arange(count), 2 * count, 2 * count + 1
+    active, firsts, lasts = np.flatnonzero(critical & (most > 0)), np.flatnonzero(first), np.flatnonzero(last)
+    source = np.concatenate([begins[active], ends[edges[:, 0]], np.full(len(firsts), beginning), ends[lasts], [end]])
+    target = np.concatenate([ends[active], begins[edges[:, 1]], begins[firsts], np.full(len(lasts), end), [beginning]])
     scale = (LARGEST_FLOW - 2 * count) / needed
-    lower = np.maximum(np.floor(least * scale) - 1, 0).astype(np.int64)
-    upper = np.where(critical, np.minimum(np.ceil(most * scale) + 1, LARGEST_FLOW), 0).astype(np.int64)
-    begins, ends = np.arange(count), count + np.arange(count)
-    beginning, end, giver, taker = range(2 * count, 2 * count + 4)
-    active, held = np.flatnonzero(critical & (upper > lower)), np.flatnonzero(lower > 0)
-    firsts, lasts = np.flatnonzero(first), np.flatnonzero(last)
+    finer = 1 if len(active) <= LARGEST_FLOW // FINE_UNITS else LARGEST_FLOW // (4 * len(active))
+    flow = np.zeros(len(source), dtype=np.int64)
+    for units in (scale, scale * finer) if finer > 1 else (scale,):
+        flow *= round(units / scale)
+        low, high = np.zeros_like(flow), np.full_like(flow, 1 << 60)
+        low[: len(active)] = np.maximum(np.floor(least[active] * units) - 1, 0)
+        high[: len(active)] = np.minimum(np.ceil(most[active] * units) + 1, float(1 << 60))
+        added = _circulation(2 * count + 2, source, target, low - flow, high - flow)
+        if added is None:
+            return np.zeros(count), -1.0
+        flow += added
+    through = np.zeros(count)
+    through[active] = flow[: len(active)] / units
+    return through, int(flow[-1]) / units
 
-    def all_to(node: int, many: Integers) -> Integers:
-        return np.full(len(many), node)
 
-    source = np.concatenate(
-        [begins[active], ends[edges[:, 0]], all_to(beginning, firsts), ends[lasts], all_to(giver, held), begins[held]]
-    )
-    target = np.concatenate(
-        [ends[active], begins[edges[:, 1]], begins[firsts], all_to(end, lasts), ends[held], all_to(taker, held)]
-    )
-    free = np.full(len(edges) + len(firsts) + len(lasts), LARGEST_FLOW)
-    capacity = np.concatenate([(upper - lower)[active], free, lower[held], lower[held]])
+def _circulation(nodes: int, source: Integers, target: Integers, low: Integers, high: Integers) -> Integers | None:
+    """A flow along arcs that leaves no node with more or less than came in, between `low` and `high` of each arc; both
+    may be negative. None if there is none.
+
+    What must flow somewhere does; two more nodes hand out and take what is too much or too little for it at each node.
+    """
+    base = np.clip(0, low, high)
+    rising = np.minimum(high - base, LARGEST_FLOW)
+    falling = np.minimum(base - low, LARGEST_FLOW)
+    excess = np.zeros(nodes, dtype=np.int64)
+    np.add.at(excess, target, base)
+    np.subtract.at(excess, source, base)
+    over, under = np.flatnonzero(excess > 0), np.flatnonzero(excess < 0)
+    giver, taker = nodes, nodes + 1
     network = scipy.sparse.csr_matrix(
         (
-            np.append(capacity, LARGEST_FLOW).astype(np.int32),
-            (np.append(source, end).astype(np.int32), np.append(target, beginning).astype(np.int32)),
+            np.concatenate([rising, falling, excess[over], -excess[under]]).astype(np.int32),
+            (
+                np.concatenate([source, target, np.full(len(over), giver), under]).astype(np.int32),
+                np.concatenate([target, source, over, np.full(len(under), taker)]).astype(np.int32),
+            ),
         ),
-        shape=(2 * count + 4, 2 * count + 4),
+        shape=(nodes + 2, nodes + 2),
     )
+    network.eliminate_zeros()
     found = maximum_flow(network, giver, taker)
-    if found.flow_value < int(lower.sum()):
-        return np.zeros(count), -1.0
-    flow = found.flow.tocsr()
-    through = lower.copy()
-    through[active] += np.asarray(flow[begins[active], ends[active]]).reshape(-1)
-    return through / scale, int(flow[end, beginning]) / scale
+    if found.flow_value < int(excess[over].sum()):
+        return None
+    flow: Integers = base + np.asarray(found.flow.tocsr()[source, target]).reshape(-1)
+    return flow
