@@ -54,13 +54,15 @@ class Pins:
 
 class Realiser:
     """Rounds plans on one graph. Choices are places in the operation's `CostCurve`, 0 the fastest, shape
-    (operations, plans); `curves` and `kinds` are those of the operations.
+    (operations, plans); `curves` and `kinds` are those of the operations, and `copies` says how many each stands for.
 
     Inside, operations are in the order of their levels: none depends on another of its level, so that a level is a slice
     of every array, and a sweep goes over the levels.
     """
 
-    def __init__(self, graph: ComputationGraph, curves: Sequence[CostCurve], kinds: Integers) -> None:
+    def __init__(
+        self, graph: ComputationGraph, curves: Sequence[CostCurve], kinds: Integers, copies: Integers | None = None
+    ) -> None:
         self._count = len(kinds)
         depth = _depths(graph)
         self._order = np.argsort(depth, kind="stable")
@@ -68,6 +70,7 @@ class Realiser:
         bounds = np.concatenate([[0], np.cumsum(np.bincount(depth))]).tolist()
         slices = [slice(first, last) for first, last in pairwise(bounds)]
         self._kinds = kinds[self._order]
+        self._copies = np.ones(self._count) if copies is None else copies[self._order].astype(np.float64)
         self._hull = [curve.hull for curve in curves]
         self._width = 1 + max(len(curve.times) for curve in curves)
         self._times = np.full((len(curves), self._width), np.inf)
@@ -181,7 +184,7 @@ class Realiser:
         return self._times.ravel().take(self._row + choices)
 
     def _cost(self, choices: Integers) -> Floats:
-        return np.asarray(self._costs.ravel().take(self._row + choices).sum(axis=0))
+        return np.asarray(np.einsum("o,op->p", self._copies, self._costs.ravel().take(self._row + choices)))
 
     def _earliest_finish(self, durations: Floats) -> Floats:
         """Seconds, shape (operations + 1, plans); the last row is 0."""

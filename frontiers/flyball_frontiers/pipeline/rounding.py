@@ -64,7 +64,7 @@ class Rounding:
         program = self._program
         cells = np.zeros(len(short.graph.operations), dtype=np.int64)
         cells[short.places] = program.ties.cell
-        realiser = Realiser(short.graph, program.curves, program.kinds[cells])
+        realiser = Realiser(short.graph, program.curves, program.kinds[cells], np.bincount(short.places))
         planned = np.stack([plan.durations for plan in plans], axis=1)[cells]
         layer = np.array([plan.layer_seconds for plan in plans])
         times = np.array([plan.time_seconds for plan in plans])

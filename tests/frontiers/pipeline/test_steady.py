@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from flyball_frontiers.pipeline.steady import find_layers, middle, shorten, tie
 
 from benchmarks.unequal_pipelines import unequal_pipeline
 
+PROFILES = Path(__file__).parents[3] / "examples" / "profiles"
 SHARES = (0.0, 0.003, 0.1, 0.5)
 
 
@@ -143,3 +145,18 @@ def test_a_thousand_microbatches_cost_no_more_to_plan_than_a_hundred(made_up: Ca
     for point, planner in zip(fastest, planners, strict=True):
         assert point.realised_time_seconds <= planner.t_min
         assert point.realised_energy_joules < 1.01 * point.energy_joules
+
+
+def test_a_repeated_plan_is_judged_by_what_all_copies_of_its_block_cost() -> None:
+    """Among others as alone: a faster plan stands in only where it costs less with its block as often as it is repeated."""
+    profile = PipelineProfile.from_csv((PROFILES / "gpt3-a100-8-stages.csv").read_text(encoding="utf-8"))
+    planner = PerseusPlanner(pipeline_graph(profile, Schedule.ONE_F_ONE_B, 128), 83.64)
+    times = np.linspace(1.05, 1.12, 30) * planner.t_min
+    together = planner.frontier_at(times.tolist()).points
+    for point in together[::3]:
+        alone = planner.frontier_at([point.time_seconds]).points[0]
+        needed = [
+            each.realised_energy_joules + 8 * 83.64 * (each.time_seconds - each.realised_time_seconds)
+            for each in (point, alone)
+        ]
+        assert needed[0] <= needed[1] * 1.0005
