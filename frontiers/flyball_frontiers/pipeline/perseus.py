@@ -63,26 +63,31 @@ class PerseusPlanner:
         self.blocking_power_watts = blocking_power_watts
         self.replicas = replicas
         self._layers = find_layers(graph) if repeat else None
-        self._widening = 1.0
+        self._widening, self._drifting = 1.0, False
         self._prepare()
         self.t_min = self._program.makespan(self._program.shortest)
         self.t_star = self._program.cheapest().time_seconds
 
     def _prepare(self) -> None:
-        """The program, with ties as far as `_widening` leaves any."""
+        """The program, with ties as far as `_widening` leaves any, and in a common period unless `_drifting`."""
         graph, power, layers = self.graph, self.blocking_power_watts, self._layers
         tied = middle(layers, graph.gpus, self._widening) if layers else None
         self._ties = None if layers is None or tied is None else tie(layers, tied)
         shortened = None if layers is None or tied is None else shorten(graph, layers, tied)
-        self._program = TimeCostProgram(graph, power, self._ties)
+        self._drifting &= self._ties is not None
+        self._program = TimeCostProgram(graph, power, self._ties, drifting=self._drifting)
         self._rounding = Rounding(self._program, power, shortened)
-        self._fastest: RelaxedPlan | None = None
 
     @property
     def repeats(self) -> float:
         """How many times the usual layers are planned one by one, so that repeating the others loses nothing; 0 where all
         are."""
         return 0.0 if self._ties is None else self._widening
+
+    @property
+    def drifts(self) -> bool:
+        """Whether stages drift apart, so that a common period for all would lose something."""
+        return self._drifting
 
     @property
     def waiting_power_watts(self) -> float:
@@ -97,8 +102,6 @@ class PerseusPlanner:
         """
         if points < 2:
             raise ValueError(f"a frontier needs at least 2 points, not {points}")
-        if self.t_min < self.t_star and self._ties is not None:
-            self._proven(lambda: [self._fastest_plan()])  # it needs the most layers as a rule: before all are solved
         return self._realised(self._proven(lambda: self._along_the_curve(points, progress or _no_progress)))
 
     def frontier_at(self, times_seconds: Iterable[float]) -> Frontier[PipelinePlan]:
@@ -128,20 +131,28 @@ class PerseusPlanner:
         return plan.cost_joules + self.graph.gpus * self.blocking_power_watts * plan.time_seconds
 
     def _proven(self, solve: Callable[[], list[RelaxedPlan]]) -> list[RelaxedPlan]:
-        """What `solve` comes to, with fewer and fewer ties as long as a sample of it is better for that.
+        """What `solve` comes to, with looser and fewer ties as long as a sample of it is better for that.
 
-        Plans that are proven are not tried again; a proof may fail for want of digits alone, where pipelines are long.
+        Plans that are proven are not tried again. A proof may fail of what is optimal, for want of digits alone.
         """
         plans = solve()
         while self._ties is not None and (doubtful := self._unproven(plans)):
-            before = self._widening, self._ties, self._program, self._rounding, self._fastest
-            self._widening *= 2
-            self._prepare()
-            if not any(self._is_better(plan) for plan in reversed(doubtful)):
-                self._widening, self._ties, self._program, self._rounding, self._fastest = before
+            before = vars(self).copy()
+            if not self._loosen(doubtful):
+                vars(self).update(before)
                 break
             plans = solve()
         return plans
+
+    def _loosen(self, doubtful: Sequence[RelaxedPlan]) -> bool:
+        """Go on to looser ties with which one of the plans is better: stages that may drift apart or, where they may
+        already or that alone is no better, fewer layers tied besides. False where neither is."""
+        for widening in (self._widening, 2 * self._widening)[self._drifting :]:
+            self._drifting, self._widening = True, widening
+            self._prepare()
+            if any(self._is_better(plan) for plan in reversed(doubtful)):
+                return True
+        return False
 
     def _unproven(self, plans: Sequence[RelaxedPlan]) -> list[RelaxedPlan]:
         """Those of a sample of the plans (in rising time) of which it is not proven that nothing cheaper is as fast."""
@@ -166,16 +177,10 @@ class PerseusPlanner:
         saved = plan.cost_joules - self._program.solve(plan.time_seconds).cost_joules
         return saved > OPTIMAL_WITHIN / 10 * abs(self._energy(plan))
 
-    def _fastest_plan(self) -> RelaxedPlan:
-        """The plan of `t_min`, solved once for each program."""
-        if self._fastest is None:
-            self._fastest = self._program.solve(self.t_min)
-        return self._fastest
-
     def _along_the_curve(self, points: int, progress: Progress) -> list[RelaxedPlan]:
         if self.t_star <= self.t_min:
             return [self._program.cheapest()]
-        return self._walk_freely(points, progress) if self._ties is None else self._walk_evenly(points, progress)
+        return self._walk_evenly(points, progress) if self._drifting else self._walk_freely(points, progress)
 
     def _walk_evenly(self, points: int, progress: Progress) -> list[RelaxedPlan]:
         """From t_star down, the next time is where the curve, going on with its slope, has left an even share behind.
@@ -185,7 +190,7 @@ class PerseusPlanner:
         """
         program = self._program
         slowest = program.cheapest()
-        fastest = self._fastest_plan()
+        fastest = program.solve(self.t_min)
         progress(2, points)
         time_range, cost_range = self.t_star - self.t_min, fastest.cost_joules - slowest.cost_joules
         plans = [slowest]

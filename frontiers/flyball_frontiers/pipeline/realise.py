@@ -27,7 +27,7 @@ _Pick = Callable[["_Level", Floats], Integers]
 GRID = 4096
 """Into how many equal steps the times of a kind are divided to look the last one within some seconds up."""
 
-SNAP_SHARE = 1e-6
+SNAP_SHARE = 1e-7
 """A planned duration this near (as a share) to a corner of its hull is that corner: what the solver's tolerance is."""
 
 ROUNDING_SHARE = 1e-12

@@ -16,11 +16,11 @@ MOST_OPERATIONS = 300_000
 """Operations of a graph that can be built and run: about a gigabyte."""
 
 MOST_PLANNED = 40_000
-"""Computations planned one by one: about twenty minutes for a frontier of 200 points beside a steady state that is tied."""
+"""Computations planned one by one: about eight minutes for a frontier of 200 points beside a steady state that is tied."""
 
-SECONDS_OF_A_THOUSAND = 2.2
-"""CPU seconds of 200 points where a thousand computations are planned one by one beside tied ones (8 GPUs: about 460, 1 s;
-16: 1,820, 5 s)."""
+SECONDS_OF_A_THOUSAND = 0.9
+"""CPU seconds of 200 points where a thousand computations are planned one by one beside tied ones (8 GPUs: about 460,
+0.7 s; 16: 1,820, 2.6 s; 64: 28,800, 162 s). Where stages drift apart it is about three times as much."""
 
 SECONDS_OF_A_THOUSAND_UNTIED = 0.4
 """The same where none is tied (16,384: 46 s, on a machine at a load of 20 to 30)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,21 +54,23 @@ class Layers:
 
 @dataclass(frozen=True, eq=False)
 class Ties:
-    """Which operations share a duration (`cell`, per operation, counted from 0), and where in their cell they start:
-    `position` 0 at the first start of the cell, 1 at the last, in between linearly.
-
-    `order` is the operations' layer.
-    """
+    """Which operations share a duration (`cell`, per operation, counted from 0), and start one after the other at even
+    intervals: `lap` 0 is the first of its cell. `order` is the operations' layer."""
 
     cell: Integers
-    position: Floats
+    lap: Integers
     order: Integers
+
+    @cached_property
+    def copies(self) -> Integers:
+        """How many operations each cell has."""
+        return np.bincount(self.cell)
 
     @classmethod
     def none(cls, count: int) -> Ties:
         """Every operation is a cell of its own."""
         places = np.arange(count)
-        return cls(places, np.zeros(count), places)
+        return cls(places, np.zeros_like(places), places)
 
 
 def find_layers(graph: ComputationGraph) -> Layers | None:
@@ -153,8 +156,7 @@ def tie(layers: Layers, tied: tuple[int, int]) -> Ties:
     block = np.minimum(layers.layer, first) + np.maximum(layers.layer - last, 0)
     _, cell = np.unique(layers.kind * (int(layers.layer.max()) + 1) + block, return_inverse=True)
     inside = (layers.layer >= first) & (layers.layer <= last)
-    position = np.where(inside, (layers.layer - first) / max(last - first, 1), 0.0)
-    return Ties(cell.reshape(-1), position, layers.layer)
+    return Ties(cell.reshape(-1), np.where(inside, layers.layer - first, 0), layers.layer)
 
 
 @dataclass(frozen=True, eq=False)

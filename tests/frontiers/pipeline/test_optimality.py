@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flyball_frontiers.pipeline import perseus, steady
+from flyball_frontiers.pipeline import optimality, perseus, steady
 from flyball_frontiers.pipeline.graph import ComputationGraph, Operation
 from flyball_frontiers.pipeline.optimality import least_costs
 from flyball_frontiers.pipeline.perseus import OPTIMAL_WITHIN, PerseusPlanner
@@ -119,7 +119,7 @@ def test_where_nothing_can_be_proven_every_operation_is_planned_by_itself(monkey
     assert planner.repeats == 0
 
 
-def test_layers_too_few_are_noticed_before_all_points_are_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_too_few_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """With half of the usual layers the fastest plan of these stages loses, with all of them it does not."""
     monkeypatch.setattr(steady, "HEAD_LAYERS_PER_GPU", steady.HEAD_LAYERS_PER_GPU / 2)
     monkeypatch.setattr(steady, "TAIL_LAYERS_PER_GPU", steady.TAIL_LAYERS_PER_GPU / 2)
@@ -127,8 +127,34 @@ def test_layers_too_few_are_noticed_before_all_points_are_solved(monkeypatch: py
     graph = pipeline_graph(profile, Schedule.ONE_F_ONE_B, 44)
     planner, free = PerseusPlanner(graph, 70.0), PerseusPlanner(graph, 70.0, repeat=False)
     assert planner.repeats == 1
-    solved: list[int] = []
-    points = planner.frontier(6, lambda done, of: solved.append(done)).points
+    points = planner.frontier(6).points
     assert planner.repeats == 2
-    assert solved == sorted(set(solved)), "no point is solved twice"
-    assert points[0].energy_joules == pytest.approx(free.relaxed(free.t_min).energy_joules, rel=1e-6)
+    for point in (points[0], points[3]):
+        alone = free.relaxed(point.time_seconds).energy_joules
+        assert point.energy_joules == pytest.approx(alone, rel=1e-6)
+
+
+@pytest.mark.parametrize("finer", [1, 1 << 20])
+def test_where_units_are_coarse_a_second_flow_has_finer_ones(monkeypatch: pytest.MonkeyPatch, finer: int) -> None:
+    """As in pipelines of a hundred thousand computations, which leave few units to each."""
+    monkeypatch.setattr(optimality, "LARGEST_FLOW", 1 << 19)
+    monkeypatch.setattr(optimality, "FINE_UNITS", finer)
+    graph, power = unequal_pipeline(1)
+    program = TimeCostProgram(graph, power)
+    plans = plans_of(program)[:-1]
+    times = np.array([plan.time_seconds for plan in plans])
+    found = bounds_of(program, np.stack([plan.durations for plan in plans], axis=1), times)
+    above = max(1 - bound / plan.cost_joules for plan, bound in zip(plans, found.tolist(), strict=True))
+    assert -1e-12 < above < 5e-7 if finer > 1 else above > 5e-6
+
+
+def test_stages_that_drift_apart_are_noticed() -> None:
+    """One period for all would lose a third of a per cent of this one."""
+    graph, power = unequal_pipeline(0)
+    planner, free = PerseusPlanner(graph, power), PerseusPlanner(graph, power, repeat=False)
+    assert not planner.drifts
+    assert planner.relaxed(planner.t_min).energy_joules == pytest.approx(
+        free.relaxed(free.t_min).energy_joules, rel=1e-6
+    )
+    assert planner.drifts
+    assert planner.repeats == 1

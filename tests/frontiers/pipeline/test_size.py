@@ -85,7 +85,7 @@ rows = [{"stage": s, "instruction": i, "frequency": c, "time": (1 + s / 7) * 140
         for s in range(32) for i in ("forward", "backward") for c in range(1400, 700, -15)]
 graph = pipeline_graph(PipelineProfile.from_rows(rows), Schedule.ONE_F_ONE_B, 200)
 layers = find_layers(graph)
-solver = TimeCostProgram(graph, 50.0, tie(layers, middle(layers, graph.gpus)))
+solver = TimeCostProgram(graph, 50.0, tie(layers, middle(layers, graph.gpus)), drifting=True)
 fastest = solver.makespan(solver.shortest)
 def say():
     while not any(thread.name == "flyball-highs" for thread in threading.enumerate()):
