@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from flyball_api.units import JOULES_PER_KILOJOULE
 
 from flyball_cli.cluster_access import Access, CommandError, Context, Kubeconfig
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from flyball_kube.session import ApiSession
     from flyball_operator.planning.what_if import JobChange, PlanningSettings, WhatIf
 
-JOULES_PER_KILOJOULE = 1000
 # A hundred thousand objects come page by page; a cluster that has not been read by then cannot be.
 READ_SECONDS = 60.0
 

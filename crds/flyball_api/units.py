@@ -12,6 +12,7 @@ from typing import NewType
 MILLIWATTS_PER_WATT = 1000
 MILLIJOULES_PER_JOULE = 1000
 MILLIJOULES_PER_KILOJOULE = 1_000_000
+JOULES_PER_KILOJOULE = 1000
 # Sums and shares of watts that are whole but for the error of floating point are whole.
 WATT_TOLERANCE = 1e-6
 

@@ -70,7 +70,7 @@ class OperatorProcess:
         gc.set_threshold(*GARBAGE_THRESHOLDS)
         self._session = await ApiSession.connect(settings.kubeconfig, connections=CONNECTIONS)
 
-        async def epoch_floor() -> int:
+        async def least_epoch() -> int:
             assert self._operator is not None  # noqa: S101 - set below, before the lease's task runs
             await self._operator.wait_synced()
             return self._operator.highest_epoch()
@@ -84,7 +84,7 @@ class OperatorProcess:
             LEADER_LEASE,
             settings.leader_lease_seconds,
             settings.leader_renew_seconds,
-            epoch_floor=epoch_floor,
+            least_epoch=least_epoch,
             on_change=lambda epoch: None if self._operator is None else self._operator.wake(),
         )
         events = EventRecorder(self._session, self.identity)

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_api.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT
 from flyball_kube.backoff import Backoff
 from flyball_kube.logs import get_logger
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -31,7 +31,6 @@ from flyball_agent.wire.token_bucket import TokenBucket
 logger = get_logger(__name__)
 
 HERTZ_PER_MEGAHERTZ = 1_000_000
-MILLIJOULES_PER_JOULE = 1000
 MAX_CONNECTIONS = 64
 IDLE_SECONDS = 90.0  # more than a minute between two scrapes
 # Beyond these, which no Prometheus comes near, a scrape gets what the one before it got: each made anew takes milliseconds

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_api.units import MilliwattsPerGpu
 from flyball_api.workloads import IncarnationView
 from flyball_kube.logs import get_logger
 from flyball_planner.models.gpu import GpuModel
@@ -48,15 +49,17 @@ class Running(NamedTuple):
     incarnation: IncarnationView
     decision: JobDecision
     gpu_model: GpuModel
-    limit_milliwatts: int | None = None
+    limit_milliwatts: MilliwattsPerGpu | None = None
 
 
-def acknowledged_limit(uid: str, incarnation: IncarnationView, nodes: Mapping[str, NodeInfo]) -> int | None:
+def acknowledged_limit(
+    uid: str, incarnation: IncarnationView, nodes: Mapping[str, NodeInfo]
+) -> MilliwattsPerGpu | None:
     """The power limit of each of a job's GPUs in milliwatts, once all its nodes have acknowledged the same; else None.
 
     Under a brake its GPUs have less than that, and nobody here knows how much.
     """
-    limits: set[int | None] = set()
+    limits: set[MilliwattsPerGpu | None] = set()
     for name, _ in incarnation.nodes:
         found = nodes[name].gpu_node if name in nodes else None
         holds = found is not None and found.acknowledged_current and found.braked_milliwatts is None

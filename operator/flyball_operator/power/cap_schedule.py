@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 from flyball_api.power_cap import CapSchedule, EnergyBudget, PowerCapSpec
+from flyball_api.units import JOULES_PER_KILOJOULE
 from msgspec import Struct
 
 # Rises are taken in steps, as each is a new plan for the cluster.
@@ -24,7 +25,6 @@ BUDGET_STEP_MIN_SECONDS = 1.0
 BUDGET_STEP_MAX_SECONDS = 60.0
 
 CRON_FIELDS = 5
-JOULES_PER_KILOJOULE = 1000.0
 SECOND = timedelta(seconds=1)
 # Longer than any clock is put back at once.
 CLOCKS_PUT_BACK = timedelta(hours=4)

@@ -21,16 +21,21 @@ from flyball_api.power_cap import (
     PowerCapStatus,
 )
 from flyball_api.times import whole_second
-from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_watts, held_watts
+from flyball_api.units import (
+    JOULES_PER_KILOJOULE,
+    MILLIJOULES_PER_JOULE,
+    MILLIWATTS_PER_WATT,
+    NodeMilliwatts,
+    allowed_watts,
+    held_watts,
+)
 from msgspec.structs import replace
 
 from flyball_operator.power.cap_schedule import EnergyPeriod, ScheduledChange
 from flyball_operator.power.cap_state import Breach, CapState, CapStates
-from flyball_operator.power.energy_counters import MILLIJOULES_PER_JOULE, CounterSum
+from flyball_operator.power.energy_counters import CounterSum
 from flyball_operator.power.meter import MeterPhase, MeterState, Silence
 from flyball_operator.power.overhead import Overhead
-
-JOULES_PER_KILOJOULE = 1000
 
 # The reasons that each condition can have; docs/api.md lists the same.
 REASONS: dict[str, frozenset[str]] = {

@@ -12,7 +12,7 @@ from flyball_api.grant import PowerBound
 from flyball_api.label_selector import LabelSelector
 from flyball_api.power_brake import PowerBrake
 from flyball_api.power_cap import CapBreach, CapEnergyPeriod, PowerCap, PowerCapSpec
-from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_watts
+from flyball_api.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_watts
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ from flyball_operator.power.cap_schedule import (
     next_scheduled_change,
 )
 from flyball_operator.power.cap_state import Breach, CapState, CapStates
-from flyball_operator.power.energy_counters import MILLIJOULES_PER_JOULE, CounterSum, Drawn, EnergyCounters, most_joules
+from flyball_operator.power.energy_counters import CounterSum, Drawn, EnergyCounters, most_joules
 from flyball_operator.power.failsafe import failsafe_of, node_failsafes
 from flyball_operator.power.foreign_shares import with_foreign_shares
 from flyball_operator.power.meter import NEVER_READ, MeteredLoad, MeterReading, MeterState, first_state, follow_meter

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from flyball_api.gpu_node import DriverSession, GpuNode
-from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_api.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT
 
 from flyball_operator.power.node_info import NodeInfo
 
-MILLIJOULES_PER_JOULE = 1000
 # A counter that runs faster than this many times the GPU's largest limit is not believed beyond that.
 FASTEST = 2.0
 DIGEST_CHARACTERS = 16

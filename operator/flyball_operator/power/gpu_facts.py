@@ -164,9 +164,9 @@ def _model_of(product: str, known: GpuModel | None, reports: Sequence[GpuReport]
 def _reported_model(
     product: str,
     known: GpuModel | None,
-    min_milliwatts: int,
-    max_milliwatts: int,
-    default_milliwatts: int,
+    min_milliwatts: MilliwattsPerGpu,
+    max_milliwatts: MilliwattsPerGpu,
+    default_milliwatts: MilliwattsPerGpu,
     clocks: tuple[int, int, int],
 ) -> GpuModel | None:
     lowest, highest, step = clocks

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flyball_api.gpu_node import GpuNode, GpuReport
-from flyball_api.units import MilliwattsPerGpu
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import PodView
 
 from flyball_operator.power.node_info import NodeInfo
@@ -25,7 +25,7 @@ class PodGpus:
     highest_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
     acknowledged: bool = False
     gpus: int = 0
-    drawn_milliwatts: int | None = None
+    drawn_milliwatts: NodeMilliwatts | None = None
 
 
 NO_GPUS = PodGpus()
@@ -77,6 +77,6 @@ def _by_pod(gpu_node: GpuNode) -> dict[PodName, PodGpus]:
     }
 
 
-def _sum_of(values: list[MilliwattsPerGpu | None]) -> int | None:
+def _sum_of(values: list[MilliwattsPerGpu | None]) -> NodeMilliwatts | None:
     known = [value for value in values if value is not None]
-    return sum(known) if values and len(known) == len(values) else None
+    return NodeMilliwatts(sum(known)) if values and len(known) == len(values) else None

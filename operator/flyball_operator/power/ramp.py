@@ -103,9 +103,9 @@ class Ramps:
             for job in target.jobs:
                 key, before = (target.node, job.pod_name, job.uid), held.get((job.pod_name, job.uid))
                 if key not in share.limits:
-                    floor = max(target.min_limit_milliwatts, 0 if before is None else before.power_limit_milliwatts)
-                    rise = int(max(0, job.power_limit_milliwatts - floor) * fraction)
-                    share.limits[key] = floor + in_whole_watts(MilliwattsPerGpu(rise))
+                    least = max(target.min_limit_milliwatts, 0 if before is None else before.power_limit_milliwatts)
+                    rise = int(max(0, job.power_limit_milliwatts - least) * fraction)
+                    share.limits[key] = least + in_whole_watts(MilliwattsPerGpu(rise))
 
     def _update_allowance(self, cap: CapState, committed: int, rises: Sequence[int], monotonic: float) -> None:
         """Take in what is committed now, and by how many milliwatts it is wanted to rise on each node.

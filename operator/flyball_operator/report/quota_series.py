@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from flyball_api.energy_quota import EnergyQuota
-from flyball_api.units import MILLIJOULES_PER_JOULE
+from flyball_api.units import JOULES_PER_KILOJOULE, MILLIJOULES_PER_JOULE
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 # At most four series a quota; a cluster has about as many quotas as teams.
 MAX_QUOTAS = 1000
-JOULES_PER_KILOJOULE = 1000
 LABELS = ("namespace", "quota")
 
 

@@ -57,7 +57,7 @@ class _Record(NamedTuple):
 class LeaderLease:
     """Competes for a Lease; run it as a task with `run`, and ask `epoch` or `check` before each act.
 
-    `identity` must be new for each process (pod name and a random part). `epoch_floor` is awaited before each
+    `identity` must be new for each process (pod name and a random part). `least_epoch` is awaited before each
     acquisition for the highest epoch under which any node was ever commanded: a Lease that was deleted or set back
     then cannot lead to an epoch that the nodes refuse; it may raise ApiError and ApiUnreachable. `on_change` is called,
     synchronously, with each new epoch, and with None when one ends; it must not raise.
@@ -73,7 +73,7 @@ class LeaderLease:
         duration_seconds: int = 15,
         renew_seconds: float = 5.0,
         *,
-        epoch_floor: Callable[[], Awaitable[int]] | None = None,
+        least_epoch: Callable[[], Awaitable[int]] | None = None,
         on_change: Callable[[int | None], None] = lambda epoch: None,
         clock: Callable[[], float] = boottime_seconds,
         wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -91,7 +91,7 @@ class LeaderLease:
         self._log = get_logger(__name__, lease=f"{namespace}/{name}", identity=identity)
         self._session, self._namespace, self._name = session, namespace, name
         self._duration_seconds, self._renew_seconds = duration_seconds, renew_seconds
-        self._epoch_floor, self._on_change, self._clock, self._wall_clock = epoch_floor, on_change, clock, wall_clock
+        self._least_epoch, self._on_change, self._clock, self._wall_clock = least_epoch, on_change, clock, wall_clock
         self._lease: JsonObject | None = None  # as last seen
         self._seen_at: float | None = None  # when it was first seen to say what it says; None before the first answer
         self._highest_epoch = 0  # ever seen
@@ -143,7 +143,7 @@ class LeaderLease:
                 backoff.reset()
             except (ApiError, ApiUnreachable, TimeoutError) as error:
                 outrun = isinstance(error, ApiError) and error.conflict
-                reason = str(error) or "no epoch floor in time"
+                reason = str(error) or "no least epoch in time"
                 self._log.log(logging.INFO if outrun else logging.WARNING, "lease not written", error=reason)
                 pause = backoff.next_seconds()
             self._notice_lapse()
@@ -197,15 +197,15 @@ class LeaderLease:
         wait = 0.0
         if record.holder not in ("", self.identity) or self._lease is None:
             wait = (record.duration_seconds or self._duration_seconds) - (self._clock() - (seen_at or self._clock()))
-        floor = 0
-        if self._epoch_floor is not None and (wait <= 0 or self._highest_epoch == 0):
+        least_epoch = 0
+        if self._least_epoch is not None and (wait <= 0 or self._highest_epoch == 0):
             async with asyncio.timeout(self._claim_seconds):
-                floor = await self._epoch_floor()
-            if self._lease is None and self._highest_epoch == floor == 0:
+                least_epoch = await self._least_epoch()
+            if self._lease is None and self._highest_epoch == least_epoch == 0:
                 wait = 0.0  # no node was ever commanded: nobody has led yet, and nobody need be waited for
         if wait > 0:
             return min(wait, self._renew_seconds / 5) * random.uniform(0.8, 1.0)  # noqa: S311 - jitter, no secret
-        return await self._write(max(self._highest_epoch, floor) + 1)
+        return await self._write(max(self._highest_epoch, least_epoch) + 1)
 
     def _observe(self, lease: JsonObject | None) -> bool:
         """Note the Lease's present fields; labels and other metadata that anybody may edit count as no renewal.

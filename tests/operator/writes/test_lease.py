@@ -159,13 +159,13 @@ async def never_commanded() -> int:
 
 async def first_leader(court: Court, **options: Any) -> Candidate:
     """A leader of a Lease that nobody held before, without the wait for a forerunner that there cannot be."""
-    candidate = await court.enter("first", epoch_floor=never_commanded, **options)
+    candidate = await court.enter("first", least_epoch=never_commanded, **options)
     assert await candidate.leads() == 1
     return candidate
 
 
 async def test_of_two_candidates_one_leads_and_its_renewals_keep_it(court: Court) -> None:
-    floor = {"epoch_floor": never_commanded}
+    floor = {"least_epoch": never_commanded}
     candidates = [await court.enter(name, **floor) for name in ("a", "b")]
     await until(lambda: any(candidate.lease.epoch for candidate in candidates))
     await court.renewals(8)
@@ -341,7 +341,7 @@ async def test_a_missing_lease_is_only_made_when_no_claim_to_it_can_be_left(cour
         asked += 1
         return 41
 
-    candidate = await court.enter("late", epoch_floor=floor)
+    candidate = await court.enter("late", least_epoch=floor)
     await until(lambda: asked >= 5)
     assert candidate.changes == []
     candidate.clock.leap_seconds += DURATION_SECONDS
@@ -438,7 +438,7 @@ async def test_an_api_that_refuses_is_asked_again(court: Court) -> None:
             raise ApiError(403, "Forbidden", "not allowed yet", "LIST gpunodes")
         return 0
 
-    candidate = await court.enter("a", epoch_floor=floor)
+    candidate = await court.enter("a", least_epoch=floor)
     assert await candidate.leads() == 1
     assert refusals == 0
 
@@ -452,7 +452,7 @@ async def test_a_floor_that_never_comes_holds_up_no_release(court: Court) -> Non
         await asyncio.Event().wait()
         return 0
 
-    candidate = await court.enter("a", epoch_floor=never, duration_seconds=1, renew_seconds=0.1)
+    candidate = await court.enter("a", least_epoch=never, duration_seconds=1, renew_seconds=0.1)
     await until(lambda: asked >= 2)  # given up, and asked again
     async with asyncio.timeout(PATIENCE_SECONDS):
         await candidate.lease.release()
@@ -464,7 +464,7 @@ async def test_under_random_outages_nobody_leads_beside_another(court: Court) ->
     dice = random.Random(3)
     clock = Clock()  # all on one machine
     candidates = [
-        await court.enter(name, clock=clock, duration_seconds=10, epoch_floor=never_commanded) for name in "abc"
+        await court.enter(name, clock=clock, duration_seconds=10, least_epoch=never_commanded) for name in "abc"
     ]
     epochs: list[int] = []
     beside: list[tuple[int, list[int]]] = []

@@ -242,7 +242,7 @@ class OperatorProcess:
         def wall_clock() -> datetime:
             return NOW + timedelta(seconds=loop.time() + wall_offset())
 
-        async def epoch_floor() -> int:
+        async def least_epoch() -> int:
             await self.operator.wait_synced()
             return self.operator.highest_epoch()
 
@@ -253,7 +253,7 @@ class OperatorProcess:
             LEADER_LEASE,
             settings.leader_lease_seconds,
             settings.leader_renew_seconds,
-            epoch_floor=epoch_floor,
+            least_epoch=least_epoch,
             on_change=lambda epoch: self.operator.wake(),
             clock=since_boot,
             wall_clock=wall_clock,

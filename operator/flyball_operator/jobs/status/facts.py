@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from flyball_api.energy_aware_job import BackOff, IncarnationFailure, MeasuredPlan, RecurringRun
-from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, NodeMilliwatts
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.jobs.lifecycle import JobStep, Phase
@@ -42,8 +42,8 @@ class JobFacts:
     restarts: int
     now: datetime
     last_failed: int = 0
-    applied_milliwatts: int = 0
-    drawn_milliwatts: int | None = None
+    applied_milliwatts: MilliwattsPerGpu = MilliwattsPerGpu(0)
+    drawn_milliwatts: NodeMilliwatts | None = None
     outcome: str = ""
     outcome_message: str = ""
     unplanned: bool = False
