@@ -329,8 +329,10 @@ def test_a_job_measures_its_pipeline_has_a_plan_made_of_it_and_its_next_start_tr
         bench.change("measures", suspend=False)
 
         def followed() -> bool:
+            # The clocks alone tell nothing: while stages are measured, an iteration may have the plan's by chance.
             return any(
-                all(
+                iteration.planned_seconds == cheapest
+                and all(
                     c.clock_megahertz == stages[c.stage].at(cheapest).clock_megahertz(c.instruction, c.microbatch)
                     for c in iteration.computations
                 )
@@ -338,4 +340,3 @@ def test_a_job_measures_its_pipeline_has_a_plan_made_of_it_and_its_next_start_tr
             )
 
         bench.wait(followed, lambda: f"an iteration by the plan that was made; {before} ran without", 120.0)
-        assert cheapest in {iteration.planned_seconds for iteration in read_iterations(tmp_path / "journal")}

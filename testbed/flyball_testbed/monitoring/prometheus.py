@@ -88,8 +88,14 @@ class Prometheus:
         process = self._process
         if not wait_until(lambda: self._ready() or not process.is_running(), READY_SECONDS) or not self._ready():
             process.stop(STOP_SECONDS)
-            raise PrometheusError(f"{process.name} does not become ready; the end of its log:\n{process.log_tail(15)}")
+            raise PrometheusError(f"{process.name} does not become ready; it says:\n{self._complaints()}")
         return self
+
+    def _complaints(self) -> str:
+        """What the log calls errors, which the end of a process that stops has long left behind; else the log's end."""
+        tail = self._process.log_tail(60)
+        errors = [line for line in tail.splitlines() if "level=error" in line]
+        return "\n".join(errors[-15:] or tail.splitlines()[-15:])
 
     def __enter__(self) -> Self:
         return self

@@ -18,7 +18,7 @@ from flyball_testbed.controlplane import control_plane
 from flyball_testbed.controlplane.cluster import DevCluster
 from flyball_testbed.controlplane.components import API_SERVER, COMPONENTS, CONTROLLER_MANAGER, ETCD, KWOK, SCHEDULER
 from flyball_testbed.controlplane.control_plane import ComponentError, ControlPlane
-from flyball_testbed.controlplane.nodes import NODES, create_nodes, gpu_node, is_ready, set_not_ready
+from flyball_testbed.controlplane.nodes import NODE_LEASES, NODES, create_nodes, gpu_node, is_ready, set_not_ready
 from flyball_testbed.controlplane.processes import ProcessIdentity, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -150,7 +150,7 @@ def test_what_a_killed_kwok_asked_last_keeps_no_node_from_the_next_one(
             "renewTime": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
         }
         with pytest.raises(ApiError) as refusal:
-            api.create(control_plane.NODE_LEASES, {"metadata": {"name": "half-seen"}, "spec": spec})
+            api.create(NODE_LEASES, {"metadata": {"name": "half-seen"}, "spec": spec})
         refused.append(refusal.value.reason)
         spawn(name)
 
