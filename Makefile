@@ -66,6 +66,7 @@ lint: $(STAMP)  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/lint-imports
 	cd client && PYTHONPATH=. ../$(BIN)/lint-imports --config pyproject.toml
 

@@ -86,6 +86,12 @@ def keys(app: FlyballTop) -> list[str]:
     return [line.key for line in app.below.lines]
 
 
+def text_of(app: FlyballTop, kind: type[TextScreen]) -> str:
+    """What a screen of that kind says; nothing while another is shown."""
+    shown: object = app.screen
+    return shown.text if isinstance(shown, kind) else ""
+
+
 def screen_text(app: FlyballTop) -> str:
     """All that stands on the screen."""
     return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
@@ -143,13 +149,12 @@ async def test_enter_says_why_and_goes_on_saying_it() -> None:
     source = FakeSource(small(), [said])
     async with running(source) as (app, pilot):
         await pilot.press("down", "enter")
-        await until(pilot, lambda: isinstance(app.screen, WhyScreen) and "watts went elsewhere" in app.screen.text)
-        assert isinstance(app.screen, WhyScreen)
-        assert "not even 4 GPUs at the lowest clock fit" in app.screen.text
+        await until(pilot, lambda: "watts went elsewhere" in text_of(app, WhyScreen))
+        assert "not even 4 GPUs at the lowest clock fit" in text_of(app, WhyScreen)
         changed = waiting_job()
         changed["status"]["conditions"][0]["message"] = "only 300 W are missing now"
         source.show(small(jobs=[running_job(), changed]))
-        await until(pilot, lambda: isinstance(app.screen, TextScreen) and "only 300 W are missing" in app.screen.text)
+        await until(pilot, lambda: "only 300 W are missing" in text_of(app, TextScreen))
         await pilot.press("escape")
         assert len(app.screen_stack) == 1
         source.show(small())

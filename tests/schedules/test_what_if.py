@@ -70,7 +70,8 @@ def test_what_is_said_of_another_cap_is_what_comes_of_it(wanted: Jobs, before: i
 
             def at_rest() -> bool:
                 leader = world.leader()
-                planner = None if leader is None else world.operators[leader].planner
+                operator = None if leader is None else world.operators[leader]
+                planner = operator.planner if isinstance(operator, WholeOperatorProcess) else None
                 if planner is None or planner.planning or len(wanted) not in planner.plans:
                     return False  # what waits for a plan that is under way is not at rest
                 states = [str((raw.get("status") or {}).get("state")) for raw in raw_jobs().values()]

@@ -344,8 +344,9 @@ def test_what_is_acknowledged_when(
     bound, last = NodeMilliwatts(800), None
     if acknowledged is not None:
         version, session, milliwatts, before = (*acknowledged, bound)[:4]
+        epoch, generation = version
         last = Acknowledgement(
-            *version, NodeMilliwatts(milliwatts), session.boot_id, session.driver_load, bound_milliwatts=before
+            epoch, generation, NodeMilliwatts(milliwatts), session.boot_id, session.driver_load, bound_milliwatts=before
         )
     assert acknowledgement_due(last, VERSION, SESSION, NodeMilliwatts(total), bound, may_acknowledge) is due
 

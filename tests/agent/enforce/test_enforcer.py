@@ -630,7 +630,7 @@ def test_a_driver_that_stays_broken_is_said_to_be_until_it_works_again(
         rig.step(1)
     assert rig.enforcer.state.driver_broken is None
     rig.step(1)
-    assert "NVML error 999" in rig.enforcer.state.driver_broken
+    assert "NVML error 999" in str(rig.enforcer.state.driver_broken)
     monkeypatch.undo()
     rig.step(1)
     assert rig.enforcer.state.driver_broken is None
@@ -647,7 +647,7 @@ def test_no_permission_on_every_gpu_ends_the_process_with_a_sentence(rig: Rig) -
     rig.node.devices[0].flags |= DeviceFault.NO_PERMISSION
     for _ in range(3 * ROUNDS_BEFORE_EXIT):  # the others are asked less and less by now
         rig.step(1)
-    assert "CAP_SYS_ADMIN" in rig.enforcer.state.must_exit
+    assert "CAP_SYS_ADMIN" in str(rig.enforcer.state.must_exit)
 
 
 class StuckDisk(QuickDisk):

@@ -25,7 +25,7 @@ LIMIT = PowerLimitReading(400_000, 400_000)
 def test_only_the_impossible_measurement_is_taken_out(field: str, possible: int, impossible: int) -> None:
     kept = GpuReading(LIMIT, 900, 60_000, 61_000, 5, 7, 40)
     assert getattr(plausible("GPU-a", kept, LIMITS), field) is not None
-    fields = {name: getattr(kept, name) for name in GpuReading.__slots__}
+    fields = {name: getattr(kept, name) for name in GpuReading.__struct_fields__}
     assert getattr(plausible("GPU-a", GpuReading(**{**fields, field: possible}), LIMITS), field) == possible
     cleaned = plausible("GPU-a", GpuReading(**{**fields, field: impossible}), LIMITS)
     assert cleaned == GpuReading(**{**fields, field: None})

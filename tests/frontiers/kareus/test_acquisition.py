@@ -92,9 +92,10 @@ def test_each_choice_is_the_largest_improvement_there_is_after_the_ones_before(
     known = measured
     for index in chosen:
         volumes = {
-            other: hypervolume(*np.vstack([known, candidates[other]]).T, reference)
+            other: hypervolume(with_it[:, 0], with_it[:, 1], reference)
             for other in range(len(candidates))
             if other not in chosen[: chosen.index(index)]
+            for with_it in [np.vstack([known, candidates[other]])]
         }
         assert volumes[index] == pytest.approx(max(volumes.values()))
         known = np.vstack([known, candidates[index]])

@@ -31,14 +31,14 @@ async def test_a_cluster_in_an_event_loop() -> None:
 
 def test_a_failure_on_the_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ProcessIdentity] = []
-    spawn = Process.spawn.__func__
+    spawn = Process.spawn
 
-    def recording(cls: type[Process], *arguments: Any, **keywords: Any) -> Process:
-        process = spawn(cls, *arguments, **keywords)
+    def recording(*arguments: Any, **keywords: Any) -> Process:
+        process = spawn(*arguments, **keywords)
         seen.append(process.identity)
         return process
 
-    monkeypatch.setattr(Process, "spawn", classmethod(recording))
+    monkeypatch.setattr(Process, "spawn", recording)
     monkeypatch.setattr(DevCluster, "add_nodes", lambda self, *a, **k: (_ for _ in ()).throw(RuntimeError("no nodes")))
     with pytest.raises(RuntimeError, match="no nodes"):
         DevCluster.start(1, install=False, directory=tmp_path / "cluster")

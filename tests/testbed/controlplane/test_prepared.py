@@ -89,6 +89,7 @@ def test_one_that_cannot_be_made_leaves_nothing_and_old_ones_go(
         """Has what a store is made of, or cannot be started."""
 
         fails = True
+        directory: Path
 
         @classmethod
         def start(cls, directory: Path, **_options: object) -> Plane:
