@@ -24,6 +24,10 @@ FEWEST_NODES = 4
 HOLD_BACK_SECONDS = 2.0
 # And each of very many nodes so long: grants would keep the API server from their acknowledgements.
 HOLD_BACK_SECONDS_EACH = 0.008
+# While acknowledgements come in and some are still owed, grants are held back for so long after the last, and at most so
+# many times as long as otherwise: beside those of a thousand nodes they make the server take five times as long.
+STILL_COMING_SECONDS = 1.0
+LONGEST_HOLD_BACK = 4.0
 # Nodes that are late would hear a grant no sooner than the brake: for so long one would only be another write.
 LATE_HOLD_BACK_SECONDS = 10.0
 # A cap that falls all the time is braked again and again: of so many times as long, grants have their turn in the rest.
@@ -45,16 +49,26 @@ class SendBrake:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A brake of this leader, the nodes that should follow it, and since when their grants are held back for it."""
+    """A brake of this leader, the nodes that should follow it, and since and until when their grants are held back for it.
+
+    `budget_milliwatts`: what its cap comes to once all have followed; `committed_milliwatts`: what it last came to.
+    """
 
     version: BrakeVersion
     kept_millionths: int
     nodes: frozenset[str]
+    budget_milliwatts: NodeMilliwatts
+    committed_milliwatts: NodeMilliwatts
     held_since: float
+    held_until: float
 
-    @property
-    def hold_back_seconds(self) -> float:
-        return max(HOLD_BACK_SECONDS, HOLD_BACK_SECONDS_EACH * len(self.nodes))
+    def seen(self, committed_milliwatts: NodeMilliwatts, monotonic: float) -> _Sent:
+        """With what its cap comes to now; held back for longer where that has fallen and has further to fall."""
+        until = self.held_until
+        if monotonic < until and self.budget_milliwatts < committed_milliwatts < self.committed_milliwatts:
+            longest = self.held_since + LONGEST_HOLD_BACK * _hold_back_seconds(self.nodes)
+            until = max(until, min(monotonic + STILL_COMING_SECONDS, longest))
+        return replace(self, committed_milliwatts=committed_milliwatts, held_until=until)
 
 
 class Brakes:
@@ -111,6 +125,8 @@ class Brakes:
     ) -> tuple[SendBrake, ...]:
         sends = []
         for cap in caps:
+            if cap.name in self._sent:
+                self._sent[cap.name] = self._sent[cap.name].seen(cap.committed_milliwatts, monotonic)
             budget = cap.planning_budget()
             if cap.committed_milliwatts <= budget.budget_milliwatts:
                 if cap.known_enforced or not self._holds_back(cap.name, monotonic):
@@ -134,7 +150,7 @@ class Brakes:
             lowered = sum(slope.at(kept) < slope.at(MILLIONTHS) for slope in slopes)
             if lowered < FEWEST_NODES:
                 continue
-            sends.append(self._send(cap.name, kept, frozenset(followers), monotonic))
+            sends.append(self._send(cap, kept, frozenset(followers), monotonic))
         return tuple(sends)
 
     def held_back(self, monotonic: float) -> frozenset[str]:
@@ -174,7 +190,7 @@ class Brakes:
 
     def _holds_back(self, cap: str, monotonic: float) -> bool:
         sent = self._sent.get(cap)
-        return sent is not None and monotonic - sent.held_since < sent.hold_back_seconds
+        return sent is not None and monotonic < sent.held_until
 
     def _is_active(self, cap: str) -> bool:
         return cap in self._seen and self._seen[cap].active
@@ -190,17 +206,24 @@ class Brakes:
             shares.append(brake.spec.kept_millionths)
         return min(shares, default=None)
 
-    def _send(self, cap: str, kept: int, nodes: frozenset[str], monotonic: float) -> SendBrake:
-        self._sequences[cap] = self._sequences.get(cap, 0) + 1
-        version = BrakeVersion(self._epoch, self._sequences[cap])
-        last = self._sent.get(cap)
-        since = monotonic if last is None else last.held_since
-        sent = _Sent(version, kept, nodes, since)
-        has_had_its_turn = monotonic - since >= HOLD_BACK_TURN * sent.hold_back_seconds
-        self._sent[cap] = replace(sent, held_since=monotonic) if has_had_its_turn else sent
-        self._under_way.add(cap)
-        seen = self._seen.get(cap)
-        return SendBrake(cap, PowerBrakeSpec(*version, kept), "" if seen is None else seen.metadata.resource_version)
+    def _send(self, cap: CapState, kept: int, nodes: frozenset[str], monotonic: float) -> SendBrake:
+        self._sequences[cap.name] = self._sequences.get(cap.name, 0) + 1
+        version = BrakeVersion(self._epoch, self._sequences[cap.name])
+        last, seconds = self._sent.get(cap.name), _hold_back_seconds(nodes)
+        since, until = monotonic, monotonic + seconds
+        if last is not None and monotonic < last.held_until + (HOLD_BACK_TURN - 1) * seconds:  # grants have their turn
+            since, until = last.held_since, max(last.held_until, last.held_since + seconds)
+        budget = NodeMilliwatts(cap.planning_budget().budget_milliwatts)
+        self._sent[cap.name] = _Sent(version, kept, nodes, budget, cap.committed_milliwatts, since, until)
+        self._under_way.add(cap.name)
+        seen = self._seen.get(cap.name)
+        return SendBrake(
+            cap.name, PowerBrakeSpec(*version, kept), "" if seen is None else seen.metadata.resource_version
+        )
+
+
+def _hold_back_seconds(nodes: frozenset[str]) -> float:
+    return max(HOLD_BACK_SECONDS, HOLD_BACK_SECONDS_EACH * len(nodes))
 
 
 def _named(info: NodeInfo, cap: str) -> BrakeVersion:

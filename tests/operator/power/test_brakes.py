@@ -21,7 +21,9 @@ from flyball_operator.power.brakes import (
     HOLD_BACK_SECONDS_EACH,
     HOLD_BACK_TURN,
     LATE_HOLD_BACK_SECONDS,
+    LONGEST_HOLD_BACK,
     PAUSE_SECONDS,
+    STILL_COMING_SECONDS,
     Brakes,
 )
 from flyball_operator.power.cap_state import CapState
@@ -227,6 +229,41 @@ def test_of_very_many_nodes_the_grants_wait_longer_for_their_acknowledgements() 
     assert seconds > HOLD_BACK_SECONDS
     assert brakes.held_back(seconds - 0.1) == frozenset(many)
     assert brakes.held_back(seconds) == frozenset()
+
+
+def seen_with(brakes: Brakes, bench: Bench, committed_watts: int, time: float) -> None:
+    """The brakes see the bench's cap as it is with so many watts committed."""
+    (cap,) = bench.state.caps.states
+    seen = msgspec.structs.replace(cap, committed_milliwatts=NodeMilliwatts(committed_watts * 1000))
+    brakes.step((seen,), bench.state.nodes, time)
+
+
+def test_while_acknowledgements_come_in_the_grants_wait_for_the_rest() -> None:
+    bench, brakes = Bench(), Brakes(1)
+    bench.step(9600)
+    seen_with(brakes, bench, 14_400, 0.0)
+    late = HOLD_BACK_SECONDS - 0.1
+    seen_with(brakes, bench, 12_000, late)
+    assert brakes.held_back(late + STILL_COMING_SECONDS - 0.1) == frozenset(NODES)
+    seen_with(brakes, bench, 12_000, late + 0.5)  # nothing new: nobody is waited for any longer
+    assert brakes.held_back(late + STILL_COMING_SECONDS) == frozenset()
+    seen_with(brakes, bench, 11_000, late + STILL_COMING_SECONDS)  # grants have their turn now
+    assert brakes.held_back(late + STILL_COMING_SECONDS + 0.1) == frozenset()
+
+
+def test_once_all_have_acknowledged_or_after_very_long_nobody_is_waited_for() -> None:
+    bench, brakes = Bench(), Brakes(1)
+    bench.step(9600)
+    seen_with(brakes, bench, 14_400, 0.0)
+    seen_with(brakes, bench, 9600, HOLD_BACK_SECONDS - 0.1)
+    assert brakes.held_back(HOLD_BACK_SECONDS) == frozenset()
+
+    brakes = Brakes(1)
+    longest = LONGEST_HOLD_BACK * HOLD_BACK_SECONDS
+    for seen in range(int(2 * longest / STILL_COMING_SECONDS)):  # a few watts at a time
+        seen_with(brakes, bench, 14_400 - seen, seen * STILL_COMING_SECONDS / 2)
+    assert brakes.held_back(longest - 0.1) == frozenset(NODES)
+    assert brakes.held_back(longest) == frozenset()
 
 
 def test_what_another_cap_takes_off_waits_for_no_brake() -> None:
