@@ -74,25 +74,28 @@ def name_image(path: Path, target: Path, name: str) -> None:
             copy.addfile(written, io.BytesIO(data))
 
 
-def _as_it_is(member: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:
-    """A member with the mode and owner that it has, unless it would lie outside of the folder."""
-    tarfile.tar_filter(member, directory)
-    return member
+# With the modes and owners that members have, which is what Python did before 3.11.4 knew filters.
+_AS_IT_IS: dict[str, Any] = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
 
 
 def unpack(image: Image, directory: Path) -> None:
     """Unpack an image's layers over one another into an empty folder, owners and modes kept where we are root.
 
-    Raises ArchiveError where a layer deletes what a lower one has (its bytes would be shipped for nothing), and
-    tarfile.FilterError where a file would lie outside of the folder.
+    Raises ArchiveError where a layer deletes what a lower one has (its bytes would be shipped for nothing), and where a
+    file would lie outside of the folder.
     """
+    root = directory.resolve()
     with tarfile.open(image.archive) as archive:
         for digest in image.layers:
             with tarfile.open(fileobj=_blob(archive, digest), mode="r|*") as layer:
                 for member in layer:
                     if Path(member.name).name.startswith(WHITEOUT_PREFIX):
                         raise ArchiveError(f"{image.archive}: {digest} deletes {member.name} of a lower layer")
-                    layer.extract(member, directory, filter=_as_it_is)
+                    if not (root / member.name).resolve().is_relative_to(root):
+                        raise ArchiveError(
+                            f"{image.archive}: {digest} has {member.name}, which lies outside of the image"
+                        )
+                    layer.extract(member, root, **_AS_IT_IS)
 
 
 def unpacked_bytes(directory: Path) -> int:
