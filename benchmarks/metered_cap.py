@@ -2,7 +2,7 @@
 
     python -m benchmarks.metered_cap --output docs/images
 
-The loop is the operator's own (flyball_operator/power/meter.py); GPUs, load and meter are simulated
+The loop is the operator's own (flyball_operator/power/caps/meter.py); GPUs, load and meter are simulated
 (tests/support/metered_plant.py). Nothing is random but the meter's noise, whose seed is fixed.
 """
 

@@ -17,33 +17,33 @@ _GRANTED = "what was granted longer ago is looked at by nobody: only memory is k
 _RAMP = "only caps with a ramp come here; asked for the type's sake"
 
 ACCEPTED: dict[str, str] = {
-    "flyball_operator.power.admission:_Admitter.allowed_part: standing is not None and braked is not None"
+    "flyball_operator.power.grants.admission:_Admitter.allowed_part: standing is not None and braked is not None"
     " -> without 'standing is not None'": "a brake is of a grant: where one is braked, one stands",
-    "flyball_operator.power.brakes:Brakes._sends: continue -> forgotten": (
+    "flyball_operator.power.grants.brakes:Brakes._sends: continue -> forgotten": (
         "a shortcut: under a cap that holds, no share of the limits is too much, and no node has to be lowered"
     ),
-    "flyball_operator.power.cap_state:CapState.next_change_seconds: self.spec.meter is None or self.meter is None"
+    "flyball_operator.power.caps.state:CapState.next_change_seconds: self.spec.meter is None or self.meter is None"
     " -> without 'self.spec.meter is None'": _METER,
-    "flyball_operator.power.cap_state:CapState.next_change_seconds: self.spec.meter is None or self.meter is None"
+    "flyball_operator.power.caps.state:CapState.next_change_seconds: self.spec.meter is None or self.meter is None"
     " -> without 'self.meter is None'": _METER,
-    "flyball_operator.power.cap_tracker:CapTracker.step:"
+    "flyball_operator.power.caps.tracker:CapTracker.step:"
     "  for _, spec, under in readable if spec.energy_budget is not None -> without 'if spec.energy_budget is not None'": (
         "a shortcut: counters that no budget is charged by are followed for nothing"
     ),
-    "flyball_operator.power.cap_tracker:_counted:"
+    "flyball_operator.power.caps.tracker:_counted:"
     " period is None or period.counted_of is None or period.counted_millijoules is None"
     " -> without 'period.counted_of is None'": _COUNTED,
-    "flyball_operator.power.cap_tracker:_counted:"
+    "flyball_operator.power.caps.tracker:_counted:"
     " period is None or period.counted_of is None or period.counted_millijoules is None"
     " -> without 'period.counted_millijoules is None'": _COUNTED,
-    "flyball_operator.power.cap_tracker:CapTracker._evaluate:"
+    "flyball_operator.power.caps.tracker:CapTracker._evaluate:"
     " reading.watts is not None and meter.silence is None and (meter.read_at > last.read_at) and (not stat"
     " -> without 'reading.watts is not None'": (
         "a reading is new only where it has watts; both are asked for the types' sake"
     ),
-    "flyball_operator.power.cap_tracker:_in_same_period:"
+    "flyball_operator.power.caps.tracker:_in_same_period:"
     " one is not None and other is not None and (one.start == other.start) -> without 'one is not None'": _PERIODS,
-    "flyball_operator.power.cap_tracker:_in_same_period:"
+    "flyball_operator.power.caps.tracker:_in_same_period:"
     " one is not None and other is not None and (one.start == other.start) -> without 'other is not None'": _PERIODS,
     "flyball_operator.power.controller:PowerController.__init__: self._now = 0.0 -> forgotten": (
         "each answer comes after an observation, which sets it"
@@ -53,51 +53,51 @@ ACCEPTED: dict[str, str] = {
     "flyball_operator.power.controller:_unpublished: published is not None and admission.committed[cap.name] > published"
     " -> without 'admission.committed[cap.name] > published'": _SHORTCUT,
     "flyball_operator.power.controller:_unpublished: admission.committed[cap.name] > published -> GtE": _SHORTCUT,
-    "flyball_operator.power.late_nodes:throttled: if not late: -> if False": (
+    "flyball_operator.power.grants.late_nodes:throttled: if not late: -> if False": (
         "a shortcut: where no node is late, both ways come to the same targets"
     ),
-    "flyball_operator.power.cap_schedule:_beginnings:"
+    "flyball_operator.power.caps.schedule:_beginnings:"
     " if (now - CLOCKS_PUT_BACK).astimezone(zone).utcoffset() == (now + CLOCKS_PUT_BACK).astimezone(zone)."
     " -> if False": "a shortcut: away from a change of clocks, the walk from one beginning to the next finds the same",
-    "flyball_operator.power.cap_schedule:effective_cap:"
+    "flyball_operator.power.caps.schedule:effective_cap:"
     " ramp is not None and before is not None and (least.watts > before) -> without 'least.watts > before'": _NO_RISE,
-    "flyball_operator.power.cap_schedule:effective_cap: least.watts > before -> GtE": _NO_RISE,
-    "flyball_operator.power.cap_schedule:effective_cap:"
+    "flyball_operator.power.caps.schedule:effective_cap: least.watts > before -> GtE": _NO_RISE,
+    "flyball_operator.power.caps.schedule:effective_cap:"
     " spec.energy_budget is not None and period is not None and (_from_next_period(spec, spec.energy_budge"
     " -> without 'spec.energy_budget is not None'": _BUDGET,
-    "flyball_operator.power.cap_schedule:effective_cap:"
+    "flyball_operator.power.caps.schedule:effective_cap:"
     " spec.energy_budget is not None and period is not None and (_from_next_period(spec, spec.energy_budge"
     " -> without 'period is not None'": _BUDGET,
-    "flyball_operator.power.cap_schedule:next_scheduled_change: known.final or known.until is None"
+    "flyball_operator.power.caps.schedule:next_scheduled_change: known.final or known.until is None"
     " -> without 'known.until is None'": "what is known without an `until` is final; asked for the type's sake",
-    "flyball_operator.power.cap_schedule:_base: spec.permille_of_max or 0 -> without '0'": (
+    "flyball_operator.power.caps.schedule:_base: spec.permille_of_max or 0 -> without '0'": (
         "a cap without watts has permille; asked for the type's sake"
     ),
-    "flyball_operator.power.heartbeats:_take_in: clock is not None and gpu_node.alive_nanoseconds is not None"
+    "flyball_operator.power.nodes.heartbeats:_take_in: clock is not None and gpu_node.alive_nanoseconds is not None"
     " -> without 'clock is not None'": _CLOCK,
-    "flyball_operator.power.heartbeats:_take_in: clock is not None and gpu_node.alive_nanoseconds is not None"
+    "flyball_operator.power.nodes.heartbeats:_take_in: clock is not None and gpu_node.alive_nanoseconds is not None"
     " -> without 'gpu_node.alive_nanoseconds is not None'": _CLOCK,
-    "flyball_operator.power.heartbeats:Heartbeats.update:"
+    "flyball_operator.power.nodes.heartbeats:Heartbeats.update:"
     " pulse.status is not gpu_node.status and pulse.status != gpu_node.status"
     " -> without 'pulse.status is not gpu_node.status'": "a shortcut: a status is equal to itself",
-    "flyball_operator.power.node_info:NodeInfo._open:"
+    "flyball_operator.power.nodes.info:NodeInfo._open:"
     " self.node is not None and self.node.gpus > 0 and (not self.node.cordoned)"
     " -> without 'self.node is not None'": (
         "asked only of a node that is believed, which none is whose Node is gone; asked for the type's sake"
     ),
-    "flyball_operator.power.node_info:_Facts.same:"
+    "flyball_operator.power.nodes.info:_Facts.same:"
     " self.node is other.node and self.gpu_node is other.gpu_node and (self.gpus is other.gpus) and (self["
     " -> without 'self.gpus is other.gpus'": "of the same Node and GPUNode the facts of their GPUs are the same",
-    "flyball_operator.power.node_info:read_nodes: pod.holds_or_wants and pod.node and (not pod.finished)"
+    "flyball_operator.power.nodes.info:read_nodes: pod.holds_or_wants and pod.node and (not pod.finished)"
     " -> without 'pod.holds_or_wants'": (
         "a shortcut: the observed pods outside Flyball have GPUs, and who holds none is left out in the end"
     ),
-    "flyball_operator.power.node_info:read_nodes: pod.holds_or_wants and pod.node and (not pod.finished)"
+    "flyball_operator.power.nodes.info:read_nodes: pod.holds_or_wants and pod.node and (not pod.finished)"
     " -> without 'pod.node'": "a shortcut: nobody asks for the pods of a node without a name",
-    "flyball_operator.power.node_reserve:reserve_of: if not nodes: -> if False": (
+    "flyball_operator.power.caps.reserve:reserve_of: if not nodes: -> if False": (
         "a shortcut: the largest none of the distances come to nothing"
     ),
-    "flyball_operator.power.node_reserve:reserve_of:  for info in under.values() if not info.proof_void"
+    "flyball_operator.power.caps.reserve:reserve_of:  for info in under.values() if not info.proof_void"
     " -> without 'if not info.proof_void'": (
         "a shortcut: a node whose proof is void counts at its largest limits, and its distance to them is nothing"
     ),
@@ -108,23 +108,23 @@ ACCEPTED: dict[str, str] = {
     "  for name, at in self._granted.items() if monotonic - at < SMALL_RAISE_SECONDS"
     " -> without 'if monotonic - at < SMALL_RAISE_SECONDS'": _GRANTED,
     "flyball_operator.power.patience:SmallRaises.sent: monotonic - at < SMALL_RAISE_SECONDS -> LtE": _GRANTED,
-    "flyball_operator.power.ramp:Ramps.step:"
+    "flyball_operator.power.grants.ramp:Ramps.step:"
     " self._shares = {uid: known for uid, known in self._shares.items() if uid in uids} -> forgotten": _SHARES,
-    "flyball_operator.power.ramp:Ramps.step:  for uid, known in self._shares.items() if uid in uids"
+    "flyball_operator.power.grants.ramp:Ramps.step:  for uid, known in self._shares.items() if uid in uids"
     " -> without 'if uid in uids'": _SHARES,
-    "flyball_operator.power.ramp:Ramps._update_allowance: cap.spec.ramp_watts_per_second or 0 -> without '0'": _RAMP,
-    "flyball_operator.power.ramp:Turns.update: cap.spec.ramp_watts_per_second or 0 -> without '0'": _RAMP,
-    "flyball_operator.power.ramp:_raised_to: job.power_limit_milliwatts > most -> GtE": (
+    "flyball_operator.power.grants.ramp:Ramps._update_allowance: cap.spec.ramp_watts_per_second or 0 -> without '0'": _RAMP,
+    "flyball_operator.power.grants.ramp:Turns.update: cap.spec.ramp_watts_per_second or 0 -> without '0'": _RAMP,
+    "flyball_operator.power.grants.ramp:_raised_to: job.power_limit_milliwatts > most -> GtE": (
         "a limit that is replaced by itself"
     ),
-    "flyball_operator.power.ramp:waiting_starts:"
+    "flyball_operator.power.grants.ramp:waiting_starts:"
     " pod.gated and pod.job_uid and (not pod.deleting) and (not pod.finished) -> without 'pod.job_uid'": (
         "a shortcut: no grant has an entry for a pod of no job"
     ),
-    "flyball_operator.power.pod_gpus:PodsGpus.of:"
+    "flyball_operator.power.nodes.pod_gpus:PodsGpus.of:"
     " found.drawn_milliwatts is not None and (info.doubt or found.gpus < pod.gpus)"
     " -> without 'found.drawn_milliwatts is not None'": "a shortcut: a copy of what has no draw is equal to it",
-    "flyball_operator.power.pod_gpus:_sum_of: values and len(known) == len(values) -> without 'values'": (
+    "flyball_operator.power.nodes.pod_gpus:_sum_of: values and len(known) == len(values) -> without 'values'": (
         "of a pod that holds fewer GPUs than it asks for no draw is known in any case"
     ),
     "flyball_agent.enforce.decisions:judge: if (since, stays) != (gpu.above_since_ns, gpu.stays_above): -> if True": (

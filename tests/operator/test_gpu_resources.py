@@ -13,8 +13,8 @@ from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
 from flyball_operator.jobs.lifecycle import CreateIncarnation, OpenGates
 from flyball_operator.jobs.manifests import incarnation_job
 from flyball_operator.planning.snapshot import build_snapshot
-from flyball_operator.power.node_info import read_nodes
-from flyball_operator.power.targets import grant_targets
+from flyball_operator.power.grants.targets import grant_targets
+from flyball_operator.power.nodes.info import read_nodes
 from flyball_planner import plan
 
 from tests.support.one_job import Priors

@@ -10,8 +10,8 @@ import typer
 from flyball_cli.operator import register
 from flyball_kube import credentials, logs
 from flyball_operator import main
-from flyball_operator.power.gpu_facts import KnownGpus
-from flyball_operator.power.node_info import read_nodes
+from flyball_operator.power.nodes.gpu_facts import KnownGpus
+from flyball_operator.power.nodes.info import read_nodes
 from flyball_operator.settings import Settings
 from flyball_planner.models.gpu import MAX_FILE_BYTES, catalogue
 from flyball_planner.policies.registry import policy_names

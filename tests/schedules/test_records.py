@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from flyball_operator.power.cap_state import CapState
+from flyball_operator.power.caps.state import CapState
 
 from benchmarks import schedules
 from benchmarks.schedule_records import ROOT, Part, Records, code_that_runs, runs_of

@@ -22,7 +22,7 @@ from flyball_agent.node import status
 from flyball_api.gpu_node import GpuReport
 from flyball_api.grant import Grant
 from flyball_api.manifests import manifests
-from flyball_operator.power.cap_state import CapState
+from flyball_operator.power.caps.state import CapState
 from msgspec import structs
 
 from tests.support.examples import examples

@@ -18,7 +18,7 @@ from flyball_operator.learning.profiles import (
     ProfileKey,
     Summary,
 )
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_planner.models.job import JobModel
 from msgspec import structs

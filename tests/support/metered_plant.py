@@ -12,7 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flyball_api.power_cap import CapMeter
-from flyball_operator.power.meter import NEVER_READ, MeteredLoad, MeterPhase, MeterReading, MeterState, follow_meter
+from flyball_operator.power.caps.meter import (
+    NEVER_READ,
+    MeteredLoad,
+    MeterPhase,
+    MeterReading,
+    MeterState,
+    follow_meter,
+)
 
 STEP_SECONDS = 1.0
 ACKNOWLEDGED_SECONDS = 1.0

@@ -26,7 +26,7 @@ from flyball_operator.jobs.lifecycle import (
     StopIncarnation,
 )
 from flyball_operator.jobs.starts.attempts import RestartRules
-from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 from flyball_operator.writes.job_actions import take_action
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.job import JobModel

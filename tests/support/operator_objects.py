@@ -16,7 +16,7 @@ from flyball_api.reading import to_patch
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import IncarnationView, NodeView, PodView, read_incarnation, read_node, read_pod
 from flyball_operator.power.bound import NodePower
-from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 from flyball_planner.snapshot import Admission, Allocation, JobDecision
 from msgspec import Struct
 

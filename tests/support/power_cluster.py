@@ -50,15 +50,15 @@ from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
 from flyball_api.workloads import IncarnationView, NodeView, PodView
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.power import brakes as brakes_module
 from flyball_operator.power import grant_writes as grant_writes_module
 from flyball_operator.power.bound import committed_bound
-from flyball_operator.power.brakes import SendBrake
+from flyball_operator.power.caps.memberships import LabelSync
+from flyball_operator.power.caps.meter import MeterReading
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, BrakeAnswered, PlanInForce, PowerCycle, SendGrant
-from flyball_operator.power.memberships import LabelSync
-from flyball_operator.power.meter import MeterReading
-from flyball_operator.power.reservations import NO_RULES, least_bound
+from flyball_operator.power.grants import brakes as brakes_module
+from flyball_operator.power.grants.brakes import SendBrake
+from flyball_operator.power.nodes.reservations import NO_RULES, least_bound
 from flyball_planner.models.gpu import GpuModel
 from flyball_planner.snapshot import JobDecision
 

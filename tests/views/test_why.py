@@ -13,7 +13,7 @@ from flyball_agent.node import status as agent_status
 from flyball_api.event import EventView, read_event
 from flyball_operator.jobs.starts.obstacles import READY_OBSTACLES
 from flyball_operator.jobs.status import REASONS as JOB_REASONS
-from flyball_operator.power.cap_status import REASONS as CAP_REASONS
+from flyball_operator.power.caps.status import REASONS as CAP_REASONS
 from flyball_views.nodes import SERVING_MODES
 from flyball_views.overview import Overview, read_overview
 from flyball_views.sightings import Sightings

@@ -16,7 +16,7 @@ from flyball_api.gpu_node import PodReport
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.energy_history import EnergyHistories
 from flyball_operator.jobs.progress import JobProgress, add_energy, recorded_progress
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 # For so long after a job's deletion its pods' last energy is taken in.
 DEPARTED_SECONDS = 900.0

@@ -61,7 +61,7 @@ from flyball_operator.jobs.starts.obstacles import lost_nodes_of
 from flyball_operator.jobs.status.updates import PaceSource
 from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.jobs.template_checks import TemplateChecks
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 logger = get_logger(__name__)
 

@@ -11,7 +11,7 @@ from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.energy_history import EnergyHistories
 from flyball_operator.jobs.progress import add_energy, recorded_progress
 from flyball_operator.jobs.status import energy_status
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 
 class EndedJobs:

@@ -16,7 +16,7 @@ from flyball_api.units import NodeMilliwatts
 from flyball_kube.logs import get_logger
 
 from flyball_operator.jobs.progress import recorded_progress
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 logger = get_logger(__name__)
 

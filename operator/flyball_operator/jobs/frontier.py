@@ -9,7 +9,7 @@ from flyball_api.frontier import Tradeoff, for_iterations
 from flyball_planner.models.job import JobModel
 
 from flyball_operator.learning.frontiers import iteration_choices
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 
 class LargestNode:

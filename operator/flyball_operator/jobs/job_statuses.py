@@ -23,8 +23,8 @@ from flyball_operator.jobs.record import Idle, JobRecord
 from flyball_operator.jobs.status import JobFacts
 from flyball_operator.jobs.status.updates import PaceSource, StatusUpdates
 from flyball_operator.jobs.status_lanes import FEWEST_WAITING_AT_ONCE, Lane, Lanes
-from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.power.pod_gpus import PodsGpus
+from flyball_operator.power.nodes.info import NodeInfo
+from flyball_operator.power.nodes.pod_gpus import PodsGpus
 
 logger = get_logger(__name__)
 

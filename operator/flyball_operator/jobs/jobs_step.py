@@ -20,7 +20,7 @@ from flyball_operator.jobs.pipeline_plans import PlanPipeline
 from flyball_operator.jobs.pipeline_points import PointChange
 from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
 from flyball_operator.jobs.status_lanes import Lane
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 
 @dataclass(frozen=True, slots=True)

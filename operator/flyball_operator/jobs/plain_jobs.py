@@ -18,10 +18,10 @@ from flyball_planner.snapshot import JobDecision
 from msgspec.structs import replace
 
 from flyball_operator.jobs.feasibility.pod_demands import PodDemands, template_demands
+from flyball_operator.power.caps.foreign_shares import with_foreign_shares
 from flyball_operator.power.cycle import PowerState
-from flyball_operator.power.foreign_shares import with_foreign_shares
-from flyball_operator.power.node_info import ForeignPod, NodeInfo
-from flyball_operator.power.reservations import NO_RULES, foreign_gpu_milliwatts, resting_bound
+from flyball_operator.power.nodes.info import ForeignPod, NodeInfo
+from flyball_operator.power.nodes.reservations import NO_RULES, foreign_gpu_milliwatts, resting_bound
 
 # For so long a Job that was let run may seem to wait: what the API server says of it is still from before.
 BELIEVED_SECONDS = 10.0

@@ -21,7 +21,7 @@ from flyball_planner.snapshot import Allocation
 from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.marks import Mark, used_since
-from flyball_operator.power.cap_schedule import EnergyPeriod, charge_energy
+from flyball_operator.power.caps.schedule import EnergyPeriod, charge_energy
 
 # A status names so many jobs at most: 1.2 of the 1.5 MB that etcd takes.
 MAX_COUNTED_JOBS = 16384

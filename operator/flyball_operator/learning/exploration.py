@@ -21,7 +21,7 @@ from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.learning.profiles import Point, Profile, ProfileKey, Summary
 from flyball_operator.learning.windows import SETTLED_MEGAHERTZ, nearest_clock
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 logger = get_logger(__name__)
 

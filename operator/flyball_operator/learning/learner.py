@@ -55,7 +55,7 @@ from flyball_operator.learning.records import (
     ProfileWrite,
 )
 from flyball_operator.learning.windows import Track, Window, observations, read_window
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 logger = get_logger(__name__)
 

@@ -21,7 +21,7 @@ from flyball_planner.recurrences.recurring import Decision, Purpose, RecurringJo
 
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.profiles import ProfileKey, Runs, kept_runs
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 logger = get_logger(__name__)
 

@@ -17,7 +17,7 @@ from flyball_planner.fitting.fit import Observation
 from flyball_planner.models.gpu import GpuModel
 
 from flyball_operator.learning.profiles import Point, Summary
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 # Caches, allocators and boost clocks settle in a job's first windows.
 WARM_UP_WINDOWS = 2

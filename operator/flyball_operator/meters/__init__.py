@@ -1,1 +1,1 @@
-"""Reads the caps' meters, beside the loop: what is made of them is decided in `power/meter.py`."""
+"""Reads the caps' meters, beside the loop: what is made of them is decided in `power/caps/meter.py`."""

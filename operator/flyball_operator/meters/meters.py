@@ -18,7 +18,7 @@ from flyball_kube.logs import get_logger
 
 from flyball_operator.meters.endpoints import Endpoint
 from flyball_operator.meters.readers import MeterError, MeterReaders, MeterSample
-from flyball_operator.power.meter import NEVER_READ, MeterReading
+from flyball_operator.power.caps.meter import NEVER_READ, MeterReading
 
 logger = get_logger(__name__)
 

@@ -25,8 +25,8 @@ from flyball_planner.snapshot import (
 
 from flyball_operator.jobs.memory import JobMemory, wants_gpus
 from flyball_operator.power.bound import CapBudget
-from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.power.reservations import NO_RULES, NodeRules, foreign_milliwatts, lost_gpu_milliwatts
+from flyball_operator.power.nodes.info import NodeInfo
+from flyball_operator.power.nodes.reservations import NO_RULES, NodeRules, foreign_milliwatts, lost_gpu_milliwatts
 
 # As long as pods tolerate a node that is not ready, unless they say otherwise.
 EVACUATE_AFTER_SECONDS = 300.0

@@ -17,13 +17,12 @@ from msgspec.structs import replace
 
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.power.acknowledgements import Acknowledgements
-from flyball_operator.power.admission import GrantAdmission, GrantTarget, admit_grants, at_smallest_limits
 from flyball_operator.power.bound import NodePower
-from flyball_operator.power.brakes import Brakes
-from flyball_operator.power.cap_state import CapState, CapStates
-from flyball_operator.power.cap_status import CapStatuses, CapStatusWrite, GrantsUnderWay
-from flyball_operator.power.cap_tracker import CapTracker
+from flyball_operator.power.caps.memberships import LabelSync, Memberships
+from flyball_operator.power.caps.meter import MeterReading
+from flyball_operator.power.caps.state import CapState, CapStates
+from flyball_operator.power.caps.status import CapStatuses, CapStatusWrite, GrantsUnderWay
+from flyball_operator.power.caps.tracker import CapTracker
 from flyball_operator.power.cycle import (
     Answered,
     BrakeAnswered,
@@ -33,18 +32,19 @@ from flyball_operator.power.cycle import (
     PowerState,
     SendGrant,
 )
-from flyball_operator.power.gpu_facts import KnownGpus
 from flyball_operator.power.grant_writes import GrantWrites
-from flyball_operator.power.heartbeats import Heartbeats
+from flyball_operator.power.grants.admission import GrantAdmission, GrantTarget, admit_grants, at_smallest_limits
+from flyball_operator.power.grants.brakes import Brakes
+from flyball_operator.power.grants.late_nodes import left_as_granted, throttled
+from flyball_operator.power.grants.ramp import Ramps
+from flyball_operator.power.grants.targets import grant_targets
 from flyball_operator.power.holds import Holds
-from flyball_operator.power.late_nodes import left_as_granted, throttled
-from flyball_operator.power.memberships import LabelSync, Memberships
-from flyball_operator.power.meter import MeterReading
-from flyball_operator.power.node_info import NodeInfo, NodeMemory, read_nodes, sign_of_a_boot
+from flyball_operator.power.nodes.acknowledgements import Acknowledgements
+from flyball_operator.power.nodes.gpu_facts import KnownGpus
+from flyball_operator.power.nodes.heartbeats import Heartbeats
+from flyball_operator.power.nodes.info import NodeInfo, NodeMemory, read_nodes, sign_of_a_boot
 from flyball_operator.power.patience import FIGURES_YIELD_SECONDS, CutYield, PlanGrace, Repetitions, SmallRaises
-from flyball_operator.power.ramp import Ramps
 from flyball_operator.power.starts_and_stops import StartsAndStops
-from flyball_operator.power.targets import grant_targets
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from flyball_planner.snapshot import JobDecision
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.power.bound import CapBudget
-from flyball_operator.power.brakes import SendBrake
-from flyball_operator.power.cap_state import CapStates
-from flyball_operator.power.cap_status import CapStatusWrite
+from flyball_operator.power.caps.memberships import LabelSync
+from flyball_operator.power.caps.state import CapStates
+from flyball_operator.power.caps.status import CapStatusWrite
+from flyball_operator.power.grants.brakes import SendBrake
 from flyball_operator.power.holds import HoldChange
-from flyball_operator.power.memberships import LabelSync
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from flyball_api.grant import Grant, JobGrant, PowerBound
 from msgspec.structs import replace
 
 from flyball_operator.cluster.outcome import Outcome
-from flyball_operator.power.admission import GrantAdmission, GrantTarget, without_entries
 from flyball_operator.power.bound import NodePower
 from flyball_operator.power.cycle import Answered, SendGrant
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.grants.admission import GrantAdmission, GrantTarget, without_entries
+from flyball_operator.power.nodes.info import NodeInfo
 
 Entry = tuple[str, str, str, int, str, int]
 

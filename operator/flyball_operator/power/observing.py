@@ -18,11 +18,11 @@ from flyball_api.grant import Grant
 
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.power.cap_status import CapStatuses, GrantsUnderWay
+from flyball_operator.power.caps.meter import MeterReading
+from flyball_operator.power.caps.status import CapStatuses, GrantsUnderWay
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, BrakeAnswered, PowerCycle, PowerInstructions, PowerState
 from flyball_operator.power.holds import HoldAction, Holds
-from flyball_operator.power.meter import MeterReading
 
 
 class ObservingController:

@@ -9,8 +9,8 @@ from flyball_api.grant import Grant
 from msgspec.structs import replace
 
 from flyball_operator.power.bound import NodePower
-from flyball_operator.power.cap_state import CapState
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.caps.state import CapState
+from flyball_operator.power.nodes.info import NodeInfo
 
 # A plan that fits a cap which just fell is worth waiting for this long: two waves of grants take longer than one.
 PLAN_GRACE_SECONDS = 0.3

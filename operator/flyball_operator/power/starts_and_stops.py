@@ -10,9 +10,9 @@ from flyball_api.units import MilliwattsPerGpu
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.power.admission import GrantTarget
 from flyball_operator.power.cycle import PlanInForce, PowerState
-from flyball_operator.power.ramp import Turns, holds_up_stops, waiting_starts, waiting_stops
+from flyball_operator.power.grants.admission import GrantTarget
+from flyball_operator.power.grants.ramp import Turns, holds_up_stops, waiting_starts, waiting_stops
 
 
 class StartsAndStops:

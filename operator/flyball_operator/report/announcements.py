@@ -23,9 +23,9 @@ from msgspec.structs import replace
 from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES
 from flyball_operator.jobs.starts.pauses import NOT_STARTED, POWER_PAUSED
 from flyball_operator.jobs.status.contents import LONG_WAIT_SECONDS
+from flyball_operator.power.caps.memberships import LabelSync
 from flyball_operator.power.holds import HoldAction, HoldChange
-from flyball_operator.power.memberships import LabelSync
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 from flyball_operator.report.events import Regarding
 
 Status = EnergyAwareJobStatus | EnergyQuotaStatus | PowerCapStatus

@@ -39,7 +39,7 @@ from flyball_api.times import whole_second
 
 from flyball_operator.jobs.consumption import Consumption
 from flyball_operator.jobs.marks import Mark, Use, used_since
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 from flyball_operator.report.gpu_holders import Owner, PodName, digest, job_pods, other_holders
 from flyball_operator.report.would_have import Comparison, observed_use
 

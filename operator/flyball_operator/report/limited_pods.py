@@ -11,8 +11,8 @@ from typing import NamedTuple
 from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu
 from flyball_api.workloads import PodView
 
-from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.power.reservations import NO_RULES, NodeRules, foreign_gpu_milliwatts
+from flyball_operator.power.nodes.info import NodeInfo
+from flyball_operator.power.nodes.reservations import NO_RULES, NodeRules, foreign_gpu_milliwatts
 from flyball_operator.report.announcements import Announcement
 from flyball_operator.report.events import Regarding
 

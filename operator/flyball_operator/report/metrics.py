@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from flyball_planner.snapshot import JobDecision
 
     from flyball_operator.jobs.jobs_step import LiveJob
-    from flyball_operator.power.cap_state import CapState
-    from flyball_operator.power.node_info import NodeInfo
+    from flyball_operator.power.caps.state import CapState
+    from flyball_operator.power.nodes.info import NodeInfo
 
 logger = get_logger(__name__)
 

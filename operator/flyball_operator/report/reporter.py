@@ -14,11 +14,11 @@ from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_operator.cluster.outcome import WriteResult
 from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.plain_jobs import REASONS, PlainJobVerdict
-from flyball_operator.power.cap_status import CapStatusWrite
+from flyball_operator.power.caps.memberships import LabelSync
+from flyball_operator.power.caps.status import CapStatusWrite
 from flyball_operator.power.cycle import PowerState
 from flyball_operator.power.holds import HoldChange, is_held
-from flyball_operator.power.memberships import LabelSync
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 from flyball_operator.report.announcements import (
     Announcement,
     cap_announcements,

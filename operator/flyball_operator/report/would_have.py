@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from flyball_operator.jobs.jobs_step import LiveJob
     from flyball_operator.jobs.marks import Use
-    from flyball_operator.power.node_info import NodeInfo
+    from flyball_operator.power.nodes.info import NodeInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from flyball_operator.jobs.status_lanes import Lane
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.planning.pipeline_planner import NoPlan, PipelinePlanner
 from flyball_operator.power.cycle import PowerInstructions
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.writes.background import Background
 from flyball_operator.writes.job_actions import take_action

@@ -9,11 +9,11 @@ from flyball_api.units import MILLIWATTS_PER_WATT
 from flyball_kube.logs import get_logger
 
 from flyball_operator.cluster.outcome import WriteResult
-from flyball_operator.power.brakes import SendBrake
+from flyball_operator.power.caps.memberships import LabelSync
 from flyball_operator.power.controller import PowerController
 from flyball_operator.power.cycle import Answered, BrakeAnswered, PowerInstructions, SendGrant
+from flyball_operator.power.grants.brakes import SendBrake
 from flyball_operator.power.holds import HoldChange
-from flyball_operator.power.memberships import LabelSync
 from flyball_operator.power.observing import ObservingController
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.writes.background import Background

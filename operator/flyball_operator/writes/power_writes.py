@@ -24,10 +24,10 @@ from flyball_kube.resources import (
 from flyball_kube.session import JsonObject
 
 from flyball_operator.cluster.outcome import DONE, WriteResult
-from flyball_operator.power.brakes import SendBrake
+from flyball_operator.power.caps.memberships import LabelSync
+from flyball_operator.power.grants.brakes import SendBrake
 from flyball_operator.power.holds import HoldAction, HoldChange
-from flyball_operator.power.memberships import LabelSync
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 from flyball_operator.writes.writer import Writer
 
 # The API server stops tracking who set which field of an object whose list is overwritten with one empty entry, until

@@ -11,7 +11,7 @@ from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.consumption import DEPARTED_SECONDS, Consumptions
 from flyball_operator.jobs.energy_history import EnergyHistories
 from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.power.node_info import read_nodes
+from flyball_operator.power.nodes.info import read_nodes
 
 from tests.support.operator_objects import gpu_node_view, grant, job_view, node_view, raw_report
 

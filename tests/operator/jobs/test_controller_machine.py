@@ -16,7 +16,7 @@ from flyball_operator.jobs.controller import JobController
 from flyball_operator.jobs.jobs_step import JobAction, JobsCycle
 from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.starts.attempts import RestartRules
-from flyball_operator.power.node_info import read_nodes
+from flyball_operator.power.nodes.info import read_nodes
 from flyball_planner.snapshot import JobDecision
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule

@@ -20,7 +20,7 @@ from flyball_operator.jobs.plain_jobs import (
     PlainJobs,
     PlainJobVerdict,
 )
-from flyball_operator.power.cap_tracker import CapTracker
+from flyball_operator.power.caps.tracker import CapTracker
 from flyball_operator.power.cycle import PowerState
 from flyball_planner.snapshot import JobDecision
 from hypothesis import given

@@ -13,7 +13,7 @@ from flyball_operator.learning.exploration import LEAST_SAMPLES, LONGEST_SECONDS
 from flyball_operator.learning.power_limits import PowerLimitProfiles, Slice, cheapest, cost
 from flyball_operator.learning.profiles import Point, Profile, ProfileKey
 from flyball_operator.learning.windows import Window
-from flyball_operator.power.node_info import read_nodes
+from flyball_operator.power.nodes.info import read_nodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs

@@ -24,7 +24,7 @@ from flyball_operator.learning.profiles import (
     profile_status,
 )
 from flyball_operator.learning.recurrences import CHOICES_AT_ONCE, Recurrences, search_of, seed_of
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
 from flyball_studies.zeus.replay import ReplayedCluster
 from flyball_studies.zeus.trace import WorkloadName, read_workload

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from flyball_api.power_cap import PowerCap
 from flyball_operator.meters.meters import Meters
-from flyball_operator.power.meter import MeterReading
+from flyball_operator.power.caps.meter import MeterReading
 
 from tests.support.operator_objects import cap_view
 from tests.support.waiting import until

@@ -17,9 +17,9 @@ from flyball_operator.planning.snapshot import (
     lost_nodes,
     node_state,
 )
-from flyball_operator.power.admission import CapBudget
-from flyball_operator.power.node_info import NodeInfo, read_nodes
-from flyball_operator.power.targets import NodeRules
+from flyball_operator.power.grants.admission import CapBudget
+from flyball_operator.power.grants.targets import NodeRules
+from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.priors import model_class_prior
 from flyball_planner.planner import plan

@@ -17,10 +17,10 @@ from flyball_api.power_cap import PowerCap
 from flyball_api.workloads import read_node
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
+from flyball_operator.power.caps.meter import MeterReading
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, PlanInForce, PowerCycle, PowerInstructions, PowerState
 from flyball_operator.power.grant_writes import MAX_GRANTS_AT_ONCE
-from flyball_operator.power.meter import MeterReading
 from flyball_operator.power.patience import (
     BRAKED_PLAN_GRACE_SECONDS,
     CUT_YIELD_SECONDS,

@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from flyball_operator.power.cap_state import CapState
-from flyball_operator.power.cap_status import REASONS, GrantsUnderWay, cap_status
-from flyball_operator.power.cap_tracker import CapTracker
-from flyball_operator.power.meter import LARGEST_RISE, NEVER_READ, MeterReading, Silence
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.caps.meter import LARGEST_RISE, NEVER_READ, MeterReading, Silence
+from flyball_operator.power.caps.state import CapState
+from flyball_operator.power.caps.status import REASONS, GrantsUnderWay, cap_status
+from flyball_operator.power.caps.tracker import CapTracker
+from flyball_operator.power.nodes.info import NodeInfo
 
 from tests.support.crd_schema import assert_valid
 from tests.support.operator_objects import NOW, as_stored, cap_view, ready_node

@@ -16,11 +16,11 @@ from flyball_api.power_cap import PowerCap
 from flyball_api.reading import ObjectMeta
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.power.brakes import SendBrake
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import Answered, PlanInForce, PowerCycle, PowerInstructions, PowerState
+from flyball_operator.power.grants.brakes import SendBrake
 from flyball_operator.power.holds import HoldAction
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 from flyball_operator.power.observing import ObservingController
 from hypothesis import given, settings
 from hypothesis import strategies as st

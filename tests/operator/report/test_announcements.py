@@ -27,9 +27,9 @@ from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.queue import PlanPlace
 from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES, StartObstacle
 from flyball_operator.jobs.status import JobFacts, job_status
+from flyball_operator.power.caps.memberships import LabelSync
 from flyball_operator.power.holds import HoldAction, HoldChange
-from flyball_operator.power.memberships import LabelSync
-from flyball_operator.power.node_info import read_nodes
+from flyball_operator.power.nodes.info import read_nodes
 from flyball_operator.report import announcements
 from flyball_operator.report.announcements import (
     REFUSALS,

@@ -18,7 +18,7 @@ from flyball_api.workloads import PodView, read_pod
 from flyball_kube.errors import ApiError
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.jobs.consumption import Consumption
-from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 from flyball_operator.report import energy_books
 from flyball_operator.report.energy_books import EnergyBooks, Seen
 from flyball_operator.report.energy_reports import EnergyReports, ReportWrite

@@ -8,8 +8,8 @@ import pytest
 from flyball_api.units import MilliwattsPerGpu
 from flyball_api.workloads import PodView
 from flyball_kube.session import ApiSession
-from flyball_operator.power.node_info import NodeInfo
-from flyball_operator.power.reservations import ForeignShare, NodeRules
+from flyball_operator.power.nodes.info import NodeInfo
+from flyball_operator.power.nodes.reservations import ForeignShare, NodeRules
 from flyball_operator.report.events import EventRecorder, Regarding
 from flyball_operator.report.limited_pods import LimitedPods
 

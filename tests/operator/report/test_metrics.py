@@ -23,10 +23,10 @@ from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.queue import JobQueue
-from flyball_operator.power.cap_schedule import EffectiveCap
-from flyball_operator.power.cap_state import CapState
-from flyball_operator.power.meter import MeterPhase, MeterState
-from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.caps.meter import MeterPhase, MeterState
+from flyball_operator.power.caps.schedule import EffectiveCap
+from flyball_operator.power.caps.state import CapState
+from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 from flyball_operator.report import job_series, quota_series
 from flyball_operator.report.metrics import NODE_STATES, OperatorMetrics
 from flyball_planner.models.gpu import catalogue

@@ -15,10 +15,10 @@ from flyball_operator.jobs.lifecycle import JobStep, Phase
 from flyball_operator.jobs.memory import JobMemory
 from flyball_operator.jobs.progress import JobProgress
 from flyball_operator.jobs.status import JobFacts, job_status
-from flyball_operator.power.cap_status import CapStatuses, GrantsUnderWay
-from flyball_operator.power.cap_tracker import CapTracker
+from flyball_operator.power.caps.status import CapStatuses, GrantsUnderWay
+from flyball_operator.power.caps.tracker import CapTracker
 from flyball_operator.power.holds import HoldAction, HoldChange
-from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 from flyball_operator.report.announcements import Announcement
 from flyball_operator.report.events import Regarding
 from flyball_operator.report.reporter import Reporter

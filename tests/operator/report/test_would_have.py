@@ -26,7 +26,7 @@ from flyball_operator.learning.confidence import job_ratios
 from flyball_operator.learning.learner import REFIT_SECONDS, Learner
 from flyball_operator.learning.profiles import FittedParameters
 from flyball_operator.planning.snapshot import build_snapshot
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 from flyball_operator.report.energy_books import EnergyBooks, Seen
 from flyball_operator.report.would_have import Comparison, comparisons, observed_use
 from flyball_planner.fitting.uncertainty import Band, Place, Ratios, prior_covariance

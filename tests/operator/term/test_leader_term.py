@@ -29,12 +29,12 @@ from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.learning.windows import Window
 from flyball_operator.meters.meters import Meters
 from flyball_operator.planning.plans import Plans
-from flyball_operator.power.brakes import SendBrake
+from flyball_operator.power.caps.memberships import LabelSync
 from flyball_operator.power.controller import PowerController, PowerSettings
 from flyball_operator.power.cycle import PowerInstructions, PowerState
+from flyball_operator.power.grants.brakes import SendBrake
 from flyball_operator.power.holds import HoldAction, HoldChange
-from flyball_operator.power.memberships import LabelSync
-from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 from flyball_operator.report.events import Regarding
 from flyball_operator.report.metrics import OperatorMetrics
 from flyball_operator.report.reporter import Reporter

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from flyball_api.power_brake import PowerBrakeSpec
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
-from flyball_operator.power.brakes import SendBrake
+from flyball_operator.power.caps.memberships import LabelSync
 from flyball_operator.power.cycle import Answered, BrakeAnswered, PowerInstructions, SendGrant
+from flyball_operator.power.grants.brakes import SendBrake
 from flyball_operator.power.holds import HoldAction, HoldChange
-from flyball_operator.power.memberships import LabelSync
-from flyball_operator.power.node_info import read_nodes
+from flyball_operator.power.nodes.info import read_nodes
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.term.power_execution import PowerExecution
 from flyball_operator.writes.background import Background

@@ -19,9 +19,9 @@ from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.pipeline_plans import PlanPipeline
 from flyball_operator.jobs.pipeline_points import PointChange
+from flyball_operator.power.caps.memberships import LabelSync
 from flyball_operator.power.holds import HoldAction, HoldChange
-from flyball_operator.power.memberships import LabelSync
-from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 from flyball_operator.writes.executor import Executor
 from flyball_operator.writes.lease import LeadershipLost
 

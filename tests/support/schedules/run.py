@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from flyball_agent import off_loop
-from flyball_operator.power import brakes
+from flyball_operator.power.grants import brakes
 
 from tests.support.schedules.faults import END_SECOND, KINDS, Fault, Schedule
 from tests.support.schedules.referee import Window

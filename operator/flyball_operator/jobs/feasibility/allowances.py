@@ -12,7 +12,7 @@ from flyball_api.workloads import PodView
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.feasibility.fitting import Fit, Fitting, held_gpus
 from flyball_operator.jobs.feasibility.quotas import GpuWatts, energy_quota_bounds, resource_quota_bounds
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 
 class Allowances:

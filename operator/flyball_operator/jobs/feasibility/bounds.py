@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.units import MILLIWATTS_PER_WATT
 
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 
 @dataclass(frozen=True, slots=True)

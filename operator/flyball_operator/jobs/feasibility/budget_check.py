@@ -9,7 +9,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_operator.jobs.frontier import tradeoff
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.status.updates import ModelSource
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 
 def budget_too_small(

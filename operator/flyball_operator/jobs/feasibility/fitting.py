@@ -16,7 +16,7 @@ from flyball_kube.logs import get_logger
 from flyball_operator.jobs.feasibility.pod_demands import PodDemands, pod_demands
 from flyball_operator.jobs.feasibility.quotas import QuotaBound
 from flyball_operator.jobs.memory import Refusal
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 logger = get_logger(__name__)
 

@@ -12,7 +12,7 @@ from flyball_planner.shifting import Signal, best_start
 
 from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.status.updates import ModelSource
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 
 class PutOff(NamedTuple):

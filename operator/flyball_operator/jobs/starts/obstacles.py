@@ -19,7 +19,7 @@ from flyball_operator.jobs.lifecycle import (
     RemovePods,
     StopIncarnation,
 )
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 # Reasons of the condition Placed and of PodsReady; docs/api.md lists the same.
 PLACED_OBSTACLES = frozenset(

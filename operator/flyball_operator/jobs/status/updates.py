@@ -17,7 +17,7 @@ from flyball_operator.jobs.frontier import LargestNode, tradeoff
 from flyball_operator.jobs.lifecycle import Phase
 from flyball_operator.jobs.status.contents import LONG_WAIT_SECONDS, job_status, significant_fields
 from flyball_operator.jobs.status.facts import JobFacts
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 
 # How much more seldom a job is told of its place for each one before it: 1 + 1/2 + 1/3 ... grows with the logarithm alone.
 SECONDS_PER_PLACE = 1.0

@@ -10,7 +10,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.workloads import GpuQuota, Needs, PodView, read_gpu_quotas, read_needs, read_node, read_pod
 from flyball_operator.jobs.feasibility.fitting import Fit, Fitting, withheld_gpus
 from flyball_operator.jobs.feasibility.quotas import resource_quota_bounds
-from flyball_operator.power.node_info import NodeInfo, read_nodes
+from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 
 from tests.support.operator_objects import Json, job_view, pod_view, raw_node, raw_pod
 

@@ -18,7 +18,7 @@ from flyball_operator.jobs.controller import LOOK_SECONDS, JobController
 from flyball_operator.jobs.feasibility.put_off import put_off
 from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
 from flyball_operator.meters.grid_signal import SignalFile
-from flyball_operator.power.node_info import NodeInfo
+from flyball_operator.power.nodes.info import NodeInfo
 from flyball_planner.models.gpu import gpu_model_for
 from flyball_planner.models.job import JobModel
 from flyball_planner.models.priors import model_class_prior

@@ -18,7 +18,7 @@ from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
 from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, CreateService, OpenGates, StopIncarnation
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.starts.pauses import LONGEST_OF_FIRST
-from flyball_operator.power.node_info import read_nodes
+from flyball_operator.power.nodes.info import read_nodes
 from flyball_planner.snapshot import Admission, JobDecision
 
 from tests.support.one_job import Priors

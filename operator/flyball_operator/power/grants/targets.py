@@ -1,0 +1,223 @@
+"""From the plan to what each node should be granted while pods come and go.
+
+The plan says where the cluster should end; in between, a pod that is to leave still holds its GPUs and one that is to
+come does not yet. A leaving pod is held at the smallest limit at once, and a coming one is given its watts only when the
+GPUs it needs are free on every one of its nodes: so that the sum over a node never passes what the plan gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from flyball_api.grant import ForeignPodLimit, JobGrant, OtherGpuLimits, PowerBound
+from flyball_api.units import MilliwattsPerGpu, allowed_milliwatts, held_milliwatts, node_milliwatts
+from flyball_api.workloads import IncarnationView, PodView
+from flyball_planner.snapshot import Allocation, JobDecision
+
+from flyball_operator.power.grants.admission import GrantTarget
+from flyball_operator.power.nodes.info import NodeInfo
+from flyball_operator.power.nodes.reservations import (
+    NO_RULES,
+    NodeRules,
+    foreign_gpu_milliwatts,
+    idle_bound,
+    reserved_milliwatts,
+)
+
+# "No bound": above any clock that a GPU has; the agent clips it to what the device supports.
+ANY_CLOCK_MEGAHERTZ = 10_000
+
+
+def grant_targets(
+    nodes: Mapping[str, NodeInfo],
+    decisions: Mapping[str, JobDecision],
+    incarnations: Sequence[IncarnationView],
+    pods: Iterable[PodView],
+    rules: Mapping[str, NodeRules],
+    lease_seconds: int,
+    guard_fraction: float,
+) -> list[GrantTarget]:
+    """What every node should be granted now, in the order of their names."""
+    pods = [pod for pod in pods if pod.job_uid and not pod.finished]
+    live = {(item.job_uid, item.incarnation): item for item in incarnations if not item.deleting}
+    present = _present_pods(nodes, pods, live)
+    coming = _coming_pods(nodes, decisions, incarnations, pods, present)
+    targets = []
+    for name, info in sorted(nodes.items()):
+        builder = _NodeTarget(info, rules.get(name, NO_RULES), guard_fraction)
+        on_node = (*present.get(name, ()), *coming.get(name, ()))
+        for pod in sorted(on_node, key=lambda item: (item.gated, item.name)):
+            builder.add(pod, _planned(pod, decisions, live))
+        targets.append(builder.build(lease_seconds))
+    return targets
+
+
+def _present_pods(
+    nodes: Mapping[str, NodeInfo],
+    pods: Iterable[PodView],
+    incarnations: Mapping[tuple[str, int], IncarnationView],
+) -> dict[str, list[PodView]]:
+    """Pods of jobs that hold GPUs, by node: bound ones, and those with an open gate that the scheduler is about to bind.
+
+    Were the latter left out, their watts and GPUs would be free for as long as the scheduler takes. Pods may ask for what
+    no node has: all together get no more GPUs than theirs has, and unbound ones no more than are left there and than
+    their job was placed with.
+    """
+    bound: dict[str, list[PodView]] = {}
+    unbound: dict[str | None, list[tuple[PodView, int]]] = {}
+    for pod in sorted(pods, key=lambda item: (item.namespace, item.name)):
+        if pod.node:
+            bound.setdefault(pod.node, []).append(pod)
+        elif not pod.gated and not pod.deleting:
+            incarnation = incarnations.get((pod.job_uid, pod.incarnation))
+            if incarnation is not None:
+                node = incarnation.node_of(pod)
+                placed = sum(gpus for name, gpus in incarnation.nodes if name == node)
+                unbound.setdefault(node, []).append((pod, placed))
+    present: dict[str, list[PodView]] = {}
+    for name, info in nodes.items():
+        left = info.gpus
+        for pod in bound.get(name, ()):
+            present.setdefault(name, []).append(pod.with_gpus(min(pod.gpus, left)))
+            left -= present[name][-1].gpus
+        left = max(0, left - info.foreign_gpus - info.lost_gpus)
+        for pod, placed in unbound.get(name, ()):
+            present.setdefault(name, []).append(pod.with_gpus(min(pod.gpus, placed, left)))
+            left -= present[name][-1].gpus
+    return present
+
+
+def _coming_pods(
+    nodes: Mapping[str, NodeInfo],
+    decisions: Mapping[str, JobDecision],
+    incarnations: Iterable[IncarnationView],
+    pods: Iterable[PodView],
+    present: Mapping[str, Sequence[PodView]],
+) -> dict[str, list[PodView]]:
+    """Gated pods, by node, of those incarnations that the plan wants and that find room on every node of theirs.
+
+    Nodes that expect no pods now have no room: a rank that cannot start would hold the others' GPUs for nothing.
+    """
+    free = {
+        name: info.gpus - info.foreign_gpus - info.lost_gpus - sum(pod.gpus for pod in present.get(name, ()))
+        for name, info in nodes.items()
+    }
+    pods_of: dict[str, list[PodView]] = {}
+    for pod in pods:
+        pods_of.setdefault(pod.job_uid, []).append(pod)
+    coming: dict[str, list[PodView]] = {}
+    for incarnation in sorted(incarnations, key=lambda item: (item.job_uid, item.incarnation)):
+        decision = decisions.get(incarnation.job_uid)
+        if incarnation.deleting or decision is None or decision.allocation is None:
+            continue
+        if decision.allocation.nodes != incarnation.nodes:
+            continue
+        gated = [
+            (pod, node)
+            for pod in pods_of.get(incarnation.job_uid, ())
+            if pod.incarnation == incarnation.incarnation
+            and pod.gated
+            and not pod.deleting
+            and (node := incarnation.node_of(pod)) is not None
+        ]
+        if any(node not in nodes or not nodes[node].expects(pod) or free[node] < pod.gpus for pod, node in gated):
+            continue
+        for pod, node in gated:
+            free[node] -= pod.gpus
+            coming.setdefault(node, []).append(pod)
+    return coming
+
+
+def _planned(
+    pod: PodView, decisions: Mapping[str, JobDecision], incarnations: Mapping[tuple[str, int], IncarnationView]
+) -> tuple[Allocation, float] | None:
+    """The plan for a pod that runs just as it says, and the watts that it predicts of each GPU.
+
+    None for a pod that is to leave or was placed otherwise.
+    """
+    decision, incarnation = decisions.get(pod.job_uid), incarnations.get((pod.job_uid, pod.incarnation))
+    if decision is None or decision.allocation is None or incarnation is None or pod.deleting:
+        return None
+    return (
+        (decision.allocation, decision.predicted_gpu_watts) if incarnation.nodes == decision.allocation.nodes else None
+    )
+
+
+class _NodeTarget:
+    """Builds one node's target, pod by pod."""
+
+    def __init__(self, info: NodeInfo, rules: NodeRules, guard_fraction: float) -> None:
+        self._info = info
+        self._rules = rules
+        self._guard_fraction = guard_fraction
+        # 0 would be no limit: where nobody knows the smallest one, 1 makes the agent set the smallest there is.
+        self._min_limit = max(MilliwattsPerGpu(1), info.min_limit_milliwatts)
+        self._jobs: dict[str, tuple[JobGrant, PowerBound]] = {}
+
+    def add(self, pod: PodView, planned: tuple[Allocation, float] | None) -> None:
+        """Provide for one pod's GPUs: as planned (see `_planned`), or at the smallest limit.
+
+        Of several pods of one job the first counts: a replaced pod waits, gated, until the one before it has left.
+        """
+        if pod.job_uid in self._jobs or pod.gpus == 0:
+            return
+        limit, expected, clock = self._min_limit, self._min_limit, ANY_CLOCK_MEGAHERTZ
+        if planned is not None and self._info.believed and not self._rules.emergency:
+            allocation, predicted_watts = planned
+            # Rounded down, so that a sum of limits never passes the plan's.
+            limit = max(limit, MilliwattsPerGpu(allowed_milliwatts(allocation.power_limit_watts)))
+            guarded_watts = predicted_watts * (1.0 + self._guard_fraction)
+            expected = min(limit, MilliwattsPerGpu(held_milliwatts(guarded_watts)))
+            clock = allocation.clock_megahertz
+        grant = JobGrant(
+            namespace=pod.namespace,
+            name=pod.job_name,
+            uid=pod.job_uid,
+            incarnation=pod.incarnation,
+            pod_name=pod.name,
+            gpus=pod.gpus,
+            power_limit_milliwatts=limit,
+            clock_min_megahertz=0,
+            clock_max_megahertz=clock,
+            pod_uid=pod.uid,
+        )
+        self._jobs[pod.job_uid] = grant, PowerBound(grant.limit_milliwatts, node_milliwatts(expected, pod.gpus))
+
+    def build(self, lease_seconds: int) -> GrantTarget:
+        """The target, its jobs in the order of their UIDs."""
+        info, rules = self._info, self._rules
+        entries = [self._jobs[uid] for uid in sorted(self._jobs)]
+        used = info.foreign_gpus + info.lost_gpus + sum(grant.gpus for grant, _ in entries)
+        reserved = reserved_milliwatts(info, rules)
+        return GrantTarget(
+            node=info.name,
+            other_gpus=OtherGpuLimits(
+                foreign_power_limit_milliwatts=self._foreign_limit(),
+                foreign_gpus=info.foreign_gpus,
+                failsafe_power_limit_milliwatts=rules.failsafe.limit_milliwatts,
+                failsafe_hold_seconds=rules.failsafe.hold_seconds,
+                foreign_pods=self._foreign_pods(),
+            ),
+            lease_seconds=lease_seconds,
+            jobs=tuple(grant for grant, _ in entries),
+            job_bounds=tuple(bound for _, bound in entries),
+            rest=PowerBound(reserved, reserved) + idle_bound(info, max(0, info.gpus - used)),
+            min_limit_milliwatts=self._min_limit,
+        )
+
+    def _foreign_limit(self) -> MilliwattsPerGpu:
+        """The limit of each foreign pod's GPU as the grant has it: 0 for the default, and where there is none, so that
+        a share that changes for some nodes takes no grant for the others."""
+        if not self._rules.lowers_foreign_pods or not self._info.foreign_gpus:
+            return MilliwattsPerGpu(0)
+        return max(MilliwattsPerGpu(1), foreign_gpu_milliwatts(self._info, self._rules))
+
+    def _foreign_pods(self) -> tuple[ForeignPodLimit, ...]:
+        """The foreign pods whose weights give them other limits than that."""
+        ordinary = foreign_gpu_milliwatts(self._info, self._rules)
+        limits = ((pod, foreign_gpu_milliwatts(self._info, self._rules, pod)) for pod in self._info.foreign_pods)
+        return tuple(
+            ForeignPodLimit(pod.namespace, pod.name, max(MilliwattsPerGpu(1), limit))
+            for pod, limit in limits
+            if limit != ordinary
+        )

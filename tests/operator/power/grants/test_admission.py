@@ -1,0 +1,568 @@
+"""Which grants may be sent now: down before up, under every cap, whatever waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flyball_api.grant import ForeignPodLimit, Grant, GrantVersion, OtherGpuLimits, PowerBound
+from flyball_operator.power.bound import CapBudget, NodePower
+from flyball_operator.power.grants import admission as admission_module
+from flyball_operator.power.grants.admission import (
+    GrantAdmission,
+    GrantTarget,
+    admit_grants,
+    throttle,
+    without_entries,
+    without_raises,
+)
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.support.examples import examples
+from tests.support.operator_objects import grant, job_grant, power
+
+FLOOR = 100
+
+
+def want(
+    node: str,
+    *limits: int,
+    rest: int = 0,
+    expected: tuple[int, ...] | None = None,
+    clock: int = 1410,
+    other_gpus: OtherGpuLimits | None = None,
+    gpus: int = 1,
+) -> GrantTarget:
+    """One job of so many GPUs for each limit, its pods `<node>-0`, `<node>-1`, ...; `expected` is of one GPU."""
+    jobs = tuple(job_grant(f"{node}-{index}", limit, gpus, clock=clock) for index, limit in enumerate(limits))
+    draws = limits if expected is None else expected
+    holds = tuple(PowerBound(limit * gpus, draw * gpus) for limit, draw in zip(limits, draws, strict=True))
+    return GrantTarget(node, other_gpus or OtherGpuLimits(), 60, jobs, holds, PowerBound(rest, rest), FLOOR)
+
+
+def standing(item: GrantTarget, **keywords: int) -> Grant:
+    """The grant that says what `item` wants."""
+    given_grant = grant(
+        item.bound.limit_milliwatts, expected=item.bound.expected_milliwatts, jobs=item.jobs, **keywords
+    )
+    return replace(given_grant, other_gpus=item.other_gpus)
+
+
+def holding(item: GrantTarget, committed: int | None = None, **keywords: int) -> NodePower:
+    """A node at this grant, acknowledged (or at `committed`, while it is not)."""
+    given_grant = standing(item, **keywords)
+    hold = given_grant.bound if committed is None else given_grant.bound | PowerBound(committed, committed)
+    return NodePower(given_grant, hold, given_grant.version)
+
+
+def cap(budget: int, *nodes: str, name: str = "row", expected: bool = False) -> CapBudget:
+    return CapBudget(name, frozenset(nodes), budget, expected)
+
+
+def limits(admission: GrantAdmission, node: str) -> list[int]:
+    return [job.power_limit_milliwatts for job in admission.grants[node].jobs]
+
+
+# --- down before up ------------------------------------------------------------------------------------------------
+
+
+def test_a_raise_waits_until_the_cut_that_pays_for_it_is_acknowledged() -> None:
+    caps = [cap(600, "a", "b")]
+    before = {"a": holding(want("a", 400)), "b": holding(want("b", 200))}
+    wanted = [want("a", 200), want("b", 400)]
+
+    first = admit_grants(wanted, before, caps, epoch=1)
+    assert limits(first, "a") == [200]
+    assert first.grants["a"].committed == PowerBound(400, 400)  # the higher one stands until the cut is acknowledged
+    assert "b" not in first.grants
+    assert first.waiting == ("b",)
+
+    cut_sent = {"a": NodePower(first.grants["a"], PowerBound(400, 400), GrantVersion(1, 1)), "b": before["b"]}
+    assert admit_grants(wanted, cut_sent, caps, epoch=1).grants == {}
+
+    cut_done = {"a": holding(want("a", 200), generation=2), "b": before["b"]}
+    last = admit_grants(wanted, cut_done, caps, epoch=1)
+    assert limits(last, "b") == [400]
+    assert last.waiting == ()
+
+
+def test_no_two_raises_share_the_same_room() -> None:
+    before = {"a": holding(want("a", 100)), "b": holding(want("b", 100))}
+    admission = admit_grants([want("a", 300), want("b", 300)], before, [cap(400, "a", "b")], epoch=1)
+    assert limits(admission, "a") == [300]
+    assert admission.waiting == ("b",)
+
+
+def test_every_cap_over_a_node_counts() -> None:
+    before = {"a": holding(want("a", 100)), "b": holding(want("b", 100))}
+    caps = [cap(1000, "a", "b", name="cluster"), cap(150, "a", name="rack-a"), cap(300, "b", name="rack-b")]
+    admission = admit_grants([want("a", 300), want("b", 300)], before, caps, epoch=1)
+    assert list(admission.grants) == ["b"]
+    assert admission.waiting == ("a",)
+
+
+def test_a_node_under_no_cap_is_raised_freely() -> None:
+    admission = admit_grants([want("a", 300)], {"a": holding(want("a", 100))}, [cap(0, "b")], epoch=1)
+    assert limits(admission, "a") == [300]
+
+
+def test_the_cut_of_a_node_goes_even_where_its_raise_must_wait() -> None:
+    before = {"a": holding(want("a", 400, 100))}
+    admission = admit_grants([want("a", 200, 400)], before, [cap(500, "a")], epoch=1)
+    assert limits(admission, "a") == [200, 100]
+    assert admission.waiting == ("a",)
+
+
+def braked(milliwatts: int, *limits: int) -> NodePower:
+    """A node of which a brake has lowered what stands to so much."""
+    stands = replace(standing(want("a", *limits)), min_power_limit_milliwatts=FLOOR)
+    return NodePower(stands, PowerBound(milliwatts, milliwatts), stands.version, braked_milliwatts=milliwatts)
+
+
+def test_what_a_brake_has_taken_comes_back_as_any_other_raise() -> None:
+    before = {"a": braked(400, 300, 300)}
+    admission = admit_grants([want("a", 250, 300)], before, [cap(400, "a")], epoch=1)
+    assert limits(admission, "a") == [200, 200]  # as the brake left them, and no longer by the brake
+    assert admission.waiting == ("a",)
+
+
+def test_a_grant_that_a_brake_has_lowered_is_sent_again_though_it_says_the_same() -> None:
+    stands = standing(want("a", 300, 300))
+    before = NodePower(stands, PowerBound(400, 400), stands.version, braked_milliwatts=400)
+    admission = admit_grants([want("a", 300, 300)], {"a": before}, [cap(600, "a")], epoch=1)
+    assert limits(admission, "a") == [300, 300]
+    assert admission.grants["a"].same_content(stands)
+
+
+def test_a_new_entry_waits_at_the_smallest_limit() -> None:
+    before = {"a": holding(want("a", 300, rest=FLOOR))}
+    admission = admit_grants([want("a", 300, 300)], before, [cap(450, "a")], epoch=1)
+    assert limits(admission, "a") == [300, FLOOR]
+    assert admission.grants["a"].bound == PowerBound(400, 400)
+
+
+def test_the_same_state_gives_the_same_grants_whatever_the_order() -> None:
+    before = {node: holding(want(node, 100)) for node in "abc"}
+    wanted = [want(node, 300) for node in "abc"]
+    caps = [cap(700, *"abc")]
+    assert admit_grants(wanted, before, caps, 1) == admit_grants(wanted[::-1], before, caps, 1)
+
+
+def test_what_stands_is_not_sent_again() -> None:
+    admission = admit_grants([want("a", 300)], {"a": holding(want("a", 300))}, [cap(300, "a")], epoch=1)
+    assert (admission.grants, admission.waiting) == ({}, ())
+
+
+def test_what_may_stand_or_not_is_sent_again() -> None:
+    unsettled = replace(holding(want("a", 300)), unsettled=True)
+    assert list(admit_grants([want("a", 300)], {"a": unsettled}, [], epoch=1).grants) == ["a"]
+
+
+def test_a_cut_goes_under_a_cap_that_is_passed_already() -> None:
+    before = {"a": holding(want("a", 400)), "b": holding(want("b", 400))}
+    admission = admit_grants([want("a", 200), want("b", 450)], before, [cap(300, "a", "b")], epoch=1)
+    assert limits(admission, "a") == [200]
+    assert admission.waiting == ("b",)
+
+
+# --- a raise of one thing never keeps the cut of another --------------------------------------------------------------
+
+
+def test_a_foreign_pod_that_needs_room_does_not_keep_a_cut() -> None:
+    reserved = OtherGpuLimits(foreign_gpus=1)
+    before = {"a": holding(want("a", 400, rest=FLOOR))}
+    admission = admit_grants([want("a", 200, rest=400, other_gpus=reserved)], before, [cap(400, "a")], epoch=1)
+    sent = admission.grants["a"]
+    assert sent.jobs[0].power_limit_milliwatts == 200
+    assert sent.other_gpus.foreign_gpus == 0  # its GPU stays as it is until its watts are there
+    assert sent.bound.limit_milliwatts <= before["a"].committed.limit_milliwatts
+    assert admission.waiting == ("a",)
+
+
+def test_a_foreign_pod_gets_the_room_that_a_cut_on_its_own_node_makes() -> None:
+    reserved = OtherGpuLimits(foreign_gpus=1)
+    before = {"a": holding(want("a", 400, rest=FLOOR))}
+    admission = admit_grants([want("a", 100, rest=400, other_gpus=reserved)], before, [cap(500, "a")], epoch=1)
+    assert admission.grants["a"].other_gpus.foreign_gpus == 1
+    assert admission.waiting == ()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "before", "left"),
+    [
+        ((2, 0), (1, 0), (1, 0)),
+        ((1, 0), (2, 0), (1, 0)),
+        ((1, 0), (1, FLOOR), (1, FLOOR)),  # 0 is the default: from the smallest to that is a raise
+        ((1, FLOOR), (1, 0), (1, FLOOR)),
+        ((3, 0), None, (0, 0)),
+    ],
+)
+def test_foreign_pods_are_given_no_more_than_they_had(
+    wanted: tuple[int, int], before: tuple[int, int] | None, left: tuple[int, int]
+) -> None:
+    def devices(pair: tuple[int, int]) -> OtherGpuLimits:
+        return OtherGpuLimits(foreign_gpus=pair[0], foreign_power_limit_milliwatts=pair[1])
+
+    current = None if before is None else replace(grant(300), other_gpus=devices(before))
+    held = without_raises(want("a", 100, rest=900, other_gpus=devices(wanted)), current, PowerBound(300, 300))
+    assert (held.other_gpus.foreign_gpus, held.other_gpus.foreign_power_limit_milliwatts) == left
+    assert held.bound == PowerBound(300, 300)
+
+
+def test_no_foreign_pod_has_a_higher_limit_than_it_had() -> None:
+    def others(ordinary: int, **pods: int) -> OtherGpuLimits:
+        limits = tuple(ForeignPodLimit("team", name, limit) for name, limit in sorted(pods.items()))
+        return OtherGpuLimits(foreign_gpus=4, foreign_power_limit_milliwatts=ordinary, foreign_pods=limits)
+
+    before, wanted = others(200, kept=150, named=120), others(250, kept=300, new=180, raised=400)
+    current = replace(grant(300), other_gpus=before)
+    held = without_raises(want("a", 100, rest=900, other_gpus=wanted), current, PowerBound(300, 300)).other_gpus
+    assert held == others(200, kept=150, named=120, new=180)
+    assert without_entries(want("a", 100, other_gpus=wanted)).other_gpus.foreign_pods == ()
+
+
+def test_a_higher_clock_does_not_keep_a_cut_under_a_cap_on_predicted_draw() -> None:
+    before = {"a": holding(want("a", 300, 300, expected=(150, 250), clock=900))}
+    wanted = want("a", 300, 200, expected=(280, 150), clock=1410)
+    admission = admit_grants([wanted], before, [cap(400, "a", expected=True)], epoch=1)
+    sent = admission.grants["a"]
+    assert [job.power_limit_milliwatts for job in sent.jobs] == [300, 200]
+    assert [job.clock_max_megahertz for job in sent.jobs] == [900, 900]
+    assert sent.bound.expected_milliwatts <= 400
+    assert admission.waiting == ("a",)
+
+
+def test_limits_are_free_under_a_cap_on_predicted_draw() -> None:
+    before = {"a": holding(want("a", 300, expected=(150,)))}
+    admission = admit_grants([want("a", 400, expected=(200,))], before, [cap(200, "a", expected=True)], epoch=1)
+    assert limits(admission, "a") == [400]
+
+
+# --- new leaders, new nodes, lost objects ----------------------------------------------------------------------------
+
+
+def test_a_new_leader_adopts_every_grant_and_raises_none() -> None:
+    before = {"a": holding(want("a", 200)), "b": holding(want("b", 200)), "c": power(None, 800)}
+    wanted = [want("a", 400), want("b", 100), want("c", 100)]
+    admission = admit_grants(wanted, before, [cap(5000, *"abc")], epoch=2, raises_allowed=False)
+    assert {node: limits(admission, node) for node in "abc"} == {"a": [200], "b": [100], "c": [FLOOR]}
+    assert {sent.epoch for sent in admission.grants.values()} == {2}
+
+
+def test_a_new_leader_adopts_a_node_whose_foreign_pods_need_room() -> None:
+    """Else its epoch would never stand everywhere, and nothing would be raised on any node again."""
+    before = {"a": holding(want("a", 200))}
+    wanted = [want("a", 200, rest=400, other_gpus=OtherGpuLimits(foreign_gpus=1))]
+    admission = admit_grants(wanted, before, [], epoch=2, raises_allowed=False)
+    assert admission.grants["a"].epoch == 2
+
+
+def test_an_adopted_grant_is_written_even_if_it_says_the_same() -> None:
+    assert list(admit_grants([want("a", 200)], {"a": holding(want("a", 200))}, [], epoch=2).grants) == ["a"]
+
+
+def test_a_first_grant_is_covered_by_the_defaults_that_a_node_starts_at() -> None:
+    admission = admit_grants([want("a", 100, rest=100)], {"a": power(None, 800)}, [cap(300, "a")], epoch=1)
+    assert admission.grants["a"].bound == PowerBound(200, 200)
+    assert admission.grants["a"].committed == PowerBound(800, 800)
+    assert admission.grants["a"].generation == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "accepted", "epoch", "generation"),
+    [
+        (None, (0, 0), 1, 1),
+        (None, (3, 9), 3, 10),  # the GPUNode was deleted and made again: its agent has accepted this much
+        ((3, 2), (3, 9), 3, 10),
+        ((3, 9), (3, 2), 3, 10),
+        ((2, 9), (2, 9), 3, 10),  # counts on through epochs
+        (None, (2, 9), 3, 1),
+    ],
+)
+def test_generations_pass_whatever_was_sent_or_accepted(
+    sent: tuple[int, int] | None, accepted: tuple[int, int], epoch: int, generation: int
+) -> None:
+    given_grant = None if sent is None else grant(100, epoch=sent[0], generation=sent[1])
+    assert power(given_grant, 100, accepted=GrantVersion(*accepted)).next_generation(epoch) == generation
+
+
+def test_a_grant_behind_what_the_agent_has_accepted_is_sent_anew() -> None:
+    item = want("a", 200)
+    behind = NodePower(standing(item), PowerBound(200, 200), GrantVersion(1, 7))
+    admission = admit_grants([item], {"a": behind}, [cap(200, "a")], epoch=1)
+    assert admission.grants["a"].version == (1, 8)
+
+
+def test_a_limit_does_not_rise_under_a_cap_on_predicted_draw_that_is_passed() -> None:
+    """The target is predicted to draw less, but until it is acknowledged the node may draw as before."""
+    before = {"a": holding(want("a", 300, expected=(300,)))}
+    admission = admit_grants([want("a", 400, expected=(200,))], before, [cap(250, "a", expected=True)], epoch=1)
+    assert limits(admission, "a") == [300]
+    assert admission.waiting == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "committed", "expected"),
+    [
+        ((150,), 500, [150]),  # as the plan predicts
+        ((250,), 500, [200]),  # no more than its limit
+        ((150,), 120, [120]),  # no more than was predicted before
+        ((80, 90), 120, [80, 40]),  # of all of them together
+    ],
+)
+def test_what_is_held_back_is_expected_to_draw_no_more_than_before(
+    predicted: tuple[int, ...], committed: int, expected: list[int]
+) -> None:
+    target = want("a", *[300] * len(predicted), expected=predicted)
+    held = without_raises(target, standing(want("a", *[200] * len(predicted))), PowerBound(600, committed))
+    assert [bound.expected_milliwatts for bound in held.job_bounds] == expected
+
+
+def test_what_needs_no_room_keeps_its_foreign_pods() -> None:
+    target = want("a", 300, rest=100, other_gpus=OtherGpuLimits(foreign_gpus=1))
+    held = without_raises(target, grant(300), PowerBound(300, 300))
+    assert held.other_gpus.foreign_gpus == 1
+    assert held.rest == PowerBound(100, 100)
+
+
+def test_without_entries_every_pod_counts_as_foreign_at_the_smallest_limit() -> None:
+    target = want("a", 300, 250, rest=40, expected=(60, 200), gpus=2, other_gpus=OtherGpuLimits(foreign_gpus=1))
+    bare = without_entries(target)
+    assert (bare.jobs, bare.job_bounds) == ((), ())
+    assert bare.other_gpus == OtherGpuLimits(foreign_gpus=5, foreign_power_limit_milliwatts=FLOOR)
+    assert bare.rest == PowerBound(40 + 4 * FLOOR, 40 + 2 * 60 + 2 * FLOOR)
+
+
+# --- held back, in general -------------------------------------------------------------------------------------------
+
+one_job = st.tuples(st.integers(100, 500), st.integers(0, 500), st.integers(210, 1410))
+
+
+@given(
+    wanted=st.lists(one_job, min_size=1, max_size=3),
+    current=st.lists(one_job, max_size=3),
+    rest=st.integers(0, 800),
+    worst_above=st.integers(0, 300),
+)
+@settings(max_examples=examples(150))
+def test_what_is_held_back_raises_nothing(
+    wanted: list[tuple[int, int, int]],
+    current: list[tuple[int, int, int]],
+    rest: int,
+    worst_above: int,
+) -> None:
+    def of(entries: list[tuple[int, int, int]], rest_milliwatts: int) -> GrantTarget:
+        jobs = tuple(job_grant(f"a-{index}", limit, clock=clock) for index, (limit, _, clock) in enumerate(entries))
+        holds = tuple(PowerBound(limit, min(limit, draw)) for limit, draw, _ in entries)
+        rest_hold = PowerBound(rest_milliwatts, rest_milliwatts)
+        return GrantTarget("a", OtherGpuLimits(), 60, jobs, holds, rest_hold, FLOOR)
+
+    # As any grant does, the standing one covers the smallest limit of GPUs that no pod holds yet.
+    standing_grant = standing(of(current, max(0, len(wanted) - len(current)) * FLOOR))
+    worst = standing_grant.bound + PowerBound(worst_above, worst_above)
+    held = without_raises(of(wanted, rest), standing_grant, worst)
+    assert worst.covers(held.bound)
+    before = {job.pod_name: job for job in standing_grant.jobs}
+    for job, asked in zip(held.jobs, of(wanted, rest).jobs, strict=True):
+        assert job.power_limit_milliwatts <= asked.power_limit_milliwatts
+        assert job.power_limit_milliwatts >= min(FLOOR, asked.power_limit_milliwatts)
+        if job.pod_name in before:
+            assert job.power_limit_milliwatts <= before[job.pod_name].power_limit_milliwatts
+            assert job.clock_max_megahertz <= before[job.pod_name].clock_max_megahertz
+        else:
+            assert job.power_limit_milliwatts <= FLOOR
+
+
+# --- throttled under caps ---------------------------------------------------------------------------------------------
+
+NODES = ("a", "b", "c")
+node_wants = st.fixed_dictionaries(
+    {
+        node: st.tuples(
+            st.lists(st.tuples(st.integers(FLOOR, 500), st.integers(0, 500)), max_size=3),
+            st.integers(0, 400),
+            st.integers(1, 8),
+        )
+        for node in NODES
+    }
+)
+cap_budgets = st.lists(
+    st.tuples(st.sets(st.sampled_from(NODES), min_size=1), st.integers(0, 12_000), st.booleans()),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(wants=node_wants, budgets=cap_budgets, fixed=st.sets(st.sampled_from(NODES), max_size=1))
+@settings(max_examples=examples(200))
+def test_squeezed_under_every_cap_that_can_be_held(
+    wants: dict[str, tuple[list[tuple[int, int]], int, int]],
+    budgets: list[tuple[set[str], int, bool]],
+    fixed: set[str],
+) -> None:
+    wanted = [
+        want(
+            node,
+            *(limit for limit, _ in jobs),
+            rest=rest,
+            expected=tuple(min(limit, draw) for limit, draw in jobs),
+            gpus=gpus,
+        )
+        for node, (jobs, rest, gpus) in wants.items()
+    ]
+    caps = [
+        cap(budget, *sorted(nodes), name=str(index), expected=expected)
+        for index, (nodes, budget, expected) in enumerate(budgets)
+    ]
+    gpus_of = {node: gpus for node, (_, _, gpus) in wants.items()}
+    holds = {item.node: power(None, 300) for item in wanted}
+    throttled = throttle(wanted, holds, caps, frozenset(fixed))
+    assert [item.node for item in throttled] == [item.node for item in wanted]
+    for item, before in zip(throttled, wanted, strict=True):
+        assert item.rest == before.rest
+        for job, asked, hold in zip(item.jobs, before.jobs, item.job_bounds, strict=True):
+            assert FLOOR <= job.power_limit_milliwatts <= asked.power_limit_milliwatts
+            assert hold.limit_milliwatts == job.power_limit_milliwatts * job.gpus
+        assert before.bound.covers(item.bound)
+        if item.node in fixed:
+            assert item == before
+    for each in caps:
+        under = [item for item in throttled if item.node in each.nodes]
+        least = sum(
+            each.counted(holds[item.node].committed | item.bound)
+            if item.node in fixed
+            else each.counted(item.rest)
+            + sum(min(FLOOR * gpus_of[item.node], each.counted(hold)) for hold in item.job_bounds)
+            for item in under
+        )
+        found = sum(
+            each.counted(holds[item.node].committed | item.bound if item.node in fixed else item.bound)
+            for item in under
+        )
+        assert found <= max(each.budget_milliwatts, least)
+    if all(
+        sum(each.counted(holds[item.node].committed | item.bound) for item in wanted if item.node in each.nodes)
+        <= each.budget_milliwatts
+        for each in caps
+    ):
+        assert throttled == wanted
+
+
+def test_what_just_fits_is_left_as_it_is() -> None:
+    wanted = [want("a", 300, expected=(200,))]
+    assert throttle(wanted, {"a": power(None, 0)}, [cap(200, "a", "gone", expected=True)], frozenset()) == wanted
+
+
+@pytest.fixture
+def watts_of_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures of these tests are whole watts as they are."""
+    monkeypatch.setattr(admission_module, "in_whole_watts", lambda milliwatts: milliwatts)
+
+
+@given(budget=st.integers(450_000, 900_000))
+def test_what_is_throttled_is_of_whole_watts_and_no_more_than_fits(budget: int) -> None:
+    """As agents set it; grants that differ by less would follow each other for as long as a share moves."""
+    wanted = [want("a", 300_000), want("b", 200_500), want("c", 100_000)]
+    holds = {node: power(None, 0) for node in NODES}
+    found = [
+        item.jobs[0].power_limit_milliwatts for item in throttle(wanted, holds, [cap(budget, *NODES)], frozenset())
+    ]
+    assert budget - 3000 <= sum(found) <= budget or found == [300_000, 200_500, 100_000]
+    assert all(limit % 1000 == 0 or limit == 200_500 for limit in found)
+
+
+@pytest.mark.usefixtures("watts_of_one_unit")
+def test_everybody_gives_the_same_share() -> None:
+    wanted = [want("a", 300), want("b", 200), want("c", 100)]
+    holds = {node: power(None, 0) for node in NODES}
+    throttled = throttle(wanted, holds, [cap(450, *NODES)], frozenset())
+    assert [item.jobs[0].power_limit_milliwatts for item in throttled] == [200, 150, 100]
+
+
+@pytest.mark.usefixtures("watts_of_one_unit")
+def test_a_node_that_cannot_be_commanded_counts_with_what_stands_and_with_what_it_should_have() -> None:
+    def left_to_b(standing: int, wanted: int) -> int:
+        holds = {"a": power(None, standing), "b": power(None, 0)}
+        throttled = throttle([want("a", wanted), want("b", 300)], holds, [cap(400, "a", "b")], frozenset("a"))
+        return throttled[1].jobs[0].power_limit_milliwatts
+
+    assert left_to_b(250, 100) == left_to_b(100, 250) == 150
+
+
+@pytest.mark.usefixtures("watts_of_one_unit")
+def test_what_a_gpu_holds_that_does_not_take_its_limit_is_paid_by_the_others_at_once() -> None:
+    wanted = [want("a", 100), want("b", 300), want("c", 300)]
+    standing = grant(100)
+    caps = [cap(600, *NODES)]
+
+    def limits(committed: int = 300, **stuck: Any) -> list[int]:
+        holds = {node: power(None, 0) for node in NODES} | {"a": power(standing, committed, **stuck)}
+        return [item.jobs[0].power_limit_milliwatts for item in throttle(wanted, holds, caps, frozenset())]
+
+    assert limits(accepted=standing.version) == [100, 150, 150]  # with the 200 above its grant that is the cap
+    # What is only yet to be acknowledged may still come down.
+    assert limits() == limits(accepted=standing.version, unsettled=True) == [100, 250, 250]
+    assert limits(50, accepted=standing.version) == [100, 250, 250]  # under a brake: it frees nothing of the grant
+
+
+@given(
+    draws=st.lists(st.tuples(st.integers(100, 450), st.integers(100, 400)), min_size=3, max_size=3),
+    row=st.integers(400, 1700),
+    budgets=st.lists(st.integers(600, 2600), min_size=2, max_size=2).map(sorted),
+)
+@example(draws=[(240, 400)] * 3, row=1260, budgets=[2413, 2603])
+def test_more_room_under_a_cap_on_limits_lowers_nothing(
+    draws: list[tuple[int, int]], row: int, budgets: list[int]
+) -> None:
+    """Else a reserve, which grows with what grants lower, would have them follow each other round and round."""
+    watt = 1000
+    wanted = [
+        want(node, 450 * watt, 400 * watt, expected=(one * watt, other * watt))
+        for node, (one, other) in zip("abc", draws, strict=True)
+    ]
+    holds = {item.node: power(None, 0) for item in wanted}
+    found = []
+    for budget in budgets:
+        caps = [cap(budget * watt, *"abc", name="hall"), cap(row * watt, "a", "b", name="row", expected=True)]
+        throttled = throttle(wanted, holds, caps, frozenset())
+        found.append([job.power_limit_milliwatts for item in throttled for job in item.jobs])
+    assert all(less <= more for less, more in zip(*found, strict=True))
+
+
+def test_where_not_even_the_smallest_limits_fit_everything_goes_to_them() -> None:
+    throttled = throttle([want("a", 300, 200)], {"a": power(None, 0)}, [cap(50, "a")], frozenset())
+    assert [job.power_limit_milliwatts for job in throttled[0].jobs] == [FLOOR, FLOOR]
+
+
+def test_committed_sums_worst_holds_of_the_nodes_that_exist() -> None:
+    holds = {"a": power(None, 300, expected=200), "b": power(None, 100)}
+    assert cap(0, "a", "b", "gone").committed(holds) == 400
+    assert cap(0, "a", "b", expected=True).committed(holds) == 300
+
+
+# --- who pays first --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("watts_of_one_unit")
+def test_a_cut_by_priority_takes_all_of_the_low_before_any_of_the_high() -> None:
+    wanted = [
+        want("a", 300, 300, gpus=2),
+        want("b", 300, 300, gpus=2),
+    ]
+    nodes = {item.node: holding(item) for item in wanted}
+    names = {"a-0": "low", "a-1": "high", "b-0": "middle", "b-1": "unknown"}
+    priorities = {"a-0": -5, "b-0": 0, "a-1": 7}
+
+    def limits(watts: int) -> dict[str, int]:
+        fitting = throttle(wanted, nodes, [replace(cap(watts, "a", "b"), by_priority=True)], frozenset(), priorities)
+        return {names[job.uid]: job.power_limit_milliwatts for item in fitting for job in item.jobs}
+
+    assert limits(2400) == {"low": 300, "middle": 300, "high": 300, "unknown": 300}
+    # A job that nobody knows any more goes first.
+    assert limits(2100) == {"low": 300, "middle": 300, "high": 300, "unknown": 150}
+    assert limits(1700) == {"low": 150, "middle": 300, "high": 300, "unknown": 100}
+    assert limits(1200) == {"low": 100, "middle": 100, "high": 300, "unknown": 100}
+    assert limits(1000) == {"low": 100, "middle": 100, "high": 200, "unknown": 100}
+    assert limits(10) == {"low": 100, "middle": 100, "high": 100, "unknown": 100}

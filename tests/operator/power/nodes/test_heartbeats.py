@@ -1,0 +1,257 @@
+"""Which agents are alive: a report is a sign of life from when it was made, which its node's own clock shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import msgspec
+import pytest
+from flyball_api.gpu_node import Acknowledgement, GpuNode, RoundTime
+from flyball_api.units import NodeMilliwatts
+from flyball_operator.power.nodes.heartbeats import Heartbeats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+from tests.support.operator_objects import SESSION, gpu_node_view, grant, raw_device
+
+
+def reported(energy: int, *, name: str = "a") -> GpuNode:
+    """A GPUNode as its agent reports it once its GPU has used so much energy."""
+    device = raw_device(0) | {"energyMillijoules": energy}
+    return gpu_node_view(name, grant(100_000), devices=[device], limits=100_000)
+
+
+def silent_after(
+    beats: Heartbeats, gpu_nodes: Mapping[str, GpuNode], monotonic: float, signs: Collection[str] = ()
+) -> dict[str, float]:
+    """Who has been silent for too long, and for how many seconds, once these GPUNodes and signs of a boot are seen."""
+    beats.update(gpu_nodes, monotonic, signs)
+    return beats.silent_seconds(monotonic)
+
+
+def test_a_report_that_is_the_same_as_before_proves_nothing() -> None:
+    beats = Heartbeats(75.0)
+    assert silent_after(beats, {"a": reported(1)}, 100.0) == {}
+    assert silent_after(beats, {"a": reported(1)}, 175.0) == {}
+    assert silent_after(beats, {"a": reported(1)}, 175.5) == {"a": 75.5}
+
+
+def test_another_report_does_and_a_grant_is_none() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": reported(1)}, 100.0)
+    assert silent_after(beats, {"a": reported(2)}, 170.0) == {}
+    # The operator's own writes change the object too.
+    granted = replace(reported(2), grant=grant(200_000, generation=2))
+    granted = replace(granted, metadata=msgspec.structs.replace(granted.metadata, resource_version="99"))
+    assert silent_after(beats, {"a": granted}, 245.0) == {}
+    assert silent_after(beats, {"a": granted}, 246.0) == {"a": 76.0}
+    assert silent_after(beats, {"a": reported(3)}, 247.0) == {}
+
+
+def test_each_node_counts_for_itself_and_is_forgotten_with_its_object() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": reported(1), "b": reported(1, name="b")}, 0.0)
+    assert silent_after(beats, {"a": reported(2), "b": reported(1, name="b")}, 80.0) == {"b": 80.0}
+    silent_after(beats, {}, 81.0)
+    assert silent_after(beats, {"b": reported(1, name="b")}, 82.0) == {}
+
+
+def test_after_a_sign_of_a_boot_only_the_next_report_is_one() -> None:
+    beats = Heartbeats(75.0)
+    assert silent_after(beats, {"a": reported(1), "b": reported(1, name="b")}, 100.0, {"a"}) == {"a": 0.0}
+    assert silent_after(beats, {"a": reported(1), "b": reported(1, name="b")}, 101.0) == {"a": 1.0}
+    assert silent_after(beats, {"a": reported(2), "b": reported(1, name="b")}, 102.0, {"a"}) == {"a": 0.0}
+    assert silent_after(beats, {"a": reported(3), "b": reported(1, name="b")}, 103.0) == {}
+
+
+# --- reports that say when they were made ------------------------------------------------------------------------------
+
+
+def made(boottime: float, *, boot_id: str = SESSION[0], by: str = "2.0", agent: str = "2.0") -> GpuNode:
+    """A GPUNode as its agent reports it so many seconds after its node's boot."""
+    view = reported(int(boottime * 1000))
+    status = msgspec.structs.replace(
+        view.status, boot_id=boot_id, agent_version=agent, last_round=RoundTime(int(boottime * 1e9), by)
+    )
+    return replace(view, status=status)
+
+
+def test_a_report_that_comes_late_is_a_sign_of_life_from_when_it_was_made() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    assert silent_after(beats, {"a": made(5030.0)}, 130.0) == {}
+    # Sent at 140 before the agent died, and taken up by the API server a minute later.
+    assert silent_after(beats, {"a": made(5040.0)}, 200.0) == {}
+    assert beats.next_silence_seconds(200.0) == pytest.approx(15.0 + 0.1 * 70.0)
+    (silent,) = silent_after(beats, {"a": made(5040.0)}, 222.5).values()
+    assert silent > 75.0
+
+
+def test_no_report_that_was_made_before_a_doubt_lifts_it() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    assert silent_after(beats, {"a": made(5000.0)}, 175.5) == {"a": 75.5}
+    assert "a" in silent_after(beats, {"a": made(5060.0)}, 176.0), "made at 160 or little later"
+    assert "a" in silent_after(beats, {"a": made(5066.0)}, 176.1)
+    assert silent_after(beats, {"a": made(5076.5)}, 176.6) == {}
+
+
+def test_after_a_sign_of_a_boot_a_report_from_before_it_is_none() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    assert silent_after(beats, {"a": made(5000.0)}, 120.0, {"a"}) == {"a": 20.0}
+    assert "a" in silent_after(beats, {"a": made(5010.0)}, 121.0)
+    assert silent_after(beats, {"a": made(5022.0)}, 122.0) == {}
+
+
+def test_each_boot_has_a_clock_of_its_own() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    assert silent_after(beats, {"a": made(20.0, boot_id="boot-2")}, 170.0) == {}
+    assert silent_after(beats, {"a": made(50.0, boot_id="boot-2")}, 200.0) == {}
+    assert beats.next_silence_seconds(200.0) == 75.0
+
+
+def test_a_clock_that_was_set_back_keeps_no_agent_doubted_for_long() -> None:
+    """As of a machine that was put back with its memory, in the same boot, or after a report that was nonsense."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(1e9)}, 100.0)
+    assert "a" not in silent_after(beats, {"a": made(5000.0)}, 130.0)
+    assert "a" not in silent_after(beats, {"a": made(5030.0)}, 160.0)
+    assert silent_after(beats, {"a": made(5060.0)}, 190.0) == {}
+    assert beats.next_silence_seconds(190.0) == 75.0
+    assert silent_after(beats, {"a": made(5090.0)}, 220.0) == {}
+    # Now it is known again how late a report is.
+    assert "a" in silent_after(beats, {"a": made(5091.0)}, 310.0)
+    assert silent_after(beats, {"a": made(5190.0)}, 320.0) == {}
+
+
+@pytest.mark.parametrize("behind", [90.0, 200.0])
+def test_reports_that_come_to_seem_late_keep_an_agent_doubted_for_ten_times_as_long_as_they_are_too_late(
+    behind: float,
+) -> None:
+    """Of a machine that was paused for so long, whose clock stood still, or behind an API server that is so slow now."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 0.0)
+    end = 10 * (behind - 75.0)
+    silent = {
+        at: silent_after(beats, {"a": made(5000.0 + at - behind)}, float(at)) for at in range(int(behind) + 1, 3000)
+    }
+    last = max(at for at in silent if silent[at])
+    assert end - 1.0 <= last <= end + 75.0
+    assert all(silent[at] for at in silent if at <= last)
+    another_leader = Heartbeats(75.0)
+    assert silent_after(another_leader, {"a": made(5000.0)}, 0.0) == {}
+    assert silent_after(another_leader, {"a": made(5030.0)}, 30.0) == {}
+
+
+def test_what_a_leader_sees_first_of_an_agent_counts_when_it_is_seen() -> None:
+    """An agent that died as it sent a report is believed for longer by as much as that was under way."""
+    beats = Heartbeats(75.0)
+    assert silent_after(beats, {"a": made(5000.0)}, 100.0) == {}, "made at 40"
+    assert silent_after(beats, {"a": made(5000.0)}, 175.0) == {}
+    assert silent_after(beats, {"a": made(5000.0)}, 175.5) == {"a": 75.5}
+
+
+def test_reports_that_a_restore_brings_back_are_no_clock_that_was_set_back() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    silent_after(beats, {"a": made(5030.0)}, 130.0)
+    for seconds, backup in ((140.0, 4000.0), (170.0, 4500.0), (200.0, 4300.0)):
+        silent_after(beats, {"a": made(backup)}, seconds)
+    assert "a" in silent_after(beats, {"a": made(4300.0)}, 206.0), "its last report of its own was made at 130"
+    assert silent_after(beats, {"a": made(5110.0)}, 210.0) == {}
+
+
+def test_nor_are_they_where_the_last_of_them_is_the_agents_own_last() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    silent_after(beats, {"a": made(5030.0)}, 130.0)
+    for seconds, backup in ((180.0, 5010.0), (190.0, 5020.0), (200.0, 5030.0)):
+        silent_after(beats, {"a": made(backup)}, seconds)
+    assert beats.next_silence_seconds(200.0) == pytest.approx(130.0 + 75.0 + 0.1 * 70.0 - 200.0)
+
+
+def test_a_report_that_says_the_same_moment_again_is_no_sign_of_a_clock_that_was_set_back() -> None:
+    """Only a clock that goes on is one: what is said of one moment may be told in several reports."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    for energy, seconds in enumerate((150.0, 160.0, 170.0, 180.0)):
+        status = msgspec.structs.replace(made(4000.0).status, devices=reported(energy).status.devices)
+        silent_after(beats, {"a": replace(made(4000.0), status=status)}, seconds)
+    assert "a" in silent_after(beats, {"a": made(4000.0)}, 190.0), "none of them shows that it lived after 100"
+
+
+def test_a_report_that_was_made_after_the_silence_was_noticed_ends_it() -> None:
+    """However long it has been noticed at every look since: the doubt is as old as the first of them."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    for seconds in (175.5, 180.0, 185.0, 190.0):
+        assert "a" in silent_after(beats, {"a": made(5000.0)}, seconds)
+    assert silent_after(beats, {"a": made(5078.0)}, 191.0) == {}, "made at 178 or little later"
+
+
+def test_an_agent_that_says_nothing_of_its_rounds_is_alive_when_its_reports_are_seen() -> None:
+    """An older one, in whose status stands still what the one before it had said."""
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    left = msgspec.structs.replace(reported(1).status, agent_version="1.0", last_round=RoundTime(5 * 10**12, "2.0"))
+    assert silent_after(beats, {"a": replace(reported(1), status=left)}, 160.0) == {}
+    again = msgspec.structs.replace(reported(2).status, agent_version="1.0", last_round=RoundTime(5 * 10**12, "2.0"))
+    assert silent_after(beats, {"a": replace(reported(2), status=again)}, 230.0) == {}
+    assert silent_after(beats, {"a": made(5200.0)}, 300.0) == {}
+
+
+def test_an_acknowledgement_of_a_brake_is_a_sign_of_life_between_two_reports() -> None:
+    beats = Heartbeats(75.0)
+    silent_after(beats, {"a": made(5000.0)}, 100.0)
+    status = made(5000.0).status
+    acknowledged = Acknowledgement(
+        1, 1, NodeMilliwatts(100_000), boot_id=SESSION[0], boottime_nanoseconds=5_020_000_000_000
+    )
+    braked = replace(made(5000.0), status=msgspec.structs.replace(status, acknowledged=acknowledged))
+    silent_after(beats, {"a": braked}, 120.0)
+    assert beats.next_silence_seconds(120.0) == 75.0
+    other_boot = msgspec.structs.replace(acknowledged, boot_id="boot-0", boottime_nanoseconds=9_000_000_000_000)
+    assert (
+        replace(braked, status=msgspec.structs.replace(status, acknowledged=other_boot)).alive_nanoseconds == 5 * 10**12
+    )
+
+
+def test_the_next_silence_is_that_of_the_agent_that_was_heard_longest_ago() -> None:
+    beats = Heartbeats(75.0)
+    assert beats.next_silence_seconds(0.0) == math.inf
+    silent_after(beats, {"a": reported(1), "b": reported(1, name="b")}, 0.0)
+    silent_after(beats, {"a": reported(2), "b": reported(1, name="b")}, 10.0)
+    assert beats.next_silence_seconds(10.0) == 65.0
+    silent_after(beats, {"a": reported(2), "b": reported(1, name="b")}, 76.0)
+    assert beats.next_silence_seconds(76.0) == 9.0, "who is silent is waited for no more"
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.1, 30.0), st.floats(0.0, 60.0)), min_size=1, max_size=30),
+    st.floats(0.92, 1.08),
+    st.floats(0.0, 1e6),
+)
+def test_reports_of_any_delay_keep_no_agent_alive_for_longer_than_the_way_of_the_fastest(
+    reports: list[tuple[float, float]], rate: float, booted: float
+) -> None:
+    """However late they come and whatever the clock's rate: nor is an agent called dead of which reports come in time."""
+    beats, timeout = Heartbeats(75.0), 75.0
+    now, made_at, fastest = 0.0, 0.0, math.inf
+    silent_after(beats, {"a": made(booted)}, 0.0)
+    fastest, at = 0.0, 0.0
+    for pause, delay in reports:
+        made_at = max(made_at, now) + pause  # one write at a time, as an agent makes them
+        now = made_at + delay
+        silent = silent_after(beats, {"a": made(booted + made_at * rate)}, now)
+        fastest = min(delay, fastest + 0.2 * (now - at))  # what both errors of the clock come to
+        at = now
+        life_ends = made_at + fastest + timeout
+        assert beats.next_silence_seconds(now) <= life_ends - now + 1e-3 or silent
+        if delay == 0.0:
+            assert not silent
