@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flyball import reporting
 from flyball.environment import Environment
 from flyball.job import Job
+from flyball.node import reporting
 
 TARGET_MICROSECONDS = 50.0
 SAMPLES = 32

@@ -23,7 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from flyball.clocks import Clock
+from flyball.node.clocks import Clock
 from flyball_agent.link.client import EnforcerLink
 from flyball_agent.node.agent import NodeAgent
 from flyball_agent.pods.resources import PodDevices, PodResources

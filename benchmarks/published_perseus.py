@@ -17,7 +17,7 @@ from flyball_frontiers.pipeline import (
     pipeline_graph,
 )
 from flyball_frontiers.pipeline.evaluate import execute
-from flyball_frontiers.pipeline.relaxation import TimeCostProgram
+from flyball_frontiers.pipeline.solver.relaxation import TimeCostProgram
 from frontier_report import Report
 
 ROOT = Path(__file__).parents[1]

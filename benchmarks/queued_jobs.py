@@ -19,8 +19,8 @@ from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_kube.session import JsonObject
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
-from flyball_operator.jobs.queue import JobQueue
+from flyball_operator.jobs.runs.queue import JobQueue
+from flyball_operator.jobs.steps.step import JobsCycle, JobsStep
 from flyball_operator.learning.learner import Learner
 from flyball_operator.planning.snapshot import JobStates, build_snapshot
 from flyball_planner.snapshot import Admission, ClusterSnapshot, JobDecision, Queue

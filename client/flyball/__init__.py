@@ -13,12 +13,12 @@ The standard library is all that it needs. `flyball.torch` and `flyball.jax` hav
 `flyball.huggingface`, `flyball.lightning` and `flyball.keras` callbacks for their loops.
 """
 
-from flyball.capabilities import GpuCapabilities, SetLatency
 from flyball.environment import InvalidEnvironment
 from flyball.job import Job, join
-from flyball.measuring import Measurement
-from flyball.pipeline import Pipeline
-from flyball.pipeline_plan import Plan
+from flyball.node.capabilities import GpuCapabilities, SetLatency
+from flyball.node.measuring import Measurement
+from flyball.pipelines.pipeline import Pipeline
+from flyball.pipelines.plan import Kernels, Plan
 from flyball.sampling import Part, Position
 from flyball.step import Step
 
@@ -26,6 +26,7 @@ __all__ = [
     "GpuCapabilities",
     "InvalidEnvironment",
     "Job",
+    "Kernels",
     "Measurement",
     "Part",
     "Pipeline",

@@ -16,9 +16,9 @@ from typing import Any, Callable, NoReturn, TypeVar
 from flyball.environment import Environment
 from flyball.on_node import OnNode
 from flyball.sampling import Order, Part, Position, even_parts, parts_of
-from flyball.saved_state import Restored, SavedState, read_pickle, write_pickle
-from flyball.sharded_state import ShardedState
 from flyball.shared_values import SharedValues
+from flyball.state.saved import Restored, SavedState, read_pickle, write_pickle
+from flyball.state.sharded import ShardedState
 from flyball.step import Step
 from flyball.step_journal import StepJournal
 from flyball.stopping import EXIT_STATUS

@@ -10,13 +10,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Callable
 
-from flyball.agent import Agent, AgentError
-from flyball.capabilities import GpuCapabilities, capabilities_of
 from flyball.environment import Environment
-from flyball.measuring import EnergyMeter, Measurement
-from flyball.own_pipeline import own_pipeline
-from flyball.pipeline import Pipeline
-from flyball.reporting import Reporter
+from flyball.node.agent import Agent, AgentError
+from flyball.node.capabilities import GpuCapabilities, capabilities_of
+from flyball.node.measuring import EnergyMeter, Measurement
+from flyball.node.reporting import Reporter
+from flyball.pipelines.own import own_pipeline
+from flyball.pipelines.pipeline import Pipeline
 from flyball.shared_values import SharedValues
 from flyball.stopping import Stopping
 

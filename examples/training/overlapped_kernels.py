@@ -15,7 +15,7 @@ import time
 
 import flyball.torch
 import torch
-from flyball.pipeline_plan import Kernels
+from flyball import Kernels
 from torch import distributed
 
 MICROBATCHES, ITERATIONS, REPEATED = 3, 2, 5

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted((ROOT / "client" / "flyball").glob("*.py"))
+PACKAGE = ROOT / "client" / "flyball"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
 # Only where somebody imports it by its name; the framework is there then.
 ADAPTERS = {
@@ -53,13 +54,13 @@ def imported(source: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_it_imports_the_standard_library_and_itself(source: Path) -> None:
     allowed = sys.stdlib_module_names | {"flyball"} | ADAPTERS.get(source.name, set())
     assert imported(source) <= allowed
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_it_is_written_in_the_oldest_python_that_it_names(source: Path) -> None:
     assert PROJECT["requires-python"] == ">=3.9"
     ast.parse(source.read_text(), feature_version=(3, 9))
@@ -110,7 +111,7 @@ def test_it_is_a_distribution_of_its_own_without_dependencies(tmp_path: Path) ->
     wheel = zipfile.ZipFile(tmp_path / answer.stdout.split()[-1])
     packed = {name.partition("/")[0] for name in wheel.namelist()}
     assert packed == {"flyball", f"flyball_client-{PROJECT['version']}.dist-info"}
-    assert {Path(name).name for name in wheel.namelist() if name.startswith("flyball/")} == {
-        *(source.name for source in SOURCES),
-        "py.typed",
+    assert {name for name in wheel.namelist() if name.startswith("flyball/")} == {
+        *(str(source.relative_to(PACKAGE.parent)) for source in SOURCES),
+        "flyball/py.typed",
     }

@@ -69,7 +69,7 @@ def test_what_fails_beside_the_training_keeps_nothing_else_from_being_looked_at(
     """A volume that cannot be read for a while is no reason to report no steps, nor to skip the looks after it."""
     monkeypatch.setattr("flyball.on_node.TICK_SECONDS", 0.001)
     looked, reported = threading.Event(), threading.Event()
-    monkeypatch.setattr("flyball.reporting.Reporter.report_if_due", lambda reporter: reported.set())
+    monkeypatch.setattr("flyball.node.reporting.Reporter.report_if_due", lambda reporter: reported.set())
     job = Job(Environment(socket="/nowhere/flyball.sock"))
 
     def stale() -> None:
@@ -291,6 +291,7 @@ def test_the_public_names_are_these() -> None:
         "GpuCapabilities",
         "InvalidEnvironment",
         "Job",
+        "Kernels",
         "Measurement",
         "Part",
         "Pipeline",

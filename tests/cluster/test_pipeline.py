@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from flyball.pipeline_plan import Kernels, StagePlans
+from flyball.pipelines.plan import Kernels, StagePlans
 from flyball_frontiers.kareus import (
     KernelSchedule,
     Measurement,

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 from flyball_api.energy_aware_job import BackOff, IncarnationFailure, read_energy_aware_job
 from flyball_api.frontier import FrontierPoint, Tradeoff
-from flyball_operator.jobs.lifecycle import JobStep, Phase
-from flyball_operator.jobs.memory import Refusal
-from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.jobs.queue import PlanPlace
+from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.memory import Refusal
+from flyball_operator.jobs.runs.progress import JobProgress
+from flyball_operator.jobs.runs.queue import PlanPlace
 from flyball_operator.jobs.starts.obstacles import StartObstacle
 from flyball_operator.jobs.status import JobFacts, job_status
 from flyball_planner.snapshot import Admission, JobDecision

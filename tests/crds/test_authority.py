@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from flyball_api.names import DEFAULT_NAMESPACE, LABEL_JOB_NAME
 from flyball_kube.errors import ApiError
-from flyball_operator.jobs.quota_books import MAX_COUNTED_JOBS
+from flyball_operator.jobs.steps.quota_books import MAX_COUNTED_JOBS
 from flyball_testbed.controlplane import install
 from flyball_testbed.controlplane.api import ApiClient, Json
 from flyball_testbed.controlplane.cluster import DevCluster

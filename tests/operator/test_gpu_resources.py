@@ -9,9 +9,9 @@ from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.workloads import IncarnationView, PodView, read_incarnation, read_node, read_pod
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
-from flyball_operator.jobs.lifecycle import CreateIncarnation, OpenGates
 from flyball_operator.jobs.manifests import incarnation_job
+from flyball_operator.jobs.runs.lifecycle import CreateIncarnation, OpenGates
+from flyball_operator.jobs.steps.step import JobsCycle, JobsStep
 from flyball_operator.planning.snapshot import build_snapshot
 from flyball_operator.power.grants.targets import grant_targets
 from flyball_operator.power.nodes.info import read_nodes

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from flyball.agent import Agent, AgentError
-from flyball.measuring import EnergyMeter, Measurement
+from flyball.node.agent import Agent, AgentError
+from flyball.node.measuring import EnergyMeter, Measurement
 from flyball_testbed.real_site import RealSite
 
 from tests.support.real_nodes import TOOLS_IMAGE

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flyball.clocks import Clock
-from flyball.pipeline import Pipeline
-from flyball.pipeline_plan import StagePlans
+from flyball.node.clocks import Clock
+from flyball.pipelines.pipeline import Pipeline
+from flyball.pipelines.plan import StagePlans
 from flyball_frontiers.pipeline import PipelineProfile
 from flyball_testbed.pipeline.board import MeasuredComputation
 

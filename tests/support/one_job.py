@@ -17,8 +17,7 @@ from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodVie
 from flyball_operator.cluster.outcome import DONE, Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
-from flyball_operator.jobs.lifecycle import (
+from flyball_operator.jobs.runs.lifecycle import (
     Action,
     CreateService,
     OpenGates,
@@ -26,6 +25,7 @@ from flyball_operator.jobs.lifecycle import (
     StopIncarnation,
 )
 from flyball_operator.jobs.starts.attempts import RestartRules
+from flyball_operator.jobs.steps.step import JobsCycle, JobsStep
 from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 from flyball_operator.writes.job_actions import take_action
 from flyball_planner.models.gpu import gpu_model_for

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from flyball_frontiers.frontier import RELATIVE_TOLERANCE, Frontier, FrontierPoint
 from flyball_frontiers.pipeline.graph import ComputationGraph
-from flyball_frontiers.pipeline.optimality import least_costs
 from flyball_frontiers.pipeline.plan import PipelinePlan
-from flyball_frontiers.pipeline.relaxation import RelaxedPlan, TimeCostProgram
-from flyball_frontiers.pipeline.rounding import Rounding
-from flyball_frontiers.pipeline.steady import find_layers, middle, shorten, tie
+from flyball_frontiers.pipeline.solver.optimality import least_costs
+from flyball_frontiers.pipeline.solver.relaxation import RelaxedPlan, TimeCostProgram
+from flyball_frontiers.pipeline.solver.rounding import Rounding
+from flyball_frontiers.pipeline.solver.steady import find_layers, middle, shorten, tie
 
 Floats = NDArray[np.float64]
 

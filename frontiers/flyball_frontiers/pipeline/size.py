@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from flyball_frontiers.pipeline.profile import LOAD, SEND_BACKWARD, SEND_FORWARD, PipelineProfile
 from flyball_frontiers.pipeline.schedules import Schedule
-from flyball_frontiers.pipeline.steady import FEWEST_TIED_LAYERS, boundary_layers
+from flyball_frontiers.pipeline.solver.steady import FEWEST_TIED_LAYERS, boundary_layers
 
 MOST_OPERATIONS = 300_000
 """Operations of a graph that can be built and run: about a gigabyte."""

@@ -22,24 +22,23 @@ from flyball_planner.snapshot import Admission
 
 from flyball_operator.cluster.outcome import Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.jobs.consumption import Consumptions
-from flyball_operator.jobs.ended_jobs import EndedJobs
-from flyball_operator.jobs.energy_history import EnergyHistories
 from flyball_operator.jobs.feasibility.allowances import Allowances
 from flyball_operator.jobs.feasibility.budget_check import budget_too_small
 from flyball_operator.jobs.feasibility.fitting import NO_BOUNDS, Fit, on_gpu_model, withheld_gpus
 from flyball_operator.jobs.feasibility.put_off import put_off
 from flyball_operator.jobs.frontier import LargestNode
-from flyball_operator.jobs.job_statuses import JobStatuses
-from flyball_operator.jobs.jobs_step import JobAction, JobsCycle, JobsStep, LiveJob
-from flyball_operator.jobs.lifecycle import (
+from flyball_operator.jobs.pipeline_plans import PlanMaking, PlanPipeline
+from flyball_operator.jobs.preemption import still_preempted
+from flyball_operator.jobs.runs.consumption import Consumptions
+from flyball_operator.jobs.runs.energy_history import EnergyHistories
+from flyball_operator.jobs.runs.lifecycle import (
     Action,
     CreateIncarnation,
     OpenGates,
     Phase,
     next_step,
 )
-from flyball_operator.jobs.memory import (
+from flyball_operator.jobs.runs.memory import (
     JobMemory,
     Refusal,
     damaged_template,
@@ -49,18 +48,19 @@ from flyball_operator.jobs.memory import (
     without_batch_size,
     without_plan,
 )
-from flyball_operator.jobs.outcomes import failure_is_recorded, out_of_restarts
-from flyball_operator.jobs.pipeline_plans import PlanMaking, PlanPipeline
-from flyball_operator.jobs.pipelines import plan_ended, plans_to_make, take_point_changes
-from flyball_operator.jobs.preemption import still_preempted
-from flyball_operator.jobs.quota_books import QuotaBooks
-from flyball_operator.jobs.record import JobRecord
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.starts.create_limit import CreateLimit
 from flyball_operator.jobs.starts.obstacles import lost_nodes_of
 from flyball_operator.jobs.status.updates import PaceSource
 from flyball_operator.jobs.status_lanes import Lane
-from flyball_operator.jobs.template_checks import TemplateChecks
+from flyball_operator.jobs.steps.ended import EndedJobs
+from flyball_operator.jobs.steps.outcomes import failure_is_recorded, out_of_restarts
+from flyball_operator.jobs.steps.pipelines import plan_ended, plans_to_make, take_point_changes
+from flyball_operator.jobs.steps.quota_books import QuotaBooks
+from flyball_operator.jobs.steps.record import JobRecord
+from flyball_operator.jobs.steps.statuses import JobStatuses
+from flyball_operator.jobs.steps.step import JobAction, JobsCycle, JobsStep, LiveJob
+from flyball_operator.jobs.steps.template_checks import TemplateChecks
 from flyball_operator.power.nodes.info import NodeInfo
 
 logger = get_logger(__name__)

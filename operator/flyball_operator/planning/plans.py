@@ -13,7 +13,7 @@ from flyball_api.units import allowed_watts
 from flyball_kube.logs import get_logger
 from flyball_planner.snapshot import ClusterSnapshot, JobDecision, Plan
 
-from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
+from flyball_operator.jobs.runs.queue import NO_QUEUE, JobQueue
 from flyball_operator.planning.worker import PlanFailed
 from flyball_operator.power.cycle import PlanInForce
 

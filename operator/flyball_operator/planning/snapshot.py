@@ -23,7 +23,7 @@ from flyball_planner.snapshot import (
     Objective,
 )
 
-from flyball_operator.jobs.memory import JobMemory, wants_gpus
+from flyball_operator.jobs.runs.memory import JobMemory, wants_gpus
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.nodes.info import NodeInfo
 from flyball_operator.power.nodes.reservations import NO_RULES, NodeRules, foreign_milliwatts, lost_gpu_milliwatts

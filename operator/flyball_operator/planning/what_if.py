@@ -18,7 +18,7 @@ from flyball_planner.snapshot import ClusterSnapshot, JobDecision, JobState, Pla
 
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobsCycle
+from flyball_operator.jobs.steps.step import JobsCycle
 from flyball_operator.learning.learner import Learner
 from flyball_operator.planning.snapshot import EVACUATE_AFTER_SECONDS, build_snapshot
 from flyball_operator.power.controller import PowerController, PowerSettings

@@ -37,8 +37,8 @@ from flyball_api.energy_report import (
 from flyball_api.gpu_node import GpuNode
 from flyball_api.times import whole_second
 
-from flyball_operator.jobs.consumption import Consumption
-from flyball_operator.jobs.marks import Mark, Use, used_since
+from flyball_operator.jobs.runs.consumption import Consumption
+from flyball_operator.jobs.runs.marks import Mark, Use, used_since
 from flyball_operator.power.nodes.info import NodeInfo
 from flyball_operator.report.gpu_holders import Owner, PodName, digest, job_pods, other_holders
 from flyball_operator.report.would_have import Comparison, observed_use

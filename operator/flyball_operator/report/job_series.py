@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
+from flyball_operator.jobs.runs.queue import NO_QUEUE, JobQueue
 from flyball_operator.jobs.status.prediction import as_planned
 
 if TYPE_CHECKING:
     from flyball_planner.snapshot import JobDecision
 
-    from flyball_operator.jobs.jobs_step import LiveJob
+    from flyball_operator.jobs.steps.step import LiveJob
 
 # At most eight series a job, and four more while it runs or two while it waits: what a Prometheus takes from one target.
 # The oldest keep theirs.

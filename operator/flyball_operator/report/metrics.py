@@ -30,7 +30,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from flyball_operator.cluster.outcome import Outcome
-from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
+from flyball_operator.jobs.runs.queue import NO_QUEUE, JobQueue
 from flyball_operator.report.cap_series import ObservedCap, cap_families
 from flyball_operator.report.job_series import ObservedJobs
 from flyball_operator.report.quota_series import quota_families
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from flyball_planner.shifting import Signal
     from flyball_planner.snapshot import JobDecision
 
-    from flyball_operator.jobs.jobs_step import LiveJob
+    from flyball_operator.jobs.steps.step import LiveJob
     from flyball_operator.power.caps.state import CapState
     from flyball_operator.power.nodes.info import NodeInfo
 

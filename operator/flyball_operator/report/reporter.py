@@ -12,8 +12,8 @@ from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.units import MILLIWATTS_PER_WATT
 
 from flyball_operator.cluster.outcome import WriteResult
-from flyball_operator.jobs.jobs_step import LiveJob
 from flyball_operator.jobs.plain_jobs import REASONS, PlainJobVerdict
+from flyball_operator.jobs.steps.step import LiveJob
 from flyball_operator.power.caps.memberships import LabelSync
 from flyball_operator.power.caps.status import CapStatusWrite
 from flyball_operator.power.cycle import PowerState

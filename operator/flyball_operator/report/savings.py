@@ -19,8 +19,8 @@ from flyball_operator.report.job_series import runs
 if TYPE_CHECKING:
     from flyball_api.energy_aware_job import EnergyAwareJob
 
-    from flyball_operator.jobs.jobs_step import LiveJob
-    from flyball_operator.jobs.progress import JobProgress
+    from flyball_operator.jobs.runs.progress import JobProgress
+    from flyball_operator.jobs.steps.step import LiveJob
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.jobs.jobs_step import JobsStep
+from flyball_operator.jobs.steps.step import JobsStep
 from flyball_operator.power.cycle import PowerState
 from flyball_operator.report.energy_books import Seen
 from flyball_operator.report.gpu_holders import owner_of

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from flyball_planner.models.gpu import GpuModel
     from flyball_planner.snapshot import JobDecision
 
-    from flyball_operator.jobs.jobs_step import LiveJob
-    from flyball_operator.jobs.marks import Use
+    from flyball_operator.jobs.runs.marks import Use
+    from flyball_operator.jobs.steps.step import LiveJob
     from flyball_operator.power.nodes.info import NodeInfo
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from flyball_operator.cluster.outcome import DONE, WriteResult, combined
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobAction, JobsStep
-from flyball_operator.jobs.lifecycle import CreateIncarnation
 from flyball_operator.jobs.pipeline_plans import PlanMaking, PlanPipeline
+from flyball_operator.jobs.runs.lifecycle import CreateIncarnation
 from flyball_operator.jobs.status_lanes import Lane
+from flyball_operator.jobs.steps.step import JobAction, JobsStep
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.planning.pipeline_planner import NoPlan, PipelinePlanner
 from flyball_operator.power.cycle import PowerInstructions

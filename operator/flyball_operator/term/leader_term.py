@@ -16,7 +16,7 @@ from flyball_planner.snapshot import ClusterSnapshot
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.cluster.watches import Watches
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
+from flyball_operator.jobs.steps.step import JobsCycle, JobsStep
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.recurrences import Recurrences
 from flyball_operator.meters.grid_signal import SignalFile, emitted_grams_per_kilowatt_hour

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.jobs.jobs_step import JobsStep
-from flyball_operator.jobs.lifecycle import Phase
+from flyball_operator.jobs.runs.lifecycle import Phase
+from flyball_operator.jobs.steps.step import JobsStep
 from flyball_operator.learning.exploration import Explorations, Running, acknowledged_limit
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.power_limits import PowerLimitProfiles

@@ -7,8 +7,14 @@ from collections.abc import Mapping
 from flyball_kube.logs import get_logger
 
 from flyball_operator.cluster.outcome import WriteResult
-from flyball_operator.jobs.jobs_step import JobAction
-from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, RemovePods, StopIncarnation
+from flyball_operator.jobs.runs.lifecycle import (
+    CreateIncarnation,
+    CreateService,
+    OpenGates,
+    RemovePods,
+    StopIncarnation,
+)
+from flyball_operator.jobs.steps.step import JobAction
 from flyball_operator.writes.job_writes import JobWrites
 
 logger = get_logger(__name__)

@@ -26,10 +26,10 @@ from flyball_kube.resources import (
 from flyball_kube.session import JSON_PATCH, ApiSession, JsonObject
 
 from flyball_operator.cluster.outcome import Outcome, WriteResult, combined
-from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.manifests import incarnation_job, incarnation_service
 from flyball_operator.jobs.pipeline_plans import PlanPipeline
 from flyball_operator.jobs.pipeline_points import PointChange
+from flyball_operator.jobs.runs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.writes.writer import Writer
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from flyball.slow_stage import COMPUTATIONS
+from flyball.pipelines.slow_stage import COMPUTATIONS
 from flyball_frontiers.pipeline import PipelineProfile, Reconfiguration, Schedule, pipeline_graph
 from flyball_frontiers.pipeline.document import envpipe_document, perseus_document
 from flyball_simulated_gpu.shared import SimulatedNode

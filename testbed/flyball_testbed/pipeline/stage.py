@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import flyball
+from flyball import Kernels
 from flyball.environment import Environment
-from flyball.pipeline_plan import Kernels
 from flyball_frontiers.pipeline.profile import BACKWARD, FORWARD, PipelineProfile
 from flyball_frontiers.pipeline.schedules import one_f_one_b
 from flyball_simulated_gpu.shared import SimulatedNode

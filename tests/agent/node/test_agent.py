@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball.agent import Agent
-from flyball.capabilities import LEAST_SETS, OLDEST_SECONDS, KnownSetLatency, SetLatency
-from flyball.clocks import Clock
 from flyball.environment import Environment
 from flyball.job import Job
+from flyball.node.agent import Agent
+from flyball.node.capabilities import LEAST_SETS, OLDEST_SECONDS, KnownSetLatency, SetLatency
+from flyball.node.clocks import Clock
 from flyball_agent.energy.observations import COMPUTATION_SECONDS, ClockAsked, InvalidReport, StepReport
 from flyball_agent.energy.stage_profiles import MAX_ROWS_BYTES, StageProfile
 from flyball_agent.enforce.decisions import Mode

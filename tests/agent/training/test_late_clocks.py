@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from flyball.agent import Agent
-from flyball.capabilities import KnownSetLatency
-from flyball.clocks import Clock
-from flyball.pipeline import Pipeline
-from flyball.pipeline_plan import StagePlans
+from flyball.node.agent import Agent
+from flyball.node.capabilities import KnownSetLatency
+from flyball.node.clocks import Clock
+from flyball.pipelines.pipeline import Pipeline
+from flyball.pipelines.plan import StagePlans
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.gpu.calls import ThreadedCalls
 from flyball_agent.gpu.simulated import SimulatedDriver

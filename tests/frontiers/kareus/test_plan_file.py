@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from flyball.pipeline_plan import InvalidPlan, StagePlans
+from flyball.pipelines.plan import InvalidPlan, StagePlans
 from flyball_frontiers.frontier import Frontier, FrontierPoint
 from flyball_frontiers.kareus import KernelSchedule, MicrobatchSchedule, iteration_frontier, kareus_document
 from flyball_frontiers.pipeline.profile import BACKWARD, FORWARD

@@ -15,8 +15,8 @@ from flyball_frontiers.pipeline.groups import SynchronisedGroups, plan_groups
 from flyball_frontiers.pipeline.perseus import PerseusPlanner
 from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.profile import PipelineProfile
-from flyball_frontiers.pipeline.relaxation import TimeCostProgram
 from flyball_frontiers.pipeline.schedules import Schedule, pipeline_graph
+from flyball_frontiers.pipeline.solver.relaxation import TimeCostProgram
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import scipy.optimize
 from flyball_frontiers.frontier import frontier_from_json
-from flyball_frontiers.pipeline.convex import cost_curve
 from flyball_frontiers.pipeline.evaluate import execute
 from flyball_frontiers.pipeline.graph import ComputationGraph, Operation
 from flyball_frontiers.pipeline.perseus import ENERGY_WEIGHT, PerseusPlanner
 from flyball_frontiers.pipeline.plan import PipelinePlan
 from flyball_frontiers.pipeline.profile import OperatingPoint, PipelineProfile
-from flyball_frontiers.pipeline.relaxation import SolverError, TimeCostProgram
 from flyball_frontiers.pipeline.schedules import Schedule, pipeline_graph
+from flyball_frontiers.pipeline.solver.convex import cost_curve
+from flyball_frontiers.pipeline.solver.relaxation import SolverError, TimeCostProgram
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

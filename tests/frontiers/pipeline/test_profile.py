@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from flyball_frontiers.pipeline.convex import cost_curve
 from flyball_frontiers.pipeline.profile import OperatingPoint, PipelineProfile, ProfileError
+from flyball_frontiers.pipeline.solver.convex import cost_curve
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -78,8 +78,8 @@ def test_a_running_solve_hears_an_interrupt() -> None:
 import signal, sys, threading
 sys.path.insert(0, sys.argv[1])
 from flyball_frontiers import PipelineProfile, Schedule, pipeline_graph
-from flyball_frontiers.pipeline.relaxation import TimeCostProgram
-from flyball_frontiers.pipeline.steady import find_layers, middle, tie
+from flyball_frontiers.pipeline.solver.relaxation import TimeCostProgram
+from flyball_frontiers.pipeline.solver.steady import find_layers, middle, tie
 signal.signal(signal.SIGINT, signal.default_int_handler)
 rows = [{"stage": s, "instruction": i, "frequency": c, "time": (1 + s / 7) * 1400 / c, "energy": 100 + (c / 100) ** 2}
         for s in range(32) for i in ("forward", "backward") for c in range(1400, 700, -15)]

@@ -16,8 +16,8 @@ from flyball_frontiers.pipeline.evaluate import execute
 from flyball_frontiers.pipeline.graph import ComputationGraph
 from flyball_frontiers.pipeline.perseus import PerseusPlanner
 from flyball_frontiers.pipeline.profile import OperatingPoint, PipelineProfile
-from flyball_frontiers.pipeline.relaxation import TimeCostProgram
 from flyball_frontiers.pipeline.schedules import Schedule, pipeline_graph
+from flyball_frontiers.pipeline.solver.relaxation import TimeCostProgram
 
 from benchmarks import lowtime_peer
 

@@ -9,8 +9,8 @@ import pytest
 from flyball_frontiers.frontier import Frontier
 from flyball_frontiers.pipeline.perseus import PerseusPlanner, PipelinePlan
 from flyball_frontiers.pipeline.profile import PipelineProfile
-from flyball_frontiers.pipeline.relaxation import RelaxedPlan, TimeCostProgram
 from flyball_frontiers.pipeline.schedules import Schedule, pipeline_graph
+from flyball_frontiers.pipeline.solver.relaxation import RelaxedPlan, TimeCostProgram
 from flyball_frontiers.pipeline.straggler import StragglerTable
 
 

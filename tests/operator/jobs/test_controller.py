@@ -16,13 +16,13 @@ from flyball_api.gpu_node import GpuNode, read_gpu_node
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_operator.cluster.outcome import DONE, Outcome, WriteResult
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.job_statuses import PLANNING_SECONDS
-from flyball_operator.jobs.lifecycle import (
+from flyball_operator.jobs.runs.lifecycle import (
     CreateIncarnation,
     OpenGates,
     StopIncarnation,
 )
 from flyball_operator.jobs.status.updates import POWER_SETTLES_SECONDS
+from flyball_operator.jobs.steps.statuses import PLANNING_SECONDS
 
 from tests.support.one_job import INTERVAL, MODEL, PAUSE, UID, A, Cluster, Priors, RecordingWrites
 from tests.support.operator_objects import (

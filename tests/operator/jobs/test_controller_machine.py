@@ -13,9 +13,15 @@ from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, PodVie
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobAction, JobsCycle
-from flyball_operator.jobs.lifecycle import CreateIncarnation, CreateService, OpenGates, RemovePods, StopIncarnation
+from flyball_operator.jobs.runs.lifecycle import (
+    CreateIncarnation,
+    CreateService,
+    OpenGates,
+    RemovePods,
+    StopIncarnation,
+)
 from flyball_operator.jobs.starts.attempts import RestartRules
+from flyball_operator.jobs.steps.step import JobAction, JobsCycle
 from flyball_operator.power.nodes.info import read_nodes
 from flyball_planner.snapshot import JobDecision
 from hypothesis import settings

@@ -106,7 +106,7 @@ def test_measurements_that_stand_are_worked_through_once(monkeypatch: pytest.Mon
         worked.append("")
         return plan_to_make(*given)
 
-    monkeypatch.setattr("flyball_operator.jobs.pipelines.plan_to_make", counted)
+    monkeypatch.setattr("flyball_operator.jobs.steps.pipelines.plan_to_make", counted)
     cluster = Measuring()
     cluster.reported(stage(0), stage(1))
     plan = cluster.plan()

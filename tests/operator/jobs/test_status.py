@@ -15,10 +15,10 @@ import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus, read_energy_aware_job
 from flyball_api.workloads import placement_annotation, read_incarnation
 from flyball_operator.jobs.frontier import tradeoff
-from flyball_operator.jobs.lifecycle import JobStep, Phase
-from flyball_operator.jobs.memory import Refusal
-from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.jobs.queue import PlanPlace
+from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.memory import Refusal
+from flyball_operator.jobs.runs.progress import JobProgress
+from flyball_operator.jobs.runs.queue import PlanPlace
 from flyball_operator.jobs.status import REASONS, JobFacts, energy_status, job_status, significant_fields
 from flyball_operator.learning.frontiers import MAX_CHOICES
 from flyball_planner.models.gpu import gpu_model_for

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_operator.jobs.memory import JobMemory, Refusal, wants_gpus
-from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.runs.memory import JobMemory, Refusal, wants_gpus
+from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.planning.snapshot import (
     JobStates,
     build_snapshot,

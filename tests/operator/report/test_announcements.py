@@ -20,11 +20,11 @@ from flyball_api.energy_aware_job import (
     read_energy_aware_job,
 )
 from flyball_api.power_cap import PowerCapStatus
-from flyball_operator.jobs.lifecycle import JobStep, Phase
-from flyball_operator.jobs.memory import Refusal
 from flyball_operator.jobs.plain_jobs import REASONS
-from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.jobs.queue import PlanPlace
+from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.memory import Refusal
+from flyball_operator.jobs.runs.progress import JobProgress
+from flyball_operator.jobs.runs.queue import PlanPlace
 from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES, StartObstacle
 from flyball_operator.jobs.status import JobFacts, job_status
 from flyball_operator.power.caps.memberships import LabelSync

@@ -17,7 +17,7 @@ from flyball_api.reading import to_json
 from flyball_api.workloads import PodView, read_pod
 from flyball_kube.errors import ApiError
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
-from flyball_operator.jobs.consumption import Consumption
+from flyball_operator.jobs.runs.consumption import Consumption
 from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 from flyball_operator.report import energy_books
 from flyball_operator.report.energy_books import EnergyBooks, Seen

@@ -18,11 +18,11 @@ from flyball_api.power_cap import read_power_cap
 from flyball_api.units import NodeMilliwatts
 from flyball_api.workloads import IncarnationView
 from flyball_operator.cluster.outcome import Outcome
-from flyball_operator.jobs.jobs_step import LiveJob
-from flyball_operator.jobs.lifecycle import JobStep, Phase
-from flyball_operator.jobs.memory import JobMemory
-from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.jobs.queue import JobQueue
+from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.memory import JobMemory
+from flyball_operator.jobs.runs.progress import JobProgress
+from flyball_operator.jobs.runs.queue import JobQueue
+from flyball_operator.jobs.steps.step import LiveJob
 from flyball_operator.power.caps.meter import MeterPhase, MeterState
 from flyball_operator.power.caps.schedule import EffectiveCap
 from flyball_operator.power.caps.state import CapState

@@ -10,11 +10,11 @@ import msgspec
 from flyball_api.energy_aware_job import EnergyAwareJob, EnergyAwareJobStatus
 from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
-from flyball_operator.jobs.jobs_step import LiveJob
-from flyball_operator.jobs.lifecycle import JobStep, Phase
-from flyball_operator.jobs.memory import JobMemory
-from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.memory import JobMemory
+from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.status import JobFacts, job_status
+from flyball_operator.jobs.steps.step import LiveJob
 from flyball_operator.power.caps.status import CapStatuses, GrantsUnderWay
 from flyball_operator.power.caps.tracker import CapTracker
 from flyball_operator.power.holds import HoldAction, HoldChange

@@ -16,12 +16,12 @@ from flyball_api.gpu_node import PodReport
 from flyball_api.reading import to_json
 from flyball_api.workloads import IncarnationView
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.jobs.consumption import Consumption
-from flyball_operator.jobs.jobs_step import LiveJob
-from flyball_operator.jobs.lifecycle import JobStep, Phase
-from flyball_operator.jobs.marks import Mark, Use
-from flyball_operator.jobs.memory import JobMemory
-from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.runs.consumption import Consumption
+from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.marks import Mark, Use
+from flyball_operator.jobs.runs.memory import JobMemory
+from flyball_operator.jobs.runs.progress import JobProgress
+from flyball_operator.jobs.steps.step import LiveJob
 from flyball_operator.learning.confidence import job_ratios
 from flyball_operator.learning.learner import REFIT_SECONDS, Learner
 from flyball_operator.learning.profiles import FittedParameters

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob, PlanSource
 from flyball_operator.cluster.outcome import DONE, WriteResult
-from flyball_operator.jobs.jobs_step import JobAction, JobsStep
-from flyball_operator.jobs.lifecycle import CreateIncarnation, StopIncarnation
 from flyball_operator.jobs.pipeline_plans import PlanMaking, PlanPipeline
 from flyball_operator.jobs.pipeline_points import PointChange
+from flyball_operator.jobs.runs.lifecycle import CreateIncarnation, StopIncarnation
+from flyball_operator.jobs.steps.step import JobAction, JobsStep
 from flyball_operator.power.cycle import PowerInstructions
 from flyball_operator.report.reporter import Reporter
 from flyball_operator.term.job_execution import CREATES_AT_ONCE, PLANS_AT_ONCE, POINTS_AT_ONCE, JobExecution

@@ -18,11 +18,11 @@ from flyball_api.power_cap import PowerCap, PowerCapStatus
 from flyball_api.workloads import IncarnationView, NodeView, PlainJob, PodView, read_plain_job
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, WriteResult
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.jobs.jobs_step import JobAction, JobsCycle, JobsStep, LiveJob
-from flyball_operator.jobs.lifecycle import JobStep, Phase, StopIncarnation
-from flyball_operator.jobs.memory import JobMemory
-from flyball_operator.jobs.progress import recorded_progress
+from flyball_operator.jobs.runs.lifecycle import JobStep, Phase, StopIncarnation
+from flyball_operator.jobs.runs.memory import JobMemory
+from flyball_operator.jobs.runs.progress import recorded_progress
 from flyball_operator.jobs.status_lanes import Lane
+from flyball_operator.jobs.steps.step import JobAction, JobsCycle, JobsStep, LiveJob
 from flyball_operator.learning.exploration import LONGEST_SECONDS
 from flyball_operator.learning.profiles import Point, Profile, ProfileKey, Summary
 from flyball_operator.learning.recurrences import Recurrences

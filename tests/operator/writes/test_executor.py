@@ -16,9 +16,9 @@ from flyball_api.workloads import DEFAULT_GPU_RESOURCES, read_plain_job
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import GPU_NODES, PODS, Resource
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
-from flyball_operator.jobs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.jobs.pipeline_plans import PlanPipeline
 from flyball_operator.jobs.pipeline_points import PointChange
+from flyball_operator.jobs.runs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.power.caps.memberships import LabelSync
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.nodes.info import NodeInfo, read_nodes

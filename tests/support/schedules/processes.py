@@ -41,8 +41,8 @@ from flyball_kube.session import ApiSession
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.cluster.watches import Watches
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobsStep
-from flyball_operator.jobs.queue import NO_QUEUE, JobQueue
+from flyball_operator.jobs.runs.queue import NO_QUEUE, JobQueue
+from flyball_operator.jobs.steps.step import JobsStep
 from flyball_operator.learning.learner import Learner
 from flyball_operator.loop import Operator
 from flyball_operator.planning.plans import Plans

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from flyball_api.energy_aware_job import EnergyAwareJob
 
 from flyball_operator.jobs.frontier import tradeoff
-from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.runs.memory import Refusal
 from flyball_operator.jobs.status.updates import ModelSource
 from flyball_operator.power.nodes.info import NodeInfo
 

@@ -15,7 +15,7 @@ from flyball_kube.logs import get_logger
 
 from flyball_operator.jobs.feasibility.pod_demands import PodDemands, pod_demands
 from flyball_operator.jobs.feasibility.quotas import QuotaBound
-from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.runs.memory import Refusal
 from flyball_operator.power.nodes.info import NodeInfo
 
 logger = get_logger(__name__)

@@ -10,7 +10,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.times import format_time
 from flyball_planner.shifting import Signal, best_start
 
-from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.runs.memory import Refusal
 from flyball_operator.jobs.status.updates import ModelSource
 from flyball_operator.power.nodes.info import NodeInfo
 

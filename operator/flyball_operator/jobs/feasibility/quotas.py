@@ -16,7 +16,7 @@ from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.energy_quota import EnergyQuota
 from flyball_api.workloads import GpuQuota
 
-from flyball_operator.jobs.memory import Refusal
+from flyball_operator.jobs.runs.memory import Refusal
 
 QUOTA_EXCEEDED = "QuotaExceeded"
 

@@ -14,8 +14,8 @@ from flyball_api.times import whole_second
 from flyball_api.workloads import IncarnationView, PodView
 
 from flyball_operator.cluster.outcome import Outcome, WriteResult
-from flyball_operator.jobs.endings import Ending, Evidence, gathered
-from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, JobStep, Phase
+from flyball_operator.jobs.runs.endings import Ending, Evidence, gathered
+from flyball_operator.jobs.runs.lifecycle import Action, CreateIncarnation, JobStep, Phase
 from flyball_operator.jobs.starts.obstacles import NO_NODES, NodeLoss, StartObstacle, refused_action, start_obstacle
 from flyball_operator.jobs.starts.pauses import (
     DISRUPTED,

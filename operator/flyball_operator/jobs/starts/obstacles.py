@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from flyball_api.workloads import Obstacle, PodView
 
-from flyball_operator.jobs.lifecycle import (
+from flyball_operator.jobs.runs.lifecycle import (
     Action,
     CreateIncarnation,
     CreateService,

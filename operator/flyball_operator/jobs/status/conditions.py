@@ -9,9 +9,9 @@ from flyball_api.energy_aware_job import BackOff, EnergyAwareJob
 from flyball_api.times import format_time
 from flyball_planner.snapshot import Admission
 
-from flyball_operator.jobs.lifecycle import Phase
-from flyball_operator.jobs.memory import stopped_for_energy
-from flyball_operator.jobs.run_cost import costs_too_much
+from flyball_operator.jobs.runs.cost import costs_too_much
+from flyball_operator.jobs.runs.lifecycle import Phase
+from flyball_operator.jobs.runs.memory import stopped_for_energy
 from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.jobs.status.outlook import LONGEST_REMAINING_SECONDS
 from flyball_operator.jobs.status.reasons import RUNNING_STATES

@@ -22,9 +22,9 @@ from flyball_api.energy_aware_job import (
 from flyball_api.times import whole_second
 from flyball_api.units import MILLIWATTS_PER_WATT, allowed_watts
 
-from flyball_operator.jobs.lifecycle import Phase
-from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.jobs.run_cost import run_cost_joules
+from flyball_operator.jobs.runs.cost import run_cost_joules
+from flyball_operator.jobs.runs.lifecycle import Phase
+from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.status.conditions import conditions_of, explanation_of, state_of
 from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.jobs.status.outlook import LONGEST_REMAINING_SECONDS, projected_kilojoules, seconds_to_end

@@ -9,10 +9,10 @@ from flyball_api.energy_aware_job import BackOff, IncarnationFailure, MeasuredPl
 from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, NodeMilliwatts
 from flyball_planner.snapshot import JobDecision
 
-from flyball_operator.jobs.lifecycle import JobStep, Phase
-from flyball_operator.jobs.memory import Refusal
-from flyball_operator.jobs.progress import JobProgress
-from flyball_operator.jobs.queue import PlanPlace
+from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.memory import Refusal
+from flyball_operator.jobs.runs.progress import JobProgress
+from flyball_operator.jobs.runs.queue import PlanPlace
 from flyball_operator.jobs.starts.obstacles import StartObstacle
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flyball_api.energy_aware_job import EnergyAwareJob
 
-from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.status.facts import JobFacts
 
 # An end further away (a century) is not worth naming, and may be beyond the calendar.

@@ -6,8 +6,8 @@ from flyball_api.energy_aware_job import MAX_ERROR_PERMILLE, Prediction
 from flyball_api.workloads import IncarnationView
 from flyball_planner.snapshot import JobDecision
 
-from flyball_operator.jobs.lifecycle import Phase
-from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.runs.lifecycle import Phase
+from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.status.facts import JobFacts
 
 # A job that runs further from the planned clock than this does not run as predicted, and says nothing of the model.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flyball_planner.snapshot import Admission
 
-from flyball_operator.jobs.lifecycle import Phase
+from flyball_operator.jobs.runs.lifecycle import Phase
 from flyball_operator.jobs.starts.obstacles import PLACED_OBSTACLES, READY_OBSTACLES
 from flyball_operator.jobs.starts.pauses import BACK_OFF_REASONS
 

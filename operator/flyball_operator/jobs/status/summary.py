@@ -7,7 +7,7 @@ from datetime import datetime
 from flyball_api.energy_aware_job import EnergyAwareJob, JobSummary
 from flyball_api.times import whole_second
 
-from flyball_operator.jobs.progress import JobProgress
+from flyball_operator.jobs.runs.progress import JobProgress
 from flyball_operator.jobs.status.facts import JobFacts
 
 KILOJOULES_PER_KILOWATT_HOUR = 3600.0

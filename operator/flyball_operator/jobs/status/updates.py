@@ -14,7 +14,7 @@ from flyball_planner.models.gpu import GpuModel
 from flyball_planner.models.job import JobModel
 
 from flyball_operator.jobs.frontier import LargestNode, tradeoff
-from flyball_operator.jobs.lifecycle import Phase
+from flyball_operator.jobs.runs.lifecycle import Phase
 from flyball_operator.jobs.status.contents import LONG_WAIT_SECONDS, job_status, significant_fields
 from flyball_operator.jobs.status.facts import JobFacts
 from flyball_operator.power.nodes.info import NodeInfo

@@ -16,7 +16,7 @@ from flyball_api.workloads import DEFAULT_GPU_RESOURCES
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import LOOK_SECONDS, JobController
 from flyball_operator.jobs.feasibility.put_off import put_off
-from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
+from flyball_operator.jobs.steps.step import JobsCycle, JobsStep
 from flyball_operator.meters.grid_signal import SignalFile
 from flyball_operator.power.nodes.info import NodeInfo
 from flyball_planner.models.gpu import gpu_model_for

@@ -14,10 +14,10 @@ from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, NodeVi
 from flyball_operator.cluster.outcome import DONE, Outcome, WriteResult
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.controller import JobController
-from flyball_operator.jobs.jobs_step import JobsCycle, JobsStep
-from flyball_operator.jobs.lifecycle import Action, CreateIncarnation, CreateService, OpenGates, StopIncarnation
+from flyball_operator.jobs.runs.lifecycle import Action, CreateIncarnation, CreateService, OpenGates, StopIncarnation
 from flyball_operator.jobs.starts.attempts import RestartRules
 from flyball_operator.jobs.starts.pauses import LONGEST_OF_FIRST
+from flyball_operator.jobs.steps.step import JobsCycle, JobsStep
 from flyball_operator.power.nodes.info import read_nodes
 from flyball_planner.snapshot import Admission, JobDecision
 

@@ -1,0 +1,1 @@
+"""What a training process asks of the agent on its node: energy, clocks and what its GPUs can, over the agent's socket."""

@@ -1,0 +1,156 @@
+"""What the job controller remembers of one job from cycle to cycle, all of which it could lose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from flyball_api.energy_aware_job import EnergyAwareJob, MeasuredPlan, PipelineParallelism
+from flyball_api.gpu_node import PodReport, StageReport
+from flyball_planner.shifting import Signal
+from flyball_planner.snapshot import JobDecision
+
+from flyball_operator.jobs.feasibility.fitting import Fit
+from flyball_operator.jobs.pipeline_plans import PlanPipeline
+from flyball_operator.jobs.preemption import preempted_for
+from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.memory import Refusal
+from flyball_operator.jobs.runs.progress import JobProgress, ProgressReader, recorded_progress
+from flyball_operator.jobs.starts.attempts import Attempts, RestartRules
+from flyball_operator.jobs.status.updates import StatusHistory
+from flyball_operator.jobs.steps.step import LiveJob
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """A job that waits, and has nothing yet: as long as all this is the same, so is what follows from it."""
+
+    live: LiveJob
+    decision: JobDecision | None
+    fit: Fit
+    invalid: str
+
+
+class Idle(NamedTuple):
+    """What a job's status followed from when it last did nothing but wait."""
+
+    live: LiveJob
+    decision: JobDecision | None
+    ranges: object
+    values: tuple[object, ...]
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """What is remembered of one job from cycle to cycle."""
+
+    reader: ProgressReader
+    known_since: float
+    updated_at: float
+    attempts: Attempts
+    last_resize: datetime | None
+    invalid: str  # the API server's message where it refuses the pods of generation `invalid_generation`
+    invalid_generation: int
+    stop_reason: str = "the plan gives it no GPUs for now"
+    checked_generation: int = 0  # the last one whose template the API server was asked about
+    check_at: float = float("-inf")
+    point_due_at: float = float("-inf")  # not before this is it looked at what its pipeline's pods have to be told
+    plan_at: float = float("-inf")  # not before this is a plan made again of what it has measured of its pipeline
+    measured_plan: MeasuredPlan | None = None  # what became of the last one
+    # By which pipeline and measurements it was looked at whether one is to be made, and which one (None: none).
+    to_plan: tuple[tuple[PipelineParallelism, tuple[StageReport, ...]], PlanPipeline | None] | None = None
+    preempted: str = ""  # for whom it was paused, as long as it has not been given GPUs again
+    budget_checked: tuple[int, Refusal | None] = (0, None)  # the generation that was looked at, and what was found
+    # For which generation and signal it was looked at whether the job is put off, what was found, and from when on that
+    # has to be looked at again.
+    put_off: tuple[tuple[int, Signal], Refusal | None] | None = None
+    put_off_until: float = float("-inf")
+    status: StatusHistory = field(default_factory=StatusHistory)
+    # Of a job that did nothing but wait in the last cycle, all that followed from what stood, and from what it did.
+    waited: Waited | None = None
+    idle: Idle | None = None
+
+    @staticmethod
+    def of(job: EnergyAwareJob, rules: RestartRules, now: datetime, monotonic: float) -> JobRecord:
+        """What the operator before this one knew of a job, by its status."""
+        return JobRecord(
+            reader=ProgressReader(recorded_progress(job)),
+            known_since=monotonic,
+            updated_at=monotonic,
+            attempts=Attempts.of(job, rules, now, monotonic),
+            last_resize=job.status.last_resize_time,
+            invalid=job.refusal,
+            invalid_generation=job.generation,
+            preempted=preempted_for(job),
+            measured_plan=job.status.measured_plan,
+            checked_generation=job.status.observed_generation or 0,
+        )
+
+    @property
+    def progress(self) -> JobProgress:
+        return self.reader.progress
+
+    def refusal(self, job: EnergyAwareJob) -> Refusal | None:
+        """Why the API server refuses the pods of the job's present spec; None where it has not."""
+        if self.invalid and self.invalid_generation == job.generation:
+            return Refusal("InvalidSpec", self.invalid)
+        return None
+
+    def seconds_put_off(self, job: EnergyAwareJob, monotonic: float) -> float:
+        """After how many seconds it has to be looked at again whether the job is put off; infinite where it is not, and
+        where that was due before this cycle: then the signal is gone, or something else keeps the job from starting."""
+        put_off = job.spec.flexible_until is not None and self.put_off is not None and self.put_off[1] is not None
+        return self.put_off_until - monotonic if put_off and self.put_off_until >= monotonic else float("inf")
+
+    def template_is_unanswered(self, job: EnergyAwareJob) -> bool:
+        """Whether the API server has yet to say anything of the template of the job's present spec."""
+        return self.checked_generation != job.generation and self.check_at == float("-inf")
+
+    def still_waiting(self, job: EnergyAwareJob, decision: JobDecision | None, fit: Fit) -> LiveJob | None:
+        """A job of which nothing stands, as it was worked out in the last cycle; None where that is to be done anew."""
+        before = self.waited
+        if before is None or before.live.view is not job or before.decision is not decision:
+            return None
+        same = (before.fit is fit or before.fit == fit) and before.invalid == self.invalid
+        return before.live if same else None
+
+    def note_waiting(
+        self,
+        live: LiveJob,
+        decision: JobDecision | None,
+        fit: Fit,
+        *,
+        untouched: bool,
+    ) -> None:
+        """Keep what was worked out of a job, where it is `untouched` (of it nothing stands) and nothing in it follows from
+        the time or from the nodes."""
+        spec = live.view.spec
+        budget_known = spec.energy.budget_kilojoules is None or self.budget_checked[0] == live.view.generation
+        rests = live.step.phase == Phase.WAITING and self.attempts.at_rest and self.progress.at_rest
+        timeless = spec.flexible_until is None and spec.recurrence is None and budget_known
+        keep = untouched and rests and timeless
+        self.waited = Waited(live, decision, fit, self.invalid) if keep else None
+
+    def take_in_reports(
+        self,
+        job: EnergyAwareJob,
+        reports: Sequence[tuple[str, PodReport]],
+        step: JobStep,
+        decision: JobDecision | None,
+        monotonic: float,
+    ) -> None:
+        """Bring the progress up to date: by the `(node, report)` of its pods, else by what the plan's model says."""
+        running = step.phase == Phase.RUNNING and step.current is not None
+        rate = 0.0
+        if running and decision is not None and decision.predicted_iteration_seconds > 0:
+            rate = 1.0 / decision.predicted_iteration_seconds
+        self.reader.take_in(
+            reports,
+            incarnation=step.current.incarnation if step.current is not None else job.last_incarnation,
+            running_gpus=step.current.gpus if running and step.current is not None else 0,
+            elapsed_seconds=max(0.0, monotonic - self.updated_at),
+            model_iterations_per_second=rate,
+        )
+        self.updated_at = monotonic

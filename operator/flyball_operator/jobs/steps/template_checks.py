@@ -1,0 +1,67 @@
+"""Of which jobs' templates the API server is to be asked, so that a mistake is told long before there are GPUs for the job.
+
+A job's Job follows from its spec: of a thousand with the same one in a namespace, one is asked about.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping
+from hashlib import blake2b
+
+import msgspec
+from flyball_api.energy_aware_job import EnergyAwareJob
+
+from flyball_operator.cluster.outcome import Outcome, WriteResult
+from flyball_operator.jobs.steps.record import JobRecord
+from flyball_operator.jobs.steps.step import LiveJob
+
+# Before the API server is asked again about a template, where it gave no answer.
+CHECK_AGAIN_SECONDS = 5.0
+# For so long a template that it has taken stands for others like it: policies may change.
+PASSED_SECONDS = 300.0
+MAX_PASSED = 4096
+
+
+class TemplateChecks:
+    """Whose template is to be asked about, and what was answered, during one leader's term."""
+
+    def __init__(self) -> None:
+        self._passed: OrderedDict[bytes, float] = OrderedDict()  # what was taken, and when; the oldest first
+
+    def step(
+        self, jobs: Iterable[LiveJob], records: Mapping[str, JobRecord], acting: Collection[str], monotonic: float
+    ) -> list[EnergyAwareJob]:
+        """Jobs whose templates nobody has looked at yet, and which are not about to be made anyway (`acting`, by uid)."""
+        found: dict[bytes, EnergyAwareJob] = {}
+        for job in jobs:
+            view, record = job.view, records[job.view.uid]
+            new = record.checked_generation != view.generation and monotonic >= record.check_at
+            if not new or job.step.current is not None or job.memory.refusal is not None or view.uid in acting:
+                continue
+            alike = _digest(view)
+            if monotonic - self._passed.get(alike, float("-inf")) < PASSED_SECONDS:
+                record.checked_generation = view.generation
+            else:
+                found.setdefault(alike, view)
+        return list(found.values())
+
+    def answered(self, record: JobRecord, job: EnergyAwareJob, result: WriteResult, monotonic: float) -> None:
+        """Take in what the API server says of a job's template; what it refuses for another reason may pass by then."""
+        if result.invalid:
+            record.invalid, record.invalid_generation = result.invalid, job.generation
+        if result.outcome is Outcome.UNKNOWN:
+            record.check_at = monotonic + CHECK_AGAIN_SECONDS
+            return
+        record.checked_generation = job.generation
+        if result.done:
+            alike = _digest(job)
+            self._passed[alike] = monotonic
+            self._passed.move_to_end(alike)
+            if len(self._passed) > MAX_PASSED:
+                self._passed.popitem(last=False)
+
+
+def _digest(job: EnergyAwareJob) -> bytes:
+    """The same for jobs whose Jobs differ in names alone."""
+    return blake2b(msgspec.json.encode((job.namespace, job.spec)), digest_size=16).digest()

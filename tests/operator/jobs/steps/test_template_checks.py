@@ -1,0 +1,89 @@
+"""Of jobs that are alike one template is asked about: ten thousand of them are no ten thousand questions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flyball_api.energy_aware_job import EnergyAwareJob
+from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
+from flyball_operator.jobs.runs.lifecycle import JobStep, Phase
+from flyball_operator.jobs.runs.memory import JobMemory
+from flyball_operator.jobs.runs.progress import JobProgress
+from flyball_operator.jobs.starts.attempts import RestartRules
+from flyball_operator.jobs.steps.record import JobRecord
+from flyball_operator.jobs.steps.step import LiveJob
+from flyball_operator.jobs.steps.template_checks import CHECK_AGAIN_SECONDS, MAX_PASSED, PASSED_SECONDS, TemplateChecks
+
+from tests.support.operator_objects import NOW, job_view
+
+INVALID = WriteResult(Outcome.REFUSED, invalid='unknown field "volumeMount"')
+
+
+class Asked:
+    """Jobs that wait, and what the API server says of their templates."""
+
+    def __init__(self) -> None:
+        self.checks, self.jobs, self.now = TemplateChecks(), list[EnergyAwareJob](), 0.0
+        self.records: dict[str, JobRecord] = {}
+
+    def submit(self, *names: str, **spec: Any) -> None:
+        for name in names:
+            job = job_view(name, **spec)
+            self.jobs.append(job)
+            self.records[job.uid] = JobRecord.of(job, RestartRules(), NOW, self.now)
+
+    def due(self) -> list[str]:
+        memory = JobMemory(JobProgress(), None, running=False)
+        live = [LiveJob(job, memory, JobStep(Phase.WAITING), ()) for job in self.jobs]
+        return [job.name for job in self.checks.step(live, self.records, (), self.now)]
+
+    def answer(self, name: str, result: WriteResult) -> None:
+        job = next(job for job in self.jobs if job.name == name)
+        self.checks.answered(self.records[job.uid], job, result, self.now)
+
+
+def test_of_those_that_are_alike_one_is_asked_about() -> None:
+    asked = Asked()
+    asked.submit("a", "b", "c")
+    assert asked.due() == ["a"]
+    asked.answer("a", DONE)
+    assert asked.due() == []
+    asked.submit("d")
+    assert asked.due() == []
+    asked.now += PASSED_SECONDS
+    asked.submit("e")
+    assert asked.due() == ["e"], "policies may have changed"
+
+
+def test_others_are_asked_about_themselves() -> None:
+    asked = Asked()
+    asked.submit("a")
+    asked.submit("b", gpus={"min": 2, "max": 2})
+    asked.submit("c", namespace="other")
+    assert asked.due() == ["a", "b", "c"]
+
+
+def test_what_is_refused_is_said_of_each_in_its_own_words() -> None:
+    asked = Asked()
+    asked.submit("a", "b")
+    asked.answer("a", INVALID)
+    assert asked.due() == ["b"]
+    assert [asked.records[job.uid].invalid for job in asked.jobs] == [INVALID.invalid, ""]
+
+
+def test_no_answer_is_no_word_on_it() -> None:
+    asked = Asked()
+    asked.submit("a", "b")
+    asked.answer("a", UNKNOWN)
+    assert asked.due() == ["b"]
+    asked.answer("b", UNKNOWN)
+    asked.now += CHECK_AGAIN_SECONDS
+    assert asked.due() == ["a"]
+
+
+def test_what_is_kept_is_bounded() -> None:
+    asked = Asked()
+    for size in range(1, 20):
+        asked.submit(f"job-{size}", gpus={"min": size, "max": size})
+        asked.answer(f"job-{size}", DONE)
+    assert len(asked.checks._passed) == 19 <= MAX_PASSED
