@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -26,6 +27,12 @@ def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 COMMANDS = dict(commands(get_command(build_app()), "flyball"))
 
 
+@functools.cache
+def help_of(name: str) -> str:
+    """What a command's `--help` shows at eighty columns."""
+    return CliRunner().invoke(build_app(), [*name.split()[1:], "--help"], env={"COLUMNS": "80"}).output
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_word_is_taken_for_markup(name: str) -> None:
     command = COMMANDS[name]
@@ -45,8 +52,7 @@ def test_what_a_command_is_for_is_said_beyond_its_first_sentence(name: str) -> N
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_is_whole_at_eighty_columns(name: str) -> None:
     """No line is longer, no option's name is cut short, and what is indented in its text is shown as it is written."""
-    words, command = name.split()[1:], COMMANDS[name]
-    shown = CliRunner().invoke(build_app(), [*words, "--help"], env={"COLUMNS": "80"}).output
+    command, shown = COMMANDS[name], help_of(name)
     assert [line for line in shown.splitlines() if len(line) > 80] == []
     names = [opt for each in command.params for opt in each.opts if opt.startswith("-")]
     assert [opt for opt in names if not re.search(rf"{opt}(?![\w-])", shown)] == []
@@ -61,8 +67,7 @@ def test_help_is_whole_at_eighty_columns(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_values_are_named_as_people_name_them(name: str) -> None:
     """An option that may be given several times is not a `list[Path]` to who types it."""
-    shown = CliRunner().invoke(build_app(), [*name.split()[1:], "--help"]).output
-    assert [line for line in shown.splitlines() if line.startswith("  -") and "list[" in line] == []
+    assert [line for line in help_of(name).splitlines() if line.startswith("  -") and "list[" in line] == []
 
 
 def test_what_kubectl_is_given_stands_in_its_usage() -> None:

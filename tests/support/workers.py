@@ -1,6 +1,6 @@
 """How `make test` shares the tests among workers (`--dist loadfile`): by file, what waits beside what computes.
 
-Tests on control planes wait for most of their time, so there are two workers for each processor. Three of four begin
+Tests on control planes wait for most of their time, so there are five workers for two processors. Three of four begin
 with what starts a control plane, which takes longest; the others begin with the rest, and all go on with what is
 left. Tests that share a control plane, the site or the real nodes are on one worker, so that there is one of each,
 which ends with the last of them. A test marked `long` is begun early, and by itself. (xdist's own groups, `--dist
@@ -77,10 +77,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Two workers for each processor, where files are handed out."""
+    """Five workers for two processors, where files are handed out; with four, the two waited for a sixth of the time."""
     if WORKERS_VARIABLE in os.environ or config.getoption("dist", "no") != "loadfile":
         return None
-    return 2 * len(os.sched_getaffinity(0))
+    return math.ceil(2.5 * len(os.sched_getaffinity(0)))
 
 
 @pytest.hookimpl(optionalhook=True)
