@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from flyball_api.energy_report import EnergyReportSpec, ObservedUse, OwnerEnergy, ReportedJob
+from flyball_api.energy_report import EnergyReportSpec, NamespaceEnergy, ObservedUse, OwnerEnergy, ReportedJob
 from flyball_views.report import By
 from flyball_views.would_have import MOST_PODS, Estimate, PodsLine, would_have_report
 
@@ -77,6 +77,25 @@ def test_of_one_namespace_alone() -> None:
     report = would_have_report(BOOKS, NOW, namespace="blue")
     assert [line.name for line in report.lines] == ["blue/b"]
     assert report.total.kilowatt_hours == 4.0
+
+
+def test_of_one_namespace_what_is_said_of_pods_is_of_that_one() -> None:
+    books = [
+        book(
+            "2030-06-01",
+            ReportedJob("blue", "b", "uid-b", 4 * HOUR, 3600, use(4.0)),
+            pods_millijoules=7 * HOUR,
+            namespaces=(NamespaceEnergy("red", 0, 5 * HOUR), NamespaceEnergy("blue", 4 * HOUR, 2 * HOUR)),
+            owners=(
+                OwnerEnergy("red", "Deployment/web", 5 * HOUR, 3 * HOUR),
+                OwnerEnergy("blue", "Deployment/chat", 2 * HOUR, 1 * HOUR),
+            ),
+        )
+    ]
+    for namespace, outside, idle in ((None, 7, 4), ("blue", 2, 1)):
+        caveats = " ".join(would_have_report(books, NOW, namespace=namespace).caveats)
+        assert f"{outside:.2f} kWh of pods outside Flyball" in caveats
+        assert f"{idle:.2f} kWh of that GPUs drew" in caveats
 
 
 def test_what_nobody_knows_is_said_to_be_unknown() -> None:

@@ -81,7 +81,7 @@ def would_have_report(
                 everything.append(job)
     lines = [_line(name, jobs) for name, jobs in groups.items()]
     lines.sort(key=(lambda line: line.name) if by in (By.DAY, By.MONTH) else (lambda line: (-_saved(line), line.name)))
-    caveats = tuple(_caveats(books, everything))
+    caveats = tuple(_caveats(books, everything, namespace))
     return WouldHaveReport(by, now, tuple(lines), _line("total", everything), caveats, _pods(books, namespace))
 
 
@@ -140,7 +140,7 @@ def _over(estimate: Estimate, whole: float) -> Estimate | None:
     return Estimate(estimate.least / whole, estimate.expected / whole, estimate.most / whole)
 
 
-def _caveats(books: Sequence[EnergyReportSpec], observed: Sequence[ReportedJob]) -> list[str]:
+def _caveats(books: Sequence[EnergyReportSpec], observed: Sequence[ReportedJob], namespace: str | None) -> list[str]:
     if not books:
         return ["there is no EnergyReport of that time"]
     if not observed:
@@ -163,13 +163,15 @@ def _caveats(books: Sequence[EnergyReportSpec], observed: Sequence[ReportedJob])
             "unknown is what jobs used before anything was learned of them, while their pods started, or without a report "
             "of their iterations"
         )
-    outside = sum(book.pods_millijoules for book in books)
+    outside = sum(_of_pods(book, namespace) for book in books)
     if outside:
         found.append(
             f"{outside / MILLIJOULES_PER_KILOWATT_HOUR:.2f} kWh of pods outside Flyball are not in it: nobody knows their "
             "iterations"
         )
-    idle = sum(owner.idle_millijoules for book in books for owner in book.owners)
+    idle = sum(
+        owner.idle_millijoules for book in books for owner in book.owners if namespace in (None, owner.namespace)
+    )
     if idle:
         found.append(
             f"{idle / MILLIJOULES_PER_KILOWATT_HOUR:.2f} kWh of that GPUs drew that such pods held without computing (no "
@@ -177,3 +179,10 @@ def _caveats(books: Sequence[EnergyReportSpec], observed: Sequence[ReportedJob])
             "else is known of it"
         )
     return found
+
+
+def _of_pods(book: EnergyReportSpec, namespace: str | None) -> int:
+    """What pods outside Flyball have used, of all namespaces or of one."""
+    if namespace is None:
+        return book.pods_millijoules
+    return sum(each.pods_millijoules for each in book.namespaces if each.name == namespace)
