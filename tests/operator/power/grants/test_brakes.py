@@ -349,6 +349,21 @@ def test_grants_of_very_many_nodes_have_their_turn_for_as_long_as_they_were_held
         brakes.answered("row", done=True, monotonic=time)
 
 
+def test_a_second_brake_of_more_nodes_holds_their_grants_for_as_long_as_those_need() -> None:
+    bench, brakes = Bench(), Brakes(1)
+    bench.step(9600)
+    (cap,), few = bench.state.caps.states, bench.state.nodes
+    assert brakes.step((cap,), few, 0.0)
+    brakes.answered("row", done=True, monotonic=0.0)
+    many = {f"{name}-{number}": few[name] for name in few for number in range(100)}
+    committed = NodeMilliwatts(100 * cap.committed_milliwatts)
+    wide = msgspec.structs.replace(cap, nodes=frozenset(many), committed_milliwatts=committed)
+    assert brakes.step((wide,), many, 1.0)
+    seconds = HOLD_BACK_SECONDS_EACH * len(many)
+    assert brakes.held_back(seconds - 0.1) == frozenset(many)
+    assert brakes.held_back(seconds) == frozenset()
+
+
 def test_a_brake_that_keeps_nothing_is_not_sent_again_where_that_is_not_enough() -> None:
     bench = Bench()
     cut = bench.step(GPUS * FLOOR * len(NODES) // 1000 - 100)
