@@ -280,6 +280,18 @@ def test_what_another_hand_has_set_is_excused_while_the_agent_lowers_one_gpu_aft
     )
 
 
+def test_a_raise_that_a_driver_takes_late_is_reckoned_with_until_it_has() -> None:
+    """It was to have more, reads back less, and is to have what it reads back: its neighbour is given the difference."""
+    assert not violation_of(
+        fault(5.73, "requests and answers are lost, late or doubled", "0", 2.07, 523),
+        fault(12.39, "requests and answers are lost, late or doubled", "b", 1.34, 328),
+        fault(13.16, "GPU takes limits late", "b", 1.36, 269),
+        fault(13.42, "GPU is lost", "c", 0.10, 477),
+        beginning=schedule_of(5001).beginning,
+        seed=5001,
+    )
+
+
 def test_a_store_put_back_by_less_than_a_second_is_noticed() -> None:
     """No renewal of the Lease was lost with it, by whose version longer ones are noticed."""
     assert not violation_of(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from flyball_api.units import MilliwattsPerGpu
 
-from flyball_agent.enforce.gpu_state import GpuFailure, GpuState, Holders
+from flyball_agent.enforce.gpu_state import ComingLimit, GpuFailure, GpuState, Holders
 from flyball_agent.enforce.records import JournalState
 from flyball_agent.gpu.gpu import Gpu, GpuError, GpuLimits, GpuNotFound, UnopenedGpu
 
@@ -17,13 +17,18 @@ UNKNOWN_MIN_MILLIWATTS = MilliwattsPerGpu(1)
 
 
 def find_gpus(
-    shown: Iterable[Gpu], journal: JournalState, *, session_resumed: bool, unopened: Sequence[UnopenedGpu] = ()
+    shown: Iterable[Gpu],
+    journal: JournalState,
+    *,
+    now_ns: int,
+    session_resumed: bool,
+    unopened: Sequence[UnopenedGpu] = (),
 ) -> dict[str, GpuState]:
     """Every GPU of the node, by UUID: opened by the driver, there but not opened, or only remembered by the journal.
 
     One that could not be opened counts at the largest limit that it may have. Before it is read, another may hold the most
     that it can; or, where the journal's last set of it was in this very driver session (`session_resumed`), the larger of
-    what it was and what it was to be.
+    what it was and what it was to be, which may have been asked for just before `now_ns` and come after it is read.
     """
 
     def most(uuid: str, limits: GpuLimits) -> MilliwattsPerGpu:
@@ -32,9 +37,21 @@ def find_gpus(
             return limits.max_milliwatts
         return max(intent.old_milliwatts, intent.new_milliwatts)
 
+    def coming(uuid: str) -> ComingLimit | None:
+        intent = journal.intents.get(uuid) if session_resumed else None
+        return None if intent is None else ComingLimit(intent.new_milliwatts, now_ns)
+
     unlisted = Holders.NOT_LISTED
     gpus = {
-        gpu.uuid: GpuState(gpu.uuid, gpu.index, gpu.model, gpu.limits, most(gpu.uuid, gpu.limits), holders=unlisted)
+        gpu.uuid: GpuState(
+            gpu.uuid,
+            gpu.index,
+            gpu.model,
+            gpu.limits,
+            most(gpu.uuid, gpu.limits),
+            holders=unlisted,
+            coming=coming(gpu.uuid),
+        )
         for gpu in shown
     }
     errors = {gpu.uuid: gpu.error for gpu in unopened}
@@ -55,6 +72,7 @@ def find_gpus(
                 limits,
                 most(found.uuid, limits),
                 holders=unlisted,
+                coming=coming(found.uuid),
                 failure=GpuFailure.of(failure),
             )
     known_most = max((gpu.limits.max_milliwatts for gpu in gpus.values()), default=LARGEST_LIMIT_MILLIWATTS)

@@ -83,6 +83,7 @@ class Enforcer:
             gpus=find_gpus(
                 self._access.gpus.values(),
                 journal.state,
+                now_ns=clock_ns(),
                 session_resumed=self._access.session.resumed,
                 unopened=driver.unopened,
             ),
@@ -299,13 +300,20 @@ class Enforcer:
         before = self._access.swap(driver)
         state.session = self._access.session.session
         found = find_gpus(
-            self._access.gpus.values(), self._journal.state, session_resumed=False, unopened=driver.unopened
+            self._access.gpus.values(),
+            self._journal.state,
+            now_ns=self._clock_ns(),
+            session_resumed=False,
+            unopened=driver.unopened,
         )
         for uuid, gpu in found.items():
             known = state.gpus.get(uuid)
             if known is not None:
                 found[uuid] = gpu.changed(
-                    pods=known.pods, holders=known.holders, throttled_seconds=known.throttled_seconds
+                    pods=known.pods,
+                    holders=known.holders,
+                    coming=known.coming,
+                    throttled_seconds=known.throttled_seconds,
                 )
         state.gpus.clear()
         state.gpus.update(found)

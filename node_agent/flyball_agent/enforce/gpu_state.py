@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flyball_agent.enforce.set_latencies import SetLatency
-from flyball_agent.gpu.gpu import GpuError, GpuLimits, GpuReading, PowerLimitReading
+from flyball_agent.gpu.gpu import CallTimedOut, GpuError, GpuLimits, GpuReading, PowerLimitReading
 
 # NVIDIA's list has fewer.
 MAX_XID_KINDS = 256
@@ -70,6 +70,26 @@ class GpuFailure:
         return cls(error.reason, str(error), error.keeps_limits)
 
 
+# A driver that says it has set a limit, and still reads back less after so long, never will.
+COMING_NS = 10_000_000_000
+
+
+class ComingLimit(Struct, frozen=True):
+    """The most that a GPU has been set to since it last did as it was told, and when it was set to anything last."""
+
+    limit_milliwatts: MilliwattsPerGpu
+    asked_ns: int
+
+    def may_come(self, now_ns: int) -> bool:
+        """Whether it may still be taken."""
+        return now_ns - self.asked_ns < COMING_NS
+
+    def after(self, new_milliwatts: MilliwattsPerGpu, now_ns: int) -> ComingLimit:
+        """With another one asked for: either may be taken yet."""
+        before = self.limit_milliwatts if self.may_come(now_ns) else new_milliwatts
+        return ComingLimit(max(before, new_milliwatts), now_ns)
+
+
 class LimitRefusal(Struct, frozen=True):
     """A GPU did not take a limit: how many times in a row it was asked, and when last."""
 
@@ -83,7 +103,8 @@ class GpuState(Struct, frozen=True):
 
     `index` is -1 for a GPU that was here once and is not found now. `limit` is None while it cannot be read, `lock`
     where it is not known what the clock is locked to. `ours_milliwatts` is the limit that the agent set last and read back,
-    and `before_drift_milliwatts` what that was when another hand had changed it, until the agent has set it anew.
+    and `before_drift_milliwatts` what that was when another hand had changed it, until the agent has set it anew. `coming`
+    is what it was set to with success and does not read back: it may take that yet.
     """
 
     uuid: str
@@ -104,6 +125,7 @@ class GpuState(Struct, frozen=True):
     failure: GpuFailure | None = None
     set_error: str | None = None
     refusal: LimitRefusal | None = None
+    coming: ComingLimit | None = None
     ours_milliwatts: MilliwattsPerGpu | None = None
     before_drift_milliwatts: MilliwattsPerGpu | None = None
     above_since_ns: int | None = None  # since when it holds more than its target
@@ -125,14 +147,18 @@ class GpuState(Struct, frozen=True):
         """The same GPU with some fields changed."""
         return replace(self, **fields)
 
-    def read(self, reading: GpuReading, elapsed_seconds: float) -> GpuState:
+    def read(self, reading: GpuReading, now_ns: int, elapsed_seconds: float) -> GpuState:
         """The GPU after it was read, `elapsed_seconds` after the last time. One that failed before was perhaps reset,
         which removes locks."""
+        coming, limit = self.coming, reading.limit
+        if coming is not None and limit.requested_milliwatts >= coming.limit_milliwatts:
+            coming = None  # it has come
         return replace(
             self,
             reading=reading,
-            limit=reading.limit,
-            held_milliwatts=reading.limit.held_milliwatts,
+            limit=limit,
+            coming=coming,
+            held_milliwatts=_held(limit, coming, now_ns),
             failure=None,
             lock=self.lock if self.failure is None else None,
             throttled_seconds=_add(self.throttled_seconds, reading.throttle_reasons, elapsed_seconds),
@@ -151,23 +177,30 @@ class GpuState(Struct, frozen=True):
     ) -> GpuState:
         """The GPU after its limit was set and read back: what counts is what was read, whatever the setter returned."""
         set_error = None if outcome is None else str(outcome)
+        coming = self.coming
+        if outcome is None or isinstance(outcome, CallTimedOut):  # any other says that nothing comes of it
+            coming = (coming or ComingLimit(new_milliwatts, now_ns)).after(new_milliwatts, now_ns)
         if isinstance(read_back, GpuError):
             held = max(self.held_milliwatts, new_milliwatts)
             failed = self.failed(read_back)
-            return replace(failed, set_error=set_error, held_milliwatts=held, ours_milliwatts=None, refusal=None)
+            failed = replace(failed, set_error=set_error, held_milliwatts=held, ours_milliwatts=None, refusal=None)
+            return replace(failed, coming=coming)
         taken = read_back.requested_milliwatts == new_milliwatts
         if not taken and set_error is None:
             set_error = (
                 f"{self.uuid}: set to {new_milliwatts} mW with success, reads back {read_back.requested_milliwatts} mW"
             )
-        before = self.refusal
-        times = before.times + 1 if before is not None and before.limit_milliwatts == new_milliwatts else 1
+        if taken:
+            coming = None  # a driver works off what it is asked in order
+        last = self.refusal
+        times = last.times + 1 if last is not None and last.limit_milliwatts == new_milliwatts else 1
         return replace(
             self,
             set_error=set_error,
             refusal=None if taken else LimitRefusal(new_milliwatts, times, now_ns),
             limit=read_back,
-            held_milliwatts=read_back.held_milliwatts,
+            coming=coming,
+            held_milliwatts=_held(read_back, coming, now_ns),
             ours_milliwatts=new_milliwatts if taken else None,
             before_drift_milliwatts=None if taken else self.before_drift_milliwatts,
         )
@@ -175,7 +208,13 @@ class GpuState(Struct, frozen=True):
     def forgotten_by_driver(self) -> GpuState:
         """The GPU after its driver was loaded anew, or it was reset: nothing that the agent set is in force any more."""
         return replace(
-            self, lock=None, set_latency=None, ours_milliwatts=None, before_drift_milliwatts=None, last_xid=None
+            self,
+            lock=None,
+            set_latency=None,
+            coming=None,
+            ours_milliwatts=None,
+            before_drift_milliwatts=None,
+            last_xid=None,
         )
 
     def reported(self, xid: int) -> GpuState:
@@ -184,6 +223,11 @@ class GpuState(Struct, frozen=True):
         if xid in counts or len(counts) < MAX_XID_KINDS:
             counts[xid] = counts.get(xid, 0) + 1
         return replace(self, xid_errors=counts, last_xid=xid)
+
+
+def _held(limit: PowerLimitReading, coming: ComingLimit | None, now_ns: int) -> MilliwattsPerGpu:
+    held = limit.held_milliwatts
+    return max(held, coming.limit_milliwatts) if coming is not None and coming.may_come(now_ns) else held
 
 
 def _add(seconds: Mapping[int, float], reasons: int, elapsed_seconds: float) -> Mapping[int, float]:

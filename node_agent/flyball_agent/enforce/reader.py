@@ -71,7 +71,7 @@ class GpuReader:
                 self._state.counts.errors[(error.operation, error.code)] += 1
             if gpu.failure is not None:
                 self._log.info("GPU is back", uuid=uuid)
-            self._state.put(self._with_counter(gpu.read(result, elapsed_seconds), result))
+            self._state.put(self._with_counter(gpu.read(result, now_ns, elapsed_seconds), result))
         self._note_xid_errors()
         self._state.session = self._access.session.session
         self._failed_rounds = self._failed_rounds + 1 if restart_may_help else 0

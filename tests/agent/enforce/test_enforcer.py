@@ -13,7 +13,7 @@ import pytest
 from flyball_agent.enforce.adoption import unnamed_uuid
 from flyball_agent.enforce.decisions import Mode
 from flyball_agent.enforce.enforcer import Enforcer
-from flyball_agent.enforce.gpu_state import PodName
+from flyball_agent.enforce.gpu_state import COMING_NS, PodName
 from flyball_agent.enforce.journal import Journal
 from flyball_agent.enforce.reader import ROUNDS_BEFORE_EXIT
 from flyball_agent.enforce.requests import Requests, request_forget
@@ -306,7 +306,7 @@ def test_a_journal_older_than_the_acknowledgement_raises_nothing(tmp_path: Path,
     assert seen == []
     # The API server has the cut; only then does anything move, and within it.
     rig.enforcer.accept(cut)
-    rig.step()
+    rig.step(COMING_NS / SECOND)  # what the journal knows as set last may have come until now
     assert rig.limits() == [200_000, 200_000, 100_000, 100_000]
     assert rig.acknowledged == (1, 2, 600_000)
     rig.enforcer.close()
@@ -566,6 +566,83 @@ def test_a_late_limit_is_waited_for_before_anything_is_raised(rig: Rig) -> None:
     rig.step(0.6)
     assert rig.limits() == [100_000, 400_000, 100_000, 100_000]
     assert rig.acknowledged == (1, 2, 700_000)
+
+
+def late_raise(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """GPU 0 says that it takes a raise and does so later, when what the answer has is set."""
+    rig.hold("gpt2", 0)
+    rig.hold("bert", 1)
+    rig.enforcer.accept(gpu_node_spec(1, MIN_LIMITS, job_grant("gpt2", 100_000), job_grant("bert", 100_000)))
+    rig.step()
+    coming: list[int] = []
+    with monkeypatch.context() as late:
+        take = type(rig.node.devices[0]).set_power_limit_milliwatts
+        first = rig.node.devices[0]
+        late.setattr(
+            type(first),
+            "set_power_limit_milliwatts",
+            lambda gpu, mw: coming.append(mw) if gpu is first else take(gpu, mw),
+        )
+        rig.enforcer.accept(gpu_node_spec(2, 500_000, job_grant("gpt2", 200_000), job_grant("bert", 100_000)))
+        rig.step(1)
+    assert coming == [200_000]
+    return coming
+
+
+def test_a_raise_that_has_not_come_yet_is_counted_when_its_watts_go_to_another(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coming = late_raise(rig, monkeypatch)
+    assert rig.acknowledged == (1, 2, 500_000)
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    rig.step(1)
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]  # the other's watts may come at any moment
+    assert rig.acknowledged == (1, 2, 500_000)
+    rig.node.devices[0].set_power_limit_milliwatts(*coming)
+    rig.step(1)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+    assert rig.acknowledged == (1, 3, 500_000)
+
+
+def test_a_raise_that_never_comes_is_counted_for_a_while(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    late_raise(rig, monkeypatch)
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    rig.step(COMING_NS / SECOND - 0.1)
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
+    rig.step(0.1)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+    assert rig.acknowledged == (1, 3, 500_000)
+
+
+def test_a_raise_that_was_overtaken_by_another_limit_never_comes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    late_raise(rig, monkeypatch)
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 150_000), job_grant("bert", 100_000)))
+    rig.step(1)  # taken: what was asked before it has been worked off
+    rig.enforcer.accept(gpu_node_spec(4, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    rig.step(1)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+
+
+def test_a_raise_never_comes_of_a_driver_that_was_loaded_anew(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    late_raise(rig, monkeypatch)
+    rig.node.driver_load += 1
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    rig.step(1)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
+
+
+def test_a_raise_that_an_agent_asked_for_before_its_end_may_come_under_the_next_one(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coming = late_raise(rig, monkeypatch)
+    rig.restart()
+    rig.enforcer.accept(gpu_node_spec(3, 500_000, job_grant("gpt2", 100_000), job_grant("bert", 200_000)))
+    rig.step(1)
+    assert rig.limits() == [100_000, 100_000, 100_000, 100_000]
+    rig.node.devices[0].set_power_limit_milliwatts(*coming)
+    rig.step(1)
+    assert rig.limits() == [100_000, 200_000, 100_000, 100_000]
 
 
 def test_an_out_of_band_cap_is_no_drift_and_its_room_is_not_given_away(rig: Rig) -> None:
@@ -944,7 +1021,8 @@ def test_a_kill_at_any_write_or_set_raises_nothing_and_forgets_no_grant(tmp_path
         assert total <= bound
         if known:
             assert rig.acknowledged[:2] == (1, known)
-            assert rig.acknowledged[2] == sum(rig.limits()) <= rig.enforcer.state.grant.bound.limit_milliwatts
+            # A raise that was asked for before the kill may come.
+            assert sum(rig.limits()) <= rig.acknowledged[2] <= rig.enforcer.state.grant.bound.limit_milliwatts
             assert not rig.enforcer.accept(gpu_node_spec(known - 1, 1_600_000))
         rig.enforcer.close()
         if not died:
