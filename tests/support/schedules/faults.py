@@ -432,8 +432,11 @@ async def _node_deleted(world: World, fault: Fault) -> None:
 
 async def _register_anew(world: World, fault: Fault, labelled_after: float) -> None:
     machine = world.machines[fault.target]
-    if world.api.get("gpunodes", machine.name) is None:
+    gpu_node = world.api.get("gpunodes", machine.name)
+    if gpu_node is None:
         return  # its finalizer was taken away, and both gone is the word that the machine is
+    if not machine.labels.items() <= gpu_node["metadata"].get("labels", {}).items():
+        return  # its Node alone says where it hangs since a moment ago: without it nobody ever could
     world.api.remove("nodes", machine.name)
 
     async def label() -> None:
