@@ -361,6 +361,18 @@ def test_a_gpu_that_keeps_its_limit_is_no_storm_of_grants() -> None:
     )
 
 
+def test_what_is_expected_of_a_node_does_not_follow_what_its_gpus_keep_watt_by_watt() -> None:
+    """The same under a cap on what is predicted, where the limits of all these grants are the same."""
+    assert not violation_of(
+        fault(3.66, "the plan changes", "all", 4.82, 958),
+        fault(5.28, "a pod comes or goes", "c", 4.91, 914),
+        fault(7.01, "the plan changes", "all", 0.22, 202),
+        fault(7.29, "a pod comes or goes", "c", 0.55, 238),
+        beginning=schedule_of(30231).beginning,
+        seed=30231,
+    )
+
+
 def test_a_machine_of_which_both_objects_are_gone_keeps_to_its_failsafe_after_its_lease() -> None:
     """Taken to be gone: what docs/power-safety.md says of it, in each of its words."""
     limits: dict[float, dict[str, int]] = {}

@@ -142,13 +142,16 @@ class SmallRaises:
 
 
 def _is_small_raise(grant: Grant, power: NodePower) -> bool:
-    """Whether nothing about a grant is new but that some jobs' limits are a little higher."""
+    """Whether nothing about a grant is new but that some jobs' limits, or what is expected of them, are a little higher."""
     standing = power.grant
     if standing is None or (grant.epoch, grant.caps) != (standing.epoch, standing.caps):
         return False
-    rise = grant.bound.limit_milliwatts - standing.bound.limit_milliwatts
+    limit_rise = grant.bound.limit_milliwatts - standing.bound.limit_milliwatts
+    expected_rise = grant.bound.expected_milliwatts - standing.bound.expected_milliwatts
     most = standing.bound.limit_milliwatts * SMALL_RAISE_PERMILLE // 1000
-    if not 0 < rise <= most or grant.bound.expected_milliwatts < standing.bound.expected_milliwatts:
+    if min(limit_rise, expected_rise) < 0 or limit_rise > most:
+        return False
+    if not limit_rise and not 0 < expected_rise <= most:
         return False
     limits = {(job.pod_name, job.uid): job.power_limit_milliwatts for job in grant.jobs}
     raised = tuple(

@@ -141,6 +141,8 @@ def test_a_raise_by_a_watt_or_two_waits_for_more() -> None:
     assert waits(granted(206))  # a fiftieth of 300 W
     assert waits(granted(203, 103))
     assert waits(granted(201, expected=201))
+    assert waits(granted(200, expected=206))  # of the same limits
+    assert not waits(granted(200, expected=207))
     assert not waits(granted(207))
     assert not waits(granted(201), after=SMALL_RAISE_SECONDS)
 
