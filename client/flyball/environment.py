@@ -76,6 +76,7 @@ class Environment:
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
+    local_world_size: int | None = None
     incarnation: int = 0
     run: str = ""
     job: str = ""
@@ -118,6 +119,7 @@ class Environment:
             rank=rank,
             world_size=world_size,
             local_rank=number("LOCAL_RANK", 0, 0) or 0,
+            local_world_size=number("LOCAL_WORLD_SIZE", None, 1),
             incarnation=incarnation,
             run=f"{start}.{number('TORCHELASTIC_RESTART_COUNT', 0, 0)}",
             job=variables.get("FLYBALL_JOB", ""),

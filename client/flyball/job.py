@@ -82,6 +82,11 @@ class Job(OnNode):
         return self._environment.world_size
 
     @property
+    def local_world_size(self) -> int | None:
+        """How many of them torchrun has started in this pod; None where it has not."""
+        return self._environment.local_world_size
+
+    @property
     def iterations(self) -> int | None:
         """How many steps the job has (`training.iterations`); None where it does not say."""
         return self._environment.iterations

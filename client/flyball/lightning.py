@@ -79,4 +79,8 @@ def arguments(job: Job, global_batch_size: int | None = None) -> dict[str, int]:
     The loader's batch is `job.split_batch()[0]`. Raises ValueError where the batch cannot be shared evenly.
     """
     found = {"accumulate_grad_batches": job.split_batch(global_batch_size)[1]}
+    here = job.local_world_size
+    if here is not None:
+        # Left to itself Lightning takes what this pod has for all that there is, and each pod trains alone.
+        found |= {"devices": here, "num_nodes": job.world_size // here}
     return found if job.iterations is None else {**found, "max_steps": job.iterations}

@@ -51,6 +51,24 @@ class OnNode:
         """The least power limit of this pod's GPUs, by the agent's last answer; None before there is one."""
         return self._reporter.power_limit_milliwatts if self._reporter is not None else None
 
+    def progress(self) -> dict[str, str]:
+        """For a progress bar, as `bar.set_postfix(job.progress())`: the pod's kJ since its start, its GPUs' MHz and W.
+
+        These are of the agent's last answer, a few seconds old, so that a call takes no time; what is not known is left
+        out. Of a pod's processes the one that reports knows them, `local_rank` 0.
+        """
+        reporter = self._reporter
+        if reporter is None:
+            return {}
+        reporter.shows_energy = True
+        energy, clock, limit = reporter.energy_millijoules, reporter.clock_megahertz, reporter.power_limit_milliwatts
+        said = {
+            "kJ": None if energy is None else f"{energy / 1e6:.1f}",
+            "MHz": None if clock is None else str(clock),
+            "W": None if limit is None else f"{limit / 1e3:.0f}",
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
     def capabilities(self) -> Mapping[str, GpuCapabilities]:
         """What each of this pod's GPUs can do, by its UUID: its clocks, the grant, and how soon a clock is set.
 

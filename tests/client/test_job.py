@@ -27,6 +27,8 @@ def test_torchrun_is_believed_before_what_flyball_says_for_jax() -> None:
     assert (read.rank, read.world_size, read.local_rank, read.run) == (1, 2, 0, "local77.0")
     assert Environment.read({}, 77) == Environment(run="local77.0")
     assert Environment.read({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}, 77).run == "local77.2"
+    assert Job(Environment.read({**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}, 77)).local_world_size == 4
+    assert Job(Environment.read(JAX, 77)).local_world_size is None
 
 
 def test_a_start_is_known_by_its_incarnation_or_else_by_the_token_of_rank_0() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from flyball_testbed.training.frameworks import NoFrameworksError, get
 from flyball_testbed.training.pytorch import get as get_pytorch
+from flyball_testbed.workload.programs import kill_tree
 
 from tests.support.own_targets import training
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
@@ -36,7 +37,8 @@ class Framework:
     path: str
     script: str
 
-    def start(self, folder: Path, incarnation: int) -> Start:
+    def start(self, folder: Path, incarnation: int, *torchrun: str, iterations: int = ITERATIONS) -> Start:
+        """Start it in one process, or by `torchrun` with these arguments."""
         log = folder / f"log-{incarnation}"
         own = {key: value for key, value in os.environ.items() if not key.startswith(("FLYBALL_", "PYTHON", "JAX_"))}
         own |= {
@@ -47,10 +49,12 @@ class Framework:
             "FLYBALL_INCARNATION": str(incarnation),
             "FLYBALL_CHECKPOINT_DIR": str(folder),
             "FLYBALL_GLOBAL_BATCH_SIZE": "24",
-            "FLYBALL_ITERATIONS": str(ITERATIONS),
+            "FLYBALL_ITERATIONS": str(iterations),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHON_EXEC": self.python,
         }
         with log.open("w") as output:
-            command = [self.python, str(EXAMPLES / self.script), str(folder)]
+            command = [self.python, *torchrun, str(EXAMPLES / self.script), str(folder)]
             return Start(subprocess.Popen(command, env=own, stdout=output, stderr=subprocess.STDOUT), log)
 
 
@@ -61,7 +65,8 @@ class Start:
 
     @property
     def steps(self) -> list[int]:
-        return [int(number) for number in re.findall(r"^step (\d+)$", self.log.read_text(), re.MULTILINE)]
+        # The words of several processes may stand in one line: torchrun lets Python write a line and its end by themselves.
+        return [int(number) for number in re.findall(r"(?<![a-z_])step (\d+)", self.log.read_text())]
 
     def wait_step(self, number: int) -> None:
         wait_until(
@@ -76,7 +81,7 @@ class Start:
 
     def kill(self) -> None:
         if self.process.poll() is None:
-            self.process.kill()
+            kill_tree(self.process.pid)
             self.process.wait()
 
 
@@ -119,3 +124,47 @@ def test_sigterm_ends_it_with_its_state_saved_and_it_goes_on_from_there(framewor
         assert second.steps == list(range(done + 1, done + 1 + ITERATIONS - 20 * (done // 20)))
     else:
         assert second.steps == list(range(done + 1, ITERATIONS + 1))
+
+
+# Run before the example in each process: how many step together is printed. Hugging Face's Trainer gives processes without
+# GPUs the devices cpu:0, cpu:1 ..., onto which PyTorch loads nothing, and takes MPI where a PyTorch has it, as Debian's.
+BESIDE = """
+import runpy, sys, torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+def stepped(*_):
+    together = torch.distributed.is_initialized()
+    print(f"among {torch.distributed.get_world_size() if together else 1}", flush=True)
+
+register_optimizer_step_post_hook(stepped)
+torch.distributed.is_mpi_available = lambda: False
+torch.serialization.register_package(0, lambda _: None, lambda storage, place: storage if place[:4] == "cpu:" else None)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("framework", ["train_hugging_face.py", "train_lightning.py"], indirect=True)
+def test_several_processes_train_together_whatever_their_number_and_leave_after_the_same_step(
+    framework: Framework, tmp_path: Path
+) -> None:
+    beside = tmp_path / "beside.py"
+    beside.write_text(BESIDE)
+    done, iterations = 0, 240
+    for incarnation, processes in enumerate((1, 2, 3), 1):
+        torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", str(beside))
+        run = framework.start(tmp_path, incarnation, *torchrun, iterations=iterations)
+        try:
+            if processes < 3:
+                run.wait_step(done + 20)
+                run.process.send_signal(signal.SIGTERM)
+            status, log = run.ended(), run.log.read_text()
+        finally:
+            run.kill()
+        assert (status == 0) is (processes == 3), log
+        assert (max(run.steps) == iterations) is (processes == 3), log
+        assert log.count(f"batch {24 // processes} x 1") == processes
+        assert set(re.findall(r"among (\d+)", log)) == {str(processes)}, "each trains with all of them"
+        assert sorted(run.steps) == sorted([*range(done + 1, max(run.steps) + 1)] * processes), "not one step was lost"
+        done = max(run.steps)
+    assert done == iterations

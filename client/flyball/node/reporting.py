@@ -44,6 +44,9 @@ class Reporter:
         self._wish_at = float("inf")
         self.clock_megahertz: int | None = None
         self.power_limit_milliwatts: int | None = None
+        # Asked for with each report once somebody wants to see it.
+        self.shows_energy = False
+        self.energy_millijoules: int | None = None
 
     def step_done(self, iteration: int, local_batch_size: int) -> None:
         """A step of the whole job has ended now."""
@@ -105,6 +108,11 @@ class Reporter:
         self._from = last
         self.clock_megahertz = _count(answer.get("clockMegahertz"))
         self.power_limit_milliwatts = _count(answer.get("powerLimitMilliwatts"))
+        if self.shows_energy:
+            try:
+                self.energy_millijoules = _count(self._agent.call("GET", "/v1/energy").get("energyMillijoules"))
+            except AgentError:
+                self.energy_millijoules = None
 
     def _refused(self, error: AgentError) -> None:
         if not self._warned:

@@ -137,8 +137,8 @@ class Said:
         self.bodies: list[dict[str, float]] = []
         self.answer: dict[str, object] | AgentError = dict(GRANTED)
 
-    def call(self, method: str, path: str, body: dict[str, float]) -> dict[str, object]:
-        self.bodies.append(body)
+    def call(self, method: str, path: str, body: dict[str, float] | None = None) -> dict[str, object]:
+        self.bodies.append(body)  # type: ignore[arg-type]
         if isinstance(self.answer, AgentError):
             raise self.answer
         return self.answer
@@ -277,6 +277,36 @@ def test_a_job_can_limit_its_clock_and_without_an_agent_nothing_happens(path: Pa
         for _ in job.epochs(0):
             pass
         agent.close()
+
+
+def test_a_progress_bar_shows_what_the_agent_said_last_and_nothing_where_nobody_says(path: Path) -> None:
+    assert trained(None, 3).progress() == {}
+    agent = Answering(path, http(json.dumps({**GRANTED, "energyMillijoules": 12_345_678}).encode()))
+    job = Job(Environment(socket=str(path), incarnation=1))
+    job.start()
+    try:
+        assert job.progress() == {}, "before anybody was asked"
+        for _ in job.epochs(1):
+            for _ in job.loader(range(2), 1):
+                with job.step():
+                    pass
+            wait_until(lambda: job.progress() == {"kJ": "12.3", "MHz": "1005", "W": "250"}, lambda: str(job.progress()))
+    finally:
+        agent.close()
+
+
+def test_joules_are_asked_for_only_where_they_are_shown_and_missing_ones_cost_no_report() -> None:
+    agent, clock = Said(), Clock()
+    reporter = Reporter(agent, clock)  # type: ignore[arg-type]
+    step(reporter, clock, 1)
+    step(reporter, clock, 2)
+    reporter.report()
+    assert len(agent.bodies) == 1
+    reporter.shows_energy = True
+    step(reporter, clock, 3)
+    reporter.report()
+    assert (reporter.clock_megahertz, reporter.energy_millijoules) == (1005, None)
+    assert [body is None for body in agent.bodies] == [False, False, True]
 
 
 def test_only_one_process_of_a_pod_reports(path: Path) -> None:
