@@ -258,7 +258,10 @@ def take_down(directory: Path, *, only_dead: bool = False) -> bool:
     if only_dead and running:
         raise FileExistsError(f"the devcluster in {directory} is already up ({', '.join(running)} run)")
     control_plane.stop()
-    shutil.rmtree(directory)
+    try:
+        shutil.rmtree(directory)
+    except FileNotFoundError:  # the command that it ran in the foreground of removes it meanwhile, too
+        shutil.rmtree(directory, ignore_errors=True)
     return True
 
 

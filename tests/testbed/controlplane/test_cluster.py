@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_testbed.controlplane.cluster import DevCluster
+from flyball_testbed.controlplane.cluster import DevCluster, take_down
 from flyball_testbed.controlplane.components import COMPONENTS
-from flyball_testbed.controlplane.control_plane import Options
+from flyball_testbed.controlplane.control_plane import ControlPlane, Options
 from flyball_testbed.controlplane.processes import Process, ProcessIdentity
 
 from tests.support.control_plane import IsolatedCluster
@@ -27,6 +29,35 @@ async def test_a_cluster_in_an_event_loop() -> None:
         # The worker thread that started them is not what they live by.
         assert all(process.is_running() for process in processes)
     assert not any(process.is_running() for process in processes)
+
+
+def test_a_cluster_that_its_own_command_takes_away_meanwhile_is_taken_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one that runs in the foreground both remove the folder: the command, and who takes it down elsewhere."""
+    directory = tmp_path / "cluster"
+    (directory / "pki").mkdir(parents=True)
+    certificate = directory / "pki" / "ca.crt"
+    certificate.write_text("")
+
+    class Stopped:
+        def running(self) -> list[str]:
+            return []
+
+        def stop(self) -> None: ...
+
+    unlink = os.unlink
+
+    def overtaken(path: str, **at: Any) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            unlink(certificate)
+        unlink(path, **at)
+
+    with monkeypatch.context() as racing:
+        racing.setattr(ControlPlane, "attach", lambda directory: Stopped())
+        racing.setattr(os, "unlink", overtaken)
+        assert take_down(directory)
+    assert not directory.exists()
 
 
 def test_a_failure_on_the_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
