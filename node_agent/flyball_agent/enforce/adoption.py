@@ -20,27 +20,24 @@ def find_gpus(
     shown: Iterable[Gpu],
     journal: JournalState,
     *,
-    now_ns: int,
-    session_resumed: bool,
+    resumed_at_ns: int | None,
     unopened: Sequence[UnopenedGpu] = (),
 ) -> dict[str, GpuState]:
     """Every GPU of the node, by UUID: opened by the driver, there but not opened, or only remembered by the journal.
 
     One that could not be opened counts at the largest limit that it may have. Before it is read, another may hold the most
-    that it can; or, where the journal's last set of it was in this very driver session (`session_resumed`), the larger of
-    what it was and what it was to be, which may have been asked for just before `now_ns` and come after it is read.
+    that it can; or, where the journal's last set of it was in this very driver session (which goes on since
+    `resumed_at_ns`), the larger of what it was and what it was to be. That may have been asked for just before, and come
+    after it is read.
     """
 
     def most(uuid: str, limits: GpuLimits) -> MilliwattsPerGpu:
         intent = journal.intents.get(uuid)
-        if intent is None or not session_resumed:
+        if intent is None or resumed_at_ns is None:
             return limits.max_milliwatts
         return max(intent.old_milliwatts, intent.new_milliwatts)
 
-    def coming(uuid: str) -> ComingLimit | None:
-        intent = journal.intents.get(uuid) if session_resumed else None
-        return None if intent is None else ComingLimit(intent.new_milliwatts, now_ns)
-
+    coming = {} if resumed_at_ns is None else _coming(journal, resumed_at_ns)
     unlisted = Holders.NOT_LISTED
     gpus = {
         gpu.uuid: GpuState(
@@ -50,7 +47,7 @@ def find_gpus(
             gpu.limits,
             most(gpu.uuid, gpu.limits),
             holders=unlisted,
-            coming=coming(gpu.uuid),
+            coming=coming.get(gpu.uuid),
         )
         for gpu in shown
     }
@@ -72,7 +69,7 @@ def find_gpus(
                 limits,
                 most(found.uuid, limits),
                 holders=unlisted,
-                coming=coming(found.uuid),
+                coming=coming.get(found.uuid),
                 failure=GpuFailure.of(failure),
             )
     known_most = max((gpu.limits.max_milliwatts for gpu in gpus.values()), default=LARGEST_LIMIT_MILLIWATTS)
@@ -88,6 +85,10 @@ def find_gpus(
             uuid, gpu.index, gpu.model, limits, most_milliwatts, holders=unlisted, failure=failure_state
         )
     return gpus
+
+
+def _coming(journal: JournalState, asked_ns: int) -> dict[str, ComingLimit]:
+    return {uuid: ComingLimit(intent.new_milliwatts, asked_ns) for uuid, intent in journal.intents.items()}
 
 
 def unnamed_uuid(index: int) -> str:

@@ -83,8 +83,7 @@ class Enforcer:
             gpus=find_gpus(
                 self._access.gpus.values(),
                 journal.state,
-                now_ns=clock_ns(),
-                session_resumed=self._access.session.resumed,
+                resumed_at_ns=clock_ns() if self._access.session.resumed else None,
                 unopened=driver.unopened,
             ),
             grant=None if observe else journal.state.grant,
@@ -299,22 +298,11 @@ class Enforcer:
         state = self.state
         before = self._access.swap(driver)
         state.session = self._access.session.session
-        found = find_gpus(
-            self._access.gpus.values(),
-            self._journal.state,
-            now_ns=self._clock_ns(),
-            session_resumed=False,
-            unopened=driver.unopened,
-        )
+        found = find_gpus(self._access.gpus.values(), self._journal.state, resumed_at_ns=None, unopened=driver.unopened)
         for uuid, gpu in found.items():
             known = state.gpus.get(uuid)
             if known is not None:
-                found[uuid] = gpu.changed(
-                    pods=known.pods,
-                    holders=known.holders,
-                    coming=known.coming,
-                    throttled_seconds=known.throttled_seconds,
-                )
+                found[uuid] = gpu.as_known(known)
         state.gpus.clear()
         state.gpus.update(found)
         self._note_driver()

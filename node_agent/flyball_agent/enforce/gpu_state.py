@@ -147,6 +147,16 @@ class GpuState(Struct, frozen=True):
         """The same GPU with some fields changed."""
         return replace(self, **fields)
 
+    def as_known(self, before: GpuState) -> GpuState:
+        """The GPU as a driver that was opened anew shows it, with what was known of it before."""
+        return replace(
+            self,
+            pods=before.pods,
+            holders=before.holders,
+            coming=before.coming,
+            throttled_seconds=before.throttled_seconds,
+        )
+
     def read(self, reading: GpuReading, now_ns: int, elapsed_seconds: float) -> GpuState:
         """The GPU after it was read, `elapsed_seconds` after the last time. One that failed before was perhaps reset,
         which removes locks."""
