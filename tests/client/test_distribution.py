@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -28,8 +30,10 @@ ADAPTERS = {
 }
 
 TRAIN = """
-import sys
+import importlib, sys
 sys.path.insert(0, sys.argv[1])
+for name in sys.argv[2:]:
+    importlib.import_module(name)
 import flyball
 job = flyball.join()
 seen = []
@@ -76,22 +80,30 @@ def test_nothing_of_ours_imports_it_but_what_trains_by_it() -> None:
 
 
 def pythons() -> list[str]:
-    """This interpreter, and older and newer ones that run."""
+    """This interpreter, and older and newer ones that run; pyenv's too, which on PATH are scripts that refuse to."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = [sys.executable]
     for version in ("3.9", "3.10", "3.13"):
-        program = shutil.which(f"python{version}")
-        if (
-            program is not None
-            and subprocess.run([program, "-c", ""], capture_output=True, check=False).returncode == 0
-        ):
-            found.append(program)
+        on_path = shutil.which(f"python{version}")
+        programs = [*([on_path] if on_path else []), *map(str, sorted(pyenv.glob(f"{version}.*/bin/python{version}")))]
+        ran = (
+            program
+            for program in programs
+            if subprocess.run([program, "-c", ""], capture_output=True, check=False).returncode == 0
+        )
+        found.extend(islice(ran, 1))
     return found
 
 
 @pytest.mark.parametrize("python", pythons())
 def test_it_trains_without_any_installed_package(python: str, tmp_path: Path) -> None:
+    modules = [
+        ".".join(("flyball", *source.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        for source in SOURCES
+        if source.name not in ADAPTERS
+    ]
     answer = subprocess.run(
-        [python, "-I", "-S", "-c", TRAIN, str(ROOT / "client")],
+        [python, "-I", "-S", "-c", TRAIN, str(ROOT / "client"), *modules],
         capture_output=True,
         text=True,
         check=False,
