@@ -66,7 +66,8 @@ class Start:
     @property
     def steps(self) -> list[int]:
         # The words of several processes may stand in one line: torchrun lets Python write a line and its end by themselves.
-        return [int(number) for number in re.findall(r"(?<![a-z_])step (\d+)", self.log.read_text())]
+        # Keras' example also says "epoch 1 at step 25" before it trains.
+        return [int(number) for number in re.findall(r"(?<![a-z_])(?<!at )step (\d+)", self.log.read_text())]
 
     def wait_step(self, number: int) -> None:
         wait_until(
