@@ -352,7 +352,7 @@ def test_on_the_recorded_workloads_runs_come_to_the_cheapest_batch_size(
     limit = trace.optimum(0.5)[1]
     replayed = ReplayedCluster(trace, 0.5, seed=3)
     stream = Stream(trace.batch_sizes, trace.default_batch_size, nodes_of(model))
-    for number in range(40):
+    for number in range(20):
         if number % 5 == 4:
             stream.new_operator()
         uid, run = stream.begin()
