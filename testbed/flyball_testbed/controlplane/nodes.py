@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -12,7 +13,7 @@ from flyball_kube.errors import ApiError
 
 from flyball_testbed.controlplane.api import ApiClient, Json
 from flyball_testbed.controlplane.components import FAKE_NODE_ANNOTATION, SERVICE_ADDRESS
-from flyball_testbed.controlplane.stages import NODE_ANNOTATION, NOT_READY
+from flyball_testbed.controlplane.stages import ANNOTATION_PREFIX, NODE_ANNOTATION, NOT_READY
 
 NODES = "/api/v1/nodes"
 NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -22,6 +23,10 @@ DEFAULT_GPUS_PER_NODE = 8
 CPUS_PER_GPU = 16
 GIBIBYTES_PER_GPU = 128
 PODS_PER_NODE = 110
+# A kwok that has just started passes over what changes of a node between its taking the node and its reading back that it
+# has (0.8), and never looks at it again: what is asked of a node is asked until it is done, each time by another change.
+ASKED_ANNOTATION = f"{ANNOTATION_PREFIX}/asked"
+ASK_AGAIN_SECONDS = 5.0
 
 
 def node_name(index: int) -> str:
@@ -143,15 +148,26 @@ def set_cordoned(api: ApiClient, name: str, cordoned: bool = True) -> None:
 def set_not_ready(api: ApiClient, name: str, not_ready: bool = True, *, timeout_seconds: float = 30.0) -> None:
     """Make a node report itself not ready (or ready again), and wait until its Ready condition is the same.
 
-    Its pods stay as they are: the node controller takes readiness from those of nodes that it does not hear.
+    Its pods stay as they are: the node controller takes readiness from those of nodes that it does not hear. Raises
+    TimeoutError.
     """
-    api.patch(f"{NODES}/{name}", {"metadata": {"annotations": {NODE_ANNOTATION: NOT_READY if not_ready else None}}})
-    api.wait_for(
-        f"{NODES}/{name}",
-        lambda node: node is not None and is_ready(node) != not_ready,
-        timeout_seconds=timeout_seconds,
-        what="not ready" if not_ready else "ready",
-    )
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        asked = datetime.datetime.now(datetime.UTC).isoformat()
+        annotations = {NODE_ANNOTATION: NOT_READY if not_ready else None, ASKED_ANNOTATION: asked}
+        api.patch(f"{NODES}/{name}", {"metadata": {"annotations": annotations}})
+        left = deadline - time.monotonic()
+        try:
+            api.wait_for(
+                f"{NODES}/{name}",
+                lambda node: node is not None and is_ready(node) != not_ready,
+                timeout_seconds=min(left, ASK_AGAIN_SECONDS),
+                what="not ready" if not_ready else "ready",
+            )
+            return
+        except TimeoutError:
+            if left <= ASK_AGAIN_SECONDS:
+                raise
 
 
 def remove_taint(api: ApiClient, name: str, key: str = STARTUP_TAINT) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 from flyball_api.names import LABEL_GPU_PRODUCT
+from flyball_testbed.controlplane import nodes
 from flyball_testbed.controlplane.api import Json
 from flyball_testbed.controlplane.nodes import (
     NODES,
@@ -65,6 +69,23 @@ def test_a_node_goes_down_and_comes_back(cluster: IsolatedCluster) -> None:
     cluster.api.wait_for(
         f"{NODES}/{name}", lambda node: "node.kubernetes.io/not-ready" not in taint_keys(node), what="no longer tainted"
     )
+
+
+def test_what_kwok_passed_over_is_asked_again(cluster: IsolatedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    [name] = cluster.add_nodes(1)
+    send, asked = cluster.api.patch, []
+
+    def pass_over_the_first(path: str, body: Json) -> Json:
+        asked.append(body)
+        return send(path, body) if len(asked) > 1 else {}
+
+    monkeypatch.setattr(cluster.api, "patch", pass_over_the_first)
+    monkeypatch.setattr(nodes, "ASK_AGAIN_SECONDS", 0.5)
+    set_not_ready(cluster.api, name)
+    assert not is_ready(cluster.api.get(f"{NODES}/{name}"))
+    assert len({json.dumps(body) for body in asked}) == len(asked) > 1, "the same once more would be no change to see"
+    monkeypatch.undo()
+    set_not_ready(cluster.api, name, False)
 
 
 def test_a_cordoned_node_takes_no_pods_until_uncordoned(cluster: IsolatedCluster) -> None:
