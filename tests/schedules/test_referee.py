@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 from flyball_simulated_gpu.virtual import VirtualNode
 
 from tests.support.schedules.hardware import CONSTANTS, WatchedDevice
 from tests.support.schedules.memory_api import Change
-from tests.support.schedules.referee import Referee
+from tests.support.schedules.referee import LOOK_EVERY_SECONDS, SECONDS_ALLOWED, Referee
 
 CLAIMED_WATTS = 230
+REPORT_TIMEOUT_SECONDS = 60.0
+
+
+class Clock:
+    """What the referee asks of its loop: the time, which the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, _seconds: float, _callback: object) -> None:
+        """The test looks by itself."""
 
 
 class Scene:
     """A node of two GPUs at 100 and 130 W under a cap that claims their sum; then another hand sets the first to 250 W."""
 
     def __init__(self, *, lowered_by_hand: bool = False) -> None:
-        loop = asyncio.new_event_loop()
-        self.referee = Referee(loop, lambda: True, 60.0, lambda _: None)
-        node = VirtualNode("a", [CONSTANTS] * 2, lambda: int(loop.time() * 1e9))
+        self.clock = Clock()
+        loop = cast(asyncio.AbstractEventLoop, self.clock)
+        self.referee = Referee(loop, lambda: True, REPORT_TIMEOUT_SECONDS, lambda _: None)
+        node = VirtualNode("a", [CONSTANTS] * 2, lambda: int(self.clock.now * 1e9))
         self.first, self.second = (WatchedDevice(device, node, self.referee) for device in node.devices)
         self.referee.add("a", node.devices, {})
         by_hand = self.first.device
@@ -33,7 +49,6 @@ class Scene:
         self.claim()
         assert not self.referee.violation
         self.referee.by_itself(by_hand, "drift", lambda: by_hand.set_power_limit_milliwatts(250_000))
-        loop.close()
 
     def claim(self) -> None:
         says = [{"type": "Enforced", "status": "True", "reason": "LimitsAcknowledged"}]
@@ -44,6 +59,17 @@ class Scene:
 
     def report(self) -> None:
         self.referee.told(Change(2, "gpunodes", "MODIFIED", {"metadata": {"name": "a"}, "status": {"devices": []}}))
+
+    def acknowledge_a_brake(self) -> None:
+        item = {"metadata": {"name": "a"}, "spec": {"limitsMilliwatts": 230_000}}
+        self.referee.told(Change(3, "brakeacknowledgements", "ADDED", item))
+
+    def wait(self, seconds: float) -> None:
+        """Let the time pass and look every now and then, as the referee does."""
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            self.clock.now = min(end, self.clock.now + LOOK_EVERY_SECONDS)
+            self.referee.look()
 
     @staticmethod
     def set(device: WatchedDevice, watts: int) -> None:
@@ -92,3 +118,14 @@ def test_more_than_another_hand_has_set_is_the_agents_doing() -> None:
 def test_what_another_hand_had_lowered_to_what_the_agent_wants_now_is_what_it_raises() -> None:
     """The agent commanded nothing when it wanted that limit: it was there already, and others were granted the rest."""
     assert not Scene(lowered_by_hand=True).referee.violation
+
+
+@pytest.mark.parametrize("sign", ["report", "acknowledge_a_brake"])
+def test_an_agent_is_silent_from_its_last_word_on_and_an_acknowledged_brake_is_one(sign: str) -> None:
+    scene = Scene()
+    scene.wait(10.0)
+    getattr(scene, sign)()
+    scene.wait(REPORT_TIMEOUT_SECONDS + SECONDS_ALLOWED - LOOK_EVERY_SECONDS)
+    assert not scene.referee.violation, "the operator could not know before"
+    scene.wait(3 * LOOK_EVERY_SECONDS)
+    assert scene.referee.violation == "hall: 230 W claimed as enforced, 380 W allowed by the limits"

@@ -25,6 +25,8 @@ SECONDS_ALLOWED = 2.0
 LOOK_EVERY_SECONDS = 0.25
 # What is written so often in so many seconds is a storm: nobody's doing, and the API server's end.
 STORM_WRITES, STORM_SECONDS = 60, 5.0
+# Where a node's agent says how it is: after each it may be silent for as long as the operator waits.
+REPORTS = {"gpunodes": "status", "brakeacknowledgements": "spec"}
 
 
 class Violation(AssertionError):
@@ -107,7 +109,7 @@ class Referee:
         self._specs: dict[tuple[str, int], Json] = {}  # by the cap's uid and generation
         self._open: dict[str, Window] = {}
         self._reported: dict[str, float] = {}
-        self._statuses: dict[str, Json] = {}
+        self._reports: dict[tuple[str, str], Json] = {}
         self._boot_ids: dict[str, str] = {}
         self._written: defaultdict[tuple[str, str], deque[float]] = defaultdict(partial(deque, maxlen=STORM_WRITES))
         self._office, self._looked_at, self._was_clear = 0.0, 0.0, False
@@ -208,11 +210,12 @@ class Referee:
             known, self._boot_ids[name] = self._boot_ids.get(name, boot_id), boot_id
             if change.kind == "DELETED" or boot_id != known or not _ready(item):
                 self._sign(name)
-        elif change.plural == "gpunodes":
-            status = {} if change.kind == "DELETED" else item.get("status") or {}
-            if status != self._statuses.get(name):
-                self._statuses[name], self._reported[name] = status, self._loop.time()
-                self._sign_of_status(name, status)
+        elif change.plural in REPORTS:
+            report = {} if change.kind == "DELETED" else item.get(REPORTS[change.plural]) or {}
+            if report != self._reports.get((change.plural, name)):
+                self._reports[change.plural, name], self._reported[name] = report, self._loop.time()
+                if change.plural == "gpunodes":
+                    self._sign_of_status(name, report)
         self.look()
 
     def _count_write(self, plural: str, name: str) -> None:
