@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from flyball_cli.main import build_app
-from typer.main import get_command
+
+from tests.support.command_line import whole_command
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "benchmarks/README.md", *(ROOT / "docs").glob("*.md")])
@@ -136,7 +136,7 @@ def commands() -> Iterator[tuple[str, str, list[str]]]:
 
 
 def test_commands_that_are_named_exist_with_their_options() -> None:
-    root = get_command(build_app())
+    root = whole_command()
     wrong = []
     for document, line, words in commands():
         command = root
@@ -222,7 +222,7 @@ def test_every_heading_has_something_below_it(document: Path) -> None:
 
 def test_every_command_and_make_target_is_in_a_document() -> None:
     text = "\n".join(document.read_text() for document in DOCUMENTS)
-    commands = get_command(build_app()).commands  # type: ignore[attr-defined]
+    commands = whole_command().commands  # type: ignore[attr-defined]
     assert [name for name in commands if not re.search(rf"flyball {name}\b", text)] == []
     targets = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert [name for name in sorted(targets) if not re.search(rf"make {name}\b(?!-)|`{name}`", text)] == []

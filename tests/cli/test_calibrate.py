@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from flyball_cli.main import build_app
 from flyball_planner.models.gpu import catalogue, gpu_model_for, gpu_model_from_file
-from typer.testing import CliRunner
 
-RUNNER = CliRunner()
+from tests.support.command_line import flyball
 
 
 def write_sweep(folder: Path) -> Path:
@@ -24,7 +22,7 @@ def write_sweep(folder: Path) -> Path:
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    result = RUNNER.invoke(build_app(), ["calibrate", *map(str, arguments)])
+    result = flyball("calibrate", *arguments)
     return result.exit_code, result.output
 
 

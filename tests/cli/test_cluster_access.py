@@ -9,16 +9,14 @@ from pathlib import Path
 import pytest
 import typer
 from flyball_cli.cluster_access import invocation, missing_right, refusal
-from flyball_cli.main import build_app
 from flyball_cli.why import kind_of, split_target
 from flyball_kube.errors import ApiError
-from typer.testing import CliRunner
 
-RUNNER = CliRunner()
+from tests.support.command_line import flyball
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    answer = RUNNER.invoke(build_app(), arguments)
+    answer = flyball(*arguments)
     return answer.exit_code, answer.output
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 from flyball_cli.files import check_output_file, check_output_folder
-from flyball_cli.main import build_app
-from typer.testing import CliRunner
+
+from tests.support.command_line import flyball
 
 NOWHERE = Path("/proc/flyball")  # nobody can make anything here, and the folder's mode lets root
 
@@ -66,7 +66,7 @@ def test_a_kind_of_picture_that_is_not_drawn_is_refused_before_any_work(
 ) -> None:
     (tmp_path / "input.csv").write_text("read too early\n")
     words = arguments.format(csv=tmp_path / "input.csv").split()
-    ended = CliRunner().invoke(build_app(), [*words, str(tmp_path / name)])
+    ended = flyball(*words, tmp_path / name)
     assert ended.exit_code == 2, ended.output
     ending = "no ending" if name == "picture" else ".foo"
     assert ended.output.splitlines() == [
@@ -90,7 +90,7 @@ def test_a_command_refuses_the_place_before_it_reads_its_input(arguments: str, t
     (tmp_path / "input.csv").write_text("read too early\n")
     words = arguments.format(csv=tmp_path / "input.csv").split()
     place = NOWHERE.with_suffix(".png") if words[-1] in ("--png", "--plot") else NOWHERE
-    ended = CliRunner().invoke(build_app(), [*words, str(place)])
+    ended = flyball(*words, str(place))
     assert ended.exit_code == 2, ended.output
     assert f"{words[-1]} {place}: " in ended.output
     assert "may not be written" in ended.output

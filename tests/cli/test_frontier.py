@@ -8,17 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from flyball_cli.main import build_app
 from flyball_frontiers.pipeline import PipelineProfile, Schedule, graph_to_json, pipeline_graph
-from typer.testing import CliRunner
+
+from tests.support.command_line import flyball
 
 PROFILE = Path(__file__).parents[2] / "examples" / "profiles" / "gpt3-a100-unbalanced.csv"
 PNG = b"\x89PNG"
-
-
-def flyball(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), [str(each) for each in arguments])
 
 
 def planned(tmp_path: Path, *arguments: object) -> dict[str, Any]:
@@ -309,6 +304,6 @@ def test_clocks_that_lag_are_planned_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [["frontier", "p.csv"], ["frontier-groups", "p.json"], ["kareus", "pipeline"]])
 def test_a_number_of_points_that_nobody_can_mean_is_refused_at_once(command: list[str]) -> None:
-    result = CliRunner().invoke(build_app(), [*command, "--points", "100000000"])
+    result = flyball(*command, "--points", "100000000")
     assert result.exit_code == 2
     assert "100000000 is too large; wanted at most 10000" in " ".join(result.output.split())

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from flyball_cli.main import build_app
-from typer.testing import CliRunner
+from typer.testing import Result
+
+from tests.support.command_line import flyball
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "profiles"
 LAYOUT = EXAMPLES / "two-groups.json"
 
 
-def flyball(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), ["frontier-groups", *(str(each) for each in arguments)])
+def groups(*arguments: object) -> Result:
+    return flyball("frontier-groups", *arguments)
 
 
 def planned(tmp_path: Path, *arguments: object) -> tuple[dict[str, Any], str]:
     output = tmp_path / "groups-plan.json"
-    result = flyball(LAYOUT, "--points", 12, "--output", output, *arguments)
+    result = groups(LAYOUT, "--points", 12, "--output", output, *arguments)
     assert result.exit_code == 0, result.output
     document: dict[str, Any] = json.loads(output.read_text())
     return document, result.output
@@ -70,7 +70,7 @@ def test_a_straggler_is_planned_around(tmp_path: Path) -> None:
     ],
 )
 def test_bad_options_are_said_in_one_line(arguments: tuple[str, ...], message: str) -> None:
-    result = flyball(LAYOUT, "--points", 2, *arguments)
+    result = groups(LAYOUT, "--points", 2, *arguments)
     assert result.exit_code == 2
     assert message in result.output
     assert len(result.output.strip().splitlines()) == 1
@@ -95,7 +95,7 @@ def test_a_bad_layout_is_said_in_one_line(tmp_path: Path, text: str, message: st
     layout = tmp_path / "groups.json"
     layout.write_text(text)
     shutil.copy(LAYOUT, tmp_path)
-    result = flyball(layout)
+    result = groups(layout)
     assert result.exit_code == 2
     assert message in result.output
     assert len(result.output.strip().splitlines()) == 1

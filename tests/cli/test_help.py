@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from flyball_cli.main import build_app
 from flyball_planner.policies.registry import policy_names
 from flyball_testbed.demo.command import FIRST_CAP, HIGH_CAP, LOW_CAP
 from rich.text import Text
-from typer.main import get_command
-from typer.testing import CliRunner
+
+from tests.support.command_line import flyball, whole_command
 
 
 def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -24,13 +23,13 @@ def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from commands(below, f"{name} {word}")
 
 
-COMMANDS = dict(commands(get_command(build_app()), "flyball"))
+COMMANDS = dict(commands(whole_command(), "flyball"))
 
 
 @functools.cache
 def help_of(name: str) -> str:
     """What a command's `--help` shows at eighty columns."""
-    return CliRunner().invoke(build_app(), [*name.split()[1:], "--help"], env={"COLUMNS": "80"}).output
+    return flyball(*name.split()[1:], "--help", env={"COLUMNS": "80"}).output
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -71,7 +70,7 @@ def test_values_are_named_as_people_name_them(name: str) -> None:
 
 
 def test_what_kubectl_is_given_stands_in_its_usage() -> None:
-    shown = CliRunner().invoke(build_app(), ["devcluster", "kubectl", "--help"], prog_name="flyball").output
+    shown = flyball("devcluster", "kubectl", "--help").output
     assert shown.startswith("Usage: flyball devcluster kubectl [OPTIONS] -- ARGS...\n")
 
 

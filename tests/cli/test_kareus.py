@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from flyball_cli.main import build_app
-from typer.testing import CliRunner
+
+from tests.support.command_line import flyball
 
 PNG = b"\x89PNG"
 COLUMNS = "overlap_start,overlap_end,comm_sm_number,comm_block_size,0:time (s),0:total energy (J)"
@@ -30,7 +30,7 @@ def tables(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(build_app(), ["kareus", *arguments])
+    result = flyball("kareus", *arguments)
     return result.exit_code, " ".join(result.output.split())
 
 

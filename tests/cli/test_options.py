@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import typer
 from flyball_agent.process.options import AgentOptions
-from flyball_cli.main import build_app
 from flyball_cli.options import takes
 from flyball_kube.log_settings import LogSettings
 from flyball_kube.options import OptionText, option, options
 from flyball_operator.settings import Settings
 from flyball_planner.planner import DEFAULT_POLICY
 from typer.testing import CliRunner
+
+from tests.support.command_line import flyball
 
 WIDE = {"COLUMNS": "240", "TERM": "dumb"}
 
@@ -104,7 +105,7 @@ def test_every_setting_is_given_by_option_and_by_environment(
 
 def entries(command: str) -> dict[str, str]:
     """What `flyball COMMAND run --help` says of each option, by its flag."""
-    shown = CliRunner().invoke(build_app(), [command, "run", "--help"], env=WIDE).output
+    shown = flyball(command, "run", "--help", env=WIDE).output
     found: dict[str, str] = {}
     flag = ""
     for line in shown.splitlines():

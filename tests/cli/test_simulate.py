@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from flyball_cli.main import build_app
 from flyball_cli.simulation_options import read_cap_schedule, read_node_events
 from flyball_simulator.settings import CapStep, NodeEvent
 from flyball_simulator.workloads.trace_formats import FORMATS
-from typer.testing import CliRunner, Result
+
+from tests.support.command_line import flyball
 
 RESULT_KEYS = [
     "policy",
@@ -38,10 +38,6 @@ def trace(tmp_path: Path) -> Path:
     rows = [f"job-{index},{60 * index},{600 + 100 * index},{1 << index % 3}" for index in range(8)]
     path.write_text("\n".join(["job_id,submission_time,duration,num_gpu", *rows]) + "\n")
     return path
-
-
-def flyball(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(), [str(argument) for argument in arguments])
 
 
 @pytest.mark.slow

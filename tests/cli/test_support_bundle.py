@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyball_cli.main import build_app
 from flyball_cli.support_bundle import MOST_AGENTS, Bundle, gather, without_secrets
 from flyball_kube.errors import ApiError
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
+from tests.support.command_line import flyball
 from tests.support.control_plane import GROUP, IsolatedCluster
 
 Json = dict[str, Any]
@@ -152,7 +151,7 @@ def test_whatever_stands_where_a_secret_may_stand_is_left_out(value: Any, name: 
 def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
     target = tmp_path / "mine.tar.gz"
     target.write_text("mine")
-    answer = CliRunner().invoke(build_app(), ["support-bundle", "--output", str(target)])
+    answer = flyball("support-bundle", "--output", str(target))
     assert answer.exit_code == 1
     assert "is there already" in answer.output
     assert target.read_text() == "mine"
@@ -171,9 +170,7 @@ def test_without_a_cluster_there_is_one_line_and_no_file(tmp_path: Path) -> None
         )
     )
     target = tmp_path / "bundle.tar.gz"
-    answer = CliRunner().invoke(
-        build_app(), ["support-bundle", "--output", str(target), "--kubeconfig", str(kubeconfig)]
-    )
+    answer = flyball("support-bundle", "--output", str(target), "--kubeconfig", str(kubeconfig))
     assert answer.exit_code == 1
     (line,) = answer.output.splitlines()
     assert "support-bundle: no answer from http://127.0.0.1:1" in line
@@ -213,7 +210,7 @@ def test_it_is_gathered_from_a_real_api_server(cluster: IsolatedCluster, tmp_pat
     cluster.add_nodes(1)
     target = tmp_path / "bundle.tar.gz"
     arguments = ["support-bundle", "--output", str(target), "--kubeconfig", str(cluster.devcluster.kubeconfig)]
-    answer = CliRunner().invoke(build_app(), arguments)
+    answer = flyball(*arguments)
     assert answer.exit_code == 0, answer.output
     with tarfile.open(target) as archive:
 

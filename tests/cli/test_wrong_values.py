@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from flyball_cli.main import build_app
-from typer.testing import CliRunner
+
+from tests.support.command_line import flyball
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from typer.testing import CliRunner
     ],
 )
 def test_what_is_wrong_with_a_value_is_said_with_it_and_with_what_would_be_right(arguments: str, words: str) -> None:
-    ended = CliRunner().invoke(build_app(), arguments.split(), env={"NODE_NAME": ""})
+    ended = flyball(*arguments.split(), env={"NODE_NAME": ""})
     assert ended.exit_code == 2
     assert words in ended.output
     assert [word for word in ("Input should", "Value error", "unable to parse", "['") if word in ended.output] == []

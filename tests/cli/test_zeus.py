@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from flyball_cli.main import build_app
-from typer.testing import CliRunner
+
+from tests.support.command_line import flyball
 
 PNG = b"\x89PNG"
 
@@ -35,7 +35,7 @@ def tables(tmp_path: Path) -> Path:
 def test_a_replay_writes_its_report_and_pictures(tables: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     arguments = ["zeus", "replay", str(tables), "--workload", "NeuMF", "--seeds", "2", "--carry-from", "p100"]
-    result = CliRunner().invoke(build_app(), [*arguments, "--output", str(output)])
+    result = flyball(*arguments, "--output", str(output))
     assert result.exit_code == 0, result.output
     assert "NeuMF" in result.output
     assert "cumulative regret" in result.output
@@ -52,10 +52,10 @@ def test_a_replay_writes_its_report_and_pictures(tables: Path, tmp_path: Path) -
 def test_a_power_limit_is_chosen_and_the_rest_shown(tmp_path: Path) -> None:
     profile = tmp_path / "profile.csv"
     profile.write_text("power_limit_watts,time_seconds,energy_joules\n250,10,2200\n200,10.4,1900\n150,12,1700\n")
-    shown = CliRunner().invoke(build_app(), ["zeus", "power-limit", str(profile), "--selector", "slowdown"])
+    shown = flyball("zeus", "power-limit", str(profile), "--selector", "slowdown")
     assert shown.exit_code == 0, shown.output
     assert "200 W saves 13.6% of the energy for +4.0% time" in shown.output
-    answer = CliRunner().invoke(build_app(), ["zeus", "power-limit", str(profile), "--selector", "energy", "--json"])
+    answer = flyball("zeus", "power-limit", str(profile), "--selector", "energy", "--json")
     assert json.loads(answer.output)["power_limit_milliwatts"] == 150_000
 
 
@@ -68,7 +68,7 @@ def test_a_power_limit_is_chosen_and_the_rest_shown(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_named(tables: Path, arguments: list[str], says: str) -> None:
-    result = CliRunner().invoke(build_app(), ["zeus", *(a.format(tables=tables) for a in arguments)])
+    result = flyball("zeus", *(a.format(tables=tables) for a in arguments))
     assert result.exit_code == 2
     assert says in " ".join(result.output.split()) or says in result.output.replace("\n", "")
 
@@ -87,7 +87,7 @@ def test_bad_input_is_named(tables: Path, arguments: list[str], says: str) -> No
 def test_a_wrong_table_is_said_in_one_line(tables: Path, table: str, old: str | None, new: str, message: str) -> None:
     text = (tables / table).read_text()
     (tables / table).write_text(new if old is None else text.replace(old, new))
-    result = CliRunner().invoke(build_app(), ["zeus", "replay", str(tables), "--workload", "NeuMF", "--seeds", "1"])
+    result = flyball("zeus", "replay", str(tables), "--workload", "NeuMF", "--seeds", "1")
     assert (result.exit_code, len(result.output.strip().splitlines())) == (2, 1)
     assert message in result.output
 
@@ -98,7 +98,7 @@ def test_an_output_that_is_a_file_is_refused_before_the_replay(
     monkeypatch.setattr("flyball_studies.zeus.study.replay_seed", None)  # a replay would end in a traceback
     (tmp_path / "taken").write_text("")
     for output in (tmp_path / "taken", tmp_path / "taken" / "below"):
-        result = CliRunner().invoke(build_app(), ["zeus", "replay", str(tables), "--output", str(output)])
+        result = flyball("zeus", "replay", str(tables), "--output", str(output))
         assert (result.exit_code, len(result.output.strip().splitlines())) == (2, 1)
         assert "taken is a file; wanted a folder" in result.output
 
@@ -108,7 +108,7 @@ def test_another_seed_draws_otherwise_and_the_same_one_the_same(tables: Path, tm
     def regrets(seed: int, count: int) -> list[float]:
         output = tmp_path / f"{seed}-{count}"
         arguments = ["zeus", "replay", str(tables), "--workload", "NeuMF", "--seed", str(seed), "--seeds", str(count)]
-        result = CliRunner().invoke(build_app(), [*arguments, "--output", str(output)])
+        result = flyball(*arguments, "--output", str(output))
         assert result.exit_code == 0, result.output
         report = json.loads((output / "zeus-v100.json").read_text())
         assert (report["first_seed"], report["seeds"]) == (seed, count)
@@ -122,7 +122,7 @@ def test_another_seed_draws_otherwise_and_the_same_one_the_same(tables: Path, tm
 def test_iterations_count_where_the_file_does_not_say(tmp_path: Path) -> None:
     profile = tmp_path / "profile.csv"
     profile.write_text("power_limit_watts,time_seconds,energy_joules,iterations\n250,10,2200,\n200,10.4,1900,20\n")
-    shown = CliRunner().invoke(build_app(), ["zeus", "power-limit", str(profile), "--iterations", "10"])
+    shown = flyball("zeus", "power-limit", str(profile), "--iterations", "10")
     assert shown.exit_code == 0, shown.output
     assert [line.split()[1] for line in shown.output.splitlines() if line.split()[:1] in (["250"], ["200"])] == [
         "1000.0",

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from flyball_cli.main import build_app
 from flyball_testbed.controlplane.api import Json
-from typer.testing import CliRunner
 
+from tests.support.command_line import flyball
 from tests.support.site_bench import GROUP, Bench, job_manifest
 
 REPORTS = f"{GROUP}/energyreports"
@@ -35,7 +34,7 @@ def booked(bench: Bench, name: str) -> int:
 def reported(bench: Bench, *arguments: str) -> Any:
     """What `flyball report` says, as JSON."""
     options = ["--kubeconfig", str(bench.site.cluster.kubeconfig), "-o", "json"]
-    result = CliRunner().invoke(build_app(), ["report", *arguments, *options])
+    result = flyball("report", *arguments, *options)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 

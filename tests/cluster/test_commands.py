@@ -11,21 +11,19 @@ import msgspec
 import pytest
 from flyball_api.manifests import manifests
 from flyball_cli.live_cluster import LiveCluster
-from flyball_cli.main import build_app
 from flyball_kube.session import ApiSession
 from flyball_testbed.controlplane.install import BASE_DIRECTORY, read_manifests
 from flyball_views.overview import Overview
-from typer.testing import CliRunner
 
+from tests.support.command_line import flyball
 from tests.support.site_bench import Bench
 from tests.support.waiting import until
 
-RUNNER = CliRunner()
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
 
 def run(kubeconfig: Path, *arguments: str, answer: str = "") -> tuple[int, str]:
-    result = RUNNER.invoke(build_app(), [*arguments, "--kubeconfig", str(kubeconfig)], input=answer)
+    result = flyball(*arguments, "--kubeconfig", str(kubeconfig), answer=answer)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.output
     return result.exit_code, result.output
 

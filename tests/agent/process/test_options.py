@@ -14,9 +14,9 @@ from flyball_agent.process import start
 from flyball_agent.process.options import AgentOptions
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
 from flyball_api.units import MilliwattsPerGpu
-from flyball_cli.main import build_app
 from flyball_operator.settings import Settings
-from typer.testing import CliRunner
+
+from tests.support.command_line import flyball
 
 BASE = Path(__file__).parents[3] / "deploy" / "base"
 
@@ -46,7 +46,7 @@ def test_the_operators_namespace_is_an_option_and_a_variable(
 ) -> None:
     started: list[AgentOptions] = []
     monkeypatch.setattr(start, "become", lambda options, _: started.append(options))
-    result = CliRunner().invoke(build_app(), ["agent", "run", *arguments], env={"NODE_NAME": "gpu-07", **environment})
+    result = flyball("agent", "run", *arguments, env={"NODE_NAME": "gpu-07", **environment})
     assert result.exit_code == 0, result.output
     assert [(options.node_name, options.namespace) for options in started] == [("gpu-07", namespace)]
 
@@ -75,15 +75,15 @@ def test_pods_come_from_the_file_beside_simulated_hardware_and_else_from_the_kub
 
 def test_a_gpu_that_was_taken_out_is_forgotten_on_request_and_a_strange_one_is_refused(tmp_path: Path) -> None:
     arguments = ["agent", "forget", "--node-name", "node-0", "--journal-dir", str(tmp_path), "--gpu"]
-    result = CliRunner().invoke(build_app(), [*arguments, "GPU-1"])
+    result = flyball(*arguments, "GPU-1")
     assert result.exit_code == 1
     assert "node-0.journal" in result.stderr
     journal = Journal(tmp_path, "node-0")  # as of a running agent: the request needs no lock
     watts = MilliwattsPerGpu(100_000)
     journal.note(found_gpus([FoundGpu("GPU-1", "A100", watts, watts, watts, watts)]))
-    assert CliRunner().invoke(build_app(), [*arguments, "GPU-1"]).exit_code == 0
+    assert flyball(*arguments, "GPU-1").exit_code == 0
     assert Requests(tmp_path, "node-0").take_forgotten() == ["GPU-1"]
-    result = CliRunner().invoke(build_app(), [*arguments, "GPU-2"])
+    result = flyball(*arguments, "GPU-2")
     assert result.exit_code == 1
     assert "GPU GPU-2 is not remembered (remembered: GPU-1)" in " ".join(result.stderr.split())
     journal.close()
