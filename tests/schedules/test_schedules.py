@@ -35,7 +35,7 @@ from tests.support.schedules.rest import comes_to_rest
 from tests.support.schedules.run import run, shrunk
 from tests.support.schedules.world import Beginning, World
 
-CANDIDATES = 3000  # the fewest, in whole thousands, among which every two kinds of faults meet somewhere
+CANDIDATES = 12_000  # among 3,000 every two kinds of faults meet somewhere; of more, fewer seeds will do
 PARTS = 2
 # Everybody wants all there is, under a hall whose cap binds.
 GREEDY = Beginning((5, 10, 10), (False, False, False), ((DEFAULT, 1.0),) * (len(NODES) * GPUS))
@@ -93,7 +93,7 @@ def test_every_two_kinds_of_faults_meet_in_a_schedule() -> None:
     chosen = seeds_in_which_kinds_meet(CANDIDATES)
     met = set().union(*(kinds_that_meet(schedule_of(seed)) for seed in chosen))
     assert met == set(combinations(sorted(KINDS), 2))
-    assert len(chosen) < CANDIDATES / 10
+    assert len(chosen) < 200
 
 
 # --- schedules that broke it once -------------------------------------------------------------------------------------
