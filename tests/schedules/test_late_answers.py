@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
+from flyball_kube.resources import POWER_CAPS
 
 from tests.support.power_cluster import DEFAULT, GPUS, LARGEST, NODES
 from tests.support.schedules.faults import Fault, Schedule
@@ -20,6 +21,8 @@ from tests.support.schedules.world import Beginning, World
 
 PATIENCE_SECONDS = 0.5  # of the operator, a twentieth of its default
 BEGINNING = Beginning((10, 10, 10), (False,) * 3, ((DEFAULT, 1.0),) * (len(NODES) * GPUS))
+# Under a hall that one node at its largest limits takes too much of.
+FULL = replace(BEGINNING, tenths=(6, 10, 10))
 LESS = ((DEFAULT - 50, 1.0),) * (len(NODES) * GPUS)
 WATCHED_SECONDS = 30.0
 
@@ -66,6 +69,13 @@ def answer_late(world: World, seconds: float) -> None:
         link = world.link_of(name)
         assert link is not None
         link.lagging_until, link.lag_seconds = float("inf"), seconds
+
+
+def cut_off(world: World, name: str, seconds: float) -> None:
+    """Nothing passes between this process and the API server for so long."""
+    link = world.link_of(name)
+    assert link is not None
+    link.cut_until = asyncio.get_running_loop().time() + seconds
 
 
 def playing(course: Callable[[World], Awaitable[None]], *, brakes: bool = True) -> Play:
@@ -160,9 +170,7 @@ def test_what_a_silent_node_holds_is_asked_back_where_a_cap_needs_it_and_others_
     async def course(world: World) -> None:
         silent_seconds, allowed = 4.0, 6 * len(NODES) * GPUS * LARGEST // 10
         *others, silent = NODES
-        link = world.link_of(silent)
-        assert link is not None
-        link.cut_until = asyncio.get_running_loop().time() + silent_seconds
+        cut_off(world, silent, silent_seconds)
         world.plan(LESS)
         await asyncio.sleep(2 * PATIENCE_SECONDS)
         assert granted_watts(world, silent) == GPUS * (DEFAULT - 50), "no cap needs its watts: its grant stands"
@@ -189,3 +197,27 @@ def test_a_late_node_that_a_plan_asks_too_much_of_is_cut_once_and_not_in_each_cy
     faults = (Fault(4.6, "GPU hangs", "a", 3.97, 223), Fault(7.86, "the plan changes", "all", 0.1, 329))
     outcome = run(Schedule(88001508, Beginning((7, 7, 7), (True, False, False), wishes), faults))
     assert not outcome.violation, "a storm of writes, as the referee calls it"
+
+
+@pytest.mark.parametrize("arrives_after_seconds", [0.5, 1.5, 9.0])
+def test_a_claim_is_withdrawn_though_the_status_before_it_has_no_answer(arrives_after_seconds: float) -> None:
+    """Whether what is held up comes before the withdrawal, after it, or not while anybody looks."""
+
+    async def course(world: World) -> None:
+        leader = world.link_of(world.leader() or "")
+        assert leader is not None
+        arrives = asyncio.Event()
+        leader.held_up["PUT", POWER_CAPS.path(name="hall", subresource="status")] = arrives
+        world.plan(((DEFAULT - 5, 1.0),) * (len(NODES) * GPUS))
+        await until(lambda: not leader.held_up, "a status is on its way", 5.0)
+        asyncio.get_running_loop().call_later(arrives_after_seconds, arrives.set)
+        for name in ("a", "b"):  # they make no room meanwhile
+            cut_off(world, name, 5.0)
+        await world.stop_agent("c", 20.0)
+        world.machines["c"].reboot()
+        world.api.put("nodes", world.machines["c"].as_node())
+        await until(lambda: not is_enforced(world), "the claim is withdrawn", 1.8)
+        await asyncio.sleep(12.0)  # what is held up brings back no claim that is not true: the referee would say so
+        assert is_enforced(world), "the others have made room"
+
+    assert not run(Schedule(1, FULL, ()), play=playing(course)).violation

@@ -43,6 +43,9 @@ from flyball_operator.writes.executor import Executor
 from flyball_operator.writes.profiles import write_profiles
 
 SHORTEST_PAUSE_SECONDS = 0.05
+# For so long a cap's status is held back by the one before it, whose answer does not come: what is lost with its connection
+# would be waited for for ten seconds, and a claim that something makes untrue is to be withdrawn within two.
+CLAIM_UNANSWERED_SECONDS = 1.0
 
 
 class LeaderTerm:
@@ -104,6 +107,7 @@ class LeaderTerm:
         # 1. Read what stands, and what every node may draw now.
         cluster = self._watches.cluster()
         self._power_execution.give_up_lost(cluster.gpu_nodes, monotonic)
+        self._background.leave_unanswered("cap", CLAIM_UNANSWERED_SECONDS)
         # A finished plan is taken before anything is derived from the one in force: the next one must start from it.
         self._plans.take(cluster.jobs, monotonic)
         self._meters.follow(cluster.caps)
@@ -257,6 +261,7 @@ class LeaderTerm:
         pauses += [cap.next_change_seconds for cap in state.caps.states]
         pauses += [state.next_silence_seconds, self._plans.next_seconds(monotonic)]
         pauses.append(self._power_execution.next_seconds(state.cluster.gpu_nodes, monotonic))
+        pauses.append(self._background.next_unanswered_seconds("cap", CLAIM_UNANSWERED_SECONDS))
         if self._plans.in_force.next_is_near:
             pauses.append(PLAN_GRACE_SECONDS)
         return max(SHORTEST_PAUSE_SECONDS, min(pauses))

@@ -7,6 +7,7 @@ until it has ended, nothing else is started for that object, and the next cycle 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
@@ -28,10 +29,12 @@ class Background:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._tasks: dict[Hashable, asyncio.Task[WriteResult]] = {}
+        self._began_at: dict[Hashable, float] = {}  # by the event loop's clock
+        self._left: set[asyncio.Task[WriteResult]] = set()  # not waited for any longer, and not called back
         self._retries: dict[Hashable, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self._tasks) + len(self._left)
 
     def busy(self, key: Hashable) -> bool:
         """Whether something is under way for this object."""
@@ -59,11 +62,14 @@ class Background:
             write.close()
             raise ValueError(f"{key}: a write is under way already; ask busy() first")
         task = asyncio.create_task(self._run(key, write))
-        self._tasks[key] = task
+        self._tasks[key], self._began_at[key] = task, task.get_loop().time()
         task.add_done_callback(lambda ended: self._ended(key, ended, answered))
 
     def _ended(self, key: Hashable, task: asyncio.Task[WriteResult], answered: Callable[[WriteResult], object]) -> None:
-        del self._tasks[key]
+        if task in self._left:
+            self._left.remove(task)
+            return
+        del self._tasks[key], self._began_at[key]
         answered(UNKNOWN if task.cancelled() else task.result())
         if task.cancelled():
             return
@@ -94,12 +100,33 @@ class Background:
             task.cancel()
             task.add_done_callback(lambda ended: self._wake())
 
+    def leave_unanswered(self, kind: str, after_seconds: float) -> None:
+        """Wait no longer for writes of keys that begin with `kind` and have had no answer for so long.
+
+        They are not called back, for the API server may be at them, and would have to begin anew. They may arrive yet, in
+        any order with what is started for their objects next: for writes that say which version they replace, of which
+        only the first to arrive counts.
+        """
+        for key, age in self._ages(kind):
+            if age >= after_seconds:
+                self._left.add(self._tasks.pop(key))
+                del self._began_at[key]
+
+    def next_unanswered_seconds(self, kind: str, after_seconds: float) -> float:
+        """Seconds until the next such write has had no answer for so long; infinite where none is under way."""
+        return min((after_seconds - age for _, age in self._ages(kind)), default=math.inf)
+
+    def _ages(self, kind: str) -> list[tuple[Hashable, float]]:
+        """Of a kind of writes, those under way and waited for, with the seconds since they were started."""
+        began = [(key, at) for key, at in self._began_at.items() if isinstance(key, tuple) and key[0] == kind]
+        return [(key, asyncio.get_running_loop().time() - at) for key, at in began]
+
     async def stop(self) -> None:
         """Cancel what is under way and wait for its end."""
         for timer in self._retries.values():
             timer.cancel()
         self._retries.clear()
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *self._left]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -118,3 +118,62 @@ async def test_stopping_cancels_what_is_under_way() -> None:
     await background.stop()
     assert cancelled.is_set()
     assert not background.busy("a")
+
+
+def test_a_write_without_an_answer_makes_room_for_the_next_and_may_yet_arrive() -> None:
+    """It is not called back: an API server that takes longer than anybody waits would begin anew each time."""
+    arrived: list[str] = []
+
+    async def write(name: str, seconds: float) -> WriteResult:
+        await asyncio.sleep(seconds)
+        arrived.append(name)
+        return DONE
+
+    async def play() -> int:
+        woken: list[float] = []
+        background = Background(lambda: woken.append(asyncio.get_running_loop().time()))
+        background.start(("cap", "row"), write("first", 3.0))
+        background.start(("grant", "a"), write("grant", 3.0))
+        await asyncio.sleep(0.4)
+        background.start(("cap", "hall"), write("hall", 3.0))
+        assert background.next_unanswered_seconds("cap", 1.0) == pytest.approx(0.6)
+        await asyncio.sleep(0.6)
+        background.leave_unanswered("cap", 1.0)
+        assert not background.busy(("cap", "row"))
+        assert background.busy(("grant", "a"))
+        assert background.busy(("cap", "hall")), "its second is not over"
+        assert background.next_unanswered_seconds("cap", 1.0) == pytest.approx(0.4)
+        assert len(background) == 3
+        background.start(("cap", "row"), write("second", 0.5))
+        await asyncio.sleep(2.1)
+        assert arrived == ["second", "first", "grant"]
+        assert woken == pytest.approx([1.5, 3.0]), "nobody waits for the first any more"
+        assert background.next_unanswered_seconds("row", 1.0) == float("inf")
+        return len(background)
+
+    loop = VirtualLoop()
+    assert loop.run_until_complete(play()) == 1
+    loop.close()
+
+
+def test_what_is_waited_for_no_longer_ends_with_the_term() -> None:
+    async def play() -> bool:
+        background = Background(lambda: None)
+        ended: list[str] = []
+
+        async def write() -> WriteResult:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("first")
+            return DONE
+
+        background.start(("cap", "row"), write())
+        await asyncio.sleep(1.0)
+        background.leave_unanswered("cap", 1.0)
+        await background.stop()
+        return ended == ["first"] and len(background) == 0
+
+    loop = VirtualLoop()
+    assert loop.run_until_complete(play())
+    loop.close()
