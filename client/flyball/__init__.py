@@ -13,6 +13,7 @@ The standard library is all that it needs. `flyball.torch` and `flyball.jax` hav
 `flyball.huggingface`, `flyball.lightning` and `flyball.keras` callbacks for their loops.
 """
 
+from flyball.budget import Budget
 from flyball.environment import InvalidEnvironment
 from flyball.job import Job, join
 from flyball.node.capabilities import GpuCapabilities, SetLatency
@@ -23,6 +24,7 @@ from flyball.sampling import Part, Position
 from flyball.step import Step
 
 __all__ = [
+    "Budget",
     "GpuCapabilities",
     "InvalidEnvironment",
     "Job",

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import Callable
 
 # Who says which process of how many this is, in the order in which they are believed: torchrun, then Flyball for JAX.
@@ -62,6 +63,17 @@ class PipelineSection:
     measure: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class BudgetSection:
+    """What the whole job may use (kilojoules; None: as much as it needs), what it had used when it was started, when it is
+    due, and in how many pods it trains. What nobody says is None."""
+
+    kilojoules: int | None = None
+    used_kilojoules: int | None = None
+    due: datetime | None = None
+    pods: int = 1
+
+
 OBJECTIVES = ("Time", "Energy", "Balanced")
 
 
@@ -89,6 +101,7 @@ class Environment:
     base_batch_size: int | None = None
     target: Target | None = None
     pipeline: PipelineSection | None = None
+    budget: BudgetSection = BudgetSection()
 
     @classmethod
     def read(cls, variables: Mapping[str, str], parent_process: int) -> Environment:
@@ -132,6 +145,7 @@ class Environment:
             base_batch_size=number("FLYBALL_BASE_BATCH_SIZE", None, 1),
             target=Target.read(variables.get("FLYBALL_TARGET_METRIC", "")),
             pipeline=_pipeline(variables, number) if variables.get("FLYBALL_PIPELINE_PLAN") else None,
+            budget=_budget(variables, number),
         )
 
     def begun_as(self, token: str) -> Environment:
@@ -143,6 +157,23 @@ class Environment:
 def start_token() -> str:
     """What no other start is known by, always of one length; that of a later start sorts behind it."""
     return f"{time.time_ns():020d}"
+
+
+def _budget(variables: Mapping[str, str], number: Callable[[str, int | None, int], int | None]) -> BudgetSection:
+    gpus, of_this_pod = number("FLYBALL_WORLD_SIZE", 1, 1) or 1, number("FLYBALL_LOCAL_GPUS", 1, 1) or 1
+    due = variables.get("FLYBALL_DUE", "")
+    try:
+        instant = datetime.strptime(due, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc) if due else None
+    except ValueError:
+        raise InvalidEnvironment(
+            f"environment variable FLYBALL_DUE={due!r} is not a time like 2026-01-31T12:00:00Z"
+        ) from None
+    return BudgetSection(
+        number("FLYBALL_BUDGET_KILOJOULES", None, 0),
+        number("FLYBALL_USED_KILOJOULES", None, 0),
+        instant,
+        max(1, gpus // of_this_pod),
+    )
 
 
 def _pipeline(variables: Mapping[str, str], number: Callable[[str, int | None, int], int | None]) -> PipelineSection:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Callable
 
+from flyball.budget import Budget
 from flyball.environment import Environment
 from flyball.node.agent import Agent, AgentError
 from flyball.node.capabilities import GpuCapabilities, capabilities_of
@@ -68,6 +69,18 @@ class OnNode:
             "W": None if limit is None else f"{limit / 1e3:.0f}",
         }
         return {name: value for name, value in said.items() if value is not None}
+
+    @property
+    def budget(self) -> Budget:
+        """What the whole job may use and has used, and when it is due: to save less often, evaluate less, or stop early.
+
+        What this pod uses is of the agent's last answer, some seconds old, so that a call takes no time; it is known to the
+        process that reports, `local_rank` 0. The first call has it asked for from then on.
+        """
+        reporter = self._reporter
+        if reporter is not None:
+            reporter.shows_energy = True
+        return Budget.of(self._environment.budget, None if reporter is None else reporter.energy_millijoules)
 
     def capabilities(self) -> Mapping[str, GpuCapabilities]:
         """What each of this pod's GPUs can do, by its UUID: its clocks, the grant, and how soon a clock is set.

@@ -290,6 +290,7 @@ def test_a_journal_that_cannot_be_written_costs_one_warning(tmp_path: Path, capl
 
 def test_the_public_names_are_these() -> None:
     assert set(flyball.__all__) == {
+        "Budget",
         "GpuCapabilities",
         "InvalidEnvironment",
         "Job",

@@ -24,6 +24,7 @@ from flyball_api.names import (
     PLACEMENT_GATE,
     SOCKET_VOLUME,
 )
+from flyball_api.times import format_time
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, IncarnationView, placement_annotation
 
 from flyball_operator.jobs.pipeline_points import iteration_seconds, pipeline_objective, wanted_point
@@ -96,6 +97,9 @@ def _environment(
         "FLYBALL_GLOBAL_BATCH_SIZE": job.spec.training.global_batch_size,
         "FLYBALL_MAX_LOCAL_BATCH_SIZE": job.spec.training.max_local_batch_size,
         "FLYBALL_ITERATIONS": job.spec.training.iterations,
+        "FLYBALL_BUDGET_KILOJOULES": job.spec.energy.budget_kilojoules,
+        "FLYBALL_USED_KILOJOULES": 0 if job.status.energy is None else job.status.energy.consumed_kilojoules,
+        "FLYBALL_DUE": None if job.due is None else format_time(job.due),
     }
     training |= _pipeline_variables(job, now)
     values += [{"name": variable, "value": str(value)} for variable, value in training.items() if value is not None]

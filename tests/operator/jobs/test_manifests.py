@@ -44,8 +44,9 @@ def test_the_environment_is_the_one_that_the_reference_promises() -> None:
     promised = set(re.findall(r"`((?:FLYBALL|PET|JAX)_[A-Z_]+)`", section))
     assert len(promised) >= 12
     given = environment(job_with(trainer(volumeMounts=[CHECKPOINT]))["containers"][0])
-    # This job says nothing of what fits into a GPU, and does not recur.
+    # This job says nothing of what fits into a GPU, has no budget and no deadline, and does not recur.
     unsaid = {"FLYBALL_MAX_LOCAL_BATCH_SIZE", "FLYBALL_BASE_BATCH_SIZE", "FLYBALL_TARGET_METRIC"}
+    unsaid |= {"FLYBALL_BUDGET_KILOJOULES", "FLYBALL_DUE"}
     pipeline = {
         f"FLYBALL_PIPELINE_{word}"
         for word in ("PLAN", "POINT", "STAGES", "MICROBATCHES", "OBJECTIVE", "SECONDS", "MEASURE")
@@ -64,6 +65,7 @@ def test_the_environments_values() -> None:
         "FLYBALL_LOCAL_GPUS": "4",
         "FLYBALL_GLOBAL_BATCH_SIZE": "256",
         "FLYBALL_ITERATIONS": "1000",
+        "FLYBALL_USED_KILOJOULES": "0",
         "FLYBALL_CHECKPOINT_DIR": "/ckpt",
         "FLYBALL_POD_UID": "metadata.uid",
         "FLYBALL_SOCKET": "/run/flyball/flyball.sock",
@@ -75,6 +77,22 @@ def test_the_environments_values() -> None:
         "JAX_COORDINATOR_ADDRESS": "train-3-0.train-3.team:29400",
         "JAX_NUM_PROCESSES": "2",
         "JAX_PROCESS_ID": rank,
+    }
+
+
+def test_a_script_is_told_what_its_job_may_still_use() -> None:
+    job = job_view(
+        template={"spec": {"containers": [trainer()]}},
+        energy={"budgetKilojoules": 5000},
+        deadline="2027-01-01T02:00:00+02:00",
+        flexibleUntil="2027-01-02T00:00:00Z",
+        status={"energy": {"consumedKilojoules": 1200}},
+    )
+    given = environment(incarnation_job(job, 3, NODES, now=NOW)["spec"]["template"]["spec"]["containers"][0])
+    assert {name: value for name, value in given.items() if name.endswith(("KILOJOULES", "DUE"))} == {
+        "FLYBALL_BUDGET_KILOJOULES": "5000",
+        "FLYBALL_USED_KILOJOULES": "1200",
+        "FLYBALL_DUE": "2027-01-01T00:00:00Z",
     }
 
 
