@@ -12,7 +12,8 @@ from flyball import Budget, InvalidEnvironment
 from flyball.environment import BudgetSection, Environment
 from flyball.job import Job
 
-from tests.client.node.test_reporting import GRANTED, Answering, http, wait_until
+from tests.support.answering_agent import GRANTED, Answering, http
+from tests.support.waiting import wait_until
 
 MIDNIGHT = datetime(2027, 1, 1, tzinfo=UTC)
 SAID = {
