@@ -33,6 +33,9 @@ class Session:
     def guarded(self, before_sending: Callable[[], None]) -> Session:
         return self
 
+    def with_turns_of_its_own(self, connections: int) -> Session:
+        return self
+
     async def _ask(self, method: str, path: str, body: Any = None, **params: str) -> Json:
         if method != "GET":
             self.writes[f"{plural_of(path)}{'/status' * path.endswith('/status')}"] += 1

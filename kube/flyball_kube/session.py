@@ -80,6 +80,12 @@ class ApiSession:
         session._before_sending = before_sending
         return session
 
+    def with_turns_of_its_own(self, connections: int) -> Self:
+        """This session with so many more requests at a time, which wait for none of its others to have their answers."""
+        session = copy.copy(self)
+        session._slots = asyncio.Semaphore(connections)
+        return session
+
     @classmethod
     async def connect(
         cls,

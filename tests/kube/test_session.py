@@ -261,3 +261,34 @@ def test_paths() -> None:
     assert (JOBS.api_version, NODES.api_version) == ("batch/v1", "v1")
     with pytest.raises(ValueError, match="Job a: a namespaced object needs its namespace"):
         JOBS.path(name="a")
+
+
+@pytest.mark.parametrize("lean", [False, True])
+async def test_turns_of_its_own_wait_for_no_answer_of_the_others(lean: bool) -> None:
+    """All connections of a session may wait for a server that hangs, or for one that is no more."""
+    asked: list[str] = []
+
+    async def answer_some(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                path = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1].decode()
+                asked.append(path)
+                if path != "/hangs":
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+    listening = await asyncio.start_server(answer_some, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with ApiSession(Configuration(address), connections=2, lean=lean) as session:
+        own = session.with_turns_of_its_own(1)
+        hanging = [asyncio.create_task(session.get("/hangs")) for _ in range(3)]
+        await until(lambda: asked == ["/hangs"] * 2, "all connections wait")
+        behind = asyncio.create_task(session.get("/behind"))
+        assert await own.get("/own") == {}
+        assert await own.get("/own") == {}
+        assert asked == ["/hangs", "/hangs", "/own", "/own"], "the others go on waiting for their turns"
+        for task in (*hanging, behind):
+            task.cancel()
+        await asyncio.gather(*hanging, behind, return_exceptions=True)
+    listening.close()

@@ -107,10 +107,10 @@ class PowerWrites(Writer):
         body = power_brake_object(send.cap, send.spec, send.resource_version)
         body["metadata"]["managedFields"] = UNTRACKED_FIELDS
         if not send.resource_version:
-            return await self._write("brake", POWER_BRAKES, lambda: self._session.create(POWER_BRAKES.path(), body))
-        return await self._write(
-            "brake", POWER_BRAKES, lambda: self._session.replace(POWER_BRAKES.path(name=send.cap), body)
-        )
+            path = POWER_BRAKES.path()
+            return await self._write("brake", POWER_BRAKES, lambda: self._urgent_session.create(path, body))
+        path = POWER_BRAKES.path(name=send.cap)
+        return await self._write("brake", POWER_BRAKES, lambda: self._urgent_session.replace(path, body))
 
     async def set_startup_taint(self, info: NodeInfo, *, closed: bool) -> WriteResult:
         """Close a node for pods, or open it now that its agent has acknowledged its grant; other taints stay."""
@@ -131,4 +131,4 @@ class PowerWrites(Writer):
         return await self._write("add-taint" if closed else "remove-taint", NODES, patch)
 
     async def write_cap_status(self, cap: PowerCap, status: PowerCapStatus) -> WriteResult:
-        return await self._put_status("cap-status", POWER_CAPS, cap.metadata, status)
+        return await self._put_status("cap-status", POWER_CAPS, cap.metadata, status, urgent=True)

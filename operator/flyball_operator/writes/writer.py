@@ -26,6 +26,10 @@ from flyball_operator.writes.lease import LeadershipLost
 
 logger = get_logger(__name__)
 
+# What claims and cuts have for themselves, whoever has all other connections: where the API server hangs, each cap's status
+# may be tried once a second until its tries have been given up, after ten.
+URGENT_CONNECTIONS = 128
+
 
 class Writer:
     """Sends writes under one epoch; `check` raises LeadershipLost, `absorb` takes in what a write returned.
@@ -43,6 +47,7 @@ class Writer:
         observe_write: Callable[[Outcome, float], None] = lambda outcome, seconds: None,
     ) -> None:
         self._session = session
+        self._urgent_session = session.with_turns_of_its_own(URGENT_CONNECTIONS)
         self._check = check
         self._absorb = absorb
         self._count = count
@@ -95,8 +100,10 @@ class Writer:
                 logger.error("a write failed unexpectedly", exc_info=result)
         return [UNKNOWN if isinstance(result, BaseException) else result for result in results]
 
-    async def _put_status(self, kind: str, resource: Resource, read: ObjectMeta, status: msgspec.Struct) -> WriteResult:
-        """Put a status in the place of the one of an object as it was `read`.
+    async def _put_status(
+        self, kind: str, resource: Resource, read: ObjectMeta, status: msgspec.Struct, *, urgent: bool = False
+    ) -> WriteResult:
+        """Put a status in the place of the one of an object as it was `read`; an `urgent` one waits for no other write.
 
         One that arrives late, or of an earlier leader, must not stand over a newer one, nor over that of an object that was
         made anew under the name. Whole, and not as a patch: that is less work for the API server (docs/decisions.md).
@@ -111,4 +118,5 @@ class Writer:
             "status": to_json(status),
         }
         path = resource.path(read.namespace or None, read.name, "status")
-        return await self._write(kind, resource, lambda: self._session.replace(path, body))
+        session = self._urgent_session if urgent else self._session
+        return await self._write(kind, resource, lambda: session.replace(path, body))

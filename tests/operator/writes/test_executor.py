@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from flyball_api.energy_aware_job import EnergyAwareJobStatus, PlanSource
 from flyball_api.gpu_node import read_gpu_node
 from flyball_api.grant import OtherGpuLimits
+from flyball_api.power_brake import PowerBrakeSpec
 from flyball_api.power_cap import PowerCapStatus
 from flyball_api.reading import to_json
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, read_plain_job
@@ -20,6 +22,7 @@ from flyball_operator.jobs.pipeline_plans import PlanPipeline
 from flyball_operator.jobs.pipeline_points import PointChange
 from flyball_operator.jobs.runs.lifecycle import CreateService, OpenGates, RemovePods, StopIncarnation
 from flyball_operator.power.caps.memberships import LabelSync
+from flyball_operator.power.grants.brakes import SendBrake
 from flyball_operator.power.holds import HoldAction, HoldChange
 from flyball_operator.power.nodes.info import NodeInfo, read_nodes
 from flyball_operator.writes.executor import Executor
@@ -46,9 +49,19 @@ class Server:
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
         self.asked: list[tuple[str, str, Any]] = []
+        self.urgent = False
+        self.asked_urgently: list[tuple[str, str]] = []
+
+    def with_turns_of_its_own(self, connections: int) -> Server:
+        assert connections > 0
+        session = copy.copy(self)
+        session.urgent = True
+        return session
 
     def _answer(self, method: str, path: str, body: Any) -> Json:
         self.asked.append((method, path, body))
+        if self.urgent:
+            self.asked_urgently.append((method, path))
         answer = self.answers.get(f"{method} {path}", {})
         if isinstance(answer, Exception):
             raise answer
@@ -242,6 +255,23 @@ async def test_independent_writes_all_end_before_the_loss_is_told() -> None:
     desk.server.answers["PUT /apis/flyball.dev/v1alpha1/powercaps/x/status"] = RuntimeError("unexpected")
     calls = [desk.executor.write_cap_status(cap_view(name, watts=1), PowerCapStatus()) for name in ("x", "y")]
     assert await desk.executor.all(calls) == [UNKNOWN, DONE]
+
+
+async def test_brakes_and_claims_wait_for_the_turn_of_no_other_write() -> None:
+    """Grants without an answer may have all connections there are."""
+    desk = Desk()
+    brake = PowerBrakeSpec(epoch=1, sequence=1, kept_millionths=0)
+    await desk.executor.write_grant(info(), grant(1))
+    await desk.executor.write_job_status(job_view(), EnergyAwareJobStatus())
+    await desk.executor.write_brake(SendBrake("row", brake, ""))
+    await desk.executor.write_brake(SendBrake("row", brake, "7"))
+    await desk.executor.write_cap_status(cap_view(watts=1), PowerCapStatus())
+    brakes = "/apis/flyball.dev/v1alpha1/powerbrakes"
+    assert desk.server.asked_urgently == [
+        ("POST", brakes),
+        ("PUT", f"{brakes}/row"),
+        ("PUT", "/apis/flyball.dev/v1alpha1/powercaps/row/status"),
+    ]
 
 
 # --- nodes and pods ----------------------------------------------------------------------------------------------

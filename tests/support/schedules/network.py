@@ -219,6 +219,9 @@ class MemorySession:
         session._before_sending = before_sending
         return session
 
+    def with_turns_of_its_own(self, connections: int) -> Self:
+        return self  # nothing waits for its turn here
+
     async def request(
         self,
         method: str,
