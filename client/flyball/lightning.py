@@ -9,6 +9,8 @@ trainer.fit(model, data, ckpt_path=flyball_callback.last_checkpoint)
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
@@ -29,14 +31,31 @@ class FlyballCallback(Callback):  # type: ignore[misc]
         self._local_batch_size = job.split_batch()[0] if local_batch_size is None else local_batch_size
         self._steps = -1
         self._leaving = False
+        self._on_sigterm: Any = None
 
     @property
     def last_checkpoint(self) -> str | None:
         """What to give `Trainer.fit(ckpt_path=...)`: the checkpoint that there is, or None."""
         return self._checkpoint if os.path.exists(self._checkpoint) else None
 
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._on_sigterm = signal.getsignal(signal.SIGTERM)  # ours, before Lightning puts its own in front of it
+
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        self._hear_sigterm_alone()
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._hear_sigterm_alone()
         self._steps = trainer.global_step
+
+    def _hear_sigterm_alone(self) -> None:
+        """Have SIGTERM ask the job and nothing else, until the training ends and Lightning restores what there was.
+
+        Lightning's handler (2.5) has all processes compute something together, in the middle of whatever each is at: where
+        they hear it at different steps they wait for each other until they are killed, and nothing is saved.
+        """
+        if callable(self._on_sigterm) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if trainer.global_step == self._steps:
@@ -55,7 +74,7 @@ class FlyballCallback(Callback):  # type: ignore[misc]
             self._job.finish()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Lightning hears SIGTERM, too, and then ends by itself after a batch, with status 0 and nothing saved."""
+        """Where Lightning hears SIGTERM by itself, before that, it ends after a batch, with status 0 and nothing saved."""
         if isinstance(exception, SIGTERMException):
             if not self._leaving:
                 self._save(trainer)

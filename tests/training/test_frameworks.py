@@ -77,6 +77,14 @@ class Start:
         )
         assert self.process.poll() is None, self.log.read_text()
 
+    def pid_of_rank(self, rank: int) -> int:
+        """The process that torchrun has started as this rank."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        for pid in children:
+            if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return int(pid)
+        raise AssertionError(f"no rank {rank} among {children}: {self.log.read_text()}")
+
     def ended(self) -> int:
         return self.process.wait(4 * PATIENCE_SECONDS)
 
@@ -169,3 +177,30 @@ def test_several_processes_train_together_whatever_their_number_and_leave_after_
         assert sorted(run.steps) == sorted([*range(done + 1, max(run.steps) + 1)] * processes), "not one step was lost"
         done = max(run.steps)
     assert done == iterations
+
+
+@pytest.mark.parametrize("framework", ["train_hugging_face.py", "train_lightning.py"], indirect=True)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_that_is_asked_before_the_others_leaves_with_all_of_them(
+    framework: Framework, tmp_path: Path, rank: int
+) -> None:
+    """Pods are asked one after the other. Lightning's own handler has all processes compute together then and there."""
+    beside = tmp_path / "beside.py"
+    beside.write_text(BESIDE)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(beside))
+    run = framework.start(tmp_path, 1, *torchrun, iterations=10_000)
+    try:
+        run.wait_step(20)
+        os.kill(run.pid_of_rank(rank), signal.SIGTERM)
+        assert run.ended() != 0, run.log.read_text()
+        log = run.log.read_text()
+    finally:
+        run.kill()
+    done = max(run.steps)
+    assert sorted(run.steps) == sorted([*range(1, done + 1)] * 2), log
+    again = framework.start(tmp_path, 2, *torchrun, iterations=done + 20)
+    try:
+        assert again.ended() == 0, again.log.read_text()
+    finally:
+        again.kill()
+    assert min(again.steps) == done + 1, "not one step was lost"
