@@ -222,7 +222,7 @@ def test_every_heading_has_something_below_it(document: Path) -> None:
 
 def test_every_command_and_make_target_is_in_a_document() -> None:
     text = "\n".join(document.read_text() for document in DOCUMENTS)
-    commands = whole_command().commands  # type: ignore[attr-defined]
+    commands = whole_command().commands
     assert [name for name in commands if not re.search(rf"flyball {name}\b", text)] == []
     targets = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert [name for name in sorted(targets) if not re.search(rf"make {name}\b(?!-)|`{name}`", text)] == []

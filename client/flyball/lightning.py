@@ -74,7 +74,7 @@ class FlyballCallback(Callback):  # type: ignore[misc]
             self._job.finish()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Where Lightning hears SIGTERM by itself, before that, it ends after a batch, with status 0 and nothing saved."""
+        """Until it trains, Lightning hears SIGTERM itself, and would end with status 0 and nothing saved."""
         if isinstance(exception, SIGTERMException):
             if not self._leaving:
                 self._save(trainer)

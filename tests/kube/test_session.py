@@ -263,7 +263,6 @@ def test_paths() -> None:
         JOBS.path(name="a")
 
 
-@pytest.mark.parametrize("lean", [False, True])
 async def test_turns_of_its_own_wait_for_no_answer_of_the_others(lean: bool) -> None:
     """All connections of a session may wait for a server that hangs, or for one that is no more."""
     asked: list[str] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
 import pytest
 from flyball_simulated_gpu.virtual import VirtualNode
@@ -11,32 +10,19 @@ from flyball_simulated_gpu.virtual import VirtualNode
 from tests.support.schedules.hardware import CONSTANTS, WatchedDevice
 from tests.support.schedules.memory_api import Change
 from tests.support.schedules.referee import LOOK_EVERY_SECONDS, SECONDS_ALLOWED, Referee
+from tests.support.schedules.virtual_time import VirtualLoop
 
 CLAIMED_WATTS = 230
 REPORT_TIMEOUT_SECONDS = 60.0
-
-
-class Clock:
-    """What the referee asks of its loop: the time, which the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, _seconds: float, _callback: object) -> None:
-        """The test looks by itself."""
 
 
 class Scene:
     """A node of two GPUs at 100 and 130 W under a cap that claims their sum; then another hand sets the first to 250 W."""
 
     def __init__(self, *, lowered_by_hand: bool = False) -> None:
-        self.clock = Clock()
-        loop = cast(asyncio.AbstractEventLoop, self.clock)
+        self.loop = loop = VirtualLoop()
         self.referee = Referee(loop, lambda: True, REPORT_TIMEOUT_SECONDS, lambda _: None)
-        node = VirtualNode("a", [CONSTANTS] * 2, lambda: int(self.clock.now * 1e9))
+        node = VirtualNode("a", [CONSTANTS] * 2, lambda: int(loop.time() * 1e9))
         self.first, self.second = (WatchedDevice(device, node, self.referee) for device in node.devices)
         self.referee.add("a", node.devices, {})
         by_hand = self.first.device
@@ -65,11 +51,8 @@ class Scene:
         self.referee.told(Change(3, "brakeacknowledgements", "ADDED", item))
 
     def wait(self, seconds: float) -> None:
-        """Let the time pass and look every now and then, as the referee does."""
-        end = self.clock.now + seconds
-        while self.clock.now < end:
-            self.clock.now = min(end, self.clock.now + LOOK_EVERY_SECONDS)
-            self.referee.look()
+        """Let the time pass, in which the referee looks by itself."""
+        self.loop.run_until_complete(asyncio.sleep(seconds))
 
     @staticmethod
     def set(device: WatchedDevice, watts: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 from unittest.mock import patch
 
 import typer.testing
@@ -11,9 +12,13 @@ from flyball_cli.main import build_app
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-# What all its commands and options are made of takes fifty times as long as most tests' commands: it is made once.
 _APP = build_app()
-whole_command = functools.cache(lambda: get_command(_APP))
+
+
+@functools.cache
+def whole_command() -> Any:
+    """The command with all that are below it, made once: that takes fifty times as long as most of them run in a test."""
+    return get_command(_APP)
 
 
 def flyball(*arguments: object, env: Mapping[str, str] | None = None, answer: str = "") -> Result:

@@ -153,16 +153,20 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+def together(folder: Path, processes: int) -> tuple[str, ...]:
+    """The arguments by which torchrun starts an example in so many processes."""
+    beside = folder / "beside.py"
+    beside.write_text(BESIDE)
+    return ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", str(beside))
+
+
 @pytest.mark.parametrize("framework", ["train_hugging_face.py", "train_lightning.py"], indirect=True)
 def test_several_processes_train_together_whatever_their_number_and_leave_after_the_same_step(
     framework: Framework, tmp_path: Path
 ) -> None:
-    beside = tmp_path / "beside.py"
-    beside.write_text(BESIDE)
     done, iterations = 0, 240
     for incarnation, processes in enumerate((1, 2, 3), 1):
-        torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", str(beside))
-        run = framework.start(tmp_path, incarnation, *torchrun, iterations=iterations)
+        run = framework.start(tmp_path, incarnation, *together(tmp_path, processes), iterations=iterations)
         try:
             if processes < 3:
                 run.wait_step(done + 20)
@@ -185,9 +189,7 @@ def test_one_that_is_asked_before_the_others_leaves_with_all_of_them(
     framework: Framework, tmp_path: Path, rank: int
 ) -> None:
     """Pods are asked one after the other. Lightning's own handler has all processes compute together then and there."""
-    beside = tmp_path / "beside.py"
-    beside.write_text(BESIDE)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(beside))
+    torchrun = together(tmp_path, 2)
     run = framework.start(tmp_path, 1, *torchrun, iterations=10_000)
     try:
         run.wait_step(20)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Collection, Coroutine, Hashable
 from typing import Any
 
 from flyball_kube.logs import get_logger
@@ -42,7 +42,7 @@ class Background:
 
     def under_way(self, *kinds: str) -> int:
         """How many of the writes under way have a key that begins with one of these."""
-        return sum(isinstance(key, tuple) and key[0] in kinds for key in self._tasks)
+        return sum(_is_of(key, kinds) for key in self._tasks)
 
     def wake(self) -> None:
         """Ask for the cycle that the end of a write brings now, not after a pause."""
@@ -118,8 +118,8 @@ class Background:
 
     def _ages(self, kind: str) -> list[tuple[Hashable, float]]:
         """Of a kind of writes, those under way and waited for, with the seconds since they were started."""
-        began = [(key, at) for key, at in self._began_at.items() if isinstance(key, tuple) and key[0] == kind]
-        return [(key, asyncio.get_running_loop().time() - at) for key, at in began]
+        now = asyncio.get_running_loop().time()
+        return [(key, now - at) for key, at in self._began_at.items() if _is_of(key, (kind,))]
 
     async def stop(self) -> None:
         """Cancel what is under way and wait for its end."""
@@ -130,3 +130,8 @@ class Background:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _is_of(key: Hashable, kinds: Collection[str]) -> bool:
+    """Whether a key begins with one of these."""
+    return isinstance(key, tuple) and key[0] in kinds
