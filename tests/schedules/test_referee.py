@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 from flyball_simulated_gpu.virtual import VirtualNode
@@ -19,8 +20,8 @@ REPORT_TIMEOUT_SECONDS = 60.0
 class Scene:
     """A node of two GPUs at 100 and 130 W under a cap that claims their sum; then another hand sets the first to 250 W."""
 
-    def __init__(self, *, lowered_by_hand: bool = False) -> None:
-        self.loop = loop = VirtualLoop()
+    def __init__(self, loop: VirtualLoop, *, lowered_by_hand: bool = False) -> None:
+        self.loop = loop
         self.referee = Referee(loop, lambda: True, REPORT_TIMEOUT_SECONDS, lambda _: None)
         node = VirtualNode("a", [CONSTANTS] * 2, lambda: int(loop.time() * 1e9))
         self.first, self.second = (WatchedDevice(device, node, self.referee) for device in node.devices)
@@ -59,17 +60,24 @@ class Scene:
         device.set_power_limit_milliwatts(watts * 1000)
 
 
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    made = VirtualLoop()
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("first", [100, 120, 130])
-def test_lowering_one_gpu_after_the_other_is_the_agents_way_back(first: int) -> None:
-    scene = Scene()
+def test_lowering_one_gpu_after_the_other_is_the_agents_way_back(loop: VirtualLoop, first: int) -> None:
+    scene = Scene(loop)
     scene.set(scene.first, first)
     scene.set(scene.second, 100)
     scene.report()
     assert not scene.referee.violation
 
 
-def test_lowering_too_little_is_the_agents_doing_once_it_reports() -> None:
-    scene = Scene()
+def test_lowering_too_little_is_the_agents_doing_once_it_reports(loop: VirtualLoop) -> None:
+    scene = Scene(loop)
     scene.set(scene.first, 200)
     scene.set(scene.second, 100)
     assert not scene.referee.violation, "there may be more to come"
@@ -77,35 +85,37 @@ def test_lowering_too_little_is_the_agents_doing_once_it_reports() -> None:
     assert scene.referee.violation == "hall: 230 W claimed as enforced, 300 W allowed by the limits"
 
 
-def test_a_raise_on_the_way_back_is_the_agents_doing() -> None:
-    scene = Scene()
+def test_a_raise_on_the_way_back_is_the_agents_doing(loop: VirtualLoop) -> None:
+    scene = Scene(loop)
     scene.set(scene.first, 130)
     scene.set(scene.second, 131)
     assert scene.referee.violation == "hall: 230 W claimed as enforced, 261 W allowed by the limits"
 
 
-def test_the_excuse_ends_when_the_node_is_back() -> None:
-    scene = Scene()
+def test_the_excuse_ends_when_the_node_is_back(loop: VirtualLoop) -> None:
+    scene = Scene(loop)
     scene.set(scene.first, 130)
     scene.set(scene.second, 100)
     scene.set(scene.second, 101)
     assert scene.referee.violation == "hall: 230 W claimed as enforced, 231 W allowed by the limits"
 
 
-def test_more_than_another_hand_has_set_is_the_agents_doing() -> None:
-    scene = Scene()
+def test_more_than_another_hand_has_set_is_the_agents_doing(loop: VirtualLoop) -> None:
+    scene = Scene(loop)
     scene.set(scene.first, 260)
     assert scene.referee.violation == "hall: 230 W claimed as enforced, 390 W allowed by the limits"
 
 
-def test_what_another_hand_had_lowered_to_what_the_agent_wants_now_is_what_it_raises() -> None:
+def test_what_another_hand_had_lowered_to_what_the_agent_wants_now_is_what_it_raises(loop: VirtualLoop) -> None:
     """The agent commanded nothing when it wanted that limit: it was there already, and others were granted the rest."""
-    assert not Scene(lowered_by_hand=True).referee.violation
+    assert not Scene(loop, lowered_by_hand=True).referee.violation
 
 
 @pytest.mark.parametrize("sign", ["report", "acknowledge_a_brake"])
-def test_an_agent_is_silent_from_its_last_word_on_and_an_acknowledged_brake_is_one(sign: str) -> None:
-    scene = Scene()
+def test_an_agent_is_silent_from_its_last_word_on_and_an_acknowledged_brake_is_one(
+    loop: VirtualLoop, sign: str
+) -> None:
+    scene = Scene(loop)
     scene.wait(10.0)
     getattr(scene, sign)()
     scene.wait(REPORT_TIMEOUT_SECONDS + SECONDS_ALLOWED - LOOK_EVERY_SECONDS)
