@@ -71,6 +71,7 @@ class Target:
 TARGETS = (
     Target("flyball_operator.power.bound", OPERATOR),
     Target("flyball_operator.power.grants.admission", OPERATOR),
+    Target("flyball_operator.power.grants.throttling", OPERATOR),
     Target("flyball_operator.power.grants.targets", OPERATOR),
     Target("flyball_operator.power.nodes.reservations", OPERATOR),
     Target("flyball_operator.power.nodes.acknowledgements", OPERATOR),

@@ -334,6 +334,18 @@ def test_a_reserve_that_grows_with_what_another_cap_lowers_is_no_storm_of_grants
     )
 
 
+def test_a_reserve_that_a_node_which_cannot_be_raised_keeps_large_is_no_storm_of_grants() -> None:
+    """More of it was held back each time that two others had been lowered for what the third was to get."""
+    assert not violation_of(
+        fault(3.03, "cap turns from limits to predicted draw, or back", "row", 0.10, 88),
+        fault(6.30, "the plan changes", "all", 0.10, 72),
+        fault(9.87, "disk fails, a cap falls, the disk heals and the agent starts anew", "b", 0.10, 838),
+        fault(12.29, "cap's other fields change", "row", 0.10, 276),
+        beginning=schedule_of(718431).beginning,
+        seed=718431,
+    )
+
+
 def test_a_cap_that_rises_by_a_ramp_is_no_storm_of_grants() -> None:
     """What a node acknowledges wakes the operator, and would find the ramp a watt higher."""
     assert not violation_of(

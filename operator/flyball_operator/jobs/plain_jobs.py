@@ -202,8 +202,8 @@ class _Room:
                 continue
             budget = state.planning_budget()
             under = [name for name in state.nodes if name in nodes]
-            least = budget.counted_together(resting_bound(nodes[name], rules.get(name, NO_RULES)) for name in under)
-            over = least - budget.budget_milliwatts
+            least = [(name, budget.counted(resting_bound(nodes[name], rules.get(name, NO_RULES)))) for name in under]
+            over = sum(draw for _, draw in least) + budget.reserve.of(least) - budget.budget_milliwatts
             if over > 0:
                 missing = held_watts(over / MILLIWATTS_PER_WATT)
                 words = f"PowerCap {state.name} has no watts for {job.gpus} more GPUs at {watts} W"

@@ -7,12 +7,13 @@ moment, comes to the same figure as the one before it.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping
 
 from flyball_api.gpu_node import Acknowledgement, DriverSession
 from flyball_api.grant import Grant, GrantVersion, PowerBound
 from flyball_api.units import NodeMilliwatts
-from msgspec import Struct
+from msgspec import Struct, field
 
 NOTHING = PowerBound()
 NEVER = GrantVersion()  # before every version
@@ -82,9 +83,27 @@ class NodePower(Struct, frozen=True):
         return max(sent, self.accepted.generation if self.accepted.epoch == epoch else 0) + 1
 
 
+class JumpReserve(Struct, frozen=True):
+    """That so many of the `nodes` may jump to the largest limits of their GPUs, `largest` of each, by the nodes' names."""
+
+    nodes: int = 0
+    largest: Mapping[str, NodeMilliwatts] = field(default_factory=dict)
+
+    def of(self, draws: Iterable[tuple[str, int]]) -> NodeMilliwatts:
+        """What is to be held back while the nodes may draw so much: the largest distances to their largest limits."""
+        if not self.nodes:
+            return NodeMilliwatts(0)
+        distances = [max(0, self.largest[node] - draw) for node, draw in draws if node in self.largest]
+        return NodeMilliwatts(sum(heapq.nlargest(self.nodes, distances)))
+
+
+NO_RESERVE = JumpReserve()
+
+
 class CapBudget(Struct, frozen=True):
     """What a cap leaves to the GPUs of its nodes, its static overhead taken off.
 
+    What the nodes may draw and what `reserve` holds back beside it come to no more than `budget_milliwatts`.
     `expected`: the cap adds up what is predicted to be drawn, not limits. `by_priority`: where it does not fit, jobs of low
     priority pay first, all the way to their smallest limits. `pauses`: where limits cannot hold it, a plan may pause jobs.
     """
@@ -95,6 +114,7 @@ class CapBudget(Struct, frozen=True):
     expected: bool = False
     by_priority: bool = False
     pauses: bool = True
+    reserve: JumpReserve = NO_RESERVE
 
     def counted(self, bound: PowerBound) -> NodeMilliwatts:
         """The figure of a bound that this cap adds up."""

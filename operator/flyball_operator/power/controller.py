@@ -231,8 +231,8 @@ class PowerController:
         admission = wished = admit_grants(fitting, power, budgets, self._epoch, may_raise)
         if any(_unpublished(cap, wished) for cap in state.caps.states):
             # What is committed is published first; cuts wait for no status.
-            published = [*(item.published_budget() for item in state.caps.states), *metered, *ramps]
-            admission = admit_grants(fitting, power, published, self._epoch, may_raise)
+            published = [budget for item in state.caps.states if (budget := item.published_budget()) is not None]
+            admission = admit_grants(fitting, power, [*budgets, *published], self._epoch, may_raise)
         held_back = (
             self._brakes.held_back(monotonic)
             | _unrecorded_raises(state.caps, admission, power)

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from flyball_api.grant import Grant
+from flyball_api.units import NodeMilliwatts
 from flyball_api.workloads import PodView
 from flyball_planner.snapshot import JobDecision
+from msgspec.structs import replace
 
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
@@ -55,8 +57,12 @@ class PowerState:
         return not self.caps.unreadable and not self.cluster.unread
 
     def planning_budgets(self) -> list[CapBudget]:
-        """What the plan should aim at under each cap."""
-        return [state.planning_budget() for state in self.caps.states]
+        """What the plan should aim at under each cap, less what is held back now: plans do not reckon with reserves."""
+        return [
+            replace(budget, budget_milliwatts=NodeMilliwatts(budget.budget_milliwatts - state.reserve_milliwatts))
+            for state in self.caps.states
+            for budget in (state.planning_budget(),)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

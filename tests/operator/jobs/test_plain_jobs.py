@@ -175,6 +175,15 @@ def test_a_job_that_waits_weighs_what_its_pods_will_by_their_labels() -> None:
     assert "would get 133 W" in only(state([labelled], pods=held, **given)).message
 
 
+def test_it_waits_for_watts_that_are_held_back_for_nodes_that_jump() -> None:
+    """Of two nodes the one without the Job's pods is the farther from its largest limits, by 2,400 W."""
+    fits = (4 * DEFAULT + 4 * FLOOR + 8 * FLOOR) // 1000 + 2400
+    reserve: dict[str, Any] = {"foreignPods": "Reserve", "reserveNodes": 1}
+    assert only(state([job()], watts=fits, nodes=2, **reserve)).admitted
+    words = "100 W are missing with all else at its smallest limits"
+    assert words in only(state([job()], watts=fits - 100, nodes=2, **reserve)).message
+
+
 def test_under_a_cap_that_reserves_it_waits_for_its_default_watts() -> None:
     held = [running_pod("theirs", "n0", gpus=4)]
     fits = (4 * DEFAULT + 4 * DEFAULT) // 1000

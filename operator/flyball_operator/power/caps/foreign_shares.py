@@ -8,12 +8,14 @@ divided, and those of them with some label a smaller one; every GPU that no fore
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from flyball_api.grant import PowerBound
 from flyball_api.power_cap import PowerCapSpec
-from flyball_api.units import MilliwattsPerGpu, in_whole_watts, node_milliwatts
+from flyball_api.units import MILLIWATTS_PER_WATT, MilliwattsPerGpu, in_whole_watts, node_milliwatts
 from flyball_api.workloads import PERMILLE
 from msgspec.structs import replace
 
@@ -29,11 +31,16 @@ from flyball_operator.power.nodes.reservations import (
 
 
 class _Sharing(NamedTuple):
-    """So many GPUs of one smallest limit and one weight."""
+    """So many GPUs of one node, of one smallest limit and one weight."""
 
+    node: str
     min_limit_milliwatts: MilliwattsPerGpu
     weight: int
     gpus: int
+
+    def at(self, share: int) -> int:
+        """What they have where a GPU of weight 1000 has so much, in milliwatts."""
+        return self.gpus * max(self.min_limit_milliwatts, share * self.weight // PERMILLE)
 
 
 def share_of_each_gpu(
@@ -47,22 +54,41 @@ def share_of_each_gpu(
     Nodes that cannot be commanded keep what they may draw, lost GPUs what a reset gives them; the rest is divided. Jobs
     want `wanted_gpus` of the GPUs that no foreign pod holds (None: all of them).
     """
-    left = int(budget.budget_milliwatts)
+    kept: dict[str, int] = {}  # by node, what is not divided
     sharing: list[_Sharing] = []
     wanted = sum(info.gpus for info in nodes.values()) if wanted_gpus is None else wanted_gpus
-    for info in (nodes[name] for name in budget.nodes if name in nodes):
+    for info in (nodes[name] for name in sorted(budget.nodes) if name in nodes):
         if not info.commandable:
-            left -= budget.counted(info.power.committed)
+            kept[info.name] = budget.counted(info.power.committed)
             continue
         lost = node_milliwatts(lost_gpu_milliwatts(info), info.lost_gpus)
-        left -= budget.counted(PowerBound(lost, lost))
         # A foreign pod can hold a GPU that is lost: both count.
         others = max(info.gpus - info.lost_gpus - info.foreign_gpus, 0)
         theirs = min(others, wanted)
         wanted -= theirs
-        left -= info.min_limit_milliwatts * (others - theirs)
-        sharing.append(_Sharing(info.min_limit_milliwatts, PERMILLE, theirs))
-        sharing += [_Sharing(info.min_limit_milliwatts, weights.of(pod), pod.gpus) for pod in info.foreign_pods]
+        kept[info.name] = budget.counted(PowerBound(lost, lost)) + info.min_limit_milliwatts * (others - theirs)
+        sharing.append(_Sharing(info.name, info.min_limit_milliwatts, PERMILLE, theirs))
+        sharing += [
+            _Sharing(info.name, info.min_limit_milliwatts, weights.of(pod), pod.gpus) for pod in info.foreign_pods
+        ]
+    left = budget.budget_milliwatts - sum(kept.values())
+    if budget.reserve.nodes:
+        # The more is shared out, the less is held back for nodes that jump to their largest limits.
+        def needed(watts: int) -> int:
+            milliwatts, draws = watts * MILLIWATTS_PER_WATT, Counter(kept)
+            share = _share(milliwatts, sharing)
+            for each in sharing:
+                draws[each.node] += each.at(share)
+            return milliwatts + budget.reserve.of(draws.items())
+
+        left = MILLIWATTS_PER_WATT * (
+            bisect_right(range(max(0, left) // MILLIWATTS_PER_WATT + 1), left, key=needed) - 1
+        )
+    return ForeignShare(in_whole_watts(MilliwattsPerGpu(_share(left, sharing))), weights)
+
+
+def _share(left: int, sharing: list[_Sharing]) -> int:
+    """What each GPU of weight 1000 has of so many milliwatts; those whose smallest limit is more have that."""
     share = 0
     while weight := sum(each.weight * each.gpus for each in sharing):
         share = max(0, left) * PERMILLE // weight
@@ -71,7 +97,7 @@ def share_of_each_gpu(
             break
         left -= sum(each.min_limit_milliwatts * each.gpus for each in greedy)
         sharing = [each for each in sharing if each.min_limit_milliwatts * PERMILLE <= share * each.weight]
-    return ForeignShare(in_whole_watts(MilliwattsPerGpu(share)), weights)
+    return share
 
 
 def with_foreign_shares(

@@ -15,7 +15,7 @@ from flyball_api.units import MILLIWATTS_PER_WATT, NodeMilliwatts, allowed_milli
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from flyball_operator.power.bound import CapBudget
+from flyball_operator.power.bound import NO_RESERVE, CapBudget, JumpReserve
 from flyball_operator.power.caps.meter import NEVER_READ, MeterReading, MeterState
 from flyball_operator.power.caps.overhead import NOT_KNOWN, Overhead
 from flyball_operator.power.caps.schedule import EffectiveCap, EnergyPeriod, ScheduledChange
@@ -40,8 +40,8 @@ class CapState(Struct, frozen=True):
     """One cap now. The milliwatts of its nodes' GPUs are without the cap's static overhead, all watts are with it.
 
     `leaving` are those of its nodes that it selects by their former labels only, `unrecorded` those that nobody would know
-    to be its own if their labels changed now: their GPUNode has not been told of them yet. `reserve_milliwatts` are held
-    back for nodes that jump to their largest limits.
+    to be its own if their labels changed now: their GPUNode has not been told of them yet. `reserve_milliwatts` is what
+    `reserve` holds back now, for nodes that jump to their largest limits.
 
     `doubts` has the nodes whose acknowledgement may not be true any more, and why; they count at their largest limits, and
     `committed_if_believed` is the sum if they did not. `brake` is the last one that was written for the cap.
@@ -58,6 +58,7 @@ class CapState(Struct, frozen=True):
     measured_milliwatts: NodeMilliwatts
     committed_if_believed: NodeMilliwatts
     doubts: Mapping[str, str]
+    reserve: JumpReserve = NO_RESERVE
     reserve_milliwatts: NodeMilliwatts = NodeMilliwatts(0)
     energy_period: EnergyPeriod | None = None
     counted: CounterSum | None = None
@@ -148,9 +149,14 @@ class CapState(Struct, frozen=True):
         left = NodeMilliwatts(allowed_milliwatts(self.meter.allowed_watts - self.spec.static_overhead_watts))
         return CapBudget(f"{self.name} (meter)", self.nodes, left, by_priority=self.meter.by_priority)
 
+    @property
+    def is_over_budget(self) -> bool:
+        """Whether more is committed and held back than the cap itself allows."""
+        return self.committed_milliwatts + self.reserve_milliwatts > self.planning_budget().budget_milliwatts
+
     def is_over(self, nodes: Mapping[str, NodeInfo]) -> bool:
         """Whether more is committed than the cap, or what its meter leaves of it, allows."""
-        if self.committed_milliwatts > self.planning_budget().budget_milliwatts:
+        if self.is_over_budget:
             return True
         metered = self.meter_budget()
         return metered is not None and (
@@ -163,24 +169,25 @@ class CapState(Struct, frozen=True):
         watts = self.cap.status.committed_watts
         return None if watts is None else NodeMilliwatts(allowed_milliwatts(watts - self.spec.static_overhead_watts))
 
-    def published_budget(self) -> CapBudget:
-        """What grants may use before another status is written: nothing above what the last one calls committed."""
-        budget, published = self.budget(), self.published_milliwatts
+    def published_budget(self) -> CapBudget | None:
+        """What grants may use before another status is written: nothing above what the last one calls committed; None
+        before the first one."""
+        published = self.published_milliwatts
         if published is None:
-            return budget
-        return replace(budget, budget_milliwatts=min(budget.budget_milliwatts, published))
+            return None
+        return CapBudget(f"{self.name} (published)", self.nodes, published, self.spec.expected)
 
     def watts_of(self, milliwatts: NodeMilliwatts) -> float:
         """What the GPUs' milliwatts come to with the static overhead."""
         return self._watts(milliwatts)
 
     def planning_budget(self) -> CapBudget:
-        """What the plan should aim at: the cap, less what is held back."""
+        """What the plan should aim at."""
         return replace(self._budget(self.effective.watts), pauses=self.spec.on_infeasible == "Pause")
 
     def _budget(self, watts: float) -> CapBudget:
-        left = allowed_milliwatts(watts - self.spec.static_overhead_watts) - self.reserve_milliwatts
-        return CapBudget(self.name, self.nodes, NodeMilliwatts(left), self.spec.expected)
+        left = NodeMilliwatts(allowed_milliwatts(watts - self.spec.static_overhead_watts))
+        return CapBudget(self.name, self.nodes, left, self.spec.expected, reserve=self.reserve)
 
     def _watts(self, milliwatts: NodeMilliwatts) -> float:
         return self.spec.static_overhead_watts + milliwatts / MILLIWATTS_PER_WATT

@@ -27,7 +27,7 @@ from flyball_operator.power.caps.meter import (
     follow_meter,
 )
 from flyball_operator.power.caps.overhead import NOT_KNOWN, Overhead, follow_overhead
-from flyball_operator.power.caps.reserve import reserve_of
+from flyball_operator.power.caps.reserve import reserve_under
 from flyball_operator.power.caps.schedule import (
     EnergyPeriod,
     KnownChange,
@@ -160,6 +160,7 @@ class CapTracker:
         if known is None or not known.final:
             known = next_scheduled_change(spec, now, largest_watts, known)
         counts = CapBudget(cap.name, frozenset(under), NodeMilliwatts(0), spec.expected)
+        reserve = reserve_under(under, spec.reserve_nodes)
         state = CapState(
             cap=cap,
             spec=spec,
@@ -172,7 +173,8 @@ class CapTracker:
             measured_milliwatts=measured,
             committed_if_believed=counts.counted_together([info.power_if_believed for info in under.values()]),
             doubts={name: info.doubt for name, info in under.items() if info.doubt},
-            reserve_milliwatts=reserve_of(counts, under, spec.reserve_nodes),
+            reserve=reserve,
+            reserve_milliwatts=reserve.of((name, counts.counted(info.power.committed)) for name, info in under.items()),
             energy_period=effective.energy_period,
             brake=brake,
             counted=counted,

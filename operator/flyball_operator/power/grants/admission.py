@@ -6,9 +6,9 @@ without the sum of what the nodes may draw passing any cap (docs/power-safety.md
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from flyball_api.grant import (
     MAX_FOREIGN_PODS,
@@ -19,7 +19,7 @@ from flyball_api.grant import (
     OtherGpuLimits,
     PowerBound,
 )
-from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, in_whole_watts, node_milliwatts
+from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts, node_milliwatts
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -49,63 +49,6 @@ class GrantTarget(Struct, frozen=True):
         return sum(self.job_bounds, self.rest)
 
 
-def throttle(
-    targets: Iterable[GrantTarget],
-    power: Mapping[str, NodePower],
-    caps: Iterable[CapBudget],
-    fixed: frozenset[str],
-    priorities: Mapping[str, int] = MappingProxyType({}),
-) -> list[GrantTarget]:
-    """`targets` with job limits lowered, evenly towards the smallest limit, until every cap fits them.
-
-    A plan fits by itself; this holds a cap that fell a moment ago while the planner is still at work, or has failed.
-    `fixed` names the nodes that cannot be commanded: they count with all that they may draw; the others' GPUs that do not
-    take their limits count with what they hold above them. Where even the smallest limits do not fit, everything under that
-    cap goes to them. Under a cap that cuts by priority, jobs pay in the order of their `priorities`, by uid (a job without
-    one is of the lowest); those of one priority evenly.
-
-    More room under a cap on limits lowers nothing: what it holds in reserve follows from what is granted, and grants would
-    follow each other round and round. So caps on what is predicted come first: for them a limit falls below what the job
-    draws, however little they lack, and whether it must would else hang on what another cap has lowered before.
-    """
-    by_node = {target.node: target for target in targets}
-    for cap in sorted(caps, key=lambda each: not each.expected):
-        under = [by_node[node] for node in sorted(cap.nodes) if node in by_node]
-        movable = [target for target in under if target.node not in fixed]
-        immovable = sum(
-            cap.counted(power[target.node].committed | target.bound if target.node in fixed else target.rest)
-            for target in under
-        )
-        stuck = sum(_held_above(power[target.node], cap) for target in movable)
-        excess = immovable + stuck - cap.budget_milliwatts
-        above_least: dict[int, int] = {}
-        for target in movable:
-            for job, bound in zip(target.jobs, target.job_bounds, strict=True):
-                smallest = min(target.min_limit_milliwatts * job.gpus, cap.counted(bound))
-                excess += cap.counted(bound)
-                priority = _priority(job, cap, priorities)
-                above_least[priority] = above_least.get(priority, 0) + cap.counted(bound) - smallest
-        for priority, above in sorted(above_least.items()):
-            if excess <= 0:
-                break
-            if above == 0:
-                continue
-            share = max(0, above - excess) / above
-            for target in movable:
-                uids = {job.uid for job in target.jobs if _priority(job, cap, priorities) == priority}
-                by_node[target.node] = _throttled(by_node[target.node], share, cap, uids)
-            excess -= above
-    return list(by_node.values())
-
-
-def _held_above(node: NodePower, cap: CapBudget) -> int:
-    """What a node's GPUs hold above the grant that its agent has acknowledged, which no lower one takes from them."""
-    grant = node.grant
-    if grant is None or node.unsettled or node.accepted != grant.version:
-        return 0
-    return max(0, cap.counted(node.committed) - cap.counted(grant.bound))
-
-
 def at_smallest_limits(target: GrantTarget) -> GrantTarget:
     """`target` with the GPUs of every pod at the smallest limit."""
     jobs = tuple(
@@ -117,35 +60,6 @@ def at_smallest_limits(target: GrantTarget) -> GrantTarget:
         for job, bound in zip(jobs, target.job_bounds, strict=True)
     )
     return replace(target, jobs=jobs, job_bounds=bounds)
-
-
-LOWEST_PRIORITY = -(2**63)
-
-
-def _priority(job: JobGrant, cap: CapBudget, priorities: Mapping[str, int]) -> int:
-    """Whose turn a job is in to be lowered; all are lowered together unless the cap says otherwise."""
-    return priorities.get(job.uid, LOWEST_PRIORITY) if cap.by_priority else 0
-
-
-def _throttled(target: GrantTarget, share: float, cap: CapBudget, uids: Container[str]) -> GrantTarget:
-    """One node's target with what the cap counts of each job in `uids` above the smallest limit cut to `share` of it."""
-    jobs: list[JobGrant] = []
-    bounds: list[PowerBound] = []
-    for job, bound in zip(target.jobs, target.job_bounds, strict=True):
-        if job.uid not in uids:
-            jobs.append(job)
-            bounds.append(bound)
-            continue
-        each = cap.counted(bound) // job.gpus
-        smallest = min(target.min_limit_milliwatts, each)
-        kept = smallest + int((each - smallest) * share)
-        # Agents set whole watts: what changes by less, as where a share follows from what stands, is no other grant.
-        cut = max(target.min_limit_milliwatts, in_whole_watts(MilliwattsPerGpu(kept)))
-        lowered = replace(job, power_limit_milliwatts=MilliwattsPerGpu(min(job.power_limit_milliwatts, cut)))
-        jobs.append(lowered)
-        limits = lowered.limit_milliwatts
-        bounds.append(PowerBound(limits, min(bound.expected_milliwatts, limits)))
-    return replace(target, jobs=tuple(jobs), job_bounds=tuple(bounds))
 
 
 def without_raises(target: GrantTarget, standing: Grant | None, committed: PowerBound) -> GrantTarget:
@@ -269,6 +183,7 @@ class _Admitter:
         self._epoch = epoch
         self._raises_allowed = raises_allowed
         self._committed = {cap.name: cap.committed(power) for cap in caps}
+        self._reserves = {cap.name: AdmittedReserve(cap, power) for cap in caps if cap.reserve.nodes}
         self._caps_over: dict[str, list[CapBudget]] = {}
         for cap in caps:
             for node in cap.nodes:
@@ -322,11 +237,47 @@ class _Admitter:
         """Count the node with `bound` from now on."""
         for cap in self._caps_over.get(node, ()):
             self._committed[cap.name] = self._with(cap, node, bound)
+            if cap.name in self._reserves:
+                self._reserves[cap.name].commit(node, cap.counted(bound))
 
     def _fits(self, node: str, bound: PowerBound) -> bool:
-        """Whether every cap over the node still holds with the node at `bound`."""
-        return all(self._with(cap, node, bound) <= cap.budget_milliwatts for cap in self._caps_over.get(node, ()))
+        """Whether every cap over the node still holds with the node at `bound`, and what it has in reserve is there."""
+        return all(
+            self._with(cap, node, bound) + self._reserve_with(cap, node, bound) <= cap.budget_milliwatts
+            for cap in self._caps_over.get(node, ())
+        )
 
     def _with(self, cap: CapBudget, node: str, bound: PowerBound) -> NodeMilliwatts:
         before = cap.counted(self._power[node].committed)
         return NodeMilliwatts(self._committed[cap.name] + cap.counted(bound) - before)
+
+    def _reserve_with(self, cap: CapBudget, node: str, bound: PowerBound) -> int:
+        reserve = self._reserves.get(cap.name)
+        return 0 if reserve is None else reserve.with_draw(node, cap.counted(bound))
+
+
+class AdmittedReserve:
+    """Keeps what a cap holds back for nodes that jump, while one node after the other is admitted."""
+
+    def __init__(self, cap: CapBudget, power: Mapping[str, NodePower]) -> None:
+        self._reserve = cap.reserve
+        self._distances = {
+            node: max(0, largest - cap.counted(power[node].committed)) for node, largest in cap.reserve.largest.items()
+        }
+        self._in_order = sorted(self._distances.values())
+
+    def with_draw(self, node: str, draw: int) -> int:
+        """What is held back with the node at `draw`: by the largest distances, one of which may be its own."""
+        most = self._in_order[-self._reserve.nodes - 1 :]
+        if node in self._distances:
+            if self._distances[node] in most:
+                most.remove(self._distances[node])
+            insort(most, max(0, self._reserve.largest[node] - draw))
+        return sum(most[-self._reserve.nodes :])
+
+    def commit(self, node: str, draw: int) -> None:
+        """Count the node with `draw` from now on."""
+        if node in self._distances:
+            del self._in_order[bisect_left(self._in_order, self._distances[node])]
+            self._distances[node] = max(0, self._reserve.largest[node] - draw)
+            insort(self._in_order, self._distances[node])

@@ -8,13 +8,15 @@ held back for a while.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from flyball_api.grant import MILLIONTHS, BrakeVersion, CapOverNode
 from flyball_api.power_brake import PowerBrake, PowerBrakeSpec
 from flyball_api.units import NodeMilliwatts
 
+from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.caps.state import CapState
 from flyball_operator.power.nodes.info import NodeInfo
 
@@ -128,7 +130,7 @@ class Brakes:
             if cap.name in self._sent:
                 self._sent[cap.name] = self._sent[cap.name].seen(cap.committed_milliwatts, monotonic)
             budget = cap.planning_budget()
-            if cap.committed_milliwatts <= budget.budget_milliwatts:
+            if not cap.is_over_budget:
                 if cap.known_enforced or not self._holds_back(cap.name, monotonic):
                     self._sent.pop(cap.name, None)
                 continue
@@ -137,17 +139,16 @@ class Brakes:
             if monotonic < self._paused_until.get(cap.name, monotonic):
                 continue
             followers = self._followers(cap, nodes, monotonic)
-            fixed = sum(budget.counted(nodes[name].power.committed) for name in cap.nodes if name not in followers)
-            slopes = [_Slope.of(info, expected=budget.expected) for info in followers.values()]
-            room = NodeMilliwatts(budget.budget_milliwatts - fixed)
+            fixed = {name: budget.counted(nodes[name].power.committed) for name in cap.nodes if name not in followers}
+            slopes = {name: _Slope.of(info, expected=budget.expected) for name, info in followers.items()}
             # Where nothing is above the smallest limits, all brakes are the same.
-            lowerable = [info for info, slope in zip(followers.values(), slopes, strict=True) if slope.above]
+            lowerable = [followers[name] for name, slope in slopes.items() if slope.above]
             standing = self._standing(cap.name, lowerable)
-            if standing is not None and (standing == 0 or _fit(slopes, standing, room)):
+            if standing is not None and (standing == 0 or _fit(slopes, standing, fixed, budget)):
                 continue  # as low as it has to be: its acknowledgements are awaited, or grants do the rest
-            kept = _share_that_fits(slopes, room)
+            kept = _share_that_fits(slopes, fixed, budget)
             # Where the cap is over for want of acknowledgements alone, there is nothing to lower.
-            lowered = sum(slope.at(kept) < slope.at(MILLIONTHS) for slope in slopes)
+            lowered = sum(slope.at(kept) < slope.at(MILLIONTHS) for slope in slopes.values())
             if lowered < FEWEST_NODES:
                 continue
             sends.append(self._send(cap, kept, frozenset(followers), monotonic))
@@ -213,7 +214,7 @@ class Brakes:
         since, until = monotonic, monotonic + seconds
         if last is not None and monotonic < last.held_until + (HOLD_BACK_TURN - 1) * seconds:  # grants have their turn
             since, until = last.held_since, max(last.held_until, last.held_since + seconds)
-        budget = NodeMilliwatts(cap.planning_budget().budget_milliwatts)
+        budget = NodeMilliwatts(cap.planning_budget().budget_milliwatts - cap.reserve_milliwatts)
         self._sent[cap.name] = _Sent(version, kept, nodes, budget, cap.committed_milliwatts, since, until)
         self._under_way.add(cap.name)
         seen = self._seen.get(cap.name)
@@ -279,17 +280,20 @@ class _Slope:
         return (limit if self.expected is None else min(limit, self.expected)) + self.excess
 
 
-def _fit(slopes: Sequence[_Slope], kept_millionths: int, room_milliwatts: NodeMilliwatts) -> bool:
-    """Whether the nodes come to no more than the room under a brake with this share; under none above it, where not."""
-    return sum([slope.at(kept_millionths) for slope in slopes]) <= room_milliwatts
+def _fit(slopes: Mapping[str, _Slope], kept_millionths: int, fixed: Mapping[str, int], budget: CapBudget) -> bool:
+    """Whether the nodes, beside those that are `fixed`, come to no more than the budget under a brake with this share;
+    under none above it, where not."""
+    draws = [slope.at(kept_millionths) for slope in slopes.values()]
+    reserve = budget.reserve.of(chain(fixed.items(), zip(slopes, draws, strict=True)))
+    return sum(draws) + sum(fixed.values()) + reserve <= budget.budget_milliwatts
 
 
-def _share_that_fits(slopes: Sequence[_Slope], room_milliwatts: NodeMilliwatts) -> int:
-    """The largest share under which the nodes come to no more than the room; 0 where none does."""
+def _share_that_fits(slopes: Mapping[str, _Slope], fixed: Mapping[str, int], budget: CapBudget) -> int:
+    """The largest share under which the nodes come to no more than the budget; 0 where none does."""
     low, high = 0, MILLIONTHS
     while low < high:
         middle = (low + high + 1) // 2
-        if _fit(slopes, middle, room_milliwatts):
+        if _fit(slopes, middle, fixed, budget):
             low = middle
         else:
             high = middle - 1

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from flyball_operator.power.bound import CapBudget, NodePower
 from flyball_operator.power.caps.state import CapStates
-from flyball_operator.power.grants.admission import GrantTarget, throttle
+from flyball_operator.power.grants.admission import GrantTarget
+from flyball_operator.power.grants.throttling import throttle
 from flyball_operator.power.nodes.info import NodeInfo
 from flyball_operator.power.nodes.reservations import NO_RULES
 

@@ -12,6 +12,7 @@ from flyball_api.power_cap import ForeignWeight, PowerCap, PowerCapSpec
 from flyball_api.units import NodeMilliwatts
 from flyball_operator.power.bound import CapBudget
 from flyball_operator.power.caps.foreign_shares import share_of_each_gpu, with_foreign_shares
+from flyball_operator.power.caps.reserve import reserve_under
 from flyball_operator.power.caps.state import CapStates
 from flyball_operator.power.caps.tracker import CapTracker
 from flyball_operator.power.nodes.info import ForeignPod, NodeInfo, read_nodes
@@ -64,6 +65,34 @@ def share_under(watts: int, wanted_gpus: int | None = None, **nodes: NodeInfo) -
 def test_each_gpu_has_the_same_share_whoever_holds_it() -> None:
     assert share_under(3200, a=node("a", foreign=8), b=node("b")) == 200_000
     assert share_under(3200, a=node("a", foreign=1), b=node("b")) == 200_000
+
+
+@given(
+    watts=st.integers(0, 8000),
+    reserve=st.integers(1, 2),
+    foreign=st.integers(0, 8),
+    wanted=st.none() | st.integers(0, 16),
+)
+def test_the_share_leaves_what_is_held_back_for_nodes_that_jump_and_not_a_watt_more(
+    watts: int, reserve: int, foreign: int, wanted: int | None
+) -> None:
+    nodes = {"a": node("a", foreign=foreign), "b": node("b"), "c": node("c", away=900_000)}
+    held = reserve_under(nodes, reserve)
+    budget = CapBudget("row", frozenset(nodes), NodeMilliwatts(watts * 1000), reserve=held)
+    share = share_of_each_gpu(budget, nodes, wanted_gpus=wanted).milliwatts
+    shared = [foreign, min(8 - foreign, 100 if wanted is None else wanted)]
+    shared.append(8 if wanted is None else min(8, wanted - shared[1]))
+
+    def needed(share: int) -> int:
+        each = max(share, FLOOR)
+        a = each * (shared[0] + shared[1]) + FLOOR * (8 - shared[0] - shared[1])
+        draws = {"a": a, "b": each * shared[2] + FLOOR * (8 - shared[2]), "c": 900_000}
+        return sum(draws.values()) + held.of(draws.items())
+
+    if share > FLOOR:
+        assert needed(share) <= watts * 1000
+    if sum(shared) and share < DEFAULT:
+        assert needed(share + 2000) > watts * 1000 or share <= FLOOR
 
 
 def test_gpus_that_nobody_wants_take_their_smallest_limits_and_no_share() -> None:

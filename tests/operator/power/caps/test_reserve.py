@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from flyball_api.units import NodeMilliwatts
 from flyball_api.workloads import read_node
-from flyball_operator.power.bound import CapBudget
-from flyball_operator.power.caps.reserve import reserve_of
+from flyball_operator.power.caps.reserve import reserve_under
 from flyball_operator.power.caps.state import CapState
 from flyball_operator.power.caps.tracker import CapTracker
 from flyball_operator.power.nodes.info import NodeInfo, read_nodes
@@ -38,8 +36,11 @@ def test_the_largest_distances_are_held_back(reserve: int, held: int) -> None:
     nodes = {"a": node("a", 800), "b": node("b", 2000), "c": node("c", LARGEST)}
     state = state_of(10_000, reserve, nodes)
     assert state.reserve_milliwatts == held * 1000
-    assert state.budget().budget_milliwatts == state.planning_budget().budget_milliwatts == (10_000 - held) * 1000
+    assert state.budget().reserve == state.planning_budget().reserve == state.reserve
     assert state.enforced
+    fits = 6000 + held
+    assert not state_of(fits, reserve, nodes).is_over_budget
+    assert state_of(fits - 1, reserve, nodes).is_over_budget
 
 
 def test_the_reserve_is_in_use_by_a_node_that_has_jumped_and_by_none_that_has_just_arrived() -> None:
@@ -71,7 +72,7 @@ def test_nodes_in_reserve_may_jump_to_their_largest_limits_and_the_cap_holds(
 ) -> None:
     nodes = {f"n{index}": node(f"n{index}", each) for index, each in enumerate(watts)}
     state = state_of(cap, reserve, nodes)
-    if state.committed_milliwatts > state.planning_budget().budget_milliwatts or len(jumps) > reserve:
+    if state.is_over_budget or len(jumps) > reserve:
         return
     after = {
         name: node(name, each, booted=index in jumps)
@@ -80,21 +81,23 @@ def test_nodes_in_reserve_may_jump_to_their_largest_limits_and_the_cap_holds(
     jumped = state_of(cap, reserve, after)
     assert jumped.enforced
     # And nobody else is lowered for it: the reserve is there to be used.
-    assert jumped.committed_milliwatts <= jumped.planning_budget().budget_milliwatts
+    assert not jumped.is_over_budget
 
 
 @given(watts=watts_of_nodes, reserve=st.integers(0, 3), which=st.integers(0, 4), to=st.integers(8, 32))
-def test_no_change_of_a_grant_makes_what_is_committed_and_held_back_pass_what_it_was_allowed(
+def test_no_cut_makes_what_is_committed_and_held_back_more_and_no_raise_makes_it_less(
     watts: list[int], reserve: int, which: int, to: int
 ) -> None:
-    """A raise by x adds at most x, a cut nothing: so each grant can be judged against the reserve of before it."""
+    """So what a cap lacks can be searched for by halves, and a cap that is reckoned with later breaks none before it."""
 
     def total(each: list[int]) -> int:
         nodes = {f"n{index}": node(f"n{index}", watts) for index, watts in enumerate(each)}
-        cap = CapBudget("row", frozenset(nodes), NodeMilliwatts(0))
-        return cap.committed({name: info.power for name, info in nodes.items()}) + reserve_of(cap, nodes, reserve)
+        return sum(each) * 1000 + reserve_under(nodes, reserve).of(
+            (f"n{i}", watts * 1000) for i, watts in enumerate(each)
+        )
 
     changed = list(watts)
     which %= len(changed)
     changed[which] = to * 100
-    assert total(changed) <= total(watts) + max(0, changed[which] - watts[which]) * 1000
+    rise = (changed[which] - watts[which]) * 1000
+    assert min(0, rise) <= total(changed) - total(watts) <= max(0, rise)

@@ -2,63 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from flyball_api.grant import ForeignPodLimit, Grant, GrantVersion, OtherGpuLimits, PowerBound
-from flyball_operator.power.bound import CapBudget, NodePower
-from flyball_operator.power.grants import admission as admission_module
+from flyball_api.grant import ForeignPodLimit, GrantVersion, OtherGpuLimits, PowerBound
+from flyball_operator.power.bound import NodePower
 from flyball_operator.power.grants.admission import (
+    AdmittedReserve,
     GrantAdmission,
     GrantTarget,
     admit_grants,
-    throttle,
     without_entries,
     without_raises,
 )
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.examples import examples
+from tests.support.grant_targets import FLOOR, cap, holding, standing, want
 from tests.support.operator_objects import grant, job_grant, power
-
-FLOOR = 100
-
-
-def want(
-    node: str,
-    *limits: int,
-    rest: int = 0,
-    expected: tuple[int, ...] | None = None,
-    clock: int = 1410,
-    other_gpus: OtherGpuLimits | None = None,
-    gpus: int = 1,
-) -> GrantTarget:
-    """One job of so many GPUs for each limit, its pods `<node>-0`, `<node>-1`, ...; `expected` is of one GPU."""
-    jobs = tuple(job_grant(f"{node}-{index}", limit, gpus, clock=clock) for index, limit in enumerate(limits))
-    draws = limits if expected is None else expected
-    holds = tuple(PowerBound(limit * gpus, draw * gpus) for limit, draw in zip(limits, draws, strict=True))
-    return GrantTarget(node, other_gpus or OtherGpuLimits(), 60, jobs, holds, PowerBound(rest, rest), FLOOR)
-
-
-def standing(item: GrantTarget, **keywords: int) -> Grant:
-    """The grant that says what `item` wants."""
-    given_grant = grant(
-        item.bound.limit_milliwatts, expected=item.bound.expected_milliwatts, jobs=item.jobs, **keywords
-    )
-    return replace(given_grant, other_gpus=item.other_gpus)
-
-
-def holding(item: GrantTarget, committed: int | None = None, **keywords: int) -> NodePower:
-    """A node at this grant, acknowledged (or at `committed`, while it is not)."""
-    given_grant = standing(item, **keywords)
-    hold = given_grant.bound if committed is None else given_grant.bound | PowerBound(committed, committed)
-    return NodePower(given_grant, hold, given_grant.version)
-
-
-def cap(budget: int, *nodes: str, name: str = "row", expected: bool = False) -> CapBudget:
-    return CapBudget(name, frozenset(nodes), budget, expected)
 
 
 def limits(admission: GrantAdmission, node: str) -> list[int]:
@@ -86,6 +47,42 @@ def test_a_raise_waits_until_the_cut_that_pays_for_it_is_acknowledged() -> None:
     last = admit_grants(wanted, cut_done, caps, epoch=1)
     assert limits(last, "b") == [400]
     assert last.waiting == ()
+
+
+def test_a_raise_uses_what_was_held_back_for_its_own_node() -> None:
+    """With all at 100, 300 are in reserve; and they still are with one node raised, but less once both are."""
+    before = {node: holding(want(node, 100)) for node in "abc"}
+    largest = dict.fromkeys("ab", 400)
+    for budget, raised in ((699, []), (700, ["a"]), (799, ["a"]), (800, ["a", "b"])):
+        caps = [cap(budget, *"abc", reserve=1, largest=largest)]
+        admission = admit_grants([want("a", 200), want("b", 300)], before, caps, epoch=1)
+        assert list(admission.grants) == raised
+
+
+@given(
+    draws=st.lists(st.integers(0, 9), min_size=2, max_size=6),
+    largest=st.lists(st.none() | st.integers(0, 9), min_size=6, max_size=6),
+    reserve=st.integers(1, 4),
+    commits=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=5),
+    last=st.tuples(st.integers(0, 5), st.integers(0, 9)),
+)
+def test_the_reserve_that_is_kept_up_to_date_is_the_one_that_is_reckoned_anew(
+    draws: list[int],
+    largest: list[int | None],
+    reserve: int,
+    commits: list[tuple[int, int]],
+    last: tuple[int, int],
+) -> None:
+    now = {str(index): draw for index, draw in enumerate(draws)}
+    known = {name: most for name, most in zip(now, largest, strict=False) if most is not None}
+    row = cap(0, *now, reserve=reserve, largest=known)
+    kept = AdmittedReserve(row, {name: power(None, draw) for name, draw in now.items()})
+    for index, draw in commits:
+        node = str(index % len(draws))
+        now[node] = draw
+        kept.commit(node, draw)
+    node = str(last[0] % len(draws))
+    assert kept.with_draw(node, last[1]) == row.reserve.of((now | {node: last[1]}).items())
 
 
 def test_no_two_raises_share_the_same_room() -> None:
@@ -377,192 +374,8 @@ def test_what_is_held_back_raises_nothing(
 
 # --- throttled under caps ---------------------------------------------------------------------------------------------
 
-NODES = ("a", "b", "c")
-node_wants = st.fixed_dictionaries(
-    {
-        node: st.tuples(
-            st.lists(st.tuples(st.integers(FLOOR, 500), st.integers(0, 500)), max_size=3),
-            st.integers(0, 400),
-            st.integers(1, 8),
-        )
-        for node in NODES
-    }
-)
-cap_budgets = st.lists(
-    st.tuples(st.sets(st.sampled_from(NODES), min_size=1), st.integers(0, 12_000), st.booleans()),
-    min_size=1,
-    max_size=3,
-)
-
-
-@given(wants=node_wants, budgets=cap_budgets, fixed=st.sets(st.sampled_from(NODES), max_size=1))
-@settings(max_examples=examples(200))
-def test_squeezed_under_every_cap_that_can_be_held(
-    wants: dict[str, tuple[list[tuple[int, int]], int, int]],
-    budgets: list[tuple[set[str], int, bool]],
-    fixed: set[str],
-) -> None:
-    wanted = [
-        want(
-            node,
-            *(limit for limit, _ in jobs),
-            rest=rest,
-            expected=tuple(min(limit, draw) for limit, draw in jobs),
-            gpus=gpus,
-        )
-        for node, (jobs, rest, gpus) in wants.items()
-    ]
-    caps = [
-        cap(budget, *sorted(nodes), name=str(index), expected=expected)
-        for index, (nodes, budget, expected) in enumerate(budgets)
-    ]
-    gpus_of = {node: gpus for node, (_, _, gpus) in wants.items()}
-    holds = {item.node: power(None, 300) for item in wanted}
-    throttled = throttle(wanted, holds, caps, frozenset(fixed))
-    assert [item.node for item in throttled] == [item.node for item in wanted]
-    for item, before in zip(throttled, wanted, strict=True):
-        assert item.rest == before.rest
-        for job, asked, hold in zip(item.jobs, before.jobs, item.job_bounds, strict=True):
-            assert FLOOR <= job.power_limit_milliwatts <= asked.power_limit_milliwatts
-            assert hold.limit_milliwatts == job.power_limit_milliwatts * job.gpus
-        assert before.bound.covers(item.bound)
-        if item.node in fixed:
-            assert item == before
-    for each in caps:
-        under = [item for item in throttled if item.node in each.nodes]
-        least = sum(
-            each.counted(holds[item.node].committed | item.bound)
-            if item.node in fixed
-            else each.counted(item.rest)
-            + sum(min(FLOOR * gpus_of[item.node], each.counted(hold)) for hold in item.job_bounds)
-            for item in under
-        )
-        found = sum(
-            each.counted(holds[item.node].committed | item.bound if item.node in fixed else item.bound)
-            for item in under
-        )
-        assert found <= max(each.budget_milliwatts, least)
-    if all(
-        sum(each.counted(holds[item.node].committed | item.bound) for item in wanted if item.node in each.nodes)
-        <= each.budget_milliwatts
-        for each in caps
-    ):
-        assert throttled == wanted
-
-
-def test_what_just_fits_is_left_as_it_is() -> None:
-    wanted = [want("a", 300, expected=(200,))]
-    assert throttle(wanted, {"a": power(None, 0)}, [cap(200, "a", "gone", expected=True)], frozenset()) == wanted
-
-
-@pytest.fixture
-def watts_of_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figures of these tests are whole watts as they are."""
-    monkeypatch.setattr(admission_module, "in_whole_watts", lambda milliwatts: milliwatts)
-
-
-@given(budget=st.integers(450_000, 900_000))
-def test_what_is_throttled_is_of_whole_watts_and_no_more_than_fits(budget: int) -> None:
-    """As agents set it; grants that differ by less would follow each other for as long as a share moves."""
-    wanted = [want("a", 300_000), want("b", 200_500), want("c", 100_000)]
-    holds = {node: power(None, 0) for node in NODES}
-    found = [
-        item.jobs[0].power_limit_milliwatts for item in throttle(wanted, holds, [cap(budget, *NODES)], frozenset())
-    ]
-    assert budget - 3000 <= sum(found) <= budget or found == [300_000, 200_500, 100_000]
-    assert all(limit % 1000 == 0 or limit == 200_500 for limit in found)
-
-
-@pytest.mark.usefixtures("watts_of_one_unit")
-def test_everybody_gives_the_same_share() -> None:
-    wanted = [want("a", 300), want("b", 200), want("c", 100)]
-    holds = {node: power(None, 0) for node in NODES}
-    throttled = throttle(wanted, holds, [cap(450, *NODES)], frozenset())
-    assert [item.jobs[0].power_limit_milliwatts for item in throttled] == [200, 150, 100]
-
-
-@pytest.mark.usefixtures("watts_of_one_unit")
-def test_a_node_that_cannot_be_commanded_counts_with_what_stands_and_with_what_it_should_have() -> None:
-    def left_to_b(standing: int, wanted: int) -> int:
-        holds = {"a": power(None, standing), "b": power(None, 0)}
-        throttled = throttle([want("a", wanted), want("b", 300)], holds, [cap(400, "a", "b")], frozenset("a"))
-        return throttled[1].jobs[0].power_limit_milliwatts
-
-    assert left_to_b(250, 100) == left_to_b(100, 250) == 150
-
-
-@pytest.mark.usefixtures("watts_of_one_unit")
-def test_what_a_gpu_holds_that_does_not_take_its_limit_is_paid_by_the_others_at_once() -> None:
-    wanted = [want("a", 100), want("b", 300), want("c", 300)]
-    standing = grant(100)
-    caps = [cap(600, *NODES)]
-
-    def limits(committed: int = 300, **stuck: Any) -> list[int]:
-        holds = {node: power(None, 0) for node in NODES} | {"a": power(standing, committed, **stuck)}
-        return [item.jobs[0].power_limit_milliwatts for item in throttle(wanted, holds, caps, frozenset())]
-
-    assert limits(accepted=standing.version) == [100, 150, 150]  # with the 200 above its grant that is the cap
-    # What is only yet to be acknowledged may still come down.
-    assert limits() == limits(accepted=standing.version, unsettled=True) == [100, 250, 250]
-    assert limits(50, accepted=standing.version) == [100, 250, 250]  # under a brake: it frees nothing of the grant
-
-
-@given(
-    draws=st.lists(st.tuples(st.integers(100, 450), st.integers(100, 400)), min_size=3, max_size=3),
-    row=st.integers(400, 1700),
-    budgets=st.lists(st.integers(600, 2600), min_size=2, max_size=2).map(sorted),
-)
-@example(draws=[(240, 400)] * 3, row=1260, budgets=[2413, 2603])
-def test_more_room_under_a_cap_on_limits_lowers_nothing(
-    draws: list[tuple[int, int]], row: int, budgets: list[int]
-) -> None:
-    """Else a reserve, which grows with what grants lower, would have them follow each other round and round."""
-    watt = 1000
-    wanted = [
-        want(node, 450 * watt, 400 * watt, expected=(one * watt, other * watt))
-        for node, (one, other) in zip("abc", draws, strict=True)
-    ]
-    holds = {item.node: power(None, 0) for item in wanted}
-    found = []
-    for budget in budgets:
-        caps = [cap(budget * watt, *"abc", name="hall"), cap(row * watt, "a", "b", name="row", expected=True)]
-        throttled = throttle(wanted, holds, caps, frozenset())
-        found.append([job.power_limit_milliwatts for item in throttled for job in item.jobs])
-    assert all(less <= more for less, more in zip(*found, strict=True))
-
-
-def test_where_not_even_the_smallest_limits_fit_everything_goes_to_them() -> None:
-    throttled = throttle([want("a", 300, 200)], {"a": power(None, 0)}, [cap(50, "a")], frozenset())
-    assert [job.power_limit_milliwatts for job in throttled[0].jobs] == [FLOOR, FLOOR]
-
 
 def test_committed_sums_worst_holds_of_the_nodes_that_exist() -> None:
     holds = {"a": power(None, 300, expected=200), "b": power(None, 100)}
     assert cap(0, "a", "b", "gone").committed(holds) == 400
     assert cap(0, "a", "b", expected=True).committed(holds) == 300
-
-
-# --- who pays first --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("watts_of_one_unit")
-def test_a_cut_by_priority_takes_all_of_the_low_before_any_of_the_high() -> None:
-    wanted = [
-        want("a", 300, 300, gpus=2),
-        want("b", 300, 300, gpus=2),
-    ]
-    nodes = {item.node: holding(item) for item in wanted}
-    names = {"a-0": "low", "a-1": "high", "b-0": "middle", "b-1": "unknown"}
-    priorities = {"a-0": -5, "b-0": 0, "a-1": 7}
-
-    def limits(watts: int) -> dict[str, int]:
-        fitting = throttle(wanted, nodes, [replace(cap(watts, "a", "b"), by_priority=True)], frozenset(), priorities)
-        return {names[job.uid]: job.power_limit_milliwatts for item in fitting for job in item.jobs}
-
-    assert limits(2400) == {"low": 300, "middle": 300, "high": 300, "unknown": 300}
-    # A job that nobody knows any more goes first.
-    assert limits(2100) == {"low": 300, "middle": 300, "high": 300, "unknown": 150}
-    assert limits(1700) == {"low": 150, "middle": 300, "high": 300, "unknown": 100}
-    assert limits(1200) == {"low": 100, "middle": 100, "high": 300, "unknown": 100}
-    assert limits(1000) == {"low": 100, "middle": 100, "high": 200, "unknown": 100}
-    assert limits(10) == {"low": 100, "middle": 100, "high": 100, "unknown": 100}

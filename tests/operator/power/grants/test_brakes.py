@@ -156,6 +156,20 @@ def test_what_is_committed_falls_with_the_acknowledgements_and_not_with_the_brak
     assert bench.state.caps.states[0].enforced
 
 
+def test_a_brake_leaves_room_for_the_reserve_that_is_there_once_all_have_followed() -> None:
+    """A node that jumps to its 3,200 W is 1,600 W above what the brake leaves it, not 800 W as before it."""
+    bench = Bench(reserveNodes=1)
+    watts = 5 * 1600 + 3200
+    instructions = bench.step(watts)
+    assert instructions.brakes[0].spec.kept_millionths == 500_000
+    bench.land(instructions)
+    for node in NODES:
+        bench.follow(node)
+    assert bench.step(watts).brakes == ()
+    (cap,) = bench.state.caps.states
+    assert (cap.committed_watts, cap.reserve_milliwatts, cap.is_over_budget) == (6 * 1600, 1_600_000, False)
+
+
 def test_the_grants_that_follow_name_the_brake_and_lift_it() -> None:
     bench = Bench()
     bench.land(bench.step(9600))
