@@ -94,12 +94,17 @@ ACCEPTED: dict[str, str] = {
     ),
     "flyball_operator.power.nodes.info:read_nodes: pod.holds_or_wants and pod.node and (not pod.finished)"
     " -> without 'pod.node'": "a shortcut: nobody asks for the pods of a node without a name",
-    "flyball_operator.power.caps.reserve:reserve_of: if not nodes: -> if False": (
+    "flyball_operator.power.bound:JumpReserve.of: if not self.nodes: -> if False": (
         "a shortcut: the largest none of the distances come to nothing"
     ),
-    "flyball_operator.power.caps.reserve:reserve_of:  for info in under.values() if not info.proof_void"
-    " -> without 'if not info.proof_void'": (
-        "a shortcut: a node whose proof is void counts at its largest limits, and its distance to them is nothing"
+    "flyball_operator.power.grants.throttling:_excess: if not cap.reserve.nodes: -> if False": (
+        "a shortcut: the search ends where it begins, or at the last of what can be taken"
+    ),
+    "flyball_operator.power.caps.foreign_shares:share_of_each_gpu: if budget.reserve.nodes: -> if True": (
+        "a shortcut: with nothing held back all whole watts are shared out, and shares are whole watts"
+    ),
+    "flyball_operator.power.caps.reserve:reserve_under: if not nodes: -> if False": (
+        "a shortcut: the largest none of the distances come to nothing"
     ),
     "flyball_operator.power.patience:SmallRaises.sent:"
     " self._granted = {name: at for name, at in self._granted.items() if monotonic - at < SMALL_RAISE_SECO"

@@ -74,17 +74,19 @@ def share_of_each_gpu(
     left = budget.budget_milliwatts - sum(kept.values())
     if budget.reserve.nodes:
         # The more is shared out, the less is held back for nodes that jump to their largest limits.
-        def needed(watts: int) -> int:
-            milliwatts, draws = watts * MILLIWATTS_PER_WATT, Counter(kept)
-            share = _share(milliwatts, sharing)
-            for each in sharing:
-                draws[each.node] += each.at(share)
-            return milliwatts + budget.reserve.of(draws.items())
-
-        left = MILLIWATTS_PER_WATT * (
-            bisect_right(range(max(0, left) // MILLIWATTS_PER_WATT + 1), left, key=needed) - 1
-        )
+        watts = range(max(0, left) // MILLIWATTS_PER_WATT + 1)
+        fitting = bisect_right(watts, left, key=lambda shared: _with_reserve(shared, kept, sharing, budget))
+        left = (fitting - 1) * MILLIWATTS_PER_WATT
     return ForeignShare(in_whole_watts(MilliwattsPerGpu(_share(left, sharing))), weights)
+
+
+def _with_reserve(watts: int, kept: Mapping[str, int], sharing: list[_Sharing], budget: CapBudget) -> int:
+    """So many watts that are shared out and what is held back beside them, in milliwatts."""
+    milliwatts, draws = watts * MILLIWATTS_PER_WATT, Counter(kept)
+    share = _share(milliwatts, sharing)
+    for each in sharing:
+        draws[each.node] += each.at(share)
+    return milliwatts + budget.reserve.of(draws.items())
 
 
 def _share(left: int, sharing: list[_Sharing]) -> int:

@@ -105,16 +105,18 @@ def _excess(loads: Sequence[_Load], cap: CapBudget) -> int:
     excess = sum(load.least for load in loads) + above.total() - cap.budget_milliwatts
     if not cap.reserve.nodes:
         return excess
+    least = max(0, min(excess, above.total()))
+    return bisect_left(range(above.total()), True, lo=least, key=lambda taken: _fits(taken, loads, above, cap))
 
-    def fits(taken: int) -> bool:
-        shares, left = {}, taken
-        for priority, milliwatts in sorted(above.items()):
-            shares[priority] = max(0, milliwatts - left), milliwatts
-            left = max(0, left - milliwatts)
-        draws = [(load.node, load.at(shares)) for load in loads]
-        return sum(draw for _, draw in draws) + cap.reserve.of(draws) <= cap.budget_milliwatts
 
-    return bisect_left(range(above.total()), True, lo=max(0, min(excess, above.total())), key=fits)
+def _fits(taken: int, loads: Sequence[_Load], above: Mapping[int, int], cap: CapBudget) -> bool:
+    """Whether the cap and what it holds in reserve fit once so much is taken of the jobs."""
+    shares, left = {}, taken
+    for priority, milliwatts in sorted(above.items()):
+        shares[priority] = max(0, milliwatts - left), milliwatts
+        left = max(0, left - milliwatts)
+    draws = [(load.node, load.at(shares)) for load in loads]
+    return sum(draw for _, draw in draws) + cap.reserve.of(draws) <= cap.budget_milliwatts
 
 
 def _held_above(node: NodePower, cap: CapBudget) -> int:

@@ -95,6 +95,22 @@ def test_the_share_leaves_what_is_held_back_for_nodes_that_jump_and_not_a_watt_m
         assert needed(share + 2000) > watts * 1000 or share <= FLOOR
 
 
+@pytest.mark.parametrize(("watts", "share"), [(3500, 300), (3499, 299), (3300, 100), (3299, 0), (100, 0)])
+def test_what_is_held_back_is_not_shared_out(watts: int, share: int) -> None:
+    """2,300 W for the node that does not answer, which keeps 900 W."""
+    nodes = {"a": node("a", gpus=1, foreign=1), "b": node("b", away=900_000)}
+    budget = CapBudget("row", frozenset(nodes), NodeMilliwatts(watts * 1000), reserve=reserve_under(nodes, 1))
+    found = share_of_each_gpu(budget, nodes).milliwatts
+    assert found == share * 1000 if share >= 100 else found <= FLOOR
+
+
+def test_where_all_can_be_at_their_largest_limits_nothing_is_held_back_of_the_share() -> None:
+    nodes = {"a": node("a", gpus=1, foreign=1)}
+    for watts, share in ((405, 405), (400, 400)):
+        budget = CapBudget("row", frozenset(nodes), NodeMilliwatts(watts * 1000), reserve=reserve_under(nodes, 1))
+        assert share_of_each_gpu(budget, nodes).milliwatts == share * 1000
+
+
 def test_gpus_that_nobody_wants_take_their_smallest_limits_and_no_share() -> None:
     nodes = {"a": node("a", foreign=4), "b": node("b")}
     assert share_under(3200, 12, **nodes) == 200_000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from flyball_api.grant import ForeignPodLimit, GrantVersion, OtherGpuLimits, PowerBound
-from flyball_operator.power.bound import NodePower
+from flyball_api.units import NodeMilliwatts
+from flyball_operator.power.bound import JumpReserve, NodePower
 from flyball_operator.power.grants.admission import (
     AdmittedReserve,
     GrantAdmission,
@@ -13,7 +14,7 @@ from flyball_operator.power.grants.admission import (
     without_entries,
     without_raises,
 )
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -59,6 +60,12 @@ def test_a_raise_uses_what_was_held_back_for_its_own_node() -> None:
         assert list(admission.grants) == raised
 
 
+def test_a_reserve_that_is_all_in_use_holds_nothing_back() -> None:
+    in_use = replace(cap(400, "a", "b"), reserve=JumpReserve(0, {"a": NodeMilliwatts(900), "b": NodeMilliwatts(900)}))
+    before = {node: holding(want(node, 100)) for node in "ab"}
+    assert list(admit_grants([want("a", 300)], before, [in_use], epoch=1).grants) == ["a"]
+
+
 @given(
     draws=st.lists(st.integers(0, 9), min_size=2, max_size=6),
     largest=st.lists(st.none() | st.integers(0, 9), min_size=6, max_size=6),
@@ -66,6 +73,7 @@ def test_a_raise_uses_what_was_held_back_for_its_own_node() -> None:
     commits=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=5),
     last=st.tuples(st.integers(0, 5), st.integers(0, 9)),
 )
+@example(draws=[0, 5, 7], largest=[9, 9, 9, None, None, None], reserve=1, commits=[], last=(2, 9))
 def test_the_reserve_that_is_kept_up_to_date_is_the_one_that_is_reckoned_anew(
     draws: list[int],
     largest: list[int | None],

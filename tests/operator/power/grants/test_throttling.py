@@ -262,6 +262,17 @@ def test_no_more_is_lowered_than_what_is_held_back_takes() -> None:
     assert (high.bound.limit_milliwatts, low.bound.limit_milliwatts) == (500, 300)
 
 
+@pytest.mark.usefixtures("watts_of_one_unit")
+def test_a_cut_by_priority_leaves_what_is_held_back_free_too() -> None:
+    """Lowering `b`, which may jump the farthest, frees nothing; so the high one pays, too, and the lowest has nothing."""
+    wanted = [want("a", 500), want("b", 400), want("c", FLOOR)]
+    holds = {node: power(None, 0) for node in NODES}
+    priorities = {"a-0": 2, "b-0": 1, "c-0": 0}
+    reserved = replace(cap(1300, *NODES, reserve=1, largest={"a": 500, "b": 900}), by_priority=True)
+    throttled = throttle(wanted, holds, [reserved], frozenset(), priorities)
+    assert [item.bound.limit_milliwatts for item in throttled] == [300, 100, 100]
+
+
 @given(
     case=reserving, deaf=st.sampled_from([None, *NODES]), before=st.lists(st.integers(200, 900), min_size=3, max_size=3)
 )
