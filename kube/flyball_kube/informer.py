@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
@@ -26,6 +27,7 @@ PAGE_SIZE = 500
 WATCH_SECONDS = 60
 # Silence that outlasts the watch's own end means a peer that vanished.
 READ_GRACE_SECONDS = 10.0
+# The longest pause between tries, which thousands of clients may make at once.
 LAST_PAUSE_SECONDS = 5.0
 # A watch that ends sooner than this without an event is one that the server would rather not serve now.
 SHORTEST_WATCH_SECONDS = 0.5
@@ -56,7 +58,8 @@ class Informer(Generic[T]):
     `parse` turns a raw object into what the store holds; where it raises, that object is left out of the store and named
     in `invalid` with the error, so that one bad object cannot hide its siblings.
     `on_change(key)` is called after each change of the store, synchronously: it should only set a flag.
-    A watch that stays silent for `watch_seconds + read_grace_seconds` is given up.
+    A watch that stays silent for `watch_seconds + read_grace_seconds` is given up. Once a try has failed, the pause before
+    the next one grows up to `last_pause_seconds`; a watch that was served for longer than that has it begin anew.
     Nobody waits for a resource that is not `required` once the server has refused its list: it counts as it was known last.
     One that the server does not know has no objects.
     """
@@ -73,6 +76,7 @@ class Informer(Generic[T]):
         required: bool = True,
         watch_seconds: int = WATCH_SECONDS,
         read_grace_seconds: float = READ_GRACE_SECONDS,
+        last_pause_seconds: float = LAST_PAUSE_SECONDS,
         monotonic: Callable[[], float] = loop_seconds,
     ) -> None:
         self._session = session
@@ -85,6 +89,7 @@ class Informer(Generic[T]):
         self._required = required
         self._watch_seconds = watch_seconds
         self._read_grace_seconds = read_grace_seconds
+        self._last_pause_seconds = last_pause_seconds
         self._monotonic = monotonic
         self._objects: dict[str, T] = {}
         self._versions: dict[str, int] = {}
@@ -139,11 +144,13 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         """List and watch until cancelled; every failure is logged and tried again with growing, jittered pauses."""
-        backoff = Backoff(last_seconds=LAST_PAUSE_SECONDS)
+        backoff = Backoff(last_seconds=self._last_pause_seconds)
         while True:
+            listed_at = math.inf
             try:
                 if (not self._resource_version or self._refreshes) and not await self._relist():
                     continue
+                listed_at = self._monotonic()
                 if await self._watch_until_refresh():
                     backoff.reset()
                     continue
@@ -168,6 +175,8 @@ class Informer(Generic[T]):
                 # An answer like no other, or a callback's mistake: a watcher that ends in silence would be worse.
                 self._resource_version = ""
                 self._log.exception("unexpected error; listing anew")
+            if self._monotonic() - listed_at > self._last_pause_seconds:
+                backoff.reset()  # what failed before that is over
             # Who asks for a refresh waits for it: it comes at once, whatever has failed before it was asked for.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(backoff.next_seconds()):

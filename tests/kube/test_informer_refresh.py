@@ -132,6 +132,47 @@ def test_a_refresh_waits_for_no_pause_after_failures() -> None:
     loop.close()
 
 
+def seconds_until_seen(*outages: tuple[float, float], **options: float) -> list[float]:
+    """How long a new object is unseen once the API server is back from each outage, given as seconds away and then up."""
+
+    async def play(seed: int) -> float:
+        loop = asyncio.get_running_loop()
+        network = Network(api := MemoryApi(lambda change: None))
+        session = cast(ApiSession, Link(network, random.Random(seed)).session())
+        informer: Informer[Json] = Informer(session, NODES, dict, **options)  # type: ignore[arg-type]
+        running = asyncio.create_task(informer.run())
+        await informer.wait_synced()
+        for away, up in outages:
+            network.go_down()
+            await asyncio.sleep(away)
+            network.come_up()
+            began_at = loop.time()
+            if (away, up) == outages[-1]:
+                api.put("nodes", {"kind": "Node", "metadata": {"name": "late"}})
+                await until(lambda: informer.get("late") is not None)
+                break
+            await asyncio.sleep(up)
+        seconds = loop.time() - began_at
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return seconds
+
+    loop = VirtualLoop()
+    found = [loop.run_until_complete(play(seed)) for seed in range(20)]
+    loop.close()
+    return found
+
+
+def test_pauses_grow_no_longer_than_asked_for() -> None:
+    assert max(seconds_until_seen((60.0, 0.0), last_pause_seconds=1.0)) < 1.3
+    assert max(seconds_until_seen((60.0, 0.0))) > 2.0
+
+
+def test_what_failed_before_a_watch_that_was_served_makes_no_pause_longer() -> None:
+    assert max(seconds_until_seen((60.0, 10.0), (0.1, 0.0))) < 0.5
+    assert max(seconds_until_seen((60.0, 0.0), (0.1, 0.0))) > 0.5
+
+
 def test_a_refresh_after_a_restore_waits_for_no_pause_of_the_failures_before_it() -> None:
     """A store is restored while its server is away: whoever leads then must not let stand for long what it says of old."""
 

@@ -313,6 +313,21 @@ def test_a_new_term_waits_for_no_list_that_hangs() -> None:
     )
 
 
+def test_an_api_server_that_is_away_for_a_moment_after_a_long_absence_is_asked_again_soon() -> None:
+    """A node was put under a cap just then, and the pauses between tries had grown while the server was away for long."""
+    assert not violation_of(
+        fault(2.26, "agent dies and starts while the API server is away", "b", 0.10, 66),
+        fault(2.66, "GPUNode is deleted without its finalizer", "a", 0.10, 995),
+        fault(2.79, "agent dies and starts while the API server is away", "a", 0.98, 586),
+        fault(6.05, "agent dies and starts while the API server is away", "b", 3.30, 234),
+        fault(9.21, "operator's clock since boot runs fast or slow", "0", 0.10, 784),
+        fault(13.13, "agent dies and starts while the API server is away", "a", 0.10, 104),
+        fault(13.16, "node is hung elsewhere and relabelled", "c", 0.10, 311),
+        beginning=schedule_of(1003258).beginning,
+        seed=1003258,
+    )
+
+
 def test_what_a_driver_has_done_is_excused_while_lowered_limits_settle_and_are_shared_anew() -> None:
     """No limit was above what the driver's load had made of it, and none rose, when the agent's second grant came."""
     assert not violation_of(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from collections.abc import AsyncIterator, Collection
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from flyball_api.gpu_node import read_gpu_node
@@ -27,8 +28,9 @@ from flyball_kube.resources import (
     RESOURCE_QUOTAS,
     Resource,
 )
+from flyball_kube.session import ApiSession
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.cluster.watches import Watches, logging_problems
+from flyball_operator.cluster.watches import CLAIM_PAUSE_SECONDS, Watches, logging_problems
 
 from tests.support.operator_objects import (
     FLOOR,
@@ -41,8 +43,11 @@ from tests.support.operator_objects import (
     raw_pod,
     raw_report,
 )
+from tests.support.schedules.memory_api import MemoryApi
+from tests.support.schedules.network import Link, Network
+from tests.support.schedules.virtual_time import VirtualLoop
 from tests.support.shown_cluster import raw_cap
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 KINDS: tuple[tuple[str, Resource], ...] = (
     ("jobs", ENERGY_AWARE_JOBS),
@@ -466,3 +471,28 @@ async def test_a_leader_that_reads_anew_reads_all_that_power_depends_on() -> Non
         informer.refresh = refresh  # type: ignore[method-assign]
     await watches.refresh()
     assert set(asked) == {NODES, GPU_NODES, POWER_CAPS, POWER_BRAKES, BRAKE_ACKNOWLEDGEMENTS}
+
+
+def test_once_the_api_server_is_back_nothing_that_claims_rest_on_is_unseen_for_longer_than_a_second() -> None:
+    async def play(seed: int) -> float:
+        network = Network(MemoryApi(lambda change: None))
+        session = cast(ApiSession, Link(network, random.Random(seed)).session())
+        watches = Watches(session, lambda: None, DEFAULT_GPU_RESOURCES)
+        claims = (watches.caps, watches.gpu_nodes, watches.nodes, watches.brakes, watches.brake_acknowledgements)
+        tasks = [asyncio.create_task(informer.run()) for informer in claims]
+        for informer in claims:
+            await informer.wait_synced()
+        network.go_down()
+        await asyncio.sleep(60.0)
+        network.come_up()
+        began_at = asyncio.get_running_loop().time()
+        await until(lambda: all(informer.relists == 2 for informer in claims))
+        seconds = asyncio.get_running_loop().time() - began_at
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return seconds
+
+    loop = VirtualLoop()
+    assert max(loop.run_until_complete(play(seed)) for seed in range(20)) < CLAIM_PAUSE_SECONDS + 0.3
+    loop.close()
