@@ -11,18 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Protocol
 
 from flyball_api.energy_aware_job import EnergyAwareJob
-from flyball_api.energy_profile import read_energy_profile
+from flyball_api.energy_profile import EnergyProfile
 from flyball_api.frontier import IterationFrontier
 from flyball_api.gpu_node import PodReport
-from flyball_api.reading import InvalidObject
 from flyball_api.workloads import IncarnationView
-from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.logs import get_logger
-from flyball_kube.resources import ENERGY_PROFILES
-from flyball_kube.session import JsonObject
 from flyball_planner.fitting.fit import fit
 from flyball_planner.fitting.uncertainty import Place, Ratios
 from flyball_planner.models.gpu import GpuModel, gpu_model_for
@@ -36,6 +31,7 @@ from flyball_operator.learning.drift import Measured, measured_anew
 from flyball_operator.learning.fitted_models import as_fit, fitted_model
 from flyball_operator.learning.frontiers import iteration_choices
 from flyball_operator.learning.profiles import (
+    FittedParameters,
     Profile,
     ProfileKey,
     Runs,
@@ -54,6 +50,7 @@ from flyball_operator.learning.records import (
     ProfileEntry,
     ProfileWrite,
 )
+from flyball_operator.learning.stored_profiles import ProfileReader, stored_profiles
 from flyball_operator.learning.windows import Track, Window, observations, read_window
 from flyball_operator.power.nodes.info import NodeInfo
 
@@ -64,15 +61,8 @@ REFIT_SECONDS = 10.0
 WRITE_SECONDS, RUN_WRITE_SECONDS = 60.0, 5.0
 MAX_WRITES = 10
 MAX_PROFILES = 5000
-PAGE_SIZE = 500
 NO_RUNS: Runs = {}
 CLOCK_STEP_MEGAHERTZ = 100
-
-
-class ProfileReader(Protocol):
-    """What the learner needs of a session to the API server."""
-
-    async def get(self, path: str, **params: str) -> JsonObject: ...
 
 
 class Learner:
@@ -100,6 +90,7 @@ class Learner:
         self._cluster: tuple[GpuModel, ...] = ()
         self._gpus_per_node = 1
         self._bands = PaceBands()
+        self.loading = False
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -113,6 +104,16 @@ class Learner:
         """Those of them that the EnergyProfile object has."""
         entry = self._entries.get(key)
         return NO_RUNS if entry is None or entry.stored.profile is None else entry.stored.profile.runs
+
+    def keys_beside(self, key: ProfileKey) -> list[ProfileKey]:
+        """The keys of the same jobs on other GPU models on which runs have ended, the one with most runs first."""
+        beside = (other for other in self._entries if replace(other, product=key.product) == key != other)
+        return sorted(filter(self.runs, beside), key=lambda other: (-len(self.runs(other)), other.product))
+
+    def model_of(self, key: ProfileKey, gpu_model: GpuModel, model_class: str) -> JobModel | None:
+        """The model that was fitted under a key, on these GPUs; None without one."""
+        entry = self._entries.get(key)
+        return None if entry is None else fitted_model(entry, gpu_model, model_class)
 
     def note_runs(self, key: ProfileKey, runs: Runs) -> None:
         """Keep these runs of a recurring job."""
@@ -131,27 +132,15 @@ class Learner:
         return (0, None) if track is None else (track.windows, track.last)
 
     async def load(self) -> None:
-        """Take in the EnergyProfiles that there are, beside what is known already. Never raises."""
-        params = {"limit": str(PAGE_SIZE)}
+        """Take in the EnergyProfiles that there are, beside what is known already; `loading` meanwhile. Never raises."""
+        self.loading = True
         try:
-            while True:
-                page = await self._session.get(ENERGY_PROFILES.path(), **params)
-                for raw in page.get("items") or ():
-                    self._load_one(raw)
-                if not page["metadata"].get("continue"):
-                    return
-                params["continue"] = page["metadata"]["continue"]
-        except (ApiError, ApiUnreachable) as error:
-            logger.warning("EnergyProfiles cannot be read: what they hold is learned again", error=str(error))
+            async for stored in stored_profiles(self._session):
+                self._take(stored)
+        finally:
+            self.loading = False
 
-    def _load_one(self, raw: JsonObject) -> None:
-        try:
-            stored = read_energy_profile(raw)
-        except InvalidObject as error:
-            logger.warning("EnergyProfile left out: it cannot be read", error=str(error))
-            return
-        for problem in stored.problems:
-            logger.warning("part of an EnergyProfile left out", profile=stored.metadata.key, error=problem)
+    def _take(self, stored: EnergyProfile) -> None:
         loaded = profile_of(stored)
         if stored.metadata.name != loaded.key.object_name or stored.metadata.deleting:
             return
@@ -262,10 +251,10 @@ class Learner:
         """
         found = []
         for gpu_model in self._gpu_models(nodes):
-            entry = self._entries.get(ProfileKey(job.namespace, job.profile_key, gpu_model.product))
-            model = None if entry is None else fitted_model(entry, gpu_model, job.spec.training.model_class)
-            if entry is not None and model is not None:
-                found.append((entry.profile.samples, model))
+            key = ProfileKey(job.namespace, job.profile_key, gpu_model.product)
+            model = self.model_of(key, gpu_model, job.spec.training.model_class)
+            if model is not None:
+                found.append((self._entries[key].profile.samples, model))
         if found:
             return tuple(model for _, model in sorted(found, key=lambda item: -item[0]))
         common = next(iter(self._gpu_models(nodes)), None) or gpu_model_for(REFERENCE_PRODUCT)
@@ -287,30 +276,38 @@ class Learner:
         # It hardly depends on the clock: near ones share what was found.
         clock = max(CLOCK_STEP_MEGAHERTZ, round(clock_megahertz / CLOCK_STEP_MEGAHERTZ) * CLOCK_STEP_MEGAHERTZ)
         pace = AskedPace(gpu_model, gpus, nodes, training.global_batch_size, clock)
-        entry = self._entries.get(ProfileKey(job.namespace, job.profile_key, gpu_model.product))
-        model = None if entry is None else fitted_model(entry, gpu_model, training.model_class)
-        if entry is None or model is None or entry.profile.fit is None:
+        found = self._fitted(job, gpu_model)
+        if found is None:
             return self._bands.of_class(training.model_class, pace)
-        return self._bands.of_fit(entry, entry.profile.fit, model, training.model_class, pace)
+        return self._bands.of_fit(*found, training.model_class, pace)
 
     def ratios(self, job: EnergyAwareJob, gpu_model: GpuModel, ran: Place, instead: Place) -> Ratios | None:
         """What the job's iterations would take at another place over what they take where it `ran`.
 
         None while nothing was measured of it. Worked out once for each fit, batch and pair of places.
         """
-        training = job.spec.training
-        entry = self._entries.get(ProfileKey(job.namespace, job.profile_key, gpu_model.product))
-        model = None if entry is None else fitted_model(entry, gpu_model, training.model_class)
-        if entry is None or model is None or entry.profile.fit is None:
+        found = self._fitted(job, gpu_model)
+        if found is None:
             return None
-        covariance = entry.fit.covariance(entry.profile.fit)
+        entry, fit, model = found
+        covariance = entry.fit.covariance(fit)
         if covariance is None:
             entry.fit.redo()  # another process has made it, and profiles do not keep how sure it is
             return None
-        key = (ran, instead, training.global_batch_size)
+        key = (ran, instead, job.spec.training.global_batch_size)
         if key not in entry.ratios:
-            entry.ratios[key] = job_ratios(model, covariance, entry.profile.fit, *key)
+            entry.ratios[key] = job_ratios(model, covariance, fit, *key)
         return entry.ratios[key]
+
+    def _fitted(
+        self, job: EnergyAwareJob, gpu_model: GpuModel
+    ) -> tuple[ProfileEntry, FittedParameters, JobModel] | None:
+        """What a job's fit on these GPUs is kept with, the fit, and its model; None where nothing was measured."""
+        entry = self._entries.get(ProfileKey(job.namespace, job.profile_key, gpu_model.product))
+        model = None if entry is None else fitted_model(entry, gpu_model, job.spec.training.model_class)
+        if entry is None or model is None or entry.profile.fit is None:
+            return None
+        return entry, entry.profile.fit, model
 
     def _gpu_models(self, nodes: Mapping[str, NodeInfo]) -> tuple[GpuModel, ...]:
         """The cluster's GPU models, the most common first, one for each product; worked out once per cycle."""

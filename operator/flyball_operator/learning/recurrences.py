@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
 from flyball_api.energy_aware_job import EnergyAwareJob, Recurrence, RecurringRun
 from flyball_api.energy_profile import EndedRun
 from flyball_kube.logs import get_logger
-from flyball_planner.models.gpu import GpuModel
+from flyball_planner.models.gpu import GpuModel, gpu_model_for
+from flyball_planner.models.priors import model_class_prior
 from flyball_planner.recurrences.pruning import PruningRound
 from flyball_planner.recurrences.recurring import Decision, Purpose, RecurringJob
 
+from flyball_operator.learning.carried_runs import Carried, RunShape, carried, without_runs_of
 from flyball_operator.learning.learner import Learner
 from flyball_operator.learning.profiles import ProfileKey, Runs, kept_runs
 from flyball_operator.power.nodes.info import NodeInfo
@@ -51,9 +53,10 @@ class Recurrences:
             if info.gpu_model is not None:
                 gpus[info.gpu_model] += info.gpus
         left = [job for job in waiting if job.uid not in self._chosen] if gpus else []
+        gpus_per_node = max([1, *(info.gpus for info in nodes.values())])
         for job in sorted(left, key=lambda job: (job.created, job.uid))[:CHOICES_AT_ONCE]:
             try:
-                self._chosen[job.uid] = self._choose(job, recurring, gpus)
+                self._chosen[job.uid] = self._choose(job, recurring, gpus, gpus_per_node)
             except Exception:
                 # What the API server should have refused must not end the cycle that holds the caps for everybody.
                 logger.exception("no batch size is chosen", job=job.key)
@@ -78,7 +81,11 @@ class Recurrences:
         self._seen = seen
 
     def _choose(
-        self, job: EnergyAwareJob, recurring: Iterable[EnergyAwareJob], gpus: Mapping[GpuModel, int]
+        self,
+        job: EnergyAwareJob,
+        recurring: Iterable[EnergyAwareJob],
+        gpus: Mapping[GpuModel, int],
+        gpus_per_node: int,
     ) -> RecurringRun:
         """The run that `job` is to be, beside those that are under way or chosen already."""
         recurrence = job.spec.recurrence
@@ -93,18 +100,58 @@ class Recurrences:
             and not other.deleting
             and _key(other, run.gpu_model) == key
         ]
-        search = search_of(job, recurrence, seed_of(key), self._learner.runs(key), under_way)
+        runs = self._learner.runs(key)
+        begun = self._carried(job, recurrence, key, model, gpus, gpus_per_node)
+        search = search_of(job, recurrence, seed_of(key), runs, under_way, None if begun is None else begun.search)
         _, decision = search.decide()
-        limit = decision.cost_limit_joules
+        # No run is stopped for what models say of other GPUs.
+        measured = begun is None or any(run.reached for run in runs.values())
+        limit = decision.cost_limit_joules if measured else None
         return RecurringRun(
             decision=decision.number,
             global_batch_size=decision.batch_size,
             purpose=decision.purpose.value,
             gpu_model=model.product,
             watts_per_gpu=max(1, round(model.max_power_limit_watts)),
-            message=words_of(search, decision),
+            message=words_of(search, decision) + ("" if begun is None else f", by runs on {begun.product}"),
             cost_limit_joules=None if limit is None else round(limit),
         )
+
+    def _carried(
+        self,
+        job: EnergyAwareJob,
+        recurrence: Recurrence,
+        key: ProfileKey,
+        here: GpuModel,
+        gpus: Iterable[GpuModel],
+        gpus_per_node: int,
+    ) -> Carried | None:
+        """What runs on another GPU model say of this one, the one with most runs; None where nothing is known of one, or
+        batch sizes were explored here already."""
+        training, most = job.spec.training, job.spec.gpus.max
+        if any(Purpose(run.purpose) is Purpose.EXPLORE for run in self._learner.runs(key).values()):
+            return None
+        weight = min(1.0, recurrence.energy_weight_permille / 1000)
+        shape = RunShape(most, -(-most // gpus_per_node), weight)
+        for other in self._learner.keys_beside(key):
+            in_cluster = (known for known in gpus if known.product == other.product)
+            there = next(in_cluster, None) or gpu_model_for(other.product)
+            if there is None:
+                continue
+            model_here = self._learner.model_of(key, here, training.model_class)
+            model_there = self._learner.model_of(other, there, training.model_class)
+            if model_there is None:
+                known = model_class_prior(training.model_class, there) if model_here is None else model_here
+                model_there = known.on(there)
+            runs = self._learner.runs(other)
+            search = search_of(
+                job, recurrence, seed_of(other), runs, (), offered={run.batch_size for run in runs.values()}
+            )
+            here_too = model_here or model_there.on(here)
+            begun = carried(search, batch_sizes_of(job, recurrence), model_there, here_too, shape, seed_of(key))
+            if begun is not None:
+                return Carried(begun, other.product)
+        return None
 
     def _gpu_model(self, job: EnergyAwareJob, gpus: Mapping[GpuModel, int]) -> GpuModel:
         """The GPU model with most runs of those that the cluster has enough of, then the most common."""
@@ -136,17 +183,27 @@ def ended_run(job: EnergyAwareJob) -> EndedRun | None:
 
 
 def search_of(
-    job: EnergyAwareJob, recurrence: Recurrence, seed: int, runs: Runs, under_way: Iterable[RecurringRun]
+    job: EnergyAwareJob,
+    recurrence: Recurrence,
+    seed: int,
+    runs: Runs,
+    under_way: Iterable[RecurringRun],
+    begun: RecurringJob | None = None,
+    offered: Container[int] | None = None,
 ) -> RecurringJob:
     """Zeus' search as the runs leave it, by the batch sizes that the job names now.
 
-    Runs with others say nothing. Where none has reached the target, it begins anew at the job's own batch size: whoever
-    submits the job once more has changed something.
+    Runs with others say nothing. `begun` is what other GPUs say of batch sizes that have not run on these; only those that
+    were `offered` take part, if that is said. Where none has reached the target, it begins anew at the size of the job's
+    own: whoever submits the job once more has changed something.
     """
-    sizes = tuple(sorted(size for size in recurrence.batch_sizes if _fits(job, size)))
-    if job.default_batch_size not in sizes:
-        sizes = (job.default_batch_size,)
-    search = RecurringJob(sizes, job.default_batch_size, seed, window=WINDOW)
+    sizes = batch_sizes_of(job, recurrence)
+    if offered is not None:
+        sizes = tuple(size for size in sizes if size in offered) or sizes
+    default = min(sizes, key=lambda size: abs(size - job.default_batch_size))
+    search = RecurringJob(sizes, default, seed, window=WINDOW)
+    if begun is not None:
+        search = without_runs_of(begun, {run.batch_size for run in runs.values()})
     for run in sorted(runs.values(), key=lambda run: run.decision):
         if run.batch_size not in sizes or run.cost_joules < 1:
             continue
@@ -164,6 +221,12 @@ def search_of(
     )
     numbers = [-1, *runs, *(run.decision for run in under_way)]
     return replace(search, pending=pending, decisions=max(numbers) + 1)
+
+
+def batch_sizes_of(job: EnergyAwareJob, recurrence: Recurrence) -> tuple[int, ...]:
+    """The batch sizes that a job may have, those that its GPUs can hold; its own one where that is not among them."""
+    sizes = tuple(sorted(size for size in recurrence.batch_sizes if _fits(job, size)))
+    return sizes if job.default_batch_size in sizes else (job.default_batch_size,)
 
 
 def _begun_anew(search: RecurringJob) -> RecurringJob:

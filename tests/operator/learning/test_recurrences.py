@@ -110,6 +110,7 @@ class Stream:
         raw = self.jobs[uid]
         raw["metadata"]["resourceVersion"] = f"{uid}-ended"
         raw["status"]["recurrence"]["costJoules"] = cost
+        raw["status"]["progress"] = {"iterations": self.views()[uid].spec.training.iterations}
         raw["status"]["conditions"] = [{"type": "Succeeded" if reached else "Failed", "status": "True"}]
         self.cycle()
 
@@ -248,7 +249,86 @@ def test_runs_stay_on_the_gpu_model_of_those_before() -> None:
     assert (second.gpu_model, second.global_batch_size) == (H100.product, 128)
     stream.spec = {"gpus": {"min": 16, "max": 16}}
     elsewhere = stream.run()
-    assert (elsewhere.gpu_model, elsewhere.global_batch_size, elsewhere.decision) == (A100.product, 256, 0)
+    assert (elsewhere.gpu_model, elsewhere.decision) == (A100.product, 0)
+
+
+# --- on another GPU model --------------------------------------------------------------------------------------------
+
+
+def ended_on_a100s(runs: int = 8, **fields: Any) -> Stream:
+    """A stream whose jobs ran on A100s, and whose cluster has H100s alone now."""
+    stream = Stream(**fields)
+    for _ in range(runs):
+        stream.run()
+    stream.nodes = nodes_of(H100)
+    return stream
+
+
+def test_what_runs_on_other_gpus_have_cost_is_what_a_new_gpu_model_begins_with() -> None:
+    stream = ended_on_a100s()
+    uid, first = stream.begin()
+    assert (first.gpu_model, first.decision, first.purpose) == (H100.product, 0, "Sample")
+    assert first.global_batch_size == 128, "the cheapest there; tried first here, and nothing is explored again"
+    assert first.message.startswith("128 is chosen by what 6 runs have cost")
+    assert first.message.endswith(f"128 is believed the cheapest, by runs on {A100.product}")
+    assert first.cost_limit_joules is None, "no run is stopped for what models say"
+    stream.end(uid, 300, reached=True)
+    second = stream.run()
+    assert second.cost_limit_joules == 600, "what was measured here counts"
+    sizes = [stream.run({**COSTS, 128: 300}).global_batch_size for _ in range(12)]
+    assert sizes.count(128) >= 10
+
+
+def test_what_is_measured_on_the_new_gpus_stands_for_what_was_carried_to_them() -> None:
+    """There 256 is the cheapest by far, which no model knew."""
+    stream = ended_on_a100s()
+    here = {64: 900, 128: 2000, 256: 200, 512: 1500}
+    runs = [stream.run(here) for _ in range(12)]
+    assert runs[0].global_batch_size == 128
+    assert [run.global_batch_size for run in runs[-6:]].count(256) >= 5
+    assert {run.purpose for run in runs} == {"Sample"}
+
+
+def test_batch_sizes_that_never_reached_the_target_elsewhere_are_not_tried_again() -> None:
+    stream = Stream(sizes=(128, 256, 512))
+    for _ in range(4):
+        uid, run = stream.begin()
+        stream.end(uid, 400, reached=run.global_batch_size != 512)
+    stream.nodes = nodes_of(H100)
+    assert 512 not in {stream.run().global_batch_size for _ in range(10)}
+
+
+def test_a_batch_size_that_only_the_new_list_has_is_tried_on_the_new_gpus() -> None:
+    stream = ended_on_a100s()
+    stream.sizes = (*SIZES, 192)
+    assert 192 in {stream.run({**COSTS, 192: 350}).global_batch_size for _ in range(4)}
+
+
+def test_with_gpus_that_nobody_knows_and_with_runs_that_counted_no_samples_exploring_begins_anew() -> None:
+    unknown = replace(A100, product="NVIDIA-Unheard-Of")
+    stream = ended_on_a100s(nodes=nodes_of(unknown))
+    assert (stream.run().purpose, stream.run().global_batch_size) == ("Explore", 128)
+    blind = Stream()
+    for _ in range(4):
+        uid, _ = blind.begin()
+        blind.end(uid, 400, reached=True)
+        blind.jobs[uid]["status"]["progress"] = {"iterations": 0}
+        blind.jobs[uid]["metadata"]["resourceVersion"] = "late"
+        blind.cycle()
+    blind.nodes = nodes_of(H100)
+    assert (blind.run().purpose, blind.run().global_batch_size) == ("Explore", 128)
+
+
+def test_who_has_explored_on_the_new_gpus_already_goes_on_by_that() -> None:
+    stream = Stream(nodes=nodes_of(H100))
+    stream.run()
+    stream.nodes = nodes_of(A100, A100)
+    stream.spec = {"gpus": {"min": 16, "max": 16}}
+    for _ in range(6):
+        stream.run()
+    stream.nodes, stream.spec = nodes_of(H100), {}
+    run = stream.run()
+    assert (run.gpu_model, run.purpose, run.global_batch_size) == (H100.product, "Explore", 128)
 
 
 def test_a_choice_stands_until_its_status_is_written() -> None:
@@ -291,6 +371,19 @@ def test_a_job_is_kept_until_its_run_is_in_the_profile() -> None:
     assert write.status.batch_size_search is not None
     stream.learner.answered(write, DONE)
     assert stream.recurrences.is_kept(view)
+
+
+@pytest.mark.parametrize("lost", ["the operator", "the profile too", "every job that has ended too"])
+def test_whatever_is_lost_the_next_run_on_other_gpus_is_the_same(lost: str) -> None:
+    stream = ended_on_a100s()
+    stream.run()
+    uid = stream.submit()
+    expected = stream.recurrences.step(stream.views(), stream.nodes)[uid]
+    stream.new_operator(profiles=lost != "the profile too")
+    if lost == "every job that has ended too":
+        stream.jobs = {uid: stream.jobs[uid]}
+    stream.cycle()
+    assert stream.views()[uid].run == expected
 
 
 @settings(max_examples=examples(60), deadline=None)
