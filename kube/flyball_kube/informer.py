@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from flyball_kube.backoff import Backoff
@@ -27,13 +28,26 @@ PAGE_SIZE = 500
 WATCH_SECONDS = 60
 # Silence that outlasts the watch's own end means a peer that vanished.
 READ_GRACE_SECONDS = 10.0
-# The longest pause between tries, which thousands of clients may make at once.
-LAST_PAUSE_SECONDS = 5.0
 # A watch that ends sooner than this without an event is one that the server would rather not serve now.
 SHORTEST_WATCH_SECONDS = 0.5
 # Servers send a bookmark before they end a watch. One that asks for a version from before its etcd was restored from a
 # backup gets no event at all and no error: after so many watches without one, list again.
 MAX_EMPTY_WATCHES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long an informer waits: at most `last_pause_seconds` from a try that failed to the next one, and for a list that
+    has no answer `answer_seconds` before it is asked for once more beside it.
+
+    As they are, thousands of clients may have them at once.
+    """
+
+    last_pause_seconds: float = 5.0
+    answer_seconds: float = math.inf
+
+
+PATIENT = Patience()
 
 
 class _HistoryRewound(Exception):
@@ -59,7 +73,7 @@ class Informer(Generic[T]):
     in `invalid` with the error, so that one bad object cannot hide its siblings.
     `on_change(key)` is called after each change of the store, synchronously: it should only set a flag.
     A watch that stays silent for `watch_seconds + read_grace_seconds` is given up. Once a try has failed, the pause before
-    the next one grows up to `last_pause_seconds`; a watch that was served for longer than that has it begin anew.
+    the next one grows up to what `patience` says; a watch that was served for longer than that has it begin anew.
     Nobody waits for a resource that is not `required` once the server has refused its list: it counts as it was known last.
     One that the server does not know has no objects.
     """
@@ -76,7 +90,7 @@ class Informer(Generic[T]):
         required: bool = True,
         watch_seconds: int = WATCH_SECONDS,
         read_grace_seconds: float = READ_GRACE_SECONDS,
-        last_pause_seconds: float = LAST_PAUSE_SECONDS,
+        patience: Patience = PATIENT,
         monotonic: Callable[[], float] = loop_seconds,
     ) -> None:
         self._session = session
@@ -89,7 +103,7 @@ class Informer(Generic[T]):
         self._required = required
         self._watch_seconds = watch_seconds
         self._read_grace_seconds = read_grace_seconds
-        self._last_pause_seconds = last_pause_seconds
+        self._patience = patience
         self._monotonic = monotonic
         self._objects: dict[str, T] = {}
         self._versions: dict[str, int] = {}
@@ -144,7 +158,7 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         """List and watch until cancelled; every failure is logged and tried again with growing, jittered pauses."""
-        backoff = Backoff(last_seconds=self._last_pause_seconds)
+        backoff = Backoff(last_seconds=self._patience.last_pause_seconds)
         while True:
             listed_at = math.inf
             try:
@@ -175,7 +189,7 @@ class Informer(Generic[T]):
                 # An answer like no other, or a callback's mistake: a watcher that ends in silence would be worse.
                 self._resource_version = ""
                 self._log.exception("unexpected error; listing anew")
-            if self._monotonic() - listed_at > self._last_pause_seconds:
+            if self._monotonic() - listed_at > self._patience.last_pause_seconds:
                 backoff.reset()  # what failed before that is over
             # Who asks for a refresh waits for it: it comes at once, whatever has failed before it was asked for.
             with contextlib.suppress(TimeoutError):
@@ -246,7 +260,7 @@ class Informer(Generic[T]):
         params = {**self._params, "limit": str(PAGE_SIZE)}
         newest = max(self._versions.values(), default=-1)
         while True:
-            page = await self._session.get(self._path, **params)
+            page = await self._page(params)
             self._note_version(page["metadata"]["resourceVersion"])
             listed = int(page["metadata"]["resourceVersion"])
             if listed < newest:  # what a write of ours returned before this list was asked for is not in it
@@ -270,6 +284,33 @@ class Informer(Generic[T]):
         self._fresh()
         self._synced.set()
         self._unknown_to_server = False
+
+    async def _page(self, params: Mapping[str, str]) -> JsonObject:
+        """One page of a list: the first answer to whoever was asked for it.
+
+        A request that is lost has no answer until its time is over, and one of an overloaded server has a late one: so the
+        first request is left to itself, and beside it there is one more at a time.
+        """
+        if math.isinf(self._patience.answer_seconds):
+            return await self._session.get(self._path, **params)
+        asked = [asyncio.create_task(self._session.get(self._path, **params))]
+        try:
+            while True:
+                ended, _ = await asyncio.wait(
+                    asked, timeout=self._patience.answer_seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+                asked = [request for request in asked if request not in ended]
+                answered = [request for request in ended if request.exception() is None]
+                if answered or not asked:
+                    return (answered or list(ended))[0].result()
+                if not ended:
+                    for request in asked[1:]:
+                        request.cancel()
+                    asked[1:] = [asyncio.create_task(self._session.get(self._path, **params))]
+        finally:
+            for request in asked:
+                request.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
 
     async def _watch_until_refresh(self) -> bool:
         """Follow one watch, as `_watch`, until a refresh is asked for."""

@@ -27,6 +27,8 @@ from flyball_operator.writes.lease import LeaderLease, LeadershipLost
 logger = get_logger(__name__)
 
 RETRY_SECONDS = 1.0
+# As a rule what is known of jobs is read in less; caps are held within two seconds of whatever has happened.
+LOADING_SECONDS = 0.5
 
 
 class Operator:
@@ -136,7 +138,10 @@ class Operator:
     async def _lead(self, epoch: int) -> None:
         """Run cycles under one epoch; raises LeadershipLost at its end."""
         await self._read_anew(epoch)
-        await self._learner.load()  # at each accession: another leader may have learned since
+        # At each accession: another leader may have learned since. Caps wait for that no longer than they can.
+        loading = asyncio.create_task(self._learner.load())
+        loading.add_done_callback(lambda _: self._pace.wake())
+        await asyncio.wait([loading], timeout=LOADING_SECONDS)
         term = self._make_term(epoch, self._lasting, lambda: self._lease.check(epoch))
         try:
             while True:
@@ -155,6 +160,8 @@ class Operator:
                 else:
                     await self._pace.rest(pause, rest_seconds(work, term.soonest_change_seconds))
         finally:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
             await term.close()
 
     async def _read_anew(self, epoch: int) -> None:

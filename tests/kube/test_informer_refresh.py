@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from flyball_kube.errors import ApiUnreachable
-from flyball_kube.informer import Informer
+from flyball_kube.informer import PATIENT, Informer, Patience
 from flyball_kube.resources import NODES
 from flyball_kube.session import ApiSession, JsonObject
 
@@ -132,14 +132,14 @@ def test_a_refresh_waits_for_no_pause_after_failures() -> None:
     loop.close()
 
 
-def seconds_until_seen(*outages: tuple[float, float], **options: float) -> list[float]:
+def seconds_until_seen(*outages: tuple[float, float], patience: Patience = PATIENT) -> list[float]:
     """How long a new object is unseen once the API server is back from each outage, given as seconds away and then up."""
 
     async def play(seed: int) -> float:
         loop = asyncio.get_running_loop()
         network = Network(api := MemoryApi(lambda change: None))
         session = cast(ApiSession, Link(network, random.Random(seed)).session())
-        informer: Informer[Json] = Informer(session, NODES, dict, **options)  # type: ignore[arg-type]
+        informer: Informer[Json] = Informer(session, NODES, dict, patience=patience)
         running = asyncio.create_task(informer.run())
         await informer.wait_synced()
         for away, up in outages:
@@ -164,13 +164,106 @@ def seconds_until_seen(*outages: tuple[float, float], **options: float) -> list[
 
 
 def test_pauses_grow_no_longer_than_asked_for() -> None:
-    assert max(seconds_until_seen((60.0, 0.0), last_pause_seconds=1.0)) < 1.3
+    assert max(seconds_until_seen((60.0, 0.0), patience=Patience(last_pause_seconds=1.0))) < 1.3
     assert max(seconds_until_seen((60.0, 0.0))) > 2.0
 
 
 def test_what_failed_before_a_watch_that_was_served_makes_no_pause_longer() -> None:
     assert max(seconds_until_seen((60.0, 10.0), (0.1, 0.0))) < 0.5
     assert max(seconds_until_seen((60.0, 0.0), (0.1, 0.0))) > 0.5
+
+
+class Answers:
+    """An API server that answers each list by the next of `answers`: after so many seconds, or by raising; of a list that
+    was answered all is listed. `under_way` are those that nobody has called back."""
+
+    def __init__(self, *answers: float | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[float] = []
+        self.under_way = self.most_under_way = 0
+
+    async def get(self, path: str, **params: str) -> JsonObject:
+        self.asked.append(asyncio.get_running_loop().time())
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        answer = self.answers.pop(0)
+        try:
+            if isinstance(answer, Exception):
+                raise answer
+            await asyncio.sleep(answer)
+        finally:
+            self.under_way -= 1
+        return {"metadata": {"resourceVersion": "1"}, "items": []}
+
+    async def watch(self, path: str, **options: Any) -> AsyncIterator[JsonObject]:
+        await asyncio.Event().wait()
+        yield {}
+
+
+def seconds_until_listed(server: Answers, patience: Patience) -> float:
+    async def play() -> float:
+        informer: Informer[JsonObject] = Informer(cast(Any, server), NODES, dict, patience=patience)
+        began_at = asyncio.get_running_loop().time()
+        running = asyncio.create_task(informer.run())
+        await informer.wait_synced()
+        seconds = asyncio.get_running_loop().time() - began_at
+        assert server.under_way == 0  # nobody waits for what has come by another way
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return seconds
+
+    loop = VirtualLoop()
+    seconds = loop.run_until_complete(play())
+    loop.close()
+    return seconds
+
+
+NEVER = 1e6
+ASKS_AGAIN = Patience(1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "seconds"),
+    [
+        ((0.5,), 0.5),
+        ((NEVER, 0.5), 1.5),  # lost
+        ((NEVER, NEVER, NEVER, 0.1), 3.1),
+        ((3.5, NEVER, NEVER, NEVER), 3.5),  # a slow server is not asked anew each time
+        ((1.4, 5.0), 1.4),
+        ((NEVER, ApiUnreachable("refused"), 0.2), 2.2),
+        ((ApiUnreachable("refused"), 0.3), 0.5),  # nobody is left to wait for: a pause, and again
+    ],
+)
+def test_a_list_that_has_no_answer_is_asked_for_once_more_beside_it(
+    answers: tuple[float | Exception, ...], seconds: float
+) -> None:
+    server = Answers(*answers)
+    found = seconds_until_listed(server, ASKS_AGAIN)
+    assert seconds - 0.11 <= found <= seconds + 1e-6
+    assert len(server.asked) == len(answers)
+    assert server.most_under_way <= 2
+
+
+def test_who_has_time_asks_once() -> None:
+    server = Answers(30.0)
+    assert seconds_until_listed(server, PATIENT) == pytest.approx(30.0)
+    assert len(server.asked) == 1
+
+
+def test_what_a_request_that_is_called_back_with_its_informer_leaves_behind() -> None:
+    async def play() -> int:
+        server = Answers(NEVER, NEVER, NEVER)
+        informer: Informer[JsonObject] = Informer(cast(Any, server), NODES, dict, patience=ASKS_AGAIN)
+        running = asyncio.create_task(informer.run())
+        await asyncio.sleep(2.5)
+        assert server.under_way == 2
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return server.under_way
+
+    loop = VirtualLoop()
+    assert loop.run_until_complete(play()) == 0
+    loop.close()
 
 
 def test_a_refresh_after_a_restore_waits_for_no_pause_of_the_failures_before_it() -> None:

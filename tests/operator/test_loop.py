@@ -139,6 +139,39 @@ async def test_a_leader_whose_cycles_fail_makes_way_for_another(monkeypatch: pyt
     assert bench.operator.seconds_since_cycle() == 37.0  # for the probe, which goes on counting
 
 
+async def test_caps_wait_for_nothing_that_is_known_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of thousands of profiles, or of which the answer is lost, would hold up a new leader's first look."""
+    bench = Bench()
+    given_up = asyncio.Event()
+
+    async def hangs() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+
+    monkeypatch.setattr("flyball_operator.loop.LOADING_SECONDS", 0.01)
+    monkeypatch.setattr(bench, "load", hangs)
+    await bench.lead(monkeypatch)
+    assert bench.cycles == 9
+    assert given_up.is_set()  # with the term
+
+
+async def test_a_term_begins_with_what_is_known_of_jobs_where_that_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would begin with limits that no plan has made."""
+    bench = Bench()
+    loaded_before: list[int] = []
+
+    async def loads() -> None:
+        await asyncio.sleep(0.05)
+        loaded_before.append(bench.cycles)
+
+    monkeypatch.setattr("flyball_operator.loop.LOADING_SECONDS", 60.0)
+    monkeypatch.setattr(bench, "load", loads)
+    await bench.lead(monkeypatch)
+    assert loaded_before == [0]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_only_cycles_that_fail_are_counted_on_after_a_term(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
     """Else a probe would end a standby, or let an operator stay that cannot lead."""

@@ -328,6 +328,18 @@ def test_an_api_server_that_is_away_for_a_moment_after_a_long_absence_is_asked_a
     )
 
 
+def test_a_new_leader_waits_for_no_list_of_which_the_answer_was_lost() -> None:
+    """It asked for everything anew while answers were lost, and waited for one until its request's time was over."""
+    assert not violation_of(
+        fault(2.19, "agent dies and starts while the API server is away", "a", 4.94, 708),
+        fault(5.31, "requests and answers are lost, late or doubled", "0", 3.83, 875),
+        fault(6.45, "node is hung elsewhere and relabelled", "a", 0.10, 352),
+        fault(7.16, "operator's clock since boot runs fast or slow", "1", 2.04, 711),
+        beginning=schedule_of(2003393).beginning,
+        seed=2003393,
+    )
+
+
 def test_what_a_driver_has_done_is_excused_while_lowered_limits_settle_and_are_shared_anew() -> None:
     """No limit was above what the driver's load had made of it, and none rose, when the agent's second grant came."""
     assert not violation_of(

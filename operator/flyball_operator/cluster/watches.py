@@ -27,7 +27,7 @@ from flyball_api.workloads import (
     read_pods_refused,
     read_service,
 )
-from flyball_kube.informer import Informer
+from flyball_kube.informer import Informer, Patience
 from flyball_kube.logs import get_logger
 from flyball_kube.resources import (
     BRAKE_ACKNOWLEDGEMENTS,
@@ -53,9 +53,9 @@ from flyball_operator.cluster.state import ClusterState, latest_refusals, within
 
 logger = get_logger(__name__)
 
-# Within two seconds of a sign that it is untrue a claim is withdrawn: so long at most, once the API server answers again,
-# nobody asks it for what claims rest on.
-CLAIM_PAUSE_SECONDS = 1.0
+# Within two seconds of a sign that it is untrue a claim is withdrawn: once the API server answers again, it is asked within
+# a second for what claims rest on, also where a request or its answer was lost.
+PATIENCE_FOR_CLAIMS = Patience(last_pause_seconds=1.0, answer_seconds=1.0)
 # A backup from which the API server is restored is at most so many changes of leaders old.
 MAX_EPOCHS_LOST = 1000
 
@@ -149,19 +149,17 @@ class Watches:
         on_node = on_change_of(_drawn_by_node, lambda key: self.nodes.get(key), wake_soon)
         on_gpu_node = on_change_of(_drawn_by_gpus, lambda key: self.gpu_nodes.get(key), wake_soon)
         self.jobs = Informer(session, ENERGY_AWARE_JOBS, logging_problems(read_energy_aware_job), on_change=on_change)
-        pause = CLAIM_PAUSE_SECONDS
-        self.caps = Informer(
-            session, POWER_CAPS, logging_problems(read_power_cap), on_change=on_cap, last_pause_seconds=pause
-        )
-        self.brakes = Informer(session, POWER_BRAKES, read_power_brake, on_change=on_brake, last_pause_seconds=pause)
+        patience = PATIENCE_FOR_CLAIMS
+        self.caps = Informer(session, POWER_CAPS, logging_problems(read_power_cap), on_change=on_cap, patience=patience)
+        self.brakes = Informer(session, POWER_BRAKES, read_power_brake, on_change=on_brake, patience=patience)
         self.brake_acknowledgements = Informer(
-            session, BRAKE_ACKNOWLEDGEMENTS, read_brake_acknowledgement, on_change=on_change, last_pause_seconds=pause
+            session, BRAKE_ACKNOWLEDGEMENTS, read_brake_acknowledgement, on_change=on_change, patience=patience
         )
         self.gpu_nodes = Informer(
-            session, GPU_NODES, logging_problems(read_gpu_node), on_change=on_gpu_node, last_pause_seconds=pause
+            session, GPU_NODES, logging_problems(read_gpu_node), on_change=on_gpu_node, patience=patience
         )
         read_labels = partial(read_node, gpu_resources=gpu_resources)
-        self.nodes = Informer(session, NODES, read_labels, on_change=on_node, last_pause_seconds=pause)
+        self.nodes = Informer(session, NODES, read_labels, on_change=on_node, patience=patience)
         self._node_uses = NodeUses(gpu_resources)
         self._followed: dict[str, PodView | NodeUse] = {}  # the pods that a cycle goes by, as it was asked for last
         self.pods: Informer[PodView | NodeUse] = Informer(session, PODS, self._node_uses.read, on_change=self._on_pod)

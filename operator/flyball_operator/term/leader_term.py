@@ -46,6 +46,8 @@ SHORTEST_PAUSE_SECONDS = 0.05
 # For so long a cap's status is held back by the one before it, whose answer does not come: what is lost with its connection
 # would be waited for for ten seconds, and a claim that something makes untrue is to be withdrawn within two.
 CLAIM_UNANSWERED_SECONDS = 1.0
+# While what is known of jobs is being read, power alone is decided on, as often as this.
+LOADING_PAUSE_SECONDS = 0.25
 
 
 class LeaderTerm:
@@ -122,6 +124,10 @@ class LeaderTerm:
         if brakes.brakes and ends:
             self.power_decided = self.only_braked = True
             return 0.0
+        if self._learner.loading:
+            # Nothing is chosen, planned or learned of jobs before what is known of them has been read.
+            self._decide_on_power(before_jobs)
+            return LOADING_PAUSE_SECONDS
         # 3. Decide on the jobs, and plan in another process if what plans depend on has changed.
         try:
             jobs = self._decide_on_jobs(cluster, state, now, monotonic)

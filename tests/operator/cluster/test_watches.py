@@ -30,7 +30,7 @@ from flyball_kube.resources import (
 )
 from flyball_kube.session import ApiSession
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.cluster.watches import CLAIM_PAUSE_SECONDS, Watches, logging_problems
+from flyball_operator.cluster.watches import PATIENCE_FOR_CLAIMS, Watches, logging_problems
 
 from tests.support.operator_objects import (
     FLOOR,
@@ -494,5 +494,5 @@ def test_once_the_api_server_is_back_nothing_that_claims_rest_on_is_unseen_for_l
         return seconds
 
     loop = VirtualLoop()
-    assert max(loop.run_until_complete(play(seed)) for seed in range(20)) < CLAIM_PAUSE_SECONDS + 0.3
+    assert max(loop.run_until_complete(play(seed)) for seed in range(20)) < PATIENCE_FOR_CLAIMS.last_pause_seconds + 0.3
     loop.close()

@@ -156,6 +156,7 @@ class NothingLearned:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.loading = False
         self.known: Profile | None = None
         self.windows: list[Window] = []
 
@@ -335,6 +336,21 @@ async def test_a_cut_waits_for_no_status() -> None:
     assert bench.woken.is_set()
     await bench.cycle(0.1)
     await bench.writes.wait_for("cap row")
+    await bench.term.close()
+
+
+async def test_while_what_is_known_of_jobs_is_read_caps_are_held_and_nothing_is_planned() -> None:
+    bench = Bench()
+    bench.learner.loading = True
+    bench.caps = [row(1000, published=2500)]
+    assert await bench.cycle() <= 0.25
+    await bench.writes.wait_for("grant a")
+    await bench.writes.wait_for("cap row")
+    assert bench.term.power_decided
+    assert (bench.jobs.asked, len(bench.planner.asked), bench.learner.asked) == (0, 0, 0)
+    bench.learner.loading = False
+    await bench.cycle(0.3)
+    assert (bench.jobs.asked, len(bench.planner.asked)) == (1, 1)
     await bench.term.close()
 
 

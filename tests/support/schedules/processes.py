@@ -132,6 +132,8 @@ class _NoJobs:
 
 
 class _NoLearner:
+    loading = False
+
     async def load(self) -> None:
         pass
 
