@@ -1,4 +1,4 @@
-"""Random schedules of faults over the real operator and agents, judged by a referee that excuses nothing.
+"""Random schedules of faults over the real operator and agents, judged by a referee that believes nobody.
 
     python benchmarks/schedules.py [--count 1000 | --seconds 600] [--seed 0] [--jobs 2] [--only GROUP] [--without GROUP]
     python benchmarks/schedules.py --count 100000 --record FILE

@@ -3,6 +3,7 @@ known of such GPUs."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +28,9 @@ class GpuFacts:
     `largest_milliwatts` is the most that all of them may draw at any limit, `unseen_milliwatts` the share of it of GPUs
     that the agent does not see (lost at boot): they are still on the bus, at limits that nobody reads back. For the others
     see `NodeInfo`.
+
+    What other nodes depend on (the share of a cap that is given as permille, what is measured under it) is of no more GPUs
+    than the Node has: it is not the agent's word. What the node itself may draw is of all that are reported.
     """
 
     model: GpuModel | None
@@ -48,19 +52,25 @@ class KnownGpus:
 
     def __init__(self, gpu_models: Mapping[str, GpuModel] | None = None) -> None:
         self._gpu_models = catalogue() if gpu_models is None else gpu_models
-        self._facts: dict[str, tuple[Sequence[GpuReport], str, int, GpuFacts]] = {}
+        self._facts: dict[str, tuple[Sequence[GpuReport], str, int, int, GpuFacts]] = {}
 
     def facts_of(self, name: str, node: NodeView | None, gpu_node: GpuNode | None) -> GpuFacts:
         """The facts of one node."""
         reports: Sequence[GpuReport] = () if gpu_node is None else gpu_node.gpus
-        product, gpus = ("", 0) if node is None else (node.product, node.gpus)
-        if node is not None and not reports:
-            gpus = max(gpus, node.hidden_gpus)  # until its agent has looked
+        product, gpus, most = (
+            ("", 0, 0) if node is None else (node.product, node.gpus, max(node.gpus, node.hidden_gpus))
+        )
+        if not reports:
+            gpus = most  # until its agent has looked
         known = self._facts.get(name)
-        if known is not None and known[0] is reports and known[1:3] == (product, gpus):
-            return known[3]
-        facts = gpu_facts(product, gpus, reports, self._gpu_models)
-        self._facts[name] = reports, product, gpus, facts
+        if known is not None and known[0] is reports and known[1:4] == (product, gpus, most):
+            return known[4]
+        if 0 < most < len(reports):
+            logger.warning(
+                "an agent reports more GPUs than its Node has", node=name, reported=len(reports), counted=most
+            )
+        facts = gpu_facts(product, gpus, reports, self._gpu_models, most)
+        self._facts[name] = reports, product, gpus, most, facts
         return facts
 
     def forget_all_but(self, names: Iterable[str]) -> None:
@@ -69,13 +79,17 @@ class KnownGpus:
             del self._facts[name]
 
 
-def gpu_facts(product: str, gpus: int, reports: Sequence[GpuReport], gpu_models: Mapping[str, GpuModel]) -> GpuFacts:
-    """The facts of a node that has `gpus` GPUs by Kubernetes and these by its agent; `product` is its label's, if any."""
+def gpu_facts(
+    product: str, gpus: int, reports: Sequence[GpuReport], gpu_models: Mapping[str, GpuModel], most: int = 0
+) -> GpuFacts:
+    """The facts of a node that has `gpus` GPUs by Kubernetes and these by its agent; `product` is its label's, if any, and
+    `most` is how many GPUs its Node lets it have (0: it says nothing of any)."""
     product = product or (reports[0].model if reports else "")
     known = gpu_model_for(product, gpu_models)
     model = _model_of(product, known, reports)
     gpus = max(len(reports), gpus)
     unseen = gpus - len(reports)
+    believable = gpus if most == 0 else min(gpus, most)
     limits = [report.limits for report in reports]
     model_default = _from_watts(LARGEST_DEFAULT_LIMIT_WATTS if model is None else model.default_power_limit_watts)
     model_max = _from_watts(LARGEST_DEFAULT_LIMIT_WATTS if model is None else model.max_power_limit_watts)
@@ -83,7 +97,10 @@ def gpu_facts(product: str, gpus: int, reports: Sequence[GpuReport], gpu_models:
     # A GPU that does not say how much it can be set to may be any of those that do.
     unknown_max = max([model_max, *(limit.max_milliwatts for limit in limits)])
     unseen_milliwatts = node_milliwatts(unknown_max, unseen)
-    known_max = [_believable_max(product, known, limit.max_milliwatts) for limit in limits if limit.max_milliwatts]
+    known_max = heapq.nlargest(
+        believable, (_believable_max(product, known, limit.max_milliwatts) for limit in limits if limit.max_milliwatts)
+    )
+    powers = (_believable_power(product, known, report) for report in reports)
     least = max((_believable_min(product, known, limit.min_milliwatts) for limit in limits), default=UNKNOWN)
     return GpuFacts(
         model=model,
@@ -92,19 +109,22 @@ def gpu_facts(product: str, gpus: int, reports: Sequence[GpuReport], gpu_models:
         lost_gpus=unseen + sum(not report.healthy for report in reports) if reports else 0,
         min_limit_milliwatts=least or model_min,
         default_limit_milliwatts=max((limit.default_milliwatts for limit in limits), default=UNKNOWN) or model_default,
-        max_limits_milliwatts=NodeMilliwatts(sum(known_max) + (gpus - len(known_max)) * model_max),
+        max_limits_milliwatts=NodeMilliwatts(sum(known_max) + (believable - len(known_max)) * model_max),
         largest_milliwatts=NodeMilliwatts(sum(_largest(limit, unknown_max) for limit in limits) + unseen_milliwatts),
         unseen_milliwatts=unseen_milliwatts,
-        measured_milliwatts=NodeMilliwatts(sum(_believable_power(product, known, report) for report in reports)),
+        measured_milliwatts=NodeMilliwatts(sum(heapq.nlargest(believable, powers))),
     )
 
 
 @lru_cache(maxsize=256)  # so that each is logged once, too
 def _believable_max(product: str, known: GpuModel | None, reported: MilliwattsPerGpu) -> MilliwattsPerGpu:
-    """A reported largest limit, at most the catalogue's: one agent's report must not lift a cap that is a share of it."""
-    if known is None or reported <= _from_watts(known.max_power_limit_watts):
+    """A reported largest limit, at most the catalogue's: one agent's report must not lift a cap that is a share of it.
+
+    Of GPUs that the catalogue does not know, at most the largest that any has.
+    """
+    highest = _from_watts(LARGEST_DEFAULT_LIMIT_WATTS if known is None else known.max_power_limit_watts)
+    if reported <= highest:
         return reported
-    highest = _from_watts(known.max_power_limit_watts)
     logger.warning("a largest limit above what such GPUs have", product=product, reported=reported, counted=highest)
     return highest
 
@@ -112,9 +132,9 @@ def _believable_max(product: str, known: GpuModel | None, reported: MilliwattsPe
 @lru_cache(maxsize=256)
 def _believable_min(product: str, known: GpuModel | None, reported: MilliwattsPerGpu) -> MilliwattsPerGpu:
     """A reported smallest limit, at most the catalogue's default: one agent's report must not take the others' watts."""
-    if known is None or reported <= _from_watts(known.default_power_limit_watts):
+    highest = _from_watts(LARGEST_DEFAULT_LIMIT_WATTS if known is None else known.default_power_limit_watts)
+    if reported <= highest:
         return reported
-    highest = _from_watts(known.default_power_limit_watts)
     logger.warning("a smallest limit above what such GPUs have", product=product, reported=reported, counted=highest)
     return highest
 
@@ -124,9 +144,8 @@ def _believable_power(product: str, known: GpuModel | None, report: GpuReport) -
     for a breach by many, or use up what others share."""
     power = report.power_milliwatts or 0
     # Who leaves the limit out is bounded by what such GPUs have.
-    largest = report.limits.max_milliwatts or (UNKNOWN if known is None else _from_watts(known.max_power_limit_watts))
-    if not largest:
-        return power
+    model_max = LARGEST_DEFAULT_LIMIT_WATTS if known is None else known.max_power_limit_watts
+    largest = report.limits.max_milliwatts or _from_watts(model_max)
     return min(power, int(_believable_max(product, known, largest) * MOST_POWER_OVER_LIMIT))
 
 

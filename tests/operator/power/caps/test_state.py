@@ -827,3 +827,20 @@ def test_a_cap_that_is_whole_but_for_floating_point_is_said_whole() -> None:
     state = structs.replace(state, effective=structs.replace(state.effective, watts=1999.999_999_9))
     assert state.budget().budget_milliwatts == 2_000_000
     assert cap_status(state, True, [], NO_GRANTS, NOW).effective_watts == 2000
+
+
+def test_a_stolen_agent_that_reports_gpus_that_are_not_there_lifts_no_cap_that_is_a_share_of_all() -> None:
+    """64 GPUs of a node of eight: the other three would have got what they are said to add to the hall."""
+
+    def effective_watts(reported: int) -> float:
+        lying = gpu_node_view(
+            "a", grant(8 * FLOOR), devices=[raw_device(index) for index in range(reported)], limits=8 * FLOOR
+        )
+        honest = {name: gpu_node_view(name, grant(8 * FLOOR), limits=8 * FLOOR) for name in "bcd"}
+        views = {"a": lying, **honest}
+        nodes = read_nodes([node_view(name) for name in views], views, [], frozenset())
+        cap = cap_view("hall", permilleOfMax=300)
+        (state,) = CapTracker().step([cap], nodes, NOW, 0.0).states
+        return state.effective.watts
+
+    assert effective_watts(64) == effective_watts(8) == 4 * 8 * 400 * 0.3

@@ -27,9 +27,12 @@ def test_power_of_a_gpu_that_leaves_its_largest_limit_out_is_bounded_all_the_sam
     assert facts_of(device).measured_milliwatts == believed
 
 
-def test_power_of_a_gpu_that_nobody_knows_the_largest_limit_of_is_taken_as_it_is_reported() -> None:
-    device = raw_device(0, maxMilliwatts=0) | {"powerMilliwatts": 480_000}
-    assert facts_of(device, product=NOBODY_KNOWS).measured_milliwatts == 480_000
+@pytest.mark.parametrize(("reported", "believed"), [(480_000, 480_000), (10_000_000, 1_750_000)])
+def test_power_of_a_gpu_that_nobody_knows_the_largest_limit_of_is_bounded_by_the_largest_of_any(
+    reported: int, believed: int
+) -> None:
+    device = raw_device(0, maxMilliwatts=0) | {"powerMilliwatts": reported}
+    assert facts_of(device, product=NOBODY_KNOWS).measured_milliwatts == believed
 
 
 @pytest.mark.parametrize("product", [A100, NOBODY_KNOWS])

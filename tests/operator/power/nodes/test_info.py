@@ -83,16 +83,34 @@ def test_the_agents_word_on_them_is_taken() -> None:
 def test_a_report_of_more_than_such_gpus_have_moves_no_other_node(
     product: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An inflated largest limit would lift a cap that is a share of it, an inflated smallest one take the others' watts.
-
-    What nobody knows the GPUs of must be taken as it is reported.
-    """
+    """An inflated largest limit would lift a cap that is a share of it, an inflated smallest one take the others' watts."""
     huge = 9_000_000
     devices = [raw_device(index, minMilliwatts=huge, maxMilliwatts=huge) for index in range(8)]
     info = info_of(gpu_node_view("a", grant(8 * FLOOR), devices=devices, limits=8 * FLOOR), product=product)
-    believed = (DEFAULT, 8 * DEFAULT) if product == A100 else (huge, 8 * huge)
+    believed = (DEFAULT, 8 * DEFAULT) if product == A100 else (UNKNOWN, 8 * UNKNOWN)
     assert (info.min_limit_milliwatts, info.max_limits_milliwatts) == believed
-    assert ("above what such GPUs have" in caplog.text) == (product == A100)
+    assert "above what such GPUs have" in caplog.text
+
+
+def test_more_gpus_than_the_node_has_move_no_other_node(caplog: pytest.LogCaptureFixture) -> None:
+    devices = [raw_device(index) | {"powerMilliwatts": 300_000} for index in range(64)]
+    view = gpu_node_view("a", grant(8 * FLOOR), devices=devices, limits=64 * FLOOR)
+    info = info_of(view)
+    assert (info.max_limits_milliwatts, info.measured_milliwatts) == (8 * DEFAULT, 8 * 300_000)
+    assert info.power.committed.limit_milliwatts == 64 * FLOOR, "what it may draw itself is its agent's word"
+    assert "more GPUs than its Node has" in caplog.text
+    assert info_of(view, gpus=64).max_limits_milliwatts == 64 * DEFAULT
+
+
+@pytest.mark.parametrize(("labels", "counted"), [({"nvidia.com/gpu.present": "true"}, 8), ({}, 16)])
+def test_of_a_node_that_offers_no_gpus_as_many_count_as_its_labels_let_it_have(
+    labels: dict[str, str], counted: int
+) -> None:
+    """Its device plugin is not up, or it serves MIG instances; where nothing speaks of GPUs its agent alone knows."""
+    raw = raw_node("a", 0)
+    raw["metadata"]["labels"] = labels
+    view = gpu_node_view("a", grant(8 * FLOOR), devices=[raw_device(index) for index in range(16)])
+    assert read_nodes([read_node(raw)], {"a": view}, [], frozenset())["a"].max_limits_milliwatts == counted * DEFAULT
 
 
 def test_a_report_of_less_than_such_gpus_have_is_taken() -> None:
