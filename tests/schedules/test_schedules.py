@@ -388,6 +388,19 @@ def test_a_cap_that_rises_by_a_ramp_is_no_storm_of_grants() -> None:
     )
 
 
+def test_watts_that_nobody_commands_and_a_grant_to_nobody_are_no_storm_of_grants() -> None:
+    """A pod that is gone held its GPUs, and another one's entry counted beside it: what was held above the
+    grant was less with each watt that was granted, under a cap on what is predicted."""
+    assert not violation_of(
+        fault(2.19, "a pod comes or goes", "a", 0.10, 207),
+        fault(9.02, "a pod comes or goes", "c", 0.10, 927),
+        fault(9.31, "the plan changes", "all", 0.10, 710),
+        fault(9.58, "a pod comes or goes", "b", 0.10, 395),
+        beginning=schedule_of(4008948).beginning,
+        seed=4008948,
+    )
+
+
 def test_a_gpu_that_keeps_its_limit_is_no_storm_of_grants() -> None:
     """What it holds above its node's grant is less with each watt that is granted there, which leaves the next one over."""
     assert not violation_of(

@@ -43,7 +43,14 @@ from flyball_operator.power.nodes.acknowledgements import Acknowledgements
 from flyball_operator.power.nodes.gpu_facts import KnownGpus
 from flyball_operator.power.nodes.heartbeats import Heartbeats
 from flyball_operator.power.nodes.info import NodeInfo, NodeMemory, read_nodes, sign_of_a_boot
-from flyball_operator.power.patience import FIGURES_YIELD_SECONDS, CutYield, PlanGrace, Repetitions, SmallRaises
+from flyball_operator.power.patience import (
+    FIGURES_YIELD_SECONDS,
+    CutYield,
+    PlanGrace,
+    Repetitions,
+    Reversals,
+    SmallRaises,
+)
 from flyball_operator.power.starts_and_stops import StartsAndStops
 
 
@@ -83,6 +90,7 @@ class PowerController:
         self._brakes = Brakes(epoch)
         self._repetitions = Repetitions()
         self._small_raises = SmallRaises()
+        self._reversals = Reversals()
         self._heartbeats = Heartbeats(settings.report_timeout_seconds)
         self._memberships = Memberships(settings.label_settle_seconds)
         self._holds = Holds()
@@ -238,6 +246,7 @@ class PowerController:
             | _unrecorded_raises(state.caps, admission, power)
             | self._repetitions.held_back(admission.grants, power, monotonic)
             | self._small_raises.held_back(admission.grants, power, monotonic)
+            | self._reversals.held_back(admission.grants, power, monotonic)
         )
         sends = tuple(
             SendGrant(state.nodes[node], grant, node in admission.waiting)
@@ -246,6 +255,7 @@ class PowerController:
         sent = {send.node.name for send in sends}
         self._repetitions.sent(sent, admission.grants, power, monotonic)
         self._small_raises.sent(sent, monotonic)
+        self._reversals.sent(sent, admission.grants, power, monotonic)
         waiting = len(self._acknowledgements.owing | admission.grants.keys() | set(admission.waiting))
         return sends, GrantsUnderWay(
             waiting, unadopted | self._unconfirmed(state), state.cluster.unread, wished.committed

@@ -1,11 +1,13 @@
-"""For how long what is near is waited for: a plan that fits the caps, a cut that the API server's time belongs to, and the
-rest of a raise of which there is only a watt or two."""
+"""For how long what is near is waited for: a plan that fits the caps, a cut that the API server's time belongs to, the rest
+of a raise of which there is only a watt or two, and the end of limits that go up and down."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping
 
 from flyball_api.grant import Grant
+from msgspec import Struct
 from msgspec.structs import replace
 
 from flyball_operator.power.bound import NodePower
@@ -24,6 +26,12 @@ LONGEST_REPETITION_SECONDS = 10.0
 # A raise by no more than so many thousandths of what a node is granted waits until its last grant is so old.
 SMALL_RAISE_PERMILLE = 20
 SMALL_RAISE_SECONDS = 1.0
+# A node's limits turn round where they are lowered so soon after they were raised. After a few turns the next raise waits,
+# each time twice as long, up to the longest pause; without another turn for so long they are forgotten.
+TURN_SECONDS = 5.0
+FEW_TURNS = 3
+FIRST_TURN_PAUSE_SECONDS, LONGEST_TURN_PAUSE_SECONDS = 0.5, 30.0
+TURNS_FORGOTTEN_SECONDS = 60.0
 
 
 class PlanGrace:
@@ -141,19 +149,92 @@ class SmallRaises:
         self._granted |= dict.fromkeys(nodes, monotonic)
 
 
+class _Course(Struct, frozen=True):
+    """How one node's grants have gone: when one last raised its jobs' limits and when one lowered them, and how often it
+    turned round: lowered what had been raised a moment before. Turns are forgotten some time after the last."""
+
+    raised_at: float = -math.inf
+    lowered_at: float = -math.inf
+    turned_at: float = -math.inf
+    turns: int = 0
+
+
+class Reversals:
+    """Remembers which nodes' limits go up and down: the more often they have turned, the longer they wait to rise again.
+
+    Whatever the reason: two caps, a reserve, a GPU that does not take its limit or a plan can each have what one grant
+    frees taken by the next, and no end of it. A cut waits for nothing, and what is new, a pod that comes, does neither.
+    """
+
+    def __init__(self) -> None:
+        self._courses: dict[str, _Course] = {}  # by node
+
+    def held_back(
+        self, grants: Mapping[str, Grant], power: Mapping[str, NodePower], monotonic: float
+    ) -> frozenset[str]:
+        """The nodes whose grant is a raise that is likely to be taken back."""
+        return frozenset(
+            name
+            for name, course in self._courses.items()
+            if course.turns > FEW_TURNS
+            and monotonic - course.lowered_at < _turn_pause_seconds(course.turns)
+            and name in grants
+            and _is_raise_alone(grants[name], power[name])
+        )
+
+    def sent(
+        self, nodes: Iterable[str], grants: Mapping[str, Grant], power: Mapping[str, NodePower], monotonic: float
+    ) -> None:
+        """Take in to which nodes their grant is sent now."""
+        self._courses = {
+            name: course
+            for name, course in self._courses.items()
+            if monotonic - max(course.raised_at, course.turned_at) < TURNS_FORGOTTEN_SECONDS
+        }
+        for name in nodes:
+            before = {} if (standing := power[name].grant) is None else _limits(standing)
+            rises = [limit - before[job] for job, limit in _limits(grants[name]).items() if job in before]
+            course = self._courses.get(name, _Course())
+            if min(rises, default=0) < 0:
+                turned = monotonic - course.raised_at < TURN_SECONDS
+                if turned:
+                    course = replace(course, turned_at=monotonic, turns=course.turns + 1)
+                self._courses[name] = replace(course, lowered_at=monotonic, raised_at=-math.inf)
+            elif max(rises, default=0) > 0:
+                self._courses[name] = replace(course, raised_at=monotonic)
+
+
+def _turn_pause_seconds(turns: int) -> float:
+    return min(FIRST_TURN_PAUSE_SECONDS * 2.0 ** (turns - FEW_TURNS - 1), LONGEST_TURN_PAUSE_SECONDS)
+
+
+def _limits(grant: Grant) -> dict[tuple[str, str], int]:
+    return {(job.pod_name, job.uid): job.power_limit_milliwatts for job in grant.jobs}
+
+
 def _is_small_raise(grant: Grant, power: NodePower) -> bool:
-    """Whether nothing about a grant is new but that some jobs' limits, or what is expected of them, are a little higher."""
+    """Whether a grant is a raise alone, and a small one."""
+    standing = power.grant
+    if standing is None:
+        return False
+    limit_rise = grant.bound.limit_milliwatts - standing.bound.limit_milliwatts
+    expected_rise = grant.bound.expected_milliwatts - standing.bound.expected_milliwatts
+    most = standing.bound.limit_milliwatts * SMALL_RAISE_PERMILLE // 1000
+    if limit_rise > most or (not limit_rise and expected_rise > most):
+        return False
+    return _is_raise_alone(grant, power)
+
+
+def _is_raise_alone(grant: Grant, power: NodePower) -> bool:
+    """Whether nothing about a grant is new but that some jobs' limits, or what is expected of them, are higher."""
     standing = power.grant
     if standing is None or (grant.epoch, grant.caps) != (standing.epoch, standing.caps):
         return False
     limit_rise = grant.bound.limit_milliwatts - standing.bound.limit_milliwatts
     expected_rise = grant.bound.expected_milliwatts - standing.bound.expected_milliwatts
-    most = standing.bound.limit_milliwatts * SMALL_RAISE_PERMILLE // 1000
-    if min(limit_rise, expected_rise) < 0 or limit_rise > most:
+    if min(limit_rise, expected_rise) < 0 or max(limit_rise, expected_rise) == 0:
         return False
-    if not limit_rise and not 0 < expected_rise <= most:
-        return False
-    limits = {(job.pod_name, job.uid): job.power_limit_milliwatts for job in grant.jobs}
+    limits = _limits(grant)
     raised = tuple(
         replace(job, power_limit_milliwatts=max(job.power_limit_milliwatts, limits.get((job.pod_name, job.uid), 0)))
         for job in standing.jobs

@@ -3,6 +3,7 @@ the rest of a raise."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -10,10 +11,16 @@ from flyball_api.grant import BrakeVersion, CapOverNode, Grant, GrantVersion, Po
 from flyball_api.units import NodeMilliwatts
 from flyball_operator.power.bound import NodePower
 from flyball_operator.power.patience import (
+    FEW_TURNS,
     FIRST_REPETITION_SECONDS,
+    FIRST_TURN_PAUSE_SECONDS,
     LONGEST_REPETITION_SECONDS,
+    LONGEST_TURN_PAUSE_SECONDS,
     SMALL_RAISE_SECONDS,
+    TURN_SECONDS,
+    TURNS_FORGOTTEN_SECONDS,
     Repetitions,
+    Reversals,
     SmallRaises,
 )
 from msgspec.structs import replace
@@ -143,6 +150,7 @@ def test_a_raise_by_a_watt_or_two_waits_for_more() -> None:
     assert waits(granted(201, expected=201))
     assert waits(granted(200, expected=206))  # of the same limits
     assert not waits(granted(200, expected=207))
+    assert waits(granted(201, expected=290))  # more of the same limits may be drawn than was thought
     assert not waits(granted(207))
     assert not waits(granted(201), after=SMALL_RAISE_SECONDS)
 
@@ -189,3 +197,125 @@ def test_only_a_node_that_was_granted_something_waits() -> None:
 )
 def test_whatever_else_is_new_waits_for_nothing(given: Grant, standing: Grant | None) -> None:
     assert not waits(given, standing)
+
+
+# --- limits that go up and down ---------------------------------------------------------------------------------------
+
+
+class UpAndDown:
+    """A node whose jobs' limits are to be `high` for as long as they are low, and low again once they are high."""
+
+    def __init__(self) -> None:
+        self.reversals, self.stands, self.time = Reversals(), HAS, 0.0
+        self.raised_at: list[float] = []
+
+    def send(self, given: Grant) -> bool:
+        power = {"a": NodePower(self.stands, HAS.bound)}
+        if self.reversals.held_back({"a": given}, power, self.time):
+            return False
+        self.reversals.sent(["a"], {"a": given}, power, self.time)
+        self.stands = given
+        return True
+
+    def turn(self, *, lowered_after: float = 0.02) -> None:
+        """Raised as soon as it may be, and lowered a moment later."""
+        while not self.send(granted(250)):
+            self.time += 0.02
+        self.raised_at.append(self.time)
+        self.time += lowered_after
+        assert self.send(granted(200)), "a cut waits for nothing"
+        self.time += 0.02
+
+
+def test_limits_that_go_up_and_down_do_so_ever_less_often() -> None:
+    node = UpAndDown()
+    for _ in range(14):
+        node.turn()
+    pauses = [after - before for before, after in itertools.pairwise(node.raised_at)]
+    assert pauses[:3] == pytest.approx([0.04] * 3)  # a few turns are nothing: a plan changes, and a cap
+    assert pauses[3:10] == pytest.approx([0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0], abs=0.05)
+    assert max(pauses) <= LONGEST_TURN_PAUSE_SECONDS + 0.05
+
+
+def test_limits_that_stay_for_a_while_have_not_turned() -> None:
+    node = UpAndDown()
+    for _ in range(14):
+        node.turn(lowered_after=TURN_SECONDS)
+    assert node.raised_at == pytest.approx([turn * (TURN_SECONDS + 0.02) for turn in range(14)])
+
+
+def test_turns_are_forgotten_after_a_while() -> None:
+    node = UpAndDown()
+    for _ in range(9):
+        node.turn()
+    assert not node.send(granted(250))
+    node.time += TURNS_FORGOTTEN_SECONDS
+    node.raised_at.clear()
+    for _ in range(4):
+        node.turn()
+    assert node.raised_at[-1] - node.raised_at[0] < 0.5
+
+
+def test_only_a_raise_waits_and_nothing_that_is_new() -> None:
+    node = UpAndDown()
+    for _ in range(9):
+        node.turn()
+    new = (*granted(250).jobs, job_grant("new", gpus=1, limit=100_000))
+    for given in (granted(250, 99), replace(granted(250), jobs=new), granted(250, epoch=2), granted(199)):
+        assert not node.reversals.held_back({"a": given}, {"a": NodePower(HAS, HAS.bound)}, node.time)
+    assert node.reversals.held_back({"a": granted(201)}, {"a": NodePower(HAS, HAS.bound)}, node.time) == {"a"}
+    other = {name: NodePower(HAS, HAS.bound) for name in "ab"}
+    assert node.reversals.held_back(dict.fromkeys("ab", granted(250)), other, node.time) == {"a"}
+
+
+def after_turns(turns: int) -> Reversals:
+    """A node `a` that was raised at each even second and lowered at each odd one."""
+    reversals = Reversals()
+    for second in range(2 * turns):
+        given, standing = (granted(250), HAS) if second % 2 == 0 else (HAS, granted(250))
+        reversals.sent(["a"], {"a": given}, {"a": NodePower(standing, HAS.bound)}, float(second))
+    return reversals
+
+
+def test_a_raise_waits_until_its_pause_is_over_and_only_where_there_is_one() -> None:
+    reversals, power = after_turns(FEW_TURNS + 1), {"a": NodePower(HAS, HAS.bound)}
+    lowered = 2.0 * FEW_TURNS + 1.0
+    raised = {"a": granted(250)}
+    assert reversals.held_back(raised, power, lowered + FIRST_TURN_PAUSE_SECONDS - 0.125) == {"a"}
+    assert not reversals.held_back(raised, power, lowered + FIRST_TURN_PAUSE_SECONDS)
+    assert not reversals.held_back({}, power, lowered)
+    assert not reversals.held_back(raised, {"a": NodePower(None, HAS.bound)}, lowered)  # its GPUNode was made anew
+    assert not after_turns(FEW_TURNS).held_back(raised, power, lowered)
+
+
+def test_turns_are_forgotten_just_when_they_are_so_old() -> None:
+    for late, forgotten in ((0.0, True), (-1.0, False)):
+        reversals, power = after_turns(FEW_TURNS), {"a": NodePower(HAS, HAS.bound)}
+        time = 2.0 * FEW_TURNS - 1.0 + TURNS_FORGOTTEN_SECONDS + late
+        reversals.sent(["a"], {"a": granted(250)}, power, time)
+        reversals.sent(["a"], {"a": HAS}, {"a": NodePower(granted(250), HAS.bound)}, time)
+        assert (not reversals.held_back({"a": granted(250)}, power, time)) is forgotten
+
+
+def test_a_grant_of_the_same_limits_is_no_raise_that_a_cut_takes_back() -> None:
+    reversals, standing = Reversals(), granted(290)
+    for watts in range(289, 200, -1):
+        for given in (replace(standing, lease_seconds=61), granted(watts)):
+            reversals.sent(["a"], {"a": given}, {"a": NodePower(standing, HAS.bound)}, 290.0 - watts)
+            standing = given
+    assert not reversals.held_back({"a": granted(290)}, {"a": NodePower(standing, HAS.bound)}, 90.0)
+
+
+def test_jobs_that_come_and_go_have_not_turned() -> None:
+    """Each pod's limits begin low and rise, and the next pod's begin low again."""
+    reversals, time = Reversals(), 0.0
+    for number in range(20):
+        low, high = (
+            grant(watts * 1000, jobs=(job_grant(f"job-{number}", gpus=1, limit=watts * 1000),)) for watts in (100, 300)
+        )
+        before = grant(300_000, jobs=(job_grant(f"job-{number - 1}", gpus=1, limit=300_000),))
+        for given, standing in ((low, before), (high, low)):
+            power = {"a": NodePower(standing, standing.bound)}
+            assert not reversals.held_back({"a": given}, power, time)
+            reversals.sent(["a"], {"a": given}, power, time)
+            time += 0.1

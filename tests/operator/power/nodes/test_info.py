@@ -99,7 +99,9 @@ def test_more_gpus_than_the_node_has_move_no_other_node(caplog: pytest.LogCaptur
     assert (info.max_limits_milliwatts, info.measured_milliwatts) == (8 * DEFAULT, 8 * 300_000)
     assert info.power.committed.limit_milliwatts == 64 * FLOOR, "what it may draw itself is its agent's word"
     assert "more GPUs than its Node has" in caplog.text
+    caplog.clear()
     assert info_of(view, gpus=64).max_limits_milliwatts == 64 * DEFAULT
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(("labels", "counted"), [({"nvidia.com/gpu.present": "true"}, 8), ({}, 16)])
