@@ -137,6 +137,8 @@ class Learner:
         try:
             async for stored in stored_profiles(self._session):
                 self._take(stored)
+        except Exception:
+            logger.exception("EnergyProfiles are left as far as they were read: what the others hold is learned again")
         finally:
             self.loading = False
 

@@ -728,6 +728,20 @@ async def test_loading_without_an_api_server_does_not_raise() -> None:
         assert len(known) == 0
 
 
+async def test_whatever_happens_while_profiles_are_read_it_comes_to_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    """A leader decides on no job until then."""
+
+    class Odd:
+        async def get(self, path: str, **params: str) -> JsonObject:
+            assert known.loading
+            return {"items": []}
+
+    known = Learner(Odd(), clock=lambda: 0.0)
+    await known.load()
+    assert not known.loading
+    assert "as far as they were read" in caplog.text
+
+
 async def test_objects_and_parts_that_cannot_be_read_are_left_out_and_hide_no_other() -> None:
     key = ProfileKey("ns", "k", A100.product)
     good = {**profile_object(key), "status": {}}

@@ -106,6 +106,8 @@ def _excess(loads: Sequence[_Load], cap: CapBudget) -> int:
     if not cap.reserve.nodes:
         return excess
     least = max(0, min(excess, above.total()))
+    if _fits(least, loads, above, cap):
+        return least  # as in nearly every cycle
     return bisect_left(range(above.total()), True, lo=least, key=lambda taken: _fits(taken, loads, above, cap))
 
 

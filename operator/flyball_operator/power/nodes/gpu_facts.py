@@ -29,8 +29,8 @@ class GpuFacts:
     that the agent does not see (lost at boot): they are still on the bus, at limits that nobody reads back. For the others
     see `NodeInfo`.
 
-    What other nodes depend on (the share of a cap that is given as permille, what is measured under it) is of no more GPUs
-    than the Node has: it is not the agent's word. What the node itself may draw is of all that are reported.
+    What other nodes get watts by (the share of a cap that is given as permille) is of no more GPUs than the Node has: it is
+    not the agent's word. What the node itself may draw, and draws, is of all that are reported.
     """
 
     model: GpuModel | None
@@ -63,6 +63,8 @@ class KnownGpus:
         if not reports:
             gpus = most  # until its agent has looked
         known = self._facts.get(name)
+        if known is not None and most and (node is None or not node.gpus):
+            most = max(most, known[3])  # its device plugin is away, and how many it may have is a guess
         if known is not None and known[0] is reports and known[1:4] == (product, gpus, most):
             return known[4]
         if 0 < most < len(reports):
@@ -100,7 +102,6 @@ def gpu_facts(
     known_max = heapq.nlargest(
         believable, (_believable_max(product, known, limit.max_milliwatts) for limit in limits if limit.max_milliwatts)
     )
-    powers = (_believable_power(product, known, report) for report in reports)
     least = max((_believable_min(product, known, limit.min_milliwatts) for limit in limits), default=UNKNOWN)
     return GpuFacts(
         model=model,
@@ -112,7 +113,7 @@ def gpu_facts(
         max_limits_milliwatts=NodeMilliwatts(sum(known_max) + (believable - len(known_max)) * model_max),
         largest_milliwatts=NodeMilliwatts(sum(_largest(limit, unknown_max) for limit in limits) + unseen_milliwatts),
         unseen_milliwatts=unseen_milliwatts,
-        measured_milliwatts=NodeMilliwatts(sum(heapq.nlargest(believable, powers))),
+        measured_milliwatts=NodeMilliwatts(sum(_believable_power(product, known, report) for report in reports)),
     )
 
 

@@ -96,12 +96,23 @@ def test_more_gpus_than_the_node_has_move_no_other_node(caplog: pytest.LogCaptur
     devices = [raw_device(index) | {"powerMilliwatts": 300_000} for index in range(64)]
     view = gpu_node_view("a", grant(8 * FLOOR), devices=devices, limits=64 * FLOOR)
     info = info_of(view)
-    assert (info.max_limits_milliwatts, info.measured_milliwatts) == (8 * DEFAULT, 8 * 300_000)
+    assert info.max_limits_milliwatts == 8 * DEFAULT
     assert info.power.committed.limit_milliwatts == 64 * FLOOR, "what it may draw itself is its agent's word"
+    assert info.measured_milliwatts == 64 * 300_000, "and so is what it draws, which gives nobody watts"
     assert "more GPUs than its Node has" in caplog.text
     caplog.clear()
     assert info_of(view, gpus=64).max_limits_milliwatts == 64 * DEFAULT
     assert caplog.text == ""
+
+
+def test_a_device_plugin_that_is_away_for_a_moment_makes_no_cap_fall() -> None:
+    """Of a node of sixteen, of which nothing else says how many it has: eight would be guessed."""
+    view = gpu_node_view("a", grant(16 * FLOOR), devices=[raw_device(index) for index in range(16)], limits=16 * FLOOR)
+    known, away = KnownGpus(), raw_node("a", 0)
+    away["metadata"]["labels"] = {"nvidia.com/gpu.present": "true"}
+    for raw in (raw_node("a", 16), away):
+        info = read_nodes([read_node(raw)], {"a": view}, [], frozenset(), known=known)["a"]
+        assert info.max_limits_milliwatts == 16 * DEFAULT
 
 
 @pytest.mark.parametrize(("labels", "counted"), [({"nvidia.com/gpu.present": "true"}, 8), ({}, 16)])
