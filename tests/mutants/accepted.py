@@ -97,6 +97,9 @@ ACCEPTED: dict[str, str] = {
     "flyball_operator.power.bound:JumpReserve.of: if not self.nodes: -> if False": (
         "a shortcut: the largest none of the distances come to nothing"
     ),
+    "flyball_operator.power.grants.throttling:_excess: if _fits(least, loads, above, cap): -> if False": (
+        "a shortcut: the search ends where it begins"
+    ),
     "flyball_operator.power.grants.throttling:_excess: if not cap.reserve.nodes: -> if False": (
         "a shortcut: the search ends where it begins, or at the last of what can be taken"
     ),
