@@ -4,7 +4,7 @@ of a raise of which there is only a watt or two, and the end of limits that go u
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from flyball_api.grant import Grant
 from msgspec import Struct
@@ -150,36 +150,39 @@ class SmallRaises:
 
 
 class _Course(Struct, frozen=True):
-    """How one node's grants have gone: when one last raised its jobs' limits and when one lowered them, and how often it
-    turned round: lowered what had been raised a moment before. Turns are forgotten some time after the last."""
+    """How the limit of one pod has gone: when it was raised last and when lowered, and how often it turned round, lowered a
+    moment after it had been raised. Turns are forgotten some time after the last."""
 
     raised_at: float = -math.inf
     lowered_at: float = -math.inf
     turned_at: float = -math.inf
     turns: int = 0
 
+    def waits(self, monotonic: float) -> bool:
+        """Whether it is not to be raised yet."""
+        return self.turns > FEW_TURNS and monotonic - self.lowered_at < _turn_pause_seconds(self.turns)
+
 
 class Reversals:
-    """Remembers which nodes' limits go up and down: the more often they have turned, the longer they wait to rise again.
+    """Remembers which limits go up and down: the more often they have turned, the longer they wait to rise again.
 
     Whatever the reason: two caps, a reserve, a GPU that does not take its limit or a plan can each have what one grant
     frees taken by the next, and no end of it. A cut waits for nothing, and what is new, a pod that comes, does neither.
     """
 
     def __init__(self) -> None:
-        self._courses: dict[str, _Course] = {}  # by node
+        self._courses: dict[tuple[str, str, str], _Course] = {}  # by node, pod and job uid
 
     def held_back(
         self, grants: Mapping[str, Grant], power: Mapping[str, NodePower], monotonic: float
     ) -> frozenset[str]:
         """The nodes whose grant is a raise that is likely to be taken back."""
+        waiting = {key for key, course in self._courses.items() if course.waits(monotonic)}
         return frozenset(
             name
-            for name, course in self._courses.items()
-            if course.turns > FEW_TURNS
-            and monotonic - course.lowered_at < _turn_pause_seconds(course.turns)
-            and name in grants
-            and _is_raise_alone(grants[name], power[name])
+            for name in {node for node, *_ in waiting} & grants.keys()
+            if _is_raise_alone(grants[name], power[name])
+            and any(rise > 0 and (name, *job) in waiting for job, rise in _rises(grants[name], power[name]))
         )
 
     def sent(
@@ -187,29 +190,32 @@ class Reversals:
     ) -> None:
         """Take in to which nodes their grant is sent now."""
         self._courses = {
-            name: course
-            for name, course in self._courses.items()
+            key: course
+            for key, course in self._courses.items()
             if monotonic - max(course.raised_at, course.turned_at) < TURNS_FORGOTTEN_SECONDS
         }
         for name in nodes:
-            before = {} if (standing := power[name].grant) is None else _limits(standing)
-            rises = [limit - before[job] for job, limit in _limits(grants[name]).items() if job in before]
-            course = self._courses.get(name, _Course())
-            if min(rises, default=0) < 0:
-                turned = monotonic - course.raised_at < TURN_SECONDS
-                if turned:
-                    course = replace(course, turned_at=monotonic, turns=course.turns + 1)
-                self._courses[name] = replace(course, lowered_at=monotonic, raised_at=-math.inf)
-            elif max(rises, default=0) > 0:
-                self._courses[name] = replace(course, raised_at=monotonic)
+            for job, rise in _rises(grants[name], power[name]):
+                course = self._courses.get((name, *job), _Course())
+                if rise > 0:
+                    self._courses[name, *job] = replace(course, raised_at=monotonic)
+                elif rise < 0:
+                    if monotonic - course.raised_at < TURN_SECONDS:
+                        course = replace(course, turned_at=monotonic, turns=course.turns + 1)
+                    self._courses[name, *job] = replace(course, lowered_at=monotonic, raised_at=-math.inf)
 
 
 def _turn_pause_seconds(turns: int) -> float:
     return min(FIRST_TURN_PAUSE_SECONDS * 2.0 ** (turns - FEW_TURNS - 1), LONGEST_TURN_PAUSE_SECONDS)
 
 
-def _limits(grant: Grant) -> dict[tuple[str, str], int]:
-    return {(job.pod_name, job.uid): job.power_limit_milliwatts for job in grant.jobs}
+def _rises(grant: Grant, power: NodePower) -> Iterator[tuple[tuple[str, str], int]]:
+    """By how many milliwatts a GPU each pod's limit would rise, by its name and its job's uid; of those granted already."""
+    before = {} if power.grant is None else {(job.pod_name, job.uid): job for job in power.grant.jobs}
+    for job in grant.jobs:
+        standing = before.get((job.pod_name, job.uid))
+        if standing is not None:
+            yield (job.pod_name, job.uid), job.power_limit_milliwatts - standing.power_limit_milliwatts
 
 
 def _is_small_raise(grant: Grant, power: NodePower) -> bool:
@@ -234,7 +240,7 @@ def _is_raise_alone(grant: Grant, power: NodePower) -> bool:
     expected_rise = grant.bound.expected_milliwatts - standing.bound.expected_milliwatts
     if min(limit_rise, expected_rise) < 0 or max(limit_rise, expected_rise) == 0:
         return False
-    limits = _limits(grant)
+    limits = {(job.pod_name, job.uid): job.power_limit_milliwatts for job in grant.jobs}
     raised = tuple(
         replace(job, power_limit_milliwatts=max(job.power_limit_milliwatts, limits.get((job.pod_name, job.uid), 0)))
         for job in standing.jobs

@@ -306,6 +306,26 @@ def test_a_grant_of_the_same_limits_is_no_raise_that_a_cut_takes_back() -> None:
     assert not reversals.held_back({"a": granted(290)}, {"a": NodePower(standing, HAS.bound)}, 90.0)
 
 
+def test_each_pods_limit_turns_by_itself() -> None:
+    """Of eight jobs on a node, each lowered for a moment in its turn, none goes up and down."""
+    reversals, time = Reversals(), 0.0
+    for _ in range(12):
+        for given, standing in (
+            (granted(150), HAS),
+            (HAS, granted(150)),
+            (granted(200, 50), HAS),
+            (HAS, granted(200, 50)),
+        ):
+            power = {"a": NodePower(standing, HAS.bound)}
+            assert not reversals.held_back({"a": given}, power, time)
+            reversals.sent(["a"], {"a": given}, power, time)
+            time += 2.0
+    turned, power = after_turns(FEW_TURNS + 1), {"a": NodePower(HAS, HAS.bound)}
+    lowered = 2.0 * FEW_TURNS + 1.0
+    assert not turned.held_back({"a": granted(200, 150)}, power, lowered)
+    assert turned.held_back({"a": granted(250, 150)}, power, lowered) == {"a"}
+
+
 def test_jobs_that_come_and_go_have_not_turned() -> None:
     """Each pod's limits begin low and rise, and the next pod's begin low again."""
     reversals, time = Reversals(), 0.0

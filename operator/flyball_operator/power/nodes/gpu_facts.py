@@ -63,8 +63,8 @@ class KnownGpus:
         if not reports:
             gpus = most  # until its agent has looked
         known = self._facts.get(name)
-        if known is not None and most and (node is None or not node.gpus):
-            most = max(most, known[3])  # its device plugin is away, and how many it may have is a guess
+        if known is not None and (node is None or not node.gpus):
+            most = max(most, known[3])  # its device plugin is away, and how many it may have is a guess at most
         if known is not None and known[0] is reports and known[1:4] == (product, gpus, most):
             return known[4]
         if 0 < most < len(reports):

@@ -110,8 +110,16 @@ def test_a_device_plugin_that_is_away_for_a_moment_makes_no_cap_fall() -> None:
     view = gpu_node_view("a", grant(16 * FLOOR), devices=[raw_device(index) for index in range(16)], limits=16 * FLOOR)
     known, away = KnownGpus(), raw_node("a", 0)
     away["metadata"]["labels"] = {"nvidia.com/gpu.present": "true"}
-    for raw, counted in ((raw_node("a", 16), 16), (away, 16), (raw_node("a", 8), 8), (raw_node("a", 12), 12)):
-        info = read_nodes([read_node(raw)], {"a": view}, [], frozenset(), known=known)["a"]
+    for raw, counted in (
+        (raw_node("a", 16), 16),
+        (away, 16),
+        (raw_node("a", 8), 8),
+        (raw_node("a", 12), 12),
+        (raw_node("a", 0), 12),
+        (None, 12),
+    ):
+        nodes = [] if raw is None else [read_node(raw)]
+        info = read_nodes(nodes, {"a": view}, [], frozenset(), known=known)["a"]
         assert info.max_limits_milliwatts == counted * DEFAULT
 
 
