@@ -71,7 +71,8 @@ class Informer(Generic[T]):
 
     `parse` turns a raw object into what the store holds; where it raises, that object is left out of the store and named
     in `invalid` with the error, so that one bad object cannot hide its siblings.
-    `on_change(key)` is called after each change of the store, synchronously: it should only set a flag.
+    `on_change(key)` is called after each change of the store, synchronously: it should only set a flag. `on_rewound` is
+    called likewise where the server's store turns out to have been put back, before anything that it says now is stored.
     A watch that stays silent for `watch_seconds + read_grace_seconds` is given up. Once a try has failed, the pause before
     the next one grows up to what `patience` says; a watch that was served for longer than that has it begin anew.
     Nobody waits for a resource that is not `required` once the server has refused its list: it counts as it was known last.
@@ -85,6 +86,7 @@ class Informer(Generic[T]):
         parse: Callable[[JsonObject], T],
         *,
         on_change: Callable[[str], None] = lambda key: None,
+        on_rewound: Callable[[], None] = lambda: None,
         namespace: str | None = None,
         params: Mapping[str, str] | None = None,
         required: bool = True,
@@ -98,6 +100,7 @@ class Informer(Generic[T]):
         self._log = get_logger(__name__, resource=resource.plural)
         self._parse = parse
         self._on_change = on_change
+        self._on_rewound = on_rewound
         self._path = resource.path(namespace)
         self._params = dict(params or {})
         self._required = required
@@ -213,6 +216,7 @@ class Informer(Generic[T]):
         if version < self._seen_version:
             self._versions = dict.fromkeys(self._versions, -1)
             self._seen_version = version
+            self._on_rewound()
             raise _HistoryRewound
         self._seen_version = version
 
@@ -264,6 +268,7 @@ class Informer(Generic[T]):
             self._note_version(page["metadata"]["resourceVersion"])
             listed = int(page["metadata"]["resourceVersion"])
             if listed < newest:  # what a write of ours returned before this list was asked for is not in it
+                self._on_rewound()
                 self._versions = {key: -1 if known <= newest else known for key, known in self._versions.items()}
             for raw in page.get("items") or []:
                 key = object_key(raw)
@@ -272,6 +277,7 @@ class Informer(Generic[T]):
                 # server's versions went back and have passed ours since.
                 if int(raw["metadata"]["resourceVersion"]) < self._versions.get(key, -1) <= listed:
                     self._versions[key] = -1
+                    self._on_rewound()
                 self._store(key, raw)
             metadata = page["metadata"]
             if not metadata.get("continue"):

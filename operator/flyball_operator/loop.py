@@ -67,6 +67,7 @@ class Operator:
             observe_jobs=settings.observe_jobs,
             wake_at_once=pace.wake_at_once,
             wake_soon=pace.wake_soon,
+            on_rewound=self._begin_anew,
         )
         self._worker = worker or PlanWorker(settings.plan_deadline_seconds)
         self._learner = learner or Learner(session, on_change=pace.wake)
@@ -87,6 +88,7 @@ class Operator:
         self.cycles = 0
         self._cycle_began_at: float | None = None  # the last one in which power was decided on
         self._failing = False
+        self._reads_anew = False
 
     def seconds_since_cycle(self) -> float | None:
         """Seconds since the last cycle in which power was decided on began, or since this process leads; None while another
@@ -164,14 +166,25 @@ class Operator:
             await asyncio.gather(loading, return_exceptions=True)
             await term.close()
 
+    def _begin_anew(self) -> None:
+        """The API server's store was put back to a backup: what it says of agents can be of a past that they have left.
+
+        No cap is called enforced by that: under the next epoch each agent has to acknowledge first what it holds to. The
+        Lease would tell, too, but only when it is renewed. Who reads everything anew has decided nothing yet.
+        """
+        if not self._reads_anew:
+            self._lease.give_up("the API server's versions went back, as after a restore of its store")
+
     async def _read_anew(self, epoch: int) -> None:
         """Have every copy that power depends on listed anew: a standby's watches may have been behind for a minute."""
+        self._reads_anew = True
         listed = asyncio.ensure_future(self._watches.refresh())
         try:
             while not listed.done():
                 self._lease.check(epoch)
                 await asyncio.wait([listed], timeout=RETRY_SECONDS)
         finally:
+            self._reads_anew = False
             listed.cancel()
 
     def _cycle(self, term: LeaderTerm) -> float:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import pytest
 from flyball_kube.informer import MAX_EMPTY_WATCHES, Informer
 from flyball_kube.resources import NODES
 from flyball_kube.session import JsonObject
@@ -57,7 +58,10 @@ class Bench:
     def __init__(self, server: Told) -> None:
         session: Any = server
         self.server = server
-        self.informer: Informer[str] = Informer(session, NODES, self._says)
+        self.known_when_rewound: list[dict[str, str]] = []
+        self.informer: Informer[str] = Informer(
+            session, NODES, self._says, on_rewound=lambda: self.known_when_rewound.append(self.known)
+        )
 
     @staticmethod
     def _says(raw: JsonObject) -> str:
@@ -150,8 +154,29 @@ def test_versions_that_go_back_have_everything_listed_anew() -> None:
         await bench.tell(bookmark(4))
         assert bench.server.asked == 2
         assert bench.known == {"a": "restored"}
+        assert bench.known_when_rewound == [{"a": "listed"}]  # told before anything of that past was taken in
 
     play(lambda: Told((10, [node("a", 9, "listed")]), (4, [node("a", 3, "restored")])), test)
+
+
+@pytest.mark.parametrize("listed", [5, 12])
+def test_who_lists_anew_is_told_of_versions_that_went_back_whether_they_have_passed_its_own_or_not(listed: int) -> None:
+    async def test(bench: Bench) -> None:
+        bench.informer.absorb(node("a", 11, "ours"))
+        await bench.informer.refresh()
+        assert bench.known == {"a": "restored"}
+        assert bench.known_when_rewound == [{"a": "ours"}]
+
+    play(lambda: Told((5, [node("a", 4, "listed")]), (listed, [node("a", 3, "restored")])), test)
+
+
+def test_a_list_as_new_as_what_is_known_is_of_no_past() -> None:
+    async def test(bench: Bench) -> None:
+        bench.informer.absorb(node("a", 11, "ours"))
+        await bench.informer.refresh()
+        assert bench.known_when_rewound == []
+
+    play(lambda: Told((5, [node("a", 4, "listed")]), (11, [node("a", 11, "ours")])), test)
 
 
 def test_after_watches_that_bring_nothing_everything_is_listed_anew() -> None:

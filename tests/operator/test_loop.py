@@ -139,6 +139,30 @@ async def test_a_leader_whose_cycles_fail_makes_way_for_another(monkeypatch: pyt
     assert bench.operator.seconds_since_cycle() == 37.0  # for the probe, which goes on counting
 
 
+@pytest.mark.parametrize("copy", ["caps", "gpu_nodes", "nodes", "brakes", "brake_acknowledgements"])
+def test_a_leader_whose_api_server_was_put_back_to_a_backup_begins_anew_before_it_believes_it(copy: str) -> None:
+    """What it says that agents have acknowledged is of a past that they have left, and the next renewal of the Lease, which
+    would tell, may be seconds away."""
+    bench = Bench()
+    getattr(bench.operator._watches, copy)._on_rewound()
+    assert [why.startswith("the API server's versions went back") for why, _ in bench.lease.given_up] == [True]
+
+
+async def test_a_new_leader_that_finds_the_store_put_back_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its copies may find that out, one after the other, and it has decided nothing by any."""
+    bench = Bench()
+
+    async def finds_out() -> None:
+        bench.operator._watches.gpu_nodes._on_rewound()
+        await bench.refresh()
+
+    bench.operator._watches.refresh = finds_out  # type: ignore[method-assign]
+    await bench.operator._read_anew(1)
+    assert bench.lease.given_up == []
+    bench.operator._watches.nodes._on_rewound()
+    assert len(bench.lease.given_up) == 1
+
+
 async def test_caps_wait_for_nothing_that_is_known_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of thousands of profiles, or of which the answer is lost, would hold up a new leader's first look."""
     bench = Bench()

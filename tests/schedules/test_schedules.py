@@ -328,6 +328,17 @@ def test_an_api_server_that_is_away_for_a_moment_after_a_long_absence_is_asked_a
     )
 
 
+def test_a_leader_believes_nothing_of_a_store_that_was_put_back_before_its_agents_have_spoken() -> None:
+    """A cap that had gone was made again after the restore, and called enforced by grants that agents had left behind."""
+    assert not violation_of(
+        fault(7.34, "cap changes", "row", 0.10, 241),
+        fault(7.81, "PowerCap is deleted without its finalizer and made again", "row", 2.57, 307),
+        fault(9.57, "etcd is restored from a backup", "all", 0.56, 129),
+        beginning=schedule_of(7011653).beginning,
+        seed=7011653,
+    )
+
+
 def test_a_new_leader_waits_for_no_list_of_which_the_answer_was_lost() -> None:
     """It asked for everything anew while answers were lost, and waited for one until its request's time was over."""
     assert not violation_of(

@@ -122,6 +122,7 @@ class Watches:
         observe_jobs: bool = False,
         wake_at_once: Callable[[], None] | None = None,
         wake_soon: Callable[[], None] | None = None,
+        on_rewound: Callable[[], None] = lambda: None,
     ) -> None:
         def on_change(key: str) -> None:
             wake()
@@ -150,16 +151,35 @@ class Watches:
         on_gpu_node = on_change_of(_drawn_by_gpus, lambda key: self.gpu_nodes.get(key), wake_soon)
         self.jobs = Informer(session, ENERGY_AWARE_JOBS, logging_problems(read_energy_aware_job), on_change=on_change)
         patience = PATIENCE_FOR_CLAIMS
-        self.caps = Informer(session, POWER_CAPS, logging_problems(read_power_cap), on_change=on_cap, patience=patience)
-        self.brakes = Informer(session, POWER_BRAKES, read_power_brake, on_change=on_brake, patience=patience)
+        self.caps = Informer(
+            session,
+            POWER_CAPS,
+            logging_problems(read_power_cap),
+            on_change=on_cap,
+            patience=patience,
+            on_rewound=on_rewound,
+        )
+        self.brakes = Informer(
+            session, POWER_BRAKES, read_power_brake, on_change=on_brake, patience=patience, on_rewound=on_rewound
+        )
         self.brake_acknowledgements = Informer(
-            session, BRAKE_ACKNOWLEDGEMENTS, read_brake_acknowledgement, on_change=on_change, patience=patience
+            session,
+            BRAKE_ACKNOWLEDGEMENTS,
+            read_brake_acknowledgement,
+            on_change=on_change,
+            patience=patience,
+            on_rewound=on_rewound,
         )
         self.gpu_nodes = Informer(
-            session, GPU_NODES, logging_problems(read_gpu_node), on_change=on_gpu_node, patience=patience
+            session,
+            GPU_NODES,
+            logging_problems(read_gpu_node),
+            on_change=on_gpu_node,
+            patience=patience,
+            on_rewound=on_rewound,
         )
         read_labels = partial(read_node, gpu_resources=gpu_resources)
-        self.nodes = Informer(session, NODES, read_labels, on_change=on_node, patience=patience)
+        self.nodes = Informer(session, NODES, read_labels, on_change=on_node, patience=patience, on_rewound=on_rewound)
         self._node_uses = NodeUses(gpu_resources)
         self._followed: dict[str, PodView | NodeUse] = {}  # the pods that a cycle goes by, as it was asked for last
         self.pods: Informer[PodView | NodeUse] = Informer(session, PODS, self._node_uses.read, on_change=self._on_pod)

@@ -103,8 +103,10 @@ class Intended:
 class _PowerWatches(Watches):
     """The watches that power depends on; who runs what is as `intended` says."""
 
-    def __init__(self, session: ApiSession, wake: Callable[[], None], intended: Intended) -> None:
-        super().__init__(session, wake, ("nvidia.com/gpu",))
+    def __init__(
+        self, session: ApiSession, wake: Callable[[], None], intended: Intended, on_rewound: Callable[[], None]
+    ) -> None:
+        super().__init__(session, wake, ("nvidia.com/gpu",), on_rewound=on_rewound)
         self._intended = intended
         for nobody in (
             ENERGY_AWARE_JOBS,
@@ -205,7 +207,7 @@ class PowerOperator(Operator):
             cast(OperatorMetrics, _NoMetrics()),
             learner=cast(Learner, _NoLearner()),
             worker=cast(PlanWorker, _NoWorker()),
-            make_watches=lambda session, wake, *_, **__: _PowerWatches(session, wake, intended),
+            make_watches=lambda session, wake, *_, on_rewound, **__: _PowerWatches(session, wake, intended, on_rewound),
             make_term=partial(_power_term, intended),
             monotonic=monotonic,
             wall_clock=wall_clock,
