@@ -295,7 +295,7 @@ class Informer(Generic[T]):
         """One page of a list: the first answer to whoever was asked for it.
 
         A request that is lost has no answer until its time is over, and one of an overloaded server has a late one: so the
-        first request is left to itself, and beside it there is one more at a time.
+        first request is left to itself, and beside it there is one more at a time. A refusal is an answer, too.
         """
         if math.isinf(self._patience.answer_seconds):
             return await self._session.get(self._path, **params)
@@ -305,10 +305,10 @@ class Informer(Generic[T]):
                 ended, _ = await asyncio.wait(
                     asked, timeout=self._patience.answer_seconds, return_when=asyncio.FIRST_COMPLETED
                 )
+                answered = [request for request in ended if not isinstance(request.exception(), ApiUnreachable)]
+                if answered or asked[0] in ended:
+                    return min(answered, key=lambda each: each.exception() is not None, default=asked[0]).result()
                 asked = [request for request in asked if request not in ended]
-                answered = [request for request in ended if request.exception() is None]
-                if answered or not asked:
-                    return (answered or list(ended))[0].result()
                 if not ended:
                     for request in asked[1:]:
                         request.cancel()

@@ -28,7 +28,7 @@ logger = get_logger(__name__)
 
 RETRY_SECONDS = 1.0
 # As a rule what is known of jobs is read in less; caps are held within two seconds of whatever has happened.
-LOADING_SECONDS = 0.5
+LOADING_SECONDS = 1.0
 
 
 class Operator:
@@ -143,7 +143,15 @@ class Operator:
         # At each accession: another leader may have learned since. Caps wait for that no longer than they can.
         loading = asyncio.create_task(self._learner.load())
         loading.add_done_callback(lambda _: self._pace.wake())
-        await asyncio.wait([loading], timeout=LOADING_SECONDS)
+        try:
+            await asyncio.wait([loading], timeout=LOADING_SECONDS)
+            await self._cycles(epoch)
+        finally:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+
+    async def _cycles(self, epoch: int) -> None:
+        """One cycle after the other; raises LeadershipLost at the end of the epoch."""
         term = self._make_term(epoch, self._lasting, lambda: self._lease.check(epoch))
         try:
             while True:
@@ -162,8 +170,6 @@ class Operator:
                 else:
                     await self._pace.rest(pause, rest_seconds(work, term.soonest_change_seconds))
         finally:
-            loading.cancel()
-            await asyncio.gather(loading, return_exceptions=True)
             await term.close()
 
     def _begin_anew(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
-from flyball_kube.errors import ApiUnreachable
+from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.informer import PATIENT, Informer, Patience
 from flyball_kube.resources import NODES
 from flyball_kube.session import ApiSession, JsonObject
@@ -232,6 +232,7 @@ ASKS_AGAIN = Patience(1.0, 1.0)
         ((1.4, 5.0), 1.4),
         ((NEVER, ApiUnreachable("refused"), 0.2), 2.2),
         ((ApiUnreachable("refused"), 0.3), 0.5),  # nobody is left to wait for: a pause, and again
+        ((NEVER, ApiError(410, "Expired", "too old", "GET"), 0.1), 1.3),  # a refusal is an answer: a pause, and again
     ],
 )
 def test_a_list_that_has_no_answer_is_asked_for_once_more_beside_it(

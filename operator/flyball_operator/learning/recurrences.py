@@ -104,9 +104,10 @@ class Recurrences:
         begun = self._carried(job, recurrence, key, model, gpus, gpus_per_node)
         search = search_of(job, recurrence, seed_of(key), runs, under_way, None if begun is None else begun.search)
         _, decision = search.decide()
-        # No run is stopped for what models say of other GPUs.
-        measured = begun is None or any(run.reached for run in runs.values())
-        limit = decision.cost_limit_joules if measured else None
+        limit = decision.cost_limit_joules
+        if begun is not None:  # no run is stopped for what models say of other GPUs
+            here = [run.cost_joules for run in runs.values() if run.reached]
+            limit = search.stop_factor * min(here) if here else None
         return RecurringRun(
             decision=decision.number,
             global_batch_size=decision.batch_size,

@@ -275,6 +275,10 @@ def test_what_runs_on_other_gpus_have_cost_is_what_a_new_gpu_model_begins_with()
     stream.end(uid, 300, reached=True)
     second = stream.run()
     assert second.cost_limit_joules == 600, "what was measured here counts"
+    dear = ended_on_a100s()
+    uid, _ = dear.begin()
+    dear.end(uid, 4000, reached=True)
+    assert dear.begin()[1].cost_limit_joules == 8000, "and nothing else"
     sizes = [stream.run({**COSTS, 128: 300}).global_batch_size for _ in range(12)]
     assert sizes.count(128) >= 10
 

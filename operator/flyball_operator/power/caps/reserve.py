@@ -24,5 +24,5 @@ def reserve_under(under: Mapping[str, NodeInfo], nodes: int) -> JumpReserve:
     """
     if not nodes:
         return NO_RESERVE
-    largest = {name: info.max_limits_milliwatts for name, info in under.items() if not info.proof_void}
+    largest = {name: info.largest_milliwatts for name, info in under.items() if not info.proof_void}
     return JumpReserve(max(0, nodes - (len(under) - len(largest))), largest)

@@ -57,14 +57,13 @@ class KnownGpus:
     def facts_of(self, name: str, node: NodeView | None, gpu_node: GpuNode | None) -> GpuFacts:
         """The facts of one node."""
         reports: Sequence[GpuReport] = () if gpu_node is None else gpu_node.gpus
-        product, gpus, most = (
-            ("", 0, 0) if node is None else (node.product, node.gpus, max(node.gpus, node.hidden_gpus))
-        )
-        if not reports:
-            gpus = most  # until its agent has looked
+        # What its Node offers is a number that somebody stated; what it may have besides is a guess.
+        product, gpus, most = ("", 0, 0) if node is None else (node.product, node.gpus, node.gpus)
+        if node is not None and not reports:
+            gpus = max(gpus, node.hidden_gpus)  # until its agent has looked
         known = self._facts.get(name)
         if known is not None and (node is None or not node.gpus):
-            most = max(most, known[3])  # its device plugin is away, and how many it may have is a guess at most
+            most = known[3]  # its device plugin is away
         if known is not None and known[0] is reports and known[1:4] == (product, gpus, most):
             return known[4]
         if 0 < most < len(reports):

@@ -43,7 +43,8 @@ class NodeInfo(Struct, frozen=True):
 
     `min_limit_milliwatts` is the smallest limit that every one of its GPUs accepts (0 where nobody knows it), and
     `default_limit_milliwatts` the largest default limit of one of them. `max_limits_milliwatts` adds up the largest limits
-    of all its GPUs: the node's share of a cap that is given as permille of the maximum. `foreign_pods`, in the order of
+    of all its GPUs: the node's share of a cap that is given as permille of the maximum. `largest_milliwatts` is the most
+    that it may draw at any limit, by its agent's word too. `foreign_pods`, in the order of
     their names, hold `foreign_gpus` together.
     """
 
@@ -63,6 +64,7 @@ class NodeInfo(Struct, frozen=True):
     min_limit_milliwatts: MilliwattsPerGpu
     default_limit_milliwatts: MilliwattsPerGpu
     max_limits_milliwatts: NodeMilliwatts
+    largest_milliwatts: NodeMilliwatts
     measured_milliwatts: NodeMilliwatts
 
     @property
@@ -233,6 +235,7 @@ def _node_info(name: str, read: _Facts) -> NodeInfo:
         min_limit_milliwatts=facts.min_limit_milliwatts,
         default_limit_milliwatts=facts.default_limit_milliwatts,
         max_limits_milliwatts=facts.max_limits_milliwatts,
+        largest_milliwatts=facts.largest_milliwatts,
         measured_milliwatts=facts.measured_milliwatts,
     )
 

@@ -51,6 +51,14 @@ def test_the_reserve_is_in_use_by_a_node_that_has_jumped_and_by_none_that_has_ju
     assert state_of(10_000, 1, arrived).reserve_milliwatts == 2400_000
 
 
+def test_a_node_that_has_more_gpus_than_it_offers_jumps_with_all_of_them() -> None:
+    raw = raw_node("a", 4)
+    view = gpu_node_view("a", grant(800_000), limits=800_000)  # of eight A100s
+    nodes = read_nodes([read_node(raw)], {"a": view}, [], frozenset())
+    assert nodes["a"].max_limits_milliwatts == LARGEST * 1000 // 2
+    assert state_of(10_000, 1, nodes).reserve_milliwatts == 2400_000
+
+
 def test_a_cap_that_adds_up_predicted_draw_holds_back_predicted_draw() -> None:
     view = gpu_node_view("a", grant(1600_000, expected=1000_000), limits=1600_000)
     nodes = read_nodes([read_node(raw_node("a"))], {"a": view}, [], frozenset())
