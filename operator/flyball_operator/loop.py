@@ -22,7 +22,7 @@ from flyball_operator.settings import Settings
 from flyball_operator.term.leader_term import LeaderTerm
 from flyball_operator.term.pace import CyclePace, rest_seconds
 from flyball_operator.term.parts import Lasting, new_term
-from flyball_operator.writes.lease import LeaderLease, LeadershipLost
+from flyball_operator.writes.lease import STORE_PUT_BACK, LeaderLease, LeadershipLost
 
 logger = get_logger(__name__)
 
@@ -179,7 +179,7 @@ class Operator:
         Lease would tell, too, but only when it is renewed. Who reads everything anew has decided nothing yet.
         """
         if not self._reads_anew:
-            self._lease.give_up("the API server's versions went back, as after a restore of its store")
+            self._lease.give_up(STORE_PUT_BACK)
 
     async def _read_anew(self, epoch: int) -> None:
         """Have every copy that power depends on listed anew: a standby's watches may have been behind for a minute."""

@@ -156,7 +156,7 @@ async def test_a_new_leader_that_finds_the_store_put_back_goes_on(monkeypatch: p
         bench.operator._watches.gpu_nodes._on_rewound()
         await bench.refresh()
 
-    bench.operator._watches.refresh = finds_out  # type: ignore[method-assign]
+    monkeypatch.setattr(bench.operator._watches, "refresh", finds_out)
     await bench.operator._read_anew(1)
     assert bench.lease.given_up == []
     bench.operator._watches.nodes._on_rewound()

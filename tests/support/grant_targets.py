@@ -7,7 +7,7 @@ from typing import Any
 
 from flyball_api.grant import Grant, OtherGpuLimits
 from flyball_api.units import MilliwattsPerGpu, NodeMilliwatts
-from flyball_operator.power.bound import NO_RESERVE, CapBudget, JumpReserve, NodePower
+from flyball_operator.power.bound import CapBudget, JumpReserve, NodePower
 from flyball_operator.power.grants.admission import GrantTarget
 from msgspec.structs import replace
 
@@ -42,10 +42,7 @@ def cap(
     largest: Mapping[str, int] | None = None,
 ) -> CapBudget:
     """A cap's budget; in `reserve` so many of the nodes, each up to its `largest`."""
-    largest = dict.fromkeys(nodes, 0) if largest is None else largest
-    held = (
-        JumpReserve(reserve, {name: NodeMilliwatts(each) for name, each in largest.items()}) if reserve else NO_RESERVE
-    )
+    held = JumpReserve(reserve, {name: NodeMilliwatts(each) for name, each in (largest or {}).items()})
     return CapBudget(name, frozenset(nodes), NodeMilliwatts(budget), expected, reserve=held)
 
 

@@ -81,6 +81,11 @@ class Recurrence(ApiStruct, frozen=True):
     target_metric: str
     energy_weight_permille: Count = 500
 
+    @property
+    def energy_weight(self) -> float:
+        """What a joule weighs against a second, 0 to 1: Zeus' eta."""
+        return min(1.0, self.energy_weight_permille / 1000)
+
 
 class MeasuredClocks(ApiStruct, frozen=True):
     """At which clocks a job measures the stages of its pipeline; raises ValueError where these are none."""

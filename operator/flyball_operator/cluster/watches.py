@@ -106,7 +106,8 @@ class Watches:
     """The informers; `wake` is called at each change.
 
     `wake_at_once` is called instead where somebody wants another cap or brake, and `wake_soon` where a node may draw more
-    than was known (None: `wake`).
+    than was known (None: `wake`). `on_rewound` is called where a copy that claims rest on shows that the API server's store
+    was put back to a backup.
 
     `gpu_resources` names the extended resources whose units are GPUs.
 
@@ -145,41 +146,24 @@ class Watches:
 
             return on_change
 
+        def of_claims(
+            resource: Resource, read: Callable[[JsonObject], Watched], on_change: Callable[[str], None]
+        ) -> Informer[Watched]:
+            """A copy that claims rest on."""
+            return Informer(
+                session, resource, read, on_change=on_change, patience=PATIENCE_FOR_CLAIMS, on_rewound=on_rewound
+            )
+
         on_cap = on_change_of(_asked_of_cap, lambda key: self.caps.get(key), wake_at_once)
         on_brake = on_change_of(_asked_of_brake, lambda key: self.brakes.get(key), wake_at_once)
         on_node = on_change_of(_drawn_by_node, lambda key: self.nodes.get(key), wake_soon)
         on_gpu_node = on_change_of(_drawn_by_gpus, lambda key: self.gpu_nodes.get(key), wake_soon)
         self.jobs = Informer(session, ENERGY_AWARE_JOBS, logging_problems(read_energy_aware_job), on_change=on_change)
-        patience = PATIENCE_FOR_CLAIMS
-        self.caps = Informer(
-            session,
-            POWER_CAPS,
-            logging_problems(read_power_cap),
-            on_change=on_cap,
-            patience=patience,
-            on_rewound=on_rewound,
-        )
-        self.brakes = Informer(
-            session, POWER_BRAKES, read_power_brake, on_change=on_brake, patience=patience, on_rewound=on_rewound
-        )
-        self.brake_acknowledgements = Informer(
-            session,
-            BRAKE_ACKNOWLEDGEMENTS,
-            read_brake_acknowledgement,
-            on_change=on_change,
-            patience=patience,
-            on_rewound=on_rewound,
-        )
-        self.gpu_nodes = Informer(
-            session,
-            GPU_NODES,
-            logging_problems(read_gpu_node),
-            on_change=on_gpu_node,
-            patience=patience,
-            on_rewound=on_rewound,
-        )
-        read_labels = partial(read_node, gpu_resources=gpu_resources)
-        self.nodes = Informer(session, NODES, read_labels, on_change=on_node, patience=patience, on_rewound=on_rewound)
+        self.caps = of_claims(POWER_CAPS, logging_problems(read_power_cap), on_cap)
+        self.brakes = of_claims(POWER_BRAKES, read_power_brake, on_brake)
+        self.brake_acknowledgements = of_claims(BRAKE_ACKNOWLEDGEMENTS, read_brake_acknowledgement, on_change)
+        self.gpu_nodes = of_claims(GPU_NODES, logging_problems(read_gpu_node), on_gpu_node)
+        self.nodes = of_claims(NODES, partial(read_node, gpu_resources=gpu_resources), on_node)
         self._node_uses = NodeUses(gpu_resources)
         self._followed: dict[str, PodView | NodeUse] = {}  # the pods that a cycle goes by, as it was asked for last
         self.pods: Informer[PodView | NodeUse] = Informer(session, PODS, self._node_uses.read, on_change=self._on_pod)

@@ -59,6 +59,7 @@ def carried(
     The costs of its runs are what theirs come to. A batch size that has not reached the target there is left out; of
     `batch_sizes` those that were never offered there take part.
     """
+    search = replace(search, runs=tuple(run for run in search.runs if run.epochs > 0))
     measured = {size: cost for size in search.batch_sizes if (cost := _measured(search.runs, size)) is not None}
     if not measured:
         return None
@@ -69,7 +70,7 @@ def carried(
         size: modelled_here * measured.get(size, error * modelled[size]) / modelled[size]
         for size, modelled_here in shape.joules_per_sample(here, batch_sizes).items()
     }
-    begun = replace(search, runs=tuple(run for run in search.runs if run.epochs > 0)).carried_to(costs, seed)
+    begun = search.carried_to(costs, seed)
     return None if begun.exploring else begun
 
 
@@ -80,6 +81,6 @@ def without_runs_of(search: RecurringJob, batch_sizes: Container[int]) -> Recurr
 
 def _measured(runs: Sequence[Run], batch_size: int) -> float | None:
     """The joules per sample of the runs with a batch size that have reached the target; None without any."""
-    reached = [run for run in runs if run.batch_size == batch_size and run.reached and run.epochs > 0]
+    reached = [run for run in runs if run.batch_size == batch_size and run.reached]
     samples = math.fsum(run.epochs for run in reached)
     return math.fsum(run.cost for run in reached) / samples if reached else None

@@ -305,11 +305,16 @@ class Learner:
         self, job: EnergyAwareJob, gpu_model: GpuModel
     ) -> tuple[ProfileEntry, FittedParameters, JobModel] | None:
         """What a job's fit on these GPUs is kept with, the fit, and its model; None where nothing was measured."""
-        entry = self._entries.get(ProfileKey(job.namespace, job.profile_key, gpu_model.product))
-        model = None if entry is None else fitted_model(entry, gpu_model, job.spec.training.model_class)
-        if entry is None or model is None or entry.profile.fit is None:
+        key = ProfileKey(job.namespace, job.profile_key, gpu_model.product)
+        model, entry = self.model_of(key, gpu_model, job.spec.training.model_class), self._entries.get(key)
+        if model is None or entry is None or entry.profile.fit is None:
             return None
         return entry, entry.profile.fit, model
+
+    def gpus_per_node(self, nodes: Mapping[str, NodeInfo]) -> int:
+        """The most GPUs that one of the cluster's nodes has, at least 1; worked out once per cycle."""
+        self._gpu_models(nodes)
+        return self._gpus_per_node
 
     def _gpu_models(self, nodes: Mapping[str, NodeInfo]) -> tuple[GpuModel, ...]:
         """The cluster's GPU models, the most common first, one for each product; worked out once per cycle."""

@@ -53,10 +53,9 @@ class Recurrences:
             if info.gpu_model is not None:
                 gpus[info.gpu_model] += info.gpus
         left = [job for job in waiting if job.uid not in self._chosen] if gpus else []
-        gpus_per_node = max([1, *(info.gpus for info in nodes.values())])
         for job in sorted(left, key=lambda job: (job.created, job.uid))[:CHOICES_AT_ONCE]:
             try:
-                self._chosen[job.uid] = self._choose(job, recurring, gpus, gpus_per_node)
+                self._chosen[job.uid] = self._choose(job, recurring, gpus, nodes)
             except Exception:
                 # What the API server should have refused must not end the cycle that holds the caps for everybody.
                 logger.exception("no batch size is chosen", job=job.key)
@@ -85,7 +84,7 @@ class Recurrences:
         job: EnergyAwareJob,
         recurring: Iterable[EnergyAwareJob],
         gpus: Mapping[GpuModel, int],
-        gpus_per_node: int,
+        nodes: Mapping[str, NodeInfo],
     ) -> RecurringRun:
         """The run that `job` is to be, beside those that are under way or chosen already."""
         recurrence = job.spec.recurrence
@@ -101,7 +100,7 @@ class Recurrences:
             and _key(other, run.gpu_model) == key
         ]
         runs = self._learner.runs(key)
-        begun = self._carried(job, recurrence, key, model, gpus, gpus_per_node)
+        begun = self._carried(job, recurrence, key, model, gpus, nodes)
         search = search_of(job, recurrence, seed_of(key), runs, under_way, None if begun is None else begun.search)
         _, decision = search.decide()
         limit = decision.cost_limit_joules
@@ -125,15 +124,14 @@ class Recurrences:
         key: ProfileKey,
         here: GpuModel,
         gpus: Iterable[GpuModel],
-        gpus_per_node: int,
+        nodes: Mapping[str, NodeInfo],
     ) -> Carried | None:
         """What runs on another GPU model say of this one, the one with most runs; None where nothing is known of one, or
         batch sizes were explored here already."""
         training, most = job.spec.training, job.spec.gpus.max
         if any(Purpose(run.purpose) is Purpose.EXPLORE for run in self._learner.runs(key).values()):
             return None
-        weight = min(1.0, recurrence.energy_weight_permille / 1000)
-        shape = RunShape(most, -(-most // gpus_per_node), weight)
+        shape = RunShape(most, -(-most // self._learner.gpus_per_node(nodes)), recurrence.energy_weight)
         for other in self._learner.keys_beside(key):
             in_cluster = (known for known in gpus if known.product == other.product)
             there = next(in_cluster, None) or gpu_model_for(other.product)

@@ -24,7 +24,7 @@ class ProfileReader(Protocol):
 
 
 async def stored_profiles(session: ProfileReader) -> AsyncIterator[EnergyProfile]:
-    """Every EnergyProfile that can be read. Never raises: what cannot be had is logged, and left out."""
+    """Every EnergyProfile that can be read; what the API server refuses, or cannot be read, is logged and left out."""
     params = {"limit": str(PAGE_SIZE)}
     try:
         while True:

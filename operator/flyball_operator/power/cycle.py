@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from flyball_api.grant import Grant
-from flyball_api.units import NodeMilliwatts
 from flyball_api.workloads import PodView
 from flyball_planner.snapshot import JobDecision
 from msgspec.structs import replace
 
 from flyball_operator.cluster.outcome import Outcome
 from flyball_operator.cluster.state import ClusterState
-from flyball_operator.power.bound import CapBudget
+from flyball_operator.power.bound import NO_RESERVE, CapBudget
 from flyball_operator.power.caps.memberships import LabelSync
 from flyball_operator.power.caps.state import CapStates
 from flyball_operator.power.caps.status import CapStatusWrite
@@ -59,9 +58,8 @@ class PowerState:
     def planning_budgets(self) -> list[CapBudget]:
         """What the plan should aim at under each cap, less what is held back now: plans do not reckon with reserves."""
         return [
-            replace(budget, budget_milliwatts=NodeMilliwatts(budget.budget_milliwatts - state.reserve_milliwatts))
+            replace(state.planning_budget(), budget_milliwatts=state.grantable_milliwatts, reserve=NO_RESERVE)
             for state in self.caps.states
-            for budget in (state.planning_budget(),)
         ]
 
 

@@ -26,7 +26,7 @@ LONGEST_REPETITION_SECONDS = 10.0
 # A raise by no more than so many thousandths of what a node is granted waits until its last grant is so old.
 SMALL_RAISE_PERMILLE = 20
 SMALL_RAISE_SECONDS = 1.0
-# A node's limits turn round where they are lowered so soon after they were raised. After a few turns the next raise waits,
+# A pod's limit turns round where it is lowered so soon after it was raised. After a few turns the next raise waits,
 # each time twice as long, up to the longest pause; without another turn for so long they are forgotten.
 TURN_SECONDS = 5.0
 FEW_TURNS = 3

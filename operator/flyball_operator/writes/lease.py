@@ -25,6 +25,7 @@ from flyball_kube.session import ApiSession, JsonObject
 MAX_DURATION_SECONDS = 300  # no process of ours leads longer without a renewal: a longer duration found is a mistake
 MARGIN_SHARE = 0.1  # what a claim gives up: oscillators differ, and a write takes time after it was checked
 RELEASE_ATTEMPTS = 3
+STORE_PUT_BACK = "the API server's versions went back, as after a restore of its store"
 
 
 class LeadershipLost(Exception):
@@ -220,7 +221,7 @@ class LeaderLease:
         version = 0 if lease is None else int(lease["metadata"].get("resourceVersion") or 0)
         before, self._highest_version = self._highest_version, version or self._highest_version
         if 0 < version < before:
-            self._end("the API server's versions went back, as after a restore of its store")
+            self._end(STORE_PUT_BACK)
             return False
         return True
 

@@ -20,7 +20,7 @@ def run_cost_joules(job: EnergyAwareJob, progress: JobProgress) -> int | None:
         energy_time_cost(
             progress.consumed_millijoules / 1e3,
             progress.attained_gpu_seconds,
-            min(1.0, recurrence.energy_weight_permille / 1000),
+            recurrence.energy_weight,
             run.watts_per_gpu,
         )
     )

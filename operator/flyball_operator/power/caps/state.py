@@ -150,9 +150,14 @@ class CapState(Struct, frozen=True):
         return CapBudget(f"{self.name} (meter)", self.nodes, left, by_priority=self.meter.by_priority)
 
     @property
+    def grantable_milliwatts(self) -> NodeMilliwatts:
+        """What the nodes may draw at most beside what is held back now."""
+        return NodeMilliwatts(self.planning_budget().budget_milliwatts - self.reserve_milliwatts)
+
+    @property
     def is_over_budget(self) -> bool:
-        """Whether more is committed and held back than the cap itself allows."""
-        return self.committed_milliwatts + self.reserve_milliwatts > self.planning_budget().budget_milliwatts
+        """Whether more is committed than the cap itself allows beside what it holds back."""
+        return self.committed_milliwatts > self.grantable_milliwatts
 
     def is_over(self, nodes: Mapping[str, NodeInfo]) -> bool:
         """Whether more is committed than the cap, or what its meter leaves of it, allows."""

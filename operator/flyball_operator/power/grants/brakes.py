@@ -214,8 +214,9 @@ class Brakes:
         since, until = monotonic, monotonic + seconds
         if last is not None and monotonic < last.held_until + (HOLD_BACK_TURN - 1) * seconds:  # grants have their turn
             since, until = last.held_since, max(last.held_until, last.held_since + seconds)
-        budget = NodeMilliwatts(cap.planning_budget().budget_milliwatts - cap.reserve_milliwatts)
-        self._sent[cap.name] = _Sent(version, kept, nodes, budget, cap.committed_milliwatts, since, until)
+        self._sent[cap.name] = _Sent(
+            version, kept, nodes, cap.grantable_milliwatts, cap.committed_milliwatts, since, until
+        )
         self._under_way.add(cap.name)
         seen = self._seen.get(cap.name)
         return SendBrake(

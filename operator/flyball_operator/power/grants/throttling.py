@@ -42,8 +42,9 @@ def throttle(
     for cap in sorted(caps, key=lambda each: not each.expected):
         under = [by_node[node] for node in sorted(cap.nodes) if node in by_node]
         loads = [_Load.of(target, power[target.node], cap, target.node in fixed, priorities) for target in under]
-        excess = _excess(loads, cap)
-        for priority, above in sorted(_above_smallest(loads).items()):
+        above_smallest = _above_smallest(loads)
+        excess = _excess(loads, above_smallest, cap)
+        for priority, above in sorted(above_smallest.items()):
             if excess <= 0:
                 break
             if above == 0:
@@ -96,12 +97,11 @@ def _above_smallest(loads: Iterable[_Load]) -> Counter[int]:
     return found
 
 
-def _excess(loads: Sequence[_Load], cap: CapBudget) -> int:
-    """How much has to be taken of the jobs, those of low priority first, so that the cap fits.
+def _excess(loads: Sequence[_Load], above: Counter[int], cap: CapBudget) -> int:
+    """How much has to be taken of what the jobs have `above` the smallest limits, by priority, so that the cap fits.
 
     Where the cap reserves for nodes that jump, what is taken of a node can make the reserve grow by as much.
     """
-    above = _above_smallest(loads)
     excess = sum(load.least for load in loads) + above.total() - cap.budget_milliwatts
     if not cap.reserve.nodes:
         return excess
