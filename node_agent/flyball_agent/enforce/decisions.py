@@ -1,15 +1,16 @@
 """The decisions of the agent, pure: from a grant, the GPUs as read, their pods and the lease, to an order of sets.
 
 Power is bounded by limits that were *read back*, never by ones that were asked for. A GPU's `held_milliwatts` is the
-most that its limit may allow now; the node's total is their sum over every GPU, usable or not. Limits are cut first; a
-limit is raised only as far as the total stays within the grant. So at any point of any sequence of sets, and whatever
-a setter does or returns, the total is at most the larger of the grant and what it was before.
+most that its limit may allow now; the node's total is their sum over every GPU, usable or not. Targets add up to no more
+than the grant, with the GPUs that nobody may or can set as they are. Limits are cut first; a limit is raised only as far as
+the total stays within the grant. So at any point of any sequence of sets, and whatever a setter does or returns, the total
+is at most the larger of the grant and what it was before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -86,12 +87,12 @@ def targets_of(
 
     A GPU whose pods are all jobs' of the grant gets the least of their limits; one without a pod the idle limit and no
     clock lock; one of any other pod, or perhaps of one, its foreign limit, for as many GPUs as the grant reserves, and
-    is else left alone. While the pods have not been listed, every GPU keeps what it has, or the share of it that the
-    grant's bound has room for. In failsafe no target is above the failsafe limit; while holding all are as granted.
+    is else left alone. While the pods have not been listed, every GPU keeps what it has. In failsafe no target is above the
+    failsafe limit; while holding all are as granted. Where targets, and what is held by GPUs that nobody may or can set,
+    come to more than the grant's bound, all targets are lowered by the same share of what is above the smallest limits.
     `clock_wishes` are the highest clocks that pods want for their GPUs: they lower the lock of a GPU that one job's pod
     has alone, and change nothing else.
     """
-    kept_milliwatts = _kept_within(grant, gpus)
     granted = {PodName(job.namespace, job.pod_name): job for job in grant.jobs}
     others = grant.other_gpus
     foreign_left = others.foreign_gpus
@@ -101,7 +102,7 @@ def targets_of(
         jobs = [granted[pod] for pod in gpu.pods if pod in granted]
         limit: MilliwattsPerGpu | None
         if gpu.holders is Holders.NOT_LISTED:
-            purpose, limit, lock = TargetPurpose.UNKNOWN, kept_milliwatts.get(gpu.uuid), None
+            purpose, limit, lock = TargetPurpose.UNKNOWN, gpu.requested_milliwatts, None
         elif not gpu.pods and gpu.holders is Holders.KNOWN:
             purpose, limit, lock = TargetPurpose.IDLE, others.idle_power_limit_milliwatts, _lock_for(limits, None)
         elif gpu.pods and len(jobs) == len(gpu.pods):
@@ -119,7 +120,7 @@ def targets_of(
             if mode is Mode.FAILSAFE:
                 limit = min(limit, limits.clamp_limit(others.failsafe_power_limit_milliwatts))
         targets[gpu.uuid] = Target(gpu.uuid, purpose, limit, lock)
-    return targets
+    return _within(grant.bound.limit_milliwatts, gpus, targets)
 
 
 def _foreign_limit(grant: Grant, gpu: GpuState) -> MilliwattsPerGpu:
@@ -131,26 +132,28 @@ def _foreign_limit(grant: Grant, gpu: GpuState) -> MilliwattsPerGpu:
     return min(limit or gpu.limits.default_milliwatts for limit in limits)
 
 
-def _kept_within(grant: Grant, gpus: Sequence[GpuState]) -> dict[str, MilliwattsPerGpu]:
-    """For GPUs whose pods are not listed yet: the limits that they have, all lowered by the same share of what lies
-    above their smallest limits where the total would else be above the grant's bound."""
-    kept = {
-        gpu.uuid: (gpu, gpu.requested_milliwatts)
-        for gpu in gpus
-        if gpu.holders is Holders.NOT_LISTED and gpu.requested_milliwatts is not None
+def _within(bound: NodeMilliwatts, gpus: Sequence[GpuState], targets: dict[str, Target]) -> dict[str, Target]:
+    """The targets, lowered by the same share of what lies above the smallest limits as far as the bound asks for it.
+
+    What is held by GPUs without a target, or that do not come down to theirs, is taken off the bound first: a node of which
+    one GPU holds what nobody has granted stays within its grant by the others.
+    """
+    limits = {
+        gpu.uuid: limit for gpu in gpus if (limit := _target_limit(gpu, targets)) is not None and not gpu.stays_above
     }
-    others = sum(gpu.held_milliwatts for gpu in gpus if gpu.uuid not in kept)
-    excess = others + sum(requested for _, requested in kept.values()) - grant.bound.limit_milliwatts
-    above = sum(max(requested - gpu.limits.min_milliwatts, 0) for gpu, requested in kept.values())
-    if above <= 0:
-        return {uuid: requested for uuid, (_, requested) in kept.items()}
-    left = max(above - excess, 0)  # more than `above` where there is no excess: then all of it is kept
-    return {
-        uuid: MilliwattsPerGpu(
-            min(requested, gpu.limits.min_milliwatts + max(requested - gpu.limits.min_milliwatts, 0) * left // above)
-        )
-        for uuid, (gpu, requested) in kept.items()
-    }
+    excess = sum(limits.get(gpu.uuid, gpu.held_milliwatts) for gpu in gpus) - bound
+    if excess <= 0:
+        return targets
+    smallest = {gpu.uuid: gpu.limits.min_milliwatts for gpu in gpus}
+    above = {uuid: max(limit - smallest[uuid], 0) for uuid, limit in limits.items()}
+    total = sum(above.values())
+    left = max(total - excess, 0)
+    lowered = dict(targets)
+    for uuid, milliwatts in above.items():
+        if milliwatts > 0:
+            limit = in_whole_watts(MilliwattsPerGpu(smallest[uuid] + milliwatts * left // total))
+            lowered[uuid] = replace(targets[uuid], limit_milliwatts=max(limit, smallest[uuid]))
+    return lowered
 
 
 def _lock_for(limits: GpuLimits, job: JobGrant | None, wish_megahertz: int | None = None) -> ClockLock | None:

@@ -482,7 +482,7 @@ def test_an_emergency_takes_every_gpu_to_its_smallest_limit_whoever_holds_it(tmp
     rig.enforcer.take_brakes({})
     rig.enforcer.accept(granted(1))
     rig.step()
-    assert rig.limits == [300_000, 400_000]  # the foreign one is not provided for, and left alone
+    assert rig.limits == [200_000, 400_000]  # the foreign one is not provided for, and left alone at the job's expense
     rig.see(brake("hall", (0, 1), 0, "Active"))
     assert rig.limits == [100_000] * 2
     assert rig.acknowledged == (1, 200_000, 200_000)

@@ -158,12 +158,68 @@ def test_before_the_pods_are_listed_gpus_keep_what_they_have_within_the_bound() 
     assert [targets[name].limit_milliwatts for name in "ab"] == [150_000, 150_000]
     lost_too = [*gpus[:2], gpu("lost", 300_000, usable=False, holders=unlisted)]
     assert targets_of(grant(700_000), lost_too, Mode.GRANTED)["a"].limit_milliwatts == 250_000
-    # Only theirs are lowered for want of watts here: one whose pods are known has a target of its own.
-    known = [*gpus[:2], gpu("c", 300_000)]
-    assert targets_of(grant(700_000), known, Mode.GRANTED)["a"].limit_milliwatts == 250_000
+    known = [*gpus[:2], gpu("c", 300_000)]  # one whose pods are known counts at its target
+    assert targets_of(grant(700_000), known, Mode.GRANTED)["a"].limit_milliwatts == 400_000
     least = [gpu(name, 100_000, holders=unlisted) for name in "ab"]  # there is nothing to lower
     targets = targets_of(grant(100_000), least, Mode.GRANTED)
     assert [targets[name].limit_milliwatts for name in "ab"] == [100_000, 100_000]
+
+
+def test_watts_that_nobody_commands_come_off_the_others_targets() -> None:
+    other = gpu("other", 400_000, pods=(OTHER,))
+    gpus = [gpu("a", 400_000, pods=(POD,)), gpu("b", 400_000, pods=(PodName("research", "p-1"),)), gpu("idle"), other]
+    wanted = grant(850_000, jobs=(JOB, job(1, 200_000)))  # of which 250 + 200 + 100 are for those three
+    targets = targets_of(wanted, gpus, Mode.GRANTED)
+    # The other is 100 W above what is left for it: of the 250 W above the smallest limits 150 stand.
+    assert [targets[name].limit_milliwatts for name in ("a", "b", "idle", "other")] == [190_000, 160_000, 100_000, None]
+    lost = [*gpus[:3], gpu("other", 400_000, usable=False)]
+    stuck = [*gpus[:3], gpu("other", 400_000, stays_above=True)]
+    hurled = [*gpus[:3], gpu("other", 900_000, pods=(OTHER,))]
+    for held, limits in ((lost, [190_000, 160_000]), (stuck, [190_000, 160_000]), (hurled, [100_000, 100_000])):
+        targets = targets_of(wanted, held, Mode.GRANTED)
+        assert [targets[name].limit_milliwatts for name in "ab"] == limits
+    late = [*gpus[:3], gpu("other", 400_000)]  # on its way to its own target
+    assert targets_of(wanted, late, Mode.GRANTED)["a"].limit_milliwatts == 250_000
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(100_000, 400_000),
+            st.sampled_from([(), (POD,), (PodName("research", "p-1"),), (OTHER,)]),
+            st.booleans(),
+            st.sampled_from(list(Holders)),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(0, 3_200_000),
+    st.integers(0, 3),
+    st.integers(100_000, 400_000),
+    st.sampled_from([Mode.GRANTED, Mode.HOLDING, Mode.FAILSAFE]),
+)
+def test_targets_with_what_nobody_sets_fit_the_bound_wherever_the_smallest_limits_do(
+    gpu_draws: list[tuple[int, tuple[PodName, ...], bool, Holders]], bound: int, foreign: int, limit: int, mode: Mode
+) -> None:
+    gpus = [
+        gpu(str(index), held, pods=pods, usable=usable, holders=holders)
+        for index, (held, pods, usable, holders) in enumerate(gpu_draws)
+    ]
+    jobs = (JOB, job(1, limit))
+    wide = targets_of(grant(10**9, jobs=jobs, foreign_gpus=foreign), gpus, mode)
+    targets = targets_of(grant(bound, jobs=jobs, foreign_gpus=foreign), gpus, mode)
+    least = total = 0
+    for each in gpus:
+        target, wished = targets[each.uuid].limit_milliwatts, wide[each.uuid].limit_milliwatts
+        if target is None or wished is None or not each.usable:
+            least, total = least + each.held_milliwatts, total + each.held_milliwatts
+            continue
+        assert LIMITS.min_milliwatts <= target <= wished
+        assert target == wished or target % 1000 == 0
+        least, total = least + LIMITS.min_milliwatts, total + target
+    assert total <= max(bound, least)
+    if total < bound - 1000 * len(gpus):  # no more is taken than there is need of, but for rounding
+        assert targets == wide
 
 
 def test_a_limit_that_settles_is_not_cut_for_twice() -> None:

@@ -537,6 +537,8 @@ def test_a_setter_that_lies_blocks_the_acknowledgement_then_is_reported(rig: Rig
     assert "reads back 400000 mW" in liar.set_error
     rig.node.devices[0].flags = DeviceFault(0)
     rig.step(1)
+    assert rig.limits() == [100_000] * 4
+    rig.step(1)  # what it had taken from the job is given back once it is seen to be free
     assert rig.limits() == [100_000, 300_000, 100_000, 100_000]
     assert rig.acknowledged == (1, 2, 600_000)
     assert rig.enforcer.state.gpus[liar.uuid].set_error is None
