@@ -73,7 +73,7 @@ class Plans:
 
     @property
     def in_force(self) -> PlanInForce:
-        return PlanInForce(self._decisions, self._infeasible, next_is_near=self._next is not None)
+        return PlanInForce(self._decisions, self._infeasible, self._next is not None, made=self._any_taken)
 
     @property
     def queue(self) -> JobQueue:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from flyball_api.grant import Grant
 from flyball_planner.models.gpu import GpuModel
 from msgspec.structs import replace
 
@@ -99,6 +100,7 @@ class PowerController:
         self._starts_and_stops = StartsAndStops()
         self._plan_grace = PlanGrace()
         self._cut_yield = CutYield()
+        self._before: dict[str, Grant] = {}  # the grants of the leader before, by node
         self._braked_for: frozenset[str] = frozenset()  # nodes of caps that were over in the cycle that braked
         self._now = 0.0  # by the monotonic clock, at the last cycle
 
@@ -127,6 +129,11 @@ class PowerController:
             self._known_gpus,
             self._nodes,
         )
+        self._before |= {
+            name: grant
+            for name, info in nodes.items()
+            if (grant := info.power.grant) is not None and grant.epoch != self._epoch
+        }
         self._writes.update(nodes, cluster.gpu_nodes)
         nodes = self._writes.counted(nodes)
         self._brakes.update(cluster.brakes)
@@ -275,6 +282,7 @@ class PowerController:
             state.caps.rules,
             self._settings.grant_lease_seconds,
             self._settings.guard_fraction,
+            None if plan.made else self._before,
         )
         targets = [at_smallest_limits(target) if target.node in leaving else target for target in targets]
         caps_over = state.caps.names_over_nodes()

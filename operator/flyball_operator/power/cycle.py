@@ -25,11 +25,15 @@ from flyball_operator.power.nodes.info import NodeInfo
 
 @dataclass(frozen=True, slots=True)
 class PlanInForce:
-    """The last plan: each job's decision by uid, the caps that it cannot hold, and whether the next one is being made."""
+    """The last plan: each job's decision by uid, the caps that it cannot hold, and whether the next one is being made.
+
+    `made`: there is one in this leader's term; until then pods keep what they were granted by the leader before.
+    """
 
     decisions: Mapping[str, JobDecision] = field(default_factory=dict)
     infeasible: Collection[str] = ()
     next_is_near: bool = False
+    made: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,15 @@ async def test_a_job_that_is_gone_by_the_time_that_its_plan_is_there_has_no_deci
     assert sorted(plans.in_force.decisions) == NAMES[1:]
 
 
+async def test_no_plan_is_in_force_before_the_first_one_is_there() -> None:
+    plans = Plans(Planner(), "powerflow-strict", 10.0, 1, lambda: None, OperatorMetrics())
+    plans.start(lambda timeless: EMPTY, NOW, 0.0)
+    plans.take(JOBS, 0.0)
+    assert not plans.in_force.made
+    await taken(plans, 0.0)
+    assert plans.in_force.made
+
+
 async def test_after_a_slow_plan_the_next_one_waits_and_a_quick_one_is_followed_at_once() -> None:
     plans = Plans(Planner(), "powerflow-strict", 10.0, 1, lambda: None, OperatorMetrics())
     begun: list[float] = []

@@ -93,6 +93,7 @@ class Bench:
         self.decisions[f"uid-{node}"] = decision(f"uid-{node}", (node, 8), watts=float(watts))
 
     not_ready: frozenset[str] = frozenset()
+    plan_is_made = True
 
     def cluster(self, *caps: PowerCap) -> ClusterState:
         pods = {f"uid-{node}": [running_pod(f"pod-{node}", node, uid=f"uid-{node}", gpus=8)] for node in self.nodes}
@@ -118,7 +119,7 @@ class Bench:
 
     def step(self, *caps: PowerCap) -> PowerInstructions:
         """One cycle, and the answers to what it sent."""
-        plan = PlanInForce(self.decisions, self.infeasible, self.plan_is_near)
+        plan = PlanInForce(self.decisions, self.infeasible, self.plan_is_near, self.plan_is_made)
         state = self.observe(*caps)
         instructions = self.controller.step(PowerCycle(state, plan, self.now, self.time))
         if self.answer is not None:
@@ -442,6 +443,18 @@ def test_a_cap_whose_status_is_being_written_gets_no_second_one() -> None:
     state = bench.observe(row(4800))
     assert bench.controller.step(PowerCycle(state, PlanInForce(), bench.now, 0.0, {"uid-row"})).cap_statuses == ()
     assert len(bench.controller.step(PowerCycle(state, PlanInForce(), bench.now, 0.0)).cap_statuses) == 1
+
+
+def test_a_new_leader_lowers_nothing_before_its_first_plan_but_what_its_caps_ask_for() -> None:
+    for watts, sent in ((4800, [("a", 2400), ("b", 1600)]), (3200, [("a", 1864), ("b", 1328)])):
+        bench = Bench(epoch=2)
+        bench.put("a", 300)
+        bench.put("b", 200)
+        bench.plan_is_made = False
+        assert bench.sent(row(watts)) == sent
+    bench.plan_is_made = True
+    bench.wants("b", 100)
+    assert bench.sent(row(4800)) == [("b", 800), ("a", 2400)]
 
 
 # --- waiting for a plan ------------------------------------------------------------------------------------------------

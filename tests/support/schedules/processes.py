@@ -146,12 +146,22 @@ class _NoLearner:
         return ()
 
 
+# Until what is known of jobs has been read, and the first plan of a term is made.
+FIRST_PLAN_SECONDS = 0.3
+
+
 class _IntendedPlans:
+    """The plan that is given; as any leader's, the first one of a term takes a moment."""
+
     def __init__(self, intended: Intended) -> None:
         self._intended = intended
+        self._loop = asyncio.get_running_loop()
+        self._first = self._loop.time() + FIRST_PLAN_SECONDS
 
     @property
     def in_force(self) -> PlanInForce:
+        if self._loop.time() < self._first:
+            return PlanInForce(made=False)
         return PlanInForce(dict(self._intended.decisions))
 
     @property
@@ -165,7 +175,8 @@ class _IntendedPlans:
         pass
 
     def next_seconds(self, *_: object) -> float:
-        return float("inf")
+        left = self._first - self._loop.time()
+        return left if left > 0.0 else float("inf")
 
     def cancel(self) -> None:
         pass

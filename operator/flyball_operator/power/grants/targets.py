@@ -3,16 +3,20 @@
 The plan says where the cluster should end; in between, a pod that is to leave still holds its GPUs and one that is to
 come does not yet. A leaving pod is held at the smallest limit at once, and a coming one is given its watts only when the
 GPUs it needs are free on every one of its nodes: so that the sum over a node never passes what the plan gives it.
+
+A new leader has no plan yet. Until its first one, pods that run keep what the leader before it has granted them: lowering
+all of them for the time that planning takes would help nobody. What caps allow is admission's to hold, then as ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from flyball_api.grant import ForeignPodLimit, JobGrant, OtherGpuLimits, PowerBound
+from flyball_api.grant import ForeignPodLimit, Grant, JobGrant, OtherGpuLimits, PowerBound
 from flyball_api.units import MilliwattsPerGpu, allowed_milliwatts, held_milliwatts, node_milliwatts
 from flyball_api.workloads import IncarnationView, PodView
-from flyball_planner.snapshot import Allocation, JobDecision
+from flyball_planner.snapshot import JobDecision
 
 from flyball_operator.power.grants.admission import GrantTarget
 from flyball_operator.power.nodes.info import NodeInfo
@@ -36,18 +40,26 @@ def grant_targets(
     rules: Mapping[str, NodeRules],
     lease_seconds: int,
     guard_fraction: float,
+    before: Mapping[str, Grant] | None = None,
 ) -> list[GrantTarget]:
-    """What every node should be granted now, in the order of their names."""
+    """What every node should be granted now, in the order of their names.
+
+    `decisions` has the plan's by the jobs' uids. While this leader has made none, `before` has the grants of the one before
+    it, by node.
+    """
     pods = [pod for pod in pods if pod.job_uid and not pod.finished]
     live = {(item.job_uid, item.incarnation): item for item in incarnations if not item.deleting}
     present = _present_pods(nodes, pods, live)
     coming = _coming_pods(nodes, decisions, incarnations, pods, present)
     targets = []
     for name, info in sorted(nodes.items()):
-        builder = _NodeTarget(info, rules.get(name, NO_RULES), guard_fraction)
+        builder = _NodeTarget(info, rules.get(name, NO_RULES))
         on_node = (*present.get(name, ()), *coming.get(name, ()))
         for pod in sorted(on_node, key=lambda item: (item.gated, item.name)):
-            builder.add(pod, _planned(pod, decisions, live))
+            if before is None:
+                builder.add(pod, _planned(pod, decisions, live, guard_fraction))
+            else:
+                builder.add(pod, _as_granted(pod, before.get(name), live))
         targets.append(builder.build(lease_seconds))
     return targets
 
@@ -128,47 +140,73 @@ def _coming_pods(
     return coming
 
 
-def _planned(
-    pod: PodView, decisions: Mapping[str, JobDecision], incarnations: Mapping[tuple[str, int], IncarnationView]
-) -> tuple[Allocation, float] | None:
-    """The plan for a pod that runs just as it says, and the watts that it predicts of each GPU.
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What each GPU of a pod is to have: its limit, what it is expected to draw of it, and its highest clock."""
 
-    None for a pod that is to leave or was placed otherwise.
-    """
+    limit_milliwatts: MilliwattsPerGpu
+    expected_milliwatts: MilliwattsPerGpu
+    clock_megahertz: int
+
+
+def _planned(
+    pod: PodView,
+    decisions: Mapping[str, JobDecision],
+    incarnations: Mapping[tuple[str, int], IncarnationView],
+    guard_fraction: float,
+) -> _Wanted | None:
+    """What the plan gives a pod that runs just as it says; None for one that is to leave or was placed otherwise."""
     decision, incarnation = decisions.get(pod.job_uid), incarnations.get((pod.job_uid, pod.incarnation))
     if decision is None or decision.allocation is None or incarnation is None or pod.deleting:
         return None
-    return (
-        (decision.allocation, decision.predicted_gpu_watts) if incarnation.nodes == decision.allocation.nodes else None
-    )
+    allocation = decision.allocation
+    if incarnation.nodes != allocation.nodes:
+        return None
+    # Rounded down, so that a sum of limits never passes the plan's.
+    limit = MilliwattsPerGpu(allowed_milliwatts(allocation.power_limit_watts))
+    expected = MilliwattsPerGpu(held_milliwatts(decision.predicted_gpu_watts * (1.0 + guard_fraction)))
+    return _Wanted(limit, expected, allocation.clock_megahertz)
+
+
+def _as_granted(
+    pod: PodView, grant: Grant | None, incarnations: Mapping[tuple[str, int], IncarnationView]
+) -> _Wanted | None:
+    """What its node's grant gives a pod; None for one that is to leave, or that it does not have.
+
+    A grant says what its whole node is expected to draw: of each entry that is the same share of its limit.
+    """
+    if grant is None or pod.deleting or (pod.job_uid, pod.incarnation) not in incarnations:
+        return None
+    own = pod.name, pod.job_uid, pod.incarnation
+    entry = next((job for job in grant.jobs if (job.pod_name, job.uid, job.incarnation) == own), None)
+    if entry is None or entry.pod_uid not in ("", pod.uid):
+        return None
+    limit, bound = entry.power_limit_milliwatts, grant.bound
+    expected = -(-limit * bound.expected_milliwatts // max(1, bound.limit_milliwatts))
+    return _Wanted(limit, MilliwattsPerGpu(expected), entry.clock_max_megahertz)
 
 
 class _NodeTarget:
     """Builds one node's target, pod by pod."""
 
-    def __init__(self, info: NodeInfo, rules: NodeRules, guard_fraction: float) -> None:
+    def __init__(self, info: NodeInfo, rules: NodeRules) -> None:
         self._info = info
         self._rules = rules
-        self._guard_fraction = guard_fraction
         # 0 would be no limit: where nobody knows the smallest one, 1 makes the agent set the smallest there is.
         self._min_limit = max(MilliwattsPerGpu(1), info.min_limit_milliwatts)
         self._jobs: dict[str, tuple[JobGrant, PowerBound]] = {}
 
-    def add(self, pod: PodView, planned: tuple[Allocation, float] | None) -> None:
-        """Provide for one pod's GPUs: as planned (see `_planned`), or at the smallest limit.
+    def add(self, pod: PodView, wanted: _Wanted | None) -> None:
+        """Provide for one pod's GPUs: what is wanted, or the smallest limit.
 
         Of several pods of one job the first counts: a replaced pod waits, gated, until the one before it has left.
         """
         if pod.job_uid in self._jobs or pod.gpus == 0:
             return
         limit, expected, clock = self._min_limit, self._min_limit, ANY_CLOCK_MEGAHERTZ
-        if planned is not None and self._info.believed and not self._rules.emergency:
-            allocation, predicted_watts = planned
-            # Rounded down, so that a sum of limits never passes the plan's.
-            limit = max(limit, MilliwattsPerGpu(allowed_milliwatts(allocation.power_limit_watts)))
-            guarded_watts = predicted_watts * (1.0 + self._guard_fraction)
-            expected = min(limit, MilliwattsPerGpu(held_milliwatts(guarded_watts)))
-            clock = allocation.clock_megahertz
+        if wanted is not None and self._info.believed and not self._rules.emergency:
+            limit = max(limit, wanted.limit_milliwatts)
+            expected, clock = min(limit, wanted.expected_milliwatts), wanted.clock_megahertz
         grant = JobGrant(
             namespace=pod.namespace,
             name=pod.job_name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from flyball_api.grant import JobGrant, PowerBound
+from flyball_api.grant import Grant, JobGrant, PowerBound
 from flyball_api.power_cap import ForeignWeight
 from flyball_api.units import MilliwattsPerGpu
 from flyball_api.workloads import IncarnationView, PodView
@@ -46,6 +46,7 @@ def wanted(
     pods: Sequence[PodView] = (),
     rules: Mapping[str, NodeRules] | None = None,
     guard: float = 0.05,
+    before: Mapping[str, Grant] | None = None,
 ) -> dict[str, GrantTarget]:
     grants = grant_targets(
         {info.name: info for info in nodes},
@@ -55,6 +56,7 @@ def wanted(
         rules or {},
         60,
         guard,
+        before,
     )
     assert [item.node for item in grants] == sorted(info.name for info in nodes)
     return {item.node: item for item in grants}
@@ -125,6 +127,59 @@ def test_finished_pods_hold_nothing() -> None:
     )["a"]
     assert item.jobs == ()
     assert item.rest.limit_milliwatts == 8 * FLOOR
+
+
+# --- before a leader's first plan ----------------------------------------------------------------------------------
+
+
+ENTRY = job_grant("uid-train", LIMIT, 4, pod="p", clock=1200)
+RUNNING, PLACED = running_pod("p", "a", uid="uid-train", gpus=4), incarnation_view("uid-train", 1, A)
+
+
+def before(*entries: JobGrant, expected: int = 8 * FLOOR) -> dict[str, Grant]:
+    """What the leader before has granted node a: 1.6 kW."""
+    return {"a": grant(1_600_000, jobs=entries, expected=expected)}
+
+
+def test_pods_keep_what_they_have_while_there_is_no_plan() -> None:
+    item = wanted([ready_node("a")], (), [PLACED], [RUNNING], before=before(ENTRY))["a"]
+    assert limits(item) == {"p": LIMIT}
+    assert item.jobs[0].clock_max_megahertz == 1200
+    assert item.job_bounds == (PowerBound(4 * LIMIT, 4 * LIMIT // 2),)  # as half of the whole node's limits is expected
+    odd = wanted([ready_node("a")], (), [PLACED], [RUNNING], before=before(ENTRY, expected=800_001))["a"]
+    assert odd.job_bounds == (PowerBound(4 * LIMIT, 4 * (LIMIT // 2 + 1)),)  # rounded up
+    nothing = grant(0, jobs=(ENTRY,))
+    assert limits(wanted([ready_node("a")], (), [PLACED], [RUNNING], before={"a": nothing})["a"]) == {"p": LIMIT}
+
+
+@pytest.mark.parametrize(
+    ("entry", "incarnations", "pod"),
+    [
+        (None, [PLACED], RUNNING),
+        (job_grant("uid-train", LIMIT, 4, pod="q"), [PLACED], RUNNING),
+        (job_grant("uid-other", LIMIT, 4, pod="p"), [PLACED], RUNNING),
+        (ENTRY, [PLACED], replace(RUNNING, uid="another-of-that-name")),
+        (ENTRY, [incarnation_view("uid-train", 2, A)], replace(RUNNING, incarnation=2)),
+        (ENTRY, [PLACED], replace(RUNNING, deleting=True)),
+        (ENTRY, [replace(PLACED, deleting=True)], RUNNING),
+        (ENTRY, [], RUNNING),
+    ],
+)
+def test_pods_that_were_granted_nothing_or_leave_have_the_smallest_limit_while_there_is_no_plan(
+    entry: JobGrant | None, incarnations: list[IncarnationView], pod: PodView
+) -> None:
+    stands = before() if entry is None else before(entry)
+    assert limits(wanted([ready_node("a")], (), incarnations, [pod], before=stands)["a"]) == {"p": FLOOR}
+    assert limits(wanted([ready_node("a")], (), incarnations, [pod], before={"b": stands["a"]})["a"]) == {"p": FLOOR}
+
+
+def test_no_pod_comes_while_there_is_no_plan_and_what_an_emergency_or_a_doubt_takes_is_taken() -> None:
+    stands = before(ENTRY)
+    assert limits(wanted([ready_node("a")], (), [PLACED], [gated("p")], before=stands)["a"]) == {}
+    emergency = {"a": NodeRules(emergency=True)}
+    assert limits(wanted([ready_node("a")], (), [PLACED], [RUNNING], emergency, before=stands)["a"]) == {"p": FLOOR}
+    doubted = replace(ready_node("a"), doubt="it has booted")
+    assert limits(wanted([doubted], (), [PLACED], [RUNNING], before=stands)["a"]) == {"p": FLOOR}
 
 
 # --- pods that leave ---------------------------------------------------------------------------------------------
