@@ -105,6 +105,14 @@ def test_more_gpus_than_the_node_has_move_no_other_node(caplog: pytest.LogCaptur
     assert caplog.text == ""
 
 
+def test_of_more_gpus_than_the_node_has_one_line_is_enough(caplog: pytest.LogCaptureFixture) -> None:
+    known = KnownGpus()
+    for watts, gpus in ((300, 64), (301, 64), (302, 65)):
+        devices = [raw_device(index) | {"powerMilliwatts": watts * 1000} for index in range(gpus)]
+        known.facts_of("a", node_view("a"), gpu_node_view("a", grant(8 * FLOOR), devices=devices, limits=64 * FLOOR))
+    assert len(caplog.records) == 2  # once more for another number
+
+
 def test_a_device_plugin_that_is_away_for_a_moment_makes_no_cap_fall() -> None:
     """Of a node of sixteen, of which nothing else says how many it has: eight would be guessed."""
     view = gpu_node_view("a", grant(16 * FLOOR), devices=[raw_device(index) for index in range(16)], limits=16 * FLOOR)
