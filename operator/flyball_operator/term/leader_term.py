@@ -126,7 +126,7 @@ class LeaderTerm:
             return 0.0
         if self._learner.loading:
             # Nothing is chosen, planned or learned of jobs before what is known of them has been read.
-            self._decide_on_power(before_jobs)
+            self._observe_power(state, self._decide_on_power(before_jobs))
             return LOADING_PAUSE_SECONDS
         # 3. Decide on the jobs, and plan in another process if what plans depend on has changed.
         try:
@@ -156,7 +156,8 @@ class LeaderTerm:
         self._reporter.announce_problems(cluster.gpu_nodes.values())
         self._reporter.announce_gpus(cluster.gpu_nodes)
         self._reporter.announce_deletions([*cluster.caps, *cluster.gpu_nodes.values()])
-        self._observe(cluster, state, jobs, instructions)
+        self._observe_power(state, instructions)
+        self._observe_jobs(cluster, state, jobs)
         self._metrics.observe_signal(self._signal.read(monotonic), now)
         # A cap that cannot be met is never enforced: it hurries while what can be lowered is.
         lowers = self._background.under_way("grant") > 0
@@ -244,11 +245,13 @@ class LeaderTerm:
             may_write=not state.cutting,
         )
 
-    def _observe(
-        self, cluster: ClusterState, state: PowerState, jobs: JobsStep, instructions: PowerInstructions
-    ) -> None:
+    def _observe_power(self, state: PowerState, instructions: PowerInstructions) -> None:
         self._metrics.observe_convergence(instructions.owing)
         self._metrics.observe_caps(state.caps.states, self._plans.in_force.infeasible)
+        self._metrics.observe_nodes(state.nodes.values())
+        self._metrics.observe_ages(self._watches.ages())
+
+    def _observe_jobs(self, cluster: ClusterState, state: PowerState, jobs: JobsStep) -> None:
         self._metrics.observe_jobs(
             jobs.jobs.values(),
             self._plans.in_force.decisions,
@@ -259,8 +262,6 @@ class LeaderTerm:
             self._metrics.observe_owners(self._energy_reports.largest_owners())
         self._metrics.observe_quotas(cluster.energy_quotas)
         self._metrics.observe_waiting_batch_jobs(self._plain_job_execution.waiting)
-        self._metrics.observe_nodes(state.nodes.values())
-        self._metrics.observe_ages(self._watches.ages())
 
     def _pause(self, state: PowerState, jobs: JobsStep, monotonic: float) -> float:
         pauses = [self._settings.replan_seconds, self._settings.status_interval_seconds, jobs.next_seconds]

@@ -348,6 +348,7 @@ async def test_while_what_is_known_of_jobs_is_read_caps_are_held_and_nothing_is_
     await bench.writes.wait_for("cap row")
     assert bench.term.power_decided
     assert (bench.jobs.asked, len(bench.planner.asked), bench.learner.asked) == (0, 0, 0)
+    assert bench.metrics.registry.get_sample_value("flyball_cap_watts", {"cap": "row"}) == 1000.0
     bench.learner.loading = False
     await bench.cycle(0.3)
     assert (bench.jobs.asked, len(bench.planner.asked)) == (1, 1)
