@@ -25,6 +25,7 @@ HOLD_FINALIZER = "flyball.dev/hold"
 PLACEMENT_GATE = "flyball.dev/placement"
 STARTUP_TAINT = "flyball.dev/unacknowledged"
 MANAGED_BY_FLYBALL = "flyball.dev/operator"
+REPORTING_CONTROLLER = "flyball.dev/operator"  # of the operator's Events
 
 GPU_RESOURCE = "nvidia.com/gpu"
 SOCKET_RESOURCE = "flyball.dev/socket"

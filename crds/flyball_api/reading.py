@@ -112,15 +112,20 @@ def is_deeper(value: Any, levels: int) -> bool:
 
 
 def read_status(raw: Mapping[str, Any], to: type[T]) -> tuple[T, tuple[str, ...]]:
-    """An object's status and what of it could not be read, one sentence with its path each.
+    """An object's status and what of it could not be read, one sentence with its path each."""
+    return read_readable("status", raw, to)
 
-    Of an unreadable part the innermost that can be missing is left out: a field, an entry of a list, or all of it.
+
+def read_readable(part: str, raw: Mapping[str, Any], to: type[T]) -> tuple[T, tuple[str, ...]]:
+    """What can be read of an object's spec or status, and what of it cannot, one sentence with its path each.
+
+    Of what is unreadable the innermost that can be missing is left out: a field, an entry of a list, or all of it.
     """
-    status = raw.get("status")
+    found = raw.get(part)
     try:
-        return convert({} if status is None else status, to), ()
+        return convert({} if found is None else found, to), ()
     except ValidationError:
-        left = _Remains(without_nulls(status))
+        left = _Remains(without_nulls(found))
     problems: dict[str, None] = {}
     while True:
         try:
@@ -129,7 +134,7 @@ def read_status(raw: Mapping[str, Any], to: type[T]) -> tuple[T, tuple[str, ...]
             what, steps = _parted(error)
             problem = left.without(steps)
             if problem is not None:
-                problems[f"status{problem}: {what}"] = None
+                problems[f"{part}{problem}: {what}"] = None
 
 
 def to_patch(status: Struct) -> JsonObject:

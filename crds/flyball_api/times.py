@@ -1,4 +1,4 @@
-"""Times as the API has them: RFC 3339 in UTC, whole seconds."""
+"""Times as the API has them: RFC 3339 in UTC, whole seconds, or microseconds where Kubernetes wants them."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def whole_second(instant: datetime) -> datetime:
 def format_time(instant: datetime) -> str:
     """RFC 3339 in UTC, whole seconds, as Kubernetes writes times."""
     return whole_second(instant).isoformat().replace("+00:00", "Z")
+
+
+def format_micro_time(instant: datetime) -> str:
+    """RFC 3339 in UTC with microseconds, as Kubernetes has them in Leases and Events (its `MicroTime`)."""
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -10,9 +10,10 @@ from typing import Any
 
 from flyball_api.energy_aware_job import read_energy_aware_job
 from flyball_api.energy_profile import read_energy_profile
+from flyball_api.event import read_event
 from flyball_api.gpu_node import read_gpu_node
-from flyball_api.leader import Leader, read_leader
-from flyball_api.names import LEADER_LEASE
+from flyball_api.lease import NOBODY, Leader, read_leader
+from flyball_api.names import LEADER_LEASE, REPORTING_CONTROLLER
 from flyball_api.power_cap import read_power_cap
 from flyball_api.workloads import read_node
 from flyball_kube.informer import Informer
@@ -33,7 +34,6 @@ from flyball_views.overview import Overview, overview
 from flyball_views.sightings import Sightings
 
 from flyball_page import documents
-from flyball_page.event_rows import REPORTING_CONTROLLER, read_event
 from flyball_page.history import PowerHistory
 from flyball_page.owing import Owing
 from flyball_page.published import Published
@@ -231,7 +231,7 @@ class ClusterWatch:
         """Who leads; an empty holder where the Lease is known not to be there, None where nobody knows."""
         if not self._lease.synced:
             return None
-        return self._lease.get(self._lease_key) or Leader("", 0)
+        return self._lease.get(self._lease_key) or NOBODY
 
     def _fresh_at(self, informer: Informer[Any]) -> float | None:
         age = informer.age_seconds()

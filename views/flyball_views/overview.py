@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.gpu_node import GpuNode, read_gpu_node
-from flyball_api.leader import Leader, read_leader
+from flyball_api.lease import Leader, read_leader
 from flyball_api.names import DEFAULT_NAMESPACE
 from flyball_api.power_cap import PowerCap, read_power_cap
 from flyball_api.reading import InvalidObject

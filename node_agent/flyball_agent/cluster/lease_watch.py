@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 
+from flyball_api.lease import read_leader
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
 from flyball_kube.backoff import Backoff
 from flyball_kube.errors import ApiError
@@ -50,7 +52,7 @@ class LeaseWatch:
         self._params = {"fieldSelector": f"metadata.name={name}"}
         self._clock_ns = clock_ns
         self._listeners: list[Callable[[int], None]] = []
-        self._renew_time: str | None = None
+        self._renewed: datetime | None = None
         self._alive_ns = clock_ns()
         self._distrust_until_ns = 0
         self.renewals = 0
@@ -87,7 +89,7 @@ class LeaseWatch:
             except Exception as error:
                 # Whatever an answer has in it, the agent goes on, and the lease runs out if it stays so.
                 logger.warning("operator's lease", error=str(error) or repr(error), kind=type(error).__name__)
-            self._renew_time = None
+            self._renewed = None
             self.reconnects += 1
             await backoff.pause()
 
@@ -127,19 +129,18 @@ class LeaseWatch:
                     backoff.reset()
                     seen = lease["metadata"]["resourceVersion"]
                     if kind == "DELETED":
-                        self._renew_time = None
+                        self._renewed = None
                     elif kind != "BOOKMARK":
                         self._saw(lease)
         return seen
 
     def _saw(self, lease: JsonObject) -> None:
-        spec = lease.get("spec") or {}
-        renew_time, epoch = spec.get("renewTime"), spec.get("leaseTransitions")
-        first = self._renew_time is None
-        changed = renew_time is not None and renew_time != self._renew_time
-        self._renew_time = renew_time
-        if self.check_frozen() or first or not changed or not isinstance(epoch, int):
+        leader = read_leader(lease)
+        first = self._renewed is None
+        changed = leader.renewed is not None and leader.renewed != self._renewed
+        self._renewed = leader.renewed
+        if self.check_frozen() or first or not changed or not leader.epoch:
             return
         self.renewals += 1
         for listener in self._listeners:
-            listener(epoch)
+            listener(leader.epoch)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from flyball_api.names import REPORTING_CONTROLLER
+from flyball_api.times import format_micro_time
 from flyball_kube.backoff import Backoff
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.logs import get_logger
@@ -23,7 +25,6 @@ from flyball_kube.session import ApiSession, JsonObject
 
 logger = get_logger(__name__)
 
-REPORTING_CONTROLLER = "flyball.dev/operator"
 # Events about cluster-scoped objects live here, by the API server's own rule.
 CLUSTER_SCOPE_NAMESPACE = "default"
 
@@ -162,7 +163,7 @@ class EventRecorder:
                 "name": regarding.name[: MAX_NAME_LENGTH - len(suffix)].rstrip(".-") + suffix,
                 "namespace": regarding.namespace or CLUSTER_SCOPE_NAMESPACE,
             },
-            "eventTime": _micro_time(now),
+            "eventTime": format_micro_time(now),
             "reportingController": REPORTING_CONTROLLER,
             "reportingInstance": self._instance,
             "type": kind,
@@ -217,7 +218,7 @@ class EventRecorder:
 
     async def _write(self, series: _Series) -> None:
         count, now = series.count, self._monotonic()
-        tally = None if count < 2 else {"count": count, "lastObservedTime": _micro_time(series.last)}
+        tally = None if count < 2 else {"count": count, "lastObservedTime": format_micro_time(series.last)}
         if series.written:
             try:
                 await self._session.patch(series.path, {"series": tally})
@@ -233,7 +234,3 @@ class EventRecorder:
                 if not error.conflict:  # a conflict is our own event, whose answer was lost
                     raise
         series.written, series.written_at = count, now
-
-
-def _micro_time(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

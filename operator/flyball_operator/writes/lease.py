@@ -14,8 +14,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
+from flyball_api.lease import NOBODY, Leader, lease_spec, read_leader, released
 from flyball_kube.backoff import FIRST_SECONDS, Backoff
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.logs import get_logger
@@ -35,24 +36,6 @@ class LeadershipLost(Exception):
 def boottime_seconds() -> float:
     """Seconds since boot, counted through suspension too, untouched by changes of the wall clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class _Record(NamedTuple):
-    """The fields of a Lease; one that is missing or makes no sense reads as no holder, zero, or no duration."""
-
-    holder: str
-    transitions: int
-    duration_seconds: int | None
-
-    @classmethod
-    def of(cls, lease: JsonObject | None) -> _Record:
-        spec = (lease or {}).get("spec") or {}
-        transitions, duration = spec.get("leaseTransitions"), spec.get("leaseDurationSeconds")
-        return cls(
-            str(spec.get("holderIdentity") or ""),
-            max(0, transitions) if isinstance(transitions, int) else 0,
-            min(duration, MAX_DURATION_SECONDS) if isinstance(duration, int) and duration > 0 else None,
-        )
 
 
 class LeaderLease:
@@ -100,8 +83,7 @@ class LeaderLease:
         self._epoch: int | None = None
         self._claim_ends_at = 0.0
         self._stands_back_until = float("-inf")
-        self._acquire_time = ""
-        self._renewed = datetime.fromtimestamp(0, UTC)
+        self._acquired = self._renewed = datetime.fromtimestamp(0, UTC)
         self._leading = asyncio.Event()
         self._released = False
         self._one_at_a_time = asyncio.Lock()
@@ -162,10 +144,9 @@ class LeaderLease:
             for _ in range(RELEASE_ATTEMPTS):
                 try:
                     lease = await self._get()
-                    if lease is None or _Record.of(lease).holder != self.identity:
+                    if lease is None or read_leader(lease).holder != self.identity:
                         return
-                    lease["spec"]["holderIdentity"] = ""
-                    await self._call("PUT", LEASES.path(self._namespace, self._name), lease)
+                    await self._call("PUT", LEASES.path(self._namespace, self._name), released(lease))
                     return
                 except (ApiError, ApiUnreachable) as error:
                     self._log.warning("lease not released", error=str(error))
@@ -188,16 +169,18 @@ class LeaderLease:
         if self._epoch is not None:
             # Somebody wrote or deleted the Lease meanwhile (or an answer to a renewal was lost). Rivals of ours leave a
             # missing one alone until any claim to it has ended, so that creating it again goes on with the same epoch.
-            if self._lease is None or _Record.of(self._lease)[:2] == (self.identity, self._epoch):
+            leader = _leader(self._lease)
+            if self._lease is None or (leader.holder, leader.epoch) == (self.identity, self._epoch):
                 return await self._write(self._epoch)
-            self._end(f"it says {_Record.of(self._lease)}")
+            self._end(f"the Lease has {leader}")
         return await self._compete()
 
     async def _compete(self) -> float:
-        record, seen_at = _Record.of(self._lease), self._seen_at
+        leader, seen_at = _leader(self._lease), self._seen_at
         wait = 0.0
-        if record.holder not in ("", self.identity) or self._lease is None:
-            wait = (record.duration_seconds or self._duration_seconds) - (self._clock() - (seen_at or self._clock()))
+        if leader.holder not in ("", self.identity) or self._lease is None:
+            duration_seconds = min(leader.duration_seconds or self._duration_seconds, MAX_DURATION_SECONDS)
+            wait = duration_seconds - (self._clock() - (seen_at or self._clock()))
         least_epoch = 0
         if self._least_epoch is not None and (wait <= 0 or self._highest_epoch == 0):
             async with asyncio.timeout(self._claim_seconds):
@@ -217,7 +200,7 @@ class LeaderLease:
         if self._seen_at is None or _content(lease) != _content(self._lease):
             self._seen_at = self._clock()
         self._lease = lease
-        self._highest_epoch = max(self._highest_epoch, _Record.of(lease).transitions)
+        self._highest_epoch = max(self._highest_epoch, _leader(lease).epoch)
         version = 0 if lease is None else int(lease["metadata"].get("resourceVersion") or 0)
         before, self._highest_version = self._highest_version, version or self._highest_version
         if 0 < version < before:
@@ -244,25 +227,18 @@ class LeaderLease:
         """Create or replace the Lease as ours under `epoch`; it is held from the moment of sending."""
         # A heartbeat is a new renewTime, also where the wall clock stands still or is set back.
         self._renewed = max(self._wall_clock(), self._renewed + timedelta(microseconds=1))
-        renew_time = self._renewed.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        acquire_time = self._acquire_time if epoch == self._epoch else renew_time
+        acquired = self._acquired if epoch == self._epoch else self._renewed
         body: JsonObject = {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,
             "metadata": self._lease["metadata"] if self._lease else {"name": self._name, "namespace": self._namespace},
-            "spec": {
-                "holderIdentity": self.identity,
-                "leaseDurationSeconds": self._duration_seconds,
-                "leaseTransitions": epoch,
-                "acquireTime": acquire_time,
-                "renewTime": renew_time,
-            },
+            "spec": lease_spec(self.identity, epoch, self._duration_seconds, acquired=acquired, renewed=self._renewed),
         }
         sent_at = self._clock()
         method, name = ("PUT", self._name) if self._lease else ("POST", None)
         if not self._observe(await self._call(method, LEASES.path(self._namespace, name), body)):
             return 0.0
-        self._claim_ends_at, self._acquire_time = sent_at + self._claim_seconds, acquire_time
+        self._claim_ends_at, self._acquired = sent_at + self._claim_seconds, acquired
         known, self._epoch = self._epoch, epoch
         if known != epoch == self.epoch:
             self._log.info("leading", epoch=epoch)
@@ -280,6 +256,10 @@ class LeaderLease:
             self._epoch, self._claim_ends_at = None, 0.0
             self._leading.clear()
             self._on_change(None)
+
+
+def _leader(lease: JsonObject | None) -> Leader:
+    return NOBODY if lease is None else read_leader(lease)
 
 
 def _content(lease: JsonObject | None) -> Any:

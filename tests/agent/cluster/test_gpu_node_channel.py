@@ -174,7 +174,7 @@ async def test_news_is_told_at_once_and_measurements_wait_for_their_interval(nod
 
 async def test_the_lease_is_renewed_by_sight_and_first_sights_do_not_count(node: Node) -> None:
     await renew(node.admin, 1)
-    await until(lambda: node.lease_watch._renew_time is not None)
+    await until(lambda: node.lease_watch._renewed is not None)
     assert node.lease_watch.renewals == 0
     for count in range(2, 5):
         await renew(node.admin, count)
@@ -185,7 +185,7 @@ async def test_the_lease_is_renewed_by_sight_and_first_sights_do_not_count(node:
     reconnects = node.lease_watch.reconnects
     await until(lambda: node.lease_watch.reconnects > reconnects)
     node.proxy.refusing = False
-    await until(lambda: (node.lease_watch._renew_time or "").startswith("2026-01-01T00:00:05"))
+    await until(lambda: (node.lease_watch._renewed or "").startswith("2026-01-01T00:00:05"))
     assert node.lease_watch.renewals == 3
     await renew(node.admin, 6)
     await until(lambda: node.lease_watch.renewals == 4)
@@ -222,7 +222,7 @@ async def test_the_operators_lease_may_be_in_another_namespace(cluster: Isolated
         await renew(node.admin, 1)
         await node.create(1, 600_000, lease=2, idlePowerLimitMilliwatts=300_000)
         await until(lambda: node.agent.state.enforced.mode is Mode.FAILSAFE)
-        await until(lambda: node.lease_watch._renew_time is not None)
+        await until(lambda: node.lease_watch._renewed is not None)
         await renew(node.admin, 2)  # another operator's, in the default namespace
         await renew(node.admin, 2, elsewhere)
         await until(lambda: node.lease_watch.renewals > 0)
@@ -361,7 +361,7 @@ async def test_an_agents_own_credential_is_enough_and_speaks_for_its_node_only(
         await renew(node.admin, 1)
         await node.create(1, 200_000)
         await node.acknowledged(1)
-        await until(lambda: node.lease_watch._renew_time is not None)
+        await until(lambda: node.lease_watch._renewed is not None)
         await renew(node.admin, 2)
         await until(lambda: node.lease_watch.renewals == 1)
         with pytest.raises(ApiError) as refused:  # a grant names the UIDs of its pods: an agent sees no pod
@@ -425,7 +425,7 @@ def test_what_a_frozen_process_finds_in_its_buffers_proves_nothing() -> None:
     watch.listen(lambda epoch: seen.append(epoch))
 
     def saw(count: int) -> None:
-        watch._saw({"spec": {"renewTime": f"t{count}", "leaseTransitions": 7}})
+        watch._saw({"spec": {"renewTime": f"2026-01-01T00:00:{count:02}.000000Z", "leaseTransitions": 7}})
 
     saw(1)
     clock.now_ns += 10**9
@@ -449,7 +449,7 @@ def test_a_renewal_counts_for_the_epoch_that_it_carries() -> None:
     seen: list[int] = []
     watch.listen(seen.append)
     for count, epoch in enumerate((3, 3, 4, None, "5", 4)):
-        watch._saw({"spec": {"renewTime": f"t{count}", "leaseTransitions": epoch}})
+        watch._saw({"spec": {"renewTime": f"2026-01-01T00:00:{count:02}.000000Z", "leaseTransitions": epoch}})
     assert seen == [3, 4, 4]
 
 

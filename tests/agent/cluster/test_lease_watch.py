@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import pytest
 from flyball_agent.cluster.lease_watch import RESUMED_SILENCE_SECONDS, WATCH_SECONDS, LeaseWatch
+from flyball_api.lease import lease_spec
 from flyball_api.names import DEFAULT_NAMESPACE, LEADER_LEASE
 from flyball_kube.session import ApiSession
 
@@ -42,7 +44,8 @@ class Leased:
 
     def renew(self, epoch: int) -> None:
         self._renewals += 1
-        spec = {"renewTime": f"t{self._renewals}", "leaseTransitions": epoch}
+        renewed = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._renewals)
+        spec = lease_spec("tests", epoch, 15, acquired=renewed, renewed=renewed)
         metadata = {"name": LEADER_LEASE, "namespace": DEFAULT_NAMESPACE}
         self.api.put("leases", {"kind": "Lease", "metadata": metadata, "spec": spec})
 

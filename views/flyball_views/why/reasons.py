@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from flyball_api.event import EventView
-from flyball_api.leader import Leader
+from flyball_api.lease import Leader
 
 from flyball_views.overview import Overview
 from flyball_views.row import Aspect, Row
