@@ -11,19 +11,21 @@ from datetime import datetime
 from typing import Any
 
 from flyball_api.energy_profile import EnergyProfile
+from flyball_api.event import EventView
 from flyball_api.frontier import FrontierPoint
 from flyball_views.caps import CapRow
 from flyball_views.jobs import JobRow, ends_of
 from flyball_views.nodes import NodeRow
 from flyball_views.overview import Overview
+from flyball_views.why.reasons import about
 from msgspec.structs import replace
 
-from flyball_page.event_rows import EventRow, latest
 from flyball_page.history import PowerSample
 
 Json = dict[str, Any]
 
 MAX_JOBS = 1000
+MAX_EVENTS = 60
 MAX_PROBLEMS = 20
 JOB_KIND = "EnergyAwareJob"
 # The mode of an agent that sets nothing, and so acknowledges nothing.
@@ -40,13 +42,19 @@ def whole(watts: float | None) -> int | None:
     return None if watts is None else round(watts)
 
 
+def latest(events: Iterable[EventView]) -> list[EventView]:
+    """The latest events first, as many as are shown; those without a time last."""
+    by_time = sorted(events, key=lambda event: event.time.timestamp() if event.time else 0.0, reverse=True)
+    return by_time[:MAX_EVENTS]
+
+
 def overview_document(
     view: Overview,
     *,
     began: float,
     leader_seen: float | None,
     copies: Mapping[str, float | None],
-    events: Iterable[EventRow] = (),
+    events: Iterable[EventView] = (),
 ) -> Json:
     """Caps, sums and what they rest on; `leader_seen` is when the operator's Lease was last seen to change, and `copies`
     when each local copy was last proven fresh (None: never), in seconds since 1970."""
@@ -137,7 +145,7 @@ def nodes_document(view: Overview, owing: Collection[str] = ()) -> Json:
     }
 
 
-def jobs_document(view: Overview, events: Iterable[EventRow] = (), namespaces: Collection[str] | None = None) -> Json:
+def jobs_document(view: Overview, events: Iterable[EventView] = (), namespaces: Collection[str] | None = None) -> Json:
     """The jobs, of some namespaces alone where those are given: those that are not finished first, and then the latest.
 
     `omitted` is how many are left out because there are too many.
@@ -202,7 +210,7 @@ def job_document(
     view: Overview,
     job: JobRow,
     profiles: Sequence[EnergyProfile] | None = (),
-    events: Iterable[EventRow] = (),
+    events: Iterable[EventView] = (),
     frontier: Sequence[FrontierPoint] = (),
 ) -> Json:
     """One job whole: its frontier, the point that it is at, and what is known of the model that both come from.
@@ -229,7 +237,7 @@ def job_document(
             }
             for profile in profiles
         ],
-        "events": latest(event for event in events if event.about(JOB_KIND, job.namespace, job.name)),
+        "events": latest(about(events, JOB_KIND, job.name, job.namespace)),
     }
 
 

@@ -8,18 +8,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from flyball_api.event import read_event
 from flyball_api.frontier import FrontierPoint
 from flyball_page.documents import (
+    MAX_EVENTS,
     MAX_JOBS,
     job_document,
     jobs_document,
+    latest,
     node_state,
     nodes_document,
     overview_document,
     present_point,
     unreadable,
 )
-from flyball_page.event_rows import MAX_SHOWN, latest, read_event
 from flyball_page.owing import ACKNOWLEDGEMENT_SECONDS, Owing
 from flyball_views.jobs import JobRow
 from flyball_views.nodes import NodeRow
@@ -168,7 +170,7 @@ def test_the_latest_events_come_first_and_not_all_of_them() -> None:
     rows = [read_event(at(second)) for second in range(60)] + [read_event({"reason": "never"})]
     shown = latest(rows)
     assert [event.reason for event in shown[:2]] == ["59", "58"]
-    assert len(shown) == MAX_SHOWN
+    assert len(shown) == MAX_EVENTS
     counted = read_event({**at(1), "series": {"count": 7, "lastObservedTime": "2030-06-01T11:59:59.000000Z"}})
     assert (counted.count, latest([*rows, counted])[0].reason) == (7, "1")
 

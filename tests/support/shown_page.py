@@ -14,10 +14,10 @@ import uvicorn
 from fastapi import FastAPI
 from flyball_api.energy_aware_job import EnergyAwareJob, read_energy_aware_job
 from flyball_api.energy_profile import EnergyProfile, read_energy_profile
+from flyball_api.event import EventView, read_event
 from flyball_page import documents
 from flyball_page.app import FindViewer, make_app
 from flyball_page.connections import BoundedConnection
-from flyball_page.event_rows import EventRow, read_event
 from flyball_page.history import PowerHistory, PowerSample
 from flyball_page.published import Published
 from flyball_views.jobs import frontier_of
@@ -39,7 +39,7 @@ class MadeDocuments:
 
     view: Overview
     power: PowerHistory = field(default_factory=lambda: PowerHistory(6 * 3600))
-    events: list[EventRow] = field(default_factory=list)
+    events: list[EventView] = field(default_factory=list)
     objects: dict[str, EnergyAwareJob] = field(default_factory=dict)
     profiles: list[EnergyProfile] = field(default_factory=list)
     not_ready: str = ""
@@ -92,7 +92,9 @@ class MadeDocuments:
         return None if found is None else self._published("history", found)
 
 
-def made_event(reason: str, kind: str, name: str, note: str, *, namespace: str = "", warning: bool = False) -> EventRow:
+def made_event(
+    reason: str, kind: str, name: str, note: str, *, namespace: str = "", warning: bool = False
+) -> EventView:
     return read_event(
         {
             "metadata": {"name": f"{name}.1", "namespace": namespace or "default"},
