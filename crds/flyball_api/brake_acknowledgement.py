@@ -8,7 +8,8 @@ from typing import Any
 
 from flyball_api.gpu_node import Acknowledgement
 from flyball_api.names import FLYBALL_API_VERSION
-from flyball_api.reading import JsonObject, ObjectMeta, read_metadata, read_spec, to_patch
+from flyball_api.reading import JsonObject, ObjectMeta, read_metadata, read_spec
+from flyball_api.writing import to_patch
 
 KIND = "BrakeAcknowledgement"
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flyball_api.names import FLYBALL_API_VERSION
-from flyball_api.reading import ApiStruct, Count, JsonObject, ObjectMeta, Time, read_metadata, read_spec, to_json
+from flyball_api.reading import ApiStruct, Count, JsonObject, ObjectMeta, Time, read_metadata, read_spec
+from flyball_api.writing import to_json
 
 KIND = "EnergyReport"
 MAX_JOBS = 1024

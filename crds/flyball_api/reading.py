@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
+from msgspec import Meta, Struct, ValidationError, convert, field
 
 JsonObject = dict[str, Any]
 Step = str | int
@@ -135,31 +135,6 @@ def read_readable(part: str, raw: Mapping[str, Any], to: type[T]) -> tuple[T, tu
             problem = left.without(steps)
             if problem is not None:
                 problems[f"{part}{problem}: {what}"] = None
-
-
-def to_patch(status: Struct) -> JsonObject:
-    """A status as a merge patch sends it: a field that is None as null, which removes it.
-
-    A patch replaces lists whole, and null is no value of an entry's field: there, what is None is left out.
-    """
-    return _with_whole_lists(to_builtins(status))
-
-
-def to_json(spec: Struct) -> JsonObject:
-    """A spec as an object has it: what is None is left out."""
-    written: JsonObject = without_nulls(to_builtins(spec))
-    return written
-
-
-def _with_whole_lists(value: JsonObject) -> JsonObject:
-    return {
-        key: _with_whole_lists(item)
-        if isinstance(item, dict)
-        else without_nulls(item)
-        if isinstance(item, _LISTS)
-        else item
-        for key, item in value.items()
-    }
 
 
 def describe(part: str, error: Exception) -> str:

@@ -16,7 +16,8 @@ from flyball_api.energy_profile import EnergyProfileStatus, read_energy_profile
 from flyball_api.energy_quota import EnergyQuotaStatus
 from flyball_api.gpu_node import Acknowledgement, DriverSession, GpuNodeStatus, GpuReport, read_gpu_node
 from flyball_api.power_cap import PowerCapStatus, read_power_cap
-from flyball_api.reading import InvalidObject, to_patch
+from flyball_api.reading import InvalidObject
+from flyball_api.writing import to_patch
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct, convert

@@ -7,6 +7,8 @@ from typing import Literal
 from flyball_api.names import GPU_RESOURCE, MANAGED_BY_FLYBALL
 from flyball_api.reading import ApiStruct, Count, JsonObject, Time
 
+Objective = Literal["Time", "Energy", "Balanced"]
+
 
 class GpuRange(ApiStruct, frozen=True):
     """How many GPUs a job can use; raises ValueError unless 1 <= min <= max."""
@@ -131,7 +133,7 @@ class EnergyAwareJobSpec(ApiStruct, frozen=True):
     gpus: GpuRange
     training: Training
     template: JsonObject
-    objective: Literal["Time", "Energy", "Balanced"] = "Balanced"
+    objective: Objective = "Balanced"
     energy: JobEnergy = JobEnergy()
     deadline: Time | None = None
     flexible_until: Time | None = None

@@ -18,9 +18,10 @@ from flyball_api.gpu_node import (
     RoundTime,
     StageReport,
 )
-from flyball_api.reading import JsonObject, to_patch
+from flyball_api.reading import JsonObject
 from flyball_api.times import whole_second
 from flyball_api.units import MILLIWATTS_PER_WATT
+from flyball_api.writing import to_patch
 from msgspec.structs import replace
 
 from flyball_agent.energy.record import JobObservation

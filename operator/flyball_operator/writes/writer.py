@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 import msgspec
-from flyball_api.reading import ObjectMeta, to_json
+from flyball_api.reading import ObjectMeta
+from flyball_api.writing import to_json
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.logs import get_logger
 from flyball_kube.resources import (

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flyball_api.energy_aware_job import Elasticity, EnergyAwareJobSpec, GpuRange, Objective, Training
+from flyball_api.writing import api_object
+from flyball_kube.resources import ENERGY_AWARE_JOBS
 from flyball_simulator.measured.throughputs import MODEL_CLASSES, ModelClass, measured_throughput, model_class
 from flyball_simulator.workloads.traces import TraceJob
 
@@ -16,7 +19,7 @@ LARGEST_JOB_GPUS = 32
 # Jobs on several GPUs have a batch that keeps each of them busy: eight that wait for each other would be of no use.
 SAMPLES_PER_GPU = (32, 64, 128)
 RIGID_SHARE = 0.2
-OBJECTIVES = ("Balanced", "Balanced", "Time", "Energy")
+OBJECTIVES: tuple[Objective, ...] = ("Balanced", "Balanced", "Time", "Energy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class DemoJob:
     iterations: int
     min_gpus: int
     max_gpus: int
-    objective: str
+    objective: Objective
 
 
 def _draw(seed: int, job_id: str, what: str, options: int) -> int:
@@ -107,21 +110,13 @@ def energy_aware_job(job: DemoJob, namespace: str, seconds_between_resizes: int)
         "image": "flyball.dev/simulated-trainer",
         "env": [{"name": name, "value": value} for name, value in environment.items()],
     }
-    return {
-        "apiVersion": "flyball.dev/v1alpha1",
-        "kind": "EnergyAwareJob",
-        "metadata": {"name": job.name, "namespace": namespace},
-        "spec": {
-            "gpus": {"min": job.min_gpus, "max": job.max_gpus},
-            "training": {
-                "globalBatchSize": job.global_batch_size,
-                "iterations": job.iterations,
-                "modelClass": job.model.name,
-            },
-            "objective": job.objective,
-            # Jobs of one model and batch size teach each other.
-            "profileKey": f"{job.model.name}-{job.global_batch_size}",
-            "elasticity": {"mode": "CheckpointRestart", "minSecondsBetweenResizes": seconds_between_resizes},
-            "template": {"spec": {"terminationGracePeriodSeconds": 30, "containers": [trainer]}},
-        },
-    }
+    spec = EnergyAwareJobSpec(
+        gpus=GpuRange(job.min_gpus, job.max_gpus),
+        training=Training(job.global_batch_size, job.iterations, model_class=job.model.name),
+        template={"spec": {"terminationGracePeriodSeconds": 30, "containers": [trainer]}},
+        objective=job.objective,
+        # Jobs of one model and batch size teach each other.
+        profile_key=f"{job.model.name}-{job.global_batch_size}",
+        elasticity=Elasticity(min_seconds_between_resizes=seconds_between_resizes),
+    )
+    return api_object(ENERGY_AWARE_JOBS.kind, job.name, spec, namespace=namespace)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from flyball_api.names import ANNOTATION_CONFIRM_WATTS
+from flyball_api.power_cap import PowerCapSpec
+from flyball_api.writing import api_object
 from flyball_kube.resources import ENERGY_AWARE_JOBS, NAMESPACES, POWER_CAPS
 from flyball_kube.session import ApiSession, JsonObject
 from rich.console import Console
@@ -314,12 +316,7 @@ class Scenario:
 
 
 def _power_cap(watts: int) -> JsonObject:
-    return {
-        "apiVersion": POWER_CAPS.api_version,
-        "kind": POWER_CAPS.kind,
-        "metadata": {"name": CAP_NAME},
-        "spec": {"watts": watts, "enforcement": "Hard"},
-    }
+    return api_object(POWER_CAPS.kind, CAP_NAME, PowerCapSpec(watts=watts))
 
 
 async def _holds(condition: Callable[[], bool]) -> None:

@@ -17,7 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flyball_api.energy_quota import EnergyQuotaSpec
+from flyball_api.label_selector import LabelSelector
+from flyball_api.power_cap import EnergyBudget, PowerCapSpec
 from flyball_api.times import format_time
+from flyball_api.writing import api_object
+from flyball_kube.resources import ENERGY_QUOTAS, POWER_CAPS
 from flyball_simulated_gpu.shared import SimulatedNode
 from flyball_simulator.workloads.traces import load_trace
 
@@ -51,7 +56,8 @@ ROW_SHARE, FIRST_SHARE, LOW_SHARE, LAST_SHARE = 0.45, 0.8, 0.45, 0.7
 # Of the time that the run takes.
 FALLS_AT, RISES_AT, CHANGED_BY_HAND_AT, AWAY_AT, BACK_AT = 0.35, 0.6, 0.72, 0.76, 0.92
 CHANGES_BY_HAND = 4
-QUOTA = {"gpus": 32, "energyBudget": {"kilojoules": 1900, "periodSeconds": 86400}}
+QUOTA = EnergyQuotaSpec(gpus=32, energy_budget=EnergyBudget(kilojoules=1900, period_seconds=86400))
+ALL_NODES = LabelSelector()
 OTHERS = "analytics"
 # When each of the other team's Jobs comes, of the time that the run takes, and its GPUs: the last one fits nowhere.
 OTHERS_COME = ((0.0, 2), (0.1, 4), (0.3, 4), (0.4, 16))
@@ -128,23 +134,21 @@ def _prepare(site: Site) -> None:
     for number, node in enumerate(site.cluster.node_names()):
         row = ROWS[number * len(ROWS) // PLAN.nodes]
         api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {ROW_LABEL: row}}})
-    quota = {"apiVersion": "flyball.dev/v1alpha1", "kind": "EnergyQuota", "spec": QUOTA}
-    api.apply({**quota, "metadata": {"name": "team", "namespace": NAMESPACE}})
+    api.apply(api_object(ENERGY_QUOTAS.kind, "team", QUOTA, namespace=NAMESPACE))
     for row in ROWS:
-        watts = round(ROW_SHARE * PLAN.max_watts)
-        api.apply(_cap(row, watts, {"nodeSelector": {"matchLabels": {ROW_LABEL: row}}}))
+        api.apply(_cap(row, ROW_SHARE, LabelSelector({ROW_LABEL: row})))
 
 
-def _cap(name: str, watts: int, more: dict[str, Any] | None = None) -> dict[str, Any]:
-    spec = {"watts": watts, **(more or {})}
-    return {"apiVersion": "flyball.dev/v1alpha1", "kind": "PowerCap", "metadata": {"name": name}, "spec": spec}
+def _cap(name: str, share: float, nodes: LabelSelector = ALL_NODES) -> dict[str, Any]:
+    spec = PowerCapSpec(watts=round(share * PLAN.max_watts), node_selector=nodes)
+    return api_object(POWER_CAPS.kind, name, spec)
 
 
 def _events(site: Site, seconds: float) -> list[_Event]:
     api, nodes = site.cluster.api, site.cluster.node_names()
 
     def cap(share: float) -> Callable[[], object]:
-        return lambda: api.apply(_cap("cluster", round(share * PLAN.max_watts)))
+        return lambda: api.apply(_cap("cluster", share))
 
     def change_by_hand() -> None:
         with SimulatedNode.open(hardware_path(site.hardware, nodes[0])) as node:

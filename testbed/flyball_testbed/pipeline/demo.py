@@ -21,8 +21,20 @@ from statistics import fmean
 from typing import Any
 
 from flyball.pipelines.slow_stage import COMPUTATIONS
+from flyball_api.energy_aware_job import (
+    ClockBounds,
+    EnergyAwareJobSpec,
+    FailurePolicy,
+    GpuRange,
+    PipelineParallelism,
+    PlanSource,
+)
+from flyball_api.energy_aware_job import Training as TrainingSpec
+from flyball_api.power_cap import PowerCapSpec
+from flyball_api.writing import api_object
 from flyball_frontiers.pipeline import PipelineProfile, Reconfiguration, Schedule, pipeline_graph
 from flyball_frontiers.pipeline.document import envpipe_document, perseus_document
+from flyball_kube.resources import ENERGY_AWARE_JOBS, POWER_CAPS
 from flyball_simulated_gpu.shared import SimulatedNode
 
 from flyball_testbed.controlplane.processes import wait_until
@@ -30,7 +42,7 @@ from flyball_testbed.pipeline.board import MeasuredComputation
 from flyball_testbed.pipeline.journals import Iteration, Mean, read_iterations
 from flyball_testbed.pipeline.picture import Panel, draw
 from flyball_testbed.site import Site, SitePlan
-from flyball_testbed.training.run import CLIENT, GROUP, NAMESPACE, PACE, ROOT, DemoFailed, job_of
+from flyball_testbed.training.run import CLIENT, GROUP, NAMESPACE, PACE, ROOT, DemoFailed
 from flyball_testbed.workload.devices import hardware_path
 
 PROFILE = ROOT / "examples/profiles/gpt3-a40-unbalanced.csv"
@@ -83,17 +95,17 @@ class Training:
             "volumeMounts": [{"name": "checkpoint", "mountPath": "/checkpoint"}],
         }
         pod = {"containers": [trainer], "volumes": [{"name": "checkpoint", "emptyDir": {}}]}
-        training = {"globalBatchSize": REPLICAS * self.microbatches * MICROBATCH_SIZE, "modelClass": "gpt2"}
-        gpus = STAGES * REPLICAS
-        spec: dict[str, Any] = {
-            "objective": "Time",
-            "clocks": {"maxMegahertz": highest},
-            "failurePolicy": {"maxRestarts": 0},
-        }
-        if planned:
-            plan = {"configMap": name}
-            spec["pipeline"] = {"stages": STAGES, "microbatches": self.microbatches, "plan": plan}
-        return job_of(name, (gpus, gpus), training, pod, **spec)
+        gpus, plan = STAGES * REPLICAS, PlanSource(name)
+        spec = EnergyAwareJobSpec(
+            gpus=GpuRange(gpus, gpus),
+            training=TrainingSpec(REPLICAS * self.microbatches * MICROBATCH_SIZE, model_class="gpt2"),
+            template={"spec": pod},
+            objective="Time",
+            clocks=ClockBounds(max_megahertz=highest),
+            failure_policy=FailurePolicy(max_restarts=0),
+            pipeline=PipelineParallelism(STAGES, self.microbatches, plan) if planned else None,
+        )
+        return api_object(ENERGY_AWARE_JOBS.kind, name, spec, namespace=NAMESPACE)
 
 
 class Run:
@@ -104,8 +116,7 @@ class Run:
         self._say = say
 
     def cap(self, watts: int) -> None:
-        cap = {"apiVersion": "flyball.dev/v1alpha1", "kind": "PowerCap", "metadata": {"name": "cluster"}}
-        self._site.cluster.api.apply(cap | {"spec": {"watts": watts}})
+        self._site.cluster.api.apply(api_object(POWER_CAPS.kind, "cluster", PowerCapSpec(watts=watts)))
 
     def start(self, manifest: dict[str, Any], plan: Path | None = None) -> None:
         """Submit a job, and the ConfigMap of its plan."""

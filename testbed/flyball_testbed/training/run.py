@@ -9,7 +9,13 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+from flyball_api.energy_aware_job import Elasticity, EnergyAwareJobSpec, GpuRange
+from flyball_api.energy_aware_job import Training as TrainingSpec
+from flyball_api.power_cap import PowerCapSpec
+from flyball_api.writing import api_object
+from flyball_kube.resources import ENERGY_AWARE_JOBS, POWER_CAPS
 
 from flyball_testbed.controlplane.api import ApiClient, Json
 from flyball_testbed.controlplane.processes import wait_until
@@ -81,24 +87,13 @@ class Training:
             "containers": [trainer],
             "volumes": [{"name": "checkpoint", "emptyDir": {}}],
         }
-        training = {"globalBatchSize": GLOBAL_BATCH, "iterations": self.iterations, "modelClass": "gpt2"}
-        elasticity = {"mode": "CheckpointRestart", "minSecondsBetweenResizes": 0}
-        return job_of(JOB, (1, 1), training, pod, elasticity=elasticity)
-
-
-def job_of(name: str, gpus: tuple[int, int], training: Json, pod: Json, **spec: Any) -> Json:
-    """An EnergyAwareJob."""
-    return {
-        "apiVersion": "flyball.dev/v1alpha1",
-        "kind": "EnergyAwareJob",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {
-            "gpus": {"min": gpus[0], "max": gpus[1]},
-            "training": training,
-            "template": {"spec": pod},
-            **spec,
-        },
-    }
+        spec = EnergyAwareJobSpec(
+            gpus=GpuRange(1, 1),
+            training=TrainingSpec(GLOBAL_BATCH, self.iterations, model_class="gpt2"),
+            template={"spec": pod},
+            elasticity=Elasticity(min_seconds_between_resizes=0),
+        )
+        return api_object(ENERGY_AWARE_JOBS.kind, JOB, spec, namespace=NAMESPACE)
 
 
 class TrainingSite(Protocol):
@@ -189,15 +184,7 @@ class Run:
             raise DemoFailed(f"not so: {what}; its pods: {[pod['spec'].get('nodeName') for pod in self.pods()]}")
 
     def cap(self, watts: int, what: str) -> None:
-        self.apply(
-            {
-                "apiVersion": "flyball.dev/v1alpha1",
-                "kind": "PowerCap",
-                "metadata": {"name": CAP},
-                "spec": {"watts": watts},
-            },
-            what,
-        )
+        self.apply(api_object(POWER_CAPS.kind, CAP, PowerCapSpec(watts=watts)), what)
 
     def kill_one_rank(self) -> None:
         """SIGKILL to one training process below torchrun."""

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from flyball_api.energy_report import EnergyRates, EnergyReportSpec, read_energy_report
 from flyball_api.gpu_node import RoundTime
-from flyball_api.reading import to_json
 from flyball_api.workloads import PodView, read_pod
+from flyball_api.writing import to_json
 from flyball_kube.errors import ApiError
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
 from flyball_operator.jobs.runs.consumption import Consumption

@@ -13,8 +13,8 @@ import pytest
 from flyball_api.energy_aware_job import EnergyAwareJob
 from flyball_api.energy_report import EnergyRates, EnergyReportSpec, ObservedUse, read_energy_report
 from flyball_api.gpu_node import PodReport
-from flyball_api.reading import to_json
 from flyball_api.workloads import IncarnationView
+from flyball_api.writing import to_json
 from flyball_operator.cluster.state import ClusterState
 from flyball_operator.jobs.runs.consumption import Consumption
 from flyball_operator.jobs.runs.lifecycle import JobStep, Phase

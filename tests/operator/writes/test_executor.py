@@ -13,8 +13,8 @@ from flyball_api.gpu_node import read_gpu_node
 from flyball_api.grant import OtherGpuLimits
 from flyball_api.power_brake import PowerBrakeSpec
 from flyball_api.power_cap import PowerCapStatus
-from flyball_api.reading import to_json
 from flyball_api.workloads import DEFAULT_GPU_RESOURCES, read_plain_job
+from flyball_api.writing import to_json
 from flyball_kube.errors import ApiError, ApiUnreachable
 from flyball_kube.resources import GPU_NODES, PODS, Resource
 from flyball_operator.cluster.outcome import DONE, UNKNOWN, Outcome, WriteResult
