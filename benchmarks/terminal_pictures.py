@@ -18,9 +18,9 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from flyball_cli.live_cluster import LiveCluster
-from flyball_cli.terminal_view.app import FlyballTop
-from flyball_cli.terminal_view.screens import WhyScreen
+from flyball_cli.cluster.live_cluster import LiveCluster
+from flyball_cli.cluster.terminal_view.app import FlyballTop
+from flyball_cli.cluster.terminal_view.screens import WhyScreen
 from flyball_kube.session import ApiSession
 from flyball_testbed.site import Site, SitePlan
 from PIL import Image

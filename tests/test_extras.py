@@ -93,7 +93,7 @@ def test_a_component_needs_its_extra_alone(extra: str) -> None:
 
 @pytest.mark.slow
 def test_the_terminal_view_needs_its_extra_alone() -> None:
-    packages = ["flyball_api", "flyball_views", "flyball_cli.live_cluster", "flyball_cli.terminal_view"]
+    packages = ["flyball_api", "flyball_views", "flyball_cli.cluster.live_cluster", "flyball_cli.cluster.terminal_view"]
     commands = (["top"], ["why", "train"], ["doctor"], ["report"], ["logs", "job"], ["emergency", "--cap", "hall"])
     benches = (["demo"], ["devcluster", "up"], ["devcluster", "status"])
     planning = ["whatif", "pcap", "hall", "--watts", "5"]

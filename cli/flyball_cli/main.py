@@ -1,4 +1,4 @@
-"""The `flyball` command: one small module a sub-command, each importing what it drives only when it runs.
+"""The `flyball` command: a module a sub-command, in rooms by what they work on, each importing what it drives when it runs.
 
 So `flyball --help` answers at once, and a machine that has only one component installed can use that component's
 commands.
@@ -12,17 +12,22 @@ import sys
 import typer
 from typer.models import CommandInfo, TyperInfo
 
-from flyball_cli.cluster_access import invocation
-from flyball_cli.command_group import GroupUnderHeadings
+from flyball_cli.terminal.command_group import GroupUnderHeadings
+from flyball_cli.terminal.endings import invocation
 
 # The headings of `flyball --help`, and the modules whose commands stand under each.
 COMMAND_MODULES: dict[str, tuple[str, ...]] = {
-    "See what is": ("top", "why", "logs", "report", "whatif", "page"),
-    "Answer for it": ("emergency", "release", "doctor", "support_bundle"),
-    "Try it here": ("demo", "devcluster"),
-    "Run on a cluster": ("operator", "agent", "calibrate"),
-    "Research": ("simulate", "compare", "frontier", "frontier_groups", "planner", "schedule_plot", "zeus", "kareus"),
-}
+    "See what is": (
+        "cluster.top", "cluster.why", "cluster.logs", "cluster.report", "cluster.whatif", "components.page",
+    ),
+    "Answer for it": ("cluster.emergency", "cluster.release", "cluster.doctor", "cluster.support_bundle"),
+    "Try it here": ("testbed.demo", "testbed.devcluster"),
+    "Run on a cluster": ("components.operator", "components.agent", "research.calibrate"),
+    "Research": (
+        "research.simulate", "research.compare", "research.frontier", "research.frontier_groups", "components.planner",
+        "research.schedule_plot", "research.zeus", "research.kareus",
+    ),
+}  # fmt: skip
 
 HELP = """Flyball holds a GPU cluster's power to its cap and spends the joules where they buy the most training.
 

@@ -13,7 +13,7 @@ import yaml
 from flyball_agent.process.options import AgentOptions, EnforcerOptions
 from flyball_api.manifests import manifests
 from flyball_api.names import STARTUP_TAINT
-from flyball_cli.planner import serve
+from flyball_cli.components.planner import serve
 from flyball_kube.credentials import SERVICE_ACCOUNT_FOLDER
 from flyball_kube.options import options
 from flyball_operator.settings import Settings

@@ -89,4 +89,4 @@ def test_simulate_names_every_policy() -> None:
     """The names are written there once more: to import the policies would have help load the planner."""
     (policy,) = (each for each in COMMANDS["flyball simulate"].params if each.name == "policy")
     told = re.split(r",\s*", policy.help.partition(", or ")[0])
-    assert told == list(policy_names()), "name it in the help of --policy, cli/flyball_cli/simulate.py"
+    assert told == list(policy_names()), "name it in the help of --policy, cli/flyball_cli/research/simulate.py"

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from flyball_api.manifests import manifests
-from flyball_cli.live_cluster import LiveCluster
+from flyball_cli.cluster.live_cluster import LiveCluster
 from flyball_kube.session import ApiSession
 from flyball_testbed.controlplane.install import BASE_DIRECTORY, read_manifests
 from flyball_views.overview import Overview

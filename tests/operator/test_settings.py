@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import typer
-from flyball_cli.operator import register
+from flyball_cli.components.operator import register
 from flyball_kube import credentials, logs
 from flyball_operator import main
 from flyball_operator.power.nodes.gpu_facts import KnownGpus

@@ -1,0 +1,1 @@
+"""Computations on this machine alone: simulations, frontiers, and the methods of papers on their measurements."""

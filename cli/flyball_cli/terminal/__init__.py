@@ -1,0 +1,1 @@
+"""What commands read and print: tables, pictures, files, errors and help."""

@@ -1,0 +1,1 @@
+"""A throwaway cluster on this machine, and the demo on one."""
